@@ -183,6 +183,23 @@ class Talk(TlsCase):
             self.assertIn(b"HTTP/1.1 408 ", said)
             self.assertIn(words, said)
 
+    def test_a_handshake_is_no_request(self):
+        """Neither one that stops nor one that is over is a request whose headers are late; --header-timeout is 0.6 s."""
+        timeouts = self.server.metric("lensd_http_timeouts_total")
+        late = self.server.metric("lensd_tls_handshake_timeouts_total")
+        lines = self.server.log().count("status=408")
+        with self.server.connect() as idle:
+            for _ in range(2):
+                with self.server.plain() as connection:
+                    connection.sendall(b"\x16\x03\x01")
+                    self.assertEqual(read_to_end(connection), b"")
+            self.assertEqual(self.server.metric("lensd_tls_handshake_timeouts_total"), late + 2)
+            time.sleep(1)
+            idle.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(idle)[0].status, 200)
+        self.assertEqual(self.server.metric("lensd_http_timeouts_total"), timeouts)
+        self.assertEqual(self.server.log().count("status=408"), lines)
+
     def test_a_handshake_that_drips_is_cut_off(self):
         for piece in (b"\x16", b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + b"r" * 4000):
             with self.server.plain() as connection:

@@ -40,8 +40,9 @@ struct connection {
     gnutls_session_t tls; /* NULL: plain */
     struct tls_reader reader;
     struct connections *owner;
-    bool has_name; /* a socket with a name: the kernel does not count its bytes */
-    bool is_spare; /* beyond limits->total: for probes */
+    bool has_name;   /* a socket with a name: the kernel does not count its bytes */
+    bool has_shaken; /* TLS: the handshake has been seen to be over */
+    bool is_spare;   /* beyond limits->total: for probes */
     struct connection *previous, *next;
     int64_t opened; /* clock_now() */
 
@@ -83,7 +84,8 @@ struct connections {
     struct connection_limits limits;
     struct connection_observer observer;
     struct pipeline *pipeline;
-    struct metric *gone_total, *timeout_total, *delayed_total, *shed_total, *open_gauge;
+    struct metric *gone_total, *timeout_total, *late_handshakes, *delayed_total, *shed_total,
+        *open_gauge;
     int epoll_fd, wake_fd;
     pthread_t thread;
     bool has_thread;
@@ -169,6 +171,15 @@ void connection_refuse(struct connections *connections, struct connection *conne
     pthread_mutex_lock(&connections->lock);
     refuse_locked(connections, connection, answer, size);
     pthread_mutex_unlock(&connections->lock);
+}
+
+/* Ends it without a word. */
+static void leave_locked(struct connections *connections, struct connection *connection)
+{
+    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+    (void)shutdown(connection->fd, SHUT_RDWR);
+    connection->is_leaving = true;
+    connections->leaving++;
 }
 
 /* Refuses from the watcher thread. Under TLS it must not write: it leaves the answer for the
@@ -364,6 +375,13 @@ static void check_header_locked(struct connections *connections, struct connecti
     } else if (!bytes_passed(connection->fd, &bytes, &acked)) {
         return;
     }
+    const uint64_t handshake = connection->tls ? atomic_load(&connection->reader.handshake) : 0;
+    if (handshake && !connection->has_shaken) {
+        connection->has_shaken = true;
+        connection->header_since = 0;
+        connection->bytes_known = true;
+        connection->bytes_before = handshake;
+    }
     if (connection->header_since) {
         ; /* its clock runs */
     } else if (!connection->bytes_known) {
@@ -375,6 +393,11 @@ static void check_header_locked(struct connections *connections, struct connecti
     int64_t waited = now - connection->header_since;
     if (!connection->header_since || waited < limit * MILLION || late->count == LATE_MAX)
         return; /* clients that do not fit into `late` are checked again at once */
+    if (connection->tls && !handshake) {
+        metric_add(connections->late_handshakes, 1);
+        leave_locked(connections, connection);
+        return;
+    }
     memcpy(late->clients[late->count].address, connection->address, sizeof connection->address);
     late->clients[late->count++].waited = waited;
     refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
@@ -579,14 +602,6 @@ void connections_end_delays(struct connections *connections)
 
 /* ---- a full server ---- */
 
-static void leave_locked(struct connections *connections, struct connection *connection)
-{
-    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
-    (void)shutdown(connection->fd, SHUT_RDWR);
-    connection->is_leaving = true;
-    connections->leaving++;
-}
-
 static bool is_full_locked(const struct connections *connections)
 {
     return connections->open - connections->leaving > connections->limits.total;
@@ -709,6 +724,9 @@ enum status connections_create(const struct connection_limits *limits,
                     "Requests whose headers or body did not arrive in time, or whose answer was "
                     "not taken in time.",
                     "", NULL, 0);
+    connections->late_handshakes =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_tls_handshake_timeouts_total",
+                    "TLS handshakes that were not over in time.", "", NULL, 0);
     connections->delayed_total =
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_delayed_total",
                     "Requests that waited because their client came back too soon after a refusal.",
@@ -832,7 +850,8 @@ struct connection *connection_open(struct connections *connections, int fd,
     connection->bytes_known = true; /* none: the socket is new */
     connection->tls = tls;
     connection->owner = connections;
-    connection->reader = (struct tls_reader){fd, look_for_words, connection};
+    connection->reader =
+        (struct tls_reader){.fd = fd, .look = look_for_words, .context = connection};
     if (tls)
         tls_watch(tls, &connection->reader);
     address_text(fd, address, connection->address, sizeof connection->address);

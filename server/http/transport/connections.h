@@ -17,7 +17,7 @@
  * TCP reset while it is still sending. That is only done while libmicrohttpd has nothing to write.
  * Under TLS only the connection's own thread may write: what the watcher has to say of late headers
  * or a late body is kept until that thread reads the next time (connection_last_words). A handshake
- * that is late is cut off without a word, as is one connection too many.
+ * that is late is cut off without a word and counted by itself, as one connection too many is.
  *
  * Thread-safe: one lock guards the table, the phases and the pointers to requests. No other lock is
  * taken while it is held: a request is pinned under it and cancelled after it. */

@@ -271,7 +271,22 @@ static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
 {
     struct tls_reader *reader = pointer;
     reader->look(reader->context);
-    return recv(reader->fd, bytes, size, 0);
+    ssize_t got = recv(reader->fd, bytes, size, 0);
+    reader->bytes += got > 0 ? (uint64_t)got : 0;
+    return got;
+}
+
+/* The client's Finished ends the handshake; ours may come before it. */
+static int on_finished(gnutls_session_t session, unsigned type, unsigned when, unsigned incoming,
+                       const gnutls_datum_t *message)
+{
+    (void)type;
+    (void)when;
+    (void)message;
+    struct tls_reader *reader = gnutls_transport_get_ptr(session);
+    if (incoming)
+        atomic_store(&reader->handshake, reader->bytes);
+    return 0;
 }
 
 static int pull_timeout(gnutls_transport_ptr_t pointer, unsigned milliseconds)
@@ -285,6 +300,8 @@ void tls_watch(gnutls_session_t session, struct tls_reader *reader)
     gnutls_transport_set_ptr2(session, reader, (gnutls_transport_ptr_t)(intptr_t)reader->fd);
     gnutls_transport_set_pull_function(session, pull);
     gnutls_transport_set_pull_timeout_function(session, pull_timeout);
+    gnutls_handshake_set_hook_function(session, GNUTLS_HANDSHAKE_FINISHED, GNUTLS_HOOK_POST,
+                                       on_finished);
 }
 
 void tls_send_last(gnutls_session_t session, const void *bytes, size_t size)

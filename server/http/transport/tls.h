@@ -9,6 +9,7 @@
 
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,6 +54,8 @@ struct tls_reader {
     int fd;
     void (*look)(void *context);
     void *context;
+    uint64_t bytes;             /* read from the socket so far */
+    _Atomic uint64_t handshake; /* bytes that the handshake took; 0: it is not over */
 };
 
 /* Before the handshake: from now on the thread that drives the session calls reader->look before it
