@@ -12,6 +12,11 @@
 #include "server/http/transport/connections.h"
 #include "server/http/transport/respond.h"
 
+#define MALFORMED                                                                                  \
+    "the request line or a header is malformed; write each header as Name: value on one line "     \
+    "that "                                                                                        \
+    "ends in CR LF, without NUL, and without blanks in the name"
+
 /* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
 static uint64_t next_number(struct exchange *x)
 {
@@ -76,17 +81,13 @@ static void check_framing(struct exchange *x, const struct request_head *head)
     x->chunked = true;
 }
 
-bool exchange_check_length(struct exchange *x, const struct request_head *head)
+/* Content-Length is no number below 2^64: says so. */
+static bool refuse_length(struct exchange *x, const char *length)
 {
-    const char *length = head->length;
-    if (!length || head->encodings)
-        return true;
-    bool is_number = *length && !length[strspn(length, "0123456789")];
+    const bool is_number = *length && !length[strspn(length, "0123456789")];
     errno = 0;
     if (is_number && (strtoull(length, NULL, 10), errno == 0))
-        return true;
-    take_request_id(x, head->request_id);
-    take_trace(x, head->traceparent);
+        return false;
     if (is_number)
         respond_refusal(x, 413, "too_large",
                         "the body has %.40s bytes; the limit is %zu (--max-body)", length,
@@ -96,7 +97,47 @@ bool exchange_check_length(struct exchange *x, const struct request_head *head)
             x, 400, "invalid_request",
             "Content-Length is '%.40s'; it must be the number of the body's bytes in digits",
             length);
-    return false;
+    return true;
+}
+
+static void refuse_broken_head(struct exchange *x, int status)
+{
+    const size_t limit = x->server->options.max_header;
+    switch (status) {
+    case 414:
+        respond_refusal(x, 414, "uri_too_long", "the request line is too long; the limit is %d",
+                        EXCHANGE_TARGET_MAX);
+        return;
+    case 413:
+    case 431:
+        respond_refusal(x, 431, "header_too_large",
+                        "the request has too many headers, cookies or parameters, or too long "
+                        "ones; the limit is %zu bytes (--max-header)",
+                        limit);
+        return;
+    case 505:
+        respond_refusal(x, 505, "not_implemented", "lensd speaks HTTP/1.0 and HTTP/1.1");
+        return;
+    default:
+        respond_refusal(x, 400, "invalid_request", MALFORMED);
+    }
+}
+
+void exchange_refuse_broken(struct exchange *x, const struct request_head *head, int status)
+{
+    if (x->state == EXCHANGE_BODY && status == 413) {
+        respond_refusal(x, 413, "too_large", "a chunk is too long; the limit is %zu (--max-body)",
+                        x->server->options.max_body);
+    } else if (x->state == EXCHANGE_BODY) {
+        respond_refusal(x, 400, "invalid_request",
+                        "the chunks of the body are malformed; write each as its length in "
+                        "hexadecimal digits, CR LF, its bytes, CR LF");
+    } else {
+        take_request_id(x, head->request_id);
+        take_trace(x, head->traceparent);
+        if (!head->length || head->encodings || !refuse_length(x, head->length))
+            refuse_broken_head(x, status);
+    }
 }
 
 /* Reduces "http://host/path", the form used with proxies (RFC 9112, section 3.2.2), to the path;

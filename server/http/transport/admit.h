@@ -35,7 +35,6 @@ enum head_verdict {
 /* Fills in what the head says. exchange->target, target_size and server are set. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
-/* Before the headers are all there: may the body be as long as Content-Length says? Without such a
- * header, with a number below 2^64, and beside a Transfer-Encoding, which exchange_admit() judges:
- * true. Else the answer is there. */
-bool exchange_check_length(struct exchange *exchange, const struct request_head *head);
+/* Answers a request that the HTTP library cannot read, instead of its own answer with `status`. Of
+ * *head all that has been read is there; of several lengths the first. */
+void exchange_refuse_broken(struct exchange *exchange, const struct request_head *head, int status);

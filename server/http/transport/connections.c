@@ -24,13 +24,14 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/thread.h"
 
-#define TICK_MS   100  /* how exact the time limits are */
-#define DELAY_MS  10   /* how exact penalties are */
-#define LINGER_MS 2000 /* how long a refused client may go on sending */
-#define SILENT_MS 200  /* how long a client to be refused may send nothing */
-#define MILLION   INT64_C(1000000)
-#define LATE_MAX  64    /* late clients noticed at a time */
-#define FULL_MS   10000 /* at most one warning of a full server in this time */
+#define TICK_MS    100  /* how exact the time limits are */
+#define DELAY_MS   10   /* how exact penalties are */
+#define STUCK_RUNS 100  /* of the event loop in a tick, none of which reads what has arrived */
+#define LINGER_MS  2000 /* how long a refused client may go on sending */
+#define SILENT_MS  200  /* how long a client to be refused may send nothing */
+#define MILLION    INT64_C(1000000)
+#define LATE_MAX   64    /* late clients noticed at a time */
+#define FULL_MS    10000 /* at most one warning of a full server in this time */
 
 struct connection {
     int fd;
@@ -40,14 +41,17 @@ struct connection {
     gnutls_session_t tls; /* NULL: plain */
     struct tls_reader reader;
     struct connections *owner;
-    bool has_name;   /* a socket with a name: the kernel does not count its bytes */
-    bool has_shaken; /* TLS: the handshake has been seen to be over */
-    bool is_spare;   /* beyond limits->total: for probes */
+    const _Atomic uint64_t *runs; /* of its event loop */
+    struct exchange *exchange;    /* of the connection's own thread */
+    bool has_name;                /* a socket with a name: the kernel does not count its bytes */
+    bool has_shaken;              /* TLS: the handshake has been seen to be over */
+    bool is_spare;                /* beyond limits->total: for probes */
     struct connection *previous, *next;
     int64_t opened; /* clock_now() */
 
     /* Guarded by connections->lock. */
     enum connection_phase phase;
+    int refusal;           /* HTTP status that the watcher has answered; 0: none */
     int64_t since;         /* clock_now() when the phase began */
     int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
     uint64_t bytes_before; /* received by the socket before this header; of an answer: taken by the
@@ -62,6 +66,8 @@ struct connection {
     char *last_words; /* owned; see connection_last_words */
     size_t last_words_size;
     struct predict_request *request; /* that is being worked on; NULL without */
+    uint64_t taken, run; /* bytes that had been read of the socket at a tick, and runs by then */
+    bool had_unread;     /* there were more */
     struct penalty penalty;
     bool has_waited_a_run; /* its first request, for older connections to be closed */
     bool has_asked;        /* its first request has looked for a penalty to take over */
@@ -124,6 +130,7 @@ static void connection_enter_locked(struct connections *connections, struct conn
     connections->busy -= is_busy(connection->phase);
     connections->busy += is_busy(phase);
     connection->phase = phase;
+    connection->had_unread = false;
     connection->since = clock_now();
     connection->header_since = 0;
     connection->bytes_known = false;
@@ -226,6 +233,7 @@ static void refuse_with(struct connections *connections, struct connection *conn
                         const char *code, const char *sentence)
 {
     struct answer answer = {.status = http, .type = TYPE_JSON, .retry_after_s = http == 429};
+    connection->refusal = http;
     answer.text = error_json(sentence, code, &answer.size);
     size_t size = 0;
     char *raw = raw_answer(&answer, NULL, &size);
@@ -403,9 +411,35 @@ static void check_header_locked(struct connections *connections, struct connecti
     refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
 }
 
+/* libmicrohttpd (0.9.75) takes each line of a chunk's size as a whole into its buffer. When one
+ * does not fit it reads no more, and its run ends at once, again and again: bytes that lay in the
+ * socket at the last tick still do, though its loop has run since. */
+static bool is_stuck_locked(struct connection *connection)
+{
+    uint64_t received, acked;
+    int unread = 0;
+    if (!bytes_passed(connection->fd, &received, &acked) ||
+        ioctl(connection->fd, FIONREAD, &unread) != 0)
+        return false;
+    const uint64_t taken = received - (uint64_t)unread;
+    const uint64_t run = atomic_load_explicit(connection->runs, memory_order_relaxed);
+    const bool is_stuck =
+        connection->had_unread && taken == connection->taken && run - connection->run > STUCK_RUNS;
+    connection->had_unread = unread > 0;
+    connection->taken = taken;
+    connection->run = run;
+    return is_stuck;
+}
+
 static void check_body_locked(struct connections *connections, struct connection *connection,
                               int64_t now)
 {
+    if (is_stuck_locked(connection)) {
+        refuse_with(connections, connection, 400, "invalid_request",
+                    "the line with a chunk's size is too long");
+        connection->since -= (LINGER_MS - SILENT_MS) * MILLION; /* until then the loop is busy */
+        return;
+    }
     int64_t limit = connections->limits.body_timeout_ms;
     if (limit == 0 || now - connection->since < limit * MILLION)
         return;
@@ -840,7 +874,8 @@ static size_t count_address_locked(const struct connections *connections, const 
 }
 
 struct connection *connection_open(struct connections *connections, int fd,
-                                   const struct sockaddr *address, void *tls)
+                                   const struct sockaddr *address, void *tls,
+                                   const _Atomic uint64_t *runs)
 {
     struct connection *connection = calloc(1, sizeof *connection);
     if (!connection)
@@ -849,6 +884,7 @@ struct connection *connection_open(struct connections *connections, int fd,
     connection->since = connection->opened = clock_now();
     connection->bytes_known = true; /* none: the socket is new */
     connection->tls = tls;
+    connection->runs = runs;
     connection->owner = connections;
     connection->reader =
         (struct tls_reader){.fd = fd, .look = look_for_words, .context = connection};
@@ -907,6 +943,33 @@ void connection_close(struct connections *connections, struct connection *connec
     metric_add(connections->open_gauge, -1);
     free(connection->last_words);
     free(connection);
+}
+
+int connection_refusal(struct connections *connections, struct connection *connection)
+{
+    pthread_mutex_lock(&connections->lock);
+    int refusal = connection->refusal;
+    pthread_mutex_unlock(&connections->lock);
+    return refusal;
+}
+
+struct connection *connections_find(struct connections *connections, int fd)
+{
+    pthread_mutex_lock(&connections->lock);
+    struct connection *connection =
+        fd >= 0 && (size_t)fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
+    pthread_mutex_unlock(&connections->lock);
+    return connection;
+}
+
+void connection_set_exchange(struct connection *connection, struct exchange *exchange)
+{
+    connection->exchange = exchange;
+}
+
+struct exchange *connection_exchange(const struct connection *connection)
+{
+    return connection->exchange;
 }
 
 const char *connection_address(const struct connection *connection)

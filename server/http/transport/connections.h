@@ -6,6 +6,7 @@
  *     only closed its sending side is answered; which of the two it is shows when it is sent
  *     something (EPOLLRDHUP, edge-triggered: no wake-up per packet);
  *   - time limits for headers and for bodies, however slowly bytes drip in: 408;
+ *   - bodies that libmicrohttpd cannot go on reading: 400;
  *   - clients that take their answers more slowly than CONNECTION_MIN_RATE: cut off;
  *   - the number of connections from one address: 429;
  *   - the number of all connections: the oldest that waits for a request is closed for a new one;
@@ -35,6 +36,7 @@
 
 struct connections; /* the table and its thread */
 struct connection;  /* one of them */
+struct exchange;
 
 enum connection_phase {
     CONNECTION_WAITING,   /* for a request, or in the middle of its headers */
@@ -81,10 +83,21 @@ void connections_free(struct connections *connections);
 
 /* A new socket; NULL when out of memory. Over the limit of its address it is refused at once.
  * `tls`: its gnutls_session_t before its handshake, NULL without TLS; it reads no more once the
- * connection is closed. */
+ * connection is closed. `runs`: counts the runs of the event loop that reads it; outlives it. */
 struct connection *connection_open(struct connections *connections, int fd,
-                                   const struct sockaddr *address, void *tls);
+                                   const struct sockaddr *address, void *tls,
+                                   const _Atomic uint64_t *runs);
 void connection_close(struct connections *connections, struct connection *connection);
+
+/* The HTTP status with which the watcher has refused its request; 0: it has not. */
+int connection_refusal(struct connections *connections, struct connection *connection);
+
+/* The open connection of a socket; NULL: there is none. */
+struct connection *connections_find(struct connections *connections, int fd);
+
+/* The exchange that is going on, NULL at first; from the connection's own thread. */
+void connection_set_exchange(struct connection *connection, struct exchange *exchange);
+struct exchange *connection_exchange(const struct connection *connection);
 
 /* Whether it is one of CONNECTION_SPARE. */
 bool connection_is_spare(const struct connection *connection);

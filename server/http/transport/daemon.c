@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
@@ -31,6 +32,7 @@
 #include "server/http/transport/connections.h"
 #include "server/http/transport/penalty.h"
 #include "server/http/transport/raw_answer.h"
+#include "server/http/transport/reading.h"
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/respond.h"
 #include "server/http/transport/tls.h"
@@ -83,6 +85,33 @@ static void exchange_free(struct exchange *x)
     free(x->answer.text);
     free(x->target);
     free(x);
+}
+
+/* Two clients may meet in one share. */
+static struct http_budget *share_of(struct http_server *server, const char *client)
+{
+    return &server->shares[penalty_client(client, NULL) % COUNT_OF(server->shares)];
+}
+
+/* Copies `target`, which libmicrohttpd is about to split in place. NULL when out of memory. */
+static struct exchange *exchange_create(struct http_server *server, struct connection *connection,
+                                        const char *target)
+{
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    x->server = server;
+    x->connection = connection;
+    x->started = clock_now();
+    x->target_size = strlen(target);
+    /* Beyond the limit the beginning is kept, for the log. */
+    x->target = strndup(target, x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
+    x->path = x->target;
+    upload_init(&x->body, share_of(server, connection_address(connection)), 0, 0);
+    if (x->target)
+        return x;
+    exchange_free(x);
+    return NULL;
 }
 
 static const char *header(struct MHD_Connection *handle, const char *name)
@@ -148,7 +177,7 @@ static bool is_lax(void)
  * begins with NUL or ":" for the end of the head: what follows would be a request of its own. So
  * each byte of the head must be accounted for: method, target, version and headers lie in its
  * buffer as they came, the separators replaced by NUL. The same is true of NUL LF, which nothing
- * tells from CR LF here. `method`: NULL: the head is not complete yet. */
+ * tells from CR LF here. `method`: NULL: the head is not complete. */
 static void check_head(const struct exchange *x, const char *method, const char *version,
                        struct request_head *head)
 {
@@ -264,94 +293,78 @@ static void refuse_now(struct exchange *x)
     x->state = EXCHANGE_REFUSED;
 }
 
-/* ---- lengths that libmicrohttpd refuses ---- */
+/* ---- what libmicrohttpd refuses ---- */
 
-/* libmicrohttpd (0.9.75) answers a Content-Length that is no number before it asks us: in HTML, and
- * with its head twice, as it goes on with the request after that. Before, it tells its log, on the
- * connection's thread, but not which connection it means. So each thread knows the exchanges whose
- * headers are still coming: of these all that have such a length are answered past libmicrohttpd,
- * whose own answer then finds our side shut down. */
-static _Thread_local struct exchange *forming;
-
-static void forming_add(struct exchange *x)
+/* libmicrohttpd (0.9.75) answers a request that it cannot read in HTML, at times twice. Before, it
+ * tells its log: then the answer is given past it, and its own finds our side shut down. */
+static void answer_broken(struct http_server *server, unsigned status)
 {
-    x->forming_next = forming;
-    x->forming_at = &forming;
-    if (forming)
-        forming->forming_at = &x->forming_next;
-    forming = x;
-}
-
-static void forming_remove(struct exchange *x)
-{
-    if (!x->forming_at)
+    char dropped[16 * 1024];
+    const int fd = reading_fd();
+    struct connection *connection = connections_find(server->connections, fd);
+    struct exchange *x = connection ? connection_exchange(connection) : NULL, *made = NULL;
+    if (connection && !x) /* the request line has not been read */
+        x = made = exchange_create(server, connection, "");
+    if (!x || x->state == EXCHANGE_ANSWERED || x->state == EXCHANGE_REFUSED) {
+        exchange_free(made);
         return;
-    *x->forming_at = x->forming_next;
-    if (x->forming_next)
-        x->forming_next->forming_at = x->forming_at;
-    x->forming_at = NULL;
-}
-
-static void refuse_lengths(void)
-{
-    for (struct exchange *x = forming, *next; x; x = next) {
-        next = x->forming_next;
-        struct request_head head = daemon_read_head(x, NULL, NULL);
-        /* The first of several is the one that libmicrohttpd looks at. */
-        head.length = header(x->handle, "Content-Length");
-        if (!x->connection || exchange_check_length(x, &head))
-            continue;
-        forming_remove(x);
-        refuse_now(x);
     }
+    struct request_head head = {0};
+    if (!made) {
+        head = daemon_read_head(x, NULL, NULL);
+        head.length = header(x->handle, "Content-Length"); /* it looks at the first */
+    }
+    exchange_refuse_broken(x, &head, (int)status);
+    refuse_now(x);
+    /* Bytes that nobody has read would reset the connection before the client has read why. */
+    for (int i = 0; i < 64 && recv(fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++)
+        ;
+    if (made)
+        request_log_write(server->daemon->log, x, "refused");
+    exchange_free(made);
 }
 
 __attribute__((format(printf, 2, 0))) static void on_log(void *context, const char *format,
                                                          va_list args)
 {
-    (void)context;
+    static const char refusal[] = "Error processing request (HTTP response code is %u";
     char text[512];
+    va_list again;
+    va_copy(again, args);
     vsnprintf(text, sizeof text, format, args);
     text[strcspn(text, "\r\n")] = '\0';
     /* Broken requests and lost clients are normal; log them at debug level only. */
     log_event(LOG_DEBUG, "http", LOG_STR("text", text));
-    if (strstr(format, "Content-Length"))
-        refuse_lengths();
+    if (!strncmp(format, refusal, sizeof refusal - 1))
+        answer_broken(context, va_arg(again, unsigned));
+    va_end(again);
 }
 
 /* ---- the phases of a request ---- */
 
-/* Two clients may meet in one share. */
-static struct http_budget *share_of(struct http_server *server, const char *client)
+static void note_socket(struct MHD_Connection *handle)
 {
-    return &server->shares[penalty_client(client, NULL) % COUNT_OF(server->shares)];
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
+    reading_set(fd ? fd->connect_fd : -1);
 }
 
-/* The request line has arrived. Copied, because libmicrohttpd is about to split it in place. */
+/* The request line has arrived. */
 static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
 {
     struct daemon_loop *loop = context;
-    struct http_server *server = loop->server;
-    struct exchange *x = calloc(1, sizeof *x);
+    struct connection *connection = connection_of(handle);
+    struct exchange *x =
+        connection ? exchange_create(loop->server, connection, uri ? uri : "") : NULL;
     if (!x)
         return NULL;
-    x->server = server;
+    /* libmicrohttpd would keep each parameter; it has found the first "?" before this call. */
+    char *query = !uri ? NULL : strchr(uri, '?');
+    if (query && query[1])
+        query[1] = '\0';
     x->loop = &loop->events;
     x->handle = handle;
-    x->connection = connection_of(handle);
-    x->started = clock_now();
-    x->target_size = uri ? strlen(uri) : 0;
-    /* Beyond the limit the beginning is kept, for the log. */
-    x->target =
-        strndup(uri ? uri : "", x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
-    x->path = x->target;
-    if (!x->target) {
-        exchange_free(x);
-        return NULL;
-    }
-    upload_init(&x->body,
-                x->connection ? share_of(server, connection_address(x->connection)) : NULL, 0, 0);
-    forming_add(x);
+    connection_set_exchange(connection, x);
     return x;
 }
 
@@ -380,7 +393,6 @@ static bool delay(struct exchange *x, const char *method)
 
 static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
-    forming_remove(x);
     connection_may_ask(x->server->connections, x->connection, version);
     if (delay(x, method))
         return MHD_YES;
@@ -507,11 +519,11 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, 
                                   size_t *size, void **exchange)
 {
     (void)context;
-    (void)handle;
     (void)url;
     struct exchange *x = *exchange;
-    if (!x || !x->connection)
+    if (!x)
         return MHD_NO; /* out of memory when it began */
+    note_socket(handle);
     if (x->state == EXCHANGE_NEW)
         return begin_exchange(x, method, version);
     if (*size > 0) {
@@ -528,24 +540,23 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     struct http_server *server = context;
     struct exchange *x = *exchange;
     *exchange = NULL;
+    note_socket(handle); /* for a request whose bytes have been read already */
     if (!x)
         return;
-    forming_remove(x);
+    connection_set_exchange(x->connection, NULL);
     /* libmicrohttpd has already answered what it rejected before calling us. */
     const union MHD_ConnectionInfo *status =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
     if (!x->answer.status && status)
         x->answer.status = (int)status->http_status;
-    bool refused = false;
-    if (x->connection) {
-        connection_watch(server->connections, x->connection, NULL);
-        refused = !connection_enter(server->connections, x->connection, CONNECTION_WAITING);
-    }
+    connection_watch(server->connections, x->connection, NULL);
+    const bool refused = !connection_enter(server->connections, x->connection, CONNECTION_WAITING);
     /* Without an answer: either the watcher refused a late body, or the client left. */
     if (!x->answer.status && x->state != EXCHANGE_NEW) {
         if (!refused && x->state == EXCHANGE_BODY)
             connections_count_gone(server->connections);
-        x->answer.status = status_http(refused ? STATUS_REQUEST_TIMEOUT : STATUS_CANCELLED);
+        const int refusal = connection_refusal(server->connections, x->connection);
+        x->answer.status = refused && refusal ? refusal : status_http(STATUS_CANCELLED);
         x->state = refused ? EXCHANGE_REFUSED : x->state;
     }
     if (x->answer.status)
@@ -571,7 +582,7 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
                 : NULL;
         *connection = fd ? connection_open(server->connections, fd->connect_fd,
                                            address ? address->client_addr : NULL,
-                                           tls ? tls->tls_session : NULL)
+                                           tls ? tls->tls_session : NULL, &loop->events.runs)
                          : NULL;
     } else if (*connection) {
         connection_close(server->connections, *connection);
@@ -607,7 +618,7 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
             (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)tls_on_handshake};
     }
     return MHD_start_daemon(flags, 0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER,
-                            on_log, NULL, MHD_OPTION_LISTEN_SOCKET, server->daemon->listener.fd,
+                            on_log, server, MHD_OPTION_LISTEN_SOCKET, server->daemon->listener.fd,
                             MHD_OPTION_URI_LOG_CALLBACK, on_uri, loop, MHD_OPTION_NOTIFY_COMPLETED,
                             on_completed, server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, loop,
                             MHD_OPTION_ARRAY, items, MHD_OPTION_END);

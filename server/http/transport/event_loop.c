@@ -55,6 +55,7 @@ static void *event_loop_run(void *context)
     while (begin_run(loop)) {
         loop->closed = false;
         MHD_run(loop->mhd);
+        atomic_fetch_add_explicit(&loop->runs, 1, memory_order_relaxed);
         int ms = loop->closed ? 0 : sleep_ms(loop);
         if (ms != 0)
             (void)poll(wakers, 2, ms);

@@ -13,7 +13,9 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct MHD_Connection;
 struct MHD_Daemon;
@@ -25,6 +27,7 @@ struct event_loop {
     pthread_t thread;
     bool has_thread;
     bool closed; /* a connection has, in this run; the thread's own */
+    _Atomic uint64_t runs;
 
     pthread_mutex_t lock;
     bool woken, stop; /* guarded by lock */

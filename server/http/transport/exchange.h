@@ -76,10 +76,9 @@ enum exchange_state {
 
 struct exchange {
     struct http_server *server;
-    struct connection *connection;               /* NULL in tests */
-    void *handle;                                /* daemon.c's own */
-    struct event_loop *loop;                     /* daemon.c's own */
-    struct exchange *forming_next, **forming_at; /* daemon.c's own */
+    struct connection *connection; /* NULL in tests */
+    void *handle;                  /* daemon.c's own */
+    struct event_loop *loop;       /* daemon.c's own */
     enum exchange_state state;
     int64_t started;  /* clock_now() at the request line */
     int64_t answered; /* … when the answer was handed to the socket */

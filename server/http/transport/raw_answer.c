@@ -37,6 +37,8 @@ static const char *reason_phrase(int http)
         return "Request Header Fields Too Large";
     case 503:
         return "Service Unavailable";
+    case 505:
+        return "HTTP Version Not Supported";
     default:
         return "Error";
     }
