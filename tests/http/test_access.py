@@ -77,7 +77,8 @@ class Keys(WithKeys):
             self.assertIn('error="invalid_token"', answer.headers["WWW-Authenticate"])
 
     def test_health_and_metrics_are_open(self):
-        for path in ("/health", "/livez", "/readyz", "/ping", "/metrics", "/"):
+        for path in ("/health", "/livez", "/readyz", "/ping", "/metrics", "/", "/v2/health/live", "/v2/health/ready",
+                     "/v1/models/digits", "/v2/models/digits/ready"):
             self.assertEqual(self.server.get(path).status, 200, path)
             # A probe's own credentials are nobody's business.
             self.assertEqual(self.server.request("GET", path, headers=bearer("wrong")).status, 200, path)

@@ -336,7 +336,8 @@ static void allow_origin(struct exchange *x, const struct request_head *head)
                    route_allow(route_methods(x->route), allow, sizeof allow));
     respond_header(x, "Access-Control-Allow-Headers",
                    "Authorization, Content-Type, Content-Encoding, X-API-Key, X-Request-Id, "
-                   "traceparent, Inference-Header-Content-Length");
+                   "X-Request-Timeout-Ms, X-Priority, traceparent, "
+                   "Inference-Header-Content-Length");
     respond_header(x, "Access-Control-Max-Age", "600");
     if (!x->answer.status) {
         respond_empty(x, 204);
