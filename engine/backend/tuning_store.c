@@ -177,7 +177,7 @@ char *tuning_folder(const char *option)
         n = asprintf(&folder, "%s", option);
     else if (base && base[0] == '/') /* the XDG base directory specification: others are invalid */
         n = asprintf(&folder, "%s/lensd", base);
-    else if (home && home[0] == '/')
+    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* not made: it may be a mistake */
         n = asprintf(&folder, "%s/.cache/lensd", home);
     return n < 0 ? NULL : folder;
 }

@@ -414,14 +414,16 @@ Test(tuning_store, a_full_disk_leaves_the_file_as_it_was)
 Test(tuning_store, folder_of_the_user)
 {
     setenv("XDG_CACHE_HOME", "/somewhere", 1);
-    setenv("HOME", "/home/me", 1);
+    setenv("HOME", "/tmp", 1);
     char *folder = tuning_folder(NULL);
     cr_expect_str_eq(folder, "/somewhere/lensd");
     free(folder);
     setenv("XDG_CACHE_HOME", "relative", 1);
     folder = tuning_folder(NULL);
-    cr_expect_str_eq(folder, "/home/me/.cache/lensd");
+    cr_expect_str_eq(folder, "/tmp/.cache/lensd");
     free(folder);
+    setenv("HOME", "/tmp/no such home", 1);
+    cr_expect_null(tuning_folder(NULL));
     unsetenv("HOME");
     cr_expect_null(tuning_folder(NULL));
     cr_expect_null(tuning_folder("none"));
