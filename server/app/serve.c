@@ -70,6 +70,17 @@ struct serve {
     bool has_watcher;
 };
 
+static void count_reloads(struct serve *serve, int ok, int failed)
+{
+    const char *name = "lensd_reloads_total",
+               *help = "Times that SIGHUP had keys and certificates read again.";
+    metric_add(metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"ok\"", NULL, 0),
+               ok);
+    metric_add(
+        metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"failed\"", NULL, 0),
+        failed);
+}
+
 /* ---- setting up ---- */
 
 /* Started by nohup(1): a closed terminal does not end the server. Written before any thread starts.
@@ -193,6 +204,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     TRY(find_all(serve, err));
     struct http_options http_options =
         settings_http(config, serve->pipeline, serve->loader, serve->metrics);
+    count_reloads(serve, 0, 0); /* both are there before the first */
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->pid_file)
         TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), NULL, err));
@@ -429,8 +441,14 @@ static void reload(struct serve *serve)
 {
     struct error err;
     supervisor_reloading(serve->supervisor);
-    if (http_server_reload(serve->http, &err) != STATUS_OK)
+    const bool failed = http_server_reload(serve->http, &err) != STATUS_OK;
+    count_reloads(serve, !failed, failed);
+    if (failed)
         log_event(LOG_ERROR, "not reloaded", LOG_STR("text", err.message));
+    if (serve->config->config_file)
+        log_event(LOG_WARN, "config", LOG_STR("file", serve->config->config_file),
+                  LOG_STR("text", "SIGHUP rereads API keys and the certificate only; restart lensd "
+                                  "for what has changed in --config"));
     if (serve->is_loaded) /* while it loads, READY would be too early */
         supervisor_say(serve->supervisor, "READY=1");
 }

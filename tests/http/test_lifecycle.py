@@ -350,6 +350,15 @@ class Drain(Lifecycle):
         os.close(master)
         return process, log
 
+    def test_a_changed_config_needs_a_restart(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write('{"top-k": 2}')
+            file.flush()
+            server = self.serve("--config", file.name)
+            server.signal(signal.SIGHUP)
+            server.wait_log(f" warn  config file={file.name} ")
+            self.assertIn("restart lensd", server.log())
+
     def test_delay_before_the_end_of_accepting(self):
         """The delay is longer than this test: nothing here depends on how quickly it asks."""
         server = self.serve("--drain-delay", "60")
