@@ -140,10 +140,23 @@ static bool is_sampled(struct request_log *log, const struct exchange *x, int64_
     return take;
 }
 
+/* Changes that only admins may ask for, granted or refused; at a level that is hardly ever off. */
+static void audit(const struct exchange *x)
+{
+    if (!x->route || x->route->access == ROUTE_KEY || x->route->access == ROUTE_OPEN ||
+        route_method(x->method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS))
+        return;
+    log_event(LOG_WARN, "admin", LOG_STR("client", connection_address(x->connection)),
+              LOG_STR("key", x->key_name[0] ? x->key_name : NULL), LOG_STR("id", x->request_id),
+              LOG_STR("method", x->method), LOG_STR("path", x->path),
+              LOG_INT("status", x->answer.status));
+}
+
 void request_log_write(struct request_log *log, const struct exchange *x, const char *outcome)
 {
     int64_t now = clock_now();
     count_request(log, x, now);
+    audit(x);
     if (is_sampled(log, x, now))
         write_request_line(x, outcome, clock_ms(now - x->started));
 }
