@@ -16,7 +16,8 @@
 static _Atomic bool write_json;
 static _Atomic int lowest_level = LOG_INFO;
 static _Atomic unsigned long lost_lines; /* lost or cut since the last one written whole */
-static _Atomic bool ends_within_line;    /* the last write ended inside a line */
+static _Atomic unsigned long lost_total;
+static _Atomic bool ends_within_line; /* the last write ended inside a line */
 
 /* A line under construction; `full` once something did not fit. */
 struct log_line {
@@ -184,7 +185,7 @@ static void line_put_head(struct log_line *line, bool json, const struct timespe
                           enum log_level level, const char *event)
 {
     struct tm parts;
-    char text[32];
+    char text[32], offset[8] = "+0000";
     int milliseconds = (int)(time->tv_nsec / 1000000);
     if (json) {
         gmtime_r(&time->tv_sec, &parts);
@@ -195,8 +196,10 @@ static void line_put_head(struct log_line *line, bool json, const struct timespe
         line_put_text(line, "\"");
     } else {
         localtime_r(&time->tv_sec, &parts);
-        strftime(text, sizeof text, "%H:%M:%S", &parts);
-        line_put_format(line, "%s.%03d %-5s ", text, milliseconds, log_level_name(level));
+        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+        strftime(offset, sizeof offset, "%z", &parts); /* +0200 */
+        line_put_format(line, "%s.%03d%.3s:%s %-5s ", text, milliseconds, offset, offset + 3,
+                        log_level_name(level));
         line_put_escaped(line, event);
     }
 }
@@ -250,6 +253,7 @@ static void write_or_count(const char *line, size_t size)
 {
     if (!log_write_line(line, size)) {
         atomic_fetch_add(&lost_lines, 1);
+        atomic_fetch_add(&lost_total, 1);
         return;
     }
     const unsigned long lost = atomic_exchange(&lost_lines, 0);
@@ -257,6 +261,11 @@ static void write_or_count(const char *line, size_t size)
         log_event(LOG_WARN, "log lines lost", LOG_INT("lines", (int64_t)lost),
                   LOG_STR("text", "writing to standard error failed; check the disk or the "
                                   "process that reads it"));
+}
+
+unsigned long log_lost_total(void)
+{
+    return atomic_load(&lost_total);
 }
 
 void log_fields(enum log_level level, const struct log_field *fields)

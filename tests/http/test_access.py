@@ -128,8 +128,21 @@ class Keys(WithKeys):
         self.server.signal(signal.SIGHUP)
         self.server.wait_for(lambda: self.server.log().count(f" {event} ") > before, event)
 
+    def test_admin_calls_leave_a_trace(self):
+        """At any level but error, and refused ones as well."""
+        for key, level, status in ((ROOT, 0, 200), (ALICE, 1, 403), (ROOT, 1, 200)):
+            body = f'{{"log_info":{"true" if level else "false"}}}'.encode()
+            answer = self.server.request("POST", "/v2/logging", body, {**bearer(key), "X-Request-Id": f"a{level}{status}"})
+            self.assertEqual(answer.status, status, answer.body)
+        for name, key, status in (("a0200", "root", 200), ("a1403", "alice", 403), ("a1200", "root", 200)):
+            self.server.wait_log(f" warn  admin client=127.0.0.1 key={key} id={name} method=POST path=/v2/logging status={status}\n")
+        self.server.request("GET", "/v2/logging", headers={**bearer(ALICE), "X-Request-Id": "reads"})
+        self.server.wait_log(" id=reads ")
+        self.assertNotIn(" admin client=127.0.0.1 key=alice id=reads", self.server.log())
+
     def test_reload(self):
         carol = "carol-key"
+        counts = [self.server.metric(f'lensd_reloads_total{{result="{result}"}}') for result in ("ok", "failed")]
         self.assertEqual(self.server.predict(seven(), headers=bearer(carol)).status, 401)
         held = self.server.connect()
         head = (f"Authorization: Bearer {ALICE}", "Expect: 100-continue")
@@ -149,6 +162,8 @@ class Keys(WithKeys):
             self.write(self.keys, line("carol", carol), "dave its-plain-key\n")
             self.reload("not reloaded")
             self.assertIn("line 2: behind 'dave' comes sha256:", self.server.log())
+            self.server.wait_metric('lensd_reloads_total{result="ok"}', counts[0] + 1)
+            self.server.wait_metric('lensd_reloads_total{result="failed"}', counts[1] + 1)
             self.assertEqual(self.server.predict(seven(), headers=bearer(carol)).status, 200)
         finally:
             held.close()

@@ -76,8 +76,9 @@ class FullDisk(unittest.TestCase):
         lines = server.log().splitlines()
         said = next(i for i, line in enumerate(lines) if "log lines lost" in line)
         # Behind the first line that went through, which is the last request's, or the one's before.
-        self.assertRegex(lines[said - 1], r"^\d\d:\d\d:\d\d\.\d{3} info +request .* status=200 ")
+        self.assertRegex(lines[said - 1], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d info +request .* status=200 ")
         self.assertRegex(lines[said], r" warn +log lines lost lines=[1-5] ")
+        self.assertIn(server.metric("lensd_log_lines_lost_total"), range(1, 6))
 
     def test_streams(self):
         """Neither the banner nor the log has anywhere to go."""

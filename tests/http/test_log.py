@@ -94,7 +94,7 @@ class Ids(LoggedCase):
     def test_text(self):
         self.server.predict(seven(), headers={"X-Request-Id": "six", "traceparent": f"00-{TRACE}-{SPAN}-01"})
         self.assertRegex(self.line("six"), (
-            r"^\d\d:\d\d:\d\d\.\d{3} info  request client=127\.0\.0\.1 id=six trace=" + TRACE +
+            r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d info  request client=127\.0\.0\.1 id=six trace=" + TRACE +
             r" span=[0-9a-f]{16} parent=" + SPAN + r" method=POST path=/predict status=200 outcome=answered "
             r"model=digits images=1 bytes_in=\d+ bytes_out=\d+ decode_ms=[\d.]+ preprocess_ms=[\d.]+ "
             r"queue_ms=[\d.]+ forward_ms=[\d.]+ ms=[\d.]+$"))

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from harness import ServedCase, drawn, multipart, seven
+from harness import ServedCase, drawn, multipart, run_lensd, seven
 
 LINE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -112,6 +112,8 @@ class Metrics(ServedCase):
         self.assertGreaterEqual(found["process_max_fds", none], open_files)
         self.assertGreater(found["process_threads", none], 2)
         self.assertTrue(0 <= found["nv_cpu_utilization", none] <= 1)
+        version = run_lensd("--version").stdout.split()[-1]
+        self.assertEqual(found["lensd_build_info", frozenset({("version", version)})], 1)
         self.assertLessEqual(found["nv_cpu_memory_used_bytes", none],
                              found["nv_cpu_memory_total_bytes", none])
 

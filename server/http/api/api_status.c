@@ -2,12 +2,14 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "lensd_version.h"
 #include "proto/answers.h"
 #include "server/http/api/describe.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 #include "server/observe/gpus.h"
+#include "server/observe/log.h"
 #include "server/observe/process.h"
 
 static bool is_draining(const struct exchange *x)
@@ -77,6 +79,12 @@ void metrics_handle(struct exchange *x)
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_http_upload_bytes",
                            "Memory that bodies of requests and answers take now.", "", NULL, 0),
                (double)atomic_load(&x->server->budget.used));
+    metric_set(metrics_get(metrics, METRIC_COUNTER, "lensd_log_lines_lost_total",
+                           "Log lines that could not be written.", "", NULL, 0),
+               (double)log_lost_total());
+    metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_build_info", "The version that runs.",
+                           "version=\"" LENSD_VERSION "\"", NULL, 0),
+               1);
     process_metrics_update(metrics);
     gpu_metrics_update(metrics);
     char *text = metrics_text(metrics, &size);

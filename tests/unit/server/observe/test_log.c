@@ -34,8 +34,9 @@ Test(log, text_form)
                FIELDS(LOG_STR("model", "digits"), LOG_INT("threads", 2), LOG_REAL("load_ms", 12.5),
                       LOG_BOOL("batched", true), LOG_STR("note", "two words"), LOG_STR("empty", ""),
                       LOG_STR("missing", NULL)));
-    cr_assert_str_eq(line, "12:03:04.512 info  ready model=digits threads=2 load_ms=12.5 "
-                           "batched=true note=\"two words\" empty=\"\" missing=-\n");
+    cr_assert_str_eq(
+        line, "2026-11-21T12:03:04.512+00:00 info  ready model=digits threads=2 load_ms=12.5 "
+              "batched=true note=\"two words\" empty=\"\" missing=-\n");
 }
 
 Test(log, json_form)
