@@ -82,8 +82,9 @@ struct config {
     char *api_keys, *admin_key_file; /* NULL: none */
     char *api_key_file;              /* of a client: one key; NULL: none */
     bool protect_health;
-    char *cors_origin;   /* NULL: none */
-    char *allowed_hosts; /* NULL: depends on host */
+    char *cors_origin;     /* NULL: none */
+    char *trusted_proxies; /* NULL: none */
+    char *allowed_hosts;   /* NULL: depends on host */
 
     /* Limits. */
     int64_t max_body, max_upload_memory, max_header; /* bytes */

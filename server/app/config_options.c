@@ -131,6 +131,11 @@ const struct option config_options[] = {
      "answer requests for these names only (the Host header; * for all), besides IP addresses and "
      "localhost; default: none on a loopback --host, where a web page could use another name to "
      "reach lensd, else *"},
+    {"trusted-proxies", OPTION_TEXT, COMMAND_SERVE, FIELD(trusted_proxies), 0, 0, NULL, "LIST",
+     ACCESS,
+     "addresses of proxies (10.0.0.7,192.168.0.0/16,unix) whose X-Forwarded-For says who the "
+     "client "
+     "is, for the log, fairness, delays and shares of memory"},
     {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
      "requests a second allowed with the key; 0: no limit"},
     {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,

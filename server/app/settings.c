@@ -55,6 +55,7 @@ struct http_options settings_http(const struct config *config, struct pipeline *
         .idle_timeout_ms = config->idle_timeout,
         .max_inflate_ratio = (size_t)config->max_inflate_ratio,
         .cors_origin = config->cors_origin,
+        .trusted_proxies = config->trusted_proxies,
         .allowed_hosts = config->allowed_hosts,
         .keys = {.keys_file = config->api_keys,
                  .admin_file = config->admin_key_file,

@@ -3,10 +3,12 @@
 import hashlib
 import os
 import signal
+import socket
 import tempfile
 import time
 import unittest
 
+import harness
 from harness import ServedCase, Server, post, read_answer, read_to_end, run_lensd, seven
 
 ALICE, BOB, ROOT = "alice-key-" + "a" * 40, "bob-key-" + "b" * 40, "root-key-" + "r" * 40
@@ -170,6 +172,37 @@ class Keys(WithKeys):
             self.write(self.keys, line("alice", ALICE), line("bob", BOB, BOBS_RATE),
                        line("erin", ERIN, "rate=1 burst=1"))
             self.reload()
+
+
+class Proxies(ServedCase):
+    arguments = ("--trusted-proxies", "127.0.0.1,10.0.0.0/8")
+
+    def client(self, forwarded, source="127.0.0.1"):
+        """As whose the log has a request with these headers, sent from an address."""
+        with socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, (source, 0)) as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + f"p{self.count}".encode() + b"\r\n" +
+                               b"".join(b"X-Forwarded-For: %s\r\n" % value for value in forwarded) + b"\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 200)
+        self.server.wait_log(f" id=p{self.count} ")
+        line = next(line for line in self.server.log().splitlines() if f" id=p{self.count} " in line)
+        self.count += 1
+        return line.split(" client=")[1].split(" ")[0]
+
+    def test_who_is_the_client(self):
+        self.count = 0
+        for forwarded, client in (([], "127.0.0.1"), ([b"192.0.2.7"], "192.0.2.7"), ([b"198.51.100.1, 192.0.2.7"], "192.0.2.7"),
+                                  ([b"192.0.2.7 ,\t10.1.2.3"], "192.0.2.7"), ([b"10.1.2.3"], "10.1.2.3"),
+                                  ([b"198.51.100.1", b"192.0.2.7"], "192.0.2.7"), ([b"2001:DB8::0:1"], "2001:db8::1"),
+                                  ([b"nonsense"], "127.0.0.1"), ([b"192.0.2.7, nonsense, 10.0.0.1"], "10.0.0.1"),
+                                  ([b""], "127.0.0.1"), ([b","], "127.0.0.1"), ([b"1" * 5000], "127.0.0.1")):
+            self.assertEqual(self.client(forwarded), client, forwarded)
+        self.assertEqual(self.client([b"192.0.2.7"], "127.0.0.2"), "127.0.0.2")
+
+    def test_what_is_no_list(self):
+        for text in ("x", "10.0.0.0/33", "::1/129", "10.0.0.0/", "10.0.0.0/-1", "1.2.3.4,,5.6.7.8"):
+            done = run_lensd("serve", "--trusted-proxies", text, "--check")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--trusted-proxies has '", done.stderr)
 
 
 class Hosts(ServedCase):

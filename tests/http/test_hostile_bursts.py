@@ -83,7 +83,7 @@ class Refused(unittest.TestCase):
         keys = os.path.join(folder.name, "keys")
         with open(keys, "w") as file:
             file.write(f"greedy sha256:{hashlib.sha256(self.KEY.encode()).hexdigest()} rate=0.0001 burst=1\n")
-        self.server = Server("--api-keys", keys, "--log-format", "json")
+        self.server = Server("--api-keys", keys, "--log-format", "json", "--trusted-proxies", "127.0.0.1,10.0.0.0/8")
         self.addCleanup(self.server.stop)
         with self.connect() as connection:
             self.assertEqual(self.ask(connection), 200)

@@ -143,8 +143,8 @@ void connection_may_ask(struct connections *connections, struct connection *conn
 bool connection_is_gone(struct connections *connections, struct connection *connection);
 
 /* When a request that has just come may go on (clock_now(); not later than now: at once), or
- * PENALTY_UNKNOWN. `forwarded_for`: of its X-Forwarded-For, which tells a proxy's clients apart;
- * NULL: none. */
+ * PENALTY_UNKNOWN. `forwarded_for`: the client, as a trusted proxy says; NULL: none says
+ * it. */
 #define PENALTY_UNKNOWN (-1) /* ask again after this run of the event loop */
 int64_t connection_penalty(struct connections *connections, struct connection *connection,
                            const char *forwarded_for);

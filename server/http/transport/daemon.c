@@ -219,6 +219,32 @@ static struct request_head daemon_read_head(const struct exchange *x, const char
 
 /* ---- answers ---- */
 
+static enum MHD_Result last_value(void *context, enum MHD_ValueKind kind, const char *name,
+                                  const char *value)
+{
+    (void)kind;
+    if (!strcasecmp(name, "X-Forwarded-For"))
+        *(const char **)context = value;
+    return MHD_YES;
+}
+
+/* Who the client is, as a trusted proxy says. The nearest proxy adds the last header. */
+static void find_client(struct exchange *x)
+{
+    struct http_server *server = x->server;
+    const char *value = NULL;
+    if (!proxies_have(&server->proxies, connection_address(x->connection)))
+        return;
+    MHD_get_connection_values(x->handle, MHD_HEADER_KIND, last_value, &value);
+    if (value && proxies_client(&server->proxies, value, x->forwarded))
+        x->body.budget = share_of(server, x->forwarded);
+}
+
+static const char *forwarded_for(const struct exchange *x)
+{
+    return x->forwarded[0] ? x->forwarded : NULL;
+}
+
 /* Whether a penalty may delay the request: not those of probes and dashboards. */
 static bool may_wait(const char *method)
 {
@@ -229,9 +255,8 @@ static bool may_wait(const char *method)
 static void note_penalty(struct exchange *x, bool last)
 {
     if (may_wait(x->method))
-        connection_answered(x->server->connections, x->connection,
-                            exchange_header(x, "X-Forwarded-For"), x->answer.retry_after_s > 0,
-                            x->waited, last);
+        connection_answered(x->server->connections, x->connection, forwarded_for(x),
+                            x->answer.retry_after_s > 0, x->waited, last);
 }
 
 static enum MHD_Result queue_answer(struct exchange *x)
@@ -380,8 +405,7 @@ static bool delay(struct exchange *x, const char *method)
     struct connections *connections = x->server->connections;
     if (x->waited || !may_wait(method))
         return false;
-    int64_t until =
-        connection_penalty(connections, x->connection, exchange_header(x, "X-Forwarded-For"));
+    int64_t until = connection_penalty(connections, x->connection, forwarded_for(x));
     if (until != PENALTY_UNKNOWN && until <= clock_now())
         return false;
     x->waited = until != PENALTY_UNKNOWN;
@@ -394,6 +418,7 @@ static bool delay(struct exchange *x, const char *method)
 static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
     connection_may_ask(x->server->connections, x->connection, version);
+    find_client(x);
     if (delay(x, method))
         return MHD_YES;
     if (x->waited && connection_is_gone(x->server->connections, x->connection)) {

@@ -15,11 +15,16 @@ const char *exchange_header(const struct exchange *x, const char *name)
     return x->handle ? MHD_lookup_connection_value(x->handle, MHD_HEADER_KIND, name) : NULL;
 }
 
+const char *exchange_address(const struct exchange *x)
+{
+    if (x->forwarded[0])
+        return x->forwarded;
+    return x->connection ? connection_address(x->connection) : NULL;
+}
+
 const char *exchange_client(const struct exchange *x)
 {
-    if (x->key_name[0] || !x->connection)
-        return x->key_name;
-    return connection_address(x->connection);
+    return x->key_name[0] || !x->connection ? x->key_name : exchange_address(x);
 }
 
 void exchange_wait(struct exchange *x, struct predict_request *request,

@@ -12,6 +12,7 @@
 #include "server/http/transport/coding.h"
 #include "server/http/transport/keys.h"
 #include "server/http/transport/offload.h"
+#include "server/http/transport/proxies.h"
 #include "server/http/transport/query.h"
 #include "server/http/transport/routes.h"
 #include "server/http/transport/server.h"
@@ -26,8 +27,9 @@ struct http_server {
     struct http_options options;
     struct connections *connections;
     struct http_budget budget, shares[256]; /* a client's share by a hash of its address */
-    struct keyring *keys;                   /* NULL in tests */
-    struct offload *offload;                /* NULL in tests */
+    struct proxies proxies;
+    struct keyring *keys;    /* NULL in tests */
+    struct offload *offload; /* NULL in tests */
     _Atomic int draining;
     _Atomic uint64_t next_id; /* of requests without one of their own */
     uint64_t id_seed;
@@ -115,7 +117,8 @@ struct exchange {
     struct offload_job offload;                   /* exchange_offload()'s own, as the next */
     void (*offloaded)(struct exchange *exchange);
 
-    char key_name[KEY_NAME_MAX + 1]; /* of the API key; "" without one */
+    char key_name[KEY_NAME_MAX + 1];  /* of the API key; "" without one */
+    char forwarded[INET6_ADDRSTRLEN]; /* the client, as a trusted proxy says; "" without one */
 
     /* For the log. */
     struct trace trace;
@@ -125,6 +128,9 @@ struct exchange {
     uint64_t bytes_in;
     struct metric *write_seconds; /* of its model; NULL: none */
 };
+
+/* "127.0.0.1", "uid:1000": who sent the request, behind trusted proxies. NULL in tests. */
+const char *exchange_address(const struct exchange *exchange);
 
 /* The client: the name of its key, else its address. Lives as long as the exchange. */
 const char *exchange_client(const struct exchange *exchange);

@@ -9,10 +9,9 @@
  * penalty is kept for the rest of that second under the client's address, and the next connection
  * from there that is opened after the refusal takes it over: one penalty goes to one connection. A
  * connection that was open before, or that comes when nobody from its address has fled a penalty,
- * does not wait. Requests that a proxy passes on (X-Forwarded-For) have a penalty for each address
- * they come from instead, whatever connection they use. Such a header can be made up, to escape:
- * penalties spare the server from careless clients; against hostile ones there are API keys with a
- * rate.
+ * does not wait. Requests that a trusted proxy passes on have a penalty for each address that they
+ * come from instead, whatever connection they use. Penalties spare the server from careless
+ * clients; against hostile ones there are API keys with a rate.
  *
  * Pure: no thread, lock or clock. Times are clock_now()'s nanoseconds. */
 #pragma once

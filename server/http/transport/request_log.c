@@ -81,9 +81,8 @@ static double rounded_ms(double milliseconds)
 /* Fields that say nothing are left out. */
 static void write_request_line(const struct exchange *x, const char *outcome, double milliseconds)
 {
-    struct log_field fields[32] = {
-        LOG_STR("event", "request"),
-        LOG_STR("client", x->connection ? connection_address(x->connection) : NULL)};
+    struct log_field fields[32] = {LOG_STR("event", "request"),
+                                   LOG_STR("client", exchange_address(x))};
     size_t n = 2; /* the rest stays zero: a NULL key ends the list */
     if (x->key_name[0])
         fields[n++] = LOG_STR("key", x->key_name);
@@ -146,7 +145,7 @@ static void audit(const struct exchange *x)
     if (!x->route || x->route->access == ROUTE_KEY || x->route->access == ROUTE_OPEN ||
         route_method(x->method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS))
         return;
-    log_event(LOG_WARN, "admin", LOG_STR("client", connection_address(x->connection)),
+    log_event(LOG_WARN, "admin", LOG_STR("client", exchange_address(x)),
               LOG_STR("key", x->key_name[0] ? x->key_name : NULL), LOG_STR("id", x->request_id),
               LOG_STR("method", x->method), LOG_STR("path", x->path),
               LOG_INT("status", x->answer.status));

@@ -98,6 +98,7 @@ static enum status server_start(struct http_server *server, struct error *err)
     server->daemon = daemon_create(options);
     if (!server->daemon)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+    TRY(proxies_parse(options->trusted_proxies, &server->proxies, err));
     TRY(keyring_create(&options->keys, &server->keys, err));
     const struct connection_observer observer = {on_late, on_tick, server};
     TRY(connections_create(&limits, &observer, options->pipeline, options->metrics,
@@ -150,11 +151,13 @@ enum status http_server_check(const struct http_options *options,
                               struct http_warnings *ret_warnings, struct error *err)
 {
     struct keyring *keys = NULL;
+    struct proxies proxies;
     struct tls *tls = NULL;
     const struct listen_options where = {
         .host = options->host, .port = options->port, .unix_path = options->unix_path};
     *ret_warnings = (struct http_warnings){.port = ""};
     TRY(listen_check(&where, ret_warnings->port, sizeof ret_warnings->port, err));
+    TRY(proxies_parse(options->trusted_proxies, &proxies, err));
     TRY(keyring_create(&options->keys, &keys, err));
     keyring_free(keys);
     if (!options->tls_cert)

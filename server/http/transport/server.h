@@ -56,9 +56,10 @@ struct http_options {
     int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms, idle_timeout_ms;
     int64_t default_timeout_ms; /* of requests that do not say; 0: none */
 
-    size_t max_inflate_ratio;  /* of a compressed body: bytes out for each byte in */
-    const char *cors_origin;   /* "https://a.example,https://b.example" or "*"; NULL: none */
-    const char *allowed_hosts; /* "a.example,b.example" or "*"; NULL: depends on host */
+    size_t max_inflate_ratio;    /* of a compressed body: bytes out for each byte in */
+    const char *cors_origin;     /* "https://a.example,https://b.example" or "*"; NULL: none */
+    const char *trusted_proxies; /* "10.0.0.0/8,::1"; NULL: none */
+    const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: depends on host */
     struct keyring_options keys;
 
     const struct route_table *routes; /* what is served; borrowed, as the next three */

@@ -1,0 +1,104 @@
+/* Reads --trusted-proxies and X-Forwarded-For. */
+#include "server/http/transport/proxies.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool read_address(const char *text, int *ret_family, uint8_t ret[static 16])
+{
+    *ret_family = strchr(text, ':') ? AF_INET6 : AF_INET;
+    memset(ret, 0, 16);
+    return inet_pton(*ret_family, text, ret) == 1;
+}
+
+static bool read_range(char *text, struct proxy_range *ret)
+{
+    char *slash = strchr(text, '/'), *end;
+    if (slash)
+        *slash++ = '\0';
+    if (!read_address(text, &ret->family, ret->address))
+        return false;
+    const unsigned most = ret->family == AF_INET ? 32 : 128;
+    ret->bits = most;
+    if (!slash)
+        return true;
+    const unsigned long bits = strtoul(slash, &end, 10);
+    ret->bits = (unsigned)bits;
+    return isdigit((unsigned char)*slash) && !*end && bits <= most;
+}
+
+enum status proxies_parse(const char *list, struct proxies *ret, struct error *err)
+{
+    *ret = (struct proxies){.count = 0};
+    while (list && *list) {
+        char entry[INET6_ADDRSTRLEN + 8] = "";
+        const size_t length = strcspn(list, ",");
+        if (length < sizeof entry)
+            memcpy(entry, list, length);
+        if (!strcmp(entry, "unix"))
+            ret->has_unix = true;
+        else if (ret->count == PROXIES_MAX)
+            return error_set(err, STATUS_CONFIG, "--trusted-proxies has more than %d entries",
+                             PROXIES_MAX);
+        else if (!read_range(entry, &ret->ranges[ret->count++]))
+            return error_set(err, STATUS_CONFIG,
+                             "--trusted-proxies has '%.*s'; write addresses, ranges such as "
+                             "10.0.0.0/8, or unix, with commas between them",
+                             length < 80 ? (int)length : 80, list);
+        list += length;
+        list += *list == ',';
+    }
+    return STATUS_OK;
+}
+
+static bool in_range(const struct proxy_range *range, int family, const uint8_t address[static 16])
+{
+    const unsigned bytes = range->bits / 8, rest = range->bits % 8;
+    return range->family == family && !memcmp(range->address, address, bytes) &&
+           (rest == 0 || (range->address[bytes] ^ address[bytes]) >> (8 - rest) == 0);
+}
+
+bool proxies_have(const struct proxies *proxies, const char *address)
+{
+    uint8_t binary[16];
+    int family;
+    if (proxies->has_unix && !strncmp(address, "uid:", 4))
+        return true;
+    if (proxies->count == 0 || !read_address(address, &family, binary))
+        return false;
+    for (size_t i = 0; i < proxies->count; i++)
+        if (in_range(&proxies->ranges[i], family, binary))
+            return true;
+    return false;
+}
+
+bool proxies_client(const struct proxies *proxies, const char *forwarded_for,
+                    char ret[static INET6_ADDRSTRLEN])
+{
+    const char *end = forwarded_for + strlen(forwarded_for);
+    bool found = false;
+    while (end > forwarded_for) {
+        char text[INET6_ADDRSTRLEN] = "";
+        uint8_t binary[16];
+        int family;
+        const char *start = end;
+        while (start > forwarded_for && start[-1] != ',')
+            start--;
+        const char *from = start + strspn(start, " \t"), *to = end;
+        while (to > from && (to[-1] == ' ' || to[-1] == '\t'))
+            to--;
+        if (to <= from || (size_t)(to - from) >= sizeof text)
+            return found;
+        memcpy(text, from, (size_t)(to - from));
+        if (!read_address(text, &family, binary))
+            return found;
+        (void)inet_ntop(family, binary, ret, INET6_ADDRSTRLEN);
+        found = true;
+        if (!proxies_have(proxies, ret))
+            return true;
+        end = start > forwarded_for ? start - 1 : start;
+    }
+    return found;
+}
