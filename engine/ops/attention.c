@@ -117,15 +117,12 @@ static enum status infer_move(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &shape, err);
 }
 
-static const struct attr_spec attention_attrs[] = {
-    {"extents", ATTR_INTS}, {"shape", ATTR_INTS},  {"q", ATTR_INTS},          {"k", ATTR_INTS},
-    {"v", ATTR_INTS},       {"y", ATTR_INTS},      {"bias0", ATTR_INTS},      {"bias1", ATTR_INTS},
-    {"bias2", ATTR_INTS},   {"scale", ATTR_FLOAT}, {"nan_is_zero", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec move_attrs[] = {{"shape", ATTR_INTS}, {"map", ATTR_INTS}, {NULL, 0}};
-
 static const struct op_info entries[] = {
-    {OP_ATTENTION, 1, 0, 3, 3 + ATTENTION_BIASES, 1, 1, 0, attention_attrs, infer_attention},
-    {OP_MOVE, 1, 0, 1, 1, 1, 1, 0, move_attrs, infer_move},
+    {OP_ATTENTION, 1, 0, 3, 3 + ATTENTION_BIASES, 1, 1, 0,
+     "extents:ints shape:ints q:ints k:ints v:ints y:ints bias0:ints bias1:ints bias2:ints "
+     "scale:float nan_is_zero:int",
+     infer_attention},
+    {OP_MOVE, 1, 0, 1, 1, 1, 1, 0, "shape:ints map:ints", infer_move},
 };
 
 const struct op_family ops_attention = {entries, COUNT_OF(entries)};

@@ -161,27 +161,17 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-static const struct attr_spec if_attrs[] = {
-    {"then_branch", ATTR_GRAPH}, {"else_branch", ATTR_GRAPH}, {NULL, 0}};
-static const struct attr_spec loop_attrs[] = {{"body", ATTR_GRAPH}, {NULL, 0}};
-static const struct attr_spec scan_attrs[] = {{"body", ATTR_GRAPH},
-                                              {"num_scan_inputs", ATTR_INT},
-                                              {"scan_input_axes", ATTR_INTS},
-                                              {"scan_input_directions", ATTR_INTS},
-                                              {"scan_output_axes", ATTR_INTS},
-                                              {"scan_output_directions", ATTR_INTS},
-                                              {NULL, 0}};
-static const struct attr_spec scan_batched_attrs[] = {
-    {"body", ATTR_GRAPH}, {"num_scan_inputs", ATTR_INT}, {"directions", ATTR_INTS}, {NULL, 0}};
-
 /* A Loop is never folded: a file decides how long it runs, and loading must be quick. */
 static const struct op_info entries[] = {
-    {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, if_attrs, infer_if},
-    {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, loop_attrs,
+    {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, "then_branch:graph else_branch:graph",
+     infer_if},
+    {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, "body:graph",
      infer_loop},
-    {OP_SCAN, 8, 8, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, scan_batched_attrs,
-     infer_scan_batched},
-    {OP_SCAN, 9, 0, 1, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, scan_attrs,
+    {OP_SCAN, 8, 8, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
+     "body:graph num_scan_inputs:int directions:ints", infer_scan_batched},
+    {OP_SCAN, 9, 0, 1, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
+     "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_directions:ints "
+     "scan_output_axes:ints scan_output_directions:ints",
      infer_scan},
 };
 

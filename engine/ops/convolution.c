@@ -7,41 +7,15 @@
 
 static enum status infer_conv(struct node *node, struct error *err)
 {
+    const struct shape *x = &node->inputs[0]->shape, *w = &node->inputs[1]->shape;
     struct conv_shape conv;
     TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
     TRY(operand_same_dtype(node, 1, "W", err));
     TRY(operand_same_dtype(node, 2, "B", err));
-    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
+    TRY(node->op == OP_CONV ? conv_shape_init(node, x, w, &conv, err)
+                            : conv_transpose_shape_init(node, x, w, &conv, err));
     TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
-}
-
-static enum status infer_conv_transpose(struct node *node, struct error *err)
-{
-    struct conv_shape conv;
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_same_dtype(node, 1, "W", err));
-    TRY(operand_same_dtype(node, 2, "B", err));
-    TRY(conv_transpose_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv,
-                                  err));
-    TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
-    return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
-}
-
-/* Operand i has shape [N, channels, out …] with the convolution's output extents. */
-static enum status check_field(const struct node *node, size_t i, const char *name,
-                               const struct conv_shape *conv, int64_t channels, struct error *err)
-{
-    const struct value *value = node_input(node, i);
-    if (!value)
-        return STATUS_OK;
-    struct shape wanted = conv->out;
-    wanted.dims[1] = channels;
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
-    if (shape_equal(&value->shape, &wanted))
-        return STATUS_OK;
-    return error_set(err, STATUS_SHAPE, "%s has shape %s, expected %s", name,
-                     shape_text(&value->shape, left), shape_text(&wanted, right));
 }
 
 static enum status infer_deform_conv(struct node *node, struct error *err)
@@ -64,9 +38,12 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
             return error_set(err, STATUS_SHAPE, "offset_group is too large");
     if (__builtin_mul_overflow(taps, (int64_t)conv.window.spatial, &coordinates))
         return error_set(err, STATUS_SHAPE, "offset_group is too large");
-    TRY(check_field(node, 2, "offset", &conv, coordinates, err));
+    struct shape wanted = conv.out;
+    wanted.dims[1] = coordinates;
+    TRY(operand_has_shape(node, 2, "offset", &wanted, err));
     TRY(operand_vector(node, 3, "B", (int64_t)conv.out_channels, err));
-    TRY(check_field(node, 4, "mask", &conv, taps, err));
+    wanted.dims[1] = taps;
+    TRY(operand_has_shape(node, 4, "mask", &wanted, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
 
@@ -139,42 +116,23 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-#define WINDOW_ATTRS                                                                               \
-    {"auto_pad", ATTR_STRING}, {"dilations", ATTR_INTS}, {"kernel_shape", ATTR_INTS},              \
-        {"pads", ATTR_INTS},                                                                       \
-    {                                                                                              \
-        "strides", ATTR_INTS                                                                       \
-    }
-
-static const struct attr_spec conv_attrs[] = {WINDOW_ATTRS, {"group", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec conv_transpose_attrs[] = {WINDOW_ATTRS,
-                                                        {"group", ATTR_INT},
-                                                        {"output_padding", ATTR_INTS},
-                                                        {"output_shape", ATTR_INTS},
-                                                        {NULL, 0}};
-static const struct attr_spec deform_conv_attrs[] = {
-    WINDOW_ATTRS, {"group", ATTR_INT}, {"offset_group", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec max_pool_attrs[] = {
-    WINDOW_ATTRS, {"ceil_mode", ATTR_INT}, {"storage_order", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec average_pool_attrs[] = {
-    WINDOW_ATTRS, {"ceil_mode", ATTR_INT}, {"count_include_pad", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec lp_pool_attrs[] = {
-    WINDOW_ATTRS, {"ceil_mode", ATTR_INT}, {"p", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec global_lp_pool_attrs[] = {{"p", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec max_unpool_attrs[] = {
-    {"kernel_shape", ATTR_INTS}, {"pads", ATTR_INTS}, {"strides", ATTR_INTS}, {NULL, 0}};
+#define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 
 static const struct op_info entries[] = {
-    {OP_CONV, 1, 0, 2, 3, 1, 1, 0, conv_attrs, infer_conv},
-    {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, 0, conv_transpose_attrs, infer_conv_transpose},
-    {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, 0, deform_conv_attrs, infer_deform_conv},
-    {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, 0, max_pool_attrs, infer_pool},
-    {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, 0, average_pool_attrs, infer_pool},
-    {OP_LP_POOL, 2, 0, 1, 1, 1, 1, 0, lp_pool_attrs, infer_pool},
+    {OP_CONV, 1, 0, 2, 3, 1, 1, 0, WINDOW_ATTRS " group:int", infer_conv},
+    {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, 0,
+     WINDOW_ATTRS " group:int output_padding:ints output_shape:ints", infer_conv},
+    {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, 0, WINDOW_ATTRS " group:int offset_group:int",
+     infer_deform_conv},
+    {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, 0, WINDOW_ATTRS " ceil_mode:int storage_order:int", infer_pool},
+    {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, 0, WINDOW_ATTRS " ceil_mode:int count_include_pad:int",
+     infer_pool},
+    {OP_LP_POOL, 2, 0, 1, 1, 1, 1, 0, WINDOW_ATTRS " ceil_mode:int p:int", infer_pool},
     {OP_GLOBAL_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, 0, NULL, infer_global_pool},
     {OP_GLOBAL_MAX_POOL, 1, 0, 1, 1, 1, 1, 0, NULL, infer_global_pool},
-    {OP_GLOBAL_LP_POOL, 2, 0, 1, 1, 1, 1, 0, global_lp_pool_attrs, infer_global_pool},
-    {OP_MAX_UNPOOL, 9, 0, 2, 3, 1, 1, 0, max_unpool_attrs, infer_max_unpool},
+    {OP_GLOBAL_LP_POOL, 2, 0, 1, 1, 1, 1, 0, "p:int", infer_global_pool},
+    {OP_MAX_UNPOOL, 9, 0, 2, 3, 1, 1, 0, "kernel_shape:ints pads:ints strides:ints",
+     infer_max_unpool},
 };
 
 const struct op_family ops_convolution = {entries, COUNT_OF(entries)};

@@ -26,6 +26,10 @@ static unsigned unary_types(enum op op)
         return DTYPES_FLOAT | DTYPES_SIGNED;
     case OP_NOT:
         return DTYPES_BOOL;
+    case OP_DYNAMIC_ROUND:
+        return DTYPE_BIT(F32);
+    case OP_VALID_KEYS:
+        return DTYPE_BIT(I64);
     case OP_CAST:
     case OP_CAST_LIKE:
     case OP_IDENTITY:
@@ -204,30 +208,7 @@ static enum status infer_where(struct node *node, struct error *err)
 
 /* ---- the table ---- */
 
-/* consumed_inputs: opset 1's hint for in-place work, without meaning. */
-static const struct attr_spec no_attrs[] = {{"consumed_inputs", ATTR_INTS}, {0}};
-static const struct attr_spec alpha_attrs[] = {
-    {"alpha", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {0}};
-static const struct attr_spec alpha_beta_attrs[] = {
-    {"alpha", ATTR_FLOAT}, {"beta", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {0}};
-static const struct attr_spec selu_attrs[] = {
-    {"alpha", ATTR_FLOAT}, {"gamma", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {0}};
-static const struct attr_spec gelu_attrs[] = {{"approximate", ATTR_STRING}, {0}};
-static const struct attr_spec shrink_attrs[] = {{"bias", ATTR_FLOAT}, {"lambd", ATTR_FLOAT}, {0}};
-static const struct attr_spec inf_attrs[] = {
-    {"detect_negative", ATTR_INT}, {"detect_positive", ATTR_INT}, {0}};
-static const struct attr_spec clip_attrs[] = {
-    {"min", ATTR_FLOAT}, {"max", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {0}};
-static const struct attr_spec cast_attrs[] = {
-    {"to", ATTR_INT}, {"saturate", ATTR_INT}, {"round_mode", ATTR_STRING}, {0}};
-static const struct attr_spec cast_like_attrs[] = {
-    {"saturate", ATTR_INT}, {"round_mode", ATTR_STRING}, {0}};
-static const struct attr_spec dropout_old_attrs[] = {
-    {"ratio", ATTR_FLOAT}, {"is_test", ATTR_INT}, {"consumed_inputs", ATTR_INTS}, {0}};
-static const struct attr_spec dropout_attrs[] = {{"seed", ATTR_INT}, {0}};
-static const struct attr_spec legacy_attrs[] = {
-    {"axis", ATTR_INT}, {"broadcast", ATTR_INT}, {"consumed_inputs", ATTR_INTS}, {0}};
-static const struct attr_spec mod_attrs[] = {{"fmod", ATTR_INT}, {0}};
+#define IN_PLACE "consumed_inputs:ints" /* opset 1's hint for in-place work, without meaning */
 
 #define UNARY(id, first, attributes)                                                               \
     {                                                                                              \
@@ -239,62 +220,66 @@ static const struct attr_spec mod_attrs[] = {{"fmod", ATTR_INT}, {0}};
     }
 /* Before opset 7 broadcasting is not numpy's: no OP_BROADCAST. */
 #define BINARY(id, infer)                                                                          \
-    {OP_##id, 1, 6, 2, 2, 1, 1, 0, legacy_attrs, infer},                                           \
+    {OP_##id, 1, 6, 2, 2, 1, 1, 0, "axis:int broadcast:int " IN_PLACE, infer},                     \
     {                                                                                              \
         OP_##id, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer                                       \
     }
 #define VARIADIC(id)                                                                               \
     {                                                                                              \
-        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, no_attrs, infer_variadic                \
+        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, IN_PLACE, infer_variadic                \
     }
 
 static const struct op_info table[] = {
-    UNARY(ABS, 1, no_attrs),
-    UNARY(NEG, 1, no_attrs),
+    UNARY(ABS, 1, IN_PLACE),
+    UNARY(NEG, 1, IN_PLACE),
     UNARY(SIGN, 9, NULL),
-    UNARY(FLOOR, 1, no_attrs),
-    UNARY(CEIL, 1, no_attrs),
+    UNARY(FLOOR, 1, IN_PLACE),
+    UNARY(CEIL, 1, IN_PLACE),
     UNARY(ROUND, 11, NULL),
-    UNARY(SQRT, 1, no_attrs),
-    UNARY(RECIPROCAL, 1, no_attrs),
-    UNARY(EXP, 1, no_attrs),
-    UNARY(LOG, 1, no_attrs),
+    UNARY(SQRT, 1, IN_PLACE),
+    UNARY(RECIPROCAL, 1, IN_PLACE),
+    UNARY(EXP, 1, IN_PLACE),
+    UNARY(LOG, 1, IN_PLACE),
     UNARY(SIN, 7, NULL),
     UNARY(COS, 7, NULL),
-    UNARY(TANH, 1, no_attrs),
+    UNARY(TANH, 1, IN_PLACE),
     UNARY(ERF, 9, NULL),
-    UNARY(SIGMOID, 1, no_attrs),
-    UNARY(HARD_SIGMOID, 1, alpha_beta_attrs),
+    UNARY(SIGMOID, 1, IN_PLACE),
+    UNARY(HARD_SIGMOID, 1, "alpha:float beta:float " IN_PLACE),
     UNARY(HARD_SWISH, 14, NULL),
-    UNARY(RELU, 1, no_attrs),
-    UNARY(LEAKY_RELU, 1, alpha_attrs),
-    UNARY(THRESHOLDED_RELU, 10, alpha_attrs),
-    UNARY(ELU, 1, alpha_attrs),
-    UNARY(SELU, 6, selu_attrs), /* opset 1 had other defaults */
-    UNARY(CELU, 12, alpha_attrs),
+    UNARY(RELU, 1, IN_PLACE),
+    UNARY(LEAKY_RELU, 1, "alpha:float " IN_PLACE),
+    UNARY(THRESHOLDED_RELU, 10, "alpha:float " IN_PLACE),
+    UNARY(ELU, 1, "alpha:float " IN_PLACE),
+    UNARY(SELU, 6, "alpha:float gamma:float " IN_PLACE), /* opset 1 had other defaults */
+    UNARY(CELU, 12, "alpha:float " IN_PLACE),
     UNARY(SOFTPLUS, 1, NULL),
     UNARY(SOFTSIGN, 1, NULL),
     UNARY(MISH, 18, NULL),
-    UNARY(SWISH, 24, alpha_attrs),
-    {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, gelu_attrs, infer_gelu},
-    UNARY(SHRINK, 9, shrink_attrs),
+    UNARY(SWISH, 24, "alpha:float " IN_PLACE),
+    {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, "approximate:string", infer_gelu},
+    UNARY(SHRINK, 9, "bias:float lambd:float"),
     UNARY(NOT, 1, NULL),
+    UNARY(SILU, 1, "alpha:float"),
+    UNARY(MS_GELU, 1, NULL),
+    UNARY(DYNAMIC_ROUND, 1, NULL),
+    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, 0, "keys:int", infer_unary},
     PREDICATE(IS_NAN, 9, NULL),
-    PREDICATE(IS_INF, 10, inf_attrs),
-    {OP_CLIP, 1, 10, 1, 1, 1, 1, OP_UNARY, clip_attrs, infer_clip},
+    PREDICATE(IS_INF, 10, "detect_negative:int detect_positive:int"),
+    {OP_CLIP, 1, 10, 1, 1, 1, 1, OP_UNARY, "min:float max:float " IN_PLACE, infer_clip},
     {OP_CLIP, 11, 0, 1, 3, 1, 1, 0, NULL, infer_clip},
-    {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, cast_attrs, infer_cast},
-    {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, 0, cast_like_attrs, infer_cast_like},
+    {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", infer_cast},
+    {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, 0, "saturate:int round_mode:string", infer_cast_like},
     {OP_IDENTITY, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_VIEW, NULL, infer_unary},
-    {OP_DROPOUT, 1, 11, 1, 1, 1, 2, OP_VIEW, dropout_old_attrs, infer_dropout},
-    {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, dropout_attrs, infer_dropout},
+    {OP_DROPOUT, 1, 11, 1, 1, 1, 2, OP_VIEW, "ratio:float is_test:int " IN_PLACE, infer_dropout},
+    {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, "seed:int", infer_dropout},
     BINARY(ADD, infer_binary),
     BINARY(SUB, infer_binary),
     BINARY(MUL, infer_binary),
     BINARY(DIV, infer_binary),
     BINARY(POW, infer_pow),
-    {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, mod_attrs, infer_binary},
-    {OP_PRELU, 1, 6, 2, 2, 1, 1, 0, no_attrs, infer_prelu},
+    {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, "fmod:int", infer_binary},
+    {OP_PRELU, 1, 6, 2, 2, 1, 1, 0, IN_PLACE, infer_prelu},
     {OP_PRELU, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_prelu},
     VARIADIC(MAX),
     VARIADIC(MIN),

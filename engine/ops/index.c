@@ -277,31 +277,21 @@ static enum status infer_cum_sum(struct node *node, struct error *err)
 
 /* ---- the table ---- */
 
-static const struct attr_spec axis_attrs[] = {{"axis", ATTR_INT}, {0}};
-static const struct attr_spec batch_attrs[] = {{"batch_dims", ATTR_INT}, {0}};
-static const struct attr_spec scatter_attrs[] = {
-    {"axis", ATTR_INT}, {"reduction", ATTR_STRING}, {0}};
-static const struct attr_spec scatter_nd_attrs[] = {{"reduction", ATTR_STRING}, {0}};
-static const struct attr_spec unique_attrs[] = {{"axis", ATTR_INT}, {"sorted", ATTR_INT}, {0}};
-static const struct attr_spec top_k_attrs[] = {
-    {"axis", ATTR_INT}, {"k", ATTR_INT}, {"largest", ATTR_INT}, {"sorted", ATTR_INT}, {0}};
-static const struct attr_spec cum_sum_attrs[] = {
-    {"exclusive", ATTR_INT}, {"reverse", ATTR_INT}, {0}};
-
 static const struct op_info table[] = {
-    {OP_GATHER, 1, 0, 2, 2, 1, 1, 0, axis_attrs, infer_gather},
-    {OP_GATHER_ELEMENTS, 11, 0, 2, 2, 1, 1, 0, axis_attrs, infer_gather_elements},
-    {OP_GATHER_ND, 11, 0, 2, 2, 1, 1, 0, batch_attrs, infer_gather_nd},
-    {OP_SCATTER, 9, 0, 3, 3, 1, 1, 0, axis_attrs, infer_scatter_elements},
-    {OP_SCATTER_ELEMENTS, 11, 0, 3, 3, 1, 1, 0, scatter_attrs, infer_scatter_elements},
-    {OP_SCATTER_ND, 11, 0, 3, 3, 1, 1, 0, scatter_nd_attrs, infer_scatter_nd},
-    {OP_ONE_HOT, 9, 0, 3, 3, 1, 1, 0, axis_attrs, infer_one_hot},
+    {OP_GATHER, 1, 0, 2, 2, 1, 1, 0, "axis:int", infer_gather},
+    {OP_GATHER_ELEMENTS, 11, 0, 2, 2, 1, 1, 0, "axis:int", infer_gather_elements},
+    {OP_GATHER_ND, 11, 0, 2, 2, 1, 1, 0, "batch_dims:int", infer_gather_nd},
+    {OP_SCATTER, 9, 0, 3, 3, 1, 1, 0, "axis:int", infer_scatter_elements},
+    {OP_SCATTER_ELEMENTS, 11, 0, 3, 3, 1, 1, 0, "axis:int reduction:string",
+     infer_scatter_elements},
+    {OP_SCATTER_ND, 11, 0, 3, 3, 1, 1, 0, "reduction:string", infer_scatter_nd},
+    {OP_ONE_HOT, 9, 0, 3, 3, 1, 1, 0, "axis:int", infer_one_hot},
     {OP_NON_ZERO, 9, 0, 1, 1, 1, 1, OP_DATA_SHAPE, NULL, infer_non_zero},
-    {OP_COMPRESS, 9, 0, 2, 2, 1, 1, OP_DATA_SHAPE, axis_attrs, infer_compress},
-    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, unique_attrs, infer_unique},
-    {OP_TOP_K, 1, 9, 1, 1, 2, 2, 0, top_k_attrs, infer_top_k},
-    {OP_TOP_K, 10, 0, 2, 2, 2, 2, 0, top_k_attrs, infer_top_k},
-    {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, 0, cum_sum_attrs, infer_cum_sum},
+    {OP_COMPRESS, 9, 0, 2, 2, 1, 1, OP_DATA_SHAPE, "axis:int", infer_compress},
+    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique},
+    {OP_TOP_K, 1, 9, 1, 1, 2, 2, 0, "axis:int k:int largest:int sorted:int", infer_top_k},
+    {OP_TOP_K, 10, 0, 2, 2, 2, 2, 0, "axis:int k:int largest:int sorted:int", infer_top_k},
+    {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, 0, "exclusive:int reverse:int", infer_cum_sum},
 };
 
 const struct op_family ops_index = {table, COUNT_OF(table)};

@@ -6,21 +6,14 @@
 
 static enum status infer_gemm(struct node *node, struct error *err)
 {
-    const struct value *a = node->inputs[0], *b = node->inputs[1], *c = node_input(node, 2);
+    const struct value *a = node->inputs[0], *b = node->inputs[1];
     struct gemm_shape gemm;
     TRY(operand_dtype(node, 0, "A", DTYPES_NUMBER, err));
     TRY(operand_same_dtype(node, 1, "B", err));
     TRY(operand_same_dtype(node, 2, "C", err));
     TRY(gemm_shape_init(node, &a->shape, &b->shape, &gemm, err));
-    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n), both;
-    if (c) {
-        TRY(infer_broadcast(&out, &c->shape, &both, err));
-        if (!shape_equal(&both, &out)) {
-            char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
-            return error_set(err, STATUS_SHAPE, "C has shape %s, which does not broadcast to %s",
-                             shape_text(&c->shape, text), shape_text(&out, wanted));
-        }
-    }
+    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n);
+    TRY(operand_broadcasts(node, 2, "C", &out, err));
     return infer_output(node, 0, a->dtype, &out, err);
 }
 
@@ -47,15 +40,11 @@ static enum status infer_einsum(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &plan.out, err);
 }
 
-static const struct attr_spec gemm_attrs[] = {{"alpha", ATTR_FLOAT},   {"beta", ATTR_FLOAT},
-                                              {"transA", ATTR_INT},    {"transB", ATTR_INT},
-                                              {"broadcast", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec einsum_attrs[] = {{"equation", ATTR_STRING}, {NULL, 0}};
-
 static const struct op_info entries[] = {
-    {OP_GEMM, 1, 0, 2, 3, 1, 1, 0, gemm_attrs, infer_gemm},
+    {OP_GEMM, 1, 0, 2, 3, 1, 1, 0, "alpha:float beta:float transA:int transB:int broadcast:int",
+     infer_gemm},
     {OP_MATMUL, 1, 0, 2, 2, 1, 1, 0, NULL, infer_matmul},
-    {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, 0, einsum_attrs, infer_einsum},
+    {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, 0, "equation:string", infer_einsum},
 };
 
 const struct op_family ops_linear = {entries, COUNT_OF(entries)};

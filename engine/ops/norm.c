@@ -1,6 +1,6 @@
 /* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization,
  * GroupNormalization, MeanVarianceNormalization, LpNormalization, LRN, Softmax, LogSoftmax,
- * Hardmax; and the operators that passes make of them: ScaleShift, Silu. */
+ * Hardmax; and ScaleShift, which passes make of them. */
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
@@ -62,13 +62,8 @@ static enum status infer_batch_normalization(struct node *node, struct error *er
     struct shape wanted = {.rank = spatial ? 1 : x->shape.rank - 1};
     for (int i = 0; i < wanted.rank; i++)
         wanted.dims[i] = x->shape.dims[1 + i];
-    for (size_t i = 1; i < COUNT_OF(names); i++) {
-        char text[SHAPE_TEXT], expected[SHAPE_TEXT];
-        if (!shape_equal(&node->inputs[i]->shape, &wanted))
-            return error_set(err, STATUS_SHAPE, "%s has shape %s, expected %s", names[i],
-                             shape_text(&node->inputs[i]->shape, text),
-                             shape_text(&wanted, expected));
-    }
+    for (size_t i = 1; i < COUNT_OF(names); i++)
+        TRY(operand_has_shape(node, i, names[i], &wanted, err));
     /* running statistics, of the training form */
     TRY(infer_output(node, 1, node->inputs[3]->dtype, &wanted, err));
     TRY(infer_output(node, 2, node->inputs[4]->dtype, &wanted, err));
@@ -87,22 +82,6 @@ static enum status infer_instance_normalization(struct node *node, struct error 
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-/* Scale and B of LayerNormalization broadcast to X, never the other way. */
-static enum status check_broadcasts_to(const struct node *node, size_t i, const char *name,
-                                       const struct shape *x, struct error *err)
-{
-    const struct value *value = node_input(node, i);
-    struct shape both;
-    if (!value)
-        return STATUS_OK;
-    TRY(infer_broadcast(&value->shape, x, &both, err));
-    if (shape_equal(&both, x))
-        return STATUS_OK;
-    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
-    return error_set(err, STATUS_SHAPE, "%s has shape %s, which does not broadcast to %s", name,
-                     shape_text(&value->shape, text), shape_text(x, wanted));
-}
-
 static enum status check_stash(int64_t stash, struct error *err)
 {
     if (stash < 0 || stash > DTYPE_BF16 || !dtype_is_float((enum dtype)stash))
@@ -119,8 +98,8 @@ static enum status infer_layer_normalization(struct node *node, struct error *er
     TRY(operand_dtype(node, 1, "Scale", DTYPES_FLOAT, err));
     TRY(operand_dtype(node, 2, "B", DTYPES_FLOAT, err));
     TRY(infer_axis(&axis, x->shape.rank, err));
-    TRY(check_broadcasts_to(node, 1, "Scale", &x->shape, err));
-    TRY(check_broadcasts_to(node, 2, "B", &x->shape, err));
+    TRY(operand_broadcasts(node, 1, "Scale", &x->shape, err));
+    TRY(operand_broadcasts(node, 2, "B", &x->shape, err));
     TRY(check_stash(stash, err));
     struct shape statistics = x->shape;
     for (int i = (int)axis; i < statistics.rank; i++)
@@ -138,7 +117,7 @@ static enum status infer_rms_normalization(struct node *node, struct error *err)
     TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
     TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
     TRY(infer_axis(&axis, x->shape.rank, err));
-    TRY(check_broadcasts_to(node, 1, "scale", &x->shape, err));
+    TRY(operand_broadcasts(node, 1, "scale", &x->shape, err));
     TRY(check_stash(stash, err));
     return infer_output(node, 0, node->inputs[1]->dtype, &x->shape, err);
 }
@@ -236,56 +215,26 @@ static enum status infer_scale_shift(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-static enum status infer_silu(struct node *node, struct error *err)
-{
-    TRY(operand_dtype(node, 0, "x", DTYPES_FLOAT, err));
-    return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
-}
-
-static const struct attr_spec batch_normalization_attrs[] = {{"epsilon", ATTR_FLOAT},
-                                                             {"momentum", ATTR_FLOAT},
-                                                             {"spatial", ATTR_INT},
-                                                             {"is_test", ATTR_INT},
-                                                             {"training_mode", ATTR_INT},
-                                                             {"consumed_inputs", ATTR_INTS},
-                                                             {NULL, 0}};
-static const struct attr_spec instance_normalization_attrs[] = {
-    {"epsilon", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {NULL, 0}};
-static const struct attr_spec layer_normalization_attrs[] = {
-    {"axis", ATTR_INT}, {"epsilon", ATTR_FLOAT}, {"stash_type", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec group_normalization_attrs[] = {
-    {"epsilon", ATTR_FLOAT}, {"num_groups", ATTR_INT}, {"stash_type", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec mean_variance_attrs[] = {{"axes", ATTR_INTS}, {NULL, 0}};
-static const struct attr_spec lp_normalization_attrs[] = {
-    {"axis", ATTR_INT}, {"p", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec lrn_attrs[] = {{"alpha", ATTR_FLOAT},
-                                             {"beta", ATTR_FLOAT},
-                                             {"bias", ATTR_FLOAT},
-                                             {"size", ATTR_INT},
-                                             {NULL, 0}};
-static const struct attr_spec axis_attrs[] = {{"axis", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec silu_attrs[] = {{"alpha", ATTR_FLOAT}, {NULL, 0}};
-
 static const struct op_info entries[] = {
-    {OP_BATCH_NORMALIZATION, 1, 0, 5, 5, 1, 5, 0, batch_normalization_attrs,
+    {OP_BATCH_NORMALIZATION, 1, 0, 5, 5, 1, 5, 0,
+     "epsilon:float momentum:float spatial:int is_test:int training_mode:int consumed_inputs:ints",
      infer_batch_normalization},
-    {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, 0, instance_normalization_attrs,
+    {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, 0, "epsilon:float consumed_inputs:ints",
      infer_instance_normalization},
-    {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, 0, layer_normalization_attrs,
+    {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, 0, "axis:int epsilon:float stash_type:int",
      infer_layer_normalization},
-    {OP_RMS_NORMALIZATION, 23, 0, 2, 2, 1, 1, 0, layer_normalization_attrs,
+    {OP_RMS_NORMALIZATION, 23, 0, 2, 2, 1, 1, 0, "axis:int epsilon:float stash_type:int",
      infer_rms_normalization},
-    {OP_GROUP_NORMALIZATION, 18, 0, 3, 3, 1, 1, 0, group_normalization_attrs,
+    {OP_GROUP_NORMALIZATION, 18, 0, 3, 3, 1, 1, 0, "epsilon:float num_groups:int stash_type:int",
      infer_group_normalization},
-    {OP_MEAN_VARIANCE_NORMALIZATION, 9, 0, 1, 1, 1, 1, 0, mean_variance_attrs,
+    {OP_MEAN_VARIANCE_NORMALIZATION, 9, 0, 1, 1, 1, 1, 0, "axes:ints",
      infer_mean_variance_normalization},
-    {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, 0, lp_normalization_attrs, infer_lp_normalization},
-    {OP_LRN, 1, 0, 1, 1, 1, 1, 0, lrn_attrs, infer_lrn},
-    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, 0, axis_attrs, infer_softmax},
-    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, 0, axis_attrs, infer_softmax},
-    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, 0, axis_attrs, infer_softmax},
+    {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, 0, "axis:int p:int", infer_lp_normalization},
+    {OP_LRN, 1, 0, 1, 1, 1, 1, 0, "alpha:float beta:float bias:float size:int", infer_lrn},
+    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},
+    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},
+    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},
     {OP_SCALE_SHIFT, 1, 0, 3, 3, 1, 1, 0, NULL, infer_scale_shift},
-    {OP_SILU, 1, 0, 1, 1, 1, 1, OP_UNARY, silu_attrs, infer_silu},
 };
 
 const struct op_family ops_norm = {entries, COUNT_OF(entries)};

@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "engine/ops/families.h"
+
 /* "float32, float16" for a set of dtypes. */
 static void dtypes_text(unsigned set, char *text, size_t size)
 {
@@ -64,6 +66,32 @@ enum status operand_vector(const struct node *node, size_t i, const char *name, 
     char text[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE, "%s (input %zu) has shape %s, expected [%lld]", name, i,
                      shape_text(&value->shape, text), (long long)length);
+}
+
+enum status operand_has_shape(const struct node *node, size_t i, const char *name,
+                              const struct shape *wanted, struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    char text[SHAPE_TEXT], expected[SHAPE_TEXT];
+    if (!value || shape_equal(&value->shape, wanted))
+        return STATUS_OK;
+    return error_set(err, STATUS_SHAPE, "%s has shape %s, expected %s", name,
+                     shape_text(&value->shape, text), shape_text(wanted, expected));
+}
+
+enum status operand_broadcasts(const struct node *node, size_t i, const char *name,
+                               const struct shape *shape, struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    struct shape both;
+    if (!value)
+        return STATUS_OK;
+    TRY(infer_broadcast(&value->shape, shape, &both, err));
+    if (shape_equal(&both, shape))
+        return STATUS_OK;
+    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    return error_set(err, STATUS_SHAPE, "%s has shape %s, which does not broadcast to %s", name,
+                     shape_text(&value->shape, text), shape_text(shape, wanted));
 }
 
 enum status operand_single(const struct node *node, size_t i, const char *name, struct error *err)

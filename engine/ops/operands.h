@@ -31,6 +31,14 @@ enum status operand_rank(const struct node *node, size_t i, const char *name, in
 enum status operand_vector(const struct node *node, size_t i, const char *name, int64_t length,
                            struct error *err) MUST_USE;
 
+/* The shape is `wanted`. STATUS_SHAPE. */
+enum status operand_has_shape(const struct node *node, size_t i, const char *name,
+                              const struct shape *wanted, struct error *err) MUST_USE;
+
+/* The operand broadcasts to `shape`, which stays as it is. STATUS_SHAPE. */
+enum status operand_broadcasts(const struct node *node, size_t i, const char *name,
+                               const struct shape *shape, struct error *err) MUST_USE;
+
 /* The operand holds one element, rank 0 or all dimensions 1. STATUS_SHAPE. */
 enum status operand_single(const struct node *node, size_t i, const char *name,
                            struct error *err) MUST_USE;

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/ops/families.h"
@@ -42,4 +43,33 @@ const struct op_info *op_find(enum op op, int opset)
             return info;
     }
     return NULL;
+}
+
+bool op_next_attr(const char **attrs, struct attr_spec *ret)
+{
+    static const char *const kinds[] = {
+        [ATTR_INT] = "int",       [ATTR_FLOAT] = "float",    [ATTR_STRING] = "string",
+        [ATTR_TENSOR] = "tensor", [ATTR_GRAPH] = "graph",    [ATTR_INTS] = "ints",
+        [ATTR_FLOATS] = "floats", [ATTR_STRINGS] = "strings"};
+    if (!*attrs || !**attrs)
+        return false;
+    *ret = (struct attr_spec){.name = *attrs, .length = strcspn(*attrs, ":")};
+    const char *kind = *attrs + ret->length + 1, *end = kind + strcspn(kind, " ");
+    while ((size_t)ret->kind < COUNT_OF(kinds) &&
+           (strlen(kinds[ret->kind]) != (size_t)(end - kind) ||
+            memcmp(kinds[ret->kind], kind, (size_t)(end - kind)) != 0))
+        ret->kind++;
+    assert((size_t)ret->kind < COUNT_OF(kinds)); /* a kind is misspelt in the table */
+    *attrs = end + (*end == ' ');
+    return true;
+}
+
+int op_attr_kind(const struct op_info *info, const char *name)
+{
+    const char *attrs = info->attrs;
+    struct attr_spec spec;
+    while (op_next_attr(&attrs, &spec))
+        if (spec.length == strlen(name) && !memcmp(spec.name, name, spec.length))
+            return spec.kind;
+    return -1;
 }

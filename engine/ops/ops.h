@@ -26,12 +26,6 @@ struct graph;
  * without the node's name (the caller puts it in front). */
 typedef enum status (*infer_fn)(struct node *node, struct error *err);
 
-/* Attributes an operator may carry: kind as in enum attr_kind. */
-struct attr_spec {
-    const char *name;
-    int kind;
-};
-
 enum op_flags {
     OP_UNARY = 1u << 0,      /* elementwise, one input, same shape */
     OP_BROADCAST = 1u << 1,  /* elementwise, numpy broadcasting over all inputs */
@@ -49,7 +43,8 @@ struct op_info {
                          (checked up to OPSET_MAX) */
     uint8_t min_inputs, max_inputs, min_outputs, max_outputs;
     unsigned flags;
-    const struct attr_spec *attrs; /* ends with a NULL name; NULL = none */
+    const char *attrs; /* what it may carry, "axis:int mode:string" with spaces between; NULL =
+                          none. Kinds: int, float, string, tensor, graph, ints, floats, strings */
     infer_fn infer;
 };
 
@@ -64,6 +59,19 @@ const struct op_info *op_find(enum op op, int opset);
  * multiply-adds of products, convolutions and windows. Shapes that are not known count 0. Any
  * thread. */
 double node_work(const struct node *node);
+
+/* One of op_info.attrs. */
+struct attr_spec {
+    const char *name;
+    size_t length; /* of the name, which is not terminated */
+    int kind;      /* as in enum attr_kind */
+};
+
+/* Reads the attribute that *attrs begins with, and moves *attrs to the next; false at the end. */
+bool op_next_attr(const char **attrs, struct attr_spec *ret);
+
+/* The kind (enum attr_kind) of an attribute that the operator may carry; -1 where it may not. */
+int op_attr_kind(const struct op_info *info, const char *name);
 
 /* A family's part of the table: `count` entries. */
 struct op_family {

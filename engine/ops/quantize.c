@@ -187,7 +187,6 @@ static enum status infer_matmul_integer(struct node *node, struct error *err)
 static enum status infer_qgemm(struct node *node, struct error *err)
 {
     struct gemm_shape gemm;
-    const struct value *c = node_input(node, 6);
     TRY(check_triple(node, 0, "A", err));
     TRY(operand_dtype(node, 3, "B", DTYPES_8BIT, err));
     TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
@@ -196,12 +195,8 @@ static enum status infer_qgemm(struct node *node, struct error *err)
     TRY(gemm_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &gemm, err));
     TRY(check_per_channel(node, 4, "b_scale", gemm.n, err));
     TRY(check_per_channel(node, 5, "b_zero_point", gemm.n, err));
-    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n), both;
-    if (c) {
-        TRY(infer_broadcast(&out, &c->shape, &both, err));
-        if (!shape_equal(&both, &out))
-            return error_set(err, STATUS_SHAPE, "C does not broadcast to the product's shape");
-    }
+    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n);
+    TRY(operand_broadcasts(node, 6, "C", &out, err));
     if (!node_input(node, 7))
         return infer_output(node, 0, DTYPE_F32, &out, err);
     TRY(check_output_params(node, 7, err));
@@ -307,12 +302,6 @@ static enum status infer_qlinear_global_average_pool(struct node *node, struct e
 
 /* ---- com.microsoft, floating point ---- */
 
-static enum status infer_gelu(struct node *node, struct error *err)
-{
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
-}
-
 static enum status infer_fused_conv(struct node *node, struct error *err)
 {
     struct conv_shape conv;
@@ -323,11 +312,7 @@ static enum status infer_fused_conv(struct node *node, struct error *err)
     TRY(fused_activation(node, &epilogue, err));
     TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
     TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
-    const struct value *z = node_input(node, 3);
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
-    if (z && !shape_equal(&z->shape, &conv.out))
-        return error_set(err, STATUS_SHAPE, "Z has shape %s, expected the output's %s",
-                         shape_text(&z->shape, left), shape_text(&conv.out, right));
+    TRY(operand_has_shape(node, 3, "Z", &conv.out, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
 
@@ -341,72 +326,42 @@ static enum status infer_lookup(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
-static enum status infer_dynamic_round(struct node *node, struct error *err)
-{
-    TRY(operand_dtype(node, 0, "x", DTYPE_BIT(F32), err));
-    return infer_output(node, 0, DTYPE_F32, &node->inputs[0]->shape, err);
-}
-
 /* ---- table ---- */
 
 /* min_inputs stops before the first zero point that may be left out; the inference functions check
  * the operands behind it. */
 
-#define WINDOW_ATTRS                                                                               \
-    {"auto_pad", ATTR_STRING}, {"dilations", ATTR_INTS}, {"kernel_shape", ATTR_INTS},              \
-        {"pads", ATTR_INTS},                                                                       \
-    {                                                                                              \
-        "strides", ATTR_INTS                                                                       \
-    }
-
-static const struct attr_spec quantize_attrs[] = {
-    {"axis", ATTR_INT},         {"saturate", ATTR_INT},  {"block_size", ATTR_INT},
-    {"output_dtype", ATTR_INT}, {"precision", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec dequantize_attrs[] = {
-    {"axis", ATTR_INT}, {"block_size", ATTR_INT}, {"output_dtype", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec conv_attrs[] = {WINDOW_ATTRS, {"group", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec qgemm_attrs[] = {
-    {"alpha", ATTR_FLOAT}, {"transA", ATTR_INT}, {"transB", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec axis_attrs[] = {{"axis", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec leaky_relu_attrs[] = {{"alpha", ATTR_FLOAT}, {NULL, 0}};
-static const struct attr_spec softmax_attrs[] = {
-    {"axis", ATTR_INT}, {"opset", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec pool_attrs[] = {WINDOW_ATTRS,
-                                              {"ceil_mode", ATTR_INT},
-                                              {"channels_last", ATTR_INT},
-                                              {"count_include_pad", ATTR_INT},
-                                              {NULL, 0}};
-static const struct attr_spec channels_last_attrs[] = {{"channels_last", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec fused_conv_attrs[] = {WINDOW_ATTRS,
-                                                    {"group", ATTR_INT},
-                                                    {"activation", ATTR_STRING},
-                                                    {"activation_params", ATTR_FLOATS},
-                                                    {NULL, 0}};
+#define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 
 static const struct op_info entries[] = {
-    {OP_QUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, 0, quantize_attrs, infer_quantize},
-    {OP_DEQUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, 0, dequantize_attrs, infer_dequantize},
-    {OP_MS_QUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, 0, quantize_attrs, infer_quantize},
-    {OP_MS_DEQUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, 0, dequantize_attrs, infer_dequantize},
+    {OP_QUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, 0,
+     "axis:int saturate:int block_size:int output_dtype:int precision:int", infer_quantize},
+    {OP_DEQUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, 0, "axis:int block_size:int output_dtype:int",
+     infer_dequantize},
+    {OP_MS_QUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, 0,
+     "axis:int saturate:int block_size:int output_dtype:int precision:int", infer_quantize},
+    {OP_MS_DEQUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, 0, "axis:int block_size:int output_dtype:int",
+     infer_dequantize},
     {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, 0, NULL, infer_dynamic_quantize},
-    {OP_QLINEAR_CONV, 10, 0, 8, 9, 1, 1, 0, conv_attrs, infer_qlinear_conv},
-    {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, 0, conv_attrs, infer_conv_integer},
+    {OP_QLINEAR_CONV, 10, 0, 8, 9, 1, 1, 0, WINDOW_ATTRS " group:int", infer_qlinear_conv},
+    {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, 0, WINDOW_ATTRS " group:int", infer_conv_integer},
     {OP_QLINEAR_MATMUL, 10, 0, 8, 8, 1, 1, 0, NULL, infer_qlinear_matmul},
     {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, 0, NULL, infer_matmul_integer},
-    {OP_QGEMM, 1, 0, 6, 9, 1, 1, 0, qgemm_attrs, infer_qgemm},
+    {OP_QGEMM, 1, 0, 6, 9, 1, 1, 0, "alpha:float transA:int transB:int", infer_qgemm},
     {OP_QLINEAR_ADD, 1, 0, 2, 8, 1, 1, 0, NULL, infer_qlinear_binary},
     {OP_QLINEAR_MUL, 1, 0, 2, 8, 1, 1, 0, NULL, infer_qlinear_binary},
-    {OP_QLINEAR_CONCAT, 1, 0, 5, OP_VARIADIC, 1, 1, 0, axis_attrs, infer_qlinear_concat},
+    {OP_QLINEAR_CONCAT, 1, 0, 5, OP_VARIADIC, 1, 1, 0, "axis:int", infer_qlinear_concat},
     {OP_QLINEAR_SIGMOID, 1, 0, 2, 5, 1, 1, 0, NULL, infer_qlinear_unary},
-    {OP_QLINEAR_LEAKY_RELU, 1, 0, 2, 5, 1, 1, 0, leaky_relu_attrs, infer_qlinear_unary},
-    {OP_QLINEAR_SOFTMAX, 1, 0, 2, 5, 1, 1, 0, softmax_attrs, infer_qlinear_softmax},
+    {OP_QLINEAR_LEAKY_RELU, 1, 0, 2, 5, 1, 1, 0, "alpha:float", infer_qlinear_unary},
+    {OP_QLINEAR_SOFTMAX, 1, 0, 2, 5, 1, 1, 0, "axis:int opset:int", infer_qlinear_softmax},
     {OP_QLINEAR_WHERE, 1, 0, 8, 9, 1, 1, 0, NULL, infer_qlinear_where},
-    {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, 0, pool_attrs, infer_qlinear_average_pool},
-    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, 0, channels_last_attrs,
+    {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, 0,
+     WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int",
+     infer_qlinear_average_pool},
+    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, 0, "channels_last:int",
      infer_qlinear_global_average_pool},
-    {OP_MS_GELU, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_gelu},
-    {OP_MS_FUSED_CONV, 1, 0, 2, 4, 1, 1, 0, fused_conv_attrs, infer_fused_conv},
-    {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_dynamic_round},
+    {OP_MS_FUSED_CONV, 1, 0, 2, 4, 1, 1, 0,
+     WINDOW_ATTRS " group:int activation:string activation_params:floats", infer_fused_conv},
     {OP_LOOKUP, 1, 0, 2, 2, 1, 1, OP_UNARY, NULL, infer_lookup},
 };
 

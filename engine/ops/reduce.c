@@ -37,17 +37,11 @@ static enum status infer_arg(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I64, &out, err);
 }
 
-static const struct attr_spec old_attrs[] = {{"axes", ATTR_INTS}, {"keepdims", ATTR_INT}, {0}};
-static const struct attr_spec attrs[] = {
-    {"keepdims", ATTR_INT}, {"noop_with_empty_axes", ATTR_INT}, {0}};
-static const struct attr_spec arg_attrs[] = {
-    {"axis", ATTR_INT}, {"keepdims", ATTR_INT}, {"select_last_index", ATTR_INT}, {0}};
-
 /* The axes move from an attribute to an operand at opset `moved`. */
 #define REDUCE(id, moved)                                                                          \
-    {OP_##id, 1, moved - 1, 1, 1, 1, 1, 0, old_attrs, infer_reduce},                               \
+    {OP_##id, 1, moved - 1, 1, 1, 1, 1, 0, "axes:ints keepdims:int", infer_reduce},                \
     {                                                                                              \
-        OP_##id, moved, 0, 1, 2, 1, 1, 0, attrs, infer_reduce                                      \
+        OP_##id, moved, 0, 1, 2, 1, 1, 0, "keepdims:int noop_with_empty_axes:int", infer_reduce    \
     }
 
 static const struct op_info table[] = {
@@ -61,8 +55,8 @@ static const struct op_info table[] = {
     REDUCE(REDUCE_LOG_SUM, 18),
     REDUCE(REDUCE_LOG_SUM_EXP, 18),
     REDUCE(REDUCE_SUM_SQUARE, 18),
-    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, 0, arg_attrs, infer_arg},
-    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, 0, arg_attrs, infer_arg},
+    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, 0, "axis:int keepdims:int select_last_index:int", infer_arg},
+    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, 0, "axis:int keepdims:int select_last_index:int", infer_arg},
 };
 
 const struct op_family ops_reduce = {table, COUNT_OF(table)};

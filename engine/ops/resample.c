@@ -159,39 +159,26 @@ static enum status infer_non_max_suppression(struct node *node, struct error *er
     return STATUS_OK;
 }
 
-static const struct attr_spec resize_attrs[] = {{"mode", ATTR_STRING},
-                                                {"coordinate_transformation_mode", ATTR_STRING},
-                                                {"cubic_coeff_a", ATTR_FLOAT},
-                                                {"exclude_outside", ATTR_INT},
-                                                {"extrapolation_value", ATTR_FLOAT},
-                                                {"nearest_mode", ATTR_STRING},
-                                                {"antialias", ATTR_INT},
-                                                {"axes", ATTR_INTS},
-                                                {"keep_aspect_ratio_policy", ATTR_STRING},
-                                                {NULL, 0}};
-static const struct attr_spec upsample_attrs[] = {
-    {"mode", ATTR_STRING}, {"scales", ATTR_FLOATS}, {NULL, 0}};
-static const struct attr_spec grid_sample_attrs[] = {
-    {"align_corners", ATTR_INT}, {"mode", ATTR_STRING}, {"padding_mode", ATTR_STRING}, {NULL, 0}};
-static const struct attr_spec affine_grid_attrs[] = {{"align_corners", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec roi_align_attrs[] = {{"coordinate_transformation_mode", ATTR_STRING},
-                                                   {"mode", ATTR_STRING},
-                                                   {"output_height", ATTR_INT},
-                                                   {"output_width", ATTR_INT},
-                                                   {"sampling_ratio", ATTR_INT},
-                                                   {"spatial_scale", ATTR_FLOAT},
-                                                   {NULL, 0}};
-static const struct attr_spec non_max_suppression_attrs[] = {{"center_point_box", ATTR_INT},
-                                                             {NULL, 0}};
-
 static const struct op_info entries[] = {
-    {OP_RESIZE, 10, 10, 2, 2, 1, 1, 0, resize_attrs, infer_resize},
-    {OP_RESIZE, 11, 0, 1, 4, 1, 1, 0, resize_attrs, infer_resize},
-    {OP_UPSAMPLE, 7, 9, 1, 2, 1, 1, 0, upsample_attrs, infer_resize},
-    {OP_GRID_SAMPLE, 16, 0, 2, 2, 1, 1, 0, grid_sample_attrs, infer_grid_sample},
-    {OP_AFFINE_GRID, 20, 0, 2, 2, 1, 1, 0, affine_grid_attrs, infer_affine_grid},
-    {OP_ROI_ALIGN, 10, 0, 3, 3, 1, 1, 0, roi_align_attrs, infer_roi_align},
-    {OP_NON_MAX_SUPPRESSION, 10, 0, 2, 5, 1, 1, OP_DATA_SHAPE, non_max_suppression_attrs,
+    {OP_RESIZE, 10, 10, 2, 2, 1, 1, 0,
+     "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
+     "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
+     "keep_aspect_ratio_policy:string",
+     infer_resize},
+    {OP_RESIZE, 11, 0, 1, 4, 1, 1, 0,
+     "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
+     "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
+     "keep_aspect_ratio_policy:string",
+     infer_resize},
+    {OP_UPSAMPLE, 7, 9, 1, 2, 1, 1, 0, "mode:string scales:floats", infer_resize},
+    {OP_GRID_SAMPLE, 16, 0, 2, 2, 1, 1, 0, "align_corners:int mode:string padding_mode:string",
+     infer_grid_sample},
+    {OP_AFFINE_GRID, 20, 0, 2, 2, 1, 1, 0, "align_corners:int", infer_affine_grid},
+    {OP_ROI_ALIGN, 10, 0, 3, 3, 1, 1, 0,
+     "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
+     "sampling_ratio:int spatial_scale:float",
+     infer_roi_align},
+    {OP_NON_MAX_SUPPRESSION, 10, 0, 2, 5, 1, 1, OP_DATA_SHAPE, "center_point_box:int",
      infer_non_max_suppression},
 };
 

@@ -451,62 +451,38 @@ static enum status infer_col2im(struct node *node, struct error *err)
 
 /* ---- the table ---- */
 
-static const struct attr_spec constant_attrs[] = {
-    {"value", ATTR_TENSOR},          {"value_float", ATTR_FLOAT},
-    {"value_floats", ATTR_FLOATS},   {"value_int", ATTR_INT},
-    {"value_ints", ATTR_INTS},       {"value_string", ATTR_STRING},
-    {"value_strings", ATTR_STRINGS}, {0}};
-static const struct attr_spec value_attrs[] = {{"value", ATTR_TENSOR}, {0}};
-static const struct attr_spec shape_attrs[] = {{"start", ATTR_INT}, {"end", ATTR_INT}, {0}};
-static const struct attr_spec reshape_old_attrs[] = {
-    {"shape", ATTR_INTS}, {"consumed_inputs", ATTR_INTS}, {0}};
-static const struct attr_spec reshape_attrs[] = {{"allowzero", ATTR_INT}, {0}};
-static const struct attr_spec axis_attrs[] = {{"axis", ATTR_INT}, {0}};
-static const struct attr_spec axes_attrs[] = {{"axes", ATTR_INTS}, {0}};
-static const struct attr_spec perm_attrs[] = {{"perm", ATTR_INTS}, {0}};
-static const struct attr_spec split_old_attrs[] = {{"axis", ATTR_INT}, {"split", ATTR_INTS}, {0}};
-static const struct attr_spec split_attrs[] = {{"axis", ATTR_INT}, {"num_outputs", ATTR_INT}, {0}};
-static const struct attr_spec slice_old_attrs[] = {
-    {"starts", ATTR_INTS}, {"ends", ATTR_INTS}, {"axes", ATTR_INTS}, {0}};
-static const struct attr_spec pad_old_attrs[] = {
-    {"mode", ATTR_STRING}, {"pads", ATTR_INTS}, {"value", ATTR_FLOAT}, {0}};
-static const struct attr_spec pad_attrs[] = {{"mode", ATTR_STRING}, {0}};
-static const struct attr_spec range_attrs[] = {{"stash_type", ATTR_INT}, {0}};
-static const struct attr_spec eye_attrs[] = {{"dtype", ATTR_INT}, {"k", ATTR_INT}, {0}};
-static const struct attr_spec trilu_attrs[] = {{"upper", ATTR_INT}, {0}};
-static const struct attr_spec block_attrs[] = {{"blocksize", ATTR_INT}, {"mode", ATTR_STRING}, {0}};
-static const struct attr_spec col2im_attrs[] = {
-    {"dilations", ATTR_INTS}, {"pads", ATTR_INTS}, {"strides", ATTR_INTS}, {0}};
-
 static const struct op_info table[] = {
-    {OP_CONSTANT, 1, 0, 0, 0, 1, 1, 0, constant_attrs, infer_constant},
-    {OP_CONSTANT_OF_SHAPE, 9, 0, 1, 1, 1, 1, 0, value_attrs, infer_constant_of_shape},
-    {OP_SHAPE, 1, 0, 1, 1, 1, 1, 0, shape_attrs, infer_shape},
+    {OP_CONSTANT, 1, 0, 0, 0, 1, 1, 0,
+     "value:tensor value_float:float value_floats:floats value_int:int value_ints:ints "
+     "value_string:string value_strings:strings",
+     infer_constant},
+    {OP_CONSTANT_OF_SHAPE, 9, 0, 1, 1, 1, 1, 0, "value:tensor", infer_constant_of_shape},
+    {OP_SHAPE, 1, 0, 1, 1, 1, 1, 0, "start:int end:int", infer_shape},
     {OP_SIZE, 1, 0, 1, 1, 1, 1, 0, NULL, infer_size},
-    {OP_RESHAPE, 1, 4, 1, 1, 1, 1, OP_VIEW, reshape_old_attrs, infer_reshape},
-    {OP_RESHAPE, 5, 0, 2, 2, 1, 1, OP_VIEW, reshape_attrs, infer_reshape},
-    {OP_FLATTEN, 1, 0, 1, 1, 1, 1, OP_VIEW, axis_attrs, infer_flatten},
-    {OP_SQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW, axes_attrs, infer_squeeze},
+    {OP_RESHAPE, 1, 4, 1, 1, 1, 1, OP_VIEW, "shape:ints consumed_inputs:ints", infer_reshape},
+    {OP_RESHAPE, 5, 0, 2, 2, 1, 1, OP_VIEW, "allowzero:int", infer_reshape},
+    {OP_FLATTEN, 1, 0, 1, 1, 1, 1, OP_VIEW, "axis:int", infer_flatten},
+    {OP_SQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW, "axes:ints", infer_squeeze},
     {OP_SQUEEZE, 13, 0, 1, 2, 1, 1, OP_VIEW, NULL, infer_squeeze},
-    {OP_UNSQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW, axes_attrs, infer_unsqueeze},
+    {OP_UNSQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW, "axes:ints", infer_unsqueeze},
     {OP_UNSQUEEZE, 13, 0, 2, 2, 1, 1, OP_VIEW, NULL, infer_unsqueeze},
-    {OP_TRANSPOSE, 1, 0, 1, 1, 1, 1, 0, perm_attrs, infer_transpose},
-    {OP_CONCAT, 1, 0, 1, OP_VARIADIC, 1, 1, 0, axis_attrs, infer_concat},
-    {OP_SPLIT, 2, 12, 1, 1, 1, OP_VARIADIC, 0, split_old_attrs, infer_split},
-    {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, 0, split_attrs, infer_split},
-    {OP_SLICE, 1, 9, 1, 1, 1, 1, 0, slice_old_attrs, infer_slice},
+    {OP_TRANSPOSE, 1, 0, 1, 1, 1, 1, 0, "perm:ints", infer_transpose},
+    {OP_CONCAT, 1, 0, 1, OP_VARIADIC, 1, 1, 0, "axis:int", infer_concat},
+    {OP_SPLIT, 2, 12, 1, 1, 1, OP_VARIADIC, 0, "axis:int split:ints", infer_split},
+    {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, 0, "axis:int num_outputs:int", infer_split},
+    {OP_SLICE, 1, 9, 1, 1, 1, 1, 0, "starts:ints ends:ints axes:ints", infer_slice},
     {OP_SLICE, 10, 0, 3, 5, 1, 1, 0, NULL, infer_slice},
     {OP_EXPAND, 8, 0, 2, 2, 1, 1, 0, NULL, infer_expand},
     {OP_TILE, 6, 0, 2, 2, 1, 1, 0, NULL, infer_tile},
-    {OP_PAD, 2, 10, 1, 1, 1, 1, 0, pad_old_attrs, infer_pad},
-    {OP_PAD, 11, 0, 2, 4, 1, 1, 0, pad_attrs, infer_pad},
-    {OP_RANGE, 11, 0, 3, 3, 1, 1, 0, range_attrs, infer_range},
-    {OP_EYE_LIKE, 9, 0, 1, 1, 1, 1, 0, eye_attrs, infer_eye_like},
-    {OP_TRILU, 14, 0, 1, 2, 1, 1, 0, trilu_attrs, infer_trilu},
-    {OP_DEPTH_TO_SPACE, 1, 0, 1, 1, 1, 1, 0, block_attrs, infer_depth_to_space},
-    {OP_SPACE_TO_DEPTH, 1, 0, 1, 1, 1, 1, 0, block_attrs, infer_space_to_depth},
-    {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, 0, axes_attrs, infer_center},
-    {OP_COL2IM, 18, 0, 3, 3, 1, 1, 0, col2im_attrs, infer_col2im},
+    {OP_PAD, 2, 10, 1, 1, 1, 1, 0, "mode:string pads:ints value:float", infer_pad},
+    {OP_PAD, 11, 0, 2, 4, 1, 1, 0, "mode:string", infer_pad},
+    {OP_RANGE, 11, 0, 3, 3, 1, 1, 0, "stash_type:int", infer_range},
+    {OP_EYE_LIKE, 9, 0, 1, 1, 1, 1, 0, "dtype:int k:int", infer_eye_like},
+    {OP_TRILU, 14, 0, 1, 2, 1, 1, 0, "upper:int", infer_trilu},
+    {OP_DEPTH_TO_SPACE, 1, 0, 1, 1, 1, 1, 0, "blocksize:int mode:string", infer_depth_to_space},
+    {OP_SPACE_TO_DEPTH, 1, 0, 1, 1, 1, 1, 0, "blocksize:int mode:string", infer_space_to_depth},
+    {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, 0, "axes:ints", infer_center},
+    {OP_COL2IM, 18, 0, 3, 3, 1, 1, 0, "dilations:ints pads:ints strides:ints", infer_col2im},
 };
 
 const struct op_family ops_shape = {table, COUNT_OF(table)};

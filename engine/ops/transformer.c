@@ -1,4 +1,4 @@
-/* ONNX's Attention and RotaryEmbedding, and ValidKeys: reads and checks a node's attributes and
+/* ONNX's Attention and RotaryEmbedding: reads and checks a node's attributes and
  * operands, and infers its outputs. */
 #include "engine/ops/transformer.h"
 
@@ -9,17 +9,6 @@
 #include "engine/ops/operands.h"
 
 /* ---- Attention ---- */
-
-static enum status check_shape(const struct node *node, size_t i, const char *name,
-                               const struct shape *wanted, struct error *err)
-{
-    char text[SHAPE_TEXT], expected[SHAPE_TEXT];
-    const struct value *value = node_input(node, i);
-    if (!value || shape_equal(&value->shape, wanted))
-        return STATUS_OK;
-    return error_set(err, STATUS_SHAPE, "%s has shape %s, expected %s", name,
-                     shape_text(&value->shape, text), shape_text(wanted, expected));
-}
 
 static enum status check_dtypes(const struct node *node, struct error *err)
 {
@@ -101,8 +90,8 @@ static enum status load_merged(const struct node *node, struct attention_call *c
     TRY(split_heads("V", v->dims[2], call->kv_heads, &call->width, err));
     const struct shape wanted_k = SHAPE(call->batch, call->added, k->dims[2]);
     const struct shape wanted_v = SHAPE(call->batch, call->added, v->dims[2]);
-    TRY(check_shape(node, ATTENTION_K, "K", &wanted_k, err));
-    return check_shape(node, ATTENTION_V, "V", &wanted_v, err);
+    TRY(operand_has_shape(node, ATTENTION_K, "K", &wanted_k, err));
+    return operand_has_shape(node, ATTENTION_V, "V", &wanted_v, err);
 }
 
 static enum status load_apart(const struct node *node, struct attention_call *call,
@@ -125,8 +114,8 @@ static enum status load_apart(const struct node *node, struct attention_call *ca
                          (long long)call->q_heads, (long long)call->kv_heads);
     const struct shape wanted_k = SHAPE(call->batch, call->kv_heads, call->added, call->depth);
     const struct shape wanted_v = SHAPE(call->batch, call->kv_heads, call->added, call->width);
-    TRY(check_shape(node, ATTENTION_K, "K", &wanted_k, err));
-    return check_shape(node, ATTENTION_V, "V", &wanted_v, err);
+    TRY(operand_has_shape(node, ATTENTION_K, "K", &wanted_k, err));
+    return operand_has_shape(node, ATTENTION_V, "V", &wanted_v, err);
 }
 
 static enum status load_past(const struct node *node, struct attention_call *call,
@@ -144,8 +133,8 @@ static enum status load_past(const struct node *node, struct attention_call *cal
         call->past = key->shape.dims[2];
         const struct shape keys = SHAPE(call->batch, call->kv_heads, call->past, call->depth);
         const struct shape values = SHAPE(call->batch, call->kv_heads, call->past, call->width);
-        TRY(check_shape(node, ATTENTION_PAST_KEY, "past_key", &keys, err));
-        TRY(check_shape(node, ATTENTION_PAST_VALUE, "past_value", &values, err));
+        TRY(operand_has_shape(node, ATTENTION_PAST_KEY, "past_key", &keys, err));
+        TRY(operand_has_shape(node, ATTENTION_PAST_VALUE, "past_value", &values, err));
     }
     if (__builtin_add_overflow(call->past, call->added, &call->keys))
         return error_set(err, STATUS_SHAPE, "past_key and K have too many keys together");
@@ -196,7 +185,7 @@ enum status attention_call_load(const struct node *node, struct attention_call *
                          (long long)call.keys, (long long)call.depth);
     TRY(check_mask(node, &call, err));
     const struct shape valid = SHAPE(call.batch);
-    TRY(check_shape(node, ATTENTION_VALID, "nonpad_kv_seqlen", &valid, err));
+    TRY(operand_has_shape(node, ATTENTION_VALID, "nonpad_kv_seqlen", &valid, err));
     call.scale = node_float(node, "scale", (float)(1 / sqrt((double)call.depth)));
     if (!isfinite(call.scale))
         return error_set(err, STATUS_MODEL, "scale is not a finite number");
@@ -244,7 +233,7 @@ static enum status load_tables(const struct node *node, struct rotary_call *call
         TRY(operand_rank(node, 3, "position_ids", 2, 2, err));
         const int64_t images = ids->shape.dims[0];
         const struct shape positions = SHAPE(images == 1 ? 1 : call->batch, call->tokens);
-        TRY(check_shape(node, 3, "position_ids", &positions, err));
+        TRY(operand_has_shape(node, 3, "position_ids", &positions, err));
         call->table_images = images;
         call->positions = wanted.dims[0] = cosines->dims[0];
     } else {
@@ -252,8 +241,8 @@ static enum status load_tables(const struct node *node, struct rotary_call *call
         call->table_images = cosines->dims[0] == 1 ? 1 : call->batch;
         wanted = SHAPE(call->table_images, call->tokens, call->rotated / 2);
     }
-    TRY(check_shape(node, 1, "cos_cache", &wanted, err));
-    return check_shape(node, 2, "sin_cache", &wanted, err);
+    TRY(operand_has_shape(node, 1, "cos_cache", &wanted, err));
+    return operand_has_shape(node, 2, "sin_cache", &wanted, err);
 }
 
 enum status rotary_call_load(const struct node *node, struct rotary_call *ret, struct error *err)
@@ -299,34 +288,16 @@ static enum status infer_rotary(struct node *node, struct error *err)
 /* ---- the table ---- */
 
 #define ATTENTION_ATTRS                                                                            \
-    {"is_causal", ATTR_INT}, {"kv_num_heads", ATTR_INT}, {"q_num_heads", ATTR_INT},                \
-        {"qk_matmul_output_mode", ATTR_INT}, {"scale", ATTR_FLOAT}, {"softcap", ATTR_FLOAT},       \
-    {                                                                                              \
-        "softmax_precision", ATTR_INT                                                              \
-    }
-
-static const struct attr_spec attention_attrs[] = {ATTENTION_ATTRS, {NULL, 0}};
-static const struct attr_spec window_attrs[] = {
-    ATTENTION_ATTRS, {"left_window_size", ATTR_INT}, {"right_window_size", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec rotary_attrs[] = {{"interleaved", ATTR_INT},
-                                                {"num_heads", ATTR_INT},
-                                                {"rotary_embedding_dim", ATTR_INT},
-                                                {NULL, 0}};
-
-static enum status infer_valid_keys(struct node *node, struct error *err)
-{
-    TRY(operand_dtype(node, 0, "nonpad_kv_seqlen", DTYPE_BIT(I64), err));
-    return infer_output(node, 0, DTYPE_I64, &node->inputs[0]->shape, err);
-}
-
-static const struct attr_spec valid_keys_attrs[] = {{"keys", ATTR_INT}, {NULL, 0}};
+    "is_causal:int kv_num_heads:int q_num_heads:int qk_matmul_output_mode:int scale:float "        \
+    "softcap:float softmax_precision:int"
 
 static const struct op_info entries[] = {
-    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, 0, valid_keys_attrs, infer_valid_keys},
-    {OP_ONNX_ATTENTION, 23, 23, 3, 6, 1, 4, 0, attention_attrs, infer_attention},
-    {OP_ONNX_ATTENTION, 24, 24, 3, 7, 1, 4, 0, attention_attrs, infer_attention},
-    {OP_ONNX_ATTENTION, 25, 0, 3, 7, 1, 4, 0, window_attrs, infer_attention},
-    {OP_ROTARY_EMBEDDING, 23, 0, 3, 4, 1, 1, 0, rotary_attrs, infer_rotary},
+    {OP_ONNX_ATTENTION, 23, 23, 3, 6, 1, 4, 0, ATTENTION_ATTRS, infer_attention},
+    {OP_ONNX_ATTENTION, 24, 24, 3, 7, 1, 4, 0, ATTENTION_ATTRS, infer_attention},
+    {OP_ONNX_ATTENTION, 25, 0, 3, 7, 1, 4, 0,
+     ATTENTION_ATTRS " left_window_size:int right_window_size:int", infer_attention},
+    {OP_ROTARY_EMBEDDING, 23, 0, 3, 4, 1, 1, 0,
+     "interleaved:int num_heads:int rotary_embedding_dim:int", infer_rotary},
 };
 
 const struct op_family ops_transformer = {entries, COUNT_OF(entries)};

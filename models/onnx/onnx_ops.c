@@ -210,14 +210,6 @@ static void attribute_drop(struct attr *attr)
         graph_free(attr->g);
 }
 
-static const struct attr_spec *find_spec(const struct op_info *info, const char *name)
-{
-    for (const struct attr_spec *spec = info->attrs; spec && spec->name; spec++)
-        if (!strcmp(spec->name, name))
-            return spec;
-    return NULL;
-}
-
 /* The opsets at which lensd has the operator, with `name` among its attributes unless that is NULL,
  * as one range: what a file of another opset is to be made with. 0 and 0 where there is none. */
 static void opsets_of(enum op op, const char *name, int *first, int *last)
@@ -225,7 +217,7 @@ static void opsets_of(enum op op, const char *name, int *first, int *last)
     *first = *last = 0;
     for (int opset = 1; opset <= OPSET_MAX; opset++) {
         const struct op_info *info = op_find(op, opset);
-        if (!info || (name && !find_spec(info, name)))
+        if (!info || (name && op_attr_kind(info, name) < 0))
             continue;
         *first = *first ? *first : opset;
         *last = opset;
@@ -253,15 +245,15 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
                                     struct name_map *captures, struct attr *attr)
 {
     struct import *import = scope->import;
-    const struct attr_spec *spec = find_spec(info, name);
+    const int kind = op_attr_kind(info, name);
     int type;
-    if (!spec)
+    if (kind < 0)
         return refuse_attribute(import, info, name);
     TRY(attribute_type(import, proto, &type));
-    if (type != type_of_kind[spec->kind])
+    if (type != type_of_kind[kind])
         return error_set(import->err, STATUS_MODEL, "is of type %s, expected %s", type_names[type],
-                         type_names[type_of_kind[spec->kind]]);
-    *attr = (struct attr){.kind = (enum attr_kind)spec->kind};
+                         type_names[type_of_kind[kind]]);
+    *attr = (struct attr){.kind = (enum attr_kind)kind};
     attr->name = arena_copy_text(scope->graph->arena, name, strlen(name));
     if (!attr->name)
         return error_no_memory(import->err, "while building the graph");

@@ -113,10 +113,14 @@ static void draw_attr(struct drawn *drawn, const struct attr_spec *spec, int ran
                                         "tanh", "cubic", "nearest", "VALID",  "junk", "SAME_UPPER"};
     size_t index = drawn->node->attr_count;
     struct attr *attr = &drawn->attrs[index];
-    *attr = (struct attr){.name = spec->name, .kind = (enum attr_kind)spec->kind};
+    *attr = (struct attr){
+        .name = arena_copy_text(drawn->graph->arena, spec->name, spec->length),
+        .kind = (enum attr_kind)spec->kind,
+    };
+    cr_assert_not_null(attr->name);
     switch (attr->kind) {
     case ATTR_INT:
-        attr->i = strcmp(spec->name, "to") ? random_int() : (int64_t)below(18);
+        attr->i = strcmp(attr->name, "to") ? random_int() : (int64_t)below(18);
         break;
     case ATTR_FLOAT:
         attr->f = (float)((int)below(100) - 50) / 10;
@@ -178,9 +182,11 @@ static void draw(struct drawn *drawn, const struct op_info *info, int opset)
         if (i == 0 || below(6))
             node_set_output(node, i, graph_add_value(drawn->graph, "out", DTYPE_NONE, NULL));
     node->attrs = drawn->attrs;
-    for (const struct attr_spec *spec = info->attrs; spec && spec->name; spec++)
+    const char *attrs = info->attrs;
+    struct attr_spec spec;
+    while (op_next_attr(&attrs, &spec))
         if (node->attr_count < MAX_ATTRS && below(3))
-            draw_attr(drawn, spec, first.rank);
+            draw_attr(drawn, &spec, first.rank);
 }
 
 static void drawn_free(struct drawn *drawn)
