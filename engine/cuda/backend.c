@@ -129,9 +129,12 @@ static void backend_close(struct backend *base)
     if (!backend)
         return;
     cuda_ignore(cudaSetDevice(backend->device));
-    runs_close(backend); /* whatever state the device is in: nothing may read what is freed next */
+    runs_settle(backend); /* whatever state the device is in: nothing may read what is freed next */
     cuda_weights_free(backend);
-    cuda_ignore(cudaFree(backend->arena));
+    device_free(backend, backend->arena);
+    device_free(backend, backend->pixel_table);
+    runs_settle(backend); /* the pool gives back what is freed */
+    runs_close(backend);
     if (backend->blas)
         (void)cublasLtDestroy(backend->blas);
     free(backend);
@@ -158,6 +161,11 @@ static enum status backend_open(const struct backend_options *options, struct ba
         backend->shared_limit = properties.sharedMemPerBlockOptin;
         backend->pitch_limit = properties.memPitch;
         backend->kind = tune_kind(backend->device);
+        int has_pool = 0;
+        status = cuda_check(
+            cudaDeviceGetAttribute(&has_pool, cudaDevAttrMemoryPoolsSupported, backend->device),
+            backend->device, "asking for its memory", err);
+        backend->has_pool = has_pool != 0;
     }
     if (status == STATUS_OK)
         status = runs_open(backend, err);

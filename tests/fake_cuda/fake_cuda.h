@@ -25,6 +25,8 @@ size_t fake_cuda_graph_launches(void);
 
 /* Everything that streams do begins up to so much later, at random. */
 void fake_cuda_delay(unsigned most_us);
+/* Do devices have pools of memory? They have after fake_cuda_reset. */
+void fake_cuda_pools(int have);
 /* Can devices read each other's memory? They can after fake_cuda_reset. */
 void fake_cuda_peers(int can);
 
@@ -48,7 +50,9 @@ enum fake_cuda_counter {
     FAKE_CUDA_BYTES_IN,
     FAKE_CUDA_BYTES_OUT,
     FAKE_CUDA_BYTES_FROM_PEERS,
-    FAKE_CUDA_CONTEXTS, /* 1: this process has one on the device */
+    FAKE_CUDA_CONTEXTS,    /* 1: this process has one on the device */
+    FAKE_CUDA_ALLOCATIONS, /* of memory on the device */
+    FAKE_CUDA_STALLS,      /* cudaFree of such, which waits for all that the device does */
 };
 size_t fake_cuda_count(enum fake_cuda_counter what, int device);
 

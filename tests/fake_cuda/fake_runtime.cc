@@ -72,7 +72,9 @@ struct state {
     int skip_wait = -1, skip_sync = -1;
     size_t waits = 0, syncs = 0;
     unsigned delay_us = 0;
-    bool peers = true;
+    bool peers = true, pools = true;
+    bool opened[MAX_DEVICES][MAX_DEVICES] = {}; /* a device's pool or memory, to another one */
+    size_t allocated[MAX_DEVICES] = {}, stalls[MAX_DEVICES] = {};
     bool contexts[MAX_DEVICES] = {};
     int compute_mode = cudaComputeModeDefault;
     int capability = 90;
@@ -322,7 +324,10 @@ void fake_cuda_reset(int devices, size_t bytes_per_device)
     the.failing = the.sticky = false;
     the.skip_wait = the.skip_sync = -1;
     the.delay_us = 0;
-    the.peers = true;
+    the.peers = the.pools = true;
+    for (auto &opened : the.opened)
+        for (bool &to : opened)
+            to = false;
     the.compute_mode = cudaComputeModeDefault;
     the.capability = 90;
     for (bool &context : the.contexts)
@@ -352,6 +357,12 @@ void fake_cuda_peers(int can)
 {
     std::lock_guard<std::mutex> guard(the.lock);
     the.peers = can != 0;
+}
+
+void fake_cuda_pools(int have)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    the.pools = have != 0;
 }
 
 void fake_cuda_check_order(int on)
@@ -387,6 +398,10 @@ size_t fake_cuda_count(enum fake_cuda_counter what, int device)
         return the.copied[device][2];
     case FAKE_CUDA_CONTEXTS:
         return the.contexts[device];
+    case FAKE_CUDA_ALLOCATIONS:
+        return the.allocated[device];
+    case FAKE_CUDA_STALLS:
+        return the.stalls[device];
     }
     return 0;
 }
@@ -455,12 +470,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     return answer_without_context();
 }
 
-cudaError_t cudaDeviceGetAttribute(int *ret, cudaDeviceAttr, int device)
+cudaError_t cudaDeviceGetAttribute(int *ret, cudaDeviceAttr attribute, int device)
 {
     if (device < 0 || device >= the.devices)
         return fail(cudaErrorInvalidDevice);
     std::lock_guard<std::mutex> guard(the.lock);
-    *ret = the.compute_mode;
+    *ret = attribute == cudaDevAttrComputeMode ? the.compute_mode : (int)the.pools;
     return cudaSuccess;
 }
 
@@ -536,9 +551,66 @@ cudaError_t cudaMalloc(void **ret, size_t size)
         return fail(cudaErrorMemoryAllocation);
     memset(data, 0xFB, size); /* NaN: whoever reads before writing shows */
     the.used[current_device] += size;
+    the.allocated[current_device]++;
     the.allocations[data] = {current_device, size};
     *ret = data;
     return cudaSuccess;
+}
+
+/* Takes it off the books; returns its size. */
+static size_t forget(void *data)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    auto found = the.allocations.find(data);
+    if (found == the.allocations.end() || found->second.first == fake_order::HOST_MEMORY) {
+        fprintf(stderr, "fake_cuda: memory is freed that is not allocated\n");
+        abort();
+    }
+    const size_t size = found->second.second;
+    the.used[found->second.first] -= size;
+    the.allocations.erase(found);
+    return size;
+}
+
+cudaError_t cudaMallocAsync(void **ret, size_t size, cudaStream_t stream)
+{
+    return is_elsewhere(stream->device) ? fail(cudaErrorInvalidResourceHandle)
+                                        : cudaMalloc(ret, size);
+}
+
+/* Behind what the stream does; whoever still uses it then should not. */
+cudaError_t cudaFreeAsync(void *data, cudaStream_t stream)
+{
+    enqueue(stream, [=] {
+        const size_t size = forget(data);
+        fake_order::touch(data, size, true);
+        fake_order::release(data, size);
+    });
+    return answer();
+}
+
+struct fake_pool {
+    int device;
+};
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *ret, int device)
+{
+    static fake_pool pools[MAX_DEVICES];
+    if (device < 0 || device >= the.devices)
+        return fail(cudaErrorInvalidDevice);
+    pools[device].device = device;
+    *ret = &pools[device];
+    return answer();
+}
+
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc *accesses,
+                                 size_t count)
+{
+    const cudaError_t error = answer();
+    std::lock_guard<std::mutex> guard(the.lock);
+    for (size_t i = 0; i < count && error == cudaSuccess; i++)
+        the.opened[pool->device][accesses[i].location.id] = true;
+    return error;
 }
 
 cudaError_t cudaFree(void *data)
@@ -547,17 +619,12 @@ cudaError_t cudaFree(void *data)
         return answer();
     if (spoils_recording())
         return last_error;
-    std::unique_lock<std::mutex> guard(the.lock);
-    the.contexts[current_device] = true;
-    auto found = the.allocations.find(data);
-    if (found == the.allocations.end() || found->second.first == fake_order::HOST_MEMORY) {
-        fprintf(stderr, "fake_cuda: cudaFree of what is not allocated\n");
-        abort();
+    {
+        std::lock_guard<std::mutex> guard(the.lock);
+        the.contexts[current_device] = true;
+        the.stalls[current_device]++;
     }
-    size_t size = found->second.second;
-    the.used[found->second.first] -= size;
-    the.allocations.erase(found);
-    guard.unlock();
+    const size_t size = forget(data);
     /* Whoever still uses it should not. */
     on_host([=] { fake_order::touch(data, size, true); });
     fake_order::release(data, size);
@@ -607,19 +674,25 @@ cudaError_t cudaDeviceCanAccessPeer(int *ret, int device, int peer)
     return error;
 }
 
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned)
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned)
 {
-    return answer();
+    const cudaError_t error = answer();
+    std::lock_guard<std::mutex> guard(the.lock);
+    if (error == cudaSuccess && !the.pools) /* memory of pools stays closed */
+        the.opened[peer][current_device] = true;
+    return error;
 }
 
-cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int, size_t size,
-                                cudaStream_t stream)
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                size_t size, cudaStream_t stream)
 {
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
     {
         std::lock_guard<std::mutex> guard(the.lock);
+        if (!the.opened[from_device][to_device])
+            return fail(cudaErrorInvalidValue);
         the.copied[to_device][2] += size;
     }
     enqueue(stream, [=] { copy(to, from, size); });

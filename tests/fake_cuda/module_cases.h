@@ -10,6 +10,7 @@ struct fake_module {
     void (*fail)(int after, cudaError_t error, int sticky);
     void (*delay)(unsigned most_us);
     void (*peers)(int can);
+    void (*pools)(int have);
     void (*compute_mode)(int mode);
     void (*capability)(int capability);
     void (*check_order)(int on);

@@ -108,7 +108,9 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
                          void **ret, struct error *err)
 {
-    cudaError_t result = cudaMalloc(ret, bytes ? bytes : 1);
+    const size_t size = bytes ? bytes : 1;
+    const cudaError_t result =
+        backend->has_pool ? cudaMallocAsync(ret, size, backend->stream) : cudaMalloc(ret, size);
     if (result != cudaErrorMemoryAllocation)
         return cuda_check(result, backend->device, what, err);
     char wanted[24], have[24], missing[24];
@@ -120,6 +122,32 @@ enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const
                      "smaller --max-batch, --precision fp16, or serve fewer models there",
                      backend->device, what, bytes_text(bytes, wanted), bytes_text(available, have),
                      bytes_text(bytes > available ? bytes - available : 0, missing));
+}
+
+void device_free(const struct cuda_backend *backend, void *data)
+{
+    if (data)
+        cuda_ignore(backend->has_pool ? cudaFreeAsync(data, backend->stream) : cudaFree(data));
+}
+
+/* A pool is opened to a device, other memory between two devices. */
+bool device_reads_peer(const struct cuda_backend *backend, int peer)
+{
+    const struct cudaMemAccessDesc access = {
+        .location = {.type = cudaMemLocationTypeDevice, .id = backend->device},
+        .flags = cudaMemAccessFlagsProtReadWrite};
+    cudaMemPool_t pool;
+    int can = 0;
+    cudaError_t result = cudaDeviceCanAccessPeer(&can, backend->device, peer);
+    if (result == cudaSuccess && can && backend->has_pool) {
+        result = cudaDeviceGetDefaultMemPool(&pool, peer);
+        if (result == cudaSuccess)
+            result = cudaMemPoolSetAccess(pool, &access, 1);
+    } else if (result == cudaSuccess && can) {
+        result = cudaDeviceEnablePeerAccess(peer, 0);
+    }
+    cuda_ignore(result); /* "already enabled" is an error, too */
+    return can && (result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled);
 }
 
 /* Not cudaMemcpy: that uses the legacy default stream, which streams made as non-blocking do not

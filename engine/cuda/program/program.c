@@ -59,7 +59,7 @@ static enum status take_arena(struct cuda_backend *backend, struct error *err)
     runs_bytes(backend, &staging, &results);
     const size_t bytes = values + RUNS * (staging + results);
     if (bytes > backend->arena_bytes) {
-        cuda_ignore(cudaFree(backend->arena));
+        device_free(backend, backend->arena);
         backend->arena = NULL;
         backend->arena_bytes = 0;
         TRY(device_alloc(backend, bytes, "activations", (void **)&backend->arena, err));

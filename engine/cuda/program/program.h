@@ -55,11 +55,13 @@ struct cuda_backend {
     int processors;         /* multiprocessors */
     size_t shared_limit;    /* bytes of shared memory that a block may have */
     size_t pitch_limit;     /* bytes between rows, of cudaMemcpy2DAsync */
+    bool has_pool;          /* memory comes from the device's pool (cudaMallocAsync) */
     struct graph_hash kind; /* of the device and its software: tune_kind() */
     cudaStream_t stream;    /* on which steps compute */
     cudaStream_t in, out;
     cublasLtHandle_t blas;
     struct cuda_weight *weights; /* uploaded constants: weights.c */
+    struct weight_slab *slab;    /* where the next one goes; NULL: none yet */
     size_t weight_bytes;
     unsigned char *arena; /* device memory: values, the products' workspace, the slots */
     size_t arena_bytes;
@@ -207,9 +209,15 @@ enum status device_copy_rows(const struct cuda_backend *backend, const struct pi
                              enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
                              struct error *err) MUST_USE;
 
-/* Device memory, to be freed by cudaFree(). The error of a failure says how much is missing. */
+/* Device memory for what is ordered after backend->stream. The error of a failure says how much is
+ * missing. */
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
                          void **ret, struct error *err) MUST_USE;
+/* Frees it once backend->stream has done what is enqueued there: other models on the device go on,
+ * where cudaFree() would wait for all of it. NULL is fine. */
+void device_free(const struct cuda_backend *backend, void *data);
+/* May copies to this device read the memory of `peer`? */
+bool device_reads_peer(const struct cuda_backend *backend, int peer);
 
 /* ---- programs and the arena that those of a backend share (program.c) ---- */
 
@@ -222,8 +230,9 @@ enum status cuda_programs_reserve(struct backend *backend, struct error *err) MU
 /* ---- runs (runs.c) ---- */
 
 enum status runs_open(struct cuda_backend *backend, struct error *err) MUST_USE;
-void runs_close(
-    struct cuda_backend *backend); /* waits for runs in flight; also after runs_open() failed */
+/* Waits until all runs in flight have ended or failed. The caller may then use its host memory. */
+void runs_settle(struct cuda_backend *backend);
+void runs_close(struct cuda_backend *backend); /* also after runs_open() failed */
 
 /* Decides where a program's inputs and results lie, before its steps are made. */
 void runs_place(struct cuda_program *program);

@@ -74,8 +74,7 @@ enum status runs_open(struct cuda_backend *backend, struct error *err)
                          "pixel tables", err);
 }
 
-/* Waits until all runs in flight have ended or failed. The caller may then use its host memory. */
-static void settle(struct cuda_backend *backend)
+void runs_settle(struct cuda_backend *backend)
 {
     cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
     for (size_t i = 0; i < COUNT_OF(streams); i++)
@@ -85,7 +84,6 @@ static void settle(struct cuda_backend *backend)
 
 void runs_close(struct cuda_backend *backend)
 {
-    settle(backend);
     for (size_t i = 0; i < RUNS; i++) {
         cudaEvent_t const events[] = {backend->slots[i].arrived, backend->slots[i].computed,
                                       backend->slots[i].fetched};
@@ -97,7 +95,6 @@ void runs_close(struct cuda_backend *backend)
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         if (streams[i])
             cuda_ignore(cudaStreamDestroy(streams[i]));
-    cuda_ignore(cudaFree(backend->pixel_table));
     if (backend->pinned)
         cuda_ignore(cudaFreeHost(backend->pinned));
 }
@@ -514,7 +511,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
     if (status == STATUS_OK)
         status = copy_out(program, slot, request, err);
     if (status != STATUS_OK) {
-        settle(backend); /* the caller's memory is its own again */
+        runs_settle(backend); /* the caller's memory is its own again */
         slot->program = NULL;
         return status;
     }
@@ -549,7 +546,7 @@ enum status runs_collect(struct backend *base, struct run_result *ret, struct er
     if (status == STATUS_OK)
         device_note_success(backend->device);
     else
-        settle(backend);
+        runs_settle(backend);
     backend->collected++;
     slot->program = NULL;
     TRY(status);

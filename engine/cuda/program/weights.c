@@ -5,6 +5,8 @@
  * on another device copies it from there, if the two devices can reach each other's memory, so that
  * weights are packed once.
  *
+ * A session's uploads lie in a few slabs. A slab lives as long as a session uses something in it.
+ *
  * Locks: `lock` guards the list of all uploads and is held while one is made, so that two sessions
  * do not make the same. */
 #include "engine/cuda/program/program.h"
@@ -16,13 +18,22 @@
 
 #include "engine/base/size.h"
 
+enum { SLAB_LEAST = 256 << 10, SLAB_MOST = 16 << 20 };
+
+struct weight_slab {
+    unsigned char *data;
+    size_t bytes, used;
+    int users; /* uploads in it, and the session that fills it; guarded by lock */
+};
+
 /* Bytes on a device. */
 struct weight_upload {
     struct weight_upload *next;
     int device, users;
     struct graph_hash hash;
     size_t bytes;
-    void *data;
+    struct weight_slab *slab;
+    void *data; /* in it */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -193,23 +204,17 @@ static bool is_same(const struct weight_upload *upload, const struct graph_hash 
 static bool copy_from_peer(const struct cuda_backend *backend, const struct weight_upload *wanted)
 {
     for (const struct weight_upload *u = uploads; u; u = u->next) {
-        int can = 0;
         if (u->device == backend->device || !is_same(u, &wanted->hash, wanted->bytes) ||
-            device_failure(u->device) ||
-            cudaDeviceCanAccessPeer(&can, backend->device, u->device) != cudaSuccess || !can)
+            device_failure(u->device) || !device_reads_peer(backend, u->device))
             continue;
-        cudaError_t result = cudaDeviceEnablePeerAccess(u->device, 0);
-        if (result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled)
-            result = cudaMemcpyPeerAsync(wanted->data, backend->device, u->data, u->device,
-                                         wanted->bytes, backend->stream);
+        cudaError_t result = cudaMemcpyPeerAsync(wanted->data, backend->device, u->data, u->device,
+                                                 wanted->bytes, backend->stream);
         if (result == cudaSuccess)
             result = cudaStreamSynchronize(backend->stream);
-        (void)cudaGetLastError(); /* "already enabled" is an error, too; else the host's copy is
-                                     used */
+        cuda_ignore(result); /* the host's copy is used */
         if (result == cudaSuccess)
             return true;
     }
-    (void)cudaGetLastError();
     return false;
 }
 
@@ -227,17 +232,65 @@ static struct graph_hash hash_of(const struct cuda_weight *weight)
     return hash;
 }
 
-static enum status make_locked(const struct cuda_backend *backend, const struct cuda_weight *weight,
+static void leave_slab_locked(const struct cuda_backend *backend, struct weight_slab *slab)
+{
+    if (!slab || --slab->users > 0)
+        return;
+    device_free(backend, slab->data);
+    free(slab);
+}
+
+static enum status create_slab(const struct cuda_backend *backend, size_t bytes,
+                               struct weight_slab **ret, struct error *err)
+{
+    struct weight_slab *slab = calloc(1, sizeof *slab);
+    if (!slab)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    *slab = (struct weight_slab){.bytes = bytes, .users = 1};
+    const enum status status = device_alloc(backend, bytes, "weights", (void **)&slab->data, err);
+    if (status == STATUS_OK)
+        *ret = slab;
+    else
+        free(slab);
+    return status;
+}
+
+/* A slab is a quarter as large as what the session has already, so that slabs are few and little of
+ * them stays empty; as large as the upload where there is no memory for more. */
+static enum status place_locked(struct cuda_backend *backend, struct weight_upload *upload,
+                                struct error *err)
+{
+    struct weight_slab *slab = backend->slab;
+    const size_t bytes = size_align(upload->bytes ? upload->bytes : 1, ARENA_ALIGN);
+    if (!slab || bytes > slab->bytes - slab->used) {
+        size_t wanted = backend->weight_bytes / 4;
+        wanted = wanted < SLAB_LEAST ? SLAB_LEAST : wanted > SLAB_MOST ? SLAB_MOST : wanted;
+        wanted = wanted < bytes ? bytes : wanted;
+        enum status status = create_slab(backend, wanted, &slab, err);
+        if (status == STATUS_DEVICE_MEMORY && wanted > bytes)
+            status = create_slab(backend, bytes, &slab, err);
+        TRY(status);
+        leave_slab_locked(backend, backend->slab);
+        backend->slab = slab;
+    }
+    upload->slab = slab;
+    upload->data = slab->data + slab->used;
+    slab->used += bytes;
+    slab->users++;
+    return STATUS_OK;
+}
+
+static enum status make_locked(struct cuda_backend *backend, const struct cuda_weight *weight,
                                struct weight_upload *upload, struct error *err)
 {
-    TRY(device_alloc(backend, upload->bytes, "weights", &upload->data, err));
+    TRY(place_locked(backend, upload, err));
     if (upload->bytes == 0 || copy_from_peer(backend, upload))
         return STATUS_OK;
     return copy_from_host(backend, weight, upload->data, upload->bytes, err);
 }
 
-static enum status find_or_make_locked(const struct cuda_backend *backend,
-                                       struct cuda_weight *weight, struct error *err)
+static enum status find_or_make_locked(struct cuda_backend *backend, struct cuda_weight *weight,
+                                       struct error *err)
 {
     const struct graph_hash hash = hash_of(weight);
     const struct weight_packing packing = weight_packing_of(weight->constant, weight->layout);
@@ -256,7 +309,7 @@ static enum status find_or_make_locked(const struct cuda_backend *backend,
         (struct weight_upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
     enum status status = make_locked(backend, weight, upload, err);
     if (status != STATUS_OK) {
-        cuda_ignore(cudaFree(upload->data));
+        leave_slab_locked(backend, upload->slab);
         free(upload);
         return status;
     }
@@ -363,7 +416,7 @@ void cuda_weights_settle(struct cuda_backend *backend)
     }
 }
 
-static void let_go_locked(struct weight_upload *upload)
+static void let_go_locked(const struct cuda_backend *backend, struct weight_upload *upload)
 {
     if (--upload->users > 0)
         return;
@@ -371,7 +424,7 @@ static void let_go_locked(struct weight_upload *upload)
     while (*at != upload)
         at = &(*at)->next;
     *at = upload->next;
-    cuda_ignore(cudaFree(upload->data));
+    leave_slab_locked(backend, upload->slab);
     free(upload);
 }
 
@@ -382,8 +435,10 @@ void cuda_weights_free(struct cuda_backend *backend)
     while (backend->weights) {
         struct cuda_weight *weight = backend->weights;
         backend->weights = weight->next;
-        let_go_locked(weight->upload);
+        let_go_locked(backend, weight->upload);
         free(weight);
     }
+    leave_slab_locked(backend, backend->slab);
+    backend->slab = NULL;
     pthread_mutex_unlock(&lock);
 }

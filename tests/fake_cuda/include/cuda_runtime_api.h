@@ -70,6 +70,17 @@ typedef struct fake_stream *cudaStream_t;
 typedef struct fake_event *cudaEvent_t;
 typedef struct fake_graph *cudaGraph_t;
 typedef struct fake_graph *cudaGraphExec_t;
+typedef struct fake_pool *cudaMemPool_t;
+
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1 };
+enum cudaMemAccessFlags { cudaMemAccessFlagsProtReadWrite = 3 };
+struct cudaMemAccessDesc {
+    struct {
+        enum cudaMemLocationType type;
+        int id;
+    } location;
+    enum cudaMemAccessFlags flags;
+};
 
 struct cudaDeviceProp {
     char name[256];
@@ -80,7 +91,7 @@ struct cudaDeviceProp {
     int pciDomainID, pciBusID, pciDeviceID;
 };
 
-enum cudaDeviceAttr { cudaDevAttrComputeMode = 20 };
+enum cudaDeviceAttr { cudaDevAttrComputeMode = 20, cudaDevAttrMemoryPoolsSupported = 115 };
 enum cudaComputeMode { cudaComputeModeDefault = 0, cudaComputeModeProhibited = 2 };
 
 cudaError_t cudaGetDeviceCount(int *count);
@@ -95,6 +106,11 @@ const char *cudaGetErrorString(cudaError_t error);
 const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaMalloc(void **ret, size_t size);
 cudaError_t cudaFree(void *data);
+cudaError_t cudaMallocAsync(void **ret, size_t size, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void *data, cudaStream_t stream);
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *ret, int device);
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessDesc *accesses,
+                                 size_t count);
 cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind,
