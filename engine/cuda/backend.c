@@ -301,15 +301,7 @@ static enum status pinned_alloc(struct device_id device, size_t bytes, void **re
     void *data;
     TRY(cuda_check(cudaSetDevice(device.index), device.index, "selecting the device", err));
     device_note_opened(device.index);
-    cudaError_t result = cudaHostAlloc(&data, bytes ? bytes : 1, cudaHostAllocPortable);
-    if (result == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();
-        return error_set(err, STATUS_NO_MEMORY,
-                         "no page-locked memory for %zu bytes of inputs; choose a smaller "
-                         "--max-batch, or raise the memory (memlock) limit of the container",
-                         bytes);
-    }
-    TRY(cuda_check(result, device.index, "page-locked memory for inputs", err));
+    TRY(device_pin(device.index, bytes, cudaHostAllocPortable, "inputs", &data, err));
     memset(data, 0, bytes);
     *ret = data;
     return STATUS_OK;

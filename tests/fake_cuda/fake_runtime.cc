@@ -73,6 +73,7 @@ struct state {
     size_t waits = 0, syncs = 0;
     unsigned delay_us = 0;
     bool peers = true, pools = true;
+    size_t pinned = 0, pinned_limit = SIZE_MAX;
     bool opened[MAX_DEVICES][MAX_DEVICES] = {}; /* a device's pool or memory, to another one */
     size_t allocated[MAX_DEVICES] = {}, stalls[MAX_DEVICES] = {};
     bool contexts[MAX_DEVICES] = {};
@@ -325,6 +326,7 @@ void fake_cuda_reset(int devices, size_t bytes_per_device)
     the.skip_wait = the.skip_sync = -1;
     the.delay_us = 0;
     the.peers = the.pools = true;
+    the.pinned_limit = SIZE_MAX;
     for (auto &opened : the.opened)
         for (bool &to : opened)
             to = false;
@@ -357,6 +359,12 @@ void fake_cuda_peers(int can)
 {
     std::lock_guard<std::mutex> guard(the.lock);
     the.peers = can != 0;
+}
+
+void fake_cuda_pinned_limit(size_t bytes)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    the.pinned_limit = bytes;
 }
 
 void fake_cuda_pools(int have)
@@ -638,11 +646,14 @@ cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned)
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
+    std::lock_guard<std::mutex> guard(the.lock);
+    if (size > the.pinned_limit || the.pinned > the.pinned_limit - size)
+        return fail(cudaErrorMemoryAllocation);
     *ret = fake_order::allocate(fake_order::HOST_MEMORY, size);
     if (!*ret)
         return fail(cudaErrorMemoryAllocation);
     memset(*ret, 0xFB, size);
-    std::lock_guard<std::mutex> guard(the.lock);
+    the.pinned += size;
     the.allocations[*ret] = {fake_order::HOST_MEMORY, size};
     return cudaSuccess;
 }
@@ -659,6 +670,7 @@ cudaError_t cudaFreeHost(void *data)
         abort();
     }
     size_t size = found->second.second;
+    the.pinned -= size;
     the.allocations.erase(found);
     guard.unlock();
     on_host([=] { fake_order::touch(data, size, true); });

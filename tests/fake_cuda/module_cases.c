@@ -29,6 +29,7 @@ void find_fake_module(void)
     find(module, "fake_cuda_delay", &fake.delay);
     find(module, "fake_cuda_peers", &fake.peers);
     find(module, "fake_cuda_pools", &fake.pools);
+    find(module, "fake_cuda_pinned_limit", &fake.pinned_limit);
     find(module, "fake_cuda_compute_mode", &fake.compute_mode);
     find(module, "fake_cuda_capability", &fake.capability);
     find(module, "fake_cuda_check_order", &fake.check_order);

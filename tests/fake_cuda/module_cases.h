@@ -11,6 +11,7 @@ struct fake_module {
     void (*delay)(unsigned most_us);
     void (*peers)(int can);
     void (*pools)(int have);
+    void (*pinned_limit)(size_t bytes);
     void (*compute_mode)(int mode);
     void (*capability)(int capability);
     void (*check_order)(int on);

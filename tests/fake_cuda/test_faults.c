@@ -233,6 +233,30 @@ static bool is_usable(size_t index)
 
 /* An error that CUDA calls lasting makes lensd give the device up; where a later run works all the
  * same, it was not, and the session goes on with what it has. */
+/* A GPU with room enough must not be called full, nor the batch made smaller for it. */
+Test(faults, page_locked_memory_that_is_short_is_no_lack_of_the_gpus)
+{
+    size_t limit = 0;
+    int refused = 0;
+    for (; limit < 1 << 20; limit += 2048) {
+        struct session *session = NULL;
+        struct error err = {0};
+        fake.pinned_limit(limit);
+        const enum status status = open_on(gpu, PRECISION_FP32, &session, &err);
+        if (status == STATUS_OK) {
+            cr_assert_eq(run(session, MOST, 0, NULL, &err), STATUS_OK, "%s", err.message);
+            session_free(session);
+            break;
+        }
+        refused++;
+        cr_assert_eq(status, STATUS_NO_MEMORY, "%zu bytes: %s", limit, err.message);
+        cr_assert(strstr(err.message, "page-locked") && strstr(err.message, "memlock"), "%s",
+                  err.message);
+        cr_assert_eq(fake.used(0), 0);
+    }
+    cr_assert(refused > 0 && limit < 1 << 20);
+}
+
 Test(faults, a_device_that_works_again_is_not_called_broken)
 {
     struct session *session;

@@ -124,6 +124,19 @@ enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const
                      bytes_text(bytes > available ? bytes - available : 0, missing));
 }
 
+enum status device_pin(int device, size_t bytes, unsigned flags, const char *what, void **ret,
+                       struct error *err)
+{
+    const cudaError_t result = cudaHostAlloc(ret, bytes ? bytes : 1, flags);
+    if (result != cudaErrorMemoryAllocation)
+        return cuda_check(result, device, what, err);
+    (void)cudaGetLastError();
+    return error_set(err, STATUS_NO_MEMORY,
+                     "no page-locked memory for %zu bytes of %s; choose a smaller --max-batch, or "
+                     "raise the memory (memlock) limit of the container",
+                     bytes, what);
+}
+
 void device_free(const struct cuda_backend *backend, void *data)
 {
     if (data)

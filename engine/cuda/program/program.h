@@ -213,6 +213,10 @@ enum status device_copy_rows(const struct cuda_backend *backend, const struct pi
  * missing. */
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
                          void **ret, struct error *err) MUST_USE;
+/* Page-locked memory of the host, to be freed by cudaFreeHost(). STATUS_NO_MEMORY where there is
+ * none: a smaller batch would not help as it does when the device's memory is short. */
+enum status device_pin(int device, size_t bytes, unsigned flags, const char *what, void **ret,
+                       struct error *err) MUST_USE;
 /* Frees it once backend->stream has done what is enqueued there: other models on the device go on,
  * where cudaFree() would wait for all of it. NULL is fine. */
 void device_free(const struct cuda_backend *backend, void *data);

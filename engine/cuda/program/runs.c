@@ -206,8 +206,8 @@ enum status runs_reserve(struct cuda_backend *backend, unsigned char *first, str
             cuda_ignore(cudaFreeHost(backend->pinned));
         backend->pinned = NULL;
         backend->pinned_bytes = 0;
-        TRY(cuda_check(cudaHostAlloc((void **)&backend->pinned, pinned, cudaHostAllocDefault),
-                       backend->device, "page-locked memory for results", err));
+        TRY(device_pin(backend->device, pinned, cudaHostAllocDefault, "results",
+                       (void **)&backend->pinned, err));
         backend->pinned_bytes = pinned;
     }
     backend->results_bytes = results;
