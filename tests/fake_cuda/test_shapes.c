@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
 #include "tests/fake_cuda/module_cases.h"
@@ -109,6 +110,41 @@ Test(shapes, rows_longer_than_a_pitch_are_joined_and_parted)
     graph->outputs[0] = split->outputs[1];
     compare(graph, parts, "Split");
     tensor_unref(parts[0]);
+}
+
+/* Operations of a run of a Concat of so many inputs. */
+static size_t operations_of_concat(size_t count)
+{
+    struct tensor *parts[40];
+    const struct tensor *outputs[1];
+    const void *inputs[COUNT_OF(parts)];
+    struct session *session = NULL;
+    struct error err = {0};
+    for (size_t i = 0; i < count; i++) {
+        parts[i] = random_tensor(&SHAPE(1, 4, 8), (uint32_t)i);
+        inputs[i] = parts[i]->data;
+    }
+    struct graph *graph = single(OP_CONCAT, parts, count, count);
+    cr_assert(node_set_int(graph, graph->nodes[0], "axis", 2));
+    cr_assert_eq(open_session(graph, &session, &err), STATUS_OK, "%s", err.message);
+    const size_t before = fake.operations();
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    const size_t taken = fake.operations() - before - count; /* each input is copied in */
+    const float *got = outputs[0]->data;
+    for (size_t i = 0; i < count * 32; i++)
+        cr_assert_eq(got[i], ((float *)parts[i / 8 % count]->data)[i / 8 / count * 8 + i % 8]);
+    session_free(session);
+    graph_free(graph);
+    for (size_t i = 0; i < count; i++)
+        tensor_unref(parts[i]);
+    return taken;
+}
+
+Test(shapes, parts_of_a_concatenation_share_a_launch)
+{
+    const size_t two = operations_of_concat(2);
+    cr_assert_eq(operations_of_concat(24), two);
+    cr_assert_eq(operations_of_concat(40), two + 1);
 }
 
 Test(shapes, batches_of_many_products)
