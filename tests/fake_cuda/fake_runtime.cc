@@ -37,6 +37,7 @@ struct operation {
 struct fake_graph {
     int device = 0;
     std::vector<operation> operations;
+    bool is_uploaded = false, was_launched = false;
 };
 
 /* A stream: a thread and its queue. */
@@ -67,7 +68,8 @@ struct state {
     int fail_after = -1;
     cudaError_t error = cudaSuccess;
     bool sticky = false, failing = false;
-    size_t operations = 0, graph_launches = 0, peer_copies = 0;
+    size_t operations = 0, graph_launches = 0, cold_launches = 0, first_launches = 0,
+           peer_copies = 0;
     size_t copied[MAX_DEVICES][3] = {}; /* bytes by device: in, out, from a peer */
     int skip_wait = -1, skip_sync = -1;
     size_t waits = 0, syncs = 0;
@@ -408,6 +410,10 @@ size_t fake_cuda_count(enum fake_cuda_counter what, int device)
         return the.contexts[device];
     case FAKE_CUDA_ALLOCATIONS:
         return the.allocated[device];
+    case FAKE_CUDA_COLD_LAUNCHES:
+        return the.cold_launches;
+    case FAKE_CUDA_FIRST_LAUNCHES:
+        return the.first_launches;
     case FAKE_CUDA_STALLS:
         return the.stalls[device];
     }
@@ -913,6 +919,15 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsign
     return error;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    if (graph->device != stream->device)
+        return fail(cudaErrorInvalidResourceHandle);
+    const cudaError_t error = answer();
+    graph->is_uploaded = graph->is_uploaded || error == cudaSuccess;
+    return error;
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
     cudaError_t error = answer();
@@ -924,6 +939,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
         enqueue(stream, recorded);
     std::lock_guard<std::mutex> guard(the.lock);
     the.graph_launches++;
+    the.first_launches += !graph->was_launched;
+    the.cold_launches += !graph->was_launched && !graph->is_uploaded;
+    graph->was_launched = true;
     return cudaSuccess;
 }
 

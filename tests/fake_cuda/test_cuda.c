@@ -258,6 +258,27 @@ Test(cuda, a_batch_is_one_launch_from_the_second_run_on)
     free(images);
 }
 
+/* No batch pays for bringing its graph to the device, in either slot. */
+Test(cuda, graphs_are_launched_before_the_first_batch)
+{
+    struct graph *graph = small_network();
+    struct session *session;
+    struct error err = {0};
+    float *images = make_images(1, 4);
+    const void *inputs[] = {images};
+    const struct tensor *outputs[1];
+    const size_t cold = fake.count(FAKE_CUDA_COLD_LAUNCHES, 0);
+    cr_assert_eq(open_unmeasured(graph, false, &session, &err), STATUS_OK, "%s", err.message);
+    const size_t first = fake.count(FAKE_CUDA_FIRST_LAUNCHES, 0);
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(session_run(session, 2, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(fake.count(FAKE_CUDA_FIRST_LAUNCHES, 0), first);
+    cr_assert_eq(fake.count(FAKE_CUDA_COLD_LAUNCHES, 0), cold);
+    session_free(session);
+    graph_free(graph);
+    free(images);
+}
+
 /* What is timed is the program alone: kernels run, nothing is copied to or from the host. */
 Test(cuda, passes_are_timed_without_their_copies)
 {

@@ -341,6 +341,8 @@ bool runs_records(void)
 }
 
 /* The first run is not recorded: libraries and kernels load code, which a recording does not allow.
+ * A graph's first launch would bring it to the device, in the first batch's time: that is done
+ * here.
  */
 enum status runs_capture(struct cuda_program *program, struct error *err)
 {
@@ -350,10 +352,17 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
         return STATUS_OK;
     TRY(enqueue(program, &backend->slots[0], err));
     TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first run", err));
-    for (size_t i = 0; i < RUNS && runs_records(); i++)
+    for (size_t i = 0; i < RUNS && runs_records(); i++) {
+        cudaGraphExec_t *captured = &program->captured[i];
         TRY(runs_record(backend, enqueue_slot, &(struct recorded_slot){program, &backend->slots[i]},
-                        &program->captured[i], err));
-    return STATUS_OK;
+                        captured, err));
+        TRY(cuda_check(cudaGraphUpload(*captured, backend->stream), backend->device,
+                       "uploading a CUDA graph", err));
+        TRY(cuda_check(cudaGraphLaunch(*captured, backend->stream), backend->device,
+                       "the first launch", err));
+    }
+    return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first launch",
+                      err);
 }
 
 /* ---- submit ---- */
