@@ -48,7 +48,7 @@ struct fake_stream {
     bool ends = false, busy = false;
     fake_graph *capture = nullptr;
     bool is_invalid = false; /* the recording */
-    int device = 0, actor = 0;
+    int device = 0, actor = 0, priority = 0;
     fake_order::clocks vc; /* guarded by lock */
     std::thread thread;
 };
@@ -68,7 +68,7 @@ struct state {
     int fail_after = -1;
     cudaError_t error = cudaSuccess;
     bool sticky = false, failing = false;
-    size_t operations = 0, graph_launches = 0, cold_launches = 0, first_launches = 0,
+    size_t operations = 0, at_once = 0, graph_launches = 0, cold_launches = 0, first_launches = 0,
            peer_copies = 0;
     size_t copied[MAX_DEVICES][3] = {}; /* bytes by device: in, out, from a peer */
     int skip_wait = -1, skip_sync = -1;
@@ -204,6 +204,7 @@ void perform(fake_stream *stream, const operation &operation)
     }
     std::lock_guard<std::mutex> guard(the.lock);
     the.operations += operation.work != nullptr;
+    the.at_once += operation.work && stream->priority < 0;
     if (operation.records) {
         operation.records->vc = vc;
         operation.records->is_done = true;
@@ -410,6 +411,8 @@ size_t fake_cuda_count(enum fake_cuda_counter what, int device)
         return the.contexts[device];
     case FAKE_CUDA_ALLOCATIONS:
         return the.allocated[device];
+    case FAKE_CUDA_OPERATIONS_AT_ONCE:
+        return the.at_once;
     case FAKE_CUDA_COLD_LAUNCHES:
         return the.cold_launches;
     case FAKE_CUDA_FIRST_LAUNCHES:
@@ -780,13 +783,21 @@ cudaError_t cudaMemsetAsync(void *data, int value, size_t size, cudaStream_t str
     return error;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned)
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return answer();
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned, int priority)
 {
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
     fake_stream *stream = new fake_stream;
     stream->device = current_device;
+    stream->priority = priority;
     stream->actor = fake_order::new_actor();
     stream->thread = std::thread(serve, stream);
     *ret = stream;

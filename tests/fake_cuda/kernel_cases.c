@@ -12,7 +12,7 @@ cudaStream_t stream;
 
 void open_stream(void)
 {
-    cr_assert_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    cr_assert_eq(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
 }
 
 void close_stream(void)

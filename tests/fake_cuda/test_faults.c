@@ -308,6 +308,14 @@ static size_t operations_to_open(void)
     return taken;
 }
 
+/* Those of them that do not leave the device to others. */
+static size_t operations_at_once_to_open(void)
+{
+    const size_t before = fake.count(FAKE_CUDA_OPERATIONS_AT_ONCE, 0);
+    (void)operations_to_open();
+    return fake.count(FAKE_CUDA_OPERATIONS_AT_ONCE, 0) - before;
+}
+
 struct known {
     struct graph_hash keys[64];
     char texts[64][16];
@@ -343,6 +351,31 @@ Test(faults, what_was_measured_is_known_to_later_sessions)
             tuning_keep(TUNING_CUDA, &known.keys[i], wrong[w]);
         cr_assert_gt(operations_to_open(), again, "'%s'", wrong[w]);
     }
+}
+
+/* A reload measures on a GPU that serves: behind the batches there, which disturb it. */
+Test(faults, what_is_measured_beside_batches_is_not_kept)
+{
+    static float images[MOST * ROW];
+    const void *inputs[] = {images};
+    const struct tensor *output;
+    struct session *serving;
+    struct error err = {0};
+    struct known known = {.count = 0};
+    cr_assert_eq(open_on(gpu, PRECISION_FP32, &serving, &err), STATUS_OK, "%s", err.message);
+    const size_t untuned = operations_at_once_to_open();
+    unsetenv("LENSD_CUDA_TUNING");
+    const struct session_run batch = {.batch = MOST, .inputs = inputs, .fed = MOST};
+    cr_assert_eq(session_submit(serving, &batch, &err), STATUS_OK, "%s", err.message);
+    const size_t first = operations_to_open();
+    cr_assert_eq(operations_at_once_to_open(), untuned, "trials go before batches");
+    tuning_each(TUNING_CUDA, note_known, &known);
+    cr_assert_eq(known.count, 0);
+    cr_assert_eq(session_collect(serving, &output, &err), STATUS_OK, "%s", err.message);
+    cr_assert_gt(2 * operations_to_open(), first);
+    tuning_each(TUNING_CUDA, note_known, &known);
+    cr_assert_gt(known.count, 0);
+    session_free(serving);
 }
 
 /* A candidate that the device refuses is not taken; the session is made all the same. */

@@ -6,6 +6,7 @@
 
 static _Atomic int broken[DEVICE_MAX]; /* by device: the cudaError_t, 0 where it works */
 static _Atomic bool opened[DEVICE_MAX];
+static _Atomic unsigned long batches_begun[DEVICE_MAX], batches_ended[DEVICE_MAX];
 
 /* As CUDA's reference says of each: "any further CUDA work will return the same error". */
 static bool is_lasting(cudaError_t error)
@@ -51,6 +52,22 @@ void device_note_success(int device)
 {
     if (device_failure(device) != cudaSuccess)
         atomic_store(&broken[device], 0);
+}
+
+void device_note_batches(int device, int begun, int ended)
+{
+    atomic_fetch_add(&batches_begun[device], (unsigned long)begun);
+    atomic_fetch_add(&batches_ended[device], (unsigned long)ended);
+}
+
+unsigned long device_batches_begun(int device)
+{
+    return atomic_load(&batches_begun[device]);
+}
+
+unsigned long device_batches_ended(int device)
+{
+    return atomic_load(&batches_ended[device]);
 }
 
 void device_note_opened(int device)

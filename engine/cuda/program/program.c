@@ -70,6 +70,22 @@ static enum status take_arena(struct cuda_backend *backend, struct error *err)
     return runs_reserve(backend, backend->arena + values, err);
 }
 
+/* Steps compute on backend->stream, which is the one of trials meanwhile: a device that serves
+ * other models runs their batches first. */
+static enum status tune_steps(struct cuda_program *program, struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    cudaStream_t const own = backend->stream;
+    enum status status =
+        cuda_check(cudaStreamSynchronize(own), backend->device, "activations", err);
+    backend->stream = backend->trial;
+    for (size_t i = 0; i < program->step_count && status == STATUS_OK; i++)
+        if (program->steps[i]->tune)
+            status = program->steps[i]->tune(program->steps[i], program, err);
+    backend->stream = own;
+    return status;
+}
+
 enum status cuda_programs_reserve(struct backend *base, struct error *err)
 {
     struct cuda_backend *backend = (struct cuda_backend *)base;
@@ -78,9 +94,7 @@ enum status cuda_programs_reserve(struct backend *base, struct error *err)
     TRY(take_arena(backend, err));
     for (struct cuda_program *program = backend->programs; program; program = program->next) {
         place_values(program);
-        for (size_t i = 0; i < program->step_count; i++)
-            if (program->steps[i]->tune)
-                TRY(program->steps[i]->tune(program->steps[i], program, err));
+        TRY(tune_steps(program, err));
         TRY(runs_capture(program, err));
     }
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "activations", err);

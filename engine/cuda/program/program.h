@@ -59,6 +59,7 @@ struct cuda_backend {
     struct graph_hash kind; /* of the device and its software: tune_kind() */
     cudaStream_t stream;    /* on which steps compute */
     cudaStream_t in, out;
+    cudaStream_t trial; /* of the least priority: where candidates are measured */
     cublasLtHandle_t blas;
     struct cuda_weight *weights; /* uploaded constants: weights.c */
     struct weight_slab *slab;    /* where the next one goes; NULL: none yet */
@@ -156,7 +157,8 @@ enum status cuda_launched(const struct cuda_step *step, struct cuda_program *pro
 /* Has the autotuner set *chosen, which step->run reads, to the fastest of the candidates 0 … count
  * - 1 (LENSD_CUDA_TUNING: see tune.c). Candidate 0 is the best guess; count is at most
  * AUTOTUNE_CANDIDATES. `key` identifies the step on a kind of device; each key is measured once
- * (engine/backend/tuning_store.h). */
+ * (engine/backend/tuning_store.h), but for what is measured while batches of other sessions run on
+ * the device: that serves this step alone. */
 enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
 
@@ -184,6 +186,11 @@ static inline bool is_computed(enum dtype dtype)
 void device_note_error(int device, cudaError_t error);
 cudaError_t device_failure(int device); /* why it was given up; cudaSuccess: it works */
 void device_note_success(int device);   /* a pass went well: it is not broken after all */
+
+/* Batches on a device, of all sessions of this process: begun, and ended, so far. */
+void device_note_batches(int device, int begun, int ended);
+unsigned long device_batches_begun(int device);
+unsigned long device_batches_ended(int device);
 
 /* This process has a context on the device from now on. */
 void device_note_opened(int device);

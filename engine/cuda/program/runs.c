@@ -56,11 +56,17 @@ static enum status open_slot(struct cuda_backend *backend, struct cuda_slot *slo
 
 enum status runs_open(struct cuda_backend *backend, struct error *err)
 {
-    cudaStream_t *const streams[] = {&backend->stream, &backend->in, &backend->out};
+    cudaStream_t *const streams[] = {&backend->stream, &backend->in, &backend->out,
+                                     &backend->trial};
     const struct session_pixels *pixels = backend->options.pixels;
+    int least = 0, greatest = 0;
+    TRY(cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), backend->device, "a stream",
+                   err));
     for (size_t i = 0; i < COUNT_OF(streams); i++)
-        TRY(cuda_check(cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking),
-                       backend->device, "a stream", err));
+        TRY(cuda_check(
+            cudaStreamCreateWithPriority(streams[i], cudaStreamNonBlocking,
+                                         streams[i] == &backend->trial ? least : greatest),
+            backend->device, "a stream", err));
     for (size_t i = 0; i < RUNS; i++)
         TRY(open_slot(backend, &backend->slots[i], err));
     backend->options.pixels = NULL; /* the caller's */
@@ -76,7 +82,7 @@ enum status runs_open(struct cuda_backend *backend, struct error *err)
 
 void runs_settle(struct cuda_backend *backend)
 {
-    cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
+    cudaStream_t const streams[] = {backend->trial, backend->in, backend->stream, backend->out};
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         if (streams[i])
             cuda_ignore(cudaStreamSynchronize(streams[i]));
@@ -91,7 +97,8 @@ void runs_close(struct cuda_backend *backend)
             if (events[e])
                 cuda_ignore(cudaEventDestroy(events[e]));
     }
-    cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
+    device_note_batches(backend->device, 0, (int)(backend->submitted - backend->collected));
+    cudaStream_t const streams[] = {backend->in, backend->stream, backend->out, backend->trial};
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         if (streams[i])
             cuda_ignore(cudaStreamDestroy(streams[i]));
@@ -525,6 +532,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
         return status;
     }
     backend->submitted++;
+    device_note_batches(backend->device, 1, 0);
     return STATUS_OK;
 }
 
@@ -557,6 +565,7 @@ enum status runs_collect(struct backend *base, struct run_result *ret, struct er
     else
         runs_settle(backend);
     backend->collected++;
+    device_note_batches(backend->device, 0, 1);
     slot->program = NULL;
     TRY(status);
     for (size_t i = 0; i < program->graph->output_count; i++)

@@ -161,8 +161,12 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     graph_hash_bytes(&hash, key, size);
     if (recall(&hash, count, chosen))
         return STATUS_OK;
+    const unsigned long ended = device_batches_ended(program->backend->device);
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
+    /* As many have begun as had ended before: none ran meanwhile. */
+    if (device_batches_begun(program->backend->device) != ended)
+        return STATUS_OK;
     snprintf(text, sizeof text, "%d %d", quickest, count);
     tuning_keep(TUNING_CUDA, &hash, text);
     return STATUS_OK;

@@ -119,7 +119,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t width, size_t height, enum cudaMemcpyKind kind,
                               cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *data, int value, size_t size, cudaStream_t stream);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
