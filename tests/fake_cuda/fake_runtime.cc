@@ -1,4 +1,5 @@
 /* cudart: devices, memory, streams, events and recorded graphs, on threads of the host. */
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -18,12 +19,14 @@
 
 /* One recording of an event, complete or not. */
 struct mark {
-    bool is_done = false;
+    bool is_done = false, is_inner = false; /* is_inner: of a recording, and not external */
+    std::chrono::steady_clock::time_point time;
     fake_order::clocks vc;
 };
 
 struct fake_event {
     int device = 0;
+    bool has_time = false;
     std::shared_ptr<mark> last; /* recorded; none at first */
 };
 
@@ -207,6 +210,7 @@ void perform(fake_stream *stream, const operation &operation)
     the.at_once += operation.work && stream->priority < 0;
     if (operation.records) {
         operation.records->vc = vc;
+        operation.records->time = std::chrono::steady_clock::now();
         operation.records->is_done = true;
         the.marked.notify_all();
     }
@@ -830,12 +834,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return answer();
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags)
 {
     cudaError_t error = answer();
     if (error == cudaSuccess) {
         *ret = new fake_event;
         (*ret)->device = current_device;
+        (*ret)->has_time = !(flags & cudaEventDisableTiming);
     }
     return error;
 }
@@ -848,13 +853,22 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+
+/* External: each launch of what is recorded records the event anew; not for other streams. */
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
+{
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
+    if (flags == cudaEventRecordExternal && !stream->capture)
+        return fail(cudaErrorInvalidValue);
     if (event->device != stream->device)
         return fail(cudaErrorInvalidResourceHandle);
     operation operation;
     operation.records = event->last = std::make_shared<mark>();
+    event->last->is_inner = stream->capture && flags != cudaEventRecordExternal;
     enqueue(stream, std::move(operation));
     return cudaSuccess;
 }
@@ -871,6 +885,18 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     operation operation;
     operation.awaits = event->last;
     enqueue(stream, std::move(operation));
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    for (cudaEvent_t event : {start, end})
+        if (!event->has_time || !event->last || event->last->is_inner)
+            return fail(cudaErrorInvalidResourceHandle);
+    if (!start->last->is_done || !end->last->is_done)
+        return fail(cudaErrorNotReady);
+    *ms = std::chrono::duration<float, std::milli>(end->last->time - start->last->time).count();
     return cudaSuccess;
 }
 

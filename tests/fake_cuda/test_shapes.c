@@ -147,6 +147,34 @@ Test(shapes, parts_of_a_concatenation_share_a_launch)
     cr_assert_eq(operations_of_concat(40), two + 1);
 }
 
+/* Steps are timed in one graph, which is launched twice; the host's time is no part of it. */
+Test(shapes, steps_are_profiled_as_a_graph)
+{
+    struct graph *graph = small_classifier(3, 8, 8, 16, 12);
+    const struct session_options options = {
+        .device = {DEVICE_CUDA, 0}, .max_batch = 1, .trial = true};
+    struct session *session = NULL;
+    struct session_step *steps;
+    struct error err = {0};
+    double sum = 0;
+    size_t count;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    const size_t launches = fake.graph_launches();
+    cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_eq((fake.graph_launches() - launches) % 2, 0);
+    cr_assert_gt(fake.graph_launches(), launches);
+    cr_assert_geq(count, 3);
+    for (size_t i = 0; i < count; i++) {
+        cr_assert_geq(steps[i].milliseconds, 0);
+        sum += steps[i].milliseconds;
+    }
+    cr_assert_gt(sum, 0);
+    free(steps);
+    session_free(session);
+    graph_free(graph);
+}
+
 Test(shapes, batches_of_many_products)
 {
     enum { MANY = 2100 }; /* three calls of cuBLASLt's */

@@ -59,11 +59,13 @@ enum cudaStreamCaptureMode {
     cudaStreamCaptureModeRelaxed,
 };
 
-#define cudaStreamNonBlocking  1u
-#define cudaHostAllocDefault   0u
-#define cudaHostAllocPortable  1u
-#define cudaEventBlockingSync  1u
-#define cudaEventDisableTiming 2u
+#define cudaStreamNonBlocking   1u
+#define cudaHostAllocDefault    0u
+#define cudaHostAllocPortable   1u
+#define cudaEventBlockingSync   1u
+#define cudaEventDisableTiming  2u
+#define cudaEventRecordDefault  0u
+#define cudaEventRecordExternal 1u
 
 typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
 typedef struct fake_stream *cudaStream_t;
@@ -127,6 +129,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaDeviceCanAccessPeer(int *ret, int device, int peer);
