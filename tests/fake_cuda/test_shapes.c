@@ -175,6 +175,51 @@ Test(shapes, steps_are_profiled_as_a_graph)
     graph_free(graph);
 }
 
+/* x [1, 8] * w + bias, and then the identity, so that the sums are stored in 16 bits. */
+static float sum_with_bias(const char *candidate, float x, float bias)
+{
+    struct tensor *operands[] = {random_tensor(&SHAPE(1, 8), 1), random_tensor(&SHAPE(8, 8), 2),
+                                 random_tensor(&SHAPE(8), 3)};
+    const struct session_options options = {
+        .device = {DEVICE_CUDA, 0}, .precision = PRECISION_FP16, .max_batch = 1, .trial = true};
+    struct session *session = NULL;
+    struct error err = {0};
+    const struct tensor *outputs[1];
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < 8; k++)
+            ((float *)operands[1]->data)[i * 8 + k] = i == k;
+    for (int i = 0; i < 8; i++) {
+        ((float *)operands[0]->data)[i] = x;
+        ((float *)operands[2]->data)[i] = bias;
+    }
+    struct graph *graph = single(OP_GEMM, operands, 3, 1);
+    struct node *again = graph_add_node(graph, OP_GEMM, "again", 2, 1);
+    again->opset = 13;
+    again->inputs[0] = graph->nodes[0]->outputs[0];
+    again->inputs[1] = graph_add_constant(graph, "", operands[1]);
+    node_set_output(again, 0, graph_add_value(graph, "z", DTYPE_NONE, &SHAPE_NONE));
+    graph->outputs[0] = again->outputs[0];
+    setenv("LENSD_CUDA_TUNING", candidate, 1);
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    const void *inputs[] = {operands[0]->data};
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    const float sum = ((const float *)outputs[0]->data)[0];
+    session_free(session);
+    graph_free(graph);
+    for (size_t i = 0; i < 3; i++)
+        tensor_unref(operands[i]);
+    return sum;
+}
+
+/* 2^-11 + (1 + 2^-12) is 1 + 2^-10 in float16; with the bias rounded to float16, it is 1. */
+Test(shapes, a_bias_is_rounded_alike_by_all_candidates)
+{
+    static const char *const candidates[] = {"off", "1", "2", "3"};
+    for (size_t i = 0; i < COUNT_OF(candidates); i++)
+        cr_assert_eq(sum_with_bias(candidates[i], 0x1p-11f, 1 + 0x1p-12f), 1, "candidate %s",
+                     candidates[i]);
+}
+
 Test(shapes, batches_of_many_products)
 {
     enum { MANY = 2100 }; /* three calls of cuBLASLt's */

@@ -302,7 +302,7 @@ enum status cuda_lower_conv(const struct cuda_compile *compile, struct cuda_step
     const void *bias;
     TRY(window_init(node, 2, x->shape.dims + 1, constant->shape.dims + 2, &window, err));
     TRY(window_of_conv(node, &window, node_int(node, "group", 1), &conv, err));
-    TRY(cuda_weights_of(compile->backend, node_bias(node), DTYPE_F32, &bias, err));
+    TRY(cuda_bias_of(compile->backend, node_bias(node), node->outputs[0]->dtype, &bias, err));
     if (is_pointwise(&conv)) {
         enum weight_layout layout =
             has_tensor_cores(compile->backend, x->dtype) ? WEIGHT_ROWS : WEIGHT_CONV;

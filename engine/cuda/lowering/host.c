@@ -140,7 +140,7 @@ static enum status take_epilogue(const struct cuda_compile *compile, struct host
         s->node.input_count--;
     }
     if (node->op == OP_MATMUL && s->node.input_count > 2) {
-        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &bias, err));
+        TRY(cuda_bias_of(compile->backend, node->inputs[2], node->outputs[0]->dtype, &bias, err));
         s->node.input_count = 2;
     }
     s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};

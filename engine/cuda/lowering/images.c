@@ -293,7 +293,7 @@ static enum status lower_transposed(const struct cuda_compile *compile, struct c
         return STATUS_NO_MEMORY;
     TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_TAPS, x->dtype,
                          &s->weights, err));
-    TRY(cuda_weights_of(compile->backend, node_bias(node), DTYPE_F32, &bias, err));
+    TRY(cuda_bias_of(compile->backend, node_bias(node), node->outputs[0]->dtype, &bias, err));
     s->conv = conv;
     s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
     const int group_channels = s->conv.m / s->conv.groups;

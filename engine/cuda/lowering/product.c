@@ -29,7 +29,8 @@ struct cuda_product_step {
     uint32_t a_value, b_value, y_value, residual_value;
     const void *weights; /* b on the device, or NULL: a value */
     bool has_residual;
-    bool own_epilogue; /* cuBLASLt has no such epilogue: it runs as a kernel of its own */
+    /* What cuBLASLt does of the epilogue; the rest runs as a kernel of its own. */
+    enum { FUSED_NOTHING, FUSED_SUMS, FUSED_ALL } fused;
     struct cuda_epilogue epilogue;
     size_t rows, columns;
     enum dtype y_dtype;
@@ -73,7 +74,7 @@ static enum status multiply_some(struct cuda_product_step *s, struct cuda_progra
     unsigned char *y = program->data[s->y_value];
     const float one = 1, zero = 0;
     y += at;
-    if (s->has_residual && !s->own_epilogue)
+    if (s->has_residual && s->fused)
         residual = (const unsigned char *)program->data[s->residual_value] + at;
     return blas_check(
         cublasLtMatmul(backend->blas, s->desc, &one, b + (size_t)(first * p->b_step) * size, s->b,
@@ -104,7 +105,7 @@ static enum status product_run(struct cuda_step *base, struct cuda_program *prog
     struct cuda_backend *backend = program->backend;
     void *y = program->data[s->y_value];
     const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
-    if (s->own_epilogue && residual == y) {
+    if (!s->fused && residual == y) {
         /* The product would overwrite it, so a copy is kept behind the product's workspace. */
         void *kept = backend->arena + program->value_bytes + WORKSPACE;
         size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
@@ -113,11 +114,13 @@ static enum status product_run(struct cuda_step *base, struct cuda_program *prog
         residual = kept;
     }
     TRY(multiply(s, program, s->candidate, err));
-    if (!s->own_epilogue)
-        return STATUS_OK;
     struct cuda_epilogue epilogue = s->epilogue;
     epilogue.residual = residual;
-    cuda_apply_epilogue(backend->stream, (int)s->y_dtype, y, s->rows, s->columns, &epilogue);
+    if (s->fused == FUSED_SUMS)
+        cuda_activate(backend->stream, (int)s->y_dtype, y, y, s->rows * s->columns,
+                      epilogue.activation, epilogue.alpha, epilogue.beta);
+    else if (!s->fused)
+        cuda_apply_epilogue(backend->stream, (int)s->y_dtype, y, s->rows, s->columns, &epilogue);
     return cuda_launched(base, program, err);
 }
 
@@ -285,32 +288,28 @@ enum status cuda_product_create(const struct cuda_compile *compile,
     s->rows = (size_t)(product->m * product->batch);
     s->columns = (size_t)product->n;
     s->y_dtype = product->y_dtype;
-    s->own_epilogue = !can_fuse((int)e->activation);
     s->product = *product;
     s->step.flops = 2.0 * (double)s->rows * (double)product->n * (double)product->k;
     s->step.bytes =
         dtype_size(product->dtype) * ((size_t)product->k * (s->rows + (size_t)product->n)) +
         s->rows * s->columns * dtype_size(s->y_dtype);
-    s->step.workspace =
-        WORKSPACE +
-        (s->own_epilogue && s->has_residual ? s->rows * s->columns * dtype_size(s->y_dtype) : 0);
-    const void *fused = NULL;
-    if (bias && !s->own_epilogue)
-        TRY(cuda_weights_of(compile->backend, node_bias(node), s->y_dtype, &fused, err));
-    TRY(product_describe(compile->backend, product, fused,
-                         s->own_epilogue ? ACTIVATION_NONE : (int)e->activation, s, err));
-    TRY(product_find_candidates(compile->backend, s, err));
-    if (s->candidate_count == 0 && !s->own_epilogue) {
-        /* cuBLASLt has no candidate with this epilogue fused: run the plain product, and the
-         * epilogue as a kernel of its own. */
-        product_free(&s->step);
+    const void *own_bias = NULL;
+    TRY(cuda_weights_of(compile->backend, node_bias(node), s->y_dtype, &own_bias, err));
+    s->fused = can_fuse((int)e->activation) ? FUSED_ALL : FUSED_SUMS;
+    for (;;) {
+        TRY(product_describe(compile->backend, product, s->fused ? own_bias : NULL,
+                             s->fused == FUSED_ALL ? (int)e->activation : ACTIVATION_NONE, s, err));
+        TRY(product_find_candidates(compile->backend, s, err));
+        if (s->candidate_count || !s->fused)
+            break;
+        product_free(&s->step); /* cuBLASLt has no candidate with so much fused */
         s->a = s->b = s->c = NULL;
         s->desc = NULL;
-        s->own_epilogue = true;
-        s->step.workspace = WORKSPACE + s->rows * s->columns * dtype_size(s->y_dtype);
-        TRY(product_describe(compile->backend, product, NULL, ACTIVATION_NONE, s, err));
-        TRY(product_find_candidates(compile->backend, s, err));
+        s->fused--;
     }
+    s->step.workspace = WORKSPACE;
+    if (!s->fused && s->has_residual)
+        s->step.workspace += s->rows * s->columns * dtype_size(s->y_dtype);
     char text[NODE_TEXT];
     return s->candidate_count
                ? STATUS_OK

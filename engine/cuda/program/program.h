@@ -285,6 +285,8 @@ enum weight_layout {
     WEIGHT_TAPS,       /* [m, c, kh, kw] as [kh, kw, m, c] */
     WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to whole eights */
     WEIGHT_ROWS,       /* [n, k], rows padded to whole eights */
+    WEIGHT_OF_F16,     /* as is, each number rounded to float16 */
+    WEIGHT_OF_BF16,    /* to bfloat16 */
 };
 
 /* The constant in device memory, converted to `dtype` (a float constant to a float dtype; else its
@@ -296,6 +298,11 @@ enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *consta
 /* The same for a value as it is; NULL if a run computes it, or there is none. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
+/* The bias of a product whose result is of `dtype`: float32 numbers that are rounded to that first,
+ * as cuBLASLt reads a bias of its result's type. So all candidates of a step add the same. NULL for
+ * NULL. */
+enum status cuda_bias_of(struct cuda_backend *backend, const struct value *bias, enum dtype dtype,
+                         const void **ret, struct error *err) MUST_USE;
 /* The same for `count` numbers of this dtype in host memory. */
 enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, const void *numbers,
                                 size_t count, const void **ret, struct error *err) MUST_USE;

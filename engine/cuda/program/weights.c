@@ -81,7 +81,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
 {
     const struct shape *shape = &constant->shape;
     struct weight_packing p = {.rows = 1, .row = shape_count(shape), .taps = 1};
-    if (layout == WEIGHT_AS_IS)
+    if (layout == WEIGHT_AS_IS || layout == WEIGHT_OF_F16 || layout == WEIGHT_OF_BF16)
         return p;
     const size_t first = (size_t)shape->dims[0], second = (size_t)shape->dims[1];
     for (int d = 2; d < shape->rank; d++)
@@ -121,6 +121,8 @@ static size_t source_of(const struct tensor *constant, enum weight_layout layout
     size_t channel, tap;
     switch (layout) {
     case WEIGHT_AS_IS:
+    case WEIGHT_OF_F16:
+    case WEIGHT_OF_BF16:
         return i;
     case WEIGHT_TAPS:
         return i * p->taps + r;
@@ -144,7 +146,15 @@ static uint16_t half_of(float x)
     return float_to_half(isfinite(x) ? fminf(fmaxf(x, -greatest), greatest) : x);
 }
 
-static void pack_one(const struct tensor *constant, size_t from, enum dtype dtype, void *to)
+static float rounded(float x, enum weight_layout layout)
+{
+    return layout == WEIGHT_OF_F16    ? half_to_float(half_of(x))
+           : layout == WEIGHT_OF_BF16 ? bfloat16_to_float(float_to_bfloat16(x))
+                                      : x;
+}
+
+static void pack_one(const struct tensor *constant, enum weight_layout layout, size_t from,
+                     enum dtype dtype, void *to)
 {
     if (from == SIZE_MAX)
         memset(to, 0, dtype_size(dtype));
@@ -152,7 +162,7 @@ static void pack_one(const struct tensor *constant, size_t from, enum dtype dtyp
         memcpy(to, (const unsigned char *)constant->data + from * dtype_size(dtype),
                dtype_size(dtype));
     else if (dtype == DTYPE_F32)
-        *(float *)to = float_at(constant, from);
+        *(float *)to = rounded(float_at(constant, from), layout);
     else if (dtype == DTYPE_F64)
         *(double *)to = tensor_number(constant, from);
     else
@@ -171,7 +181,7 @@ static void *weight_pack(const struct tensor *constant, enum weight_layout layou
         return NULL;
     for (size_t r = 0; r < p.rows; r++)
         for (size_t i = 0; i < p.row; i++)
-            pack_one(constant, source_of(constant, layout, &p, r, i), dtype,
+            pack_one(constant, layout, source_of(constant, layout, &p, r, i), dtype,
                      packed + (r * p.row + i) * size);
     *ret_bytes = count * size;
     return packed;
@@ -357,6 +367,16 @@ enum status cuda_weights_of(struct cuda_backend *backend, const struct value *va
     return value && value->known
                ? cuda_weights_get(backend, value->known, WEIGHT_AS_IS, dtype, ret, err)
                : STATUS_OK;
+}
+
+enum status cuda_bias_of(struct cuda_backend *backend, const struct value *bias, enum dtype dtype,
+                         const void **ret, struct error *err)
+{
+    const enum weight_layout layout = dtype == DTYPE_F16    ? WEIGHT_OF_F16
+                                      : dtype == DTYPE_BF16 ? WEIGHT_OF_BF16
+                                                            : WEIGHT_AS_IS;
+    *ret = NULL;
+    return bias ? cuda_weights_get(backend, bias->known, layout, DTYPE_F32, ret, err) : STATUS_OK;
 }
 
 enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, const void *numbers,
