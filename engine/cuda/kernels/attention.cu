@@ -272,6 +272,7 @@ void attention_launch(cudaStream_t stream, const struct cuda_attention_data *dat
 {
     const int tiles = (a->rows + TILE - 1) / TILE;
     constexpr int SHARED = 5 * TILE * (DEPTH + 8) * 2;
+    prefer_shared(attention_kernel<T, DEPTH>);
     LAUNCH_SHARED((attention_kernel<T, DEPTH>), (unsigned)(tiles * a->batch), BLOCK, SHARED, stream,
                   *data, *a, tiles);
 }

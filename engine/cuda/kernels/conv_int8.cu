@@ -88,6 +88,8 @@ template <typename T> struct int8_launch {
     template <typename Tile, int VEC> void start() const
     {
         const conv_split<int> g = split_of<Tile, int>(c, splits, workspace);
+        if (Tile::BLOCKS > 1)
+            prefer_shared(conv_int8_kernel<T, Tile, VEC>);
         LAUNCH_SHARED((conv_int8_kernel<T, Tile, VEC>), grid_of<Tile>(c, g), Tile::THREADS_,
                       Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c, e, g,
                       (const T *)padding);

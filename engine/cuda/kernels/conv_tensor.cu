@@ -185,6 +185,8 @@ template <typename T> struct tensor_launch {
     template <typename Tile, int VEC> void start() const
     {
         const conv_split<float> g = split_of<Tile, float>(c, splits, workspace);
+        if (Tile::BLOCKS > 1)
+            prefer_shared(conv_tensor_kernel<T, Tile, VEC>);
         LAUNCH_SHARED((conv_tensor_kernel<T, Tile, VEC>), grid_of<Tile>(c, g), Tile::THREADS_,
                       Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c, e, g,
                       y_is_float);

@@ -15,6 +15,9 @@
 #include "fake_device.h"
 #define UNROLL
 #define NO_UNROLL
+template <typename... P> static inline void prefer_shared(void (*)(P...))
+{
+}
 #else
 #define UNROLL    _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
@@ -41,6 +44,15 @@ template <typename... P> static inline bool allow_shared(void (*kernel)(P...), s
             cudaFuncGetAttributes(&attributes, function) == cudaSuccess &&
             cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  most - (int)attributes.sharedSizeBytes) == cudaSuccess);
+}
+
+/* For kernels of which a processor is to run several blocks: asks for as much of its L1 cache as
+ * shared memory as there can be. The driver's own choice may leave
+ * room for one block. */
+template <typename... P> static inline void prefer_shared(void (*kernel)(P...))
+{
+    (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                               cudaSharedmemCarveoutMaxShared);
 }
 
 /* Dynamic shared memory, aligned to 128 bytes: SHARED_MEMORY(name) in the kernel. */
