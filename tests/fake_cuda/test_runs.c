@@ -66,6 +66,25 @@ static void make_row(const struct session_pixels *pixels, uint32_t seed, uint8_t
                     ->table[c][bytes[p * channels + (pixels->is_reversed ? channels - 1 - c : c)]];
 }
 
+static float *random_batch(uint32_t seed)
+{
+    float *batch = malloc(MOST * ROW * sizeof *batch);
+    uint32_t state = seed * 31 + 7;
+    for (int i = 0; i < MOST * ROW; i++)
+        batch[i] = random_unit(&state);
+    return batch;
+}
+
+/* What a session gives for a batch. */
+static void run_batch(struct session *session, const float *batch, float *ret)
+{
+    const void *inputs[] = {batch};
+    const struct tensor *output;
+    struct error err = {0};
+    cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK, "%s", err.message);
+    memcpy(ret, output->data, MOST * CLASSES * sizeof *ret);
+}
+
 /* Bytes give what the numbers give, to the bit, and in any mixture. */
 static void compare_pixels(int channels, bool is_reversed, enum precision precision)
 {
@@ -110,6 +129,30 @@ Test(runs, bytes_are_what_their_numbers_are)
     compare_pixels(3, true, PRECISION_FP32);
     compare_pixels(1, false, PRECISION_FP32);
     compare_pixels(3, false, PRECISION_BF16);
+    compare_pixels(3, true, PRECISION_FP16);
+    compare_pixels(1, false, PRECISION_FP16);
+}
+
+/* Operations of a run. */
+static size_t operations_of(const struct session_pixels *pixels)
+{
+    struct session *session = open_session(3, pixels, PRECISION_FP16);
+    float expected[MOST * CLASSES], *batch = random_batch(4);
+    const size_t before = fake.operations();
+    run_batch(session, batch, expected);
+    const size_t taken = fake.operations() - before;
+    session_free(session);
+    free(batch);
+    return taken;
+}
+
+/* Tensor cores take channels in twos: the fourth one of a photo is written with the other three.
+ * Without pixels a conversion and a filling up do it, and no marks are copied. */
+Test(runs, pixels_are_converted_and_filled_up_at_once)
+{
+    const struct session_pixels pixels = pixels_of(3, false);
+    const size_t with = operations_of(&pixels), without = operations_of(NULL);
+    cr_assert_eq(with, without, "%zu operations, and %zu without pixels", with, without);
 }
 
 Test(runs, a_photo_is_a_quarter_of_the_bytes)
@@ -130,15 +173,6 @@ Test(runs, a_photo_is_a_quarter_of_the_bytes)
     cr_assert_eq(fake.count(FAKE_CUDA_BYTES_IN, 0) - in, 3 * ROW + 4);
     cr_assert_eq(fake.count(FAKE_CUDA_BYTES_OUT, 0) - out, 3 * CLASSES * sizeof(float));
     session_free(session);
-}
-
-static float *random_batch(uint32_t seed)
-{
-    float *batch = malloc(MOST * ROW * sizeof *batch);
-    uint32_t state = seed * 31 + 7;
-    for (int i = 0; i < MOST * ROW; i++)
-        batch[i] = random_unit(&state);
-    return batch;
 }
 
 static void check_best(const struct session_best *best, const float *scores, int k)
@@ -224,16 +258,6 @@ static int run_stream(struct session *session, float *const *batches,
                        (size_t)sizes[i - 1] * CLASSES * sizeof(float)) == 0;
     }
     return good;
-}
-
-/* What a session gives for a batch. */
-static void run_batch(struct session *session, const float *batch, float *ret)
-{
-    const void *inputs[] = {batch};
-    const struct tensor *output;
-    struct error err = {0};
-    cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK, "%s", err.message);
-    memcpy(ret, output->data, MOST * CLASSES * sizeof *ret);
 }
 
 /* Batches, and what the session gives for each alone. */

@@ -191,11 +191,12 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_fold op, const void *
 /* ---- the ends of a run (ends.cu) ---- */
 
 /* The numbers of an image batch, some rows of which are bytes: y[r, e] = table[c][byte], e =
- * pixel * C + c, or the row's floats. Rows of x are `pitch` bytes apart, those of y `row`
- * elements. */
+ * pixel * C + c, or the row's floats. Rows of x are `pitch` bytes apart, those of y `row` elements;
+ * with padded channels a pixel of y has one zero more. */
 struct cuda_pixels {
     size_t rows, row, pitch;
     int channels, is_reversed; /* 1 or 3; the bytes of a pixel are in the other order */
+    int is_padded;             /* 16-bit numbers only */
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, int dtype, void *y, const struct cuda_pixels *pixels);

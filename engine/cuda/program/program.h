@@ -81,8 +81,9 @@ struct cuda_backend {
 struct pixels {
     bool are_there;
     uint32_t value;          /* whose memory gets the numbers */
-    size_t offset;           /* in the arena, with is_own */
+    size_t offset;           /* in the arena, with is_own or is_padded */
     bool is_own;             /* it is not */
+    bool is_padded;          /* a pixel has a channel of zeroes more: runs_pad_pixels() */
     const struct node *cast; /* that is no step; or NULL */
     enum dtype dtype;        /* of the numbers */
     size_t row_count;        /* numbers of a row */
@@ -247,6 +248,10 @@ void runs_close(struct cuda_backend *backend); /* also after runs_open() failed 
 
 /* Decides where a program's inputs and results lie, before its steps are made. */
 void runs_place(struct cuda_program *program);
+/* Has the image's numbers written with a channel of zeroes more, as tensor cores want an even
+ * number of channels, if `value` is these numbers, of 16 bits, for the one node that is being
+ * lowered. False otherwise. */
+bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
 /* Bytes of staging and results that suffice for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
 /* Allocates page-locked memory for them, and sets the slots' parts of the arena, from `first` on.
