@@ -516,13 +516,15 @@ Test(kernels, elements)
 
 /* ---- attention ---- */
 
-/* [batch, rows, heads, 3, width] as transformers' one product makes it: matrices of a head. */
+/* [batch, rows, heads, 3, width] as transformers' one product makes it: matrices of a head. Rows
+ * are counted in several parts, as those of windows are. */
 static struct cuda_matrices packed(int images, int heads, int rows, int part, int width)
 {
     const int row = heads * 3 * width;
+    const int inner = rows % 7 == 0 ? 7 : rows % 5 == 0 ? 5 : 1;
     return (struct cuda_matrices){.offset = part * width,
                                   .batch = {2, {images, heads}, {rows * row, 3 * width}},
-                                  .rows = {1, {rows}, {row}},
+                                  .rows = {3, {rows / inner, 1, inner}, {row * inner, 8, row}},
                                   .column_step = 1};
 }
 
