@@ -280,10 +280,11 @@ static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 Test(kernels, convolutions_on_ordinary_cores)
 {
     uint32_t seed = 31;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 16; i++) {
         enum dtype dtype = dtypes[i % 3], y_dtype = i % 5 ? dtype : DTYPE_F32;
-        struct cuda_conv c = random_conv(&seed, between(&seed, 1, 9), between(&seed, 1, 70),
-                                         between(&seed, 1, 3), 3);
+        /* On cores directly: groups of 1 to 8 channels. */
+        struct cuda_conv c = random_conv(&seed, i % 2 ? 1 + i / 2 : between(&seed, 1, 9),
+                                         between(&seed, 1, 70), between(&seed, 1, 3), 3);
         struct conv_case t = make_conv_case(&seed, c, false, dtype, y_dtype);
         prepare_y(&t);
         (i % 2 ? cuda_conv_direct : cuda_conv_simt)(stream, (int)dtype, t.x.data, t.weights.data,

@@ -125,7 +125,21 @@ void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, si
 
 /* ---- a thread an output: depthwise and small groups ---- */
 
-template <typename T, typename Y>
+/* COUNT (4, 2 or 1) neighbours, aligned to their size. */
+template <int COUNT, typename T>
+__device__ static inline void load_channels(float (&to)[COUNT], const T *from)
+{
+    unsigned char bytes[COUNT * sizeof(T)];
+    T narrow[COUNT];
+    load_bytes(bytes, from);
+    memcpy(narrow, bytes, sizeof bytes);
+    UNROLL
+    for (int i = 0; i < COUNT; i++)
+        to[i] = to_float(narrow[i]);
+}
+
+/* EACH divides a group's channels, which are read so many at a time. */
+template <typename T, typename Y, int EACH>
 __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
                                    size_t count)
 {
@@ -146,19 +160,37 @@ __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv
                     continue;
                 const T *from = x + (((size_t)at.n * c.h + h) * c.w + column) * c.c + first;
                 const T *tap = w + (r * c.kw + s) * cg;
-                for (int k = 0; k < cg; k++)
-                    sum += to_float(from[k]) * to_float(tap[k]);
+                for (int k = 0; k < cg; k += EACH) {
+                    float v[EACH], t[EACH];
+                    load_channels(v, from + k);
+                    load_channels(t, tap + k);
+                    UNROLL
+                    for (int i = 0; i < EACH; i++)
+                        sum += v[i] * t[i];
+                }
             }
         }
         finish(y, i, m, sum, e);
     }
 }
 
+template <typename T, typename Y, int EACH>
+static void conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
+                        const struct cuda_conv *c, const struct cuda_epilogue *e)
+{
+    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    LAUNCH((conv_direct_kernel<T, Y, EACH>), blocks_for(count), THREADS, stream, (const T *)x,
+           (const T *)weights, (Y *)y, *c, *e, count);
+}
+
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
-    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
-    WITH_TYPES(dtype, y_dtype,
-               LAUNCH((conv_direct_kernel<T, Y>), blocks_for(count), THREADS, stream, (const T *)x,
-                      (const T *)weights, (Y *)y, *c, *e, count));
+    const int cg = c->c / c->groups;
+    if (cg % 4 == 0)
+        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 4>(stream, x, weights, y, c, e)));
+    else if (cg % 2 == 0)
+        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 2>(stream, x, weights, y, c, e)));
+    else
+        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 1>(stream, x, weights, y, c, e)));
 }
