@@ -89,14 +89,16 @@ static enum status infer_cast_like(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
-/* Identity at inference. From opset 12 a graph may ask for training mode, which has no place here.
- */
+/* Identity at inference. From opset 12 a graph may ask for training mode, which changes nothing
+ * where the ratio is 0. */
 static enum status infer_dropout(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
-    const struct value *training = node_input(node, 2);
-    if (training && training->known && shape_count(&training->known->shape) == 1 &&
+    const struct value *ratio = node_input(node, 1), *training = node_input(node, 2);
+    bool drops = !ratio || !ratio->known || shape_count(&ratio->known->shape) != 1 ||
+                 tensor_number(ratio->known, 0) != 0;
+    if (drops && training && training->known && shape_count(&training->known->shape) == 1 &&
         tensor_int(training->known, 0)) {
         (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
         return error_advise(err, "export the model in evaluation mode");
@@ -249,7 +251,7 @@ static const struct op_info table[] = {
     UNARY(HARD_SWISH, 14, NULL),
     UNARY(RELU, 1, IN_PLACE),
     UNARY(LEAKY_RELU, 1, "alpha:float " IN_PLACE),
-    UNARY(THRESHOLDED_RELU, 10, "alpha:float " IN_PLACE),
+    UNARY(THRESHOLDED_RELU, 1, "alpha:float " IN_PLACE), /* experimental before 10 */
     UNARY(ELU, 1, "alpha:float " IN_PLACE),
     UNARY(SELU, 6, "alpha:float gamma:float " IN_PLACE), /* opset 1 had other defaults */
     UNARY(CELU, 12, "alpha:float " IN_PLACE),

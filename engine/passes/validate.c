@@ -2,8 +2,10 @@
  * limits. */
 #include "engine/passes/validate.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/reference/interpret.h"
@@ -174,6 +176,21 @@ static enum status validate_nodes(struct validation *v, struct graph *graph)
     return STATUS_OK;
 }
 
+/* What the file says of an output must be what the graph computes: clients rely on it. */
+static enum status check_outputs(const struct graph *graph, const enum dtype *declared,
+                                 struct error *err)
+{
+    for (size_t i = 0; i < graph->output_count; i++) {
+        const struct value *value = graph->outputs[i];
+        if (declared[i] == DTYPE_NONE || value->dtype == DTYPE_NONE || declared[i] == value->dtype)
+            continue;
+        (void)error_set(err, STATUS_MODEL, "output '%.100s' is declared %s, but the graph makes %s",
+                        value->name, dtype_name(declared[i]), dtype_name(value->dtype));
+        return error_advise(err, "correct the type that the file declares, or export it again");
+    }
+    return STATUS_OK;
+}
+
 enum status graph_validate(struct graph *graph, const struct validate_limits *limits,
                            struct error *err)
 {
@@ -185,5 +202,14 @@ enum status graph_validate(struct graph *graph, const struct validate_limits *li
         .budget = {.limit = FOLD_BYTES},
         .err = err ? err : &ignored,
     };
-    return validate_nodes(&v, graph);
+    enum dtype *declared = alloc_array(graph->output_count, sizeof *declared);
+    if (!declared)
+        return error_no_memory(v.err, "while checking the graph");
+    for (size_t i = 0; i < graph->output_count; i++)
+        declared[i] = graph->outputs[i]->dtype;
+    enum status status = validate_nodes(&v, graph);
+    if (status == STATUS_OK)
+        status = check_outputs(graph, declared, v.err);
+    free(declared);
+    return status;
 }

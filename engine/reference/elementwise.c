@@ -29,8 +29,10 @@ KERNEL(kernel_view)
 
 KERNEL(kernel_dropout)
 {
+    const struct tensor *ratio = kernel_input(args, 1);
     const struct tensor *training = kernel_input(args, 2);
-    if (training && shape_count(&training->shape) == 1 && tensor_int(training, 0)) {
+    const bool drops = !ratio || shape_count(&ratio->shape) != 1 || tensor_number(ratio, 0) != 0;
+    if (drops && training && shape_count(&training->shape) == 1 && tensor_int(training, 0)) {
         (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
         return error_advise(err, "export the model in evaluation mode");
     }

@@ -43,6 +43,14 @@ static enum status describe(struct session *session, const struct graph *graph, 
         if (!copy)
             return session_no_memory(err);
         session->outputs[i] = described(c, copy, compiled_output(c, i));
+        /* Validation sees this only where the file fixes all shapes. */
+        const enum dtype declared = graph->outputs[i]->dtype, made = session->outputs[i].dtype;
+        if (declared != DTYPE_NONE && made != DTYPE_NONE &&
+            dtype_is_float(declared) != dtype_is_float(made))
+            return error_set(err, STATUS_MODEL,
+                             "output '%.100s' is declared %s, but the graph makes %s; correct the "
+                             "type that the file declares, or export it again",
+                             name, dtype_name(declared), dtype_name(made));
     }
     return STATUS_OK;
 }

@@ -110,7 +110,8 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
                              PROGRESS_ROWS + (1 - PROGRESS_ROWS) * ++m->runs / m->most);
     /* Made-up contents may be wrong for an input that holds axes, indices or sizes. That says
      * nothing about the model: this size cannot be measured. */
-    if (session->input_count > 1 &&
+    const bool is_only_image = session->input_count == 1 && options->image_input == 0;
+    if (!is_only_image &&
         (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID))
         return STATUS_OK;
     TRY(status);

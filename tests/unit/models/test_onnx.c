@@ -442,6 +442,12 @@ static void spoil_string_input(struct make *m)
     MAKE_INPUT(m, "w", 8, 1, 1);
 }
 
+static void spoil_output_type(struct make *m)
+{
+    m->graph->input[0]->type->tensor_type->shape->n_dim = 0;
+    m->graph->output[0]->type->tensor_type->elem_type = 7;
+}
+
 static void spoil_two_inputs(struct make *m)
 {
     MAKE_INPUT(m, "x", F32, 1, 1);
@@ -577,6 +583,8 @@ Test(onnx, refuses_with_a_sentence)
         {"input of rank 9", spoil_input_rank, STATUS_UNSUPPORTED, "rank 9"},
         {"input of type 99", spoil_input_type, STATUS_MODEL, "99"},
         {"input of strings", spoil_string_input, STATUS_UNSUPPORTED, "string"},
+        {"output of another type", spoil_output_type, STATUS_MODEL,
+         "output 'y' is declared int64, but the graph makes float32"},
         {"two inputs of one name", spoil_two_inputs, STATUS_MODEL, "two inputs named 'x'"},
         {"raw data short", spoil_short_raw, STATUS_MODEL, "needs 16 bytes in raw_data, found 15"},
         {"raw data long", spoil_long_raw, STATUS_MODEL, "found 17"},

@@ -307,9 +307,22 @@ Test(ops_elementwise, clip_with_crossed_bounds_gives_the_upper_one)
     one_end(&one);
 }
 
+/* Experimental before opset 10. */
+Test(ops_elementwise, thresholded_relu_of_old_opsets)
+{
+    const float x[] = {-2, 1, 1.5f, 3}, expected[] = {0, 0, 0, 3};
+    struct one_node one;
+    one_start(&one, OP_THRESHOLDED_RELU, 7, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(4), x);
+    one_float(&one, "alpha", 1.5f);
+    cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(4), expected);
+    one_end(&one);
+}
+
 Test(ops_elementwise, dropout_refuses_training)
 {
-    const float x[] = {1, 2}, ratio = 0.5f;
+    const float x[] = {1, 2}, ratio = 0.5f, none = 0;
     const uint8_t yes = 1, ones[] = {1, 1};
     struct one_node one;
     one_start(&one, OP_DROPOUT, 13, 3, 2);
@@ -317,6 +330,14 @@ Test(ops_elementwise, dropout_refuses_training)
     one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &ratio);
     one_input(&one, 2, DTYPE_BOOL, SHAPE_SCALAR, &yes);
     one_fails(&one, STATUS_UNSUPPORTED, "training_mode");
+    one_end(&one);
+    one_start(&one, OP_DROPOUT, 13, 3, 2);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &none);
+    one_input(&one, 2, DTYPE_BOOL, SHAPE_SCALAR, &yes);
+    cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2), x);
+    one_equals(&one, 1, DTYPE_BOOL, SHAPE(2), ones);
     one_end(&one);
     one_start(&one, OP_DROPOUT, 13, 1, 2);
     one_input(&one, 0, DTYPE_F32, SHAPE(2), x);

@@ -424,3 +424,55 @@ Test(session_edges, fixed_batch_beyond_reason)
     cr_assert(strstr(err.message, "5000"), "%s", err.message);
     graph_free(b.graph);
 }
+
+/* A made-up input says nothing about the model: measured with zeros, the depth is 0. */
+Test(session_edges, one_hot_whose_depth_is_an_input)
+{
+    static const float numbers_of_two[] = {0, 1};
+    static const int64_t classes = 1;
+    struct builder b;
+    struct error err = {0};
+    struct value *depth = begin(&b, DTYPE_I64, SHAPE(1), 13);
+    struct tensor *values, *index;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE(2), &values, &err), STATUS_OK);
+    cr_assert_eq(tensor_create(NULL, DTYPE_I64, &SHAPE(1), &index, &err), STATUS_OK);
+    memcpy(values->data, numbers_of_two, sizeof numbers_of_two);
+    memcpy(index->data, &classes, sizeof classes);
+    struct value *pair = graph_add_value(b.graph, "pair", DTYPE_F32, &SHAPE(2));
+    struct value *which = graph_add_value(b.graph, "which", DTYPE_I64, &SHAPE(1));
+    pair->known = values;
+    which->known = index;
+    end_at(&b, one_node(&b, OP_ONE_HOT, 3, (struct value *[]){which, depth, pair}));
+    struct session *session =
+        create(&b, (struct session_options){.max_batch = 1, .image_input = SIZE_MAX});
+    const int64_t three = 3;
+    const struct tensor *output;
+    cr_assert_eq(session_run(session, 1, (const void *[]){&three}, &output, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert(shape_equal(&output->shape, &SHAPE(1, 3)));
+    for (size_t i = 0; i < 3; i++)
+        cr_expect_eq(tensor_number(output, i), i == 1);
+    const int64_t zero = 0;
+    cr_expect_neq(session_run(session, 1, (const void *[]){&zero}, &output, &err), STATUS_OK);
+    cr_expect(strstr(err.message, "depth is 0"), "%s", err.message);
+    session_free(session);
+    graph_free(b.graph);
+}
+
+Test(session_edges, outputs_of_another_type_than_declared)
+{
+    struct builder b;
+    struct error err = {0};
+    struct session *session;
+    const struct session_options options = {.max_batch = 2, .image_input = SIZE_MAX, .threads = 1};
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(DIM_UNKNOWN, 4), 13);
+    struct node *node = graph_add_node(b.graph, OP_RELU, "relu", 1, 1);
+    node->inputs[0] = x;
+    struct value *y = graph_add_value(b.graph, "scores", DTYPE_I64, &SHAPE(DIM_UNKNOWN, 4));
+    node_set_output(node, 0, y);
+    end_at(&b, y);
+    cr_expect_eq(session_create(b.graph, &options, &session, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "'scores' is declared int64, but the graph makes float32"), "%s",
+              err.message);
+    graph_free(b.graph);
+}
