@@ -2,6 +2,7 @@
 #include "engine/base/utf8.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 size_t utf8_length(const char *text, size_t left)
@@ -65,4 +66,26 @@ void utf8_repair(char *text)
         text += length;
         left -= length;
     }
+}
+
+const char *utf8_shown(const char *text, char *buffer, size_t size)
+{
+    size_t used = 0, left = strlen(text);
+    while (left > 0) {
+        const unsigned char *p = (const unsigned char *)text;
+        size_t length = utf8_length(text, left);
+        bool controls = length == 0 || p[0] < ' ' || p[0] == 0x7F || (p[0] == 0xC2 && p[1] < 0xA0);
+        length = length ? length : 1;
+        if (size - used <= 4 * length)
+            break;
+        for (size_t i = 0; i < length; i++)
+            if (controls)
+                used += (size_t)snprintf(buffer + used, size - used, "\\x%02x", p[i]);
+            else
+                buffer[used++] = text[i];
+        text += length;
+        left -= length;
+    }
+    buffer[used] = '\0';
+    return buffer;
 }

@@ -14,3 +14,7 @@ bool utf8_valid(const char *text, size_t size);
 /* Replaces in place every byte that is not part of a well-formed character by '?'; `text` is
  * terminated. */
 void utf8_repair(char *text);
+
+/* `text` as a terminal may show it, in `buffer`, cut to its size: bytes that control a terminal
+ * (C0, DEL, C1) or are no well-formed UTF-8 become \xNN. Returns `buffer`. */
+const char *utf8_shown(const char *text, char *buffer, size_t size);

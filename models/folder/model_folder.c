@@ -76,10 +76,10 @@ struct survey {
     bool has_version;
 };
 
-static bool parse_version(const char *text, uint64_t *ret)
+bool model_version_number(const char *text, uint64_t *ret)
 {
     uint64_t value = 0;
-    if (!*text || strlen(text) > 18)
+    if (!*text || strlen(text) > 15 || (text[0] == '0' && text[1]))
         return false;
     for (; *text; text++) {
         if (*text < '0' || *text > '9')
@@ -131,7 +131,7 @@ static enum status survey_entry(const char *folder, const char *name, const char
         survey->only = path;
         return STATUS_OK;
     }
-    if (parse_version(name, &version) && (!wanted || !strcmp(name, wanted))) {
+    if (model_version_number(name, &version) && (!wanted || !strcmp(name, wanted))) {
         char *model = folder_join(path, "model.onnx");
         if (is_file(model) && (!survey->has_version || version > survey->version)) {
             survey->has_version = true;
@@ -161,19 +161,21 @@ static enum status survey_folder(const char *folder, const char *version, struct
 static enum status nothing_found(const struct survey *survey, struct error *err)
 {
     if (survey->files)
-        return error_set(err, STATUS_NOT_FOUND,
-                         "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) "
-                         "and a single *.onnx file, found %zu of those; name the .onnx file "
-                         "instead",
-                         survey->files);
+        return error_set(
+            err, STATUS_NOT_FOUND,
+            "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no "
+            "zeros in front) and a single *.onnx file, found %zu of those; name the .onnx file "
+            "instead",
+            survey->files);
     if (survey->checkpoint)
         return error_set(err, STATUS_NOT_FOUND,
                          "no .onnx file, but %.80s: export it to ONNX first "
                          "(models/export/README.md)",
                          survey->checkpoint);
     return error_set(err, STATUS_NOT_FOUND,
-                     "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) and "
-                     "a single *.onnx file, found none of those; export a model to model.onnx in "
+                     "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no "
+                     "zeros in front) and a single *.onnx file, found none of those; export a "
+                     "model to model.onnx in "
                      "it, or serve a folder of model folders with --models");
 }
 

@@ -22,6 +22,10 @@ enum status model_place_find(const char *path, const char *version, struct model
                              struct error *err) MUST_USE;
 void model_place_done(struct model_place *place);
 
+/* Whether a folder's name is a version's: digits, at most 15, without zeros in front (Triton
+ * ignores those, too). */
+bool model_version_number(const char *text, uint64_t *ret);
+
 /* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path, malloc'ed
  * too, names the file for messages. Links out of the folders and what is no regular file are
  * refused. STATUS_NOT_FOUND when neither folder has it; other errors name the file. */

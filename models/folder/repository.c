@@ -105,15 +105,6 @@ static enum status add_version(struct repository_model *model, uint64_t number, 
     return STATUS_OK;
 }
 
-static bool read_number(const char *text, uint64_t *ret)
-{
-    size_t digits = strspn(text, "0123456789");
-    if (digits == 0 || text[digits] || digits >= sizeof((struct repository_version *)0)->version)
-        return false;
-    *ret = strtoull(text, NULL, 10);
-    return true;
-}
-
 /* FOLDER/N/model.onnx, all of them. */
 static enum status find_versions(struct repository_model *model, struct error *err)
 {
@@ -127,7 +118,7 @@ static enum status find_versions(struct repository_model *model, struct error *e
         uint64_t number;
         char *folder = NULL, *file = NULL;
         struct stat info;
-        if (!read_number(entry->d_name, &number))
+        if (!model_version_number(entry->d_name, &number))
             continue;
         if (asprintf(&folder, "%s/%s", model->path, entry->d_name) < 0 ||
             asprintf(&file, "%s/model.onnx", folder) < 0)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/utf8.h"
 #include "engine/ops/ops.h"
 #include "models/onnx/onnx.h"
 #include "proto/answers.h"
@@ -179,11 +180,14 @@ static struct inspect_answer answer_of(const struct inspection *in)
     return answer;
 }
 
+/* What a model's author wrote, as a terminal may show it. */
+#define SHOWN(text) utf8_shown((text), (char[1024]){0}, 1024)
+
 static void print_tensors(const char *title, const struct inspect_tensor *tensors, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        printf("%-12s%s  %s %s\n", i ? "" : title, tensors[i].name, tensors[i].dtype,
-               tensors[i].shape);
+        printf("%-12s%s  %s %s\n", i ? "" : title, SHOWN(tensors[i].name), tensors[i].dtype,
+               SHOWN(tensors[i].shape));
 }
 
 /* "title       words …", broken at blanks where a line would pass 80 columns. */
@@ -211,7 +215,7 @@ static void print_labels(const struct inspect_answer *answer)
     if (answer->label_count == 0)
         inspect_print_wrapped("labels", "none");
     for (size_t i = 0; i < answer->label_count && i < LABELS_SHOWN; i++)
-        inspect_print_wrapped(i ? "" : "labels", answer->labels[i]);
+        inspect_print_wrapped(i ? "" : "labels", SHOWN(answer->labels[i]));
     if (answer->label_count > LABELS_SHOWN)
         printf("%-12s… and %zu more\n", "", answer->label_count - LABELS_SHOWN);
 }
@@ -221,27 +225,28 @@ static void print_operators(const struct inspect_answer *answer)
     printf("\noperators\n");
     for (size_t i = 0; i < answer->operator_count; i++) {
         const struct inspect_operator *op = &answer->operators[i];
-        printf("%8zu  %s%s%s  (opset %d)%s\n", op->count, op->domain, op->domain[0] ? "." : "",
-               op->name, op->opset, op->supported ? "" : "  NOT SUPPORTED");
+        printf("%8zu  %s%s%s  (opset %d)%s\n", op->count, SHOWN(op->domain),
+               op->domain[0] ? "." : "", SHOWN(op->name), op->opset,
+               op->supported ? "" : "  NOT SUPPORTED");
     }
 }
 
 static void print_answer(const struct inspect_answer *answer)
 {
     char size[SIZE_TEXT];
-    printf("%s  (%s)\n", answer->name, answer->file);
+    printf("%s  (%s)\n", SHOWN(answer->name), SHOWN(answer->file));
     if (answer->opset) {
         printf("\n");
         printf("%-12s%s\n", "file", size_text(answer->file_bytes, size));
         printf("%-12s%d%s%s\n", "opset", answer->opset,
                answer->producer && answer->producer[0] ? ", made by " : "",
-               answer->producer ? answer->producer : "");
+               answer->producer ? SHOWN(answer->producer) : "");
         print_tensors("inputs", answer->inputs, answer->input_count);
         print_tensors("outputs", answer->outputs, answer->output_count);
         printf("%-12s%llu (%s)\n", "parameters", (unsigned long long)answer->parameter_count,
                size_text(answer->parameter_bytes, size));
         if (answer->transform && answer->transform[0]) {
-            inspect_print_wrapped("photos", answer->transform);
+            inspect_print_wrapped("photos", SHOWN(answer->transform));
             printf("%-12s(from %s)\n", "", answer->transform_source);
         } else
             printf("%-12sno input looks like a photo\n", "photos");
@@ -250,12 +255,12 @@ static void print_answer(const struct inspect_answer *answer)
     }
     print_operators(answer);
     if (answer->warning && answer->warning[0])
-        printf("\nwarning: %s\n", answer->warning);
+        printf("\nwarning: %s\n", SHOWN(answer->warning));
     if (answer->supported)
         printf("\nlensd can run this model.\n");
     else
         printf("\nlensd cannot run this model%s%s\n", answer->problem ? ": " : ".",
-               answer->problem ? answer->problem : "");
+               answer->problem ? SHOWN(answer->problem) : "");
 }
 
 int command_inspect(const struct config *config)

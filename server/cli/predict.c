@@ -7,6 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/size.h"
+#include "engine/base/utf8.h"
 #include "server/app/process.h"
 #include "server/app/settings.h"
 #include "server/cli/commands.h"
@@ -52,7 +53,7 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
 
 static void print_image(const char *path, const struct predict_image *image)
 {
-    char device[DEVICE_TEXT];
+    char device[DEVICE_TEXT], label[1024];
     if (image->status != STATUS_OK) {
         printf("%s\n    error: %s\n", path, image->error.message);
         return;
@@ -62,7 +63,7 @@ static void print_image(const char *path, const struct predict_image *image)
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct prediction *prediction = &image->predictions[i];
         printf("    %6.2f %%  %s%s%zu%s\n", (double)prediction->probability * 100,
-               prediction->label ? prediction->label : "class ",
+               prediction->label ? utf8_shown(prediction->label, label, sizeof label) : "class ",
                prediction->label ? "  (class " : "", prediction->index,
                prediction->label ? ")" : "");
     }

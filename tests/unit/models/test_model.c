@@ -168,6 +168,19 @@ Test(model, takes_the_highest_version_and_its_own_files_first)
     remove_folder(&folder);
 }
 
+/* 007 is no name of version 7; Triton ignores it, too. */
+Test(model, zeros_in_front_make_no_version)
+{
+    struct folder folder = make_folder();
+    put_net(&folder, "007/model.onnx", &plain_net);
+    expect_failure(&folder, STATUS_NOT_FOUND, "N/model.onnx (Triton; no zeros in front)");
+    put_net(&folder, "2/model.onnx", &plain_net);
+    struct model *model = load_at(&folder, "");
+    cr_expect_str_eq(model->version, "2");
+    model_free(model);
+    remove_folder(&folder);
+}
+
 Test(model, reads_tritons_configuration)
 {
     struct folder folder = make_folder();
