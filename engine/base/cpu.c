@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
@@ -25,60 +27,52 @@ static bool read_text(const char *path, char *text, size_t size)
     return n > 0;
 }
 
-/* cgroup v2's cpu.max: "150000 100000" or "max 100000". */
-static double quota_v2(const char *folder)
-{
-    char path[4352], text[64];
-    snprintf(path, sizeof path, "%s/cpu.max", folder);
-    if (!read_text(path, text, sizeof text) || !strncmp(text, "max", 3))
-        return 0;
-    char *end;
-    double quota = strtod(text, &end), period = strtod(end, NULL);
-    return quota > 0 && period > 0 ? quota / period : 0;
-}
+/* ---- cgroups ---- */
 
-static double quota_v1(const char *folder)
-{
-    char path[4352], text[64];
-    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-    if (!read_text(path, text, sizeof text))
-        return 0;
-    double quota = strtod(text, NULL);
-    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (quota <= 0 || !read_text(path, text, sizeof text))
-        return 0;
-    double period = strtod(text, NULL);
-    return period > 0 ? quota / period : 0;
-}
+/* What to read in each folder of a process's group. */
+struct cgroup_reader {
+    const char *v1; /* the controller's name */
+    void (*read_v2)(const char *folder, void *ret);
+    void (*read_v1)(const char *folder, void *ret);
+    void *ret;
+};
 
-/* The smallest quota from `group` up to the root: a parent's limit binds its children too. */
-static double quota_along(const char *root, const char *group, double (*read)(const char *folder))
+/* Reads the folders from `group` up to the root: a parent's limit binds its children too. */
+static void read_along(const char *root, const char *group,
+                       void (*read)(const char *folder, void *ret), void *ret)
 {
     char folder[4096];
-    double smallest = 0;
     int n = snprintf(folder, sizeof folder, "%s%s", root, strcmp(group, "/") ? group : "");
     if (n < 0 || (size_t)n >= sizeof folder)
-        return 0;
+        return;
     size_t root_length = strlen(root);
     for (;;) {
-        double quota = read(folder);
-        if (quota > 0 && (smallest == 0 || quota < smallest))
-            smallest = quota;
+        read(folder, ret);
         char *slash = strrchr(folder, '/');
         if (!slash || (size_t)(slash - folder) < root_length)
-            return smallest;
+            return;
         *slash = '\0';
     }
 }
 
-double cpu_cgroup_quota(const char *root, const char *proc_cgroup)
+static bool names_controller(const char *list, const char *name)
 {
-    /* Lines are "hierarchy:controllers:path"; v2 is "0::path", v1 names its controllers. */
-    double smallest = 0;
+    size_t length = strlen(name);
+    for (; *list; list += strcspn(list, ","), list += *list == ',')
+        if (!strncmp(list, name, length) && (list[length] == ',' || !list[length]))
+            return true;
+    return false;
+}
+
+/* Lines are "hierarchy:controllers:path"; v2 is "0::path", v1 names its controllers. In a container
+ * a group's own path may not be visible: the root is read in any case. */
+static void read_cgroups(const char *root, const char *proc_cgroup,
+                         const struct cgroup_reader *reader)
+{
     const char *line = proc_cgroup;
     while (line && *line) {
         size_t length = strcspn(line, "\n");
-        char text[4096];
+        char text[4096], base[4096];
         snprintf(text, sizeof text, "%.*s", (int)(length < 4000 ? length : 4000), line);
         line = line[length] ? line + length + 1 : NULL;
         char *controllers = strchr(text, ':');
@@ -87,23 +81,125 @@ double cpu_cgroup_quota(const char *root, const char *proc_cgroup)
             continue;
         *group++ = '\0';
         controllers++;
-        double quota = 0;
         if (!*controllers) {
-            quota = quota_along(root, group, quota_v2);
-        } else if (strstr(controllers, "cpu") && strcmp(controllers, "cpuset") != 0) {
-            static const char *const mounts[] = {"cpu,cpuacct", "cpu"};
-            for (size_t i = 0; i < 2 && quota == 0; i++) {
-                char base[4096];
-                snprintf(base, sizeof base, "%s/%s", root, mounts[i]);
-                quota = quota_along(base, group, quota_v1);
-                if (quota == 0) /* in a container the group's own path is not visible */
-                    quota = quota_v1(base);
-            }
+            read_along(root, group, reader->read_v2, reader->ret);
+        } else if (names_controller(controllers, reader->v1)) {
+            snprintf(base, sizeof base, "%s/%s", root, controllers); /* "cpu,cpuacct" */
+            read_along(base, group, reader->read_v1, reader->ret);
+            snprintf(base, sizeof base, "%s/%s", root, reader->v1);
+            if (strcmp(controllers, reader->v1) != 0)
+                read_along(base, group, reader->read_v1, reader->ret);
         }
-        if (quota > 0 && (smallest == 0 || quota < smallest))
-            smallest = quota;
     }
+}
+
+static void keep_smaller(double quota, double *smallest)
+{
+    if (quota > 0 && (*smallest == 0 || quota < *smallest))
+        *smallest = quota;
+}
+
+/* cgroup v2's cpu.max: "150000 100000" or "max 100000". */
+static void quota_v2(const char *folder, void *smallest)
+{
+    char path[4352], text[64];
+    snprintf(path, sizeof path, "%s/cpu.max", folder);
+    if (!read_text(path, text, sizeof text) || !strncmp(text, "max", 3))
+        return;
+    char *end;
+    double quota = strtod(text, &end), period = strtod(end, NULL);
+    if (quota > 0 && period > 0)
+        keep_smaller(quota / period, smallest);
+}
+
+static void quota_v1(const char *folder, void *smallest)
+{
+    char path[4352], text[64];
+    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+    if (!read_text(path, text, sizeof text))
+        return;
+    double quota = strtod(text, NULL);
+    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+    if (quota <= 0 || !read_text(path, text, sizeof text))
+        return;
+    double period = strtod(text, NULL);
+    if (period > 0)
+        keep_smaller(quota / period, smallest);
+}
+
+double cpu_cgroup_quota(const char *root, const char *proc_cgroup)
+{
+    double smallest = 0;
+    const struct cgroup_reader reader = {"cpu", quota_v2, quota_v1, &smallest};
+    read_cgroups(root, proc_cgroup, &reader);
     return smallest;
+}
+
+struct memory_left {
+    uint64_t total, free;
+};
+
+static void keep_less(uint64_t limit, uint64_t used, struct memory_left *left)
+{
+    if (limit < left->total)
+        left->total = limit;
+    uint64_t free = used < limit ? limit - used : 0;
+    if (free < left->free)
+        left->free = free;
+}
+
+static uint64_t number_in(const char *folder, const char *name)
+{
+    char path[4352], text[64];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (!read_text(path, text, sizeof text) || text[0] < '0' || text[0] > '9')
+        return 0;
+    return strtoull(text, NULL, 10);
+}
+
+/* Pages of files, which the kernel takes back when memory is short, are counted as used. */
+static uint64_t file_pages(const char *folder, const char *active, const char *inactive)
+{
+    char path[4352], text[16384];
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    if (!read_text(path, text, sizeof text))
+        return 0;
+    uint64_t sum = 0;
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
+        char *value = strchr(line, ' ');
+        if (!value)
+            continue;
+        *value++ = '\0';
+        if (!strcmp(line, active) || !strcmp(line, inactive))
+            sum += strtoull(value, NULL, 10);
+    }
+    return sum;
+}
+
+static void memory_v2(const char *folder, void *left)
+{
+    uint64_t limit = number_in(folder, "memory.max"), used = number_in(folder, "memory.current");
+    uint64_t files = limit ? file_pages(folder, "active_file", "inactive_file") : 0;
+    if (limit)
+        keep_less(limit, files < used ? used - files : 0, left);
+}
+
+static void memory_v1(const char *folder, void *left)
+{
+    uint64_t limit = number_in(folder, "memory.limit_in_bytes");
+    uint64_t used = number_in(folder, "memory.usage_in_bytes");
+    uint64_t files = limit ? file_pages(folder, "total_active_file", "total_inactive_file") : 0;
+    if (limit)
+        keep_less(limit, files < used ? used - files : 0, left);
+}
+
+void cpu_cgroup_memory(const char *root, const char *proc_cgroup, uint64_t *total, uint64_t *free)
+{
+    struct memory_left left = {*total, *free};
+    const struct cgroup_reader reader = {"memory", memory_v2, memory_v1, &left};
+    read_cgroups(root, proc_cgroup, &reader);
+    *total = left.total;
+    *free = left.free;
 }
 
 static int available_cores;
@@ -206,12 +302,20 @@ void cpu_model_name(char *text, size_t size)
     fclose(file);
 }
 
-static uint64_t number_in(const char *path)
+/* ulimit -v: address space, of which /proc/self/statm's first number is in use. */
+static void limit_by_address_space(uint64_t *total, uint64_t *free)
 {
-    char text[64];
-    if (!read_text(path, text, sizeof text) || text[0] < '0' || text[0] > '9')
-        return 0;
-    return strtoull(text, NULL, 10);
+    struct rlimit limit;
+    char text[128];
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return;
+    struct memory_left left = {*total, *free};
+    uint64_t used = 0;
+    if (read_text("/proc/self/statm", text, sizeof text))
+        used = strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+    keep_less(limit.rlim_cur, used, &left);
+    *total = left.total;
+    *free = left.free;
 }
 
 void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
@@ -232,19 +336,10 @@ void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
         total = (uint64_t)info.totalram * info.mem_unit;
         available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     }
-    /* Inside a container its own group is the root of the tree it sees. */
-    static const char *const files[2][2] = {
-        {CGROUP_ROOT "/memory.max", CGROUP_ROOT "/memory.current"},
-        {CGROUP_ROOT "/memory/memory.limit_in_bytes", CGROUP_ROOT "/memory/memory.usage_in_bytes"},
-    };
-    for (size_t i = 0; i < 2; i++) {
-        uint64_t limit = number_in(files[i][0]), used = number_in(files[i][1]);
-        if (!limit || limit >= total)
-            continue;
-        total = limit;
-        if (used <= limit && limit - used < available)
-            available = limit - used;
-    }
+    char groups[16384];
+    if (read_text("/proc/self/cgroup", groups, sizeof groups))
+        cpu_cgroup_memory(CGROUP_ROOT, groups, &total, &available);
+    limit_by_address_space(&total, &available);
     *ret_total = total;
     *ret_free = available;
 }

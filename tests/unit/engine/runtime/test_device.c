@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +54,62 @@ Test(cpu, quota_follows_cgroup_v1)
     cr_expect_float_eq(cpu_cgroup_quota(root, "7:memory:/box\n4:cpu,cpuacct:/box\n"), 0.5, 1e-9);
     cr_expect_float_eq(cpu_cgroup_quota(root, "4:cpu,cpuacct:/free\n"), 0, 1e-9);
 }
+
+static void expect_memory(const char *root, const char *groups, uint64_t total, uint64_t left)
+{
+    uint64_t got_total = 1000, got_left = 900; /* the host's */
+    cpu_cgroup_memory(root, groups, &got_total, &got_left);
+    cr_expect(got_total == total && got_left == left, "%s: %llu and %llu", groups,
+              (unsigned long long)got_total, (unsigned long long)got_left);
+}
+
+Test(cpu, memory_follows_cgroup_v2_and_its_parents)
+{
+    char root[] = "/tmp/lensd-cgroup-XXXXXX";
+    cr_assert_not_null(mkdtemp(root));
+    write_file(root, "a/memory.max", "400\n");
+    write_file(root, "a/memory.current", "350\n");
+    write_file(root, "a/memory.stat", "anon 100\ninactive_file 200\nactive_file 50\n");
+    write_file(root, "a/b/memory.max", "max\n");
+    write_file(root, "a/b/memory.current", "10\n");
+    write_file(root, "a/b/c/memory.max", "300\n");
+    write_file(root, "a/b/c/memory.current", "310\n");
+    expect_memory(root, "0::/a/b\n", 400, 300);
+    expect_memory(root, "0::/a/b/c\n", 300, 0);
+    expect_memory(root, "0::/\n", 1000, 900);
+    expect_memory(root, "0::/not/there\n", 1000, 900);
+    expect_memory(root, "rubbish", 1000, 900);
+}
+
+Test(cpu, memory_follows_cgroup_v1)
+{
+    char root[] = "/tmp/lensd-cgroup-XXXXXX";
+    cr_assert_not_null(mkdtemp(root));
+    write_file(root, "memory/memory.limit_in_bytes", "9223372036854771712\n");
+    write_file(root, "memory/memory.usage_in_bytes", "800\n");
+    write_file(root, "memory/box/memory.limit_in_bytes", "500\n");
+    write_file(root, "memory/box/memory.usage_in_bytes", "100\n");
+    write_file(root, "memory/box/in/memory.limit_in_bytes", "700\n");
+    expect_memory(root, "9:cpu:/\n7:memory:/box/in\n", 500, 400);
+    expect_memory(root, "7:memory:/\n", 1000, 900);
+}
+
+/* A sanitizer's own memory does not fit. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+Test(cpu, memory_follows_ulimit_v)
+{
+    uint64_t total, left, limited, limited_left;
+    struct rlimit before;
+    cpu_memory(&total, &left);
+    cr_assert_eq(getrlimit(RLIMIT_AS, &before), 0);
+    const struct rlimit limit = {total / 2, before.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+    cpu_memory(&limited, &limited_left);
+    cr_assert_eq(setrlimit(RLIMIT_AS, &before), 0);
+    cr_expect_eq(limited, total / 2);
+    cr_expect_lt(limited_left, total / 2);
+}
+#endif
 
 Test(cpu, cores_are_never_more_than_the_affinity_mask)
 {
