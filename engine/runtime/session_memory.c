@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/runtime/session_internal.h"
 
@@ -73,16 +74,31 @@ static enum status constant_bytes(const struct graph *graph, size_t *ret, struct
     return STATUS_OK;
 }
 
+/* Weights are there twice while they are packed: the peak of a load. */
+static enum status check_packing(size_t bytes, struct error *err)
+{
+    uint64_t total, available;
+    char wanted[24], have[24], missing[24];
+    cpu_memory(&total, &available);
+    if (bytes <= available)
+        return STATUS_OK;
+    return error_set(err, STATUS_NO_MEMORY,
+                     "to pack the model's weights takes %s of memory, but %s are free: %s are "
+                     "missing; give the process more memory, or serve fewer models",
+                     bytes_text(bytes, wanted), bytes_text(available, have),
+                     bytes_text(bytes - available, missing));
+}
+
 enum status session_check_weights(const struct session *session, struct error *err)
 {
     size_t limit = session->options.memory_limit, bytes = 0;
-    if (!limit)
-        return STATUS_OK;
     TRY(constant_bytes(session->base, &bytes, err));
     /* Packed for a lower precision they may take a quarter. */
     if (session->options.precision != PRECISION_FP32)
         bytes /= 4;
-    if (bytes <= limit)
+    if (session->options.device.kind == DEVICE_CPU)
+        TRY(check_packing(bytes, err));
+    if (!limit || bytes <= limit)
         return STATUS_OK;
     char device[DEVICE_TEXT], wanted[24], have[24], missing[24];
     return error_set(err, STATUS_NO_MEMORY,

@@ -10,7 +10,7 @@
 #include "models/folder/preprocess.h"
 
 struct model_limits {
-    size_t memory; /* bytes a load may take; 0 = 16 GiB */
+    size_t memory; /* bytes a load may take; 0 = what is free, at most 16 GiB */
 };
 
 /* An input or output as the file declares it: DIM_UNKNOWN where a dimension is symbolic, and for an

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/cpu.h"
 #include "engine/base/file.h"
 #include "models/onnx/access.h"
 #include "models/onnx/onnx_wire.h"
@@ -59,8 +60,12 @@ static int open_folder_of(const char *path)
 static struct onnx_file new_file(const struct onnx_options *options)
 {
     size_t limit = options ? options->memory_limit : 0;
-    return (struct onnx_file){
-        .folder = -1, .external_fd = -1, .limit = limit ? limit : DEFAULT_LIMIT};
+    if (!limit) {
+        uint64_t total, available;
+        cpu_memory(&total, &available);
+        limit = available && available < DEFAULT_LIMIT ? (size_t)available : DEFAULT_LIMIT;
+    }
+    return (struct onnx_file){.folder = -1, .external_fd = -1, .limit = limit};
 }
 
 void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,

@@ -2,8 +2,11 @@
  * batches a graph allows. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
@@ -476,3 +479,28 @@ Test(session_edges, outputs_of_another_type_than_declared)
               err.message);
     graph_free(b.graph);
 }
+
+/* A sanitizer's own memory does not fit. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+Test(session_edges, weights_are_refused_that_cannot_be_packed)
+{
+    struct builder b;
+    struct error err = {0};
+    struct session *session;
+    struct rlimit before;
+    unsigned long pages = 0;
+    const struct session_options options = {.max_batch = 1, .image_input = SIZE_MAX, .threads = 1};
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 4096), 13);
+    end_at(&b, binary(&b, OP_MATMUL, x, constant(&b, SHAPE(4096, 4096), 0.5f, 0)));
+    FILE *file = fopen("/proc/self/statm", "r");
+    cr_assert(file && fscanf(file, "%lu", &pages) == 1 && fclose(file) == 0);
+    cr_assert_eq(getrlimit(RLIMIT_AS, &before), 0);
+    const struct rlimit limit = {pages * (rlim_t)sysconf(_SC_PAGESIZE) + (32 << 20),
+                                 before.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+    cr_expect_eq(session_create(b.graph, &options, &session, &err), STATUS_NO_MEMORY);
+    cr_assert_eq(setrlimit(RLIMIT_AS, &before), 0);
+    cr_expect(strstr(err.message, "to pack the model's weights takes 64.0 MiB"), "%s", err.message);
+    graph_free(b.graph);
+}
+#endif
