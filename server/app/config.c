@@ -11,6 +11,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "engine/base/cpu.h"
 #include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "proto/json.h"
@@ -538,12 +539,29 @@ static enum status read_config_file(struct config_reading *reading, struct error
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }
 
+/* An eighth of the process's memory where that is less than the default: bodies must leave room for
+ * the model and for decoded photos. */
+static void fit_upload_memory(struct config *config)
+{
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    int64_t share = (int64_t)(total / 8);
+    share = share > config->max_body ? share : config->max_body;
+    if (share < config->max_upload_memory)
+        config->max_upload_memory = share;
+}
+
 static enum status read_defaults(struct config_reading *reading, struct error *err)
 {
-    for (size_t i = 0; i < config_option_count; i++)
-        if (!reading->set[i] && config_options[i].fallback)
-            TRY(config_set(reading->config, &config_options[i], config_options[i].name,
-                           config_options[i].fallback, err));
+    struct config *config = reading->config;
+    for (size_t i = 0; i < config_option_count; i++) {
+        const struct option *option = &config_options[i];
+        if (reading->set[i] || !option->fallback)
+            continue;
+        TRY(config_set(config, option, option->name, option->fallback, err));
+        if (!strcmp(option->name, "max-upload-memory")) /* behind max-body in the table */
+            fit_upload_memory(config);
+    }
     return STATUS_OK;
 }
 

@@ -146,7 +146,9 @@ const struct option config_options[] = {
     {"max-upload-memory", OPTION_BYTES, COMMAND_SERVE, FIELD(max_upload_memory), 1, 1024 * GIB,
      "512M", "BYTES", LIMITS,
      "bytes of all request bodies and answers held at once; an answer counts, at its largest "
-     "possible size, from the moment its request is accepted"},
+     "possible size, from the moment its request is accepted; the default is an eighth of the "
+     "memory "
+     "where that is less"},
     {"max-header", OPTION_BYTES, COMMAND_SERVE, FIELD(max_header), KIB, 64 * KIB, "16K", "BYTES",
      LIMITS, "bytes of a request line and headers"},
     {"max-inflate-ratio", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_inflate_ratio), 2, 100000, "100",

@@ -2,6 +2,7 @@
 
 import gzip
 import random
+import resource
 import signal
 import socket
 import time
@@ -17,6 +18,30 @@ def chunked(pieces):
 
 
 CHUNKED = (b"POST /predict?top_k=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+
+class SmallMemory(unittest.TestCase):
+    @unittest.skipIf(b"__asan" in harness.read(harness.BINARY) or b"__tsan" in harness.read(harness.BINARY),
+                     "a sanitizer's own memory does not fit")
+    def test_bodies_take_an_eighth_of_the_memory(self):
+        """Of 400 MiB 50, so that two of 30 do not fit at a time."""
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (400 * 2**20, before[1]))
+        try:
+            server = harness.Server("--max-body", "40M", wait_ready=False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        self.addCleanup(server.stop)
+        server.wait_ready()
+        body = seven() + bytes(30 * 2**20 - len(seven()))
+        with server.connect() as connection:
+            connection.sendall(post("/predict", body)[:-1])
+            server.wait_for(lambda: server.metric("lensd_http_upload_bytes") >= 30 * 2**20 - 9, "the first body")
+            answer = server.predict(body)
+            self.assertEqual(answer.status, 503, answer.body)
+            self.assertIn("--max-upload-memory", answer.json()["error"])
+            connection.sendall(body[-1:])
+            self.assertEqual(read_answer(connection)[0].status, 200)
 
 
 class Bodies(ServedCase):
