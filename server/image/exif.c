@@ -1,4 +1,4 @@
-/* EXIF orientation, read straight from the file's bytes.
+/* Orientation of EXIF and XMP, read straight from the file's bytes.
  *
  * Only one number is wanted, so no EXIF library and no copy of the metadata: two walkers find the
  * EXIF block (JPEG APP1, PNG eXIf), and one reader looks through the first image directory (IFD0)
@@ -6,9 +6,12 @@
  * offsets are compared with the length before use, no loop follows an offset more than once, and
  * whatever is wrong means orientation 1, because a bad tag must not cost a good picture.
  *
- * As in Pillow's ImageOps.exif_transpose, of several EXIF segments the first counts, and a wrong
- * number, or one of another type than SHORT or LONG, turns nothing. Orientation in XMP or in PNG
- * text chunks is not read. */
+ * As in ImageOps.exif_transpose of Pillow 13: of several EXIF segments of a JPEG the first counts,
+ * and in it the first entry of a known type whose values lie inside; a list counts by its first
+ * value. Numbers of all types turn, bytes and texts do not. Without such an entry the last XMP
+ * packet of a JPEG does. Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw profile type
+ * exif") is not read: docs/photos.md says so. */
+#include <math.h>
 #include <string.h>
 
 #include "server/image/decode.h"
@@ -24,47 +27,137 @@ static uint32_t exif_u32(const uint8_t *p, bool big)
                : read_u16(p + 2, big) << 16 | read_u16(p, big);
 }
 
-/* An IFD entry: tag u16, type u16, count u32, then the value itself where it fits 4 bytes. */
-static int orientation_of_entry(const uint8_t *entry, bool big)
+/* The value of `unit` bytes at p; NAN for bytes and texts. */
+static double exif_number(const uint8_t *p, unsigned type, bool big)
 {
-    enum { TYPE_SHORT = 3, TYPE_LONG = 4 };
-    if (exif_u32(entry + 4, big) != 1)
-        return 1;
-    uint32_t value;
-    switch (read_u16(entry + 2, big)) {
-    case TYPE_SHORT:
-        value = read_u16(entry + 8, big);
-        break;
-    case TYPE_LONG:
-        value = exif_u32(entry + 8, big);
-        break;
-    default:
-        return 1;
+    const uint32_t low = type == 6 || type == 1 ? 0 : read_u16(p, big);
+    uint32_t bits[2] = {0};
+    float single;
+    double wide;
+    uint64_t whole;
+    if (type == 4 || type == 5 || type >= 9)
+        bits[0] = exif_u32(p, big);
+    if (type == 5 || type == 10 || type == 12 || type == 16)
+        bits[1] = exif_u32(p + 4, big);
+    whole = big ? (uint64_t)bits[0] << 32 | bits[1] : (uint64_t)bits[1] << 32 | bits[0];
+    switch (type) {
+    case 3: /* SHORT */
+        return low;
+    case 4:  /* LONG */
+    case 13: /* IFD */
+        return bits[0];
+    case 5: /* RATIONAL */
+        return bits[1] ? (double)bits[0] / bits[1] : (double)NAN;
+    case 6: /* SBYTE */
+        return (int8_t)p[0];
+    case 8: /* SSHORT */
+        return (int16_t)low;
+    case 9: /* SLONG */
+        return (int32_t)bits[0];
+    case 10: /* SRATIONAL */
+        return bits[1] ? (double)(int32_t)bits[0] / (int32_t)bits[1] : (double)NAN;
+    case 11: /* FLOAT */
+        memcpy(&single, bits, sizeof single);
+        return (double)single;
+    case 12: /* DOUBLE */
+        memcpy(&wide, &whole, sizeof wide);
+        return wide;
+    case 16: /* LONG8 */
+        return (double)whole;
+    default: /* BYTE, ASCII, UNDEFINED */
+        return (double)NAN;
     }
-    return value >= 1 && value <= 8 ? (int)value : 1;
+}
+
+/* What an entry of the directory is good for. */
+enum exif_entry { ENTRY_VALID, ENTRY_ABSENT, ENTRY_LAST };
+
+/* An IFD entry: tag u16, type u16, count u32, then the values themselves where they fit 4 bytes,
+ * else their offset. An entry of an unknown type, without values, or with more of them (*total: in
+ * all entries so far) than the block has bytes is as good as absent; values that lie outside end
+ * the directory. */
+static enum exif_entry read_entry(const uint8_t *tiff, size_t size, const uint8_t *entry, bool big,
+                                  uint64_t *total, const uint8_t **ret_values)
+{
+    static const uint8_t units[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+    const unsigned type = read_u16(entry + 2, big);
+    const uint64_t unit = type < sizeof units ? units[type] : 0;
+    const uint64_t bytes = unit * exif_u32(entry + 4, big);
+    *ret_values = entry + 8;
+    if (bytes <= 4)
+        return bytes ? ENTRY_VALID : ENTRY_ABSENT;
+    *total += bytes;
+    if (*total > size)
+        return ENTRY_ABSENT;
+    const size_t offset = exif_u32(entry + 8, big);
+    if (offset > size || bytes > size - offset)
+        return ENTRY_LAST;
+    *ret_values = tiff + offset;
+    return ENTRY_VALID;
+}
+
+/* False where no valid entry says an orientation. */
+static bool find_orientation(const uint8_t *tiff, size_t size, int *ret)
+{
+    enum { HEADER = 8, ENTRY = 12, TAG_ORIENTATION = 0x0112 };
+    static const uint8_t again[] = {'E', 'x', 'i', 'f', 0, 0};
+    if (size >= sizeof again && memcmp(tiff, again, sizeof again) == 0) { /* said twice */
+        tiff += sizeof again;
+        size -= sizeof again;
+    }
+    if (size < HEADER || (memcmp(tiff, "II*\0", 4) != 0 && memcmp(tiff, "MM\0*", 4) != 0 &&
+                          memcmp(tiff, "II\0*", 4) != 0 && memcmp(tiff, "MM*\0", 4) != 0))
+        return false;
+    const bool big = tiff[0] == 'M';
+    size_t offset = exif_u32(tiff + 4, big);
+    if (offset > size || size - offset < 2)
+        return false;
+    size_t entries = read_u16(tiff + offset, big);
+    uint64_t total = 0;
+    offset += 2;
+    for (; entries > 0 && size - offset >= ENTRY; entries--, offset += ENTRY) {
+        const uint8_t *entry = tiff + offset, *values;
+        const enum exif_entry kind = read_entry(tiff, size, entry, big, &total, &values);
+        if (kind == ENTRY_LAST)
+            return false;
+        if (kind == ENTRY_ABSENT || read_u16(entry, big) != TAG_ORIENTATION)
+            continue;
+        const double value = exif_number(values, read_u16(entry + 2, big), big);
+        *ret = value >= 1 && value <= 8 && value == floor(value) ? (int)value : 1;
+        return true;
+    }
+    return false;
 }
 
 int exif_orientation(const uint8_t *tiff, size_t size)
 {
-    enum { HEADER = 8, ENTRY = 12, TAG_ORIENTATION = 0x0112 };
-    if (size < HEADER || (memcmp(tiff, "II*\0", 4) != 0 && memcmp(tiff, "MM\0*", 4) != 0))
-        return 1;
-    const bool big = tiff[0] == 'M';
-    size_t offset = exif_u32(tiff + 4, big);
-    if (offset > size || size - offset < 2)
-        return 1;
-    size_t entries = read_u16(tiff + offset, big);
-    offset += 2;
-    for (; entries > 0 && size - offset >= ENTRY; entries--, offset += ENTRY)
-        if (read_u16(tiff + offset, big) == TAG_ORIENTATION)
-            return orientation_of_entry(tiff + offset, big);
+    int orientation = 1;
+    return find_orientation(tiff, size, &orientation) ? orientation : 1;
+}
+
+/* The first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 where there is none. */
+static int xmp_orientation(const uint8_t *xmp, size_t size)
+{
+    static const char name[] = "tiff:Orientation";
+    const uint8_t *end = xmp + size, *at = xmp;
+    while ((at = memmem(at, (size_t)(end - at), name, sizeof name - 1))) {
+        at += sizeof name - 1;
+        size_t skip = end - at >= 3 && at[0] == '=' && at[1] == '"' ? 2
+                      : end - at >= 2 && at[0] == '>'               ? 1
+                                                                    : 0;
+        if (skip && at[skip] >= '0' && at[skip] <= '9')
+            return at[skip] >= '1' && at[skip] <= '8' ? at[skip] - '0' : 1;
+    }
     return 1;
 }
 
 int exif_from_jpeg(const uint8_t *data, size_t size)
 {
     enum { SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, APP1 = 0xE1, TEM = 0x01, RST0 = 0xD0, RST7 = 0xD7 };
-    size_t at = 2; /* after SOI */
+    static const char xmp_name[] = "http://ns.adobe.com/xap/1.0/"; /* and its terminator */
+    size_t at = 2;                                                 /* after SOI */
+    int exif = 1, xmp = 1;
+    bool is_seen = false; /* an EXIF segment */
     while (size - at >= 4) {
         if (data[at] != 0xFF) { /* junk between segments, which libjpeg also steps over */
             at++;
@@ -72,7 +165,7 @@ int exif_from_jpeg(const uint8_t *data, size_t size)
         }
         const uint8_t marker = data[at + 1];
         if (marker == SOS || marker == EOI)
-            return 1;
+            break;
         if (marker == 0xFF) { /* fill byte */
             at++;
             continue;
@@ -82,12 +175,19 @@ int exif_from_jpeg(const uint8_t *data, size_t size)
             continue;
         const size_t length = read_u16(data + at, true); /* counts its own two bytes */
         if (length < 2 || length > size - at)
-            return 1;
-        if (marker == APP1 && length >= 8 && memcmp(data + at + 2, "Exif\0", 5) == 0)
-            return exif_orientation(data + at + 8, length - 8);
+            break;
+        const uint8_t *body = data + at + 2;
+        if (marker == APP1 && !is_seen && length >= 8 && memcmp(body, "Exif\0", 5) == 0) {
+            is_seen = true;
+            if (find_orientation(body + 6, length - 8, &exif))
+                return exif;
+        }
+        if (marker == APP1 && length >= 2 + sizeof xmp_name &&
+            memcmp(body, xmp_name, sizeof xmp_name) == 0)
+            xmp = xmp_orientation(body + sizeof xmp_name, length - 2 - sizeof xmp_name);
         at += length;
     }
-    return 1;
+    return xmp;
 }
 
 int exif_from_png(const uint8_t *data, size_t size)

@@ -479,7 +479,7 @@ Test(image, exif_reader_stays_inside)
         {"LONG", 12, 4, 6},
         {"BYTE", 12, 1, 1},
         {"RATIONAL", 12, 5, 1},
-        {"two values", 14, 2, 1},
+        {"two values", 14, 2, 6},
         {"2^24 values", 17, 1, 1},
         {"value 0", 18, 0, 1},
         {"value 9", 18, 9, 1},
@@ -503,6 +503,64 @@ Test(image, exif_reader_stays_inside)
         const int orientation = orientation_of(block, sizeof block);
         cr_assert(orientation >= 1 && orientation <= 8);
     }
+}
+
+/* The beginning of a JPEG with these segments; the verdicts are Pillow 13's. */
+static int jpeg_orientation(const char *const *segments, const size_t *sizes, size_t count)
+{
+    uint8_t data[512] = {0xFF, 0xD8};
+    size_t at = 2;
+    for (size_t i = 0; i < count; i++) {
+        data[at] = 0xFF;
+        data[at + 1] = 0xE1;
+        data[at + 2] = 0;
+        data[at + 3] = (uint8_t)(sizes[i] + 2);
+        memcpy(data + at + 4, segments[i], sizes[i]);
+        at += 4 + sizes[i];
+    }
+    memcpy(data + at, "\xFF\xD9\0\0", 4);
+    return exif_from_jpeg(data, at + 4);
+}
+
+Test(image, exif_and_xmp_of_jpegs)
+{
+#define XMP "http://ns.adobe.com/xap/1.0/\0"
+#define IFD "Exif\0\0II*\0\x08\0\0\0"
+#define ONE "\x01\0"
+#define TWO "\x02\0"
+#define TAG "\x12\x01"
+    static const struct {
+        const char *name, *first, *second;
+        size_t first_size, second_size;
+        int orientation;
+    } cases[] = {
+#define CASE(NAME, FIRST, SECOND, WANTED)                                                          \
+    {NAME, FIRST, SECOND, sizeof(FIRST) - 1, sizeof(SECOND) - 1, WANTED}
+        CASE("XMP alone", XMP "<x tiff:Orientation=\"6\"/>", "", 6),
+        CASE("an element", XMP "<tiff:Orientation>6</tiff:Orientation>", "", 6),
+        CASE("the last packet", XMP "tiff:Orientation=\"3\"", XMP "tiff:Orientation=\"6\"", 6),
+        CASE("EXIF before XMP", XMP "tiff:Orientation=\"6\"",
+             IFD ONE TAG "\x03\0\x01\0\0\0\x03\0\0\0", 3),
+        CASE("EXIF without", IFD ONE "\x0F\x01\x03\0\x01\0\0\0\x03\0\0\0",
+             XMP "tiff:Orientation=\"6\"", 6),
+        CASE("a byte is no number", IFD ONE TAG "\x01\0\x01\0\0\0\x06\0\0\0",
+             XMP "tiff:Orientation=\"6\"", 1),
+        CASE("the first of two",
+             IFD TWO TAG "\x03\0\x01\0\0\0\x03\0\0\0" TAG "\x03\0\x01\0\0\0\x06\0\0\0", "", 3),
+        CASE("the first that is valid",
+             IFD TWO TAG "\x63\0\x01\0\0\0\x03\0\0\0" TAG "\x03\0\x01\0\0\0\x06\0\0\0", "", 6),
+        CASE("SSHORT", IFD ONE TAG "\x08\0\x01\0\0\0\x06\0\0\0", "", 6),
+        CASE("FLOAT", IFD ONE TAG "\x0B\0\x01\0\0\0\0\0\xC0\x40", "", 6),
+        CASE("RATIONAL", IFD ONE TAG "\x05\0\x01\0\0\0\x16\0\0\0\x0C\0\0\0\x02\0\0\0", "", 6),
+        CASE("another magic", "Exif\0\0II\0*\x08\0\0\0" ONE TAG "\x03\0\x01\0\0\0\x06\0\0\0", "",
+             6),
+        CASE("a header twice", "Exif\0\0" IFD ONE TAG "\x03\0\x01\0\0\0\x06\0\0\0", "", 6),
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        cr_expect_eq(jpeg_orientation((const char *const[]){cases[i].first, cases[i].second},
+                                      (const size_t[]){cases[i].first_size, cases[i].second_size},
+                                      cases[i].second_size ? 2 : 1),
+                     cases[i].orientation, "%s", cases[i].name);
 }
 
 Test(image, pixel_memory_is_reused_and_given_back)
