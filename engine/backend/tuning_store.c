@@ -28,7 +28,6 @@ enum {
 
 static const char *const kind_names[] = {[TUNING_KERNEL] = "kernel",
                                          [TUNING_CUDA] = "cuda",
-                                         [TUNING_BATCHES] = "batches",
                                          [TUNING_PRECISION] = "precision"};
 
 /* ---- the table ---- */

@@ -14,8 +14,8 @@
  * write first reads what other processes have added, then puts a new file in the old one's place;
  * readers see the one or the other. Processes that write at once take turns (a lock on the folder).
  *
- * Whoever can write the folder decides which of several right kernels or precisions is used and how
- * long batches are thought to take, no more: readers check each text.
+ * Whoever can write the folder decides which of several right kernels or precisions is used, no
+ * more: readers check each text.
  *
  * All functions are thread-safe. */
 #pragma once
@@ -25,7 +25,6 @@
 enum tuning_kind {
     TUNING_KERNEL,    /* the kernel of a layer on the CPU */
     TUNING_CUDA,      /* the tile or algorithm of a layer on a GPU */
-    TUNING_BATCHES,   /* how long batches of a model take */
     TUNING_PRECISION, /* the precision of a model, and its trials */
 };
 

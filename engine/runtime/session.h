@@ -24,30 +24,14 @@ enum image_layout {
 
 #define SESSION_MAX_BATCHES 16
 
-/* What a session measured about itself. It holds for sessions of the same graph, options, machine
- * and build, and saves a later one of them the measurements. */
-struct timing_profile {
-    bool rows_checked; /* the largest batch was checked: its images do not change each other's
-                          results */
-    size_t count;      /* 0: nothing was measured */
-    struct session_time {
-        int size;
-        double milliseconds; /* the shortest pass of that compiled size so far; 0: not measurable */
-    } times[SESSION_MAX_BATCHES];
-};
-
-/* A known time below this share of the session's own measurement is ignored: the machine became
- * slower, or the time was never right. */
-#define SESSION_BELIEVED 0.5
-
 struct session_options {
     struct device_id device;
     enum precision precision;
     int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
                       so small that splitting it costs more than it gains */
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
-    bool trial; /* compile only 1 and max_batch, and neither check nor measure them: for a session
-                   that is compared with another and thrown away */
+    bool trial;    /* neither check nor measure the batches before session_finish(): for a session
+                      that is compared with another and may be thrown away */
     bool no_kernel_trials; /* choose kernels by the tuning store and by rule, without measuring */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
@@ -64,9 +48,6 @@ struct session_options {
                                            of so many largest batches and so many single images */
     void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
     void *progress_context;
-    const struct timing_profile *known_times; /* of an earlier session, or NULL; borrowed by
-                                                 session_create. Each size still runs, and the
-                                                 shorter time counts (SESSION_BELIEVED) */
     const _Atomic int *cancel; /* session_create, and runs until session_set_stop, stop with
                                   STATUS_CANCELLED when it turns 1; or NULL */
 };
@@ -123,15 +104,19 @@ void session_free(struct session *session);
  * the first call options.cancel does. Not while a run is under way. */
 void session_set_stop(struct session *session, bool (*stop)(void *context), void *context);
 
+/* Does what session_options.trial left out: checks that images of a batch are independent, and
+ * measures L(b). Errors: those of session_create. */
+enum status session_finish(struct session *session, struct error *err) MUST_USE;
+
+/* Gives back the memory of activations, which the next run takes again as it uses it. */
+void session_release_pages(struct session *session);
+
 /* A thread that did not create the session calls this before its first run. It starts the worker
  * threads that passes are split over; they live as long as the calling thread. STATUS_NO_MEMORY:
  * the thread must not run the session. */
 enum status session_enter(struct session *session, struct error *err) MUST_USE;
 
 const struct session_info *session_info(const struct session *session);
-
-/* For session_options.known_times; owned by the session. */
-const struct timing_profile *session_timing_profile(const struct session *session);
 
 size_t session_input_count(const struct session *session);
 size_t session_output_count(const struct session *session);
@@ -188,8 +173,6 @@ enum status session_run(struct session *session, int batch, const void *const *i
 
 /* Of the run collected last, with want.best. */
 const struct session_best *session_best_of(const struct session *session, int row);
-
-int session_under_way(const struct session *session);
 
 /* Runs the size for `batch` images `runs` times with a clock around each step; *ret is malloc'ed.
  */

@@ -99,7 +99,8 @@ static enum status compile_all(struct session *session, struct error *err)
     int sizes[SESSION_MAX_BATCHES], count = 0;
     int max = session->options.max_batch > 0 ? session->options.max_batch : 1;
     int fixed = 0;
-    if (file_fixes_batch(session)) {
+    session->fixes_batch = file_fixes_batch(session);
+    if (session->fixes_batch) {
         int64_t batch = session->base->inputs[session->options.image_input]->shape.dims[0];
         if (batch > MOST_IMAGES)
             return error_set(err, STATUS_UNSUPPORTED,
@@ -112,8 +113,7 @@ static enum status compile_all(struct session *session, struct error *err)
         sizes[count++] = fixed; /* the file runs this size and no other */
     } else {
         for (int b = 1; b < max && count < SESSION_MAX_BATCHES - 1; b *= 2)
-            if (b == 1 || !session->options.trial)
-                sizes[count++] = b;
+            sizes[count++] = b;
         sizes[count++] = max;
     }
     session->info.batched = true;
@@ -167,35 +167,48 @@ static enum status check_rows(struct session *session, struct error *err)
     bool independent;
     if (session->compiled_count < 2)
         return STATUS_OK;
-    if (!file_fixes_batch(session)) {
-        TRY(session_rows_ignore_neighbours(session, &independent, err));
-        session->timing.rows_checked = independent;
-        if (!independent)
-            forbid_batches(session, "what one gets depends on the others of its batch");
-        return STATUS_OK;
-    }
     TRY(session_rows_are_independent(session, &independent, err));
-    if (independent)
+    if (!independent)
+        forbid_batches(session, session->fixes_batch
+                                    ? "the file fixes its batch to 1 and mixes images otherwise"
+                                    : "what one gets depends on the others of its batch");
+    else if (session->fixes_batch)
         snprintf(session->info.note, sizeof session->info.note,
                  "the file fixes its batch to 1; its graph allows batches, checked");
-    else
-        forbid_batches(session, "the file fixes its batch to 1 and mixes images otherwise");
     return STATUS_OK;
 }
 
-/* Fills info.batches: the memory and L(b) of each size. */
-static enum status measure_all(struct session *session, struct error *err)
+/* Fills info.batches but for L(b). */
+static void describe_batches(struct session *session)
 {
+    session->info.activation_bytes = 0;
     for (size_t i = 0; i < session->compiled_count; i++) {
         const struct compiled *c = &session->compiled[i];
-        struct session_batch *batch = &session->info.batches[i];
-        batch->size = c->size;
-        batch->activation_bytes = session->ops->activation_bytes(c->program);
-        if (batch->activation_bytes > session->info.activation_bytes)
-            session->info.activation_bytes = batch->activation_bytes;
+        const size_t bytes = session->ops->activation_bytes(c->program);
+        session->info.batches[i] =
+            (struct session_batch){.size = c->size, .activation_bytes = bytes};
+        if (bytes > session->info.activation_bytes)
+            session->info.activation_bytes = bytes;
     }
     session->info.batch_count = session->compiled_count;
-    return session->options.trial ? STATUS_OK : session_measure(session, err);
+    if (session->ops->reserved_bytes)
+        session->info.activation_bytes = session->ops->reserved_bytes(session->backend);
+}
+
+enum status session_finish(struct session *session, struct error *err)
+{
+    TRY(check_rows(session, err));
+    describe_batches(session);
+    progress(session, PROGRESS_ROWS);
+    TRY(session_measure(session, err));
+    session_release_pages(session); /* sizes that the scheduler does not use should hold none */
+    return STATUS_OK;
+}
+
+void session_release_pages(struct session *session)
+{
+    if (session->ops->release_pages)
+        session->ops->release_pages(session->backend);
 }
 
 /* Takes the planned memory from the device. Memory that was free when it was planned may be gone;
@@ -243,26 +256,19 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(reserve(session, err));
     TRY(describe(session, graph, err));
     TRY(session_prepare_runs(session, err));
-    if (!session->options.trial)
-        TRY(check_rows(session, err));
     graph_free(session->base);
     session->base = NULL;
     TRY(session_settle_weights(graph, err));
-    progress(session, PROGRESS_ROWS);
-    TRY(measure_all(session, err));
-    /* All sizes have run. Sizes that the scheduler does not use should hold no memory. */
-    if (session->ops->release_pages)
-        session->ops->release_pages(session->backend);
-    progress(session, 1);
-    session->options.on_progress = NULL; /* its context is the caller's, too */
-    session->options.pixels = NULL;      /* the caller's */
-    session->options.known_times = NULL;
-    if (session->ops->reserved_bytes)
-        session->info.activation_bytes = session->ops->reserved_bytes(session->backend);
+    describe_batches(session);
     if (session->tail_backend)
         weights += session->ops->weight_bytes(session->tail_backend);
     session->info.parameter_bytes = weights;
     session->info.node_count = session->compiled[0].graph->node_count;
+    if (!session->options.trial)
+        TRY(session_finish(session, err));
+    progress(session, 1);
+    session->options.on_progress = NULL; /* its context is the caller's, too */
+    session->options.pixels = NULL;      /* the caller's */
     return STATUS_OK;
 }
 

@@ -46,8 +46,8 @@ struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
-    struct timing_profile timing;
     struct graph *base; /* only while creating */
+    bool fixes_batch;   /* the file does, to one image or more */
     struct {
         int at, count; /* which of how many sizes is compiled now */
     } compiling;
@@ -140,21 +140,11 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 
 /* Runs the compiled sizes in turns (engine/backend/autotune.h) and puts L(b) into info.batches: the
  * least CPU time of a pass, times what the run that was disturbed least took by the clock for each
- * millisecond of CPU time. 0 when made-up inputs do not run. Where options.known_times has a time
- * for every size, two rounds are all, and the quicker time counts. STATUS_CANCELLED. */
+ * millisecond of CPU time. 0 when made-up inputs do not run. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;
 
-/* Which time counts where an earlier session had `known` ms (0: nothing) and this one measured `ms`
- * (0: nothing): the quicker, unless `known` cannot be true (SESSION_BELIEVED). */
-double session_believed_time(double known, double ms);
-
-/* *ret: whether each image of a batch of two gets the result it gets alone, but for rounding. */
+/* *ret: whether an image of the second compiled size gets the same result, to the bit, when the
+ * others change: first all but the first image change, then the first. In a graph with a mean over
+ * the batch it does not, and one client would get numbers that depend on another's image. */
 enum status session_rows_are_independent(struct session *session, bool *ret,
                                          struct error *err) MUST_USE;
-
-/* *ret: whether the first image of a batch gets the same result, to the bit, when the other images
- * change. In a graph with a mean over the batch it does not, and one client would get numbers that
- * depend on another's image. Runs the largest batch, or the second smallest where an earlier
- * session has run the largest (options.known_times). */
-enum status session_rows_ignore_neighbours(struct session *session, bool *ret,
-                                           struct error *err) MUST_USE;

@@ -11,10 +11,7 @@
 
 /* Rounds after the warm-up, and the milliseconds after which no further round begins. */
 #define ROUNDS    4
-#define BUDGET_MS 300
-/* The same where the times of an earlier session only need to be confirmed. */
-#define CONFIRM_ROUNDS    1
-#define CONFIRM_BUDGET_MS 50
+#define BUDGET_MS 150
 
 struct feed {
     void **buffers;
@@ -121,205 +118,123 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     return STATUS_OK;
 }
 
-/* Milliseconds of a pass of `size` images in an earlier session; 0: not known. */
-static double known_time(const struct session *session, int size)
-{
-    const struct timing_profile *known = session->options.known_times;
-    for (size_t k = 0; known && k < known->count; k++)
-        if (known->times[k].size == size)
-            return known->times[k].milliseconds;
-    return 0;
-}
-
-double session_believed_time(double known, double ms)
-{
-    return ms <= 0 || (known > 0 && known < ms && known >= SESSION_BELIEVED * ms) ? known : ms;
-}
-
-static enum status measure_sizes(struct session_measurement *m, double *costs, struct error *err)
-{
-    struct session *session = m->session;
-    size_t known = 0, ignored;
-    for (size_t i = 0; i < session->compiled_count; i++)
-        known += known_time(session, session->compiled[i].size) > 0;
-    const bool all_known = known == session->compiled_count;
-    const struct autotune tune = {.count = session->compiled_count,
-                                  .rounds = all_known ? CONFIRM_ROUNDS : ROUNDS,
-                                  .budget = all_known ? CONFIRM_BUDGET_MS : BUDGET_MS,
-                                  .all = true,
-                                  .run = measure_run,
-                                  .context = m};
-    m->most = (int)tune.count * (1 + tune.rounds);
-    return autotune_choose(&tune, costs, &ignored, err);
-}
-
 enum status session_measure(struct session *session, struct error *err)
 {
     const size_t count = session->compiled_count;
+    size_t ignored;
     double costs[SESSION_MAX_BATCHES];
-    struct session_measurement m = {.session = session, .wall_per_cpu = INFINITY};
+    struct session_measurement m = {
+        .session = session, .most = (int)count * (1 + ROUNDS), .wall_per_cpu = INFINITY};
+    const struct autotune tune = {.count = count,
+                                  .rounds = ROUNDS,
+                                  .budget = BUDGET_MS,
+                                  .all = true,
+                                  .run = measure_run,
+                                  .context = &m};
     m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
     enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
                                    : session_no_memory(err);
     if (status == STATUS_OK)
-        status = measure_sizes(&m, costs, err);
+        status = autotune_choose(&tune, costs, &ignored, err);
     feed_done(&m.feed);
     free(m.outputs);
     TRY(status);
-    for (size_t i = 0; i < count; i++) {
-        const int size = session->compiled[i].size;
-        const double ms = isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;
-        const double believed = session_believed_time(known_time(session, size), ms);
-        session->info.batches[i].milliseconds = believed;
-        session->timing.times[i] = (struct session_time){size, believed};
-    }
-    session->timing.count = count;
+    for (size_t i = 0; i < count; i++)
+        session->info.batches[i].milliseconds =
+            isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;
     return STATUS_OK;
-}
-
-/* Is `alone` row `image` of `together`, but for rounding? Integers (classes) must be equal. */
-static bool same_row(const struct session *session, const struct tensor *alone,
-                     const struct tensor *together, size_t image)
-{
-    size_t count = shape_count(&alone->shape);
-    double largest = 0, difference = 0;
-    for (size_t e = 0; e < count; e++) {
-        double a = tensor_number(alone, e), b = tensor_number(together, image * count + e);
-        if (isfinite(a))
-            largest = fmax(largest, fabs(a));
-        if (a == b || (isnan(a) && isnan(b)))
-            continue;
-        if (!isfinite(a - b))
-            return false;
-        difference = fmax(difference, fabs(a - b));
-    }
-    double tolerance = session->options.precision == PRECISION_FP32 ? 1e-3 : 0.05;
-    return difference <= (dtype_is_float(alone->dtype) ? tolerance * largest : 0);
-}
-
-/* A file that fixes its batch to 1 may still mean what it says for each image of a larger one, or
- * it may mix images (a Reshape to a constant). Runs two different images together and alone. */
-enum status session_rows_are_independent(struct session *session, bool *ret, struct error *err)
-{
-    struct compiled *one = &session->compiled[0], *two = &session->compiled[1];
-    struct feed feed;
-    const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
-    struct tensor **together = alloc_array(session->output_count, sizeof *together);
-    const void **inputs = alloc_array(session->input_count, sizeof *inputs);
-    enum status status = STATUS_OK;
-    *ret = true;
-    if (!outputs || !together || !inputs)
-        status = session_no_memory(err);
-    bool fed = status == STATUS_OK;
-    if (fed)
-        status = feed_init(session, two, &feed, err);
-    if (status == STATUS_OK)
-        status = compiled_run(session, two, (const void *const *)feed.buffers, NULL, outputs, err);
-    for (size_t i = 0; status == STATUS_OK && i < session->output_count; i++) {
-        status = tensor_create(NULL, outputs[i]->dtype, &outputs[i]->shape, &together[i], err);
-        if (status == STATUS_OK && outputs[i]->bytes)
-            memcpy(together[i]->data, outputs[i]->data, outputs[i]->bytes);
-    }
-    for (size_t image = 0; status == STATUS_OK && image < 2; image++) {
-        for (size_t i = 0; i < session->input_count; i++) {
-            const struct shape *shape = &one->graph->inputs[i]->shape;
-            size_t bytes = shape_count(shape) * dtype_size(one->graph->inputs[i]->dtype);
-            bool follows = !shape_equal(shape, &two->graph->inputs[i]->shape);
-            inputs[i] = (const char *)feed.buffers[i] + (follows ? bytes * image : 0);
-        }
-        status = compiled_run(session, one, inputs, NULL, outputs, err);
-        for (size_t i = 0; status == STATUS_OK && *ret && i < session->output_count; i++)
-            *ret = same_row(session, outputs[i], together[i], image);
-    }
-    if (fed)
-        feed_done(&feed);
-    for (size_t i = 0; together && i < session->output_count; i++)
-        tensor_unref(together[i]);
-    free(outputs);
-    free(together);
-    free(inputs);
-    return status;
 }
 
 static void change_number(void *data, enum dtype dtype, size_t e, bool pixels)
 {
     float *floats = data;
+    double *doubles = data;
     uint16_t *halves = data;
     uint8_t *bytes = data;
     if (dtype == DTYPE_F32)
         floats[e] = pixels ? 255.0f - floats[e] : 3.0f - 2.0f * floats[e];
+    else if (dtype == DTYPE_F64)
+        doubles[e] = 3.0 - 2.0 * doubles[e];
+    else if (dtype == DTYPE_F16)
+        halves[e] = float_to_half(3.0f - 2.0f * half_to_float(halves[e]));
     else if (dtype == DTYPE_BF16)
         halves[e] = float_to_bfloat16(3.0f - 2.0f * bfloat16_to_float(halves[e]));
-    else if (pixels) /* 8 bits wide */
+    else if (dtype == DTYPE_U8 || pixels) /* 8 bits wide, as feed_numbers() fills them */
         bytes[e] = (uint8_t)(bytes[e] ^ 0xffu);
 }
 
-/* Other numbers in every row but the first, of float inputs and images that have rows. */
-static void change_neighbours(const struct session *session, const struct compiled *c,
-                              struct feed *feed)
+/* Other numbers in the rows [from, to) of float inputs and images that follow the batch. */
+static void change_rows(const struct session *session, const struct compiled *c, struct feed *feed,
+                        int from, int to)
 {
     for (size_t i = 0; i < session->input_count; i++) {
         const struct value *value = c->graph->inputs[i];
-        if (value->shape.rank < 1 || value->shape.dims[0] != c->size)
+        if (value->shape.rank < 1 || value->shape.dims[0] != c->size ||
+            shape_equal(&value->shape, &session->compiled[0].graph->inputs[i]->shape))
             continue;
-        size_t count = shape_count(&value->shape), row = count / (size_t)c->size;
-        bool pixels = is_image_of_integers(session, i);
-        for (size_t e = row; e < count; e++)
+        const size_t row = shape_count(&value->shape) / (size_t)c->size;
+        const bool pixels = is_image_of_integers(session, i);
+        for (size_t e = row * (size_t)from; e < row * (size_t)to; e++)
             change_number(feed->buffers[i], value->dtype, e, pixels);
     }
 }
 
-/* Is the first row of every output that has rows the same, to the bit? */
-static bool first_rows_equal(const struct session *session, const struct compiled *c,
-                             const struct tensor *const *outputs, void *const *kept)
+/* An output of the run before. */
+struct kept_output {
+    char *data;
+    size_t bytes;
+};
+
+/* Runs `c` and keeps its outputs that have rows. *ret becomes false where the rows [from, to) are
+ * not the same, to the bit, as those kept before; a shape that depends on data is not compared. */
+static enum status run_and_compare(struct session *session, struct compiled *c,
+                                   const struct feed *feed, const struct tensor **outputs,
+                                   struct kept_output *kept, int from, int to, bool *ret,
+                                   struct error *err)
 {
+    TRY(compiled_run(session, c, (const void *const *)feed->buffers, NULL, outputs, err));
     for (size_t i = 0; i < session->output_count; i++) {
-        const struct shape *shape = &outputs[i]->shape;
-        if (kept[i] && shape->rank >= 1 && shape->dims[0] == c->size &&
-            memcmp(outputs[i]->data, kept[i], outputs[i]->bytes / (size_t)c->size) != 0)
-            return false;
+        const struct tensor *output = outputs[i];
+        if (output->shape.rank < 1 || output->shape.dims[0] != c->size || output->bytes == 0)
+            continue;
+        const size_t row = output->bytes / (size_t)c->size, at = row * (size_t)from;
+        if (kept[i].bytes == output->bytes)
+            *ret = *ret && memcmp((const char *)output->data + at, kept[i].data + at,
+                                  row * (size_t)(to - from)) == 0;
+        free(kept[i].data);
+        kept[i] = (struct kept_output){malloc(output->bytes), output->bytes};
+        if (!kept[i].data)
+            return session_no_memory(err);
+        memcpy(kept[i].data, output->data, output->bytes);
     }
-    return true;
+    return STATUS_OK;
 }
 
-enum status session_rows_ignore_neighbours(struct session *session, bool *ret, struct error *err)
+enum status session_rows_are_independent(struct session *session, bool *ret, struct error *err)
 {
-    const struct timing_profile *known = session->options.known_times;
-    const bool briefly = known && known->rows_checked;
-    struct compiled *c = &session->compiled[briefly ? 1 : session->compiled_count - 1];
+    struct compiled *c = &session->compiled[1];
     struct feed feed = {0};
     const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
-    void **kept = alloc_array(session->output_count, sizeof *kept);
-    enum status status = STATUS_OK;
+    struct kept_output *kept = alloc_array(session->output_count, sizeof *kept);
+    enum status status =
+        outputs && kept ? feed_init(session, c, &feed, err) : session_no_memory(err);
     *ret = true;
-    if (!outputs || !kept)
-        status = session_no_memory(err);
     if (status == STATUS_OK)
-        status = feed_init(session, c, &feed, err);
-    if (status == STATUS_OK)
-        status = compiled_run(session, c, (const void *const *)feed.buffers, NULL, outputs, err);
-    for (size_t i = 0; status == STATUS_OK && i < session->output_count; i++) {
-        if (outputs[i]->shape.rank < 1 || outputs[i]->shape.dims[0] != c->size)
-            continue;
-        size_t bytes = outputs[i]->bytes / (size_t)c->size;
-        kept[i] = malloc(bytes + 1);
-        if (kept[i])
-            memcpy(kept[i], outputs[i]->data, bytes);
-        else
-            status = session_no_memory(err);
-    }
+        status = run_and_compare(session, c, &feed, outputs, kept, 0, 0, ret, err);
     if (status == STATUS_OK) {
-        change_neighbours(session, c, &feed);
-        status = compiled_run(session, c, (const void *const *)feed.buffers, NULL, outputs, err);
+        change_rows(session, c, &feed, 1, c->size);
+        status = run_and_compare(session, c, &feed, outputs, kept, 0, 1, ret, err);
     }
-    if (status == STATUS_OK)
-        *ret = first_rows_equal(session, c, outputs, kept);
+    if (status == STATUS_OK && *ret) {
+        change_rows(session, c, &feed, 0, 1);
+        status = run_and_compare(session, c, &feed, outputs, kept, 1, c->size, ret, err);
+    }
     /* Made-up axes or indices may be invalid, which says nothing about the model. */
     if (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID)
         status = STATUS_OK;
     feed_done(&feed);
     for (size_t i = 0; kept && i < session->output_count; i++)
-        free(kept[i]);
+        free(kept[i].data);
     free(kept);
     free(outputs);
     return status;

@@ -82,7 +82,7 @@ enum status session_prepare_runs(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-int session_under_way(const struct session *session)
+static int under_way(const struct session *session)
 {
     return (int)(session->submitted - session->collected);
 }
@@ -112,7 +112,7 @@ enum status session_submit(struct session *session, const struct session_run *ru
                            struct error *err)
 {
     struct compiled *c = compiled_for(session, run->batch);
-    assert(session_under_way(session) < session->info.depth);
+    assert(under_way(session) < session->info.depth);
     if (!c)
         return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", run->batch,
                          session->compiled[session->compiled_count - 1].size);
@@ -138,7 +138,7 @@ static enum status collect(struct session *session, struct compiled *c, int batc
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err)
 {
-    assert(session_under_way(session) > 0);
+    assert(under_way(session) > 0);
     const struct submitted_run *run = &session->runs[session->collected++ % SESSION_MOST_DEPTH];
     return collect(session, run->c, run->batch, outputs, err);
 }

@@ -26,11 +26,6 @@ const struct session_info *session_info(const struct session *session)
     return &session->info;
 }
 
-const struct timing_profile *session_timing_profile(const struct session *session)
-{
-    return &session->timing;
-}
-
 size_t session_input_count(const struct session *session)
 {
     return session->input_count;

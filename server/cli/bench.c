@@ -222,8 +222,7 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = bench->config->cache};
     struct precision_choice choice;
-    TRY(precision_choose(model, &how, &options, &choice, err));
-    TRY(session_create(model->graph, &options, &target->session, err));
+    TRY(precision_open(model, &how, &options, &choice, &target->session, err));
     latency_init_session(&target->latency, session_info(target->session));
     TRY(bench_make_inputs(target, err));
     for (size_t i = 0; i < bench->batch_count; i++) {

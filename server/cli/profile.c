@@ -48,14 +48,7 @@ static enum status profile_open_session(const struct config *config, struct prof
     };
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = config->cache};
-    TRY(precision_choose(model, &how, &options, &profile->choice, err));
-    struct timing_profile known;
-    struct graph_hash key;
-    if (precision_recall_times(model, &options, &key, &known))
-        options.known_times = &known;
-    TRY(session_create(model->graph, &options, &profile->session, err));
-    precision_keep_times(&key, session_timing_profile(profile->session));
-    precision_write_cache(config->cache);
+    TRY(precision_open(model, &how, &options, &profile->choice, &profile->session, err));
     model_drop_graph(profile->model);
     return STATUS_OK;
 }

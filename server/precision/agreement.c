@@ -229,7 +229,7 @@ static double bound_of(const struct agreement *a)
 
 bool agreement_needs_correlation(const struct agreement *a)
 {
-    return a->is_vector && (!a->is_classifier || a->clear < AGREEMENT_FEW);
+    return a->is_vector && a->clear < AGREEMENT_FEW;
 }
 
 bool agreement_holds(const struct agreement *a)

@@ -11,15 +11,14 @@
  *                 photos of a trained SqueezeNet they move probabilities by a few hundredths.
  *   probability   That of fp32's best class changes by no more than AGREEMENT_PROBABILITY in the
  *                 mean: clients compare it with thresholds that have two digits.
- *   vector        1 - Pearson's correlation of two vectors is at most AGREEMENT_VECTOR in the mean:
- *                 an error of 4.5 % of the vector's length, or an angle of 2.6 degrees between
- *                 embeddings (cosine 0.999). For outputs of which nothing says that they are class
- *                 scores, and for class scores where fewer than AGREEMENT_FEW images are clear,
- *                 whose classes prove little.
- *   tensor        Boxes, masks, heat maps, single numbers: the root mean square of the error is at
- *                 most AGREEMENT_RELATIVE of that of the numbers, each channel by its own scale, in
- *                 the mean of channels and images. torch.testing.assert_close allows 0.016 for one
- *                 operator in bfloat16.
+ *   vector        1 - Pearson's correlation of the class scores is at most AGREEMENT_VECTOR in the
+ *                 mean: an error of 4.5 % of the vector's length. Only where fewer than
+ *                 AGREEMENT_FEW images are clear, whose classes prove little.
+ *   tensor        Whatever is not known to be class scores: boxes, masks, embeddings, single
+ *                 numbers. The root mean square of the error is at most AGREEMENT_RELATIVE of that
+ *                 of the numbers, each channel by its own scale, in the mean of channels and images
+ *                 (correlation would not see a scale or an offset). torch.testing.assert_close
+ *                 allows 0.016 for one operator in bfloat16.
  *   map           A tensor with class scores at every position has, besides, the same best class at
  *                 AGREEMENT_SHARE of the positions with a clear one (a lead of AGREEMENT_LEAD of
  *                 what the scores there span), and integers are equal at that share of positions.
@@ -36,11 +35,10 @@
 #define AGREEMENT_RELATIVE    0.02
 #define AGREEMENT_FEW         16
 
-/* What was compared so far. Zeroed but for is_vector and is_classifier: nothing. */
+/* What was compared so far. Zeroed but for is_vector: nothing. */
 struct agreement {
-    bool is_vector;     /* one vector an image: agreement_add_vector(), else …_tensors() */
-    bool is_classifier; /* it is known to be class scores */
-    bool has_numbers;   /* some image had numbers to compare */
+    bool is_vector;   /* the class scores of an image: agreement_add_vector(), else …_tensors() */
+    bool has_numbers; /* some image had numbers to compare */
     int images;
     size_t clear, agreeing; /* images (of a map: positions) with a clear class; the same class */
     double mean, greatest;  /* change over the images: of a probability, else relative. INFINITY:
@@ -48,9 +46,8 @@ struct agreement {
     double correlation;     /* of vectors: the mean over the images */
 };
 
-/* Adds an image of which the model makes one vector: `count` numbers in fp32 and in the candidate's
- * precision. Softmax is applied unless they are probabilities; a single number is a logistic
- * score. count > 0. */
+/* Adds an image's class scores: `count` numbers in fp32 and in the candidate's precision. Softmax
+ * is applied unless they are probabilities; a single number is a logistic score. count > 0. */
 void agreement_add_vector(struct agreement *a, const float *reference, const float *candidate,
                           size_t count, bool is_probabilities);
 

@@ -3,7 +3,7 @@
  *
  *     precision bf16
  *     from_folder 0
- *     trial bf16 passed 21.4 19.1 44.8 41.9 2.15 1 1 64 30 30 0.0009 0.0031 0.99992
+ *     trial bf16 passed 21.4 19.1 44.8 41.9 2.15 1 64 30 30 0.0009 0.0031 0.99992
  *
  * Whoever can write the folder decides which of two correct precisions is used, nothing more. */
 #include <inttypes.h>
@@ -32,7 +32,7 @@ void cache_read(const char *option)
     free(folder);
 }
 
-void precision_write_cache(const char *option)
+void cache_write(const char *option)
 {
     struct error err;
     char text[600], *folder = tuning_folder(option);
@@ -127,8 +127,8 @@ struct graph_hash choice_key_of(const struct model *model, const struct session_
     struct graph_hash hash = {{0, 0}};
     const int32_t numbers[] = {
         (int32_t)options->device.kind, options->device.index,   options->threads,
-        device_cpu_threads(),          options->max_batch,      PRECISION_PROBES,
-        (int32_t)model->output,        model->labels.count > 0, model->has_probabilities};
+        device_cpu_threads(),          PRECISION_PROBES,        (int32_t)model->output,
+        model->labels.count > 0,       model->has_probabilities};
     graph_hash(&hash, model->graph);
     hash_preparation(&hash, &model->preprocess);
     hash_calibration(&hash, model->calibration);
@@ -171,20 +171,19 @@ static bool is_sane(const struct precision_trial *trial)
 static bool read_trial(const char *line, struct precision_choice *choice)
 {
     char precision[16], outcome[16];
-    int vector, classifier, end = 0;
+    int vector, end = 0;
     struct precision_trial trial = {.precision = PRECISION_FP32};
     struct agreement *a = &trial.agreement;
     if (choice->trial_count == PRECISION_TRIALS ||
         /* NOLINTNEXTLINE(cert-err34-c): a number out of range fails is_sane() */
-        sscanf(line, "trial %15s %15s %lf %lf %lf %lf %lf %d %d %d %zu %zu %lf %lf %lf%n",
-               precision, outcome, &trial.one_ms, &trial.image_ms, &trial.fp32_one_ms,
-               &trial.fp32_image_ms, &trial.speed, &vector, &classifier, &a->images, &a->clear,
-               &a->agreeing, &a->mean, &a->greatest, &a->correlation, &end) != 15 ||
+        sscanf(line, "trial %15s %15s %lf %lf %lf %lf %lf %d %d %zu %zu %lf %lf %lf%n", precision,
+               outcome, &trial.one_ms, &trial.image_ms, &trial.fp32_one_ms, &trial.fp32_image_ms,
+               &trial.speed, &vector, &a->images, &a->clear, &a->agreeing, &a->mean, &a->greatest,
+               &a->correlation, &end) != 14 ||
         line[end] != '\0' || !read_precision(precision, &trial.precision) ||
         !read_outcome(outcome, &trial.outcome) || !is_sane(&trial))
         return false;
     a->is_vector = vector != 0;
-    a->is_classifier = classifier != 0;
     choice->trials[choice->trial_count++] = trial;
     return true;
 }
@@ -236,13 +235,11 @@ static bool print(FILE *file, const struct precision_choice *choice)
     for (size_t i = 0; i < choice->trial_count; i++) {
         const struct precision_trial *t = &choice->trials[i];
         const struct agreement *a = &t->agreement;
-        good =
-            good &&
-            fprintf(file, "trial %s %s %.9g %.9g %.9g %.9g %.9g %d %d %d %zu %zu %.9g %.9g %.9g\n",
-                    precision_name(t->precision), trial_outcome_name(t->outcome), t->one_ms,
-                    t->image_ms, t->fp32_one_ms, t->fp32_image_ms, t->speed, a->is_vector,
-                    a->is_classifier, a->images, a->clear, a->agreeing, a->mean, a->greatest,
-                    a->correlation) > 0;
+        good = good &&
+               fprintf(file, "trial %s %s %.9g %.9g %.9g %.9g %.9g %d %d %zu %zu %.9g %.9g %.9g\n",
+                       precision_name(t->precision), trial_outcome_name(t->outcome), t->one_ms,
+                       t->image_ms, t->fp32_one_ms, t->fp32_image_ms, t->speed, a->is_vector,
+                       a->images, a->clear, a->agreeing, a->mean, a->greatest, a->correlation) > 0;
     }
     return good;
 }

@@ -24,28 +24,17 @@ void choice_explain(struct precision_choice *choice);
 
 struct trial_input {
     const struct model *model;
-    struct session_options options; /* .precision is set by the trial */
+    struct session_options options; /* that the caller of precision_open() gave */
     struct probes *probes;
-    struct session *reference; /* fp32, made with .trial */
-    double speed_ms;           /* so long at most a candidate is timed; its answers are compared
-                                  however long that takes, which is at most two passes over the
-                                  probes */
-    struct trial_work *work;   /* NULL: progress is not reported */
+    struct session *reference; /* fp32 */
+    double progress, share;    /* of the whole choice when the trial begins; that it is of it */
 };
-
-/* Progress of the trials, in images that were run. How many there will be is not known. */
-struct trial_work {
-    double from;           /* progress of the whole choice when the trials begin */
-    double done, expected; /* images */
-    double session;        /* progress of the session that is being created, 0 … 1 */
-};
-
-/* Reports progress after a forward pass of so many images. It approaches 0.99 as images are run,
- * the faster the fewer are expected. */
-void trial_note(const struct trial_input *input, double images);
 
 /* How long a run took by the clock, and what it cost (engine/backend/autotune.h): CPU time, and on
- * a GPU the time by the clock. */
+ * a GPU the time by the clock. CPU time is that of all threads over their number. A part of a pass
+ * that only one thread runs counts too little where the others sleep meanwhile, but as much for
+ * both sides of a trial: it makes a gain look greater, never a loss look like a gain. Time by the
+ * clock would count it right, and would depend on what else the machine does. */
 struct run_time {
     double ms, cost;
 };
@@ -54,7 +43,7 @@ struct run_time {
 struct speed_comparison {
     enum status (*run)(void *context, size_t side, struct autotune_run *ret, struct error *err);
     void *context;
-    double budget_ms;  /* no turn begins later, but for the first of each side */
+    double budget_ms;  /* no turn begins once the runs have cost that, but for the first of each */
     double clear_gain; /* a gain of this or more, or of its reciprocal or less, after a few turns
                           ends them; INFINITY: none does */
     double least[2];   /* private, from 0: costs of the sides, and runs so far */
@@ -66,21 +55,17 @@ enum status trial_compare_speed(struct speed_comparison *comparison, double *ret
                                 struct error *err) MUST_USE;
 
 /* Runs the candidate beside input->reference. One that does not compile or run is an outcome, not
- * an error. STATUS_CANCELLED, STATUS_NO_MEMORY. */
+ * an error. *ret_session is set for one that has passed: it is the caller's to session_finish().
+ * STATUS_CANCELLED; STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
 enum status trial_run(const struct trial_input *input, enum precision precision,
-                      struct precision_trial *ret, struct error *err) MUST_USE;
-
-/* fp32 on one image: ret->ms is the mean of some runs, ret->cost the least of them, which tells
- * small models. */
-enum status trial_time_one(const struct trial_input *input, struct run_time *ret,
-                           struct error *err) MUST_USE;
+                      struct precision_trial *ret, struct session **ret_session,
+                      struct error *err) MUST_USE;
 
 /* ---- outputs.c ---- */
 
 /* The outputs of a session that are compared: [first, end). */
 struct outputs {
-    bool is_vector;     /* one output: class scores, an embedding */
-    bool is_classifier; /* the model says that its answers are classes: labels, or a Softmax */
+    bool is_vector; /* one output: class scores, which the model's labels or a Softmax tell */
     size_t first, end, count;
     const struct tensor **tensors;    /* of the last run */
     struct agreement_tensor *layouts; /* by outputs_each() */
@@ -91,7 +76,7 @@ enum status outputs_init(struct outputs *outputs, const struct model *model,
 void outputs_done(struct outputs *outputs);
 
 /* A run of `images` images that lie in `values`. */
-enum status outputs_run(struct outputs *outputs, struct session *session, const float *values,
+enum status outputs_run(struct outputs *outputs, struct session *session, const void *values,
                         int images, struct run_time *ret, struct error *err) MUST_USE;
 /* Of the last run, which was of `images` images: how many numbers of each are compared, and these,
  * image after image. */
@@ -109,12 +94,14 @@ void outputs_compare(const struct outputs *outputs, const float *reference, cons
 
 /* ---- cache.c ---- */
 
-/* Makes the process know what earlier ones found. `option` as in tuning_folder(). */
+/* Makes the process know what earlier ones found; keeps what it found since. `option` as in
+ * tuning_folder(). */
 void cache_read(const char *option);
+void cache_write(const char *option);
 
 /* Everything a choice rests on beside the CPU and this build of lensd: graph, preparation,
- * calibration images, device, threads, and options->max_batch, which is the batch that trials are
- * made with. */
+ * calibration images, device, threads. Whatever batch is served or profiled: all commands share
+ * one outcome. */
 struct graph_hash choice_key_of(const struct model *model, const struct session_options *options);
 
 /* Whether a believable choice is known under that key; *ret is set only then. */

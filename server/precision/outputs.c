@@ -1,14 +1,10 @@
-/* What is compared of a session's outputs: one vector, where the output that a model's answers are
- * made of is one (class scores, an embedding); else the numbers of all outputs. */
+/* What is compared of a session's outputs: the class scores of a model that says that its answers
+ * are classes; else the numbers of all outputs. */
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/precision/internal.h"
-
-/* A shorter vector of which nothing says that it is scores may be any quantities (a place, angles,
- * a box): correlation ignores their scale and offset, and of two numbers it is always 1 or -1. */
-enum { FEWEST_NUMBERS = 8 };
 
 static bool is_vector(const struct session_tensor *output)
 {
@@ -23,9 +19,7 @@ enum status outputs_init(struct outputs *outputs, const struct model *model,
 {
     const struct session_tensor *answer = session_output(session, model->output);
     *outputs = (struct outputs){.count = session_output_count(session)};
-    outputs->is_classifier = model->labels.count > 0 || model->has_probabilities;
-    outputs->is_vector = is_vector(answer) &&
-                         (outputs->is_classifier || shape_count(&answer->shape) >= FEWEST_NUMBERS);
+    outputs->is_vector = is_vector(answer) && (model->labels.count > 0 || model->has_probabilities);
     outputs->first = outputs->is_vector ? model->output : 0;
     outputs->end = outputs->is_vector ? model->output + 1 : outputs->count;
     outputs->tensors = alloc_array(outputs->count, sizeof(struct tensor *));
@@ -42,7 +36,7 @@ void outputs_done(struct outputs *outputs)
     *outputs = (struct outputs){0};
 }
 
-enum status outputs_run(struct outputs *outputs, struct session *session, const float *values,
+enum status outputs_run(struct outputs *outputs, struct session *session, const void *values,
                         int images, struct run_time *ret, struct error *err)
 {
     const void *const inputs[] = {values};

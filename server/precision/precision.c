@@ -2,13 +2,9 @@
  * is worth a trial. */
 #include "server/precision/precision.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/size.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
@@ -18,50 +14,26 @@
 /* On a GPU one image of any model is quick; what counts there are large batches. */
 #define GPU_QUICK_MS 0.1
 
-/* A candidate may be timed for so long, and for as long as it takes to run the probes so many times
- * in fp32; comparing its answers takes two more such passes at most. */
-#define SPEED_MS       2500
-#define SPEED_PASSES   2
-#define COMPARE_PASSES 2
-
-/* Images of the batch that a CPU is tried with, whatever batch is served or profiled: all commands
- * share one outcome. */
-#define TRIAL_BATCH 8
+/* Progress when the fp32 session is there and its candidates follow. */
+#define FP32_SHARE 0.5
 
 static void take_only(struct precision_choice *choice, const char *why)
 {
-    choice->precision = PRECISION_FP32;
-    choice->origin = CHOICE_ONLY;
+    *choice = (struct precision_choice){.precision = PRECISION_FP32, .origin = CHOICE_ONLY};
     snprintf(choice->why, sizeof choice->why, "%s", why);
 }
 
-/* ---- trials ---- */
-
-/* Of two that pass, the later one has to be clearly faster, too: so the same one is chosen at the
- * next start. */
-static void judge(struct precision_choice *choice)
+static void on_fp32_progress(void *context, double fraction)
 {
-    double fastest = 1;
-    choice->precision = PRECISION_FP32;
-    for (size_t i = 0; i < choice->trial_count; i++) {
-        const struct precision_trial *trial = &choice->trials[i];
-        if (trial->outcome != TRIAL_PASSED || trial->speed <= fastest)
-            continue;
-        fastest = trial->speed * PRECISION_GAIN;
-        choice->precision = trial->precision;
-    }
-    choice->origin = CHOICE_MEASURED;
-    choice_explain(choice);
+    const struct session_options *options = context;
+    options->on_progress(options->progress_context, FP32_SHARE * fraction);
 }
 
 /* A first start that takes its time says why. */
-static void begin_trials(struct trial_input *input, const enum precision *candidates, size_t count,
-                         double one_ms)
+static void log_trials(const struct trial_input *input, const enum precision *candidates,
+                       size_t count)
 {
     char names[48] = "", device[DEVICE_TEXT];
-    const double pass_ms = one_ms * probes_count(input->probes);
-    input->speed_ms = SPEED_MS + SPEED_PASSES * pass_ms;
-    const double ms = (double)count * (input->speed_ms + COMPARE_PASSES * pass_ms);
     for (size_t i = 0; i < count; i++) {
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i ? "," : "",
@@ -70,88 +42,98 @@ static void begin_trials(struct trial_input *input, const enum precision *candid
     log_event(LOG_INFO, "precision trials", LOG_STR("model", input->model->name),
               LOG_STR("device", device_text(input->options.device, device)),
               LOG_STR("candidates", names), LOG_INT("images_at_most", probes_count(input->probes)),
-              LOG_INT("seconds_at_most", (int64_t)ceil(ms / 1000)),
               LOG_STR("text", "speed and answers are compared with fp32, once per model and "
                               "machine (--cache keeps the outcome); --precision fp32 skips it"));
 }
 
-static enum status try_all(struct trial_input *input, const enum precision *candidates,
-                           size_t count, struct precision_choice *ret, struct error *err)
+/* Tries each candidate. *ret_session: that of the one that is chosen, made with .trial; NULL: fp32
+ * stays. Of two that pass, the later one has to be clearly faster, too: so the same one is chosen
+ * at the next start. On a GPU candidates come in the order of their speed, and the first that
+ * passes is taken. */
+static enum status try_candidates(struct trial_input *input, const enum precision *candidates,
+                                  size_t count, struct precision_choice *ret,
+                                  struct session **ret_session, struct error *err)
 {
-    struct run_time one;
-    char why[64];
-    const bool is_gpu = input->options.device.kind != DEVICE_CPU;
-    TRY(trial_time_one(input, &one, err));
-    if (one.cost < (is_gpu ? GPU_QUICK_MS : QUICK_MS)) {
-        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", one.cost);
-        take_only(ret, why);
-        return STATUS_OK;
-    }
-    begin_trials(input, candidates, count, one.ms);
+    double fastest = 1;
+    log_trials(input, candidates, count);
+    *ret = (struct precision_choice){.precision = PRECISION_FP32,
+                                     .origin = CHOICE_MEASURED,
+                                     .from_folder = probes_from_folder(input->probes)};
     for (size_t i = 0; i < count; i++) {
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
-        TRY(trial_run(input, candidates[i], trial, err));
-        if (is_gpu && trial->outcome == TRIAL_PASSED)
+        struct session *session = NULL;
+        input->progress = FP32_SHARE + (1 - FP32_SHARE) * (double)i / (double)count;
+        input->share = (1 - FP32_SHARE) / (double)count;
+        TRY(trial_run(input, candidates[i], trial, &session, err));
+        if (trial->outcome != TRIAL_PASSED || trial->speed <= fastest) {
+            session_free(session);
+            continue;
+        }
+        fastest = trial->speed * PRECISION_GAIN;
+        ret->precision = trial->precision;
+        session_free(*ret_session);
+        *ret_session = session;
+        if (input->options.device.kind != DEVICE_CPU)
             break;
     }
-    ret->from_folder = probes_from_folder(input->probes);
-    judge(ret);
+    choice_explain(ret);
     return STATUS_OK;
 }
 
-static int trial_batch(const struct model *model, const struct session_options *session)
+static bool is_memory(enum status status)
 {
-    if (session->device.kind != DEVICE_CPU)
-        return session->max_batch;
-    return model->max_batch > 0 && model->max_batch < TRIAL_BATCH ? (int)model->max_batch
-                                                                  : TRIAL_BATCH;
+    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
 }
 
-/* Of a choice the fp32 session that the others are compared with is this much. */
-#define REFERENCE_SHARE 0.3
-
-static void on_reference(void *context, double fraction)
+/* *session is the one in fp32, which the one that is chosen replaces. */
+static enum status compare_with_fp32(const struct model *model,
+                                     const struct precision_options *options,
+                                     const struct session_options *asked,
+                                     const enum precision *candidates, size_t count,
+                                     struct precision_choice *ret, struct session **session,
+                                     struct error *err)
 {
-    const struct session_options *options = context;
-    if (options->on_progress)
-        options->on_progress(options->progress_context, REFERENCE_SHARE * fraction);
-}
-
-static enum status measure(const struct model *model, const struct image_limits *limits,
-                           const struct session_options *session, const enum precision *candidates,
-                           size_t count, struct precision_choice *ret, struct error *err)
-{
-    struct trial_input input = {.model = model, .options = *session};
-    input.options.trial = true;
-    if (input.options.image_layout == IMAGE_NHWC_ANY) /* probes are the same for all */
-        input.options.image_layout = IMAGE_NHWC_F32;
-    input.options.precision = PRECISION_FP32;
-    TRY(probes_open(model, limits, &input.probes, err));
-    input.options.memory_limit /= 2; /* two sessions are there at a time */
-    input.options.max_batch_is_pinned = false;
-    input.options.max_batch = trial_batch(model, session);
-    struct session_options reference = input.options;
-    reference.on_progress = on_reference;
-    reference.progress_context = &input.options;
-    struct trial_work work = {.from = REFERENCE_SHARE,
-                              .expected = (double)count * probes_count(input.probes)};
-    input.work = &work;
-    enum status status = session_create(model->graph, &reference, &input.reference, err);
-    if (status == STATUS_OK && session_input_count(input.reference) != 1)
+    struct trial_input input = {.model = model, .options = *asked, .reference = *session};
+    const struct session_info *fp32 = session_info(*session);
+    const double ms = fp32->batches[0].milliseconds;
+    struct session *chosen = NULL;
+    if (session_input_count(*session) != 1) {
         take_only(ret, "the model has several inputs, which photos do not fill");
-    else if (status == STATUS_OK)
-        status = try_all(&input, candidates, count, ret, err);
-    if (status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) {
-        *ret = (struct precision_choice){0};
-        take_only(ret, "there is no memory for two sessions to be compared");
-        status = STATUS_OK;
+        return STATUS_OK;
     }
-    session_free(input.reference);
+    if (ms < (asked->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
+        char why[64];
+        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", ms);
+        take_only(ret, why);
+        return STATUS_OK;
+    }
+    TRY(probes_open(model, options->limits, &input.probes, err));
+    enum status status = try_candidates(&input, candidates, count, ret, &chosen, err);
     probes_free(input.probes);
+    if (is_memory(status)) { /* what others hold now says nothing of the model */
+        take_only(ret, "there is no memory for two sessions to be compared");
+        session_free(chosen);
+        return STATUS_OK;
+    }
+    if (status == STATUS_OK && chosen) {
+        const bool is_whole = session_info(chosen)->batch_count == fp32->batch_count;
+        struct session_options alone = *asked;
+        alone.precision = ret->precision;
+        alone.no_kernel_trials |= asked->device.kind == DEVICE_CPU;
+        session_free(*session);
+        *session = chosen;
+        chosen = NULL;
+        if (is_whole)
+            return session_finish(*session, err);
+        /* Beside fp32 there was no memory for its larger batches. */
+        session_free(*session);
+        *session = NULL;
+        return session_create(model->graph, &alone, session, err);
+    }
+    session_free(chosen);
+    session_release_pages(*session);
     return status;
 }
-
-/* ---- the choice ---- */
 
 static bool is_offered(enum precision precision, const enum precision *candidates, size_t count)
 {
@@ -161,53 +143,73 @@ static bool is_offered(enum precision precision, const enum precision *candidate
     return offered;
 }
 
+/* True where the choice needs no trial. */
+static bool choose_at_once(const struct precision_options *options,
+                           const struct session_options *session, const struct graph_hash *key,
+                           const enum precision *candidates, size_t count,
+                           struct precision_choice *ret)
+{
+    if (count == 0)
+        take_only(ret, "this device computes nothing faster than fp32 for this model");
+    else if (session->image_input == SIZE_MAX)
+        take_only(ret, "the model takes no photo, so that there is nothing to compare on");
+    else if (choice_find(key, ret) && is_offered(ret->precision, candidates, count))
+        choice_explain(ret);
+    else if (options->only_cached)
+        take_only(ret, "no trial has been made; lensd serve makes one");
+    else
+        return false;
+    return true;
+}
+
 static enum status choose(const struct model *model, const struct precision_options *options,
                           const struct session_options *session, struct precision_choice *ret,
-                          struct error *err)
+                          struct session **ret_session, struct error *err)
 {
     enum precision candidates[PRECISION_COUNT];
     const size_t count = candidates_find(session->device, model->graph, candidates);
-    if (count == 0) {
-        take_only(ret, "this device computes nothing faster than fp32 for this model");
-        return STATUS_OK;
+    const struct graph_hash key = choice_key_of(model, session);
+    struct session_options fp32 = *session;
+    fp32.precision = PRECISION_FP32;
+    if (choose_at_once(options, session, &key, candidates, count, ret)) {
+        fp32.precision = ret->precision;
+        return session_create(model->graph, &fp32, ret_session, err);
     }
-    if (session->image_input == SIZE_MAX) {
-        take_only(ret, "the model takes no photo, so that there is nothing to compare on");
-        return STATUS_OK;
+    if (session->on_progress) {
+        fp32.on_progress = on_fp32_progress;
+        fp32.progress_context = (void *)(uintptr_t)session;
     }
-    struct session_options tried = *session;
-    tried.max_batch = trial_batch(model, session);
-    const struct graph_hash key = choice_key_of(model, &tried);
-    if (choice_find(&key, ret) && is_offered(ret->precision, candidates, count)) {
-        choice_explain(ret);
-        return STATUS_OK;
-    }
-    *ret = (struct precision_choice){0};
-    if (options->only_cached) {
-        take_only(ret, "no trial has been made; lensd serve makes one");
-        return STATUS_OK;
-    }
-    TRY(measure(model, options->limits, session, candidates, count, ret, err));
-    if (ret->origin == CHOICE_MEASURED) {
+    TRY(session_create(model->graph, &fp32, ret_session, err));
+    TRY(compare_with_fp32(model, options, session, candidates, count, ret, ret_session, err));
+    if (session->on_progress)
+        session->on_progress(session->progress_context, 1);
+    if (ret->origin == CHOICE_MEASURED)
         choice_keep(&key, ret);
-        precision_write_cache(options->cache);
-    }
     return STATUS_OK;
 }
 
-enum status precision_choose(const struct model *model, const struct precision_options *options,
-                             struct session_options *session, struct precision_choice *ret,
-                             struct error *err)
+enum status precision_open(const struct model *model, const struct precision_options *options,
+                           const struct session_options *session,
+                           struct precision_choice *ret_choice, struct session **ret,
+                           struct error *err)
 {
+    struct session *made = NULL;
+    enum status status;
     cache_read(options->cache);
-    *ret = (struct precision_choice){.precision = session->precision, .origin = CHOICE_PINNED};
-    if (session->precision == PRECISION_AUTO)
-        TRY(choose(model, options, session, ret, err));
-    else
-        snprintf(ret->why, sizeof ret->why, "--precision %s", precision_name(session->precision));
-    session->precision = ret->precision;
-    /* The fp32 session of the trials has spent this start's time for measuring kernels. */
-    session->no_kernel_trials |=
-        ret->origin == CHOICE_MEASURED && session->device.kind == DEVICE_CPU;
+    *ret_choice = (struct precision_choice){.precision = session->precision};
+    if (session->precision == PRECISION_AUTO) {
+        status = choose(model, options, session, ret_choice, &made, err);
+    } else {
+        snprintf(ret_choice->why, sizeof ret_choice->why, "--precision %s",
+                 precision_name(session->precision));
+        status = session_create(model->graph, session, &made, err);
+    }
+    if (status != STATUS_OK) {
+        session_free(made);
+        return status;
+    }
+    if (!options->only_cached)
+        cache_write(options->cache);
+    *ret = made;
     return STATUS_OK;
 }

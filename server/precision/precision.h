@@ -9,7 +9,8 @@
  *                       the quickest that passes, else fp32 ─▶ cache ─▶ choice
  *
  * The probes (probes.h) are the images of the model folder's calibration/, or else pictures that
- * lensd draws, prepared as the model's photos are. */
+ * lensd draws, prepared as the model's photos are. The session in fp32 that candidates are compared
+ * with is the one that serves if none of them passes. */
 #pragma once
 
 #include "engine/runtime/session.h"
@@ -39,7 +40,7 @@ struct precision_trial {
         TRIAL_DIFFERS, /* quicker, but it answers differently */
         TRIAL_FAILED,  /* it could not be compiled or run */
     } outcome;
-    double one_ms, image_ms;           /* a batch of one; an image of the largest batch */
+    double one_ms, image_ms;           /* a batch of one; an image of a batch of TRIAL_BATCH */
     double fp32_one_ms, fp32_image_ms; /* the same in fp32, in turns with it */
     double speed;                      /* how many times quicker than fp32; below 1: slower */
     struct agreement agreement;
@@ -70,30 +71,19 @@ struct precision_options {
     const char *cache;                 /* folder of earlier choices; NULL: $XDG_CACHE_HOME/lensd or
                                           ~/.cache/lensd; "none": not kept
                                           beyond the process */
-    bool only_cached; /* where no earlier choice is known, take fp32 without a trial */
+    bool only_cached; /* where no earlier choice is known, take fp32 without a trial; what this
+                         process measures is not written */
 };
 
-/* Replaces PRECISION_AUTO in session->precision for `model`, whose graph is loaded. May take as
- * long as about a hundred forward passes; session->on_progress and cancel are heeded. The other
- * fields of *session are those the model will be run with. After trials on a CPU, which also
- * measure kernels, session->no_kernel_trials is set. A cache that is broken or cannot be written
- * costs a trial and nothing else. Errors: those of session_create for fp32, STATUS_CANCELLED,
- * STATUS_NO_MEMORY. */
-enum status precision_choose(const struct model *model, const struct precision_options *options,
-                             struct session_options *session, struct precision_choice *ret,
-                             struct error *err) MUST_USE;
-
-/* The timing profile of earlier sessions of this model with the same options on this machine, for
- * session_options.known_times; false: there is none. Call it after precision_choose(), and keep the
- * new session's profile under *ret_key. */
-bool precision_recall_times(const struct model *model, const struct session_options *session,
-                            struct graph_hash *ret_key, struct timing_profile *ret);
-void precision_keep_times(const struct graph_hash *key, const struct timing_profile *timing);
-
-/* Writes all that was measured and is new (choices, kernels of layers, times) to the folder, once
- * sessions were made; precision_choose() reads it. `cache` as in precision_options. Failing costs
- * new measurements at the next start and a line of the log. */
-void precision_write_cache(const char *cache);
+/* session_create() for `model`, whose graph is loaded, in the precision that PRECISION_AUTO in
+ * session->precision stands for, which *ret_choice tells. A trial takes about as long as a hundred
+ * forward passes at most; session->on_progress and cancel are heeded. All that was measured and is
+ * new (choices, kernels of layers) is written to the cache. A cache that is broken or cannot be
+ * written costs a trial and a line of the log. Errors: those of session_create. */
+enum status precision_open(const struct model *model, const struct precision_options *options,
+                           const struct session_options *session,
+                           struct precision_choice *ret_choice, struct session **ret,
+                           struct error *err) MUST_USE;
 
 /* Whether choices could be kept in that folder, made if need be: tried in what is there of
  * it, leaving nothing behind. `warning` gets a sentence, or "". */

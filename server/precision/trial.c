@@ -1,20 +1,25 @@
-/* A trial runs fp32 and a candidate on the same probes: first to compare their speed, then, where
- * the candidate is faster, their answers. Answers of probes that ran for the speed are compared at
- * once. A trial ends as soon as the answers can no longer agree. */
+/* A trial runs fp32 and a candidate on the same probes in turns. First their speed is compared: a
+ * candidate that is not faster is dropped after a few passes. Then the answers of the probes that
+ * have not run yet are compared; a trial ends as soon as they can no longer agree. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "server/precision/agreement.h"
 #include "server/precision/internal.h"
 
 enum { REFERENCE, CANDIDATE, SIDES };
 
-/* Turns in which speeds are compared, after the warm-up: fewer where the verdict is clear. */
+/* Images of the batch that a CPU is tried with. On a GPU it is the largest: there large batches
+ * are what a faster precision is for. */
+#define TRIAL_BATCH 4
+
+/* Turns in which speeds are compared, after the warm-up: fewer where the verdict is clear, or the
+ * runs have cost so many milliseconds. */
 #define SPEED_ROUNDS 9
-#define CLEAR_ROUNDS 3
+#define CLEAR_ROUNDS 1
+#define SPEED_MS     1500
 /* Other work on the machine changes the CPU time of a run by less than this factor. A GPU's runs
  * are timed by the clock, which other work may change by more; its turns are short, and all are
  * taken. */
@@ -33,35 +38,30 @@ struct trial {
     bool is_lost;        /* the answers cannot agree any more */
     size_t image_floats; /* of a probe */
     float *values;       /* a batch of probes */
+    void *numbers;       /* the same as a session reads it */
     float *answers[SIDES];
     size_t answers_capacity, each[SIDES];  /* floats of an image's answer */
     double one_ms[SIDES], batch_ms[SIDES]; /* the quickest runs */
 };
 
-void trial_note(const struct trial_input *input, double images)
+static void trial_progress(const struct trial_input *input, double fraction)
 {
-    struct trial_work *work = input->work;
-    if (!work)
-        return;
-    work->done += images;
-    const double share = 1 - exp(-work->done / work->expected);
     if (input->options.on_progress)
         input->options.on_progress(input->options.progress_context,
-                                   work->from + (0.99 - work->from) * share);
+                                   input->progress + input->share * fraction);
 }
 
-/* Creating a session takes about as long as so many forward passes. */
-#define SESSION_IMAGES 8
-
-/* session_options.on_progress of the candidate's session: counts its creation as so many images. */
-static void note_session(void *context, double fraction)
+/* Creating a session is half of a trial. */
+static void on_session_progress(void *context, double fraction)
 {
-    const struct trial_input *input = context;
-    if (!input->work)
-        return;
-    const double made = fraction - input->work->session;
-    input->work->session = fraction;
-    trial_note(input, made > 0 ? SESSION_IMAGES * made : 0); /* else another session begins */
+    trial_progress(context, 0.5 * fraction);
+}
+
+/* What a candidate may take beside the reference; 0: there is no limit. */
+static size_t memory_left(size_t limit, const struct session_info *reference)
+{
+    const size_t taken = reference->parameter_bytes + reference->activation_bytes;
+    return limit == 0 ? 0 : limit > taken ? limit - taken : 1;
 }
 
 /* Kernels were tried for the reference; a candidate takes what was found, and else what the rule
@@ -69,44 +69,59 @@ static void note_session(void *context, double fraction)
 static struct session_options candidate_options(const struct trial_input *input,
                                                 enum precision precision)
 {
+    const struct session_info *reference = session_info(input->reference);
     struct session_options options = input->options;
     options.precision = precision;
+    options.trial = true;
     options.no_kernel_trials |= options.device.kind == DEVICE_CPU;
-    options.on_progress = note_session;
-    options.progress_context = (void *)(uintptr_t)input;
-    options.threads = session_info(input->reference)->threads;
+    options.threads = reference->threads;
+    options.memory_limit = memory_left(options.memory_limit, reference);
+    options.max_batch_is_pinned = false;
+    if (options.on_progress) {
+        options.on_progress = on_session_progress;
+        options.progress_context = (void *)(uintptr_t)input;
+    }
     return options;
+}
+
+static int largest_batch(const struct session *session)
+{
+    const struct session_info *info = session_info(session);
+    return info->batched ? info->batches[info->batch_count - 1].size : 1;
+}
+
+static int at_most(int number, int most)
+{
+    return number < most ? number : most;
 }
 
 static enum status trial_init(struct trial *trial, struct error *err)
 {
-    struct session *reference = trial->input->reference;
-    const struct session_info *info = session_info(reference);
-    const int probes = probes_count(trial->input->probes);
-    int largest = info->batched ? info->batches[info->batch_count - 1].size : 1;
-    if (trial->sessions[CANDIDATE]) { /* may have compiled fewer sizes */
-        const struct session_info *other = session_info(trial->sessions[CANDIDATE]);
-        const int most = other->batched ? other->batches[other->batch_count - 1].size : 1;
-        largest = most < largest ? most : largest;
-    }
-    trial->batch = largest < probes ? largest : probes;
+    struct session *reference = trial->sessions[REFERENCE], *other = trial->sessions[CANDIDATE];
+    /* There may have been no memory for the candidate's larger sizes. */
+    trial->batch = at_most(at_most(largest_batch(reference), largest_batch(other)),
+                           probes_count(trial->input->probes));
+    if (trial->input->options.device.kind == DEVICE_CPU)
+        trial->batch = at_most(trial->batch, TRIAL_BATCH);
     trial->image_floats = shape_count(&session_input(reference, 0)->shape);
     TRY(outputs_init(&trial->outputs, trial->input->model, reference, err));
     trial->ret->agreement.is_vector = trial->outputs.is_vector;
-    trial->ret->agreement.is_classifier = trial->outputs.is_classifier;
-    size_t count;
-    if (!size_mul(trial->image_floats, (size_t)session_batch_for(reference, trial->batch), &count))
+    size_t count, padded = (size_t)session_batch_for(reference, trial->batch);
+    if ((size_t)session_batch_for(other, trial->batch) > padded)
+        padded = (size_t)session_batch_for(other, trial->batch);
+    if (!size_mul(trial->image_floats, padded, &count))
         return error_set(err, STATUS_TOO_LARGE, "a batch of probe images is too large");
     trial->values = alloc_array(count, sizeof *trial->values);
-    if (!trial->values)
+    trial->numbers = alloc_array(count, sizeof *trial->values);
+    if (!trial->values || !trial->numbers)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
     return STATUS_OK;
 }
 
 static void trial_done(struct trial *trial)
 {
-    session_free(trial->sessions[CANDIDATE]);
     free(trial->values);
+    free(trial->numbers);
     outputs_done(&trial->outputs);
     free(trial->answers[REFERENCE]);
     free(trial->answers[CANDIDATE]);
@@ -115,9 +130,8 @@ static void trial_done(struct trial *trial)
 /* Puts the batch of probes that begins with `first` into `values`. */
 static enum status load_probes(struct trial *trial, int first, struct error *err)
 {
-    const int left = probes_count(trial->input->probes) - first;
     trial->next = first;
-    trial->images = trial->batch < left ? trial->batch : left;
+    trial->images = at_most(trial->batch, probes_count(trial->input->probes) - first);
     memset(trial->ran, 0, sizeof trial->ran);
     for (int i = 0; i < trial->images; i++)
         TRY(probes_write(trial->input->probes, first + i,
@@ -148,6 +162,7 @@ static enum status keep_answers(struct trial *trial, int side, struct error *err
 static enum status compare_answers(struct trial *trial, struct error *err)
 {
     const size_t each = trial->each[REFERENCE];
+    const int count = probes_count(trial->input->probes);
     if (each != trial->each[CANDIDATE])
         return error_set(err, STATUS_SHAPE, "the outputs have other sizes than in fp32");
     for (int i = 0; i < trial->images; i++)
@@ -155,21 +170,28 @@ static enum status compare_answers(struct trial *trial, struct error *err)
                         trial->answers[CANDIDATE] + (size_t)i * each,
                         trial->input->model->has_probabilities, &trial->ret->agreement);
     trial->compared += trial->images;
-    trial->is_lost = agreement_is_lost(&trial->ret->agreement,
-                                       probes_count(trial->input->probes) - trial->compared);
+    trial->is_lost = agreement_is_lost(&trial->ret->agreement, count - trial->compared);
+    trial_progress(trial->input, 0.5 + 0.5 * trial->compared / count);
     return STATUS_OK;
 }
 
-/* Runs a side on the batch in `values`; answers that were not compared yet are, when both sides
- * have run it. */
+/* Runs a side on the first `images` of the batch. */
+static enum status run_images(struct trial *trial, int side, int images, struct run_time *ret,
+                              struct error *err)
+{
+    struct session *session = trial->sessions[side];
+    const struct session_options *options = &trial->input->options;
+    if (options->cancel && *options->cancel)
+        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+    image_numbers_write(&session_info(session)->image, trial->values, trial->numbers,
+                        (size_t)images * trial->image_floats);
+    return outputs_run(&trial->outputs, session, trial->numbers, images, ret, err);
+}
+
+/* Runs a side on the batch; answers that were not compared yet are, when both sides have run it. */
 static enum status run_batch(struct trial *trial, int side, struct run_time *ret, struct error *err)
 {
-    const struct trial_input *input = trial->input;
-    if (input->options.cancel && *input->options.cancel)
-        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-    TRY(outputs_run(&trial->outputs, trial->sessions[side], trial->values, trial->images, ret,
-                    err));
-    trial_note(input, trial->images);
+    TRY(run_images(trial, side, trial->images, ret, err));
     trial->ran[side] = true;
     if (trial->next < trial->compared)
         return STATUS_OK;
@@ -193,11 +215,10 @@ static enum status time_side(void *context, size_t side, struct autotune_run *re
     struct run_time one, batch;
     if (trial->ran[REFERENCE] && trial->ran[CANDIDATE])
         TRY(load_probes(trial, next_batch(trial), err));
-    TRY(outputs_run(&trial->outputs, trial->sessions[side], trial->values, 1, &one, err));
-    trial_note(trial->input, 1);
+    TRY(run_images(trial, (int)side, 1, &one, err));
     TRY(run_batch(trial, (int)side, &batch, err));
     ret->cost = sqrt(one.cost * batch.cost);
-    ret->spent = trial->is_lost ? INFINITY : one.ms + batch.ms;
+    ret->spent = trial->is_lost ? INFINITY : one.cost + batch.cost;
     trial->one_ms[side] = fmin(trial->one_ms[side], one.ms);
     trial->batch_ms[side] = fmin(trial->batch_ms[side], batch.ms);
     return STATUS_OK;
@@ -239,7 +260,7 @@ static enum status time_both(struct trial *trial, struct error *err)
     const bool is_cpu = trial->input->options.device.kind == DEVICE_CPU;
     struct speed_comparison comparison = {.run = time_side,
                                           .context = trial,
-                                          .budget_ms = trial->input->speed_ms,
+                                          .budget_ms = SPEED_MS,
                                           .clear_gain = is_cpu ? CLEAR_GAIN : INFINITY};
     TRY(load_probes(trial, 0, err));
     for (int side = 0; side < SIDES; side++)
@@ -284,45 +305,21 @@ static enum status make_trial(struct trial *trial, struct error *err)
     return STATUS_OK;
 }
 
-/* Memory that others hold now says nothing of the model. */
-static bool is_memory(enum status status)
-{
-    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
-}
-
 enum status trial_run(const struct trial_input *input, enum precision precision,
-                      struct precision_trial *ret, struct error *err)
+                      struct precision_trial *ret, struct session **ret_session, struct error *err)
 {
-    struct trial *trial = calloc(1, sizeof *trial);
-    if (!trial)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
-    *ret = (struct precision_trial){.precision = precision};
-    trial->input = input;
-    trial->ret = ret;
-    const enum status status = make_trial(trial, err);
-    trial_done(trial);
-    free(trial);
-    if (status == STATUS_OK || status == STATUS_CANCELLED || is_memory(status))
-        return status;
-    ret->outcome = TRIAL_FAILED;
-    return STATUS_OK;
-}
-
-enum status trial_time_one(const struct trial_input *input, struct run_time *ret, struct error *err)
-{
-    enum { RUNS = 3 };
-    struct precision_trial ignored = {.precision = PRECISION_FP32};
-    struct trial trial = {.input = input, .ret = &ignored};
-    struct run_time run, sum = {0, INFINITY};
-    enum status status = trial_init(&trial, err);
-    if (status == STATUS_OK)
-        status = probes_write(input->probes, 0, trial.values, err);
-    for (int i = 0; status == STATUS_OK && i < RUNS; i++) {
-        status = outputs_run(&trial.outputs, input->reference, trial.values, 1, &run, err);
-        if (status == STATUS_OK)
-            sum = (struct run_time){sum.ms + run.ms / RUNS, fmin(sum.cost, run.cost)};
-    }
+    *ret = (struct precision_trial){.precision = precision, .outcome = TRIAL_FAILED};
+    struct trial trial = {.input = input, .ret = ret};
+    const enum status status = make_trial(&trial, err);
     trial_done(&trial);
-    *ret = sum;
-    return status;
+    if (status == STATUS_OK && ret->outcome == TRIAL_PASSED) {
+        *ret_session = trial.sessions[CANDIDATE];
+        return STATUS_OK;
+    }
+    session_free(trial.sessions[CANDIDATE]);
+    if (status == STATUS_CANCELLED || status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY)
+        return status;
+    if (status != STATUS_OK)
+        ret->outcome = TRIAL_FAILED;
+    return STATUS_OK;
 }

@@ -23,8 +23,6 @@ struct building {
     struct instance *instance;
     void (*on_progress)(void *context, double fraction);
     void *progress_context;
-    size_t choice_count;        /* of precisions, made by measuring, so far */
-    bool is_choosing, measures; /* now; and it takes its time */
 };
 
 /* Of the whole, for the files that have been read. */
@@ -32,13 +30,9 @@ struct building {
 
 static void on_lane_progress(void *context, double fraction)
 {
-    struct building *building = context;
-    building->measures |= building->is_choosing;
-    const double choices = (double)(building->choice_count + building->is_choosing);
-    const double steps = (double)building->options->device_count + choices;
-    const double done =
-        (double)(building->instance->lane_count + building->choice_count) + fraction;
-    const double share = done < steps ? done / steps : 1;
+    const struct building *building = context;
+    const double done = (double)building->instance->lane_count + fraction;
+    const double share = done / (double)building->options->device_count;
     if (building->on_progress)
         building->on_progress(building->progress_context,
                               PROGRESS_READ + (1 - PROGRESS_READ) * share);
@@ -76,29 +70,25 @@ static void count_inputs(const struct pipeline_options *options, struct session_
     session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
 }
 
-/* Settles what the device computes the model in; devices of a kind compute alike. */
-static enum status choose_precision(struct building *building, struct session_options *session,
-                                    struct error *err)
+/* A session in the precision that the device computes the model in; devices of a kind compute
+ * alike. */
+static enum status open_session(struct building *building, struct session_options *options,
+                                struct session **ret, struct error *err)
 {
-    const struct pipeline_options *options = building->options;
-    struct precision_choice *choice = &building->instance->choices[session->device.kind];
+    const struct pipeline_options *pipeline = building->options;
+    struct precision_choice *choice = &building->instance->choices[options->device.kind];
     if (choice->why[0]) {
-        session->precision = choice->precision;
-        return STATUS_OK;
+        options->precision = choice->precision;
+        return session_create(building->model->graph, options, ret, err);
     }
-    struct precision_options how = {.limits = &options->limits,
-                                    .cache = options->cache,
-                                    .only_cached = options->only_cached_precision};
-    building->is_choosing = true;
-    building->measures = false;
-    enum status status = precision_choose(building->model, &how, session, choice, err);
-    building->is_choosing = false;
-    TRY(status);
-    building->choice_count += building->measures; /* one that was remembered took no time */
+    const struct precision_options how = {.limits = &pipeline->limits,
+                                          .cache = pipeline->cache,
+                                          .only_cached = pipeline->only_cached_precision};
     char device[DEVICE_TEXT];
-    log_event(choice->trial_count && !options->only_cached_precision ? LOG_INFO : LOG_DEBUG,
-              "precision", LOG_STR("model", building->model->name),
-              LOG_STR("device", device_text(session->device, device)),
+    TRY(precision_open(building->model, &how, options, choice, ret, err));
+    log_event(choice->trial_count && !how.only_cached ? LOG_INFO : LOG_DEBUG, "precision",
+              LOG_STR("model", building->model->name),
+              LOG_STR("device", device_text(options->device, device)),
               LOG_STR("precision", precision_name(choice->precision)),
               LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
     return STATUS_OK;
@@ -150,19 +140,12 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .max_batch_is_pinned = options->max_batch > 0,
         };
         count_inputs(options, &session);
-        struct timing_profile known;
-        struct graph_hash key;
-        TRY(choose_precision(building, &session, err));
-        if (precision_recall_times(model, &session, &key, &known))
-            session.known_times = &known;
-        TRY(lane_create(model, &session, building->budget, building->device_queues[i],
+        struct session *opened;
+        TRY(open_session(building, &session, &opened, err));
+        TRY(lane_create(model, opened, &session, building->budget, building->device_queues[i],
                         &instance->lanes[i], err));
         instance->lane_count++;
-        if (!options->only_cached_precision)
-            precision_keep_times(&key, session_timing_profile(lane_session(instance->lanes[i])));
     }
-    if (!options->only_cached_precision)
-        precision_write_cache(options->cache);
     return STATUS_OK;
 }
 

@@ -39,23 +39,22 @@ static size_t booked_bytes(const struct lane *lane, const struct session_options
     return lane->info.parameter_bytes + lane->info.activation_bytes + rows * row_bytes;
 }
 
-enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct device_budgets *budget, struct device_queue *queue,
-                        struct lane **ret, struct error *err)
+enum status lane_create(const struct model *model, struct session *session,
+                        const struct session_options *options, struct device_budgets *budget,
+                        struct device_queue *queue, struct lane **ret, struct error *err)
 {
     struct lane *lane = calloc(1, sizeof *lane);
-    if (!lane)
+    if (!lane) {
+        session_free(session);
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
+    }
     lane->model = model;
     device_turn_init(&lane->turn, queue);
     pthread_mutex_init(&lane->lock, NULL);
     sem_init(&lane->warm, 0, 0);
-    lane->info.device = options->device;
-    enum status status = session_create(model->graph, options, &lane->session, err);
-    if (status == STATUS_OK) {
-        lane->info = *session_info(lane->session);
-        status = allocate(lane, err);
-    }
+    lane->session = session;
+    lane->info = *session_info(session);
+    const enum status status = allocate(lane, err);
     if (status != STATUS_OK) {
         lane_free(lane);
         return status;

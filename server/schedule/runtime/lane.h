@@ -7,13 +7,13 @@
 
 struct lane;
 
-/* Compiles `model` for the device in `options` (session_create; may take seconds). `model` is
- * borrowed; its graph is needed only here. What the lane takes of its device is booked in `budget`
- * (may be NULL; outlives the lane) as long as it lives; the limit is the caller's, in the options.
- * It takes turns on its device with the other lanes of `queue`, which outlives it. */
-enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct device_budgets *budget, struct device_queue *queue,
-                        struct lane **ret, struct error *err) MUST_USE;
+/* Takes over `session` on success and on failure: `model` compiled with `options`. What the lane
+ * takes of its device is booked in `budget` (may be NULL; outlives the lane) as long as it lives;
+ * the limit is the caller's, in the options. It takes turns on its device with the other lanes of
+ * `queue`, which outlives it. STATUS_NO_MEMORY, STATUS_SHAPE. */
+enum status lane_create(const struct model *model, struct session *session,
+                        const struct session_options *options, struct device_budgets *budget,
+                        struct device_queue *queue, struct lane **ret, struct error *err) MUST_USE;
 
 /* For descriptions only; it is the lane's thread's to run. */
 const struct session *lane_session(const struct lane *lane);

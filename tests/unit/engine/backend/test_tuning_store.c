@@ -112,9 +112,9 @@ Test(tuning_store, keeps_texts_by_kind_and_key)
     keep(TUNING_KERNEL, key_of(1, 2), "gemm");
     cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, 2)), "gemm");
     for (uint64_t i = 0; i < 5000; i++)
-        keep(TUNING_BATCHES, key_of(i % 7, i), i % 2 ? "odd" : "even");
-    cr_expect_eq(count_entries(TUNING_BATCHES), 5000);
-    cr_expect_str_eq(text_of(TUNING_BATCHES, key_of(4999 % 7, 4999)), "odd");
+        keep(TUNING_CUDA, key_of(i % 7, i), i % 2 ? "odd" : "even");
+    cr_expect_eq(count_entries(TUNING_CUDA), 5001);
+    cr_expect_str_eq(text_of(TUNING_CUDA, key_of(4999 % 7, 4999)), "odd");
     cr_expect_eq(count_entries(TUNING_KERNEL), 1);
     char long_text[TUNING_TEXT + 1];
     memset(long_text, 'x', TUNING_TEXT);
@@ -151,13 +151,13 @@ Test(tuning_store, a_later_start_reads_what_was_written)
     read_from(deep); /* no folder: no error */
     keep(TUNING_KERNEL, key_of(1, UINT64_MAX), "winograd");
     keep(TUNING_PRECISION, key_of(3, 4), "several\nlines\n\nend 0\n");
-    keep(TUNING_BATCHES, key_of(5, 6), "");
+    keep(TUNING_CUDA, key_of(5, 6), "");
     write_to(deep);
     tuning_forget();
     read_from(deep);
     cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, UINT64_MAX)), "winograd");
     cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(3, 4)), "several\nlines\n\nend 0\n");
-    cr_expect_str_eq(text_of(TUNING_BATCHES, key_of(5, 6)), "");
+    cr_expect_str_eq(text_of(TUNING_CUDA, key_of(5, 6)), "");
 }
 
 /* Nothing new, no write: a folder that cannot be written to is no error then. */
@@ -182,27 +182,27 @@ Test(tuning_store, writes_only_news)
 Test(tuning_store, reading_keeps_what_is_not_written_yet)
 {
     const char *folder = new_folder();
-    keep(TUNING_BATCHES, key_of(1, 1), "first");
-    keep(TUNING_BATCHES, key_of(2, 2), "first");
+    keep(TUNING_CUDA, key_of(1, 1), "first");
+    keep(TUNING_CUDA, key_of(2, 2), "first");
     write_to(folder);
     const pid_t other = fork();
     if (other == 0) {
-        keep(TUNING_BATCHES, key_of(1, 1), "second");
-        keep(TUNING_BATCHES, key_of(2, 2), "second");
+        keep(TUNING_CUDA, key_of(1, 1), "second");
+        keep(TUNING_CUDA, key_of(2, 2), "second");
         struct error err;
         _exit(tuning_write(folder, &err) == STATUS_OK ? 0 : 1);
     }
     int ended = -1;
     cr_assert_eq(waitpid(other, &ended, 0), other);
     cr_assert_eq(ended, 0);
-    keep(TUNING_BATCHES, key_of(2, 2), "third");
+    keep(TUNING_CUDA, key_of(2, 2), "third");
     read_from(folder);
-    cr_expect_str_eq(text_of(TUNING_BATCHES, key_of(1, 1)), "second");
-    cr_expect_str_eq(text_of(TUNING_BATCHES, key_of(2, 2)), "third");
+    cr_expect_str_eq(text_of(TUNING_CUDA, key_of(1, 1)), "second");
+    cr_expect_str_eq(text_of(TUNING_CUDA, key_of(2, 2)), "third");
     write_to(folder);
     tuning_forget();
     read_from(folder);
-    cr_expect_str_eq(text_of(TUNING_BATCHES, key_of(2, 2)), "third");
+    cr_expect_str_eq(text_of(TUNING_CUDA, key_of(2, 2)), "third");
 }
 
 /* Each writes many times, and nothing of any of them is lost. */

@@ -144,24 +144,32 @@ Test(session, takes_images_in_bfloat16)
               END - FIRST);
 }
 
-/* A Reshape to a constant mixes images: the session must notice and run them one by one. */
-/* y = x - mean of x over the batch: what one client gets is made of the others' pixels. */
-Test(session, never_mixes_images_of_one_batch)
+/* y = x - something of the whole batch: what one client gets is made of the others' pixels. The
+ * first image may do without the others, which may not do without it. */
+static void expect_mixed(bool first_only)
 {
     struct error err = {0};
     struct graph *graph = graph_create(NULL);
     graph->opset = 13;
     struct value *input = graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, 4, 4));
-    struct node *mean = graph_add_node(graph, OP_REDUCE_MEAN, "mean", 1, 1);
+    struct node *of_batch = graph_add_node(graph, first_only ? OP_GATHER : OP_REDUCE_MEAN,
+                                           "of batch", first_only ? 2 : 1, 1);
     static const int64_t axes[] = {0};
-    mean->opset = 13;
-    mean->inputs[0] = input;
-    cr_assert(node_set_ints(graph, mean, "axes", axes, 1));
-    node_set_output(mean, 0, graph_add_value(graph, "means", DTYPE_F32, NULL));
+    struct tensor *first = NULL;
+    of_batch->opset = 13;
+    of_batch->inputs[0] = input;
+    if (first_only) {
+        cr_assert_eq(tensor_create(NULL, DTYPE_I64, &SHAPE(1), &first, &err), STATUS_OK);
+        ((int64_t *)first->data)[0] = 0;
+        of_batch->inputs[1] = graph_add_constant(graph, "first", first);
+    } else {
+        cr_assert(node_set_ints(graph, of_batch, "axes", axes, 1));
+    }
+    node_set_output(of_batch, 0, graph_add_value(graph, "same for all", DTYPE_F32, NULL));
     struct node *sub = graph_add_node(graph, OP_SUB, "sub", 2, 1);
     sub->opset = 13;
     sub->inputs[0] = input;
-    sub->inputs[1] = mean->outputs[0];
+    sub->inputs[1] = of_batch->outputs[0];
     node_set_output(sub, 0, graph_add_value(graph, "out", DTYPE_F32, NULL));
     struct value *ends[2] = {input, sub->outputs[0]};
     graph->inputs = &ends[0];
@@ -175,9 +183,17 @@ Test(session, never_mixes_images_of_one_batch)
     cr_assert(strstr(session_info(session)->note, "depends on the others"), "%s",
               session_info(session)->note);
     session_free(session);
+    tensor_unref(first);
     graph_free(graph);
 }
 
+Test(session, never_mixes_images_of_one_batch)
+{
+    expect_mixed(false);
+    expect_mixed(true);
+}
+
+/* A Reshape to a constant mixes images: the session must notice and run them one by one. */
 Test(session, notices_that_a_graph_allows_no_batch)
 {
     struct error err = {0};
@@ -355,52 +371,6 @@ Test(session, takes_no_memory_for_sizes_that_do_not_run)
     session_free(session);
     graph_free(graph);
     free(images);
-}
-
-Test(session, believes_times_within_reason)
-{
-    static const struct {
-        double known, ms, expected;
-    } cases[] = {
-        {10, 12, 10},                            /* quicker then */
-        {10, 8, 8},                              /* quicker now */
-        {5, 12, 12},                             /* never true */
-        {10, 30, 30},                            /* the machine became slower */
-        {1e7, 12, 12}, {0, 12, 12}, {10, 0, 10}, /* nothing can be measured */
-    };
-    for (size_t i = 0; i < COUNT_OF(cases); i++)
-        cr_expect_float_eq((float)session_believed_time(cases[i].known, cases[i].ms),
-                           (float)cases[i].expected, 1e-6f, "case %zu", i);
-}
-
-/* What an earlier session has measured counts as much as what this one does, within reason. */
-Test(session, takes_over_what_is_known)
-{
-    struct error err = {0};
-    struct graph *graph = random_graph(1003, 12, 11);
-    struct session *first = create(graph, 4), *second = NULL;
-    struct timing_profile known = *session_timing_profile(first);
-    cr_assert_eq(known.count, 3);
-    cr_expect(known.rows_checked);
-    for (size_t i = 0; i < known.count; i++) {
-        cr_expect_eq(known.times[i].size, 1 << i);
-        cr_expect_gt(known.times[i].milliseconds, 0);
-    }
-    known.times[0].milliseconds = 1e-7; /* quicker than can be */
-    known.times[1].milliseconds = 1e7;  /* slower than can be */
-    known.times[2].size = 5;            /* not one of its sizes */
-    const struct session_options options = {
-        .threads = 1, .max_batch = 4, .image_layout = IMAGE_NHWC_F32, .known_times = &known};
-    cr_assert_eq(session_create(graph, &options, &second, &err), STATUS_OK, "%s", err.message);
-    const struct session_info *info = session_info(second);
-    cr_expect_gt(info->batches[0].milliseconds, 1e-6);
-    cr_expect_gt(session_timing_profile(second)->times[0].milliseconds, 1e-6); /* what is kept */
-    cr_expect(info->batches[1].milliseconds > 1e-6 && info->batches[1].milliseconds < 1e6);
-    cr_expect(info->batches[2].milliseconds > 1e-6 && info->batches[2].milliseconds < 1e6);
-    cr_expect_eq(session_timing_profile(second)->times[2].size, 4);
-    session_free(first);
-    session_free(second);
-    graph_free(graph);
 }
 
 struct seen {

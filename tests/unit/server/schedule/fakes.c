@@ -334,34 +334,6 @@ const char *choice_origin_name(enum choice_origin origin)
     return "only";
 }
 
-enum status precision_choose(const struct model *model, const struct precision_options *options,
-                             struct session_options *session, struct precision_choice *ret,
-                             struct error *err)
-{
-    (void)model, (void)options, (void)err;
-    session->precision = PRECISION_FP32;
-    *ret = (struct precision_choice){.precision = PRECISION_FP32, .why = "a fake chooses nothing"};
-    return STATUS_OK;
-}
-
-void precision_write_cache(const char *cache)
-{
-    (void)cache;
-}
-
-bool precision_recall_times(const struct model *model, const struct session_options *session,
-                            struct graph_hash *ret_key, struct timing_profile *ret)
-{
-    (void)model, (void)session, (void)ret;
-    *ret_key = (struct graph_hash){{0, 0}};
-    return false;
-}
-
-void precision_keep_times(const struct graph_hash *key, const struct timing_profile *timing)
-{
-    (void)key, (void)timing;
-}
-
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)
 {
@@ -407,6 +379,15 @@ enum status session_create(const struct graph *graph, const struct session_optio
     return STATUS_OK;
 }
 
+enum status precision_open(const struct model *model, const struct precision_options *options,
+                           const struct session_options *session, struct precision_choice *ret,
+                           struct session **ret_session, struct error *err)
+{
+    (void)options;
+    *ret = (struct precision_choice){.precision = PRECISION_FP32, .why = "a fake chooses nothing"};
+    return session_create(model->graph, session, ret_session, err);
+}
+
 void session_free(struct session *session)
 {
     if (!session)
@@ -436,13 +417,6 @@ void session_set_stop(struct session *session, bool (*stop)(void *context), void
     (void)session;
     (void)stop;
     (void)context; /* the fake has no loops */
-}
-
-const struct timing_profile *session_timing_profile(const struct session *session)
-{
-    static const struct timing_profile none;
-    (void)session;
-    return &none;
 }
 
 size_t session_input_count(const struct session *session)
@@ -585,11 +559,6 @@ enum status session_collect(struct session *session, const struct tensor **outpu
     session->flights[0] = session->flights[1];
     session->flight_count--;
     return session_run(session, run.batch, run.inputs, outputs, err);
-}
-
-int session_under_way(const struct session *session)
-{
-    return session->flight_count;
 }
 
 const struct session_best *session_best_of(const struct session *session, int row)
