@@ -80,6 +80,13 @@ static enum status try_candidates(struct trial_input *input, const enum precisio
     return STATUS_OK;
 }
 
+static bool takes_photos(const struct session *session, const struct preprocess *p)
+{
+    const size_t numbers = (size_t)p->width * (size_t)p->height * (size_t)preprocess_channels(p);
+    return session_input_count(session) == 1 &&
+           shape_count(&session_input(session, 0)->shape) == numbers;
+}
+
 static bool is_memory(enum status status)
 {
     return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
@@ -97,8 +104,8 @@ static enum status compare_with_fp32(const struct model *model,
     const struct session_info *fp32 = session_info(*session);
     const double ms = fp32->batches[0].milliseconds;
     struct session *chosen = NULL;
-    if (session_input_count(*session) != 1) {
-        take_only(ret, "the model has several inputs, which photos do not fill");
+    if (!takes_photos(*session, &model->preprocess)) {
+        take_only(ret, "photos as they are prepared do not fill the model's inputs");
         return STATUS_OK;
     }
     if (ms < (asked->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {

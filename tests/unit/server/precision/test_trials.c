@@ -1,0 +1,317 @@
+/* What --precision auto does with sessions, which are made up here: how much a pass costs, what it
+ * answers, what there is memory for. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/backend/tuning_store.h"
+#include "engine/base/size.h"
+#include "server/precision/internal.h"
+
+enum { CLASSES = 10, MAX_BATCH = 8, MOST_MADE = 4 };
+
+/* What a session of a precision is like. */
+struct plan {
+    double ms;         /* of an image */
+    float error;       /* of its scores */
+    enum status fails; /* STATUS_OK: it can be made */
+    int beside_batch;  /* largest batch while another session is there; 0: all */
+    bool is_cancelled; /* the first run is */
+};
+
+static struct plan plans[PRECISION_COUNT];
+static int other_width, alive, made, finished, released, runs[PRECISION_COUNT];
+static size_t limits[MOST_MADE];
+static double cpu_ms;
+static _Atomic int cancel;
+
+struct session {
+    struct session_info info;
+    struct session_tensor input, output;
+    struct tensor result;
+    float scores[MAX_BATCH * CLASSES];
+};
+
+const char *precision_name(enum precision precision)
+{
+    static const char *const names[] = {"fp32", "bf16", "fp16", "int8", "auto"};
+    return names[precision];
+}
+
+bool session_is_quantised(const struct graph *graph)
+{
+    (void)graph;
+    return false;
+}
+
+/* The linker's --wrap: bf16 is a candidate on every machine. */
+bool __wrap_device_cpu_has_bf16(void);
+bool __wrap_device_cpu_has_bf16(void)
+{
+    return true;
+}
+
+size_t device_list(struct device_info *ret, size_t max)
+{
+    (void)ret, (void)max;
+    return 0;
+}
+
+enum status session_create(const struct graph *graph, const struct session_options *options,
+                           struct session **ret, struct error *err)
+{
+    const struct plan *plan = &plans[options->precision];
+    (void)graph;
+    cr_assert_lt(made, (int)MOST_MADE);
+    limits[made++] = options->memory_limit;
+    if (plan->fails != STATUS_OK)
+        return error_set(err, plan->fails, "made up");
+    struct session *session = calloc(1, sizeof *session);
+    cr_assert_not_null(session);
+    const int most = alive > 0 && plan->beside_batch ? plan->beside_batch : options->max_batch;
+    session->info = (struct session_info){.device = options->device,
+                                          .precision = options->precision,
+                                          .threads = 2,
+                                          .parameter_bytes = 1000,
+                                          .activation_bytes = 200,
+                                          .image = {.dtype = DTYPE_F32},
+                                          .batched = true};
+    for (int size = 1; size <= most; size *= 2)
+        session->info.batches[session->info.batch_count++] = (struct session_batch){
+            .size = size, .milliseconds = options->trial ? 0 : size * plan->ms};
+    session->input = (struct session_tensor){
+        "image", DTYPE_F32, SHAPE(1, options->image_height, options->image_width + other_width, 3)};
+    session->output = (struct session_tensor){"scores", DTYPE_F32, SHAPE(1, CLASSES)};
+    alive++;
+    *ret = session;
+    return STATUS_OK;
+}
+
+enum status session_finish(struct session *session, struct error *err)
+{
+    (void)session, (void)err;
+    finished++;
+    return STATUS_OK;
+}
+
+void session_release_pages(struct session *session)
+{
+    (void)session;
+    released++;
+}
+
+void session_free(struct session *session)
+{
+    alive -= session != NULL;
+    free(session);
+}
+
+const struct session_info *session_info(const struct session *session)
+{
+    return &session->info;
+}
+
+size_t session_input_count(const struct session *session)
+{
+    (void)session;
+    return 1;
+}
+
+size_t session_output_count(const struct session *session)
+{
+    (void)session;
+    return 1;
+}
+
+const struct session_tensor *session_input(const struct session *session, size_t i)
+{
+    (void)i;
+    return &session->input;
+}
+
+const struct session_tensor *session_output(const struct session *session, size_t i)
+{
+    (void)i;
+    return &session->output;
+}
+
+int session_batch_for(const struct session *session, int n)
+{
+    for (size_t i = 0; i < session->info.batch_count; i++)
+        if (session->info.batches[i].size >= n)
+            return session->info.batches[i].size;
+    cr_assert_fail("a batch of %d", n);
+    return 0;
+}
+
+double session_cpu_ms(const struct session *session)
+{
+    (void)session;
+    return cpu_ms;
+}
+
+/* The best class is told by the picture's corner, by far. */
+enum status session_run(struct session *session, int batch, const void *const *inputs,
+                        const struct tensor **outputs, struct error *err)
+{
+    const struct plan *plan = &plans[session->info.precision];
+    cr_assert_leq(batch, session->info.batches[session->info.batch_count - 1].size);
+    runs[session->info.precision]++;
+    cpu_ms += batch * plan->ms;
+    cancel = plan->is_cancelled;
+    for (int i = 0; i < batch; i++) {
+        const float *image =
+            (const float *)inputs[0] + (size_t)i * shape_count(&session->input.shape);
+        float *scores = session->scores + i * CLASSES;
+        memset(scores, 0, CLASSES * sizeof *scores);
+        scores[(int)fabsf(image[0] * 1000) % CLASSES] = 5 + plan->error;
+    }
+    const struct shape shape = SHAPE(batch, CLASSES);
+    session->result = (struct tensor){.dtype = DTYPE_F32,
+                                      .shape = shape,
+                                      .data = session->scores,
+                                      .bytes = (size_t)batch * CLASSES * sizeof(float)};
+    outputs[0] = &session->result;
+    (void)err;
+    return STATUS_OK;
+}
+
+/* Opens the digits; the caller frees the session. */
+static enum status open_digits(struct precision_choice *choice, struct session **session,
+                               struct error *err)
+{
+    const struct image_limits limits_of_images = IMAGE_LIMITS_DEFAULT;
+    const struct precision_options how = {.limits = &limits_of_images, .cache = "none"};
+    struct model *model;
+    cr_assert_eq(model_load_embedded(&model, err), STATUS_OK, "%s", err->message);
+    const struct session_options options = {.precision = PRECISION_AUTO,
+                                            .max_batch = MAX_BATCH,
+                                            .image_height = model->preprocess.height,
+                                            .image_width = model->preprocess.width,
+                                            .memory_limit = 10000,
+                                            .cancel = &cancel};
+    alive = made = finished = released = 0;
+    memset(runs, 0, sizeof runs);
+    cancel = 0;
+    *session = NULL;
+    const enum status status = precision_open(model, &how, &options, choice, session, err);
+    model_free(model);
+    return status;
+}
+
+struct expectation {
+    enum precision precision;
+    enum choice_origin origin;
+    int made, finished;
+};
+
+static struct precision_choice expect(struct expectation wanted)
+{
+    struct error err = {0};
+    struct precision_choice choice;
+    struct session *session;
+    tuning_forget();
+    cr_assert_eq(open_digits(&choice, &session, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(choice.precision, wanted.precision, "%s", choice.why);
+    cr_expect_eq(choice.origin, wanted.origin, "%s", choice.why);
+    cr_expect_eq(session_info(session)->precision, wanted.precision);
+    cr_expect_eq(session_info(session)->batch_count, 4, "all sizes");
+    cr_expect_eq(made, wanted.made);
+    cr_expect_eq(finished, wanted.finished);
+    session_free(session);
+    cr_expect_eq(alive, 0);
+    return choice;
+}
+
+static void plan_bf16(struct plan plan)
+{
+    plans[PRECISION_FP32] = (struct plan){.ms = 10};
+    plans[PRECISION_BF16] = plan;
+}
+
+Test(trials, one_that_passes_is_the_session_that_serves)
+{
+    struct error err = {0};
+    struct precision_choice choice;
+    struct session *session;
+    plan_bf16((struct plan){.ms = 4});
+    choice = expect((struct expectation){PRECISION_BF16, CHOICE_MEASURED, 2, 1});
+    cr_expect_float_eq(choice.trials[0].speed, 2.5, 1e-6);
+    cr_expect_eq(choice.trials[0].agreement.images, PRECISION_PROBES);
+    cr_expect_eq(limits[1], 10000 - 1200, "what fp32 takes is not there for the candidate");
+    /* The next start makes it alone. */
+    cr_assert_eq(open_digits(&choice, &session, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(choice.origin, CHOICE_CACHED);
+    cr_expect_eq(session_info(session)->precision, PRECISION_BF16);
+    cr_expect_eq(made, 1);
+    session_free(session);
+}
+
+Test(trials, one_that_is_slower_is_dropped_after_two_turns)
+{
+    plan_bf16((struct plan){.ms = 21});
+    const struct precision_choice choice =
+        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2, 0});
+    cr_expect_eq(choice.trials[0].outcome, TRIAL_SLOWER);
+    cr_expect_eq(runs[PRECISION_BF16], 4, "an image and a batch, twice");
+    cr_expect_eq(released, 1);
+}
+
+Test(trials, one_that_differs_is_dropped_before_all_probes_ran)
+{
+    plan_bf16((struct plan){.ms = 4, .error = -4});
+    const struct precision_choice choice =
+        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2, 0});
+    cr_expect_eq(choice.trials[0].outcome, TRIAL_DIFFERS);
+    cr_expect_lt(choice.trials[0].agreement.images, PRECISION_PROBES);
+}
+
+/* What others hold now says nothing of the model: the next start tries again. */
+Test(trials, without_memory_leave_fp32_and_no_choice)
+{
+    plan_bf16((struct plan){.fails = STATUS_NO_MEMORY});
+    for (int start = 0; start < 2; start++) {
+        const struct precision_choice choice =
+            expect((struct expectation){PRECISION_FP32, CHOICE_ONLY, 2, 0});
+        cr_expect(strstr(choice.why, "no memory"), "%s", choice.why);
+        cr_expect_eq(choice.trial_count, 0);
+    }
+}
+
+Test(trials, one_that_does_not_compile_is_an_outcome)
+{
+    plan_bf16((struct plan){.fails = STATUS_UNSUPPORTED});
+    const struct precision_choice choice =
+        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2, 0});
+    cr_expect_eq(choice.trials[0].outcome, TRIAL_FAILED);
+}
+
+/* Beside fp32 there was memory for small batches only: the trial takes those, and the session that
+ * serves is made once fp32 has gone. */
+Test(trials, one_with_fewer_batch_sizes_is_made_again_alone)
+{
+    plan_bf16((struct plan){.ms = 4, .beside_batch = 2});
+    (void)expect((struct expectation){PRECISION_BF16, CHOICE_MEASURED, 3, 0});
+    cr_expect_eq(limits[2], 10000);
+}
+
+/* Whoever serves the model says what is wrong. A probe must not be written beyond its place. */
+Test(trials, need_photos_as_large_as_the_input)
+{
+    plan_bf16((struct plan){.ms = 4});
+    other_width = -8;
+    (void)expect((struct expectation){PRECISION_FP32, CHOICE_ONLY, 1, 0});
+}
+
+Test(trials, that_are_cancelled_leave_nothing)
+{
+    struct error err = {0};
+    struct precision_choice choice;
+    struct session *session;
+    plan_bf16((struct plan){.ms = 4, .is_cancelled = true});
+    tuning_forget();
+    cr_expect_eq(open_digits(&choice, &session, &err), STATUS_CANCELLED);
+    cr_expect_null(session);
+    cr_expect_eq(alive, 0);
+}
