@@ -1,0 +1,156 @@
+/* The order in which the HTTP server's threads end: the watcher of connections before the event
+ * loops, each of which stops its libmicrohttpd on its own thread. A plain program, so that it also
+ * runs under ThreadSanitizer. */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/http/transport/connections.h"
+#include "server/http/transport/event_loop.h"
+#include "tests/unit/tap.h"
+
+/* ---- an event loop ---- */
+
+static pthread_t opened_on, closed_on;
+static sem_t opened;
+
+static void note_connection(void *context, struct MHD_Connection *connection, void **socket_context,
+                            enum MHD_ConnectionNotificationCode what)
+{
+    (void)context, (void)connection, (void)socket_context;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        closed_on = pthread_self();
+        return;
+    }
+    opened_on = pthread_self();
+    CHECK(!sem_post(&opened));
+}
+
+static enum MHD_Result refuse(void *context, struct MHD_Connection *connection, const char *url,
+                              const char *method, const char *version, const char *body,
+                              size_t *size, void **request)
+{
+    (void)context, (void)connection, (void)url, (void)method, (void)version, (void)body;
+    (void)size, (void)request;
+    return MHD_NO;
+}
+
+static struct sockaddr_in listen_on_loopback(int *ret)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    *ret = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    CHECK(*ret >= 0);
+    CHECK(!bind(*ret, (const struct sockaddr *)&address, sizeof address));
+    CHECK(!listen(*ret, 4));
+    CHECK(!getsockname(*ret, (struct sockaddr *)&address, &size));
+    return address;
+}
+
+static int connect_to(const struct sockaddr_in *address)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && !connect(fd, (const struct sockaddr *)address, sizeof *address));
+    return fd;
+}
+
+/* Its callbacks use variables of the thread that drives the daemon. */
+static void test_a_daemon_stops_on_the_thread_of_its_loop(void)
+{
+    int listening;
+    const struct sockaddr_in address = listen_on_loopback(&listening);
+    struct event_loop loop;
+    CHECK(!sem_init(&opened, 0, 0));
+    struct MHD_Daemon *mhd =
+        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, refuse, NULL,
+                         MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_NOTIFY_CONNECTION,
+                         note_connection, NULL, MHD_OPTION_END);
+    CHECK(mhd && event_loop_start(&loop, mhd));
+    const int client = connect_to(&address);
+    CHECK(!sem_wait(&opened));
+    CHECK(!pthread_equal(opened_on, pthread_self()));
+    closed_on = pthread_self();
+    event_loop_stop(&loop);
+    CHECK(pthread_equal(closed_on, opened_on));
+    /* Other loops may still listen there. */
+    const int another = connect_to(&address);
+    close(another);
+    close(client);
+    close(listening);
+}
+
+/* ---- the watcher ---- */
+
+static size_t count_threads(void)
+{
+    size_t count = 0;
+    DIR *folder = opendir("/proc/self/task");
+    CHECK(folder);
+    for (const struct dirent *entry; (entry = readdir(folder));)
+        count += entry->d_name[0] != '.';
+    closedir(folder);
+    return count;
+}
+
+static void ignore_late(void *context, const char *address, int64_t waited)
+{
+    (void)context, (void)address, (void)waited;
+}
+
+static bool never_ticks(void *context)
+{
+    (void)context;
+    return false;
+}
+
+static void count_resumed(void *context)
+{
+    ++*(int *)context;
+}
+
+static void test_the_watcher_ends_before_connections_close(void)
+{
+    const struct connection_limits limits = {.per_address = 4, .idle_timeout_ms = 60000};
+    const struct connection_observer observer = {.late = ignore_late, .tick = never_ticks};
+    const size_t before = count_threads();
+    struct connections *connections;
+    struct error err;
+    int listening, resumed = 0;
+    const struct sockaddr_in address = listen_on_loopback(&listening);
+    CHECK(connections_create(&limits, &observer, NULL, NULL, &connections, &err) == STATUS_OK);
+    CHECK(count_threads() == before + 1);
+    const int client = connect_to(&address);
+    struct connection *connection =
+        connection_open(connections, client, (const struct sockaddr *)&address, NULL);
+    CHECK(connection);
+    CHECK(connection_delay(connections, connection, clock_now() + INT64_C(3600000000000),
+                           count_resumed, &resumed));
+    connections_end_delays(connections);
+    connections_stop(connections);
+    CHECK(resumed == 1);
+    /* A thread that was joined may be listed for a moment more. */
+    while (count_threads() > before)
+        usleep(1000);
+    CHECK(!connection_delay(connections, connection, 0, count_resumed, &resumed));
+    connections_stop(connections); /* does nothing */
+    connection_close(connections, connection);
+    connections_free(connections);
+    CHECK(resumed == 1);
+    close(client);
+    close(listening);
+}
+
+int main(void)
+{
+    static const struct tap_test tests[] = {
+        {"a daemon stops on the thread of its loop", test_a_daemon_stops_on_the_thread_of_its_loop},
+        {"the watcher ends before connections close",
+         test_the_watcher_ends_before_connections_close},
+    };
+    return tap_run(tests, COUNT_OF(tests), 120, NULL);
+}
