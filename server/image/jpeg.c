@@ -1,19 +1,18 @@
-/* JPEG through libjpeg-turbo.
+/* Decodes JPEG with libjpeg-turbo.
  *
- * Traps, and where they are handled:
- * - libjpeg ends the process on errors unless told otherwise: jpeg_give_up() jumps back, and all
- * that a decode allocates hangs on the decompress object, so that one jpeg_destroy frees it.
- * - A file that ends early is a warning to libjpeg, which then makes up an end marker and fills the
- *   picture with grey. Here, as in Pillow, it is an error.
- * - A progressive file is decoded scan by scan over the whole picture: the number of scans is
- *   limited, and so is the memory for coefficients.
- * - The tables of a decompress object outlive an image, so a file without tables would be decoded
- *   with those of another client's picture. Each decode gets a fresh object (about 2 microseconds).
- * - CMYK and YCCK are stored inverted by Adobe's programs. Pillow takes that for granted for every
- *   file of four components, and so does this reader; ink to RGB is Pillow's cmyk2rgb to the bit.
- * - Arithmetic coding does not tell where its data ends (a file of 200 bytes would pass as 50
- *   million pixels of work), so it is refused, as browsers do; so are lossless and 12 bit JPEG,
- *   which libjpeg-turbo does not read. */
+ * What needs care:
+ * - By default libjpeg ends the process on an error. jpeg_give_up() jumps back instead. All memory
+ *   of a decode belongs to the decompress object, so one jpeg_destroy frees it.
+ * - libjpeg only warns about a file that ends early, and fills the rest of the picture with grey.
+ *   Here it is an error, as in Pillow.
+ * - Each scan of a progressive file covers the whole picture. The number of scans and the memory
+ * for coefficients are limited.
+ * - The tables of a decompress object outlive an image: a file without tables would be decoded with
+ *   those of another client's picture. So each decode gets a new object (about 2 microseconds).
+ * - Adobe's programs store CMYK and YCCK inverted. Like Pillow, this reader assumes that of every
+ *   file with four components. Its conversion to RGB equals Pillow's cmyk2rgb to the bit.
+ * - Arithmetic coding has no end of data: 200 bytes could claim 50 million pixels. It is refused,
+ * as in browsers. Lossless and 12-bit JPEG are refused because libjpeg-turbo does not read them. */
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +25,7 @@
 #include "server/image/decode.h"
 #include "server/image/frame.h"
 
-/* All that one decode owns. The libjpeg structs lead back to it through cinfo.client_data. */
+/* One decode. cinfo.client_data points back to it. */
 struct jpeg_reader {
     struct jpeg_decompress_struct cinfo;
     struct jpeg_error_mgr errors;
@@ -34,8 +33,8 @@ struct jpeg_reader {
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
     const struct image_limits *limits;
-    JDIMENSION width;   /* of the pixels, those that are left out among them */
-    enum status status; /* why `failed` was taken */
+    JDIMENSION width;   /* of the picture, columns that are not decoded included */
+    enum status status; /* the reason for jumping to `failed` */
     struct error *err;
 };
 
@@ -72,7 +71,7 @@ static _Noreturn void fail_unsupported(struct jpeg_reader *reader, const char *w
     jpeg_give_up(reader, STATUS_UNSUPPORTED_MEDIA);
 }
 
-/* jpeg_error_mgr.error_exit: must not return. */
+/* jpeg_error_mgr.error_exit. It must not return. */
 static _Noreturn void jpeg_on_error(j_common_ptr common)
 {
     struct jpeg_reader *reader = common->client_data;
@@ -81,7 +80,7 @@ static _Noreturn void jpeg_on_error(j_common_ptr common)
         error_set(reader->err, STATUS_NO_MEMORY,
                   "no memory to decode the JPEG; send a smaller picture or try again");
         jpeg_give_up(reader, STATUS_NO_MEMORY);
-    case JERR_NO_BACKING_STORE: /* what passing mem->max_memory_to_use leads to */
+    case JERR_NO_BACKING_STORE: /* more than mem->max_memory_to_use */
         error_set(reader->err, STATUS_TOO_LARGE,
                   "the JPEG needs more working memory than its size justifies; save it again as "
                   "baseline JPEG");
@@ -106,9 +105,10 @@ static _Noreturn void jpeg_on_error(j_common_ptr common)
     }
 }
 
-/* jpeg_error_mgr.emit_message: level -1 is a warning, others are traces. Warnings after which
- * pixels are made up are errors here; the rest (stray bytes between segments, an odd JFIF version,
- * an unknown Adobe transform …) leaves a whole picture, which Pillow shows too. */
+/* jpeg_error_mgr.emit_message. Level -1 is a warning, other levels are traces. A warning is an
+ * error here if libjpeg makes up pixels after it. After other warnings (stray bytes between
+ * segments, an odd JFIF version, an unknown Adobe transform) the picture is whole, and Pillow shows
+ * it, too. */
 static void jpeg_on_message(j_common_ptr common, int level)
 {
     struct jpeg_reader *reader = common->client_data;
@@ -136,7 +136,7 @@ static void source_nothing(j_decompress_ptr cinfo)
     (void)cinfo;
 }
 
-/* Called when the bytes are used up: the whole file was there from the start. */
+/* libjpeg has read all bytes. There are no more: it got the whole file. */
 static boolean source_fill(j_decompress_ptr cinfo)
 {
     fail_truncated(cinfo->client_data);
@@ -153,7 +153,7 @@ static void source_skip(j_decompress_ptr cinfo, long count)
     cinfo->src->bytes_in_buffer -= (size_t)count;
 }
 
-/* jpeg_progress_mgr.progress_monitor: called at least once per row of blocks of every scan. */
+/* jpeg_progress_mgr.progress_monitor. libjpeg calls it at least once for each row of blocks. */
 static void jpeg_on_progress(j_common_ptr common)
 {
     struct jpeg_reader *reader = common->client_data;
@@ -166,8 +166,8 @@ static void jpeg_on_progress(j_common_ptr common)
     jpeg_give_up(reader, STATUS_TOO_LARGE);
 }
 
-/* Makes `reader` ready for setjmp; the decompress object itself is made after it, because that can
- * already fail. */
+/* Prepares `reader` for setjmp. The decompress object is created after setjmp, since that can fail.
+ */
 static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limits *limits,
                              struct error *err)
 {
@@ -187,7 +187,7 @@ static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limi
                                               .term_source = source_nothing};
 }
 
-/* Everything up to the first scan, with all checks that need no pixel memory. Jumps on failure. */
+/* Reads up to the first scan, and makes all checks that need no pixel memory. Jumps on failure. */
 static void jpeg_read_head(struct jpeg_reader *reader, const uint8_t *data, size_t size)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
@@ -207,15 +207,15 @@ static void jpeg_read_head(struct jpeg_reader *reader, const uint8_t *data, size
     if (cinfo->num_components == 2 || cinfo->num_components > 4)
         fail_unsupported(reader, cinfo->num_components == 2 ? "two-component" : "many-component");
 
-    /* A progressive file holds two bytes a sample for all samples at once. Blocks at the edges are
-     * filled up to 32 pixels, which the constant covers. */
+    /* A progressive file needs two bytes for each sample of the picture. The constant covers blocks
+     * at the edges, which are padded to 32 pixels. */
     enum { WORKING_MEMORY = 64 << 20, BYTES_PER_PIXEL = 2 * 4 };
     cinfo->mem->max_memory_to_use =
         WORKING_MEMORY + (long)cinfo->image_width * (long)cinfo->image_height * BYTES_PER_PIXEL;
 }
 
-/* Pillow's cmyk2rgb after its inversion of Adobe's inverted ink: with c = 255 - stored and
- * white = stored black, out = white - c * white / 255 rounded. */
+/* Pillow's cmyk2rgb on Adobe's inverted ink. With c = 255 - stored and white = stored black:
+ * out = white - c * white / 255, rounded. */
 static void ink_to_rgb(const uint8_t *ink, uint32_t width, uint8_t *rgb)
 {
     for (uint32_t x = 0; x < width; x++, ink += 4, rgb += 3) {
@@ -239,7 +239,7 @@ static void read_ink_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels)
     }
 }
 
-/* libjpeg writes into the picture itself, as many rows a call as it has ready. */
+/* libjpeg writes directly into the picture, several rows in a call. */
 static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels, size_t stride)
 {
     enum { ROWS = 16 };
@@ -253,8 +253,8 @@ static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels,
     }
 }
 
-/* Files whose columns libjpeg-turbo decodes alone with the pixels of the whole: one scan, one
- * component or the usual samplings. */
+/* True for files of which libjpeg-turbo can decode some columns to the same pixels as the whole:
+ * one scan, and one component or the usual samplings. */
 static bool can_crop(struct jpeg_decompress_struct *cinfo)
 {
     const jpeg_component_info *c = cinfo->comp_info;
@@ -267,14 +267,13 @@ static bool can_crop(struct jpeg_decompress_struct *cinfo)
            c[2].v_samp_factor == 1;
 }
 
-/* Leaves out the inverse transform, upsampling and colours of columns that nobody reads (what is
- * stored is read all the same, so that damage is seen), and returns the first that is made. Colour
- * between two samples needs both, so a block more is made to each side. Not for little: choosing
- * takes its time, too. */
+/* Skips the inverse transform, upsampling and colour conversion of columns that nobody reads. The
+ * whole file is still read, so damage is found. Returns the first column that is decoded.
+ * Upsampling needs the neighbouring sample, so one more block is decoded on each side. Does nothing
+ * if it would save less than an eighth, because cropping has a cost of its own. */
 static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode_part *part)
 {
-    /* pixels: one would do, as libjpeg-turbo's fancy upsampling weighs a sample with the next one
-     * and takes those at the ends of what it makes as they are; a block, as it makes whole ones */
+    /* Pixels. libjpeg-turbo's fancy upsampling needs one neighbour; it decodes whole blocks. */
     enum { MARGIN = 16 };
     const uint32_t width = cinfo->output_width;
     uint32_t begin, end;
@@ -316,12 +315,12 @@ static void jpeg_read_pixels(struct jpeg_reader *reader, struct pixel_buffer *bu
         read_ink_rows(cinfo, buffer->data);
     else
         read_rgb_rows(cinfo, buffer->data + (size_t)crop_columns(cinfo, part) * 3, stride);
-    /* No jpeg_finish_decompress: it would only look for an end marker that is not needed. */
+    /* No jpeg_finish_decompress: it would only look for the end marker, which is not needed. */
 }
 
-/* setjmp stands in a function of its own, below the one that holds the reader: what changes between
- * setjmp and longjmp may not be local to the function that calls setjmp (C17 7.13.2.1).
- * Without a buffer only the header is read. */
+/* Calls setjmp in a function of its own, because locals of that function that change before longjmp
+ * are indeterminate afterwards (C17 7.13.2.1): the reader belongs to the caller. Without a buffer
+ * only the header is read. */
 static void jpeg_run(struct jpeg_reader *reader, const uint8_t *data, size_t size,
                      struct pixel_buffer *buffer, unsigned reduction,
                      const struct decode_part *part)

@@ -11,18 +11,17 @@
 
 enum { REFERENCE, CANDIDATE, SIDES };
 
-/* Images of the batch that a CPU is tried with. On a GPU it is the largest: there large batches
- * are what a faster precision is for. */
+/* Images of a batch in a trial on a CPU. On a GPU it is the largest batch, because a faster
+ * precision gains most there. */
 #define TRIAL_BATCH 4
 
-/* Turns in which speeds are compared, after the warm-up: fewer where the verdict is clear, or the
- * runs have cost so many milliseconds. */
+/* Rounds after the warm-up. Fewer if the verdict is clear after CLEAR_ROUNDS, or when the runs have
+ * cost SPEED_MS. */
 #define SPEED_ROUNDS 9
 #define CLEAR_ROUNDS 1
 #define SPEED_MS     1500
-/* Other work on the machine changes the CPU time of a run by less than this factor. A GPU's runs
- * are timed by the clock, which other work may change by more; its turns are short, and all are
- * taken. */
+/* Other work on the machine changes the CPU time of a run by less than this factor. Runs on a GPU
+ * are timed by the clock, which other work can change by more. They are short: all rounds run. */
 #define CLEAR_GAIN 2.0
 
 struct trial {
@@ -31,14 +30,14 @@ struct trial {
     struct precision_trial *ret;
     struct outputs outputs;
     int batch;           /* images of a batch that is timed */
-    int next;            /* the probe that the batch in `values` begins with */
-    int images;          /* of that batch */
-    int compared;        /* probes so far: the first ones */
-    bool ran[SIDES];     /* that batch */
+    float *values;       /* the current batch of probes */
+    int next;            /* its first probe */
+    int images;          /* in it */
+    bool ran[SIDES];     /* which sessions have run it */
+    void *numbers;       /* the batch in the numbers that a session reads */
+    size_t image_floats; /* floats of a probe */
+    int compared;        /* number of probes whose answers were compared: the first ones */
     bool is_lost;        /* the answers cannot agree any more */
-    size_t image_floats; /* of a probe */
-    float *values;       /* a batch of probes */
-    void *numbers;       /* the same as a session reads it */
     float *answers[SIDES];
     size_t answers_capacity, each[SIDES];  /* floats of an image's answer */
     double one_ms[SIDES], batch_ms[SIDES]; /* the quickest runs */
@@ -51,21 +50,21 @@ static void trial_progress(const struct trial_input *input, double fraction)
                                    input->progress + input->share * fraction);
 }
 
-/* Creating a session is half of a trial. */
+/* Creating the session counts as half of a trial. */
 static void on_session_progress(void *context, double fraction)
 {
     trial_progress(context, 0.5 * fraction);
 }
 
-/* What a candidate may take beside the reference; 0: there is no limit. */
+/* Returns the bytes that the reference leaves to a candidate; 0: no limit. */
 static size_t memory_left(size_t limit, const struct session_info *reference)
 {
     const size_t taken = reference->parameter_bytes + reference->activation_bytes;
     return limit == 0 ? 0 : limit > taken ? limit - taken : 1;
 }
 
-/* Kernels were tried for the reference; a candidate takes what was found, and else what the rule
- * says. On a GPU each precision has kernels of its own. */
+/* On a CPU a candidate does not measure kernels: it uses what was measured for the reference, or
+ * the rules. On a GPU each precision has kernels of its own. */
 static struct session_options candidate_options(const struct trial_input *input,
                                                 enum precision precision)
 {
@@ -98,7 +97,7 @@ static int at_most(int number, int most)
 static enum status trial_init(struct trial *trial, struct error *err)
 {
     struct session *reference = trial->sessions[REFERENCE], *other = trial->sessions[CANDIDATE];
-    /* There may have been no memory for the candidate's larger sizes. */
+    /* A candidate may lack the larger sizes for want of memory. */
     trial->batch = at_most(at_most(largest_batch(reference), largest_batch(other)),
                            probes_count(trial->input->probes));
     if (trial->input->options.device.kind == DEVICE_CPU)
@@ -127,7 +126,7 @@ static void trial_done(struct trial *trial)
     free(trial->answers[CANDIDATE]);
 }
 
-/* Puts the batch of probes that begins with `first` into `values`. */
+/* Loads the batch of probes that begins with `first`. */
 static enum status load_probes(struct trial *trial, int first, struct error *err)
 {
     trial->next = first;
@@ -139,7 +138,7 @@ static enum status load_probes(struct trial *trial, int first, struct error *err
     return STATUS_OK;
 }
 
-/* Keeps the answers of a side's last run: each image's floats after the other's. */
+/* Copies the answers of a session's last run, image after image. */
 static enum status keep_answers(struct trial *trial, int side, struct error *err)
 {
     trial->each[side] = outputs_each(&trial->outputs, trial->images);
@@ -175,7 +174,7 @@ static enum status compare_answers(struct trial *trial, struct error *err)
     return STATUS_OK;
 }
 
-/* Runs a side on the first `images` of the batch. */
+/* Runs a session on the first `images` probes of the batch. */
 static enum status run_images(struct trial *trial, int side, int images, struct run_time *ret,
                               struct error *err)
 {
@@ -188,7 +187,8 @@ static enum status run_images(struct trial *trial, int side, int images, struct 
     return outputs_run(&trial->outputs, session, trial->numbers, images, ret, err);
 }
 
-/* Runs a side on the batch; answers that were not compared yet are, when both sides have run it. */
+/* Runs a session on the batch. When both have run it, compares their answers, unless that was done
+ * in an earlier round. */
 static enum status run_batch(struct trial *trial, int side, struct run_time *ret, struct error *err)
 {
     TRY(run_images(trial, side, trial->images, ret, err));
@@ -199,15 +199,16 @@ static enum status run_batch(struct trial *trial, int side, struct run_time *ret
     return trial->ran[REFERENCE] && trial->ran[CANDIDATE] ? compare_answers(trial, err) : STATUS_OK;
 }
 
-/* Where the next batch begins. Timing takes whole batches only, and begins anew behind the last. */
+/* The first probe of the next batch to time. Only whole batches are timed; after the last one the
+ * first follows. */
 static int next_batch(const struct trial *trial)
 {
     const int next = trial->next + trial->images;
     return next + trial->batch <= probes_count(trial->input->probes) ? next : 0;
 }
 
-/* autotune.run: a single image and a batch, both alike (geometric mean), since a server runs both.
- * Once the answers cannot agree any more, the speed does not matter. */
+/* autotune.run. The cost is the geometric mean of a single image and a batch, because a server runs
+ * both. No further round begins once the answers cannot agree any more. */
 static enum status time_side(void *context, size_t side, struct autotune_run *ret,
                              struct error *err)
 {

@@ -121,8 +121,8 @@ void programs_release_arena(struct backend *backend)
     backend->arena_bytes = 0;
 }
 
-/* One arena, touched once here so that no request pays for page faults, on huge pages where the
- * system has them. */
+/* One arena for all programs. Runs take its pages as they use them, and session_release_pages()
+ * gives them back; huge pages keep the first pass from thousands of page faults. */
 enum status programs_place(struct backend *backend, struct error *err)
 {
     const size_t bytes = programs_arena_bytes(backend);
@@ -134,7 +134,6 @@ enum status programs_place(struct backend *backend, struct error *err)
                              "out of memory: %zu bytes of activations on the CPU (%s)", bytes,
                              strerror(errno));
         madvise(arena, bytes, MADV_HUGEPAGE);
-        memset(arena, 0, bytes);
         backend->arena = arena;
         backend->arena_bytes = bytes;
     }

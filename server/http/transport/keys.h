@@ -1,17 +1,16 @@
-/* API keys: who may ask for what, and how often.
+/* API keys: who may send which requests, and how often.
  *
- * A file has a line a key: a name, the SHA-256 of the key, and if wanted its rate.
+ * A file has one line for each key: a name, the SHA-256 of the key, and an optional rate limit.
  *
- *     # name   hash                rate: requests a second   burst: how many at once
+ *     # name   hash                rate: requests a second   burst: at once
  *     alice    sha256:9f86d081…    rate=10                   burst=20
  *
- * `lensd key NAME` makes a key (256 random bits) and its line. Keys are that long so that a plain
- * hash is enough: nobody can try them all, and the file is of no use to whoever reads it. A key is
- * compared with every line, in time that does not depend on which one fits, or how far.
+ * `lensd key NAME` makes a key (256 random bits) and its line. A key of that length cannot be
+ * guessed from a plain hash, so a stolen file gives no access. A key is compared with every line in
+ * constant time: the time tells nothing about the lines.
  *
- * Thread-safe: one lock guards the lines and the buckets of their rates; it is held while they are
- * compared, never while a file is read. GnuTLS (hash, random numbers, comparison) is named in
- * server/http/transport only. */
+ * Thread-safe. One lock guards the lines and their rate limits. It is held during comparisons, but
+ * not while a file is read. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,8 +27,8 @@
 struct keyring;
 
 struct keyring_options {
-    const char *keys_file;  /* NULL: everybody may ask */
-    const char *admin_file; /* NULL: nobody may do what an admin may; the same form */
+    const char *keys_file;  /* NULL: no key is needed */
+    const char *admin_file; /* keys of admins, in the same format; NULL: there are none */
     bool protect_open;      /* ROUTE_OPEN needs a key, too */
 };
 
@@ -38,8 +37,7 @@ enum status keyring_create(const struct keyring_options *options, struct keyring
                            struct error *err) MUST_USE;
 void keyring_free(struct keyring *keyring); /* NULL is fine */
 
-/* Reads the files again. What is left of a name's rate is kept. On failure everything stays as it
- * was. */
+/* Reads the files again. A name keeps what it has used of its rate. On failure nothing changes. */
 enum status keyring_reload(struct keyring *keyring, struct error *err) MUST_USE;
 
 /* How many lines there are, of both files. */
@@ -47,20 +45,20 @@ void keyring_count(struct keyring *keyring, size_t *ret_keys, size_t *ret_admins
 
 enum key_verdict {
     KEY_GRANTED,
-    KEY_MISSING,  /* 401: the route wants one */
-    KEY_UNKNOWN,  /* 401: this is none */
-    KEY_NO_ADMIN, /* 403: a good key, or none needed, but an admin's is wanted */
-    KEY_LIMITED,  /* 429: more often than its rate */
+    KEY_MISSING,  /* 401: the route needs a key */
+    KEY_UNKNOWN,  /* 401: no line has this key */
+    KEY_NO_ADMIN, /* 403: the route needs an admin's key */
+    KEY_LIMITED,  /* 429: the key is over its rate */
 };
 
-/* May `key` (NULL: none was given) use a route that asks for `access`? `name` gets the key's name
- * ("" without one), *ret_wait_s when KEY_LIMITED the seconds until the next request may come. An
- * admin's key is good for everything. A rate is used up by what is granted alone. */
+/* Whether `key` (NULL: none was given) may use a route that needs `access`. `name` gets the key's
+ * name, "" without a key. With KEY_LIMITED *ret_wait_s gets the seconds until the next request may
+ * come. An admin's key gives access to every route. Only granted requests count towards a rate. */
 enum key_verdict keyring_check(struct keyring *keyring, enum route_access access, const char *key,
                                char name[static KEY_NAME_MAX + 1], int *ret_wait_s);
 
-/* A new key for `name`, and its line for the file ("alice sha256:…"). rate 0: none. STATUS_CONFIG
- * for a name that cannot be one; STATUS_IO without random numbers. */
+/* Makes a key for `name` and its line for the file ("alice sha256:…"). rate 0: no limit.
+ * STATUS_CONFIG for a malformed name; STATUS_IO when the system has no random numbers. */
 #define KEY_LINE_MAX 256
 struct key_made {
     char key[80];
@@ -69,6 +67,6 @@ struct key_made {
 enum status key_make(const char *name, double rate, double burst, struct key_made *ret,
                      struct error *err) MUST_USE;
 
-/* The key in `Authorization: Bearer KEY`, else in `X-API-Key: KEY`; NULL when neither is there.
- * Points into what was given. */
+/* Returns the key in `Authorization: Bearer KEY`, else in `X-API-Key: KEY`; NULL if there is
+ * neither. The result points into an argument. */
 const char *key_given(const char *authorization, const char *x_api_key);

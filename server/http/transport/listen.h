@@ -1,4 +1,4 @@
-/* The listening socket: how it is opened, and how accepting ends without losing a client. */
+/* Opens the listening socket, and stops accepting without losing a client. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,39 +10,38 @@
 struct listen_options {
     const char *host;      /* an address or a name */
     int port;              /* 0: any free one */
-    const char *unix_path; /* not NULL: a socket of this name instead of host and port */
-    unsigned unix_mode;    /* its permissions; who may write to it may connect */
-    bool tls;              /* for the URL alone */
+    const char *unix_path; /* path of a Unix socket to use instead of host and port, or NULL */
+    unsigned unix_mode;    /* its permissions; whoever may write to it may connect */
+    bool tls;              /* only changes the URL */
 };
 
 struct listener {
     int fd;
-    int port;               /* the real one; 0 for a socket with a name */
+    int port;               /* the actual port; 0 for a Unix socket */
     char url[320];          /* "http://host:port" for clients on this machine */
     bool is_loopback;       /* only this machine can connect, over TCP */
     char where[320];        /* the same, or "unix:/run/lensd.sock" */
-    char path[108];         /* of a socket with a name; "" otherwise */
-    uint64_t device, inode; /* of path: what lies there later may be another's */
+    char path[108];         /* of a Unix socket, else "" */
+    uint64_t device, inode; /* of `path`, to notice that another process has replaced it */
 };
 
-/* Listens. A socket file that nobody listens on any more is replaced, one that is in use and a file
- * that is no socket are not. STATUS_CONFIG with a sentence. The listener's fd is the caller's; on
- * failure *ret is untouched. */
+/* Opens the socket. Replaces a socket file on which nobody listens; refuses one in use, and any
+ * other kind of file. STATUS_CONFIG with a sentence. The caller closes ret->fd. On failure *ret is
+ * unchanged. */
 enum status listen_open(const struct listen_options *options, struct listener *ret,
                         struct error *err) MUST_USE;
 
-/* Whether listen_open() would find nothing in its way, as far as that can be told without
- * listening: a server that runs may be asked about itself, so that a socket in use is no obstacle,
- * and a port in use only a `warning` (a sentence, or "" for none). STATUS_CONFIG. */
+/* Checks whether listen_open() would succeed, without listening. The server itself may be running:
+ * a socket in use is accepted, and a port in use only sets `warning` (a sentence; "" for none).
+ * STATUS_CONFIG. */
 enum status listen_check(const struct listen_options *options, char *warning, size_t size,
                          struct error *err) MUST_USE;
 
-/* Drops new connection attempts in the kernel, before it answers them: their clients' kernels try
- * again after a second and are then refused, while handshakes under way still reach accept(). So no
- * client is told "connected" and then cut off, as closing the socket would do. A socket with a name
- * loses its name, to the same end. False where the kernel does not let us: then the socket can only
- * be closed. */
+/* Makes the kernel drop new connection attempts before it answers them. Clients try again after a
+ * second and are refused by then; handshakes that have begun still reach accept(). Closing the
+ * socket instead would cut off clients that are already connected. A Unix socket is unlinked to the
+ * same end. Returns false if the kernel does not allow it; then the socket can only be closed. */
 bool listen_stop(struct listener *listener) MUST_USE;
 
-/* Removes the socket's name, if it has one and it is still ours. */
+/* Unlinks a Unix socket, unless another process has replaced it. */
 void listen_remove(struct listener *listener);

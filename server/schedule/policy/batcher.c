@@ -1,5 +1,6 @@
-/* Locks: none here; every function runs under the lock of its caller (scheduler.c). The
- * batching delay is in batching_delay.c. */
+/* The batcher's state machine. batching_delay.c decides when the forming batch closes.
+ *
+ * Locks: none here. The caller (scheduler.c) holds its lock during every call. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
     INT64_C(20000000) /* how far back the arrival rate looks: bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
-#define SURELY_LATE     0.9 /* of a pass of one image: what a deadline must leave at least */
+#define SURELY_LATE     0.9 /* an image with less than this share of a pass left will be late */
 
 const char *batch_close_name(enum batch_close reason)
 {
@@ -75,22 +76,22 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
 
 /* --- the queue and its tickets --- */
 
-/* Slots that are sure to be there for tickets, whatever closes early.
+/* Number of slots that are certain to exist for tickets, even if batches close early.
  *
- * Free are the rest of the forming buffer and all free buffers. Slots get lost only when a batch
- * closes before it is full: at most max_batch - 1 each time, and only for a lane that no closed
- * buffer is meant for, so that fewer buffers are closed or running than lanes can have (lanes times
- * depth). As many more as are missing to that may cost slots before one comes back as a whole. So
- * with `hungry` places at most hungry * (max_batch - 1) slots go before others come back, and no
- * event makes the room smaller than the tickets:
+ * The free slots are the rest of the forming buffer and all free buffers. A batch that closes
+ * before it is full wastes at most max_batch - 1 of them. It closes early only for a lane without a
+ * closed buffer; so the number of closed and running buffers is then below lanes * depth, and the
+ * difference
+ * (`hungry`) is how often that can still happen before a buffer is free again. The room is
+ * therefore the free slots less hungry * (max_batch - 1). No event makes it smaller than the
+ * tickets:
  *
- *     reserve         room - 1, tickets - 1
- *     close early     the loss was counted under hungry, which falls by 1
- *     close full      nothing lost
- *     take, give back nothing changes
- *     done            of the last micro-batch: hungry + 1 (at most -(max_batch - 1)), a free buffer
- *                     (+ max_batch)
- *     abandon         never takes a slot away; an emptied closed buffer counts as done does */
+ *     reserve          room - 1, tickets - 1
+ *     close early      hungry - 1; its waste was subtracted before
+ *     close full       wastes nothing
+ *     take, give back  change nothing
+ *     done             with the last micro-batch: hungry + 1, one more free buffer; room + 1 or
+ * more abandon          frees a slot; an emptied closed buffer counts as done does */
 static size_t room(const struct batcher *batcher)
 {
     size_t max_batch = (size_t)batcher->config.max_batch;
@@ -110,8 +111,8 @@ static size_t tickets(const struct batcher *batcher)
     return batcher->granted + batcher->preparing;
 }
 
-/* What is added to predictions: their mean error and twice its mean deviation, so that about one
- * answer in fifty takes longer. */
+/* The margin added to predictions: their mean error plus twice its mean deviation. About one answer
+ * in fifty takes longer than that. */
 static int64_t margin_of(const struct batcher *batcher)
 {
     return (int64_t)(batcher->error + 2 * batcher->spread);
@@ -173,7 +174,7 @@ void batcher_give_up(struct batcher *batcher)
 
 /* --- the forming batch --- */
 
-/* Takes the forming buffer out of reach of reserve. */
+/* Closes the forming buffer: reserve opens another one. */
 static void close_forming(struct batcher *batcher, enum batch_close reason, int64_t now)
 {
     struct buffer *buffer = &batcher->buffers[batcher->forming];
@@ -247,7 +248,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     close_if_due(batcher, now);
 }
 
-/* No image of the buffer is written or waits any more. */
+/* Called when a closed buffer has no image left that is being written or waits. */
 static void leave_closed(struct batcher *batcher, struct buffer *buffer)
 {
     batcher->closed_buffers--;
@@ -274,7 +275,7 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
             batcher->free_buffers++;
         }
     }
-    /* An emptied closed buffer may have been meant for a lane that is idle. */
+    /* An idle lane may have been waiting for a closed buffer that is now empty. */
     close_if_due(batcher, now);
 }
 
@@ -310,14 +311,14 @@ void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
     latency_observe(&batcher->lanes[lane].latency, images, ns);
 }
 
-/* A part of a closed buffer that one pass may run: `count` ready images in slots[], to lie from
- * `first` on; up to `end` (exclusive) the memory is theirs. */
+/* A part of a closed buffer for one pass: `count` ready images in slots[]. They will be moved to
+ * the slots from `first` on; the memory of the slots [first, end) is theirs. */
 struct micro_batch {
     int first, end, count;
     int slots[BATCHER_MAX_BATCH];
 };
 
-/* The first run of ready slots that no slot of another lane interrupts. */
+/* Finds the first ready slots without a slot of another lane between them. */
 static void find_ready(const struct batcher *batcher, const struct buffer *buffer,
                        struct micro_batch *ret)
 {
@@ -337,8 +338,8 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
     }
 }
 
-/* Cuts it to what one pass of this lane takes. False when its padding would reach into what
- * another lane runs: then that has to end first. */
+/* Reduces the images to those of one pass. False if its padding would reach into slots that another
+ * lane runs; that lane has to finish first. */
 static bool cut_micro_batch(struct micro_batch *micro, const struct latency *latency)
 {
     int count = latency_first(latency, micro->count);
@@ -359,8 +360,8 @@ static bool cut_micro_batch(struct micro_batch *micro, const struct latency *lat
     }
 }
 
-/* What a lane would take now: the oldest closed buffer that nobody writes to, and how much of it.
- * NULL when there is none. */
+/* Returns the oldest closed buffer that nobody writes to, and what the lane would run of it. NULL
+ * if there is none. */
 static struct buffer *find_micro_batch(const struct batcher *batcher, int lane,
                                        struct micro_batch *ret)
 {
@@ -391,7 +392,7 @@ bool batcher_can_take(const struct batcher *batcher, int64_t now)
            batcher->buffers[batcher->forming].writing == 0;
 }
 
-/* Compares what was foreseen at admission with what is known now of an image's answer. */
+/* Learns from the difference between the time predicted at admission and the one expected now. */
 static void learn(struct batcher *batcher, const struct batch_item *item, int64_t end)
 {
     if (item->predicted == 0)
@@ -402,7 +403,7 @@ static void learn(struct batcher *batcher, const struct batch_item *item, int64_
     batcher->spread += LEARNING_WEIGHT * (fabs(surprise) - batcher->spread);
 }
 
-/* The lane owns the slots of the micro-batch, and those its padding reaches. */
+/* Gives the lane the slots of the micro-batch, padding included. */
 static void give_to_lane(struct batcher *batcher, struct buffer *buffer,
                          const struct micro_batch *micro, int index, int64_t now, struct batch *ret)
 {
@@ -455,7 +456,7 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
     return true;
 }
 
-/* A lane with nothing under way is idle, or about to ask. */
+/* True if another lane is idle or about to be: it has no batch. */
 static bool another_lane_is_free(const struct batcher *batcher)
 {
     for (int i = 0; i < batcher->config.lanes; i++)
@@ -481,7 +482,7 @@ bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_
     return true;
 }
 
-/* The slots are nobody's any more; the caller looks after the buffer's state. */
+/* Frees the slots of a lane's batch. The caller updates the buffer's state. */
 static struct buffer *take_from_lane(struct batcher *batcher, int index, int which)
 {
     struct lane_state *lane = &batcher->lanes[index];
@@ -546,8 +547,8 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
         end_micro_batch(batcher, batch->lane, which);
         return;
     }
-    /* Which item an owner has is known from the slots it was taken from; items of images that were
-     * answered meanwhile are gone, and must not be looked at. */
+    /* Find the items of the remaining images by their slots. Items of images that were answered
+     * meanwhile may be freed: do not read them. */
     for (int i = 0; i < batch->count; i++)
         for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
             if (buffer->slots[slot].owner == batch->items[i])
@@ -582,8 +583,8 @@ int64_t batcher_shortest_run(const struct batcher *batcher)
     return (int64_t)(SURELY_LATE * (double)least);
 }
 
-/* The working lanes' part of a snapshot. The lane that is free first stands for all where passes of
- * one lane are asked for. */
+/* Fills in what a snapshot says of the working lanes. Times of single passes are those of the lane
+ * that is free first. */
 static void load_of_lanes(const struct batcher *batcher, int64_t now, struct model_load *ret)
 {
     const struct lane_state *soonest = NULL;
@@ -659,8 +660,8 @@ struct batcher_counts batcher_counts(const struct batcher *batcher)
 
 int batch_compact(struct batch *batch, struct batch_move *moves)
 {
-    /* The images in slots beyond `count` are exactly as many as the gaps below it, so each gap is
-     * filled from the end, and what is not moved stays where it is. */
+    /* There are as many images beyond slot `count` as gaps below it. Each gap takes the last image;
+     * the others stay in place. */
     void *items[BATCHER_MAX_BATCH];
     int moved = 0, next = 0, last = batch->count - 1;
     for (int i = 0; i < batch->count; i++) {
