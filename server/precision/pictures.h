@@ -1,5 +1,5 @@
-/* Pictures drawn by arithmetic, for probing a model with something that has structure: gradients,
- * blobs, gratings, edges, textures of several scales, strokes like digits, shapes, small scenes. */
+/* Pictures drawn by arithmetic, to probe a model with something that has structure: textures of
+ * several scales, edges and shaded shapes. */
 #pragma once
 
 #include <stdint.h>
@@ -7,5 +7,5 @@
 #define PICTURE_SIDE 256
 
 /* Draws picture `number` (any) as RGB [PICTURE_SIDE, PICTURE_SIDE, 3]. The same number always gives
- * the same picture; neighbours are of different kinds. */
+ * the same picture. */
 void picture_draw(unsigned number, uint8_t *rgb);
