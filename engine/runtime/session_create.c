@@ -178,6 +178,14 @@ static enum status check_rows(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
+/* A data-dependent tail packs weights when it first runs. */
+static void describe_weights(struct session *session)
+{
+    session->info.parameter_bytes = session->ops->weight_bytes(session->backend);
+    if (session->tail_backend)
+        session->info.parameter_bytes += session->ops->weight_bytes(session->tail_backend);
+}
+
 /* Fills info.batches but for L(b). */
 static void describe_batches(struct session *session)
 {
@@ -201,6 +209,7 @@ enum status session_finish(struct session *session, struct error *err)
     describe_batches(session);
     progress(session, PROGRESS_ROWS);
     TRY(session_measure(session, err));
+    describe_weights(session);
     session_release_pages(session); /* sizes that the scheduler does not use should hold none */
     return STATUS_OK;
 }
@@ -252,17 +261,14 @@ static enum status build(struct session *session, const struct graph *graph, str
     progress(session, PROGRESS_WEIGHTS);
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));
-    size_t weights = session->ops->weight_bytes(session->backend);
     TRY(reserve(session, err));
     TRY(describe(session, graph, err));
     TRY(session_prepare_runs(session, err));
     graph_free(session->base);
     session->base = NULL;
     TRY(session_settle_weights(graph, err));
+    describe_weights(session);
     describe_batches(session);
-    if (session->tail_backend)
-        weights += session->ops->weight_bytes(session->tail_backend);
-    session->info.parameter_bytes = weights;
     session->info.node_count = session->compiled[0].graph->node_count;
     if (!session->options.trial)
         TRY(session_finish(session, err));
