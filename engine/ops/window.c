@@ -96,6 +96,13 @@ static enum status place_explicit(struct window *w, int i, int64_t extent, bool 
     if (__builtin_add_overflow(w->in[i], w->pad_begin[i], &padded) ||
         __builtin_add_overflow(padded, w->pad_end[i], &padded))
         return too_large(err);
+    /* The first window already sticks out: it is as large as there is room, as in PyTorch
+     * (EfficientNet of transformers has a window of 1280 over 7 pixels). */
+    if (ceil_mode && padded > 0 && padded < extent && extent - padded < w->stride[i]) {
+        w->kernel[i] = (padded - 1) / w->dilation[i] + 1;
+        w->out[i] = 1;
+        return STATUS_OK;
+    }
     if (padded < extent)
         return error_set(err, STATUS_SHAPE,
                          "a window of extent %lld (kernel %lld, dilation %lld) does not fit into "

@@ -6,6 +6,7 @@
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "engine/ops/ops.h"
+#include "engine/runtime/session.h"
 #include "models/onnx/onnx.h"
 #include "proto/answers.h"
 #include "server/app/process.h"
@@ -18,7 +19,8 @@
 struct inspection {
     struct model *model; /* NULL when it could not be loaded */
     char *file, *name;
-    struct error problem; /* status != OK: why it could not be loaded */
+    bool compiles;
+    struct error problem; /* why it could not be loaded or compiled */
     struct inspect_tensor *inputs, *outputs;
     char (*shapes)[SHAPE_TEXT];
     struct inspect_operator *operators;
@@ -127,6 +129,25 @@ static enum status list_tensors(struct inspection *in, struct error *err)
 
 /* ---- the whole ---- */
 
+/* Compiles what `lensd serve` would at first: some faults of a graph show in its shapes alone. */
+static enum status inspect_compile(const struct model *model, struct error *err)
+{
+    const struct session_options options = {
+        .device = DEVICE_HOST,
+        .max_batch = 1,
+        .no_kernel_trials = true,
+        .image_input = model->image_input,
+        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,
+        .image_channels_last = model->input_channels_last,
+        .image_height = model->preprocess.height,
+        .image_width = model->preprocess.width,
+    };
+    struct session *session = NULL;
+    TRY(session_create(model->graph, &options, &session, err));
+    session_free(session);
+    return STATUS_OK;
+}
+
 static enum status inspect_model(const struct config *config, struct inspection *in,
                                  struct error *err)
 {
@@ -143,7 +164,9 @@ static enum status inspect_model(const struct config *config, struct inspection 
         return STATUS_OK;
     if (in->model->image_input != SIZE_MAX)
         preprocess_describe(&in->model->preprocess, in->transform, sizeof in->transform);
-    return list_tensors(in, err);
+    TRY(list_tensors(in, err));
+    in->compiles = inspect_compile(in->model, &in->problem) == STATUS_OK;
+    return STATUS_OK;
 }
 
 static struct inspect_answer answer_of(const struct inspection *in)
@@ -153,8 +176,8 @@ static struct inspect_answer answer_of(const struct inspection *in)
                                     .version = "1",
                                     .operators = in->operators,
                                     .operator_count = in->use_count,
-                                    .supported = in->model != NULL,
-                                    .problem = in->model ? NULL : in->problem.message};
+                                    .supported = in->compiles,
+                                    .problem = in->compiles ? NULL : in->problem.message};
     for (size_t i = 0; i < in->use_count; i++)
         answer.supported = answer.supported && in->operators[i].supported;
     const struct model *model = in->model;

@@ -154,6 +154,19 @@ class Inspect(Commands):
         self.assertFalse(result["supported"])
         self.assertIn("Frobnicate", result["problem"])
 
+    def test_a_graph_that_does_not_compile(self):
+        """Each operator is known, but a window of 9 pixels does not fit into 8."""
+        path = os.path.join(self.folder.name, "window.onnx")
+        nodes = [small_onnx.node("AveragePool", ["image"], ["mean"], small_onnx.ints("kernel_shape", [9, 9])),
+                 small_onnx.node("Flatten", ["mean"], ["scores"])]
+        small_onnx.write(path, nodes, [], [small_onnx.tensor_info("image", "N", 3, 8, 8)],
+                         [small_onnx.tensor_info("scores", "N", 3)])
+        ended = run_lensd("inspect", path)
+        self.assertEqual((ended.returncode, ended.stderr), (1, ""))
+        self.assertIn("lensd cannot run this model: ", ended.stdout)
+        self.assertIn("does not fit", ended.stdout)
+        self.assertFalse(json.loads(run_lensd("inspect", path, "--json").stdout)["supported"])
+
     def test_what_is_no_model(self):
         for path in (self.file("text.onnx", b"hello hello"), os.path.join(self.folder.name, "no"),
                      self.folder.name):

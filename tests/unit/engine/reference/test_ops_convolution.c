@@ -323,6 +323,44 @@ Test(ops_convolution, ceil_mode_drops_a_window_in_the_end_padding)
     one_end(&one);
 }
 
+/* torch.nn.AvgPool1d and MaxPool1d(10, stride, padding, ceil_mode=True) of 1, 2, 3, 4. */
+Test(ops_convolution, ceil_mode_keeps_a_window_larger_than_the_picture)
+{
+    static const struct {
+        enum op op;
+        int64_t stride, pads[2];
+        int count_include_pad;
+        float expected;
+    } cases[] = {
+        {OP_AVERAGE_POOL, 10, {0, 0}, 1, 2.5f},
+        {OP_AVERAGE_POOL, 7, {0, 0}, 1, 2.5f},
+        {OP_AVERAGE_POOL, 10, {1, 1}, 1, 10.0f / 6.0f},
+        {OP_AVERAGE_POOL, 10, {1, 1}, 0, 2.5f},
+        {OP_MAX_POOL, 10, {0, 0}, -1, 4},
+    };
+    static const int64_t kernel[] = {10};
+    const float data[] = {1, 2, 3, 4};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct one_node one;
+        pool(&one, cases[i].op, 19, data, 4, kernel);
+        one_ints(&one, "strides", &cases[i].stride, 1);
+        one_ints(&one, "pads", cases[i].pads, 2);
+        one_int(&one, "ceil_mode", 1);
+        if (cases[i].count_include_pad >= 0)
+            one_int(&one, "count_include_pad", cases[i].count_include_pad);
+        cr_assert_eq(one_run(&one), STATUS_OK, "%zu: %s", i, one.err.message);
+        one_equals(&one, 0, DTYPE_F32, SHAPE(1, 1, 1), &cases[i].expected);
+        one_end(&one);
+    }
+    static const int64_t stride[] = {6}; /* PyTorch: output size is too small */
+    struct one_node one;
+    pool(&one, OP_AVERAGE_POOL, 19, data, 4, kernel);
+    one_ints(&one, "strides", stride, 1);
+    one_int(&one, "ceil_mode", 1);
+    cr_assert_eq(one_run(&one), STATUS_SHAPE);
+    one_end(&one);
+}
+
 Test(ops_convolution, maxpool_indices_count_columns_first_on_request)
 {
     static const int64_t kernel[] = {2, 2};
