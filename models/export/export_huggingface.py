@@ -12,11 +12,9 @@ a folder that lensd serves too, with ONNX Runtime at hand:
 """
 
 import argparse
-import json
 import os
 
-from model_folder import (RESAMPLE, export_onnx, need, report, stop, write_labels,
-                          write_preprocessor)
+from model_folder import export_onnx, need, report, stop, write_labels
 
 INSTALL = "pip install torch transformers onnx"
 
@@ -60,33 +58,11 @@ def input_size(processor):
     return side_of(plain(processor.size))
 
 
-def write_convnext_transform(folder, processor):
-    """ConvNeXT's processor hides a crop in crop_pct: below 384 pixels it resizes the short side to
-    size / crop_pct and crops, from 384 on it squashes. Written out in the plain words."""
-    size = plain(processor.size)
-    side = size if isinstance(size, int) else size["shortest_edge"]
-    resize = ({"exact": (side, side)} if side >= 384
-              else {"shortest_edge": int(side / processor.crop_pct)})
-    names = {number: name for name, number in RESAMPLE.items()}
-    write_preprocessor(folder, mean=processor.image_mean, std=processor.image_std,
-                       resample=names[int(processor.resample)], crop=(side, side),
-                       rescale=processor.rescale_factor, **resize)
-
-
 def write_transform(folder, processor):
-    """The processor's own file, in plain words, and without what only its Python class knows."""
-    if getattr(processor, "crop_pct", None):
-        write_convnext_transform(folder, processor)
-        return
+    """The processor's own file; lensd knows its class."""
     processor.save_pretrained(folder)
-    path = os.path.join(folder, "preprocessor_config.json")
-    if not os.path.exists(path):
+    if not os.path.exists(os.path.join(folder, "preprocessor_config.json")):
         stop(f"{type(processor).__name__} wrote no preprocessor_config.json into {folder}")
-    with open(path, encoding="utf-8") as file:
-        config = json.load(file)
-    if config.get("resample") is None and config.get("do_resize"):
-        stop(f"{type(processor).__name__} names no resample method; add \"resample\" "
-             f"(2 bilinear, 3 bicubic) to {path}")
 
 
 def main():

@@ -1,8 +1,10 @@
-/* The default model's three files, made part of the binary by embed.py. A zero byte follows each.
- */
+/* The default model's three files and processors.json, made part of the binary by embed.py. A zero
+ * byte follows each. */
 #pragma once
 
 #include <stddef.h>
 
 extern const unsigned char digits_model[], digits_labels[], digits_preprocessor[];
 extern const size_t digits_model_size, digits_labels_size, digits_preprocessor_size;
+extern const unsigned char processor_table[];
+extern const size_t processor_table_size;

@@ -214,7 +214,7 @@ static enum status preprocess_from_file(const struct model_place *place, const c
                                         preprocess_reader read, struct model *model,
                                         struct error *err)
 {
-    char slips[300];
+    char remarks[300];
     char *text = NULL, *path = NULL;
     size_t size = 0;
     TRY(model_side_file(place, name, &text, &size, &path, err));
@@ -222,9 +222,9 @@ static enum status preprocess_from_file(const struct model_place *place, const c
     if (status == STATUS_OK)
         status = check_preprocess(&model->preprocess, err);
     if (status == STATUS_OK && read == preprocess_from_huggingface) {
-        preprocess_slips(text, size, slips, sizeof slips);
-        if (slips[0])
-            model_warn(model, "%s: %s", name, slips);
+        preprocess_remarks(text, size, remarks, sizeof remarks);
+        if (remarks[0])
+            model_warn(model, "%s: %s", name, remarks);
     }
     free(text);
     if (status != STATUS_OK && status != STATUS_NOT_FOUND)

@@ -97,6 +97,12 @@ enum status preprocess_check(const struct preprocess *p, struct error *err)
         return error_set(err, STATUS_INVALID,
                          "preprocessing: the padding value is %d, but must be 0 … 255",
                          p->pad_value);
+    if (!(p->first_width >= 0 && p->first_width <= 1) ||
+        !(p->first_height >= 0 && p->first_height <= 1))
+        return error_set(err, STATUS_INVALID,
+                         "preprocessing: the crop before the resize takes %g x %g of the short "
+                         "side, but must take 0 to 1",
+                         p->first_width, p->first_height);
     if (!isfinite(p->scale) || p->scale == 0.0f)
         return error_set(err, STATUS_INVALID,
                          "preprocessing: the scale is %g, but must be finite and not 0 (1/255 "
@@ -148,8 +154,12 @@ static bool append_resize(struct text_line *line, const struct preprocess *p)
         append(line, "resize to %d x %d (%s)", p->resize_width, p->resize_height, filter);
         break;
     case RESIZE_LETTERBOX:
-        append(line, "letterbox into %d x %d (%s, padded with %d)", p->resize_width,
-               p->resize_height, filter, p->pad_value);
+        append(line, "letterbox into %d x %d (%s, padded%s with ", p->resize_width,
+               p->resize_height, filter, p->pads_corner ? " right and below" : "");
+        if (p->pads_normalised)
+            append(line, "normalised 0)");
+        else
+            append(line, "%d)", p->pad_value);
         break;
     }
     return p->resize_width != p->width || p->resize_height != p->height;
@@ -163,6 +173,8 @@ void preprocess_describe(const struct preprocess *p, char *text, size_t size)
     text[0] = '\0';
     if (p->invert)
         append(&line, "invert, ");
+    if (p->first_width > 0)
+        append(&line, "centre crop %g x %g of the short side, ", p->first_width, p->first_height);
     if (append_resize(&line, p))
         append(&line, ", centre crop %d x %d", p->width, p->height);
     static const char *const orders[] = {"RGB", "BGR", "gray"};

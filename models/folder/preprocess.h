@@ -25,8 +25,8 @@ enum resize_rule {
     RESIZE_NONE,       /* pixels as they are; the crop must then find them large enough, or pads */
     RESIZE_SHORT_SIDE, /* short side to `resize_short`, aspect kept: torchvision.Resize(n) */
     RESIZE_EXACT,      /* to resize_width x resize_height, aspect not kept */
-    RESIZE_LETTERBOX,  /* largest size that fits in resize_width x resize_height, aspect kept,
-                          centred, the rest `pad_value`: Ultralytics */
+    RESIZE_LETTERBOX,  /* largest size that fits in resize_width x resize_height, aspect kept, the
+                          rest padded: centred as Ultralytics has it, or in the upper left corner */
 };
 
 enum channel_order {
@@ -36,6 +36,8 @@ enum channel_order {
 };
 
 struct preprocess {
+    double first_width, first_height; /* before the resize a centred crop to these shares of the
+                                        picture's short side is taken (Perceiver); 0: none */
     enum resize_rule resize;
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
@@ -48,12 +50,16 @@ struct preprocess {
                          processors: int(rest / 2)), instead of at the even pixel (torchvision,
                          timm, Ultralytics: round(rest / 2)) */
     enum channel_order channels;
-    int pad_value; /* 0 … 255, RESIZE_LETTERBOX */
-    bool invert;   /* x = 255 - x before anything else: dark strokes on paper for models that
-                      learnt light strokes on black (digits) */
-    float scale;   /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; 1/255 usually */
-    float mean[3]; /* in the order of `channels` */
-    float std[3];  /* in the order of `channels`; never 0 */
+    /* RESIZE_LETTERBOX: */
+    int pad_value;        /* 0 … 255 */
+    bool pads_normalised; /* the padding is 0 in the model's numbers instead of pad_value */
+    bool pads_corner;     /* all of it is to the right and below */
+    bool sides_floor;     /* sides are rounded down (YOLOX, max_height of Hugging Face) */
+    bool invert;          /* x = 255 - x before anything else: dark strokes on paper for models that
+                             learnt light strokes on black (digits) */
+    float scale;          /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; 1/255 usually */
+    float mean[3];        /* in the order of `channels` */
+    float std[3];         /* in the order of `channels`; never 0 */
 };
 
 /* ImageNet's: short side 256 bilinear, centre crop 224, RGB, 1/255, the usual mean and std. */

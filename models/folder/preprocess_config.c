@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/folder/embedded.h"
 #include "models/folder/model_internal.h"
 
 /* ---- reading JSON ---- */
@@ -79,12 +80,12 @@ static enum status get_channels(const cJSON *json, const char *key, const float 
 
 /* ---- Hugging Face ---- */
 
-/* A size in any of its spellings. */
+/* A size in any of its spellings; pixels, 0 where it is not told. */
 struct size_spec {
     bool given;
-    int shortest;      /* 0: height and width are given */
-    int height, width; /* pixels */
-    bool has_longest;
+    int shortest, longest;
+    int height, width;
+    int max_height, max_width;
 };
 
 static enum status read_size(const cJSON *json, const char *key, struct size_spec *ret,
@@ -93,84 +94,85 @@ static enum status read_size(const cJSON *json, const char *key, struct size_spe
     static const char expected[] =
         "a size in pixels: a number, {\"height\", \"width\"} or {\"shortest_edge\"}";
     const cJSON *item = get(json, key);
+    const struct {
+        const char *key;
+        int *pixels;
+    } edges[] = {{"height", &ret->height},          {"width", &ret->width},
+                 {"shortest_edge", &ret->shortest}, {"longest_edge", &ret->longest},
+                 {"max_height", &ret->max_height},  {"max_width", &ret->max_width}};
     *ret = (struct size_spec){.given = item != NULL};
     if (!item)
         return STATUS_OK;
-    bool ok = false;
+    bool ok = true;
     if (cJSON_IsNumber(item)) {
         ok = as_pixels(item, &ret->height);
         ret->width = ret->height;
     } else if (cJSON_IsArray(item)) {
         ok = as_pixels(cJSON_GetArrayItem(item, 0), &ret->height) &&
              as_pixels(cJSON_GetArrayItem(item, cJSON_GetArraySize(item) > 1), &ret->width);
-    } else if (get(item, "height") || get(item, "width")) {
-        ok = as_pixels(get(item, "height"), &ret->height) &&
-             as_pixels(get(item, "width"), &ret->width);
-    } else if (get(item, "shortest_edge")) {
-        ok = as_pixels(get(item, "shortest_edge"), &ret->shortest);
-        ret->has_longest = get(item, "longest_edge") != NULL;
-    } else if (get(item, "longest_edge")) {
-        ok = as_pixels(get(item, "longest_edge"), &ret->height);
-        ret->width = ret->height;
-        ret->has_longest = true;
+    } else {
+        for (size_t i = 0; i < COUNT_OF(edges) && ok; i++)
+            ok = !get(item, edges[i].key) || as_pixels(get(item, edges[i].key), edges[i].pixels);
+        ok = ok && !ret->height == !ret->width && !ret->max_height == !ret->max_width &&
+             (ret->height || ret->shortest || ret->longest || ret->max_height);
     }
     return ok ? STATUS_OK : bad_key(key, expected, err);
 }
 
 static const float imagenet_mean[3] = {0.485f, 0.456f, 0.406f};
 static const float imagenet_std[3] = {0.229f, 0.224f, 0.225f};
-static const float half[3] = {0.5f, 0.5f, 0.5f};
-static const float clip_mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
-static const float clip_std[3] = {0.26862954f, 0.26130258f, 0.27577711f};
 
-/* What a class of processors does where its file is silent. The name is looked for in
- * image_processor_type and feature_extractor_type; the first row that fits counts. */
-static const struct processor_family {
-    const char *name;
-    bool short_side; /* "size" as a plain number means the short side */
-    bool crop;
-    enum resample resample;
-    const float *mean, *std;
-} families[] = {
-    {"CLIP", true, true, RESAMPLE_BICUBIC, clip_mean, clip_std},
-    {"Siglip", false, false, RESAMPLE_BICUBIC, half, half},
-    {"ConvNext", true, false, RESAMPLE_BILINEAR, imagenet_mean, imagenet_std},
-    {"PoolFormer", true, true, RESAMPLE_BICUBIC, imagenet_mean, imagenet_std},
-    {"Levit", true, true, RESAMPLE_BICUBIC, imagenet_mean, imagenet_std},
-    {"Bit", true, true, RESAMPLE_BICUBIC, clip_mean, clip_std},
-    {"DeiT", false, true, RESAMPLE_BICUBIC, half, half},
-    {"Beit", false, true, RESAMPLE_BICUBIC, half, half},
-    {"MobileNet", true, true, RESAMPLE_BILINEAR, half, half},
-    {"MobileViT", true, true, RESAMPLE_BILINEAR, imagenet_mean, imagenet_std},
-    {"EfficientNet", false, false, RESAMPLE_NEAREST, half, half},
-    {"Segformer", false, false, RESAMPLE_BILINEAR, imagenet_mean, imagenet_std},
-    {"Detr", true, false, RESAMPLE_BILINEAR, imagenet_mean, imagenet_std},
-    {"Yolos", true, false, RESAMPLE_BILINEAR, imagenet_mean, imagenet_std},
-    {"DPT", false, false, RESAMPLE_BICUBIC, half, half},
-    {"ViT", false, false, RESAMPLE_BILINEAR, half, half},
-    {"", false, false, RESAMPLE_BILINEAR, imagenet_mean, imagenet_std},
-};
-
-static const struct processor_family *family_of(const cJSON *json)
+/* The keys that transformers' class of that name sets where its file is silent
+ * (processors.json, made by tests/conformance/processor_table.py). */
+static const char *class_name(const cJSON *json)
 {
     const cJSON *type = get(json, "image_processor_type");
     if (!cJSON_IsString(type))
         type = get(json, "feature_extractor_type");
-    const char *name = cJSON_IsString(type) ? type->valuestring : "";
-    size_t i = 0;
-    while (*families[i].name && !strstr(name, families[i].name))
-        i++;
-    return &families[i];
+    return cJSON_IsString(type) ? type->valuestring : NULL;
 }
 
-static bool is_family(const struct processor_family *family, const char *name)
+/* CLIPFeatureExtractor, CLIPImageProcessorFast and CLIPImageProcessorPil are CLIPImageProcessor. */
+static const cJSON *class_defaults(const cJSON *table, const char *name)
 {
-    return !strcmp(family->name, name);
+    static const char *const ends[] = {"ImageProcessor", "FeatureExtractor"};
+    const cJSON *row;
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        const char *end = strstr(name, ends[i]);
+        cJSON_ArrayForEach(row, table)
+        {
+            const size_t length = strlen(row->string);
+            if (end && (size_t)(end - name) == length && !strncmp(row->string, name, length))
+                return row;
+        }
+    }
+    return NULL;
 }
 
-static int scaled(int pixels, double factor)
+/* Adds those keys to the file's own. */
+static enum status add_class_defaults(cJSON *json, struct error *err)
 {
-    return (int)(pixels * factor);
+    const char *name = class_name(json);
+    cJSON *table;
+    const cJSON *item;
+    enum status status = STATUS_OK;
+    if (!name)
+        return STATUS_OK;
+    TRY(json_parse((const char *)processor_table, processor_table_size, &table, err));
+    cJSON_ArrayForEach(item, class_defaults(table, name))
+    {
+        if (get(json, item->string))
+            continue;
+        cJSON *copy = cJSON_Duplicate(item, true);
+        cJSON_DeleteItemFromObjectCaseSensitive(json, item->string); /* a null */
+        if (!copy || !cJSON_AddItemToObject(json, item->string, copy)) {
+            cJSON_Delete(copy);
+            status = error_set(err, STATUS_NO_MEMORY, "out of memory");
+            break;
+        }
+    }
+    cJSON_Delete(table);
+    return status;
 }
 
 static void resize_exact(struct preprocess *p, int width, int height)
@@ -187,37 +189,12 @@ static void resize_short(struct preprocess *p, int resize, int crop)
     p->width = p->height = crop;
 }
 
-/* Classes whose resize is not what "size" alone says. True when *p was set. */
-static enum status read_special_resize(const cJSON *json, const struct processor_family *family,
-                                       const struct size_spec *size, struct preprocess *p,
-                                       bool *ret_done, struct error *err)
-{
-    double crop_pct = 0;
-    int side = size->shortest ? size->shortest : size->height;
-    *ret_done = true;
-    TRY(get_number(json, "crop_pct", is_family(family, "ConvNext") ? 224.0 / 256.0 : 0, &crop_pct,
-                   err));
-    if (get(json, "crop_pct") && !(crop_pct > 0 && crop_pct <= 1))
-        return bad_key("crop_pct", "a number above 0 and at most 1", err);
-    if (is_family(family, "ConvNext") && side >= 384)
-        resize_exact(p, side, side);
-    else if (is_family(family, "ConvNext"))
-        resize_short(p, scaled(side, 1.0 / crop_pct), side);
-    else if (is_family(family, "PoolFormer") && crop_pct > 0)
-        resize_short(p, scaled(side, 1.0 / crop_pct), side);
-    else if (is_family(family, "Levit") && size->shortest)
-        resize_short(p, scaled(side, 256.0 / 224.0), side);
-    else
-        *ret_done = false;
-    return STATUS_OK;
-}
-
 /* Where an odd margin puts the crop: Hugging Face's classes, which their files name, take the pixel
  * before the middle; without a class the file speaks for torchvision, which takes the even one. */
 static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, struct error *err)
 {
     const cJSON *item = get(json, "crop_rounding");
-    p->crop_floors = get(json, "image_processor_type") || get(json, "feature_extractor_type");
+    p->crop_floors = class_name(json) != NULL;
     if (!item)
         return STATUS_OK;
     const char *word = cJSON_IsString(item) ? item->valuestring : "";
@@ -227,63 +204,106 @@ static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, s
                : bad_key("crop_rounding", "\"even\" or \"down\"", err);
 }
 
-/* Neither size nor crop: whatever the model takes (preprocess_fit), unless the class makes another
- * size of it first. */
-static enum status take_models_size(const struct processor_family *family, bool do_resize,
-                                    struct preprocess *p, struct error *err)
+/* crop_pct: the short side is resized to size / crop_pct, and size is cropped; from "squash_from"
+ * pixels on both sides are resized to size instead (ConvNeXT). */
+static enum status read_crop_pct(const cJSON *json, int side, struct preprocess *p, bool *ret_given,
+                                 struct error *err)
 {
-    if (do_resize && (is_family(family, "ConvNext") || is_family(family, "PoolFormer") ||
-                      is_family(family, "Levit")))
-        return error_set(err, STATUS_MODEL, "neither \"size\" nor \"crop_size\" is given");
-    p->resize = !do_resize ? RESIZE_NONE : family->short_side ? RESIZE_SHORT_SIDE : RESIZE_EXACT;
-    p->width = p->height = 0;
+    double crop_pct = 0, squash_from = 0;
+    TRY(get_number(json, "crop_pct", 0, &crop_pct, err));
+    TRY(get_number(json, "squash_from", 0, &squash_from, err));
+    *ret_given = get(json, "crop_pct") != NULL;
+    if (!*ret_given)
+        return STATUS_OK;
+    if (!(crop_pct > 0 && crop_pct <= 1))
+        return bad_key("crop_pct", "a number above 0 and at most 1", err);
+    if (squash_from > 0 && side >= squash_from)
+        resize_exact(p, side, side);
+    else
+        resize_short(p, (int)(side / crop_pct), side);
     return STATUS_OK;
 }
 
-static enum status read_geometry(const cJSON *json, const struct processor_family *family,
-                                 struct preprocess *p, struct error *err)
+/* The aspect is kept, and what is missing to `canvas` is padded to the right and below: with the
+ * byte "pad_value", else with 0 after normalising. */
+static enum status read_padded(const cJSON *json, const struct size_spec *size,
+                               const struct size_spec *canvas, struct preprocess *p,
+                               struct error *err)
 {
-    bool do_resize = false, do_crop = false, special = false;
+    double value = 0;
+    TRY(get_number(json, "pad_value", 0, &value, err));
+    resize_exact(p, canvas->width, canvas->height);
+    p->resize = RESIZE_LETTERBOX;
+    p->pads_corner = true;
+    p->sides_floor = size->max_height > 0;
+    p->pads_normalised = !get(json, "pad_value");
+    p->pad_value = value >= 0 && value <= 255 ? (int)value : -1;
+    return p->pad_value < 0 ? bad_key("pad_value", "a byte, 0 to 255", err) : STATUS_OK;
+}
+
+static enum status read_resize(const cJSON *json, bool do_crop, const struct size_spec *size,
+                               struct preprocess *p, struct error *err)
+{
+    const int short_side = size->shortest ? size->shortest : size->height;
+    const int box_height = size->max_height ? size->max_height : size->longest;
+    const int box_width = size->max_width ? size->max_width : size->longest;
+    struct size_spec canvas;
+    bool do_pad = false, special = false;
+    TRY(get_bool(json, "do_pad", false, &do_pad, err));
+    TRY(read_size(json, "pad_size", &canvas, err));
+    if (short_side)
+        TRY(read_crop_pct(json, short_side, p, &special, err));
+    if (special)
+        return STATUS_OK;
+    if (!short_side && do_pad && get(json, "pad_size"))
+        return read_padded(json, size, &canvas, p, err);
+    /* Detectors keep the aspect and take any size; a batch needs one, so the whole photo is brought
+     * to a square. */
+    if (size->shortest && (!size->longest || do_crop))
+        resize_short(p, size->shortest, size->shortest);
+    else if (short_side)
+        resize_exact(p, size->shortest ? size->shortest : size->width, short_side);
+    else
+        resize_exact(p, box_width, box_height);
+    return STATUS_OK;
+}
+
+static enum status read_geometry(const cJSON *json, struct preprocess *p, struct error *err)
+{
+    bool do_resize = false, do_crop = false, to_square = false, crop_first = false;
     struct size_spec size, crop;
     TRY(get_bool(json, "do_resize", true, &do_resize, err));
-    TRY(get_bool(json, "do_center_crop", family->crop, &do_crop, err));
+    TRY(get_bool(json, "do_center_crop", false, &do_crop, err));
+    TRY(get_bool(json, "crop_first", false, &crop_first, err));
+    TRY(get_bool(json, "default_to_square", true, &to_square, err));
     TRY(read_size(json, "size", &size, err));
     TRY(read_size(json, "crop_size", &crop, err));
-    if (!size.given && !crop.given)
-        return take_models_size(family, do_resize, p, err);
     if (crop.shortest)
         crop.height = crop.width = crop.shortest;
-    const cJSON *plain = get(json, "size");
-    if (size.given && !size.shortest && family->short_side && cJSON_IsNumber(plain))
+    if (!to_square && cJSON_IsNumber(get(json, "size")))
         size.shortest = size.height;
-
-    if (do_resize && size.given)
-        TRY(read_special_resize(json, family, &size, p, &special, err));
-    if (!special && (!do_resize || !size.given)) {
-        p->resize = RESIZE_NONE;
-        p->width = crop.given ? crop.width : size.shortest ? size.shortest : size.width;
-        p->height = crop.given ? crop.height : size.shortest ? size.shortest : size.height;
-    } else if (!special && size.shortest && size.has_longest && !do_crop) {
-        /* Detectors keep the aspect and take any size; a batch needs one, so the whole photo is
-         * brought to a square. */
-        resize_exact(p, size.shortest, size.shortest);
-    } else if (!special && size.shortest) {
-        resize_short(p, size.shortest, size.shortest);
-    } else if (!special) {
-        resize_exact(p, size.width, size.height);
+    if (do_resize && size.given) {
+        TRY(read_resize(json, do_crop, &size, p, err));
+    } else {
+        const struct size_spec *kept = crop.given ? &crop : &size;
+        p->resize = do_resize && !crop.given ? RESIZE_EXACT : RESIZE_NONE;
+        p->width = kept->shortest ? kept->shortest : kept->width;
+        p->height = kept->shortest ? kept->shortest : kept->height;
     }
-    if (do_crop && crop.given) {
+    if (do_crop && crop_first && crop.given && size.height) {
+        p->first_width = fmin(1, (double)size.width / crop.width);
+        p->first_height = fmin(1, (double)size.height / crop.height);
+    } else if (do_crop && crop.given) {
         p->width = crop.width;
         p->height = crop.height;
     }
     return STATUS_OK;
 }
 
-static enum status read_resample(const cJSON *json, const struct processor_family *family,
-                                 struct preprocess *p, struct error *err)
+static enum status read_resample(const cJSON *json, struct preprocess *p, struct error *err)
 {
     double resample = 0;
-    TRY(get_number(json, "resample", family->resample, &resample, err));
+    TRY(get_number(json, "resample", RESAMPLE_BILINEAR, &resample, err));
     if (resample < RESAMPLE_NEAREST || resample > RESAMPLE_HAMMING || resample != floor(resample))
         return bad_key("resample", "one of Pillow's filters, 0 to 5", err);
     p->resample = (enum resample)(int)resample;
@@ -298,57 +318,69 @@ static enum status read_resample(const cJSON *json, const struct processor_famil
 }
 
 /* y = (x * scale [- 1] - mean) / std, which EfficientNet with include_top divides by std again. */
-static enum status read_values(const cJSON *json, const struct processor_family *family,
-                               struct preprocess *p, struct error *err)
+static enum status read_values(const cJSON *json, struct preprocess *p, struct error *err)
 {
-    static const float zero[3] = {0, 0, 0}, one[3] = {1, 1, 1};
     bool do_rescale = false, do_normalize = false, offset = false, again = false;
     double factor = 0;
     TRY(get_bool(json, "do_rescale", true, &do_rescale, err));
     TRY(get_bool(json, "do_normalize", true, &do_normalize, err));
     TRY(get_bool(json, "rescale_offset", false, &offset, err));
-    TRY(get_bool(json, "include_top", is_family(family, "EfficientNet"), &again, err));
+    TRY(get_bool(json, "include_top", false, &again, err));
     TRY(get_number(json, "rescale_factor", 1.0 / 255.0, &factor, err));
     if (do_rescale && !(factor > 0))
         return bad_key("rescale_factor", "above 0", err);
     p->scale = do_rescale ? (float)factor : 1.0f;
-    memcpy(p->mean, zero, sizeof p->mean);
-    memcpy(p->std, one, sizeof p->std);
+    for (int c = 0; c < 3; c++) {
+        p->mean[c] = 0;
+        p->std[c] = 1;
+    }
     if (do_normalize) {
-        TRY(get_channels(json, "image_mean", family->mean, p->mean, err));
-        TRY(get_channels(json, "image_std", family->std, p->std, err));
+        TRY(get_channels(json, "image_mean", imagenet_mean, p->mean, err));
+        TRY(get_channels(json, "image_std", imagenet_std, p->std, err));
     }
     for (int c = 0; c < 3; c++) {
         if (p->std[c] == 0)
             return bad_key("image_std", "different from 0", err);
         if (do_rescale && offset)
             p->mean[c] += 1.0f;
-        if (is_family(family, "EfficientNet") && again)
+        if (again)
             p->std[c] *= p->std[c];
     }
     return STATUS_OK;
 }
 
+static void swap_floats(float *a, float *b)
+{
+    const float kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
 static enum status read_channels(const cJSON *json, struct preprocess *p, struct error *err)
 {
-    bool flip = false, gray = false;
+    bool flip = false, flip_last = false, gray = false;
     TRY(get_bool(json, "do_flip_channel_order", false, &flip, err));
+    TRY(get_bool(json, "flip_last", false, &flip_last, err));
     TRY(get_bool(json, "do_convert_grayscale", false, &gray, err));
     TRY(get_bool(json, "do_invert", false, &p->invert, err));
     p->channels = gray ? CHANNELS_GRAY : flip ? CHANNELS_BGR : CHANNELS_RGB;
+    if (p->channels == CHANNELS_BGR && flip_last) { /* mean and std are those of RGB */
+        swap_floats(&p->mean[0], &p->mean[2]);
+        swap_floats(&p->std[0], &p->std[2]);
+    }
     return STATUS_OK;
 }
 
-static enum status read_huggingface(const cJSON *json, struct preprocess *p, struct error *err)
+static enum status read_huggingface(cJSON *json, struct preprocess *p, struct error *err)
 {
     if (!cJSON_IsObject(json))
         return error_set(err, STATUS_MODEL, "the file is not a JSON object");
-    const struct processor_family *family = family_of(json);
+    TRY(add_class_defaults(json, err));
     preprocess_default(p);
-    TRY(read_geometry(json, family, p, err));
+    TRY(read_geometry(json, p, err));
     TRY(read_crop_rounding(json, p, err));
-    TRY(read_resample(json, family, p, err));
-    TRY(read_values(json, family, p, err));
+    TRY(read_resample(json, p, err));
+    TRY(read_values(json, p, err));
     return read_channels(json, p, err);
 }
 
@@ -371,22 +403,44 @@ static bool is_one_slip(const char *a, const char *b)
     return !strcmp(a + 1, b + 1) || (a[0] == b[1] && a[1] && a[1] == b[0] && !strcmp(a + 2, b + 2));
 }
 
-void preprocess_slips(const char *text, size_t size, char *ret, size_t capacity)
+/* What stands in place of the image processor's class where lensd knows it only in part. */
+static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
 {
-    static const char *const keys[] = {"size",           "crop_size",
-                                       "do_resize",      "do_center_crop",
-                                       "do_rescale",     "rescale_factor",
-                                       "do_normalize",   "image_mean",
-                                       "image_std",      "resample",
-                                       "rescale_offset", "include_top",
-                                       "crop_pct",       "do_flip_channel_order",
-                                       "do_invert",      "do_convert_grayscale",
-                                       "crop_rounding",  "antialias"};
+    const char *name = class_name(json);
+    struct error ignored;
+    cJSON *table;
+    size_t used = 0;
+    if (!name || get(json, "pretrained_cfg") ||
+        json_parse((const char *)processor_table, processor_table_size, &table, &ignored) !=
+            STATUS_OK)
+        return 0;
+    const cJSON *row = class_defaults(table, name), *inexact = get(row, "inexact");
+    if (!row)
+        used = (size_t)snprintf(ret, capacity,
+                                "lensd does not know the image processor %.60s: photos are "
+                                "prepared by the keys of the file alone",
+                                name);
+    else if (inexact)
+        used = (size_t)snprintf(ret, capacity, "%.60s %s", name, inexact->valuestring);
+    cJSON_Delete(table);
+    return used;
+}
+
+void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity)
+{
+    static const char *const keys[] = {
+        "size",        "crop_size", "do_resize",      "do_center_crop",
+        "do_rescale",  "do_pad",    "rescale_factor", "do_normalize",
+        "image_mean",  "image_std", "resample",       "rescale_offset",
+        "include_top", "crop_pct",  "pad_size",       "do_flip_channel_order",
+        "do_invert",   "pad_value", "crop_rounding",  "do_convert_grayscale",
+        "antialias",
+    };
     cJSON *json = cJSON_ParseWithLength(text, size);
     const cJSON *item;
-    size_t used = 0;
     if (capacity)
         ret[0] = '\0';
+    size_t used = remark_class(json, ret, capacity);
     cJSON_ArrayForEach(item, json)
     {
         for (size_t k = 0; item->string && k < COUNT_OF(keys) && used < capacity; k++)
@@ -455,7 +509,7 @@ static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, st
     return STATUS_OK;
 }
 
-static enum status read_timm(const cJSON *json, struct preprocess *p, struct error *err)
+static enum status read_timm(cJSON *json, struct preprocess *p, struct error *err)
 {
     const cJSON *cfg = get(json, "pretrained_cfg");
     if (!cfg)
@@ -474,9 +528,9 @@ static enum status read_timm(const cJSON *json, struct preprocess *p, struct err
 
 /* ---- entry points for JSON ---- */
 
-static enum status
-read_with(enum status (*reader)(const cJSON *, struct preprocess *, struct error *),
-          const char *text, size_t size, struct preprocess *ret, struct error *err)
+static enum status read_with(enum status (*reader)(cJSON *, struct preprocess *, struct error *),
+                             const char *text, size_t size, struct preprocess *ret,
+                             struct error *err)
 {
     cJSON *json;
     TRY(json_parse(text, size, &json, err));

@@ -8,21 +8,17 @@
 #include "models/folder/preprocess.h"
 #include "models/onnx/onnx.h"
 
-/* Hugging Face preprocessor_config.json, of image processors and of the older feature extractors:
- * size as a number, {"shortest_edge"}, {"height", "width"}, {"shortest_edge", "longest_edge"} or a
- * pair; crop_size alike; do_resize, do_center_crop, do_rescale, do_normalize,
- * do_flip_channel_order, do_convert_grayscale; resample, rescale_factor, rescale_offset,
- * image_mean, image_std; crop_pct of ConvNeXT and PoolFormer; what a class does when a key is
- * missing. Where neither size nor crop_size is given width and height are 0: the model's.
- * lensd's own: "do_invert". Source: transformers, image_processing_*.py. */
+/* Hugging Face preprocessor_config.json, of image processors and of the older feature extractors;
+ * docs/photos.md lists the keys. What transformers' class does where its file is silent comes from
+ * processors.json. Where neither the file nor the class gives a size, width and height are 0: the
+ * model's. */
 enum status preprocess_from_huggingface(const char *json, size_t size, struct preprocess *ret,
                                         struct error *err) MUST_USE;
 
-/* For a text that preprocess_from_huggingface() has read: names keys that are one slip away from
- * one that it reads and that is not there, as a line of at most `capacity` bytes; "" where there is
- * none.
- */
-void preprocess_slips(const char *text, size_t size, char *ret, size_t capacity);
+/* For a text that preprocess_from_huggingface() has read: says that the class is not known or not
+ * done to the pixel, and names keys that are one slip away from one that is read and that is not
+ * there, as a line of at most `capacity` bytes; "" where there is nothing to say. */
+void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity);
 
 /* timm's config.json: "pretrained_cfg", or its keys at the top: input_size, crop_pct, crop_mode,
  * interpolation, mean, std. Resize is floor(size / crop_pct), as timm.data.transforms_factory has

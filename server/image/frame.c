@@ -6,7 +6,10 @@
  *   rounds halves to even; where the picture is smaller, (missing // 2) zeros stand in front;
  * - Hugging Face's processors: the same, but for the offset, int(difference / 2);
  * - Ultralytics LetterBox(auto=False, center=True): ratio min(W / w, H / h), sides round(side *
- *   ratio), offset round(rest / 2 - 0.1). */
+ *   ratio), offset round(rest / 2 - 0.1);
+ * - Hugging Face's longest_edge: sides int(side * ratio + 0.5), and max_height with max_width:
+ *   int(side * ratio), both padded to the right and below;
+ * - Perceiver's crop before the resize: int(share * short side), offset int(rest / 2). */
 #include "server/image/frame.h"
 
 #include "server/image/resample.h"
@@ -16,6 +19,13 @@
 #include "engine/base/size.h"
 
 enum { SIDE_MAX = 65535 };
+
+static double letterbox_side(const struct preprocess *p, double side)
+{
+    if (p->sides_floor)
+        return floor(side);
+    return p->pads_corner ? floor(side + 0.5) : nearbyint(side);
+}
 
 static enum status resized_size(const struct preprocess *p, uint64_t width, uint64_t height,
                                 struct crop_frame *frame, struct error *err)
@@ -40,8 +50,8 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
     case RESIZE_LETTERBOX: {
         const double ratio =
             fmin((double)p->resize_height / height, (double)p->resize_width / width);
-        to_width = (uint64_t)fmax(1, nearbyint(width * ratio));
-        to_height = (uint64_t)fmax(1, nearbyint(height * ratio));
+        to_width = (uint64_t)fmax(1, letterbox_side(p, width * ratio));
+        to_height = (uint64_t)fmax(1, letterbox_side(p, height * ratio));
         break;
     }
     }
@@ -83,12 +93,29 @@ enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height
     frame.canvas_top = crop_begin(frame.canvas_height, p->height, p->crop_floors);
     frame.left = frame.canvas_left;
     frame.top = frame.canvas_top;
-    if (letterbox) {
+    if (letterbox && !p->pads_corner) {
         frame.left += letterbox_begin(frame.resized_width, frame.canvas_width);
         frame.top += letterbox_begin(frame.resized_height, frame.canvas_height);
     }
     *ret = frame;
     return STATUS_OK;
+}
+
+static uint32_t share_of(double share, uint32_t side)
+{
+    const uint32_t kept = (uint32_t)(share * side);
+    return kept ? kept : 1;
+}
+
+struct source_frame frame_source(const struct preprocess *p, uint32_t width, uint32_t height)
+{
+    const uint32_t side = width < height ? width : height;
+    if (p->first_width <= 0 || p->first_height <= 0)
+        return (struct source_frame){0, 0, width, height};
+    const uint32_t kept_width = share_of(p->first_width, side);
+    const uint32_t kept_height = share_of(p->first_height, side);
+    return (struct source_frame){(width - kept_width) / 2, (height - kept_height) / 2, kept_width,
+                                 kept_height};
 }
 
 /* Orientations 5 … 8 exchange rows and columns; 2, 3, 7 and 8 run against the stored columns. */
@@ -100,19 +127,24 @@ void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, 
         orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
     struct crop_frame frame;
     struct error ignored;
+    const struct source_frame source =
+        frame_source(p, is_swapped ? height : width, is_swapped ? width : height);
     *ret_begin = 0;
     *ret_end = width;
-    if (frame_of(p, is_swapped ? height : width, is_swapped ? width : height, &frame, &ignored) !=
-        STATUS_OK)
+    if (frame_of(p, source.width, source.height, &frame, &ignored) != STATUS_OK)
         return; /* the resize reports it */
     const int resized = is_swapped ? frame.resized_height : frame.resized_width;
     const int place = is_swapped ? frame.top : frame.left, side = is_swapped ? p->height : p->width;
     const int first = place < 0 ? -place : 0;
     const int end = resized < side - place ? resized : side - place;
+    const uint32_t before = is_swapped ? source.top : source.left;
     int from, to;
     if (first >= end)
         return;
-    resample_reach(p->resample, (int)width, resized, first, end - first, &from, &to);
+    resample_reach(p->resample, (int)(is_swapped ? source.height : source.width), resized, first,
+                   end - first, &from, &to);
+    from += (int)before;
+    to += (int)before;
     *ret_begin = is_mirrored ? width - (uint32_t)to : (uint32_t)from;
     *ret_end = is_mirrored ? width - (uint32_t)from : (uint32_t)to;
 }

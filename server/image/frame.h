@@ -21,6 +21,13 @@ struct crop_frame {
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
                      struct crop_frame *ret, struct error *err) MUST_USE;
 
+/* The part of an upright picture that is resized: all of it, or preprocess.first_width by
+ * first_height of the short side. At least a pixel. */
+struct source_frame {
+    uint32_t left, top, width, height; /* pixels */
+};
+struct source_frame frame_source(const struct preprocess *p, uint32_t width, uint32_t height);
+
 /* The columns of the stored picture, `width` x `height` before the EXIF turn, that `p` reads when
  * it is upright: [*ret_begin, *ret_end). All columns where the frame cannot be computed. */
 void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,

@@ -153,8 +153,9 @@ enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *d
         struct crop_frame frame;
         TRY(reader->read_size(data, size, limits, &width, &height, err));
         const struct image_info info = upright_info(format, width, height, orientation);
-        TRY(frame_of(p, info.width, info.height, &frame, err));
-        reduction = reduction_for(info.width, info.height, &frame);
+        const struct source_frame source = frame_source(p, info.width, info.height);
+        TRY(frame_of(p, source.width, source.height, &frame, err));
+        reduction = reduction_for(source.width, source.height, &frame);
     }
     return image_decode_with(decoder, reader, format, data, size, limits, reduction, orientation, p,
                              ret, err);

@@ -43,7 +43,8 @@ struct sink {
     bool is_normalised;
     size_t size; /* of a number: 4, 2 or 1 */
     enum channel_order channels;
-    union number_table table; /* by channel of the model, and byte */
+    union number_table table;               /* by channel of the model, and byte */
+    uint8_t zero[CHANNELS * sizeof(float)]; /* a pixel of normalised zeros */
 };
 
 /* One resize while it runs. */
@@ -170,6 +171,18 @@ static void sink_fill(struct sink *sink, int value, int pixels)
         sink_pixels(sink, rgb, pixels < 16 ? (size_t)pixels : 16);
 }
 
+/* What lies around a letterboxed picture. */
+static void sink_pad(struct sink *sink, const struct preprocess *p, int pixels)
+{
+    if (!p->pads_normalised || !sink->is_normalised) {
+        sink_fill(sink, p->pad_value, pixels);
+        return;
+    }
+    const size_t size = (size_t)preprocess_channels(p) * sink->size;
+    for (; pixels > 0; pixels--, sink->dst += size)
+        memcpy(sink->dst, sink->zero, size);
+}
+
 static int larger_of(int a, int b)
 {
     return a > b ? a : b;
@@ -260,31 +273,41 @@ static void emit_row(struct resize_job *job, int y, struct sink *sink)
     }
     sink_fill(sink, 0, canvas_begin);
     if (row < job->y0 || row >= job->y1 || job->x0 >= job->x1) {
-        sink_fill(sink, job->preprocess->pad_value, canvas_end - canvas_begin);
+        sink_pad(sink, job->preprocess, canvas_end - canvas_begin);
     } else {
         resize_row(job, row - job->y0);
-        sink_fill(sink, job->preprocess->pad_value, frame->left + job->x0 - canvas_begin);
+        sink_pad(sink, job->preprocess, frame->left + job->x0 - canvas_begin);
         sink_pixels(sink, job->transform->line.data, (size_t)(job->x1 - job->x0));
-        sink_fill(sink, job->preprocess->pad_value, canvas_end - (frame->left + job->x1));
+        sink_pad(sink, job->preprocess, canvas_end - (frame->left + job->x1));
     }
     sink_fill(sink, 0, width - canvas_end);
 }
 
-static enum status resize_run(struct transform *transform, const struct image *image,
+static uint32_t larger_side(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static enum status resize_run(struct transform *transform, const struct image *whole,
                               const struct preprocess *p, struct sink *sink, struct error *err)
 {
     enum { SOURCE_MAX = 1 << 24 }; /* what the tables count in; libjpeg ends at 65500 anyway */
-    if (image->width > SOURCE_MAX || image->height > SOURCE_MAX)
+    if (whole->width > SOURCE_MAX || whole->height > SOURCE_MAX)
         return error_set(
             err, STATUS_TOO_LARGE,
             "a picture of %u x %u pixels cannot be resized: a side may have at most %d",
-            image->width, image->height, SOURCE_MAX);
+            whole->width, whole->height, SOURCE_MAX);
+    const struct source_frame source = frame_source(p, whole->width, whole->height);
+    struct image image = *whole;
+    image.width = source.width;
+    image.height = source.height;
+    image.pixels += source.top * whole->stride + (size_t)source.left * CHANNELS;
     struct resize_job job = {
-        .transform = transform, .image = image, .preprocess = p, .flip = p->invert ? 255 : 0};
+        .transform = transform, .image = &image, .preprocess = p, .flip = p->invert ? 255 : 0};
     /* Pixels that were decoded smaller still end where those of the whole picture would. */
-    const bool reduced = image->info.width > image->width || image->info.height > image->height;
-    TRY(frame_of(p, reduced ? image->info.width : image->width,
-                 reduced ? image->info.height : image->height, &job.frame, err));
+    const struct source_frame full = frame_source(p, larger_side(whole->info.width, whole->width),
+                                                  larger_side(whole->info.height, whole->height));
+    TRY(frame_of(p, full.width, full.height, &job.frame, err));
     job.x0 = larger_of(0, -job.frame.left);
     job.y0 = larger_of(0, -job.frame.top);
     job.x1 = smaller_of(job.frame.resized_width, p->width - job.frame.left);
@@ -306,6 +329,8 @@ enum status transform_numbers(struct transform *transform, const struct image *i
     transform_table(p, table);
     image_numbers_write(as, table[0], &sink.table,
                         (size_t)preprocess_channels(p) * COUNT_OF(table[0]));
+    const float zeros[CHANNELS] = {0};
+    image_numbers_write(as, zeros, sink.zero, CHANNELS);
     return resize_run(transform, image, p, &sink, err);
 }
 

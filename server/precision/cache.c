@@ -102,6 +102,8 @@ static void hash_preparation(struct graph_hash *hash, const struct preprocess *p
                              p->height,          (int32_t)p->channels,   p->pad_value,
                              (int32_t)p->invert, (int32_t)p->crop_floors};
     graph_hash_bytes(hash, sizes, sizeof sizes);
+    graph_hash_bytes(hash, &p->first_width, sizeof p->first_width);
+    graph_hash_bytes(hash, &p->first_height, sizeof p->first_height);
     graph_hash_bytes(hash, &p->scale, sizeof p->scale);
     graph_hash_bytes(hash, p->mean, sizeof p->mean);
     graph_hash_bytes(hash, p->std, sizeof p->std);

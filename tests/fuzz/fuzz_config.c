@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         break;
     case 3:
         check_preprocess(preprocess_from_huggingface(text, length, &p, &err), &p, &err);
-        preprocess_slips(text, length, slips, sizeof slips);
+        preprocess_remarks(text, length, slips, sizeof slips);
         HOLDS(strlen(slips) < sizeof slips);
         break;
     case 4:

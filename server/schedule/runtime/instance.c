@@ -129,7 +129,7 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .image_input = image_input,
             .image_layout = choose_layout(options, image_input),
             .image_channels_last = model->input_channels_last,
-            .pixels = image_input == SIZE_MAX ? NULL : &pixels,
+            .pixels = image_input == SIZE_MAX || model->preprocess.pads_normalised ? NULL : &pixels,
             .image_height = model->preprocess.height,
             .image_width = model->preprocess.width,
             .on_progress = on_lane_progress,

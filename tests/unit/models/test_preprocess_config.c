@@ -2,6 +2,7 @@
  */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -42,6 +43,24 @@ Test(preprocess_config, huggingface_geometry)
         {"ViT, old",
          "{\"feature_extractor_type\": \"ViTFeatureExtractor\", \"size\": 384}",
          {RESIZE_EXACT, 384, 384, 384, 384, RESAMPLE_BILINEAR}},
+        {"ConvNeXT, by its class alone",
+         "{\"image_processor_type\": \"ConvNextImageProcessorFast\", \"size\": null}",
+         {RESIZE_EXACT, 384, 384, 384, 384, RESAMPLE_BICUBIC}},
+        {"SAM",
+         "{\"image_processor_type\": \"SamImageProcessor\", \"size\": {\"longest_edge\": 512}, "
+         "\"pad_size\": {\"height\": 512, \"width\": 512}}",
+         {RESIZE_LETTERBOX, 512, 512, 512, 512, RESAMPLE_BILINEAR}},
+        {"YOLOX",
+         "{\"size\": {\"max_height\": 416, \"max_width\": 640}, \"do_pad\": true, \"pad_size\": "
+         "{\"height\": 416, \"width\": 640}, \"pad_value\": 114, \"antialias\": false}",
+         {RESIZE_LETTERBOX, 640, 416, 640, 416, RESAMPLE_LINEAR}},
+        {"Pixtral pads to its batch, which is one",
+         "{\"image_processor_type\": \"PixtralImageProcessor\", \"do_pad\": true, \"size\": "
+         "{\"longest_edge\": 512}}",
+         {RESIZE_EXACT, 512, 512, 512, 512, RESAMPLE_BICUBIC}},
+        {"Perceiver",
+         "{\"image_processor_type\": \"PerceiverImageProcessor\"}",
+         {RESIZE_EXACT, 224, 224, 224, 224, RESAMPLE_BICUBIC}},
         {"no class, size a number",
          "{\"size\": 224, \"resample\": 3}",
          {RESIZE_EXACT, 224, 224, 224, 224, RESAMPLE_BICUBIC}},
@@ -66,11 +85,11 @@ Test(preprocess_config, huggingface_geometry)
         {"ConvNeXT, new",
          "{\"image_processor_type\": \"ConvNextImageProcessor\", \"crop_pct\": "
          "0.95, \"size\": {\"shortest_edge\": 224}}",
-         {RESIZE_SHORT_SIDE, 235, 0, 224, 224, RESAMPLE_BILINEAR}},
+         {RESIZE_SHORT_SIDE, 235, 0, 224, 224, RESAMPLE_BICUBIC}},
         {"ConvNeXT, large",
          "{\"image_processor_type\": \"ConvNextImageProcessor\", \"size\": "
          "{\"shortest_edge\": 384}}",
-         {RESIZE_EXACT, 384, 384, 384, 384, RESAMPLE_BILINEAR}},
+         {RESIZE_EXACT, 384, 384, 384, 384, RESAMPLE_BICUBIC}},
         {"LeViT",
          "{\"image_processor_type\": \"LevitImageProcessor\", \"size\": "
          "{\"shortest_edge\": 224}, \"crop_size\": {\"height\": 224, \"width\": 224}}",
@@ -161,6 +180,28 @@ Test(preprocess_config, huggingface_values)
 
     p = read_huggingface("{\"image_processor_type\": \"ViTImageProcessor\", \"size\": 224}");
     expect_float("ViT's own mean", p.mean[0], 0.5);
+
+    /* Their files have no do_normalize, and their classes do not normalise. */
+    static const char *const plain[] = {"MobileViT", "GLPN", "SuperPoint", "Swin2SR"};
+    for (size_t i = 0; i < COUNT_OF(plain); i++) {
+        char json[100];
+        snprintf(json, sizeof json, "{\"image_processor_type\": \"%sImageProcessor\"}", plain[i]);
+        p = read_huggingface(json);
+        expect_float(plain[i], p.mean[0], 0);
+        expect_float(plain[i], p.std[0], 1);
+        cr_expect_eq(p.channels, i == 0 ? CHANNELS_BGR : CHANNELS_RGB, "%s", plain[i]);
+    }
+    p = read_huggingface("{\"image_processor_type\": \"LayoutLMv2ImageProcessor\"}");
+    expect_float("LayoutLMv2's bytes", p.scale, 1);
+
+    /* SAM pads with zeros of its own numbers, YOLOX with a byte; Perceiver crops first. */
+    p = read_huggingface("{\"image_processor_type\": \"SamImageProcessor\"}");
+    cr_expect(p.pads_corner && p.pads_normalised && !p.sides_floor);
+    p = read_huggingface("{\"size\": {\"max_height\": 640, \"max_width\": 640}, \"do_pad\": true, "
+                         "\"pad_size\": 640, \"pad_value\": 114}");
+    cr_expect(p.pads_corner && !p.pads_normalised && p.sides_floor && p.pad_value == 114);
+    p = read_huggingface("{\"image_processor_type\": \"PerceiverImageProcessor\"}");
+    expect_float("Perceiver's first crop", (float)p.first_height, 224.0 / 256.0);
 
     p = read_huggingface("{\"size\": 32, \"do_convert_grayscale\": true, \"image_mean\": 0.5, "
                          "\"image_std\": [0.25], \"do_invert\": true}");
@@ -256,12 +297,13 @@ Test(preprocess_config, refuses_with_the_key)
         {"{\"size\": 224, \"image_mean\": [1e400, 0, 0]}",
          "\"image_mean\" is not a list of 3 finite"},
         {"{\"size\": 224, \"image_mean\": 1e39}", "\"image_mean\" is not a list of 3 finite"},
-        {"{\"image_processor_type\": \"ConvNextImageProcessor\"}", "neither \"size\" nor"},
         {"{\"size\": 224, \"image_std\": [1, 0, 1]}", "\"image_std\" is not different from 0"},
         {"{\"size\": 224, \"image_std\": [1, 1e999, 1]}", "\"image_std\""},
         {"{\"size\": 224, \"rescale_factor\": 0}", "\"rescale_factor\""},
         {"{\"size\": 224, \"crop_pct\": 0}", "\"crop_pct\""},
         {"{\"size\": 224, \"resample\": 3, \"antialias\": false}", "\"antialias\""},
+        {"{\"size\": {\"longest_edge\": 9}, \"do_pad\": true, \"pad_size\": 9, \"pad_value\": 256}",
+         "\"pad_value\""},
         {"{\"size\": 224, \"crop_rounding\": \"up\"}", "\"crop_rounding\""},
         {"{\"pretrained_cfg\": {\"input_size\": [3, 224]}, \"size\": \"x\"}", "\"size\""},
     };
@@ -287,8 +329,7 @@ Test(preprocess_config, fits_sizes_to_the_model)
     cr_expect(preprocess_fit(&p, 320, 224));
     check_geometry("another aspect", &p,
                    &(struct want){RESIZE_EXACT, 320, 224, 320, 224, RESAMPLE_BILINEAR});
-    p = read_huggingface("{\"feature_extractor_type\": \"BeitFeatureExtractor\", \"size\": 256, "
-                         "\"crop_size\": 224, \"resample\": 2}");
+    p = read_huggingface("{\"do_center_crop\": true, \"size\": 256, \"crop_size\": 224}");
     cr_expect(preprocess_fit(&p, 448, 112));
     check_geometry("exact", &p,
                    &(struct want){RESIZE_EXACT, 512, 128, 448, 112, RESAMPLE_BILINEAR});
@@ -303,8 +344,7 @@ Test(preprocess_config, takes_the_models_size_where_it_has_none)
     } cases[] = {
         {"{\"image_mean\": [0, 0, 0], \"image_std\": [1, 1, 1]}", 64, 64, RESIZE_EXACT},
         {"{\"do_resize\": false}", 64, 48, RESIZE_NONE},
-        {"{\"image_processor_type\": \"CLIPImageProcessor\"}", 64, 64, RESIZE_SHORT_SIDE},
-        {"{\"image_processor_type\": \"CLIPImageProcessor\"}", 64, 48, RESIZE_EXACT},
+        {"{\"image_processor_type\": \"GLPNImageProcessor\"}", 640, 480, RESIZE_EXACT},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct preprocess p = read_huggingface(cases[i].json);
@@ -333,13 +373,22 @@ Test(preprocess_config, names_keys_that_are_one_slip_away)
         {"{\"size\": 1, \"do_pad\": true, \"do_thumbnail\": 1, \"processor_class\": \"X\"}", ""},
         {"{\"crop\": 1, \"resize\": 2, \"\": 3}", ""},
         {"[\"siz\"]", ""},
+        {"{\"image_processor_type\": \"CLIPImageProcessorFast\"}", ""},
+        {"{\"feature_extractor_type\": \"ViTFeatureExtractor\"}", ""},
+        {"{\"image_processor_type\": \"MyImageProcessor\"}",
+         "lensd does not know the image processor MyImageProcessor: photos are prepared by the "
+         "keys "
+         "of the file alone"},
+        {"{\"image_processor_type\": \"Swin2SRImageProcessor\"}",
+         "Swin2SRImageProcessor mirrors the edges at the right and below, where lensd pads with "
+         "zeros"},
         {"{\"do_reszie\"", ""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char text[200];
-        preprocess_slips(cases[i].json, strlen(cases[i].json), text, sizeof text);
+        preprocess_remarks(cases[i].json, strlen(cases[i].json), text, sizeof text);
         cr_expect_str_eq(text, cases[i].text);
-        preprocess_slips(cases[i].json, strlen(cases[i].json), text, 8);
+        preprocess_remarks(cases[i].json, strlen(cases[i].json), text, 8);
         cr_expect_lt(strlen(text), 8);
     }
 }

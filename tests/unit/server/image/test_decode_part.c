@@ -132,14 +132,17 @@ static void compare_all(struct parts *parts, enum kind kind, int h, int v, int w
     static const struct preprocess_case {
         int side, width, height;
         enum resample filter;
-    } cases[] = {{64, 56, 56, RESAMPLE_BILINEAR}, {40, 17, 33, RESAMPLE_LANCZOS},
-                 {0, 31, 29, RESAMPLE_BILINEAR},  {96, 20, 96, RESAMPLE_NEAREST},
-                 {200, 30, 50, RESAMPLE_BICUBIC}, {33, 80, 80, RESAMPLE_BOX}};
+        double first; /* share of the short side that is cropped before the resize */
+    } cases[] = {{64, 56, 56, RESAMPLE_BILINEAR, 0}, {40, 17, 33, RESAMPLE_LANCZOS, 0},
+                 {0, 31, 29, RESAMPLE_BILINEAR, 0},  {96, 20, 96, RESAMPLE_NEAREST, 0},
+                 {200, 30, 50, RESAMPLE_BICUBIC, 0}, {33, 80, 80, RESAMPLE_BOX, 0},
+                 {40, 33, 40, RESAMPLE_BICUBIC, .8}, {40, 20, 40, RESAMPLE_LINEAR, .3}};
     for (int orientation = 1; orientation <= 8; orientation++) {
         struct file file = make(kind, h, v, width, height, orientation);
         for (size_t i = 0; i < COUNT_OF(cases); i++) {
-            const struct preprocess p =
+            struct preprocess p =
                 crop(cases[i].side, cases[i].width, cases[i].height, cases[i].filter);
+            p.first_width = p.first_height = cases[i].first;
             char name[128];
             snprintf(name, sizeof name, "kind %d, %dx%d, %d x %d, turn %d, case %zu", (int)kind, h,
                      v, width, height, orientation, i);

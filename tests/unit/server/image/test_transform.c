@@ -553,6 +553,59 @@ Test(transform, letterbox_keeps_a_line_of_the_thinnest_picture)
     transform_free(transform);
 }
 
+/* SAM's sides: int(side * ratio + 0.5), 0 in the model's numbers to the right and below; with
+ * sides_floor, as YOLOX has it, int(side * ratio) and a byte. */
+Test(transform, letterbox_in_the_corner)
+{
+    static const struct {
+        bool floors;
+        int height;
+    } cases[] = {{false, 20}, {true, 19}};
+    uint64_t random = 8;
+    struct transform *transform = transform_create();
+    struct image image = noise(64, 49, 0, &random); /* into 26 wide: 19.9 high */
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct preprocess p = letterbox(26, 30),
+                          plain = exact(26, cases[i].height, RESAMPLE_LINEAR);
+        p.pads_corner = p.pads_normalised = true;
+        p.sides_floor = cases[i].floors;
+        float *boxed = floats_of(transform, &image, &p);
+        float *whole = floats_of(transform, &image, &plain);
+        const size_t kept = 26 * (size_t)cases[i].height * 3;
+        cr_assert_eq(memcmp(boxed, whole, kept * sizeof *boxed), 0);
+        for (size_t k = kept; k < 26 * 30 * 3; k++)
+            cr_assert(boxed[k] == 0, "%zu is %g", k, (double)boxed[k]);
+        p.pads_normalised = false;
+        uint8_t *pixels = pixels_of(transform, &image, &p, "bytes");
+        for (size_t k = kept; k < 26 * 30 * 3; k++)
+            cr_assert_eq(pixels[k], 114);
+        free(pixels);
+        free(boxed);
+        free(whole);
+    }
+    noise_free(&image);
+    transform_free(transform);
+}
+
+/* Perceiver: the middle of the picture, 7/8 of its short side, then resized: as if it were all. */
+Test(transform, crops_before_the_resize)
+{
+    uint64_t random = 9;
+    struct transform *transform = transform_create();
+    struct image image = noise(61, 45, 2, &random), middle = image;
+    struct preprocess p = exact(30, 33, RESAMPLE_BICUBIC);
+    middle.width = middle.height = 39; /* int(45 * 0.875) */
+    middle.pixels += (45 - 39) / 2 * image.stride + (61 - 39) / 2 * 3;
+    uint8_t *expected = pixels_of(transform, &middle, &p, "the middle");
+    p.first_width = p.first_height = 0.875;
+    uint8_t *pixels = pixels_of(transform, &image, &p, "cropped first");
+    compare_pixels("cropped first", pixels, expected, 30 * 33 * 3, 0, 0);
+    free(expected);
+    free(pixels);
+    noise_free(&image);
+    transform_free(transform);
+}
+
 /* What a refused picture leaves behind works as before. */
 Test(transform, refuses_what_would_grow_too_long)
 {
