@@ -198,3 +198,15 @@ def doubled_image(path, side=8, scale=2.0):
     factor = number(1, 1) + number(2, 1) + blob(8, "factor") + blob(9, struct.pack("<f", scale))
     write(path, [node("Mul", ["image", "factor"], ["doubled"])], [factor],
           [tensor_info("image", "N", 3, side, side)], [tensor_info("doubled", "N", 3, side, side)])
+
+
+def boxes_of_data(path, declared=(1, 32, 6)):
+    """[1, 3, 8, 8] -> [1, 32, 6] through a Reshape whose target is computed from the picture, as
+    exporters write non-maximum suppression into a detector."""
+    dims = number(1, 3) + number(2, 7) + blob(8, "dims") + blob(9, struct.pack("<3q", 1, 32, 6))
+    zero = number(2, 1) + blob(8, "zero") + blob(9, struct.pack("<f", 0))
+    nodes = [node("ReduceMean", ["image"], ["mean"], integer("keepdims", 0)),
+             node("Mul", ["mean", "zero"], ["none"]), node("Cast", ["none"], ["more"], integer("to", 7)),
+             node("Add", ["dims", "more"], ["shape"]), node("Reshape", ["image", "shape"], ["boxes"])]
+    write(path, nodes, [dims, zero], [tensor_info("image", 1, 3, 8, 8)],
+          [tensor_info("boxes", *declared)])

@@ -321,6 +321,17 @@ class OtherModels(unittest.TestCase):
         self.assertEqual(answer.status, 400)
         self.assertIn("/v2/models/m/infer", answer.json()["error"])
 
+    def test_a_shape_that_depends_on_the_picture(self):
+        """As detectors with non-maximum suppression have it: the file tells the shape, or a part."""
+        for declared in (1, 32, 6), (1, "boxes", 6):
+            with self.subTest(declared=declared):
+                server = self.serve(small_onnx.boxes_of_data, declared)
+                outputs = server.get("/v2/models/m").json()["outputs"]
+                self.assertEqual(outputs[0]["shape"], [d if isinstance(d, int) else -1 for d in declared])
+                answer = server.predict(seven())
+                self.assertEqual(answer.status, 400)
+                self.assertIn("not one score per class", answer.json()["error"])
+
     def test_every_datatype(self):
         # name: (number of TensorProto.DataType, struct format, values)
         kinds = {"FP64": (11, "d", [0.1, -2.5, 1e300, 3]), "INT64": (7, "q", [-2**62, 2**62, 0, 5]),

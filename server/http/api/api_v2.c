@@ -72,13 +72,17 @@ static struct model_status *v2_snapshot(struct pipeline *pipeline, size_t *ret_c
     return models;
 }
 
+/* `declared`: what the file says of a tensor whose shape depends on the data. */
 static struct v2_tensor *describe_tensors(const struct served *served,
-                                          const struct served_tensor *tensors, size_t count)
+                                          const struct served_tensor *tensors,
+                                          const struct model_tensor *declared, size_t count)
 {
     struct v2_tensor *list = alloc_array(count, sizeof *list);
     for (size_t i = 0; list && i < count; i++) {
         list[i] = (struct v2_tensor){tensors[i].name, tensors[i].dtype, tensors[i].shape};
-        if (served->has_rows && list[i].shape.rank >= 1)
+        if (list[i].shape.rank == SHAPE_UNKNOWN)
+            list[i].shape = declared[i].shape;
+        else if (served->has_rows && list[i].shape.rank >= 1)
             list[i].shape.dims[0] = -1;
     }
     return list;
@@ -92,8 +96,10 @@ static char *describe_model(struct exchange *x, const struct served *served, doc
     size_t count;
     struct model_status *models = v2_snapshot(x->server->options.pipeline, &count);
     const char **versions = alloc_array(count, sizeof *versions);
-    struct v2_tensor *inputs = describe_tensors(served, served->inputs, served->input_count);
-    struct v2_tensor *outputs = describe_tensors(served, served->outputs, served->output_count);
+    struct v2_tensor *inputs =
+        describe_tensors(served, served->inputs, served->model->inputs, served->input_count);
+    struct v2_tensor *outputs =
+        describe_tensors(served, served->outputs, served->model->outputs, served->output_count);
     char *text = NULL;
     if (models && versions && inputs && outputs) {
         struct v2_model model = {.name = served->model->name,

@@ -61,7 +61,7 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
     char text[SHAPE_TEXT];
     assert(row >= 0 && row < batch);
     if (count == 0 || (batch > 1 && (shape->rank < 1 || shape->dims[0] != batch)))
-        return error_set(err, STATUS_SHAPE,
+        return error_set(err, STATUS_INVALID,
                          "the model's output has the shape %s for a batch of %d images, not one "
                          "row of scores per image",
                          shape_text(shape, text), batch);
@@ -69,7 +69,7 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
     for (int i = batch > 1 ? 1 : 0; i < shape->rank; i++)
         wide += shape->dims[i] != 1;
     if (wide > 1)
-        return error_set(err, STATUS_SHAPE,
+        return error_set(err, STATUS_INVALID,
                          "the model's output has the shape %s for %d image%s, which is not one "
                          "score per class",
                          shape_text(shape, text), batch, batch > 1 ? "s" : "");

@@ -27,8 +27,8 @@ void scores_buffer_done(struct scores_buffer *buffer);
 
 /* The scores of image `row` of a run with `batch` images: *ret_count floats, in the tensor itself
  * (float32) or converted into `buffer` (float16, bfloat16, float64). Valid as long as both.
- * STATUS_SHAPE when the tensor does not divide into `batch` images, is empty, or has more than one
- * dimension of an image that is not 1; STATUS_NO_MEMORY.
+ * STATUS_INVALID when the tensor does not divide into `batch` images, is empty, or has more than
+ * one dimension of an image that is not 1; STATUS_NO_MEMORY.
  */
 enum status scores_of_image(const struct tensor *output, int batch, int row,
                             struct scores_buffer *buffer, const float **ret, size_t *ret_count,

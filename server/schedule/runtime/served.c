@@ -95,7 +95,13 @@ static enum status check_scores(struct served *served, const struct session *ses
                          "classifiers are served",
                          served->outputs[output].name,
                          shape_text(&served->model->outputs[output].shape, text));
-    return scores_check(session_output(session, output), &served->class_count, err);
+    struct session_tensor scores = *session_output(session, output);
+    const struct shape *declared = &served->model->outputs[output].shape;
+    /* What the session cannot tell before a run, the file may: a detector's [1, 300, 6]. */
+    if (scores.shape.rank == SHAPE_UNKNOWN && served->model->fixed_batch &&
+        shape_is_known(declared))
+        scores.shape = *declared;
+    return scores_check(&scores, &served->class_count, err);
 }
 
 static void find_classes(struct served *served, const struct session *session)

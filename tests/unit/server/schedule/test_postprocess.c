@@ -220,9 +220,9 @@ Test(postprocess, a_tensor_without_a_row_per_image_is_refused)
     const float *scores;
     size_t count;
     struct error err = {0};
-    cr_assert_eq(scores_of_image(tensor, 4, 0, &buffer, &scores, &count, &err), STATUS_SHAPE);
+    cr_assert_eq(scores_of_image(tensor, 4, 0, &buffer, &scores, &count, &err), STATUS_INVALID);
     cr_assert(strstr(err.message, "[2, 3]"), "%s", err.message);
-    cr_assert_eq(scores_of_image(tensor, 7, 0, &buffer, &scores, &count, &err), STATUS_SHAPE);
+    cr_assert_eq(scores_of_image(tensor, 7, 0, &buffer, &scores, &count, &err), STATUS_INVALID);
     scores_buffer_done(&buffer);
     tensor_unref(tensor);
 }
