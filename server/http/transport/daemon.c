@@ -597,18 +597,19 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
     if (what == MHD_CONNECTION_NOTIFY_CLOSED)
         event_loop_note_closed(&loop->events);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        const union MHD_ConnectionInfo *fd =
+        /* libmicrohttpd 1.0 answers in one place: each is read before the next is asked for. */
+        const union MHD_ConnectionInfo *info =
             MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
-        const union MHD_ConnectionInfo *address =
-            MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-        const union MHD_ConnectionInfo *tls =
-            server->daemon->tls
-                ? MHD_get_connection_info(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION)
-                : NULL;
-        *connection = fd ? connection_open(server->connections, fd->connect_fd,
-                                           address ? address->client_addr : NULL,
-                                           tls ? tls->tls_session : NULL, &loop->events.runs)
-                         : NULL;
+        const int fd = info ? info->connect_fd : -1;
+        info = MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        const struct sockaddr *address = info ? info->client_addr : NULL;
+        info = server->daemon->tls
+                   ? MHD_get_connection_info(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION)
+                   : NULL;
+        void *tls = info ? info->tls_session : NULL;
+        *connection =
+            fd >= 0 ? connection_open(server->connections, fd, address, tls, &loop->events.runs)
+                    : NULL;
     } else if (*connection) {
         connection_close(server->connections, *connection);
         *connection = NULL;
