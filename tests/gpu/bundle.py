@@ -226,7 +226,7 @@ def describe(options, folder, taken, blas):
     module = os.path.join(options.build, MODULE)
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"],
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                            check=False).stdout.strip()
+                            check=False).stdout.strip() if shutil.which("git") else ""
     digest = hashlib.sha256()
     for path in taken:
         with open(path, "rb") as file:
