@@ -83,7 +83,6 @@ fi
 [ "$glibc" = own ] || exec "$program" "$@"
 
 # A program that is started through a loader of its own cannot ask the system where it lies.
-export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 if [ -z "${LENSD_CUDA_MODULE:-}" ] && [ -e "$here/lib/lensd/lensd_cuda.so" ]; then
     for folder in /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64; do
         [ -e "$folder/libcuda.so.1" ] && export LENSD_CUDA_MODULE="$here/lib/lensd/lensd_cuda.so"
