@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""What `meson install` installs, run from where it is: test_install.py BUILD MODULE_FOLDER [STAND_IN]
+
+MODULE_FOLDER is where the CUDA module belongs, below the prefix; STAND_IN is a module over a stand-in for CUDA."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+BUILD, MODULE_FOLDER = sys.argv[1:3]
+STAND_IN = sys.argv[3] if len(sys.argv) > 3 else None
+
+
+def run(*command, **environment):
+    return subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, timeout=60, check=False)
+
+
+class Install(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-install-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.destination = folder.name
+        done = run("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", folder.name)
+        if done.returncode:
+            raise AssertionError(done.stdout + done.stderr)
+        options = json.loads(run("meson", "introspect", BUILD, "--buildoptions").stdout)
+        cls.prefix = next(option["value"] for option in options if option["name"] == "prefix")
+        # Somewhere else than where it was configured for.
+        cls.installed = os.path.join(folder.name, "moved")
+        os.rename(folder.name + cls.prefix, cls.installed)
+        cls.binary = os.path.join(cls.installed, "bin", "lensd")
+
+    def read(self, *path):
+        with open(os.path.join(self.installed, *path), encoding="utf-8") as file:
+            return file.read()
+
+    def test_the_program_answers(self):
+        photo = os.path.join(ROOT, "tests", "data", "digits", "drawn", "7_paper.png")
+        done = run(self.binary, "predict", os.path.join(ROOT, "models", "digits"), photo, "--device", "cpu")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("7", done.stdout)
+
+    def test_the_cuda_module_is_found(self):
+        """On a machine with a driver; any library does for one, because only its presence is asked."""
+        if not STAND_IN:
+            self.skipTest("this build has no stand-in for CUDA (a sanitizer, or no C++ compiler)")
+        files = json.loads(run("meson", "introspect", BUILD, "--installed").stdout).values()
+        for path in files:
+            if os.path.basename(path) == "lensd_cuda.so":
+                self.assertEqual(os.path.dirname(path), os.path.join(self.prefix, MODULE_FOLDER))
+        folder = os.path.join(self.installed, MODULE_FOLDER)
+        os.makedirs(folder, exist_ok=True)
+        shutil.copy(STAND_IN, os.path.join(folder, "lensd_cuda.so"))
+        libraries = os.path.join(self.destination, "libraries")
+        os.mkdir(libraries)
+        shutil.copy(STAND_IN, os.path.join(libraries, "libcuda.so.1"))
+        done = run(self.binary, "devices", "--json", LD_LIBRARY_PATH=libraries, LENSD_CUDA_MODULE="")
+        self.assertIn('"cuda:0"', done.stdout, done.stderr)
+
+    def test_the_unit_starts_the_installed_program(self):
+        unit = self.read("lib", "systemd", "system", "lensd.service")
+        self.assertIn(f"\nExecStart={self.prefix}/bin/lensd serve\n", unit)
+
+    def test_the_documents(self):
+        self.assertIn(".TH ", self.read("share", "man", "man1", "lensd.1"))
+        self.assertIn("openapi: 3.1", self.read("share", "lensd", "openapi.yaml"))
+
+    def test_the_exporters_run(self):
+        for name in ("torchvision", "timm", "huggingface", "ultralytics"):
+            done = run(sys.executable, os.path.join(self.installed, "share", "lensd", "export", f"export_{name}.py"),
+                       "--help")
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
