@@ -128,7 +128,7 @@ class Start(Lifecycle):
     def test_options_from_environment_and_file(self):
         config = self.path("lensd.json")
         with open(config, "w", encoding="ascii") as file:
-            json.dump({"max-body": 1000, "top_k": 3, "max-images": 2, "host": "localhost"}, file)
+            json.dump({"max-body": 1000, "top_k": 3, "max-images": 2, "host": "127.0.0.1"}, file)
         server = self.serve("--top-k", "1", environment={"LENSD_CONFIG": config, "LENSD_TOP_K": "2",
                                                          "LENSD_MAX_IMAGES": "7"})
         self.assertEqual(len(server.predict(seven()).json()["predictions"]), 1)
