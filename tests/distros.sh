@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# The README's two commands from nothing, on each Debian release: a root with Debian's essential packages, a copy of
+# the tracked files, `./dev run` until it has answered a request, `./dev test`. As root and as a user with sudo.
+#
+#   distros.sh [--quick] [bookworm|trixie …]
+#
+# --quick: as root only, and of the tests lint and unit. Needs root, mmdebstrap and the network. Roots and packages are kept
+# in $LENSD_DISTROS (default ~/.cache/lensd-distros). Each command is one check; ends with "N passed, N failed, N skipped".
+set -euo pipefail
+
+tree=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
+cache=${LENSD_DISTROS:-${XDG_CACHE_HOME:-$HOME/.cache}/lensd-distros}
+accounts=(root user) tests='' passed=0 failed=0 skipped=0 roots=()
+trap 'rm -rf --one-file-system -- "${roots[@]}"' EXIT
+
+say() {
+    printf 'distros: %s\n' "$*" >&2
+}
+
+total() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ]
+    exit
+}
+
+skip() {
+    say "skipped: $*"
+    skipped=$((skipped + 1))
+    total
+}
+
+# check NAME COMMAND…: counts it.
+check() {
+    local name=$1 from=$SECONDS status=0
+    shift
+    say "$name: begins"
+    "$@" || status=$?
+    if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    say "$name: $([ "$status" -eq 0 ] && echo passed || echo FAILED) after $((SECONDS - from)) s"
+    return "$status"
+}
+
+# become_inside ROOT ACCOUNT COMMAND: this shell becomes the command, in the account's copy of the tree. What it mounts and
+# starts ends with it.
+become_inside() {
+    # shellcheck disable=SC2016  # expanded by the inner shell
+    exec unshare --mount --pid --fork --kill-child -- bash -euc '
+        root=$1 archives=$4
+        mount -t proc proc "$root/proc"
+        mount --rbind -o ro /sys "$root/sys"
+        mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+        mount -t tmpfs tmpfs "$root/dev/shm"
+        mount --bind "$archives" "$root/var/cache/apt/archives"
+        exec chroot "$root" su -l "$2" -c "export CI=${CI:-} && cd lensd && $3"' \
+        _ "$1" "$2" "$3" "$cache/$release" </dev/null
+}
+
+inside() {
+    (become_inside "$@")
+}
+
+# run_answers ROOT ACCOUNT HOME: `./dev run` serves and answers the README's request. The port is any free one, because the
+# network is this machine's.
+run_answers() {
+    local root=$1 home=$3 image=$1$3/lensd/tests/data/digits/drawn/7_paper.png server status=1 end=$((SECONDS + 1800))
+    become_inside "$root" "$2" 'exec ./dev run --port 0 --port-file port' &
+    server=$!
+    while [ ! -s "$root$home/lensd/port" ] && kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt "$end" ]; do sleep 0.2; done
+    if [ -s "$root$home/lensd/port" ]; then
+        curl -sS --retry 20 --retry-all-errors --retry-delay 1 --data-binary "@$image" \
+            "http://127.0.0.1:$(cat "$root$home/lensd/port")/predict" | grep '"label":"7"' && status=0
+    fi
+    kill -KILL "$server" 2>/dev/null || true # unshare takes no other; its child ends with it
+    wait "$server" 2>/dev/null || true
+    return "$status"
+}
+
+# make_root RELEASE ACCOUNT: sets `root` to a new one with the tree in the account's home.
+make_root() {
+    local files=$cache/$1.files
+    root=$(mktemp -d "$cache/$1.XXXXXX")
+    roots+=("$root")
+    tar -C "$root" -xpf "$cache/$1.tar"
+    cp /etc/resolv.conf "$root/etc/resolv.conf"
+    printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' >"$root/etc/hosts"
+    home=/root
+    if [ "$2" = user ]; then
+        home=/home/user
+        chroot "$root" useradd -m -s /bin/bash user
+        echo 'user ALL=(ALL) NOPASSWD: ALL' >"$root/etc/sudoers.d/user"
+    fi
+    git -C "$tree" ls-files -z >"$files"
+    mkdir "$root$home/lensd"
+    tar -C "$tree" --null -T "$files" -cf - | tar -C "$root$home/lensd" --no-same-owner -xf -
+    [ "$2" = root ] || chroot "$root" chown -R "$2": "$home"
+}
+
+try_release() {
+    local release=$1 account root home
+    if [ ! -f "$cache/$release.tar" ]; then
+        say "$release: making a root"
+        if ! mmdebstrap --variant=minbase --include=sudo "$release" "$cache/$release.tar.new" >"$cache/$release.log" 2>&1; then
+            tail -n 5 "$cache/$release.log" >&2
+            curl -sf -o /dev/null "http://deb.debian.org/debian/dists/$release/Release" ||
+                skip "Debian's packages are not reachable"
+            check "$release: a root" false || return 0
+        fi
+        mv "$cache/$release.tar.new" "$cache/$release.tar"
+    fi
+    mkdir -p "$cache/$release/partial"
+    for account in "${accounts[@]}"; do
+        make_root "$release" "$account"
+        check "$release, $account: ./dev run" run_answers "$root" "$account" "$home" || true
+        check "$release, $account: ./dev test${tests:+ $tests}" inside "$root" "$account" "./dev test $tests" || true
+        rm -rf --one-file-system -- "$root"
+    done
+}
+
+if [ "${1:-}" = --quick ]; then
+    accounts=(root) tests='lint unit'
+    shift
+fi
+[ $# -gt 0 ] || set -- bookworm trixie
+[ "$(id -u)" -eq 0 ] || skip 'only root can make the root folder of another system; run it as root'
+for program in mmdebstrap unshare curl git; do
+    command -v "$program" >/dev/null || skip "$program is not installed"
+done
+unshare --mount --pid --fork true 2>/dev/null || skip 'namespaces are not allowed here'
+mkdir -p "$cache"
+for release in "$@"; do
+    [[ $release =~ ^(bookworm|trixie)$ ]] || { say "'$release' is not a release that lensd is tested on: bookworm, trixie"; exit 2; }
+done
+for release in "$@"; do try_release "$release"; done
+total
