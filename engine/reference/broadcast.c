@@ -15,50 +15,40 @@ static void operand_steps(const struct shape *out, const struct shape *shape, si
     }
 }
 
-bool broadcast_start(struct broadcast *walk, const struct shape *out,
+bool broadcast_start(struct broadcast *broadcast, const struct shape *out,
                      const struct shape *const *shapes, int operands)
 {
+    struct strided_iterator *it = &broadcast->rows;
     size_t steps[BROADCAST_MAX][TENSOR_MAX_RANK];
+    int kept = 0;
+    memset(it, 0, sizeof *it);
     for (int k = 0; k < operands; k++)
         operand_steps(out, shapes[k], steps[k]);
-    walk->operands = operands;
-    int kept = 0;
     for (int i = 0; i < out->rank; i++) {
         size_t extent = (size_t)out->dims[i];
         if (extent == 1)
             continue;
         bool joins = kept > 0;
         for (int k = 0; k < operands && joins; k++)
-            joins = walk->step[k][kept - 1] == steps[k][i] * extent;
+            joins = it->step[k][kept - 1] == steps[k][i] * extent;
         if (joins)
-            walk->extent[kept - 1] *= extent;
+            it->extent[kept - 1] *= extent;
         else
-            walk->extent[kept++] = extent;
+            it->extent[kept++] = extent;
         for (int k = 0; k < operands; k++)
-            walk->step[k][kept - 1] = steps[k][i];
+            it->step[k][kept - 1] = steps[k][i];
     }
-    walk->rank = kept ? kept - 1 : 0;
-    walk->row = kept ? walk->extent[kept - 1] : 1;
-    for (int k = 0; k < operands; k++) {
-        walk->moves[k] = kept && walk->step[k][kept - 1] != 0;
-        walk->offset[k] = 0;
-    }
-    memset(walk->at, 0, sizeof walk->at);
-    walk->done = 0;
+    it->rank = kept ? kept - 1 : 0;
+    broadcast->operands = operands;
+    broadcast->row = kept ? it->extent[kept - 1] : 1;
+    broadcast->done = 0;
+    for (int k = 0; k < operands; k++)
+        broadcast->moves[k] = kept && it->step[k][kept - 1] != 0;
     return shape_count(out) != 0;
 }
 
-bool broadcast_next(struct broadcast *walk)
+bool broadcast_next(struct broadcast *broadcast)
 {
-    walk->done += walk->row;
-    for (int d = walk->rank - 1; d >= 0; d--) {
-        for (int k = 0; k < walk->operands; k++)
-            walk->offset[k] += walk->step[k][d];
-        if (++walk->at[d] < walk->extent[d])
-            return true;
-        for (int k = 0; k < walk->operands; k++)
-            walk->offset[k] -= walk->step[k][d] * walk->at[d];
-        walk->at[d] = 0;
-    }
-    return false;
+    broadcast->done += broadcast->row;
+    return strided_next(&broadcast->rows, broadcast->operands);
 }

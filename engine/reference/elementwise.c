@@ -66,55 +66,55 @@ static int64_t power(int64_t base, int64_t exponent)
 struct pow_row {
     const struct tensor *base, *exponent;
     struct tensor *out;
-    const struct broadcast *walk;
+    const struct broadcast *operands;
 };
 
-static size_t operand_at(const struct broadcast *walk, int operand, size_t done)
+static size_t operand_at(const struct broadcast *operands, int operand, size_t done)
 {
-    return walk->offset[operand] + (walk->moves[operand] ? done : 0);
+    return operands->rows.offset[operand] + (operands->moves[operand] ? done : 0);
 }
 
 static void pow_integers(const struct pow_row *row, size_t done, size_t n)
 {
     int64_t x[BLOCK], y[BLOCK];
-    const struct broadcast *walk = row->walk;
-    size_t a = operand_at(walk, 0, done), b = operand_at(walk, 1, done);
+    const struct broadcast *operands = row->operands;
+    size_t a = operand_at(operands, 0, done), b = operand_at(operands, 1, done);
     enum dtype from = row->base->dtype, to = row->exponent->dtype;
-    load_integers(element(row->base->data, from, a), from, x, walk->moves[0] ? n : 1);
-    load_integers(element(row->exponent->data, to, b), to, y, walk->moves[1] ? n : 1);
+    load_integers(element(row->base->data, from, a), from, x, operands->moves[0] ? n : 1);
+    load_integers(element(row->exponent->data, to, b), to, y, operands->moves[1] ? n : 1);
     int64_t z[BLOCK];
     for (size_t i = 0; i < n; i++)
-        z[i] = power(x[walk->moves[0] ? i : 0], y[walk->moves[1] ? i : 0]);
-    store_integers(z, from, element_at(row->out->data, from, walk->done + done), n);
+        z[i] = power(x[operands->moves[0] ? i : 0], y[operands->moves[1] ? i : 0]);
+    store_integers(z, from, element_at(row->out->data, from, operands->done + done), n);
 }
 
 static void pow_doubles(const struct pow_row *row, size_t done, size_t n)
 {
     double x[BLOCK], y[BLOCK], z[BLOCK];
-    const struct broadcast *walk = row->walk;
-    size_t a = operand_at(walk, 0, done), b = operand_at(walk, 1, done);
+    const struct broadcast *operands = row->operands;
+    size_t a = operand_at(operands, 0, done), b = operand_at(operands, 1, done);
     enum dtype from = row->base->dtype, to = row->exponent->dtype;
-    load_doubles(element(row->base->data, from, a), from, x, walk->moves[0] ? n : 1);
-    load_doubles(element(row->exponent->data, to, b), to, y, walk->moves[1] ? n : 1);
+    load_doubles(element(row->base->data, from, a), from, x, operands->moves[0] ? n : 1);
+    load_doubles(element(row->exponent->data, to, b), to, y, operands->moves[1] ? n : 1);
     for (size_t i = 0; i < n; i++)
-        z[i] = pow(x[walk->moves[0] ? i : 0], y[walk->moves[1] ? i : 0]);
-    store_doubles(z, from, element_at(row->out->data, from, walk->done + done), n);
+        z[i] = pow(x[operands->moves[0] ? i : 0], y[operands->moves[1] ? i : 0]);
+    store_doubles(z, from, element_at(row->out->data, from, operands->done + done), n);
 }
 
 /* float32 to a float32 power; the square is what layer normalisation is exported with. */
 static void pow_floats(const struct pow_row *row)
 {
-    const struct broadcast *walk = row->walk;
-    const float *x = (const float *)row->base->data + walk->offset[0];
-    const float *y = (const float *)row->exponent->data + walk->offset[1];
-    float *z = (float *)row->out->data + walk->done;
-    if (walk->moves[0] && !walk->moves[1] && y[0] == 2) {
-        for (size_t i = 0; i < walk->row; i++)
+    const struct broadcast *operands = row->operands;
+    const float *x = (const float *)row->base->data + operands->rows.offset[0];
+    const float *y = (const float *)row->exponent->data + operands->rows.offset[1];
+    float *z = (float *)row->out->data + operands->done;
+    if (operands->moves[0] && !operands->moves[1] && y[0] == 2) {
+        for (size_t i = 0; i < operands->row; i++)
             z[i] = x[i] * x[i];
         return;
     }
-    for (size_t i = 0; i < walk->row; i++)
-        z[i] = powf(x[walk->moves[0] ? i : 0], y[walk->moves[1] ? i : 0]);
+    for (size_t i = 0; i < operands->row; i++)
+        z[i] = powf(x[operands->moves[0] ? i : 0], y[operands->moves[1] ? i : 0]);
 }
 
 KERNEL(kernel_pow)
@@ -124,25 +124,25 @@ KERNEL(kernel_pow)
     struct shape right;
     TRY(resolve_legacy_broadcast(args->node, &base->shape, &exponent->shape, &right, err));
     const struct shape *const shapes[] = {&base->shape, &right};
-    struct broadcast walk;
-    struct pow_row row = {base, exponent, out, &walk};
+    struct broadcast operands;
+    struct pow_row row = {base, exponent, out, &operands};
     bool integers = !dtype_is_float(base->dtype) && !dtype_is_float(exponent->dtype);
     bool floats = base->dtype == DTYPE_F32 && exponent->dtype == DTYPE_F32;
-    if (!broadcast_start(&walk, &out->shape, shapes, 2))
+    if (!broadcast_start(&operands, &out->shape, shapes, 2))
         return STATUS_OK;
     do {
         if (floats) {
             pow_floats(&row);
             continue;
         }
-        for (size_t done = 0; done < walk.row; done += BLOCK) {
-            size_t n = walk.row - done < BLOCK ? walk.row - done : BLOCK;
+        for (size_t done = 0; done < operands.row; done += BLOCK) {
+            size_t n = operands.row - done < BLOCK ? operands.row - done : BLOCK;
             if (integers)
                 pow_integers(&row, done, n);
             else
                 pow_doubles(&row, done, n);
         }
-    } while (broadcast_next(&walk));
+    } while (broadcast_next(&operands));
     return STATUS_OK;
 }
 
@@ -171,21 +171,22 @@ KERNEL(kernel_where)
     struct tensor *out = *args->out[0];
     const struct shape *const shapes[] = {&condition->shape, &x->shape, &y->shape};
     size_t item = dtype_size(out->dtype);
-    struct broadcast walk;
-    if (!broadcast_start(&walk, &out->shape, shapes, 3))
+    struct broadcast operands;
+    if (!broadcast_start(&operands, &out->shape, shapes, 3))
         return STATUS_OK;
     do {
-        const uint8_t *flags = (const uint8_t *)condition->data + walk.offset[0];
-        const void *from[] = {element(x->data, x->dtype, walk.offset[1]),
-                              element(y->data, y->dtype, walk.offset[2])};
-        void *to = element_at(out->data, out->dtype, walk.done);
+        const uint8_t *flags = (const uint8_t *)condition->data + operands.rows.offset[0];
+        const void *from[] = {element(x->data, x->dtype, operands.rows.offset[1]),
+                              element(y->data, y->dtype, operands.rows.offset[2])};
+        void *to = element_at(out->data, out->dtype, operands.done);
         int chosen = *flags ? 0 : 1;
-        if (walk.moves[0])
-            choose(item, flags, from[0], walk.moves[1], from[1], walk.moves[2], to, walk.row);
-        else if (walk.moves[1 + chosen])
-            memcpy(to, from[chosen], walk.row * item);
+        if (operands.moves[0])
+            choose(item, flags, from[0], operands.moves[1], from[1], operands.moves[2], to,
+                   operands.row);
+        else if (operands.moves[1 + chosen])
+            memcpy(to, from[chosen], operands.row * item);
         else
-            fill_row(to, from[chosen], item, walk.row);
-    } while (broadcast_next(&walk));
+            fill_row(to, from[chosen], item, operands.row);
+    } while (broadcast_next(&operands));
     return STATUS_OK;
 }

@@ -1,8 +1,9 @@
-/* Private to the reference kernels: rows of elementwise operators, and the walk that broadcasting
- * operators take over their operands. */
+/* Private to the reference kernels: rows of elementwise operators, and how operands
+ * broadcast. */
 #pragma once
 
 #include "engine/reference/kernels.h"
+#include "engine/reference/strided.h"
 
 /* dst[i] = a[i] op b[i] for n elements; where `a_moves` (`b_moves`) is false the operand is one
  * element that is used for all. dst may be a or b itself. STATUS_OK, or STATUS_INVALID when an
@@ -38,28 +39,23 @@ enum binary_op {
 binary_row binary_row_find(enum binary_op op, enum dtype dtype);
 
 /* How up to three operands broadcast to an output: dimensions merged where every operand allows it,
- * innermost one apart. */
-#define BROADCAST_MAX 3
+ * innermost one apart. The iterator is over the outer ones, its offsets are those of the row. */
+#define BROADCAST_MAX STRIDED_MAX
 struct broadcast {
     int operands;
-    int rank; /* outer dimensions */
-    size_t extent[TENSOR_MAX_RANK];
-    size_t step[BROADCAST_MAX][TENSOR_MAX_RANK]; /* in elements, 0 where repeated */
+    struct strided_iterator rows;
     size_t row;                /* elements of the innermost dimension; 0: nothing */
     bool moves[BROADCAST_MAX]; /* the operand has a whole row, not one element */
-    /* the walk's state */
-    size_t at[TENSOR_MAX_RANK];
-    size_t offset[BROADCAST_MAX]; /* of the row, in elements */
-    size_t done;                  /* output elements before the row */
+    size_t done;               /* output elements before the row */
 };
 
-/* shapes[operands] broadcast to `out` by numpy's rules (inference has checked that). Starts the
- * walk at the first row; false when there are no elements. */
-bool broadcast_start(struct broadcast *walk, const struct shape *out,
+/* shapes[operands] broadcast to `out` by numpy's rules (inference has checked that). Starts at the
+ * first row; false when there are no elements. */
+bool broadcast_start(struct broadcast *broadcast, const struct shape *out,
                      const struct shape *const *shapes, int operands);
 
 /* Moves to the next row; false after the last. */
-bool broadcast_next(struct broadcast *walk);
+bool broadcast_next(struct broadcast *broadcast);
 
 /* dst = a op b with broadcasting; dst (shape `out`) may be a's memory when a has its shape. */
 enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,

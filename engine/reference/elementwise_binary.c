@@ -209,57 +209,33 @@ enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *
                          "no kernel computes this operator with %s tensors", dtype_name(dtype));
     enum dtype result = is_predicate(op) ? DTYPE_BOOL : dtype;
     const struct shape *const shapes[] = {a_shape, b_shape};
-    struct broadcast walk;
-    if (!broadcast_start(&walk, out, shapes, 2))
+    struct broadcast operands;
+    if (!broadcast_start(&operands, out, shapes, 2))
         return STATUS_OK;
     do {
-        enum status status =
-            row(element(a, dtype, walk.offset[0]), walk.moves[0], element(b, dtype, walk.offset[1]),
-                walk.moves[1], element_at(dst, result, walk.done), walk.row);
+        enum status status = row(element(a, dtype, operands.rows.offset[0]), operands.moves[0],
+                                 element(b, dtype, operands.rows.offset[1]), operands.moves[1],
+                                 element_at(dst, result, operands.done), operands.row);
         if (status != STATUS_OK)
             return error_set(err, status, "an integer is divided by zero");
-    } while (broadcast_next(&walk));
+    } while (broadcast_next(&operands));
     return STATUS_OK;
 }
 
 static enum binary_op binary_of(const struct node *node)
 {
-    switch (node->op) {
-    case OP_ADD:
-    case OP_SUM:
-    case OP_MEAN:
-        return BINARY_ADD;
-    case OP_SUB:
-        return BINARY_SUB;
-    case OP_MUL:
-        return BINARY_MUL;
-    case OP_DIV:
-        return BINARY_DIV;
-    case OP_MOD:
-        return node_int(node, "fmod", 0) ? BINARY_FMOD : BINARY_MOD;
-    case OP_MAX:
-        return BINARY_MAX;
-    case OP_MIN:
-        return BINARY_MIN;
-    case OP_PRELU:
-        return BINARY_PRELU;
-    case OP_AND:
-        return BINARY_AND;
-    case OP_OR:
-        return BINARY_OR;
-    case OP_XOR:
-        return BINARY_XOR;
-    case OP_EQUAL:
-        return BINARY_EQUAL;
-    case OP_GREATER:
-        return BINARY_GREATER;
-    case OP_LESS:
-        return BINARY_LESS;
-    case OP_GREATER_OR_EQUAL:
-        return BINARY_GREATER_OR_EQUAL;
-    default:
-        return BINARY_LESS_OR_EQUAL;
-    }
+    static const enum binary_op by_op[OP_COUNT] = {
+        [OP_ADD] = BINARY_ADD,         [OP_SUM] = BINARY_ADD,
+        [OP_MEAN] = BINARY_ADD,        [OP_SUB] = BINARY_SUB,
+        [OP_MUL] = BINARY_MUL,         [OP_DIV] = BINARY_DIV,
+        [OP_MOD] = BINARY_MOD,         [OP_MAX] = BINARY_MAX,
+        [OP_MIN] = BINARY_MIN,         [OP_PRELU] = BINARY_PRELU,
+        [OP_AND] = BINARY_AND,         [OP_OR] = BINARY_OR,
+        [OP_XOR] = BINARY_XOR,         [OP_EQUAL] = BINARY_EQUAL,
+        [OP_GREATER] = BINARY_GREATER, [OP_GREATER_OR_EQUAL] = BINARY_GREATER_OR_EQUAL,
+        [OP_LESS] = BINARY_LESS,       [OP_LESS_OR_EQUAL] = BINARY_LESS_OR_EQUAL,
+    };
+    return node->op == OP_MOD && node_int(node, "fmod", 0) ? BINARY_FMOD : by_op[node->op];
 }
 
 /* What passes have folded behind an Add. */
@@ -307,20 +283,20 @@ static enum status sum_half(const struct kernel_args *args, struct error *err)
     for (size_t k = 0; k < inputs; k++) {
         const struct tensor *in = args->in[k];
         const struct shape *const shapes[] = {&in->shape};
-        struct broadcast walk;
-        if (!broadcast_start(&walk, &out->shape, shapes, 1))
+        struct broadcast operands;
+        if (!broadcast_start(&operands, &out->shape, shapes, 1))
             break;
         do {
             float block[BLOCK];
-            for (size_t done = 0; done < walk.row; done += BLOCK) {
-                size_t n = walk.row - done < BLOCK ? walk.row - done : BLOCK;
-                size_t from = walk.offset[0] + (walk.moves[0] ? done : 0);
+            for (size_t done = 0; done < operands.row; done += BLOCK) {
+                size_t n = operands.row - done < BLOCK ? operands.row - done : BLOCK;
+                size_t from = operands.rows.offset[0] + (operands.moves[0] ? done : 0);
                 load_floats(element(in->data, in->dtype, from), in->dtype, block,
-                            walk.moves[0] ? n : 1);
+                            operands.moves[0] ? n : 1);
                 for (size_t i = 0; i < n; i++)
-                    sum[walk.done + done + i] += block[walk.moves[0] ? i : 0];
+                    sum[operands.done + done + i] += block[operands.moves[0] ? i : 0];
             }
-        } while (broadcast_next(&walk));
+        } while (broadcast_next(&operands));
     }
     if (args->node->op == OP_MEAN)
         for (size_t i = 0; i < count; i++)

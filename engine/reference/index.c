@@ -70,45 +70,21 @@ KERNEL(kernel_gather)
 
 /* ---- one element at a time along an axis ---- */
 
-/* Walks an array of `shape` in order and keeps the offset that the same coordinates, those of
- * `axis` left out, have in an array with the given steps. */
-struct elements {
-    const struct shape *shape;
-    int axis;
-    size_t steps[TENSOR_MAX_RANK]; /* in elements */
-    size_t at[TENSOR_MAX_RANK];
-    size_t offset;
-};
-
-static void elements_start(struct elements *walk, const struct shape *shape,
-                           const struct shape *other, int axis)
+/* Iterates over `shape` with the place that the same coordinates, that of `axis` left out, have in
+ * an array of shape `other`. Returns the step along `axis` there. */
+static size_t elements_start(struct strided_iterator *it, const struct shape *shape,
+                             const struct shape *other, int axis)
 {
-    memset(walk, 0, sizeof *walk);
-    walk->shape = shape;
-    walk->axis = axis;
-    size_t step = 1;
+    size_t step = 1, along = 0;
+    memset(it, 0, sizeof *it);
+    it->rank = shape->rank;
     for (int i = other->rank; i-- > 0;) {
-        walk->steps[i] = step;
+        it->extent[i] = (size_t)shape->dims[i];
+        it->step[0][i] = i == axis ? 0 : step;
+        along = i == axis ? step : along;
         step *= (size_t)other->dims[i];
     }
-}
-
-static void elements_next(struct elements *walk)
-{
-    for (int i = walk->shape->rank - 1; i >= 0; i--) {
-        size_t step = i == walk->axis ? 0 : walk->steps[i];
-        walk->offset += step;
-        if (++walk->at[i] < (size_t)walk->shape->dims[i])
-            return;
-        walk->offset -= step * walk->at[i];
-        walk->at[i] = 0;
-    }
-}
-
-/* The position that an index of the walk's axis addresses. */
-static size_t elements_position(const struct elements *walk, int64_t index, int64_t extent)
-{
-    return walk->offset + (size_t)(index < 0 ? index + extent : index) * walk->steps[walk->axis];
+    return along;
 }
 
 KERNEL(kernel_gather_elements)
@@ -117,14 +93,15 @@ KERNEL(kernel_gather_elements)
     int axis = data_axis(args, 0);
     int64_t extent = data->shape.dims[axis];
     size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
-    struct elements walk;
+    struct strided_iterator it;
     TRY(resolve_indices(indices, extent, axis, err));
-    elements_start(&walk, &indices->shape, &data->shape, axis);
+    size_t along = elements_start(&it, &indices->shape, &data->shape, axis);
     char *to = (*args->out[0])->data;
     for (size_t i = 0; i < count; i++) {
-        size_t position = elements_position(&walk, index_at(indices, i), extent);
+        int64_t index = index_at(indices, i);
+        size_t position = it.offset[0] + (size_t)(index < 0 ? index + extent : index) * along;
         copy_item(to + i * item, (const char *)data->data + position * item, item);
-        elements_next(&walk);
+        strided_next(&it, 1);
     }
     return STATUS_OK;
 }
@@ -163,20 +140,21 @@ KERNEL(kernel_scatter_elements)
     int64_t extent = data->shape.dims[axis];
     size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
     binary_row combine;
-    struct elements walk;
+    struct strided_iterator it;
     TRY(scatter_row(args->node, data->dtype, &combine, err));
     TRY(resolve_indices(indices, extent, axis, err));
     copy_bytes(out->data, data->data, data->bytes);
-    elements_start(&walk, &indices->shape, &data->shape, axis);
+    size_t along = elements_start(&it, &indices->shape, &data->shape, axis);
     for (size_t i = 0; i < count; i++) {
-        size_t position = elements_position(&walk, index_at(indices, i), extent);
+        int64_t index = index_at(indices, i);
+        size_t position = it.offset[0] + (size_t)(index < 0 ? index + extent : index) * along;
         char *to = (char *)out->data + position * item;
         const char *from = (const char *)updates->data + i * item;
         if (combine)
             TRY(combine(to, true, from, true, to, 1));
         else
             copy_item(to, from, item);
-        elements_next(&walk);
+        strided_next(&it, 1);
     }
     return STATUS_OK;
 }

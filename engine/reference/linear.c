@@ -1,5 +1,5 @@
 /* Gemm and MatMul. */
-#include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/reference/convert.h"
@@ -110,24 +110,19 @@ KERNEL(kernel_gemm)
 
 /* ---- MatMul ---- */
 
-bool batch_next(const struct matmul_shape *shape, struct batch_walk *walk)
+struct strided_iterator batch_iterator(const struct matmul_shape *shape)
 {
-    for (int i = shape->batch_rank - 1; i >= 0; i--) {
-        walk->a += shape->a_stride[i];
-        walk->b += shape->b_stride[i];
-        if (++walk->at[i] < shape->batch[i])
-            return true;
-        walk->a -= shape->a_stride[i] * walk->at[i];
-        walk->b -= shape->b_stride[i] * walk->at[i];
-        walk->at[i] = 0;
-    }
-    return false;
+    struct strided_iterator it = {.rank = shape->batch_rank};
+    memcpy(it.extent, shape->batch, sizeof it.extent);
+    memcpy(it.step[0], shape->a_stride, sizeof it.step[0]);
+    memcpy(it.step[1], shape->b_stride, sizeof it.step[1]);
+    return it;
 }
 
 void multiply_batches(const struct matmul_shape *shape, enum arithmetic arithmetic, const void *a,
                       const void *b, void *y)
 {
-    struct batch_walk walk = {0};
+    struct strided_iterator matrix = batch_iterator(shape);
     size_t size = arithmetic_size(arithmetic), done = 0;
     size_t a_bytes = shape->m * shape->k * size, b_bytes = shape->k * shape->n * size;
     size_t y_bytes = shape->m * shape->n * size;
@@ -137,10 +132,11 @@ void multiply_batches(const struct matmul_shape *shape, enum arithmetic arithmet
     if (empty)
         return;
     do
-        gemm_nn(arithmetic, shape->m, shape->n, shape->k, (const char *)a + walk.a * a_bytes,
-                shape->k, 1, (const char *)b + walk.b * b_bytes, shape->n,
+        gemm_nn(arithmetic, shape->m, shape->n, shape->k,
+                (const char *)a + matrix.offset[0] * a_bytes, shape->k, 1,
+                (const char *)b + matrix.offset[1] * b_bytes, shape->n,
                 (char *)y + done++ * y_bytes, shape->n);
-    while (batch_next(shape, &walk));
+    while (strided_next(&matrix, 2));
 }
 
 KERNEL(kernel_matmul)

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "engine/reference/nn.h"
+#include "engine/reference/strided.h"
 
 /* real = (stored - zero) * scale, of one tensor with one scale. */
 struct quant {
@@ -39,13 +40,9 @@ static inline int64_t quant_round(const struct quant *q, double divided)
  * src is an 8-bit tensor. */
 void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t run, int32_t *dst);
 
-/* Walks the output matrices of a batched product; a and b: which matrix of each operand. */
-struct batch_walk {
-    size_t at[TENSOR_MAX_RANK], a, b;
-};
-
-/* Moves to the next matrix; false after the last. */
-bool batch_next(const struct matmul_shape *shape, struct batch_walk *walk);
+/* Iterates over the output matrices of a batched product; offsets 0 and 1: which matrix of each
+ * operand. */
+struct strided_iterator batch_iterator(const struct matmul_shape *shape);
 
 /* y[m, n] += a * b as Gemm has it; y is what sums start from. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,

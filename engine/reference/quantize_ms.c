@@ -66,18 +66,20 @@ KERNEL(kernel_qlinear_binary)
                                       .a = quant_read(args, 1, a->dtype),
                                       .b = quant_read(args, 4, b->dtype),
                                       .c = quant_read(args, 6, c->dtype)};
-    struct broadcast walk;
+    struct broadcast operands;
     binary_prepare(&binary);
-    if (!broadcast_start(&walk, &c->shape, shapes, 2))
+    if (!broadcast_start(&operands, &c->shape, shapes, 2))
         return STATUS_OK;
     do {
-        for (size_t i = 0; i < walk.row; i++) {
-            int64_t x = stored_at(a->data, a->dtype, walk.offset[0] + (walk.moves[0] ? i : 0));
-            int64_t y = stored_at(b->data, b->dtype, walk.offset[1] + (walk.moves[1] ? i : 0));
+        for (size_t i = 0; i < operands.row; i++) {
+            int64_t x =
+                stored_at(a->data, a->dtype, operands.rows.offset[0] + (operands.moves[0] ? i : 0));
+            int64_t y =
+                stored_at(b->data, b->dtype, operands.rows.offset[1] + (operands.moves[1] ? i : 0));
             int64_t stored = binary_value(&binary, x, y);
-            store_integers(&stored, c->dtype, element_at(c->data, c->dtype, walk.done + i), 1);
+            store_integers(&stored, c->dtype, element_at(c->data, c->dtype, operands.done + i), 1);
         }
-    } while (broadcast_next(&walk));
+    } while (broadcast_next(&operands));
     return STATUS_OK;
 }
 
@@ -175,21 +177,21 @@ KERNEL(kernel_qlinear_where)
     struct quant out = quant_read(args, 7, z->dtype);
     struct quant x_terms = quant_read(args, 2, x->dtype), y_terms = quant_read(args, 5, y->dtype);
     uint8_t x_table[256], y_table[256], *dst = z->data;
-    struct broadcast walk;
+    struct broadcast operands;
     fill_requantize_table(&x_terms, x->dtype, &out, x_table);
     fill_requantize_table(&y_terms, y->dtype, &out, y_table);
-    if (!broadcast_start(&walk, &z->shape, shapes, 3))
+    if (!broadcast_start(&operands, &z->shape, shapes, 3))
         return STATUS_OK;
     do {
-        for (size_t i = 0; i < walk.row; i++) {
+        for (size_t i = 0; i < operands.row; i++) {
             size_t at[3];
             for (int k = 0; k < 3; k++)
-                at[k] = walk.offset[k] + (walk.moves[k] ? i : 0);
-            dst[walk.done + i] = ((const uint8_t *)condition->data)[at[0]]
-                                     ? x_table[((const uint8_t *)x->data)[at[1]]]
-                                     : y_table[((const uint8_t *)y->data)[at[2]]];
+                at[k] = operands.rows.offset[k] + (operands.moves[k] ? i : 0);
+            dst[operands.done + i] = ((const uint8_t *)condition->data)[at[0]]
+                                         ? x_table[((const uint8_t *)x->data)[at[1]]]
+                                         : y_table[((const uint8_t *)y->data)[at[2]]];
         }
-    } while (broadcast_next(&walk));
+    } while (broadcast_next(&operands));
     return STATUS_OK;
 }
 

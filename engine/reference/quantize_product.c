@@ -164,12 +164,12 @@ KERNEL(kernel_qlinear_matmul)
     zero_bytes(sums, count * sizeof *sums);
     TRY(multiply(args, &shape, 0, args->in[2], 3, args->in[5], sums, err));
     struct quant quant = quant_read(args, 6, y->dtype);
-    struct batch_walk walk = {0};
-    for (size_t done = 0; done < count; batch_next(&shape, &walk)) {
+    struct strided_iterator matrix = batch_iterator(&shape);
+    for (size_t done = 0; done < count; strided_next(&matrix, 2)) {
         for (size_t row = 0; row < shape.m; row++) {
-            float left = (float)param_at(a_scale, a_layout, walk.a, row, 1);
+            float left = (float)param_at(a_scale, a_layout, matrix.offset[0], row, 1);
             for (size_t column = 0; column < shape.n; column++, done++) {
-                float right = (float)param_at(b_scale, b_layout, walk.b, column, 1);
+                float right = (float)param_at(b_scale, b_layout, matrix.offset[1], column, 1);
                 float factor = left * right / (float)quant.scale;
                 requantize(sums + done, 1, factor, &quant, y, done);
             }

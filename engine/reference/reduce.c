@@ -15,19 +15,16 @@
 /* ---- rows of the input and where they go ---- */
 
 struct reduce_cursor {
-    int rank; /* outer dimensions */
-    size_t extent[TENSOR_MAX_RANK];
-    size_t step[TENSOR_MAX_RANK]; /* in the output, 0 where reduced */
-    size_t row;                   /* innermost extent */
+    struct strided_iterator it; /* of the outer dimensions; offset 0: of the row in the output */
+    size_t row;                 /* innermost extent */
     bool row_reduced;
     size_t rows;
-    size_t at[TENSOR_MAX_RANK];
-    size_t out; /* offset of the current row in the output */
 };
 
 static void reduce_cursor_start(struct reduce_cursor *cursor, const struct shape *shape,
                                 unsigned axes)
 {
+    struct strided_iterator *it = &cursor->it;
     bool reduced[TENSOR_MAX_RANK + 1];
     int kept = 0;
     memset(cursor, 0, sizeof *cursor);
@@ -36,32 +33,21 @@ static void reduce_cursor_start(struct reduce_cursor *cursor, const struct shape
         if (shape->dims[i] == 1)
             continue;
         if (kept && reduced[kept - 1] == goes) {
-            cursor->extent[kept - 1] *= (size_t)shape->dims[i];
+            it->extent[kept - 1] *= (size_t)shape->dims[i];
         } else {
             reduced[kept] = goes;
-            cursor->extent[kept++] = (size_t)shape->dims[i];
+            it->extent[kept++] = (size_t)shape->dims[i];
         }
     }
-    cursor->rank = kept ? kept - 1 : 0;
-    cursor->row = kept ? cursor->extent[kept - 1] : 1;
+    it->rank = kept ? kept - 1 : 0;
+    cursor->row = kept ? it->extent[kept - 1] : 1;
     cursor->row_reduced = kept && reduced[kept - 1];
     size_t step = cursor->row_reduced ? 1 : cursor->row;
     cursor->rows = 1;
-    for (int i = cursor->rank - 1; i >= 0; i--) {
-        cursor->step[i] = reduced[i] ? 0 : step;
-        step *= reduced[i] ? 1 : cursor->extent[i];
-        cursor->rows *= cursor->extent[i];
-    }
-}
-
-static void reduce_cursor_next(struct reduce_cursor *cursor)
-{
-    for (int i = cursor->rank - 1; i >= 0; i--) {
-        cursor->out += cursor->step[i];
-        if (++cursor->at[i] < cursor->extent[i])
-            return;
-        cursor->out -= cursor->step[i] * cursor->at[i];
-        cursor->at[i] = 0;
+    for (int i = it->rank - 1; i >= 0; i--) {
+        it->step[0][i] = reduced[i] ? 0 : step;
+        step *= reduced[i] ? 1 : it->extent[i];
+        cursor->rows *= it->extent[i];
     }
 }
 
@@ -163,10 +149,10 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
     struct reduce_cursor cursor;
     reduce_cursor_start(&cursor, &x->shape, axes);
     bool is_signed = x->dtype != DTYPE_U64;
-    for (size_t r = 0; x->bytes && r < cursor.rows; r++, reduce_cursor_next(&cursor)) {
+    for (size_t r = 0; x->bytes && r < cursor.rows; r++, strided_next(&cursor.it, 1)) {
         for (size_t done = 0; done < cursor.row; done += BLOCK) {
             size_t n = cursor.row - done < BLOCK ? cursor.row - done : BLOCK;
-            size_t out = cursor.row_reduced ? cursor.out : cursor.out + done;
+            size_t out = cursor.row_reduced ? cursor.it.offset[0] : cursor.it.offset[0] + done;
             const void *from = element(x->data, x->dtype, r * cursor.row + done);
             double values[BLOCK];
             int64_t integers[BLOCK];
@@ -325,9 +311,9 @@ KERNEL(kernel_extreme)
     identity(largest, x->dtype, &start);
     fill_row(out->data, &start, dtype_size(out->dtype), shape_count(&out->shape));
     reduce_cursor_start(&cursor, &x->shape, reduction.axes);
-    for (size_t r = 0; x->bytes && r < cursor.rows; r++, reduce_cursor_next(&cursor)) {
+    for (size_t r = 0; x->bytes && r < cursor.rows; r++, strided_next(&cursor.it, 1)) {
         const void *from = element(x->data, x->dtype, r * cursor.row);
-        void *to = element_at(out->data, x->dtype, cursor.out);
+        void *to = element_at(out->data, x->dtype, cursor.it.offset[0]);
         if (cursor.row_reduced)
             TRY(fold_row(row, from, x->dtype, cursor.row, to));
         else

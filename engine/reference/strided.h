@@ -1,0 +1,30 @@
+/* Private to the reference kernels: iterates over an index space, in row-major order, with the
+ * place in each of some strided arrays. */
+#pragma once
+
+#include "engine/tensor/tensor.h"
+
+#define STRIDED_MAX 3 /* arrays */
+
+struct strided_iterator {
+    int rank;
+    size_t extent[TENSOR_MAX_RANK];
+    size_t step[STRIDED_MAX][TENSOR_MAX_RANK]; /* in elements; 0: repeated */
+    size_t at[TENSOR_MAX_RANK];
+    size_t offset[STRIDED_MAX]; /* of the place in each array */
+};
+
+/* Moves to the next place in the first `arrays` arrays; false after the last. */
+static inline bool strided_next(struct strided_iterator *it, int arrays)
+{
+    for (int d = it->rank - 1; d >= 0; d--) {
+        for (int k = 0; k < arrays; k++)
+            it->offset[k] += it->step[k][d];
+        if (++it->at[d] < it->extent[d])
+            return true;
+        for (int k = 0; k < arrays; k++)
+            it->offset[k] -= it->step[k][d] * it->at[d];
+        it->at[d] = 0;
+    }
+    return false;
+}
