@@ -9,46 +9,34 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 
+/* By dtype; zeros for what lensd does not have. */
+static const struct {
+    size_t size;
+    const char *name, *oip_name;
+} dtypes[] = {
+#define DTYPE_ROW(id, number, bytes, word, oip) [number] = {bytes, word, oip},
+    DTYPE_LIST(DTYPE_ROW)
+#undef DTYPE_ROW
+};
+
+static bool has_row(enum dtype dtype)
+{
+    return (size_t)dtype < COUNT_OF(dtypes) && dtypes[dtype].size;
+}
+
 size_t dtype_size(enum dtype dtype)
 {
-    switch (dtype) {
-#define SIZE_CASE(name, number, bytes, word, oip)                                                  \
-    case DTYPE_##name:                                                                             \
-        return bytes;
-        DTYPE_LIST(SIZE_CASE)
-#undef SIZE_CASE
-    case DTYPE_NONE:
-        break;
-    }
-    return 0;
+    return has_row(dtype) ? dtypes[dtype].size : 0;
 }
 
 const char *dtype_name(enum dtype dtype)
 {
-    switch (dtype) {
-#define NAME_CASE(name, number, bytes, word, oip)                                                  \
-    case DTYPE_##name:                                                                             \
-        return word;
-        DTYPE_LIST(NAME_CASE)
-#undef NAME_CASE
-    case DTYPE_NONE:
-        break;
-    }
-    return "unknown";
+    return has_row(dtype) ? dtypes[dtype].name : "unknown";
 }
 
 const char *dtype_oip_name(enum dtype dtype)
 {
-    switch (dtype) {
-#define OIP_CASE(name, number, bytes, word, oip)                                                   \
-    case DTYPE_##name:                                                                             \
-        return oip;
-        DTYPE_LIST(OIP_CASE)
-#undef OIP_CASE
-    case DTYPE_NONE:
-        break;
-    }
-    return NULL;
+    return has_row(dtype) ? dtypes[dtype].oip_name : NULL;
 }
 
 bool dtype_is_float(enum dtype dtype)
@@ -266,29 +254,6 @@ void tensor_unref(struct tensor *tensor)
     free(tensor);
 }
 
-enum status tensors_same_device(const struct tensor *const *tensors, size_t n, struct error *err)
-{
-    const struct tensor *first = NULL;
-    for (size_t i = 0; i < n; i++) {
-        const struct tensor *t = tensors[i];
-        if (!t)
-            continue;
-        if (!first)
-            first = t;
-        if (t->device.kind == first->device.kind && t->device.index == first->device.index)
-            continue;
-        /* PyTorch names the accelerator first when one of the two is the CPU. */
-        bool swap = first->device.kind == DEVICE_CPU;
-        char a[DEVICE_TEXT], b[DEVICE_TEXT];
-        return error_set(err, STATUS_DEVICE,
-                         "Expected all tensors to be on the same device, but found at least two "
-                         "devices, %s and %s!",
-                         device_text(swap ? t->device : first->device, a),
-                         device_text(swap ? first->device : t->device, b));
-    }
-    return STATUS_OK;
-}
-
 int64_t tensor_int(const struct tensor *tensor, size_t i)
 {
     switch (tensor->dtype) {
@@ -384,21 +349,4 @@ float bfloat16_to_float(uint16_t value)
 uint16_t float_to_bfloat16(float value)
 {
     return float_narrow_bfloat16(value);
-}
-
-enum status tensor_to(const struct tensor *tensor, struct device_id device, struct tensor **ret,
-                      struct error *err)
-{
-    char from[DEVICE_TEXT], to[DEVICE_TEXT];
-    if (tensor->device.kind != DEVICE_CPU || device.kind != DEVICE_CPU)
-        return error_set(err, STATUS_DEVICE,
-                         "cannot copy a tensor from %s to %s: the CUDA module "
-                         "is not loaded (see `lensd devices`)",
-                         device_text(tensor->device, from), device_text(device, to));
-    struct tensor *copy;
-    TRY(tensor_create(NULL, tensor->dtype, &tensor->shape, &copy, err));
-    if (copy->bytes)
-        memcpy(copy->data, tensor->data, copy->bytes);
-    *ret = copy;
-    return STATUS_OK;
 }

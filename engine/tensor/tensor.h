@@ -132,15 +132,6 @@ enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct devi
 struct tensor *tensor_ref(struct tensor *tensor);
 void tensor_unref(struct tensor *tensor); /* NULL is fine */
 
-/* A new tensor with the same contents on `device`; the old one is left alone. */
-enum status tensor_to(const struct tensor *tensor, struct device_id device, struct tensor **ret,
-                      struct error *err) MUST_USE;
-
-/* STATUS_DEVICE with PyTorch's sentence ("Expected all tensors to be on the same device, but found
- * at least two devices, cuda:0 and cpu!") unless the n tensors (NULLs are skipped) are together. */
-enum status tensors_same_device(const struct tensor *const *tensors, size_t n,
-                                struct error *err) MUST_USE;
-
 /* Element i of an integer or bool tensor as int64 (uint64 above INT64_MAX saturates), of any
  * numeric tensor as double. For small host tensors (shapes, axes, scalars), not for hot loops. */
 int64_t tensor_int(const struct tensor *tensor, size_t i);

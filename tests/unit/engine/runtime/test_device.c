@@ -194,21 +194,3 @@ Test(device, explicit_cuda_is_an_error_where_there_is_none)
     cr_assert_eq(strstr(fallback, "serving on the CPU") != NULL, known > 1 && devices[1].present,
                  "%s", fallback);
 }
-
-Test(tensor, on_two_devices_is_pytorchs_sentence)
-{
-    struct tensor *a, *b;
-    struct error err = {0};
-    struct shape shape = SHAPE(1);
-    float x = 0;
-    struct device_id gpu = {DEVICE_CUDA, 0};
-    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &a, &err), STATUS_OK);
-    cr_assert_eq(tensor_wrap(DTYPE_F32, &shape, gpu, &x, NULL, NULL, &b, &err), STATUS_OK);
-    const struct tensor *both[] = {a, NULL, b};
-    cr_assert_eq(tensors_same_device(both, 3, &err), STATUS_DEVICE);
-    cr_assert_str_eq(err.message, "Expected all tensors to be on the same device, but found at "
-                                  "least two devices, cuda:0 and cpu!");
-    cr_assert_eq(tensors_same_device(both, 2, &err), STATUS_OK);
-    tensor_unref(a);
-    tensor_unref(b);
-}
