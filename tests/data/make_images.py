@@ -26,8 +26,8 @@ import zlib
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "models"))
 
 import needs  # noqa: E402,F401
-import cv2
 import numpy as np
+import cv2
 from PIL import Image, ImageOps
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as tv

@@ -144,7 +144,7 @@ static enum status lower_transpose(const struct compile *compile, struct step **
 
 /* ---- Concat and Split: runs of bytes between one tensor and its parts ---- */
 
-struct parts_step {
+struct copy_parts_step {
     struct step step;
     uint32_t whole, *parts;
     size_t *runs,
@@ -157,7 +157,7 @@ struct parts_step {
 
 static void parts_rows(void *context, size_t begin, size_t end)
 {
-    const struct parts_step *s = context;
+    const struct copy_parts_step *s = context;
     for (size_t p = 0; p < s->count; p++) {
         unsigned char *part = s->program->data[s->parts[p]];
         for (size_t o = begin; o < end; o++) {
@@ -170,7 +170,7 @@ static void parts_rows(void *context, size_t begin, size_t end)
 
 static enum status parts_run(struct step *base, struct program *program, struct error *err)
 {
-    struct parts_step *s = (struct parts_step *)base;
+    struct copy_parts_step *s = (struct copy_parts_step *)base;
     (void)err;
     s->whole_data = program->data[s->whole];
     s->program = program;
@@ -180,7 +180,7 @@ static enum status parts_run(struct step *base, struct program *program, struct 
 
 static void parts_free(struct step *base)
 {
-    struct parts_step *s = (struct parts_step *)base;
+    struct copy_parts_step *s = (struct copy_parts_step *)base;
     free(s->parts);
     free(s->runs);
     free(s->offsets);
@@ -199,7 +199,7 @@ static enum status lower_parts(const struct compile *compile, struct step **ret,
     const struct value *split = gather ? NULL : node_input(node, 1);
     if (split && !split->known)
         return STATUS_OK;
-    struct parts_step *step = step_create(compile, sizeof *step, parts_run, ret, err);
+    struct copy_parts_step *step = step_create(compile, sizeof *step, parts_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.free = parts_free;
