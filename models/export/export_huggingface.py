@@ -14,7 +14,7 @@ a folder that lensd serves too, with ONNX Runtime at hand:
 import argparse
 import os
 
-from model_folder import export_onnx, need, report, stop, write_labels
+from model_folder import because, export_onnx, need, report, stop, write_labels
 
 INSTALL = "pip install torch transformers onnx"
 
@@ -22,14 +22,23 @@ INSTALL = "pip install torch transformers onnx"
 def load(transformers, name):
     """The classifier in eval mode and its image processor."""
     try:
+        config = transformers.AutoConfig.from_pretrained(name)
+        if config.model_type == "timm_wrapper":
+            stop(f"'{name}' is a timm checkpoint; export it with export_timm.py hf-hub:{name} OUTDIR")
+        if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+            stop(f"'{name}' is a {config.model_type} model, of which transformers has no image "
+                 "classifier; export it with: optimum-cli export onnx --model NAME OUTDIR")
         processor = transformers.AutoImageProcessor.from_pretrained(name)
         classifier = transformers.AutoModelForImageClassification
-        try:  # plain attention: a fused one needs a later opset
-            model = classifier.from_pretrained(name, attn_implementation="eager")
+        try:  # plain attention: a fused one is harder to trace
+            model, found = classifier.from_pretrained(name, attn_implementation="eager",
+                                                      output_loading_info=True)
         except (TypeError, ValueError):  # a transformers or a model that knows no such choice
-            model = classifier.from_pretrained(name)
-    except (OSError, ValueError) as reason:
-        stop(f"'{name}' could not be loaded as an image classifier: {reason}")
+            model, found = classifier.from_pretrained(name, output_loading_info=True)
+    except Exception as reason:  # of the network, the hub, or a file
+        stop(f"'{name}' could not be loaded as an image classifier: {because(reason)}")
+    if any(key.startswith("classifier") for key in found["missing_keys"]):
+        stop(f"'{name}' has no weights of a classifier's head: it was not trained to classify")
     return model.eval(), processor
 
 
@@ -52,10 +61,12 @@ def side_of(size):
 
 def input_size(processor):
     """(height, width) in pixels of what the processor gives the model."""
-    crop = plain(getattr(processor, "crop_size", None))
+    crop, size = plain(getattr(processor, "crop_size", None)), plain(getattr(processor, "size", None))
     if getattr(processor, "do_center_crop", False) and crop:
         return side_of(crop)
-    return side_of(plain(processor.size))
+    if not size or not (isinstance(size, int) or "shortest_edge" in size or "height" in size):
+        stop(f"{type(processor).__name__} gives photos no fixed size, which a model for lensd needs")
+    return side_of(size)
 
 
 def write_transform(folder, processor):
@@ -70,7 +81,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="OWNER/MODEL on the hub, or a folder")
     parser.add_argument("outdir", help="the model folder to write; made if it is not there")
-    parser.add_argument("--opset", type=int, default=13, help="ONNX opset (default: 13)")
+    parser.add_argument("--opset", type=int, default=0, help="ONNX opset (default: 18)")
     options = parser.parse_args()
     torch = need("torch", INSTALL)
     transformers = need("transformers", INSTALL)

@@ -14,7 +14,7 @@ import argparse
 import math
 import os
 
-from model_folder import (export_onnx, need, report, stop, write_json, write_labels,
+from model_folder import (because, export_onnx, need, report, stop, write_json, write_labels,
                           write_preprocessor)
 
 INSTALL = "pip install timm onnx"
@@ -29,9 +29,13 @@ def create(timm, options):
     if options.classes:
         arguments["num_classes"] = options.classes
     try:
-        return timm.create_model(options.name, **arguments).eval()
-    except (RuntimeError, ValueError) as reason:
-        stop(f"timm could not create '{options.name}': {reason}")
+        model = timm.create_model(options.name, **arguments).eval()
+    except Exception as reason:  # of the network, the hub, or a file
+        stop(f"timm could not create '{options.name}': {because(reason)}")
+    if not model.num_classes:
+        stop(f"'{options.name}' has no classes: it is a feature tower; give --classes and "
+             "--checkpoint, or choose a model with a head")
+    return model
 
 
 def find_labels(timm, model, path):
@@ -88,7 +92,7 @@ def main():
     parser.add_argument("--checkpoint", help="a .pth or .safetensors file of your own weights")
     parser.add_argument("--classes", type=int, help="how many classes the checkpoint has")
     parser.add_argument("--labels", help="a file with one label a line, for your own classes")
-    parser.add_argument("--opset", type=int, default=13, help="ONNX opset (default: 13)")
+    parser.add_argument("--opset", type=int, default=0, help="ONNX opset (default: 18)")
     parser.add_argument("--seed", type=int, default=0, help="for --weights none (default: 0)")
     options = parser.parse_args()
     torch = need("torch", INSTALL)

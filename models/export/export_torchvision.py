@@ -13,7 +13,7 @@ import argparse
 import os
 import warnings
 
-from model_folder import (export_onnx, need, report, stop, write_labels, write_preprocessor)
+from model_folder import (because, export_onnx, need, report, stop, write_labels, write_preprocessor)
 
 INSTALL = "apt-get install python3-torchvision (Debian 12), or pip install torch torchvision onnx"
 
@@ -45,7 +45,11 @@ def build(models, name, weights):
         options = {"aux_logits": False, "transform_input": True, "init_weights": True}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return models.get_model(name, weights=weights, **options).eval()
+        try:
+            return models.get_model(name, weights=weights, **options).eval()
+        except OSError as reason:  # the download
+            stop(f"the weights of {name} could not be loaded: {because(reason)}; --weights none "
+                 "takes seeded ones")
 
 
 def first(value):
@@ -78,7 +82,7 @@ def write_transform(folder, transforms):
                        shortest_edge=first(transforms.resize_size), crop=(crop, crop))
 
 
-def export(name, folder, weights="DEFAULT", opset=13, seed=0):
+def export(name, folder, weights="DEFAULT", opset=0, seed=0):
     """Writes the folder; returns prepare()'s triple."""
     torch = need("torch", INSTALL)
     model, transforms, categories = prepare(name, weights, seed)
@@ -97,7 +101,7 @@ def main():
     parser.add_argument("outdir", help="the model folder to write; made if it is not there")
     parser.add_argument("--weights", default="DEFAULT",
                         help="DEFAULT, a name such as IMAGENET1K_V2, or none (default: DEFAULT)")
-    parser.add_argument("--opset", type=int, default=13, help="ONNX opset (default: 13)")
+    parser.add_argument("--opset", type=int, default=0, help="ONNX opset (default: 18)")
     parser.add_argument("--seed", type=int, default=0, help="for --weights none (default: 0)")
     options = parser.parse_args()
     export(options.name, options.outdir, options.weights, options.opset, options.seed)

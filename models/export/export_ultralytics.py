@@ -16,7 +16,7 @@ import argparse
 import os
 import shutil
 
-from model_folder import need, report, stop, write_labels, write_preprocessor
+from model_folder import because, need, report, stop, write_labels, write_preprocessor
 
 INSTALL = "pip install ultralytics onnx"
 TASKS = ("classify", "detect", "segment", "pose", "obb")
@@ -34,11 +34,12 @@ def main():
     parser.add_argument("outdir", help="the model folder to write; made if it is not there")
     parser.add_argument("--size", type=int,
                         help="input side in pixels (default: what the model was trained with)")
-    parser.add_argument("--opset", type=int, default=17, help="ONNX opset (default: 17)")
+    parser.add_argument("--opset", type=int, default=18, help="ONNX opset (default: 18)")
     parser.add_argument("--batch", type=int, default=0, metavar="N",
                         help="a fixed batch of N and fixed sides instead of free ones")
     parser.add_argument("--nms", action="store_true",
-                        help="detectors: put non-maximum suppression into the graph")
+                        help="detectors: put non-maximum suppression into the graph; fixes the batch, "
+                             "to 1 unless --batch says more")
     options = parser.parse_args()
     # Ultralytics installs missing packages on its own; a recipe says what is missing instead.
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")
@@ -47,16 +48,16 @@ def main():
 
     try:
         model = ultralytics.YOLO(options.weights)
-    except (FileNotFoundError, RuntimeError) as reason:
-        stop(f"Ultralytics could not open '{options.weights}': {reason}")
+    except Exception as reason:  # of the network or a file
+        stop(f"Ultralytics could not open '{options.weights}': {because(reason)}")
     if model.task not in TASKS:
         stop(f"'{options.weights}' is for the task '{model.task}'; this recipe exports "
              + ", ".join(TASKS))
     if options.nms and model.task == "classify":
         stop("--nms is for detectors; a classifier has no boxes")
     size = options.size or model.overrides.get("imgsz") or (224 if model.task == "classify" else 640)
-    if options.batch:
-        shape = {"batch": options.batch, "dynamic": False}
+    if options.batch or options.nms:  # suppression is written for a fixed number of pictures
+        shape = {"batch": options.batch or 1, "dynamic": False}
     else:
         shape = {"batch": 1, "dynamic": True}
     written = model.export(format="onnx", imgsz=size, opset=options.opset, simplify=False,

@@ -32,6 +32,12 @@ def need(module, install):
              f"install it with: {install}")
 
 
+def because(reason):
+    """An exception in one line: libraries raise whatever their network or parser raised."""
+    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+    return f"{type(reason).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
 def write_labels(folder, labels):
     """labels.txt: a label may hold commas and spaces, but a line break would shift every class."""
     with open(os.path.join(folder, "labels.txt"), "w", encoding="utf-8") as file:
@@ -71,19 +77,29 @@ def write_json(folder, name, value):
 def export_onnx(model, example, path, opset, input_name="input", output_name="logits"):
     """Writes `model` (a torch module, eval mode) as ONNX with a free batch axis.
 
-    example: [N, C, H, W] float32. The TorchScript exporter is asked for by name where torch has
-    two: it writes one file, reaches down to opset 7, and is the one these recipes are tested with.
+    example: [N, C, H, W] float32. opset 0: 18, or 17 with a torch that has no more. The TorchScript
+    exporter is asked first: it reaches down to opset 7 and is the one these recipes are tested with.
+    What it cannot trace, torch.export may.
     """
     torch = importlib.import_module("torch")
-    options = {}
-    if "dynamo" in inspect.signature(torch.onnx.export).parameters:
-        options["dynamo"] = False
+    axes = {input_name: {0: "batch"}, output_name: {0: "batch"}}
+    has_two = "dynamo" in inspect.signature(torch.onnx.export).parameters
+    options = {"opset_version": opset or (18 if has_two else 17), "input_names": [input_name],
+               "output_names": [output_name]}
     # MultiheadAttention's fused eval path has no ONNX form; torch leaves it when gradients are on.
     with torch.enable_grad():
-        torch.onnx.export(model, example, path, opset_version=opset, do_constant_folding=True,
-                          input_names=[input_name], output_names=[output_name],
-                          dynamic_axes={input_name: {0: "batch"}, output_name: {0: "batch"}},
-                          **options)
+        try:
+            torch.onnx.export(model, example, path, dynamic_axes=axes, do_constant_folding=True,
+                              **options, **({"dynamo": False} if has_two else {}))
+        except Exception as reason:
+            if not has_two:
+                stop(f"torch could not export the model: {because(reason)}")
+            try:
+                torch.onnx.export(model, (example,), path, dynamo=True, external_data=False,
+                                  dynamic_shapes=({0: torch.export.Dim("batch")},), **options)
+            except Exception as again:
+                stop(f"torch could not export the model: {because(reason)}; and through "
+                     f"torch.export: {because(again)}")
 
 
 def report(folder):

@@ -22,7 +22,7 @@ import numpy  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
 
 # Steps of 1/255. A pixel more or less at the crop's edge is worth many.
-TOLERANCE = {"rfdetr": 1.01, "torchvision": 1.01, "timm": 1.01, "ultralytics": 0.01, "transformers": 1.01}
+TOLERANCE = {"rfdetr": 1.01, "torchvision": 1.01, "timm": 1.01, "ultralytics": 0.01}
 
 
 def prepared(tool, config, size, photos):
@@ -110,7 +110,8 @@ def rfdetr_cases(folder):
         yield f"RF-DETR {side}", None, std, lambda picture, side=side: pipeline(picture, side)
 
 
-SOURCES = {"rfdetr": rfdetr_cases, "torchvision": torchvision_cases, "timm": timm_cases, "ultralytics": ultralytics_cases}
+SOURCES = {"rfdetr": rfdetr_cases, "torchvision": torchvision_cases, "timm": timm_cases,
+           "ultralytics": ultralytics_cases}
 
 
 def check(source, tool, paths):
