@@ -81,24 +81,13 @@ static void cpu_close(struct backend *backend)
     free(backend);
 }
 
-/* Programs hold the primitives that they run. oneDNN keeps, besides, those of kernels that lost and
- * of sessions that are gone: 10 MB for a ResNet-50. */
-static void drop_cached_primitives(void)
-{
-    int capacity;
-    if (dnnl_get_primitive_cache_capacity(&capacity) != dnnl_success)
-        return;
-    (void)dnnl_set_primitive_cache_capacity(0);
-    (void)dnnl_set_primitive_cache_capacity(capacity);
-}
-
 static enum status cpu_reserve(struct backend *backend, struct error *err)
 {
     if (backend->arena_bytes > programs_arena_bytes(backend)) /* programs have been freed since */
         programs_release_arena(backend);
     TRY(programs_place(backend, err));
     weights_seal(backend);
-    drop_cached_primitives();
+    onednn_drop_unused();
     return STATUS_OK;
 }
 

@@ -53,6 +53,15 @@ void onednn_close(struct onednn *onednn)
     free(onednn);
 }
 
+void onednn_drop_unused(void)
+{
+    int capacity;
+    if (dnnl_get_primitive_cache_capacity(&capacity) != dnnl_success)
+        return;
+    (void)dnnl_set_primitive_cache_capacity(0);
+    (void)dnnl_set_primitive_cache_capacity(capacity);
+}
+
 /* ---- layouts ---- */
 
 void strided_layout_row_major(struct strided_layout *layout)
