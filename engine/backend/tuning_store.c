@@ -26,9 +26,8 @@ enum {
     HEAD_MOST = 64,
 };
 
-static const char *const kind_names[] = {[TUNING_KERNEL] = "kernel",
-                                         [TUNING_CUDA] = "cuda",
-                                         [TUNING_PRECISION] = "precision"};
+static const char *const kind_names[] = {
+    [TUNING_KERNEL] = "kernel", [TUNING_CUDA] = "cuda", [TUNING_PRECISION] = "precision"};
 
 /* ---- the table ---- */
 
