@@ -7,7 +7,7 @@
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
 
-struct parts_step {
+struct cuda_parts_step {
     struct cuda_step step;
     uint32_t whole;
     size_t count;
@@ -22,7 +22,7 @@ struct parts_step {
 static enum status parts_run(struct cuda_step *base, struct cuda_program *program,
                              struct error *err)
 {
-    struct parts_step *s = (struct parts_step *)base;
+    struct cuda_parts_step *s = (struct cuda_parts_step *)base;
     for (size_t first = 0; first < s->count; first += CUDA_PARTS) {
         struct cuda_parts parts = s->form;
         for (size_t p = first; p < s->count && p < first + CUDA_PARTS; p++)
@@ -37,7 +37,7 @@ static enum status parts_run(struct cuda_step *base, struct cuda_program *progra
 
 static void parts_free(struct cuda_step *base)
 {
-    free(((struct parts_step *)base)->parts);
+    free(((struct cuda_parts_step *)base)->parts);
 }
 
 /* The table from numbers stored by `from` to those stored by `to`; *ret stays NULL if these are the
@@ -100,7 +100,7 @@ static const struct value *part_of(const struct node *node, size_t p)
                                    : node->inputs[2 + 3 * p];
 }
 
-static enum status add_part(const struct cuda_compile *compile, struct parts_step *s, size_t p,
+static enum status add_part(const struct cuda_compile *compile, struct cuda_parts_step *s, size_t p,
                             size_t width, enum dtype dtype, struct error *err)
 {
     const struct node *node = compile->node;
@@ -137,7 +137,7 @@ enum status cuda_lower_parts(const struct cuda_compile *compile, struct cuda_ste
     const int at = (int)(axis < 0 ? axis + whole->shape.rank : axis);
     const size_t inner =
         dtype_size(whole->dtype) * resolve_extent(&whole->shape, at + 1, whole->shape.rank);
-    struct parts_step *s = cuda_step_create(compile, NULL, sizeof *s, parts_run, ret, err);
+    struct cuda_parts_step *s = cuda_step_create(compile, NULL, sizeof *s, parts_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->step.free = parts_free;

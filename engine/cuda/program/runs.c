@@ -622,7 +622,7 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
 
 /* ---- profile ---- */
 
-struct profile {
+struct cuda_profile {
     struct cuda_program *program;
     struct cuda_slot *slot;
     cudaEvent_t *events; /* before each step, and behind the last one */
@@ -631,7 +631,7 @@ struct profile {
 
 static enum status enqueue_profiled(void *context, struct error *err)
 {
-    const struct profile *p = context;
+    const struct cuda_profile *p = context;
     struct cuda_program *program = p->program;
     const struct cuda_backend *backend = program->backend;
     TRY(take_inputs(program, p->slot, err));
@@ -646,7 +646,7 @@ static enum status enqueue_profiled(void *context, struct error *err)
 
 /* As one graph where that can be recorded, because a kernel may take the device less time than its
  * launch takes the host. Its second launch is what counts. */
-static enum status run_profiled(struct profile *p, struct error *err)
+static enum status run_profiled(struct cuda_profile *p, struct error *err)
 {
     struct cuda_backend *backend = p->program->backend;
     cudaGraphExec_t recorded = NULL;
@@ -668,7 +668,7 @@ static enum status run_profiled(struct profile *p, struct error *err)
     return status;
 }
 
-static enum status read_profile(const struct profile *p, struct session_step *ret, size_t max,
+static enum status read_profile(const struct cuda_profile *p, struct session_step *ret, size_t max,
                                 size_t *ret_count, struct error *err)
 {
     const struct cuda_program *program = p->program;
@@ -693,7 +693,8 @@ enum status runs_profile(struct program *base, const void *const *inputs, struct
 {
     struct cuda_program *program = (struct cuda_program *)base;
     struct cuda_backend *backend = program->backend;
-    struct profile p = {.program = program, .slot = &backend->slots[backend->submitted % RUNS]};
+    struct cuda_profile p = {.program = program,
+                             .slot = &backend->slots[backend->submitted % RUNS]};
     const struct run_request request = {.inputs = inputs};
     TRY(use_device(backend, err));
     TRY(copy_in(program, p.slot, &request, err));

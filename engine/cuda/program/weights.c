@@ -18,7 +18,7 @@
 
 #include "engine/base/size.h"
 
-enum { SLAB_LEAST = 256 << 10, SLAB_MOST = 16 << 20 };
+enum { SLAB_LEAST = 4 << 10, SLAB_MOST = 16 << 20 };
 
 struct weight_slab {
     unsigned char *data;
@@ -265,7 +265,7 @@ static enum status create_slab(const struct cuda_backend *backend, size_t bytes,
     return status;
 }
 
-/* A slab is a quarter as large as what the session has already, so that slabs are few and little of
+/* A slab is half as large as what the session has already, so that slabs are few and little of
  * them stays empty; as large as the upload where there is no memory for more. */
 static enum status place_locked(struct cuda_backend *backend, struct weight_upload *upload,
                                 struct error *err)
@@ -273,7 +273,7 @@ static enum status place_locked(struct cuda_backend *backend, struct weight_uplo
     struct weight_slab *slab = backend->slab;
     const size_t bytes = size_align(upload->bytes ? upload->bytes : 1, ARENA_ALIGN);
     if (!slab || bytes > slab->bytes - slab->used) {
-        size_t wanted = backend->weight_bytes / 4;
+        size_t wanted = backend->weight_bytes / 2;
         wanted = wanted < SLAB_LEAST ? SLAB_LEAST : wanted > SLAB_MOST ? SLAB_MOST : wanted;
         wanted = wanted < bytes ? bytes : wanted;
         enum status status = create_slab(backend, wanted, &slab, err);
