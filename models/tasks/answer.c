@@ -1,0 +1,30 @@
+/* Cuts an image's rows out of the outputs and hands them to the decoder of the task. */
+#include "models/tasks/answer.h"
+
+void task_answer_done(struct task_answer *answer)
+{
+    detections_done(&answer->detections);
+    embedding_done(&answer->embedding);
+}
+
+enum status task_answer_of(const struct task *task, const struct tensor *const *outputs, int batch,
+                           int row, const struct task_options *options,
+                           const struct task_geometry *geometry, struct task_buffer *buffers,
+                           struct task_answer *ret, struct error *err)
+{
+    struct task_rows rows[TASK_MAX_OUTPUTS];
+    for (size_t i = 0; i < task->output_count; i++)
+        TRY(task_rows_of(outputs[task->outputs[i]], task_layout_has_rows(task->layout), batch, row,
+                         &buffers[i], &rows[i], err));
+    *ret = (struct task_answer){0};
+    switch (task->kind) {
+    case TASK_DETECTION:
+        return detect_decode(task, rows, options, geometry, &ret->detections, err);
+    case TASK_EMBEDDING:
+        return embed_decode(&rows[0], options, &ret->embedding, err);
+    case TASK_CLASSIFICATION:
+    case TASK_UNKNOWN:
+        break;
+    }
+    return error_set(err, STATUS_INTERNAL, "the model's task has no decoder");
+}

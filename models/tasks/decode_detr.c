@@ -1,0 +1,115 @@
+/* Decodes detectors that answer with a fixed number of queries: boxes are shares of the input.
+ *
+ * Sources: post_process_object_detection of Hugging Face's DETR (softmax; the last class is
+ * "nothing") and RT-DETR (sigmoid; the best of all pairs of query and class), Ultralytics'
+ * RTDETRPredictor. */
+#include <math.h>
+
+#include "models/tasks/decoders.h"
+
+static struct detection shares_to_pixels(const float *box, const struct task_geometry *geometry)
+{
+    return decode_centred(box[0] * geometry->input_width, box[1] * geometry->input_height,
+                          box[2] * geometry->input_width, box[3] * geometry->input_height);
+}
+
+enum status decode_rtdetr(const struct task_rows *outputs, const struct task_geometry *geometry,
+                          struct candidates *candidates, struct error *err)
+{
+    const struct task_rows *rows = &outputs[0];
+    if (rows->shape.rank != 2 || rows->shape.dims[1] < 5)
+        return task_rows_wrong(rows, "[queries, 4 + classes]", err);
+    const size_t columns = (size_t)rows->shape.dims[1];
+    for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
+        const float *row = rows->data + i * columns;
+        size_t best = 4;
+        for (size_t c = 5; c < columns; c++)
+            if (row[c] > row[best])
+                best = c;
+        if (!(row[best] > candidates->options->confidence))
+            continue;
+        struct detection found = shares_to_pixels(row, geometry);
+        found.score = row[best];
+        found.index = (uint32_t)(best - 4);
+        found.place = (uint32_t)i;
+        candidates_add(candidates, &found);
+    }
+    return STATUS_OK;
+}
+
+enum status decode_rtdetr_final(const struct task_rows *outputs,
+                                const struct task_geometry *geometry, struct candidates *candidates,
+                                struct error *err)
+{
+    const struct task_rows *rows = &outputs[0];
+    if (rows->shape.rank != 2 || rows->shape.dims[1] != 6)
+        return task_rows_wrong(rows, "[queries, 6]", err);
+    for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
+        const float *row = rows->data + 6 * i;
+        struct detection found = shares_to_pixels(row, geometry);
+        if (!decode_class(row[5], &found.index))
+            continue;
+        found.score = row[4];
+        found.place = (uint32_t)i;
+        candidates_add(candidates, &found);
+    }
+    return STATUS_OK;
+}
+
+/* The best class of a row of logits but the last, under a softmax over all of them. */
+static struct detection softmax_row(const float *logits, size_t classes)
+{
+    size_t best = 0;
+    float greatest = logits[0], sum = 0;
+    for (size_t c = 1; c < classes; c++) {
+        if (c + 1 < classes && logits[c] > logits[best])
+            best = c;
+        greatest = logits[c] > greatest ? logits[c] : greatest;
+    }
+    for (size_t c = 0; c < classes; c++)
+        sum += expf(logits[c] - greatest);
+    return (struct detection){.index = (uint32_t)best,
+                              .score = expf(logits[best] - greatest) / sum};
+}
+
+static void add_pairs(const float *logits, size_t classes, size_t query,
+                      const struct detection *box, struct candidates *candidates)
+{
+    const float confidence = candidates->options->confidence;
+    /* Far below the threshold nothing needs its exact score. */
+    const float floor = logf(confidence / (1 - confidence)) - 0.01f;
+    for (size_t c = 0; c < classes; c++) {
+        if (logits[c] < floor)
+            continue;
+        struct detection found = *box;
+        found.score = 1 / (1 + expf(-logits[c]));
+        found.index = (uint32_t)c;
+        found.place = (uint32_t)(query * classes + c);
+        candidates_add(candidates, &found);
+    }
+}
+
+enum status decode_detr(const struct task_rows *outputs, const struct task_geometry *geometry,
+                        bool is_sigmoid, struct candidates *candidates, struct error *err)
+{
+    const struct task_rows *logits = &outputs[0], *boxes = &outputs[1];
+    if (boxes->shape.rank != 2 || boxes->shape.dims[1] != 4)
+        return task_rows_wrong(boxes, "boxes, [queries, 4]", err);
+    if (logits->shape.rank != 2 || logits->shape.dims[0] != boxes->shape.dims[0] ||
+        logits->shape.dims[1] < (is_sigmoid ? 1 : 2))
+        return task_rows_wrong(logits, "logits, [queries, classes]", err);
+    const size_t classes = (size_t)logits->shape.dims[1];
+    for (size_t i = 0; i < (size_t)boxes->shape.dims[0]; i++) {
+        struct detection found = shares_to_pixels(boxes->data + 4 * i, geometry);
+        if (is_sigmoid) {
+            add_pairs(logits->data + i * classes, classes, i, &found, candidates);
+            continue;
+        }
+        const struct detection scored = softmax_row(logits->data + i * classes, classes);
+        found.score = scored.score;
+        found.index = scored.index;
+        found.place = (uint32_t)i;
+        candidates_add(candidates, &found);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,142 @@
+/* Decodes the outputs of the YOLO family.
+ *
+ * A candidate's class is its best one, the first of equal ones. Sources: Ultralytics'
+ * non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and postprocess.
+ */
+#include <math.h>
+
+#include "models/tasks/decoders.h"
+
+static size_t best_class(const float *scores, size_t count, size_t step)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < count; i++)
+        if (scores[i * step] > scores[best * step])
+            best = i;
+    return best;
+}
+
+/* A block of candidates at a time: first the greatest score of each, class by class in the order of
+ * memory, then the class of those few that pass. */
+enum status decode_yolov8(const struct task_rows *outputs, struct candidates *candidates,
+                          struct error *err)
+{
+    enum { BLOCK = 128 };
+    const struct task_rows *rows = &outputs[0];
+    if (rows->shape.rank != 2 || rows->shape.dims[0] < 5)
+        return task_rows_wrong(rows, "[4 + classes, candidates]", err);
+    const size_t classes = (size_t)rows->shape.dims[0] - 4, all = (size_t)rows->shape.dims[1];
+    const float *places = rows->data, *scores = rows->data + 4 * all;
+    const float confidence = candidates->options->confidence;
+    for (size_t first = 0; first < all; first += BLOCK) {
+        const size_t count = all - first < BLOCK ? all - first : BLOCK;
+        float greatest[BLOCK] = {0};
+        for (size_t c = 0; c < classes; c++) {
+            const float *line = scores + c * all + first;
+            for (size_t i = 0; i < count; i++)
+                greatest[i] = line[i] > greatest[i] ? line[i] : greatest[i];
+        }
+        for (size_t i = 0; i < count; i++) {
+            if (!(greatest[i] > confidence))
+                continue;
+            const float *at = places + first + i;
+            struct detection found = decode_centred(at[0], at[all], at[2 * all], at[3 * all]);
+            found.index = (uint32_t)best_class(scores + first + i, classes, all);
+            found.score = greatest[i];
+            found.place = (uint32_t)(first + i);
+            candidates_add(candidates, &found);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status check_rows(const struct task_rows *rows, struct error *err)
+{
+    if (rows->shape.rank == 2 && rows->shape.dims[1] > 5)
+        return STATUS_OK;
+    return task_rows_wrong(rows, "[candidates, 5 + classes]", err);
+}
+
+/* The class and score of a row of x, y, w, h, objectness, scores; false: below the threshold. */
+static bool score_row(const float *row, size_t columns, float confidence, struct detection *ret)
+{
+    if (!(row[4] > confidence)) /* no score is above 1 */
+        return false;
+    const size_t best = best_class(row + 5, columns - 5, 1);
+    ret->index = (uint32_t)best;
+    ret->score = row[4] * row[5 + best];
+    return ret->score > confidence;
+}
+
+enum status decode_yolov5(const struct task_rows *outputs, struct candidates *candidates,
+                          struct error *err)
+{
+    const struct task_rows *rows = &outputs[0];
+    TRY(check_rows(rows, err));
+    const size_t columns = (size_t)rows->shape.dims[1], all = (size_t)rows->shape.dims[0];
+    for (size_t i = 0; i < all; i++) {
+        const float *row = rows->data + i * columns;
+        struct detection scored = {0};
+        if (!score_row(row, columns, candidates->options->confidence, &scored))
+            continue;
+        struct detection found = decode_centred(row[0], row[1], row[2], row[3]);
+        found.index = scored.index;
+        found.score = scored.score;
+        found.place = (uint32_t)i;
+        candidates_add(candidates, &found);
+    }
+    return STATUS_OK;
+}
+
+/* One grid of YOLOX, `stride` pixels a cell. Returns the candidates that it has. */
+static size_t decode_grid(const struct task_rows *rows, size_t first, size_t width, size_t height,
+                          float stride, struct candidates *candidates)
+{
+    const size_t columns = (size_t)rows->shape.dims[1];
+    for (size_t i = 0; i < width * height; i++) {
+        const float *row = rows->data + (first + i) * columns;
+        struct detection scored = {0};
+        if (!score_row(row, columns, candidates->options->confidence, &scored))
+            continue;
+        struct detection found = decode_centred((row[0] + (float)(i % width)) * stride,
+                                                (row[1] + (float)(i / width)) * stride,
+                                                expf(row[2]) * stride, expf(row[3]) * stride);
+        found.index = scored.index;
+        found.score = scored.score;
+        found.place = (uint32_t)(first + i);
+        candidates_add(candidates, &found);
+    }
+    return width * height;
+}
+
+enum status decode_yolox(const struct task_rows *outputs, const struct task_geometry *geometry,
+                         struct candidates *candidates, struct error *err)
+{
+    const struct task_rows *rows = &outputs[0];
+    TRY(check_rows(rows, err));
+    const size_t width = (size_t)geometry->input_width, height = (size_t)geometry->input_height;
+    size_t expected = 0, done = 0;
+    for (size_t stride = 8; stride <= 32; stride *= 2)
+        expected += (width / stride) * (height / stride);
+    if (expected != (size_t)rows->shape.dims[0])
+        return task_rows_wrong(rows, "a row for each cell of the grids of 8, 16 and 32 pixels",
+                               err);
+    for (size_t stride = 8; stride <= 32; stride *= 2)
+        done += decode_grid(rows, done, width / stride, height / stride, (float)stride, candidates);
+    return STATUS_OK;
+}
+
+enum status decode_yolo_final(const struct task_rows *outputs, struct candidates *candidates,
+                              struct error *err)
+{
+    const struct task_rows *rows = &outputs[0];
+    if (rows->shape.rank != 2 || rows->shape.dims[1] != 6)
+        return task_rows_wrong(rows, "[boxes, 6]", err);
+    for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
+        const float *row = rows->data + 6 * i;
+        struct detection found = {row[0], row[1], row[2], row[3], row[4], 0, (uint32_t)i};
+        if (decode_class(row[5], &found.index))
+            candidates_add(candidates, &found);
+    }
+    return STATUS_OK;
+}

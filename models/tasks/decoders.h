@@ -1,0 +1,46 @@
+/* Private to models/tasks: the decoders of detectors' outputs, one a family of layouts.
+ *
+ * Each adds the candidates of one image, boxes in pixels of the model's input. STATUS_SHAPE when an
+ * output has not the layout's shape. */
+#pragma once
+
+#include "models/tasks/candidates.h"
+
+enum status decode_yolov8(const struct task_rows *outputs, struct candidates *candidates,
+                          struct error *err) MUST_USE;
+
+/* YOLOv5; the same where a YOLOX has made its boxes pixels itself. */
+enum status decode_yolov5(const struct task_rows *outputs, struct candidates *candidates,
+                          struct error *err) MUST_USE;
+enum status decode_yolox(const struct task_rows *outputs, const struct task_geometry *geometry,
+                         struct candidates *candidates, struct error *err) MUST_USE;
+enum status decode_yolo_final(const struct task_rows *outputs, struct candidates *candidates,
+                              struct error *err) MUST_USE;
+enum status decode_rtdetr(const struct task_rows *outputs, const struct task_geometry *geometry,
+                          struct candidates *candidates, struct error *err) MUST_USE;
+enum status decode_rtdetr_final(const struct task_rows *outputs,
+                                const struct task_geometry *geometry, struct candidates *candidates,
+                                struct error *err) MUST_USE;
+enum status decode_detr(const struct task_rows *outputs, const struct task_geometry *geometry,
+                        bool is_sigmoid, struct candidates *candidates, struct error *err) MUST_USE;
+enum status decode_torchvision(const struct task_rows *outputs, struct candidates *candidates,
+                               struct error *err) MUST_USE;
+enum status decode_tensorflow(const struct task_rows *outputs, size_t output_count,
+                              const struct task_geometry *geometry, struct candidates *candidates,
+                              struct error *err) MUST_USE;
+
+/* The box with this centre and size. */
+static inline struct detection decode_centred(float x, float y, float width, float height)
+{
+    return (struct detection){
+        .x1 = x - width / 2, .y1 = y - height / 2, .x2 = x + width / 2, .y2 = y + height / 2};
+}
+
+/* A class that an output holds as a number; false: it is none. */
+static inline bool decode_class(float number, uint32_t *ret)
+{
+    if (!(number >= 0) || number > 1e9f)
+        return false;
+    *ret = (uint32_t)number;
+    return true;
+}

@@ -1,0 +1,29 @@
+/* The layouts of detectors' outputs: names, and the thresholds of the frameworks they come from. */
+#include "models/tasks/layouts.h"
+
+#include "engine/base/size.h"
+
+/* Sources: Ultralytics' predictor (confidence 0.25, IoU 0.7, 300 boxes), YOLOv5's detect.py (0.25,
+ * 0.45, 1000), YOLOX's demo.py (0.3, 0.3), Hugging Face's object-detection pipeline (0.5),
+ * TorchServe's object_detector and TensorFlow's visualisation (0.5). Layouts without suppression
+ * have an IoU of 1. */
+const struct layout_entry task_layouts[] = {
+    [LAYOUT_NONE] = {"", 0, 0, 1, 0, true},
+    [LAYOUT_YOLOV8] = {"yolov8", 1, 0.25f, 0.7f, 300, true},
+    [LAYOUT_YOLOV5] = {"yolov5", 1, 0.25f, 0.45f, 1000, true},
+    [LAYOUT_YOLOX] = {"yolox", 1, 0.3f, 0.3f, 300, true},
+    [LAYOUT_YOLOX_PIXELS] = {"yolox-pixels", 1, 0.3f, 0.3f, 300, true},
+    [LAYOUT_YOLO_FINAL] = {"yolo-final", 1, 0.25f, 1, 300, true},
+    [LAYOUT_RTDETR] = {"rt-detr", 1, 0.25f, 1, 300, true},
+    [LAYOUT_RTDETR_FINAL] = {"rt-detr-final", 1, 0.25f, 1, 300, true},
+    [LAYOUT_DETR] = {"detr", 2, 0.5f, 1, 300, true},
+    [LAYOUT_DETR_SIGMOID] = {"detr-sigmoid", 2, 0.5f, 1, 300, true},
+    [LAYOUT_TORCHVISION] = {"torchvision", 3, 0.5f, 1, 300, false},
+    [LAYOUT_TENSORFLOW] = {"tensorflow", 3, 0.5f, 1, 300, true},
+};
+const size_t task_layout_count = COUNT_OF(task_layouts);
+
+bool task_layout_has_rows(enum task_layout layout)
+{
+    return task_layouts[layout].has_rows;
+}

@@ -1,0 +1,122 @@
+/* How answers are cut: options as texts, and which goes before which. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/tasks/task.h"
+
+struct task_options task_options_merge(const struct task_options *first,
+                                       const struct task_options *second)
+{
+    struct task_options merged = *first;
+    if (first->confidence < 0)
+        merged.confidence = second->confidence;
+    if (first->iou < 0)
+        merged.iou = second->iou;
+    if (first->max_detections == 0)
+        merged.max_detections = second->max_detections;
+    if (first->agnostic < 0)
+        merged.agnostic = second->agnostic;
+    if (first->normalize < 0)
+        merged.normalize = second->normalize;
+    if (first->class_count == 0) {
+        merged.class_count = second->class_count;
+        for (size_t i = 0; i < second->class_count; i++)
+            merged.classes[i] = second->classes[i];
+    }
+    return merged;
+}
+
+static const char *const option_names[] = {"confidence", "iou",      "max_detections",
+                                           "classes",    "agnostic", "normalize"};
+
+bool task_option_is(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(option_names); i++)
+        if (!strcmp(name, option_names[i]))
+            return true;
+    return false;
+}
+
+static enum status option_share(const char *name, const char *text, float *ret, struct error *err)
+{
+    char *end = NULL;
+    const bool is_plain = *text && !text[strspn(text, "0123456789.")];
+    const double value = is_plain ? strtod(text, &end) : -1;
+    if (!end || *end || !(value >= 0 && value <= 1))
+        return error_set(err, STATUS_INVALID, "%s is '%.40s'; it must be a number from 0 to 1",
+                         name, text);
+    *ret = (float)value;
+    return STATUS_OK;
+}
+
+static enum status option_flag(const char *name, const char *text, int *ret, struct error *err)
+{
+    const bool is_true = !strcmp(text, "true") || !strcmp(text, "1");
+    if (!is_true && strcmp(text, "false") != 0 && strcmp(text, "0") != 0)
+        return error_set(err, STATUS_INVALID, "%s is '%.40s'; it must be true or false", name,
+                         text);
+    *ret = is_true;
+    return STATUS_OK;
+}
+
+/* A whole number up to `most` at *text, which is moved behind it; -1: none. */
+static long take_whole(const char **text, long most)
+{
+    char *end = NULL;
+    errno = 0;
+    const long value = **text >= '0' && **text <= '9' ? strtol(*text, &end, 10) : -1;
+    if (!end || errno || value > most)
+        return -1;
+    *text = end;
+    return value;
+}
+
+static enum status option_classes(const char *text, struct task_options *options, struct error *err)
+{
+    options->class_count = 0;
+    for (const char *at = text; options->class_count < TASK_MAX_CLASSES; at++) {
+        const long index = take_whole(&at, 1000000000);
+        if (index < 0)
+            break;
+        options->classes[options->class_count++] = (uint32_t)index;
+        if (!*at)
+            return STATUS_OK;
+        if (*at != ',')
+            break;
+    }
+    return error_set(err, STATUS_INVALID,
+                     "classes is '%.40s'; it must be class numbers with commas between them, at "
+                     "most %d: classes=0,2",
+                     text, TASK_MAX_CLASSES);
+}
+
+static enum status option_max_detections(const char *text, struct task_options *options,
+                                         struct error *err)
+{
+    const char *at = text;
+    const long value = take_whole(&at, TASK_MAX_DETECTIONS);
+    if (value < 1 || *at)
+        return error_set(err, STATUS_INVALID,
+                         "max_detections is '%.40s'; it must be a number from 1 to %d", text,
+                         TASK_MAX_DETECTIONS);
+    options->max_detections = (int)value;
+    return STATUS_OK;
+}
+
+enum status task_option_set(struct task_options *options, const char *name, const char *text,
+                            struct error *err)
+{
+    if (!strcmp(name, "confidence"))
+        return option_share(name, text, &options->confidence, err);
+    if (!strcmp(name, "iou"))
+        return option_share(name, text, &options->iou, err);
+    if (!strcmp(name, "agnostic"))
+        return option_flag(name, text, &options->agnostic, err);
+    if (!strcmp(name, "normalize"))
+        return option_flag(name, text, &options->normalize, err);
+    if (!strcmp(name, "classes"))
+        return option_classes(text, options, err);
+    return option_max_detections(text, options, err);
+}

@@ -1,0 +1,91 @@
+/* Cuts an image's row out of an output, and converts it to float32 where it is something else. */
+#include "models/tasks/rows.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+void task_buffer_done(struct task_buffer *buffer)
+{
+    free(buffer->data);
+    *buffer = (struct task_buffer){NULL, 0};
+}
+
+static enum status task_buffer_reserve(struct task_buffer *buffer, size_t count, struct error *err)
+{
+    if (count <= buffer->capacity)
+        return STATUS_OK;
+    float *data = alloc_array(count, sizeof *data);
+    if (!data)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu numbers of an output", count);
+    free(buffer->data);
+    *buffer = (struct task_buffer){data, count};
+    return STATUS_OK;
+}
+
+/* `first`: the element that the row begins with. */
+static bool task_convert(const struct tensor *output, size_t first, size_t count, float *dst)
+{
+    const void *data = output->data;
+    for (size_t i = 0; i < count; i++) {
+        switch (output->dtype) {
+        case DTYPE_F16:
+            dst[i] = half_to_float(((const uint16_t *)data)[first + i]);
+            break;
+        case DTYPE_BF16:
+            dst[i] = bfloat16_to_float(((const uint16_t *)data)[first + i]);
+            break;
+        case DTYPE_F64:
+            dst[i] = (float)((const double *)data)[first + i];
+            break;
+        case DTYPE_I64:
+            dst[i] = (float)((const int64_t *)data)[first + i];
+            break;
+        case DTYPE_I32:
+            dst[i] = (float)((const int32_t *)data)[first + i];
+            break;
+        default:
+            return false;
+        }
+    }
+    return true;
+}
+
+enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, int row,
+                         struct task_buffer *buffer, struct task_rows *ret, struct error *err)
+{
+    assert(row >= 0 && row < batch);
+    char text[SHAPE_TEXT];
+    struct shape shape = output->shape;
+    const size_t count = shape_count(&shape) / (size_t)batch;
+    if ((!has_rows && batch > 1) || (has_rows && (shape.rank < 1 || shape.dims[0] != batch)))
+        return error_set(err, STATUS_SHAPE,
+                         "the model's output has the shape %s for %d image%s, not one row an image",
+                         shape_text(&shape, text), batch, batch > 1 ? "s" : "");
+    if (has_rows) {
+        shape.rank--;
+        memmove(shape.dims, shape.dims + 1, (size_t)shape.rank * sizeof *shape.dims);
+    }
+    const size_t first = (size_t)row * count;
+    *ret = (struct task_rows){NULL, shape, count};
+    if (output->dtype == DTYPE_F32) {
+        ret->data = count ? (const float *)output->data + first : NULL;
+        return STATUS_OK;
+    }
+    TRY(task_buffer_reserve(buffer, count, err));
+    if (count && !task_convert(output, first, count, buffer->data))
+        return error_set(err, STATUS_SHAPE, "the model's output is %s, not floating point",
+                         dtype_name(output->dtype));
+    ret->data = buffer->data;
+    return STATUS_OK;
+}
+
+enum status task_rows_wrong(const struct task_rows *output, const char *expected, struct error *err)
+{
+    char text[SHAPE_TEXT];
+    return error_set(err, STATUS_SHAPE,
+                     "an output has the shape %s for an image, where the model's task expects %s",
+                     shape_text(&output->shape, text), expected);
+}

@@ -1,0 +1,115 @@
+/* What a model is: its task, how its outputs are laid out, and how its answers are cut.
+ *
+ * task_decide() works this out when a model is loaded, from what the model's files say; answers
+ * are made by detect.h and embed.h. Pure functions; any thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/tensor/tensor.h"
+
+enum task_kind {
+    TASK_UNKNOWN, /* lensd does not know what the outputs mean: they are tensors */
+    TASK_CLASSIFICATION,
+    TASK_DETECTION,
+    TASK_EMBEDDING,
+};
+
+/* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
+ * pixels of the model's input, unless they are shares (0 … 1) of its sides. */
+enum task_layout {
+    LAYOUT_NONE,
+    LAYOUT_YOLOV8,       /* [4 + C, A]: centre, size, scores; YOLOv8, 9, 11, 12 */
+    LAYOUT_YOLOV5,       /* [A, 5 + C]: centre, size, objectness, scores; YOLOv5, 7 */
+    LAYOUT_YOLOX,        /* the same, where centre and size are those of YOLOX's grids */
+    LAYOUT_YOLOX_PIXELS, /* the same, exported with --decode_in_inference */
+    LAYOUT_YOLO_FINAL,   /* [Q, 6]: corners, score, class; nms=True, YOLOv10, YOLO26 */
+    LAYOUT_RTDETR,       /* [Q, 4 + C]: centre and size as shares, scores; Ultralytics' RT-DETR */
+    LAYOUT_RTDETR_FINAL, /* [Q, 6]: centre and size as shares, score, class; the same since 8.4 */
+    LAYOUT_DETR,         /* logits [Q, C + 1] under a softmax, boxes [Q, 4] as shares */
+    LAYOUT_DETR_SIGMOID, /* logits [Q, C] under a sigmoid, boxes as above; RT-DETR, D-FINE */
+    LAYOUT_TORCHVISION,  /* boxes [N, 4] by corners, labels [N], scores [N] */
+    LAYOUT_TENSORFLOW,   /* boxes [N, 4] as shares (y1, x1, y2, x2), classes, scores, count [] */
+};
+
+/* Outputs that an answer is made of, at most. */
+#define TASK_MAX_OUTPUTS 4
+
+/* Classes that a request may name, and boxes that an answer may have, at most. */
+#define TASK_MAX_CLASSES    64
+#define TASK_MAX_DETECTIONS 1000
+
+/* How answers are cut. A member that is not given says so, and the next in line is asked: the
+ * request, the command line, the model's folder, the layout's own. */
+struct task_options {
+    float confidence;   /* scores must be greater, 0 … 1; -1: not given */
+    float iou;          /* boxes of one class that overlap more are one object, 0 … 1; -1 */
+    int max_detections; /* 1 … TASK_MAX_DETECTIONS; 0: not given */
+    int agnostic;       /* 1: boxes of different classes suppress each other, too; -1: not given */
+    size_t class_count; /* only these classes; 0: all */
+    uint32_t classes[TASK_MAX_CLASSES];
+    int normalize; /* embeddings: 1: scaled to length 1; -1: not given */
+};
+
+#define TASK_OPTIONS_NONE                                                                          \
+    ((struct task_options){.confidence = -1, .iou = -1, .agnostic = -1, .normalize = -1})
+
+/* `first`, with what it does not give taken from `second`. */
+struct task_options task_options_merge(const struct task_options *first,
+                                       const struct task_options *second);
+
+/* Whether an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
+ * "normalize". */
+bool task_option_is(const char *name);
+
+/* Reads the text of such an option: "0.25", "100", "0,2,5", "true". STATUS_INVALID says what it
+ * must be. */
+enum status task_option_set(struct task_options *options, const char *name, const char *text,
+                            struct error *err) MUST_USE;
+
+struct task {
+    enum task_kind kind;
+    enum task_layout layout;
+    size_t output_count;
+    size_t outputs[TASK_MAX_OUTPUTS]; /* indices in the graph's outputs, in the layout's order */
+    struct task_options options;      /* complete */
+    char evidence[240]; /* what says so; of TASK_UNKNOWN: why lensd cannot tell, and what to do */
+};
+
+/* An output of a model, as far as it is known for one photo. */
+struct task_output {
+    const char *name;
+    enum dtype dtype;
+    struct shape shape; /* with the batch; may be unknown */
+};
+
+/* What a model's files say. NULL and 0: nothing. Borrowed. */
+struct task_facts {
+    const struct task_output *outputs;
+    size_t output_count;
+    size_t class_output; /* the one that looks like one score a class; SIZE_MAX: none */
+    int width, height;   /* of the model's input, pixels */
+    size_t label_count;
+    bool has_exp; /* the graph has an Exp */
+
+    const char *told, *told_layout; /* "task" and "layout" of lensd.json */
+    struct task_options options;    /* of lensd.json */
+
+    const char *metadata_task; /* Ultralytics: "detect", "classify" … */
+    const char *description;   /* Ultralytics: "Ultralytics YOLO11n model trained on …" */
+    bool is_final;             /* Ultralytics: exported with nms=True, or end to end */
+
+    const char *architecture; /* config.json: "DetrForObjectDetection" */
+    bool is_headless;         /* config.json of timm: num_classes is 0 */
+};
+
+/* Decides what the model is. STATUS_MODEL when lensd.json asks for what the outputs cannot be. */
+enum status task_decide(const struct task_facts *facts, struct task *ret,
+                        struct error *err) MUST_USE;
+
+/* "classification" …; "unknown". */
+const char *task_name(enum task_kind kind);
+
+/* Whether the outputs of the layout have one row an image; otherwise a run has one image. */
+bool task_layout_has_rows(enum task_layout layout);

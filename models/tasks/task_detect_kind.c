@@ -1,0 +1,429 @@
+/* Decides what a model is: by lensd.json, then what exporters write (metadata, config.json, names
+ * of outputs), and by shapes last. What remains open is TASK_UNKNOWN, with a sentence. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/size.h"
+#include "models/tasks/layouts.h"
+
+static const char *const task_names[] = {
+    [TASK_UNKNOWN] = "unknown",
+    [TASK_CLASSIFICATION] = "classification",
+    [TASK_DETECTION] = "detection",
+    [TASK_EMBEDDING] = "embedding",
+};
+
+const char *task_name(enum task_kind kind)
+{
+    return task_names[kind];
+}
+
+static void decided(struct task *task, enum task_kind kind, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void decided(struct task *task, enum task_kind kind, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(task->evidence, sizeof task->evidence, format, args);
+    va_end(args);
+    task->kind = kind;
+}
+
+/* ---- outputs ---- */
+
+static bool has_suffix(const char *name, const char *suffix)
+{
+    const size_t length = strlen(name), tail = strlen(suffix);
+    return length >= tail && !strcmp(name + length - tail, suffix);
+}
+
+/* The output of this name; SIZE_MAX: none. TensorFlow's may carry a ":0". */
+static size_t output_named(const struct task_facts *facts, const char *name)
+{
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < facts->output_count; i++) {
+        const char *own = facts->outputs[i].name;
+        if (!strncmp(own, name, length) && (!own[length] || own[length] == ':'))
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+/* Dimension `d` behind the batch; -1 where it is not known. */
+static int64_t dim_of(const struct task_output *output, int d)
+{
+    return output->shape.rank > d + 1 ? output->shape.dims[d + 1] : -1;
+}
+
+/* Takes the outputs of these names, in this order; false: one is missing. */
+static bool take_named(const struct task_facts *facts, const char *const *names, size_t count,
+                       struct task *task)
+{
+    size_t found[TASK_MAX_OUTPUTS];
+    for (size_t i = 0; i < count; i++) {
+        found[i] = output_named(facts, names[i]);
+        if (found[i] == SIZE_MAX)
+            return false;
+    }
+    memcpy(task->outputs, found, count * sizeof *found);
+    task->output_count = count;
+    return true;
+}
+
+/* ---- detectors with one output ---- */
+
+/* Candidates of grids of 8, 16 and 32 pixels a cell. */
+static int64_t grid_cells(const struct task_facts *facts)
+{
+    int64_t cells = 0;
+    for (int stride = 8; stride <= 32; stride *= 2)
+        cells += (int64_t)(facts->width / stride) * (facts->height / stride);
+    return cells;
+}
+
+/* The layout of an output [rows, columns], by its numbers; LAYOUT_NONE: none of them. `classes`:
+ * how many there are; 0: not known. */
+static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t rows,
+                                        int64_t columns, int64_t classes)
+{
+    const int64_t cells = grid_cells(facts);
+    if (columns == cells && rows > 4 && (!classes || rows == 4 + classes))
+        return LAYOUT_YOLOV8;
+    if (rows == 3 * cells && columns > 5 && (!classes || columns == 5 + classes))
+        return LAYOUT_YOLOV5;
+    if (rows == cells && columns > 5 && (!classes || columns == 5 + classes))
+        return facts->has_exp ? LAYOUT_YOLOX_PIXELS : LAYOUT_YOLOX;
+    if (columns == 6 && rows > 0 && rows <= TASK_MAX_DETECTIONS && (!classes || classes != 2))
+        return LAYOUT_YOLO_FINAL;
+    if (classes && columns == 4 + classes && rows > 0 && rows <= TASK_MAX_DETECTIONS)
+        return LAYOUT_RTDETR;
+    return LAYOUT_NONE;
+}
+
+static void detect_by_shape(const struct task_facts *facts, struct task *task)
+{
+    char text[SHAPE_TEXT];
+    const struct task_output *output = &facts->outputs[0];
+    if (facts->output_count != 1 || output->shape.rank != 3 || !dtype_is_float(output->dtype))
+        return;
+    const enum task_layout layout =
+        layout_by_shape(facts, dim_of(output, 0), dim_of(output, 1), (int64_t)facts->label_count);
+    if (layout == LAYOUT_NONE)
+        return;
+    task->layout = layout;
+    task->output_count = 1;
+    decided(task, TASK_DETECTION, "output '%.60s' has the shape %s, as %s has it", output->name,
+            shape_text(&output->shape, text), task_layouts[layout].name);
+}
+
+/* ---- Ultralytics ---- */
+
+static enum task_layout ultralytics_layout(const struct task_facts *facts)
+{
+    const struct task_output *output = &facts->outputs[0];
+    const bool is_rtdetr = facts->description && (strcasestr(facts->description, "rtdetr") ||
+                                                  strcasestr(facts->description, "rt-detr"));
+    if (is_rtdetr)
+        return dim_of(output, 1) == 6 && facts->label_count != 2 ? LAYOUT_RTDETR_FINAL
+                                                                 : LAYOUT_RTDETR;
+    if (facts->is_final)
+        return LAYOUT_YOLO_FINAL;
+    return layout_by_shape(facts, dim_of(output, 0), dim_of(output, 1),
+                           (int64_t)facts->label_count);
+}
+
+static void decide_by_metadata(const struct task_facts *facts, struct task *task)
+{
+    const char *told = facts->metadata_task;
+    if (!strcmp(told, "classify") && facts->class_output != SIZE_MAX) {
+        decided(task, TASK_CLASSIFICATION, "task 'classify' in the file's metadata");
+        return;
+    }
+    if (strcmp(told, "detect") != 0 || facts->output_count < 1) {
+        decided(task, TASK_UNKNOWN,
+                "the file's metadata names the task '%.40s', which lensd does not answer", told);
+        return;
+    }
+    task->layout = ultralytics_layout(facts);
+    task->output_count = 1;
+    char text[SHAPE_TEXT];
+    if (task->layout == LAYOUT_NONE)
+        decided(task, TASK_UNKNOWN,
+                "the file's metadata names the task 'detect', but output '%.40s' has the shape %s; "
+                "write \"layout\" into lensd.json",
+                facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
+    else
+        decided(task, TASK_DETECTION, "task 'detect' in the file's metadata, %s",
+                task_layouts[task->layout].name);
+}
+
+/* ---- detectors with several outputs ---- */
+
+/* Hugging Face's, by architecture: whether scores are a sigmoid of each logit, of how many pairs.
+ */
+static const struct {
+    const char *architecture;
+    bool is_sigmoid;
+    int top;
+} detr_architectures[] = {
+    {"DetrForObjectDetection", false, 0},
+    {"TableTransformerForObjectDetection", false, 0},
+    {"YolosForObjectDetection", false, 0},
+    {"ConditionalDetrForObjectDetection", true, 100},
+    {"DeformableDetrForObjectDetection", true, 100},
+    {"DetaForObjectDetection", true, 100},
+    {"RTDetrForObjectDetection", true, 0},
+    {"RTDetrV2ForObjectDetection", true, 0},
+    {"DFineForObjectDetection", true, 0},
+    {"DeimForObjectDetection", true, 0},
+};
+
+static void decide_detr(const struct task_facts *facts, struct task *task)
+{
+    const char *architecture = facts->architecture ? facts->architecture : "";
+    for (size_t i = 0; i < COUNT_OF(detr_architectures); i++) {
+        if (strcmp(architecture, detr_architectures[i].architecture) != 0)
+            continue;
+        task->layout = detr_architectures[i].is_sigmoid ? LAYOUT_DETR_SIGMOID : LAYOUT_DETR;
+        task->options.max_detections = detr_architectures[i].top;
+        decided(task, TASK_DETECTION, "%s in config.json", architecture);
+        return;
+    }
+    const int64_t classes = dim_of(&facts->outputs[task->outputs[0]], 1);
+    const int64_t labels = (int64_t)facts->label_count;
+    if (labels && (classes == labels || classes == labels + 1)) {
+        task->layout = classes == labels ? LAYOUT_DETR_SIGMOID : LAYOUT_DETR;
+        decided(task, TASK_DETECTION,
+                "outputs 'logits' and 'pred_boxes', with %lld logits for %lld labels",
+                (long long)classes, (long long)labels);
+        return;
+    }
+    decided(task, TASK_UNKNOWN,
+            "it has the outputs 'logits' and 'pred_boxes', but neither config.json nor its labels "
+            "say whether scores are a softmax or a sigmoid; write {\"layout\": \"detr\"} or "
+            "{\"layout\": \"detr-sigmoid\"} into lensd.json");
+}
+
+/* torchvision's, whose names the exporter chose: boxes [n, 4], one list of integers, one of floats.
+ */
+static bool take_lists(const struct task_facts *facts, struct task *task)
+{
+    size_t boxes = SIZE_MAX, labels = SIZE_MAX, scores = SIZE_MAX;
+    if (facts->output_count != 3)
+        return false;
+    for (size_t i = 0; i < 3; i++) {
+        const struct task_output *output = &facts->outputs[i];
+        const bool is_float = dtype_is_float(output->dtype);
+        if (is_float && output->shape.rank == 2 && output->shape.dims[1] == 4)
+            boxes = i;
+        else if (output->dtype == DTYPE_I64 && output->shape.rank == 1)
+            labels = i;
+        else if (is_float && output->shape.rank == 1)
+            scores = i;
+    }
+    if (boxes == SIZE_MAX || labels == SIZE_MAX || scores == SIZE_MAX)
+        return false;
+    task->outputs[0] = boxes;
+    task->outputs[1] = labels;
+    task->outputs[2] = scores;
+    task->output_count = 3;
+    return true;
+}
+
+static void detect_by_outputs(const struct task_facts *facts, struct task *task)
+{
+    static const char *const detr[] = {"logits", "pred_boxes"};
+    static const char *const torchvision[] = {"boxes", "labels", "scores"};
+    static const char *const tensorflow[] = {"detection_boxes", "detection_classes",
+                                             "detection_scores", "num_detections"};
+    if (take_named(facts, detr, 2, task)) {
+        decide_detr(facts, task);
+    } else if (take_named(facts, tensorflow, 4, task) || take_named(facts, tensorflow, 3, task)) {
+        task->layout = LAYOUT_TENSORFLOW;
+        decided(task, TASK_DETECTION, "output 'detection_boxes' and its neighbours");
+    } else if ((facts->output_count == 3 && take_named(facts, torchvision, 3, task)) ||
+               take_lists(facts, task)) {
+        task->layout = LAYOUT_TORCHVISION;
+        decided(task, TASK_DETECTION, "outputs of boxes, labels and scores, as torchvision's");
+    } else {
+        task->output_count = 0;
+    }
+}
+
+/* ---- embeddings ---- */
+
+/* An output that is named as vectors are; SIZE_MAX: none. */
+static size_t named_vector(const struct task_facts *facts)
+{
+    static const char *const names[] = {"image_embeds", "image_embeddings", "embeddings",
+                                        "embedding",    "pooler_output",    "pooled_output",
+                                        "features",     "last_hidden_state"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const size_t at = output_named(facts, names[i]);
+        if (at != SIZE_MAX && dtype_is_float(facts->outputs[at].dtype))
+            return at;
+    }
+    return SIZE_MAX;
+}
+
+static void take_vector(const struct task_facts *facts, struct task *task)
+{
+    const size_t named = named_vector(facts);
+    task->outputs[0] = named != SIZE_MAX                 ? named
+                       : facts->class_output != SIZE_MAX ? facts->class_output
+                                                         : 0;
+    task->output_count = 1;
+}
+
+static void decide_embedding(const struct task_facts *facts, struct task *task)
+{
+    const char *architecture = facts->architecture;
+    const size_t named = named_vector(facts);
+    if ((named == SIZE_MAX && facts->class_output == SIZE_MAX) ||
+        (architecture && strstr(architecture, "For")))
+        return;
+    take_vector(facts, task);
+    const char *name = facts->outputs[task->outputs[0]].name;
+    if (architecture &&
+        (has_suffix(architecture, "Model") || has_suffix(architecture, "ModelWithProjection")))
+        decided(task, TASK_EMBEDDING, "%.80s in config.json, output '%.60s'", architecture, name);
+    else if (facts->is_headless)
+        decided(task, TASK_EMBEDDING, "\"num_classes\": 0 in config.json, output '%.60s'", name);
+    else if (named != SIZE_MAX && facts->label_count == 0)
+        decided(task, TASK_EMBEDDING, "output '%.60s', by its name", name);
+    else
+        task->output_count = 0;
+}
+
+/* ---- classification ---- */
+
+static void decide_classification(const struct task_facts *facts, struct task *task)
+{
+    char text[SHAPE_TEXT];
+    if (facts->class_output == SIZE_MAX)
+        return;
+    const struct task_output *output = &facts->outputs[facts->class_output];
+    decided(task, TASK_CLASSIFICATION, "output '%.60s' has the shape %s: one score a class%s",
+            output->name, shape_text(&output->shape, text),
+            facts->label_count ? ""
+                               : "; if it is a vector, write {\"task\": \"embedding\"} into "
+                                 "lensd.json");
+}
+
+static void decide_nothing(const struct task_facts *facts, struct task *task)
+{
+    char text[SHAPE_TEXT];
+    if (facts->output_count == 0)
+        decided(task, TASK_UNKNOWN, "it has no output");
+    else
+        decided(
+            task, TASK_UNKNOWN,
+            "output '%.60s' of an image has the shape %s, which is not one score per class, and "
+            "nothing else says what it is (\"task\" in lensd.json would)",
+            facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
+}
+
+/* ---- lensd.json ---- */
+
+static enum task_layout layout_named(const char *name)
+{
+    for (size_t i = 1; i < task_layout_count; i++)
+        if (!strcmp(task_layouts[i].name, name))
+            return (enum task_layout)i;
+    return LAYOUT_NONE;
+}
+
+static enum status told_layout(const struct task_facts *facts, struct task *task, struct error *err)
+{
+    const enum task_layout layout = layout_named(facts->told_layout);
+    char names[240] = "";
+    for (size_t i = 1, used = 0; i < task_layout_count && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 1 ? ", " : "",
+                                 task_layouts[i].name);
+    if (layout == LAYOUT_NONE)
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: \"layout\" is \"%.40s\", which lensd does not know; it may "
+                         "be %s",
+                         facts->told_layout, names);
+    if (facts->output_count < task_layouts[layout].outputs)
+        return error_set(
+            err, STATUS_MODEL, "lensd.json: the layout \"%s\" has %zu outputs, but the model %zu",
+            task_layouts[layout].name, task_layouts[layout].outputs, facts->output_count);
+    detect_by_outputs(facts, task); /* names may tell which output is which */
+    if (task->layout != layout || !task->output_count) {
+        task->output_count = task_layouts[layout].outputs;
+        for (size_t i = 0; i < task->output_count; i++)
+            task->outputs[i] = i;
+    }
+    task->layout = layout;
+    decided(task, TASK_DETECTION, "layout '%s' in lensd.json", task_layouts[layout].name);
+    return STATUS_OK;
+}
+
+static enum status told_kind(const struct task_facts *facts, struct task *task, struct error *err)
+{
+    const char *told = facts->told;
+    if (!strcmp(told, "tensors")) {
+        *task = (struct task){.options = TASK_OPTIONS_NONE};
+        decided(task, TASK_UNKNOWN, "lensd.json says that its outputs are tensors");
+    } else if (!strcmp(told, "embedding") && facts->output_count > 0) {
+        take_vector(facts, task);
+        decided(task, TASK_EMBEDDING, "task 'embedding' in lensd.json");
+    } else if (!strcmp(told, "classification")) {
+        if (facts->class_output == SIZE_MAX)
+            return error_set(err, STATUS_MODEL,
+                             "lensd.json: \"task\" is \"classification\", but no output of the "
+                             "model has one score a class");
+        decided(task, TASK_CLASSIFICATION, "task 'classification' in lensd.json");
+    } else if (!strcmp(told, "detection")) {
+        if (task->kind != TASK_DETECTION)
+            return error_set(err, STATUS_MODEL,
+                             "lensd.json: \"task\" is \"detection\", but the outputs do not tell "
+                             "how boxes are laid out; write \"layout\", too");
+    } else {
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "
+                         "\"detection\", \"embedding\" or \"tensors\"",
+                         told);
+    }
+    return STATUS_OK;
+}
+
+/* What the layout's framework does where nobody says otherwise. */
+static void complete_options(const struct task_facts *facts, struct task *task)
+{
+    const struct layout_entry *entry = &task_layouts[task->layout];
+    struct task_options own = {.confidence = entry->confidence,
+                               .iou = entry->iou,
+                               .max_detections = entry->max_detections,
+                               .agnostic = 0,
+                               .normalize = 0};
+    if (task->options.max_detections)
+        own.max_detections = task->options.max_detections;
+    task->options = task_options_merge(&facts->options, &own);
+}
+
+enum status task_decide(const struct task_facts *facts, struct task *ret, struct error *err)
+{
+    struct task task = {.options = TASK_OPTIONS_NONE};
+    decide_nothing(facts, &task);
+    if (facts->metadata_task)
+        decide_by_metadata(facts, &task);
+    else
+        detect_by_outputs(facts, &task);
+    if (task.kind == TASK_UNKNOWN && !facts->metadata_task && !task.output_count)
+        decide_embedding(facts, &task);
+    if (task.kind == TASK_UNKNOWN && !facts->metadata_task && !task.output_count)
+        detect_by_shape(facts, &task);
+    if (task.kind == TASK_UNKNOWN && !facts->metadata_task && !task.output_count)
+        decide_classification(facts, &task);
+    if (facts->told_layout)
+        TRY(told_layout(facts, &task, err));
+    if (facts->told)
+        TRY(told_kind(facts, &task, err));
+    complete_options(facts, &task);
+    *ret = task;
+    return STATUS_OK;
+}

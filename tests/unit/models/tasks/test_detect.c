@@ -1,0 +1,303 @@
+/* Decoders of detectors: each layout, suppression, bounds, hostile numbers, and back to the photo.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/tasks/answer.h"
+
+/* A photo of the input's size: coordinates stay what they are. */
+static const struct task_geometry same = {1, 1, 0, 0, 64, 64, 64, 64};
+
+static struct task_options options_of(float confidence, float iou)
+{
+    return (struct task_options){.confidence = confidence, .iou = iou, .max_detections = 300};
+}
+
+static struct detections decode_many(enum task_layout layout, const struct task_rows *rows,
+                                     size_t count, const struct task_options *options,
+                                     const struct task_geometry *geometry)
+{
+    const struct task task = {.kind = TASK_DETECTION, .layout = layout, .output_count = count};
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, rows, options, geometry, &found, &err), STATUS_OK, "%s",
+                 err.message);
+    return found;
+}
+
+static struct detections decode_one(enum task_layout layout, const float *data, struct shape shape,
+                                    const struct task_options *options)
+{
+    const struct task_rows rows = {data, shape, shape_count(&shape)};
+    return decode_many(layout, &rows, 1, options, &same);
+}
+
+static void expect_box(const struct detection *box, uint32_t index, float score, float x1, float y1,
+                       float x2, float y2)
+{
+    cr_expect_eq(box->index, index, "class %u, not %u", box->index, index);
+    cr_expect_float_eq(box->score, score, 1e-6f);
+    const float found[] = {box->x1, box->y1, box->x2, box->y2}, wanted[] = {x1, y1, x2, y2};
+    for (int i = 0; i < 4; i++)
+        cr_expect_float_eq(found[i], wanted[i], 1e-4f, "corner %d is %g, not %g", i,
+                           (double)found[i], (double)wanted[i]);
+}
+
+/* Columns of cx, cy, w, h and two classes. */
+static const float v8[] = {32,  33,  10,  50,   5, 5, /* cx */
+                           32,  32,  10,  20,   5, 5, /* cy */
+                           16,  16,  8,   10,   2, 2, /* w */
+                           24,  24,  8,   10,   2, 2, /* h */
+                           .1f, .1f, .2f, .55f, 0, 0, .9f, .6f, .1f, 0, 0, 0};
+
+Test(detect, yolov8)
+{
+    const struct task_options options = options_of(.25f, .7f);
+    struct detections found = decode_one(LAYOUT_YOLOV8, v8, SHAPE(6, 6), &options);
+    cr_assert_eq(found.count, 2);
+    expect_box(&found.items[0], 1, .9f, 24, 20, 40, 44);
+    expect_box(&found.items[1], 0, .55f, 45, 15, 55, 25);
+    detections_done(&found);
+}
+
+Test(detect, threshold_is_strict_and_classes_are_chosen)
+{
+    struct task_options options = options_of(.55f, 1);
+    struct detections found = decode_one(LAYOUT_YOLOV8, v8, SHAPE(6, 6), &options);
+    cr_assert_eq(found.count, 2, "0.55 is not above 0.55; without an IoU nothing is suppressed");
+    detections_done(&found);
+    options = options_of(.25f, .7f);
+    options.class_count = 1;
+    options.classes[0] = 0;
+    found = decode_one(LAYOUT_YOLOV8, v8, SHAPE(6, 6), &options);
+    cr_assert_eq(found.count, 1);
+    cr_expect_eq(found.items[0].index, 0);
+    detections_done(&found);
+}
+
+Test(detect, agnostic_suppression)
+{
+    /* Two classes on one place. */
+    static const float rows[] = {0, 0, 10, 10, .9f, 0, 1, 0, 11, 10, .8f, 3};
+    struct task_options options = options_of(.1f, .5f);
+    struct detections found = decode_one(LAYOUT_YOLO_FINAL, rows, SHAPE(2, 6), &options);
+    cr_expect_eq(found.count, 2);
+    detections_done(&found);
+    options.agnostic = 1;
+    found = decode_one(LAYOUT_YOLO_FINAL, rows, SHAPE(2, 6), &options);
+    cr_expect_eq(found.count, 1);
+    detections_done(&found);
+}
+
+Test(detect, yolov5_multiplies_objectness)
+{
+    static const float rows[] = {50, 20, 20, 10, .8f, .1f, .9f, 10, 10, 4, 4, .9f, .2f, .1f};
+    const struct task_options options = options_of(.25f, .45f);
+    struct detections found = decode_one(LAYOUT_YOLOV5, rows, SHAPE(2, 7), &options);
+    cr_assert_eq(found.count, 1);
+    expect_box(&found.items[0], 1, .72f, 40, 15, 60, 25);
+    detections_done(&found);
+}
+
+Test(detect, yolox_grids)
+{
+    /* 64 x 64: grids of 8 x 8, 4 x 4 and 2 x 2 cells. */
+    enum { CELLS = 64 + 16 + 4, COLUMNS = 6 };
+    static float rows[CELLS * COLUMNS];
+    const float first[] = {.5f, .25f, 0, logf(2), 1, .9f}; /* cell (3, 2) of 8 pixels */
+    const float second[] = {0, 0, logf(.5f), 0, .5f, .8f}; /* cell (1, 1) of 32 pixels */
+    memcpy(rows + (2 * 8 + 3) * COLUMNS, first, sizeof first);
+    memcpy(rows + (64 + 16 + 3) * COLUMNS, second, sizeof second);
+    const struct task_options options = options_of(.3f, .3f);
+    struct detections found = decode_one(LAYOUT_YOLOX, rows, SHAPE(CELLS, COLUMNS), &options);
+    cr_assert_eq(found.count, 2);
+    expect_box(&found.items[0], 0, .9f, 28 - 4, 18 - 8, 28 + 4, 18 + 8);
+    expect_box(&found.items[1], 0, .4f, 32 - 8, 32 - 16, 32 + 8, 32 + 16);
+    detections_done(&found);
+    const struct task_rows wrong = {rows, SHAPE(CELLS - 1, COLUMNS), (CELLS - 1) * COLUMNS};
+    const struct task task = {.kind = TASK_DETECTION, .layout = LAYOUT_YOLOX, .output_count = 1};
+    struct error err;
+    cr_expect_eq(detect_decode(&task, &wrong, &options, &same, &found, &err), STATUS_SHAPE);
+}
+
+Test(detect, queries)
+{
+    static const float boxes[] = {.5f, .5f, .25f, .5f, .1f, .1f, .1f, .1f};
+    static const float softmax[] = {0, 9, 0, 0, 0, 9};
+    static const float sigmoid[] = {2, 1, -9, -9};
+    const struct task_options options = options_of(.5f, 1);
+    struct task_rows rows[] = {{softmax, SHAPE(2, 3), 6}, {boxes, SHAPE(2, 4), 8}};
+    struct detections found = decode_many(LAYOUT_DETR, rows, 2, &options, &same);
+    cr_assert_eq(found.count, 1, "the other query is mostly nothing");
+    expect_box(&found.items[0], 1, (float)(exp(9) / (exp(9) + 2)), 24, 16, 40, 48);
+    detections_done(&found);
+    rows[0] = (struct task_rows){sigmoid, SHAPE(2, 2), 4};
+    found = decode_many(LAYOUT_DETR_SIGMOID, rows, 2, &options, &same);
+    cr_assert_eq(found.count, 2, "one query gives two pairs");
+    expect_box(&found.items[0], 0, (float)(1 / (1 + exp(-2))), 24, 16, 40, 48);
+    expect_box(&found.items[1], 1, (float)(1 / (1 + exp(-1))), 24, 16, 40, 48);
+    detections_done(&found);
+}
+
+Test(detect, rtdetr)
+{
+    static const float old[] = {.5f, .5f, .25f, .5f, .1f, .9f, .3f};
+    static const float final[] = {.5f, .5f, .25f, .5f, .9f, 1};
+    const struct task_options options = options_of(.25f, 1);
+    struct detections found = decode_one(LAYOUT_RTDETR, old, SHAPE(1, 7), &options);
+    cr_assert_eq(found.count, 1);
+    expect_box(&found.items[0], 1, .9f, 24, 16, 40, 48);
+    detections_done(&found);
+    found = decode_one(LAYOUT_RTDETR_FINAL, final, SHAPE(1, 6), &options);
+    cr_assert_eq(found.count, 1);
+    expect_box(&found.items[0], 1, .9f, 24, 16, 40, 48);
+    detections_done(&found);
+}
+
+Test(detect, lists)
+{
+    static const float corners[] = {1, 2, 11, 22, 0, 0, 4, 4};
+    static const float shares[] = {.25f, .5f, .5f, 1, 0, 0, 1, 1};
+    static const float labels[] = {5, 1}, scores[] = {.75f, .6f}, one = 1;
+    const struct task_options options = options_of(.5f, 1);
+    struct task_rows rows[] = {{corners, SHAPE(2, 4), 8},
+                               {labels, SHAPE(2), 2},
+                               {scores, SHAPE(2), 2},
+                               {&one, SHAPE_SCALAR, 1}};
+    struct detections found = decode_many(LAYOUT_TORCHVISION, rows, 3, &options, &same);
+    cr_assert_eq(found.count, 2);
+    expect_box(&found.items[0], 5, .75f, 1, 2, 11, 22);
+    detections_done(&found);
+    rows[0].data = shares;
+    found = decode_many(LAYOUT_TENSORFLOW, rows, 4, &options, &same);
+    cr_assert_eq(found.count, 1, "num_detections is 1");
+    expect_box(&found.items[0], 5, .75f, 32, 16, 64, 32);
+    detections_done(&found);
+}
+
+Test(detect, back_to_the_photo)
+{
+    /* 100 x 50 letterboxed into 64 x 64: 64 x 32, 16 pixels above and below. */
+    const struct task_geometry letterbox = {.64f, .64f, 0, 16, 100, 50, 64, 64};
+    static const float rows[] = {32, 16, 64, 64, .9f, 0, -8, 0, 16, 32, .8f, 0};
+    const struct task_rows row = {rows, SHAPE(2, 6), 12};
+    const struct task_options options = options_of(.1f, 1);
+    struct detections found = decode_many(LAYOUT_YOLO_FINAL, &row, 1, &options, &letterbox);
+    cr_assert_eq(found.count, 2);
+    expect_box(&found.items[0], 0, .9f, 50, 0, 100, 50);
+    expect_box(&found.items[1], 0, .8f, 0, 0, 25, 25);
+    detections_done(&found);
+}
+
+Test(detect, hostile_numbers)
+{
+    static const float rows[] = {NAN, 0, 1,  1, .9f, 0,  0, 0, INFINITY, 1, .9f, 0,
+                                 0,   0, 1,  1, NAN, 0,  0, 0, 1,        1, .9f, NAN,
+                                 0,   0, 1,  1, .9f, -1, 0, 0, 1,        1, .9f, 1e30f,
+                                 0,   0, -5, 1, .9f, 0,  1, 1, 1,        1, .8f, 2};
+    const struct task_options options = options_of(.25f, .7f);
+    struct detections found = decode_one(LAYOUT_YOLO_FINAL, rows, SHAPE(8, 6), &options);
+    cr_expect_eq(found.count, 2, "what is left has no area");
+    detections_done(&found);
+    static const float vast[] = {-3e38f, -3e38f, 3e38f, 3e38f, .9f, 0, 0, 0, 5, 5, .8f, 0};
+    found = decode_one(LAYOUT_YOLO_FINAL, vast, SHAPE(2, 6), &options);
+    cr_expect_eq(found.count, 2);
+    detections_done(&found);
+    found = decode_one(LAYOUT_YOLO_FINAL, NULL, SHAPE(0, 6), &options);
+    cr_expect_eq(found.count, 0);
+    detections_done(&found);
+    found = decode_one(LAYOUT_YOLOV8, NULL, SHAPE(84, 0), &options);
+    cr_expect_eq(found.count, 0);
+    detections_done(&found);
+}
+
+Test(detect, a_million_candidates)
+{
+    enum { ALL = 1000000 };
+    float *rows = alloc_array(ALL * 6, sizeof *rows);
+    cr_assert_not_null(rows);
+    for (size_t i = 0; i < ALL; i++) {
+        const float x = (float)(i % 1000) * 4, y = (float)(i / 1000 % 1000) * 4;
+        const float row[] = {x, y, x + 3, y + 3, .3f + .6f * (float)(i * 7919 % ALL) / ALL, 0};
+        memcpy(rows + 6 * i, row, sizeof row);
+    }
+    struct task_options options = options_of(.25f, .7f);
+    options.max_detections = TASK_MAX_DETECTIONS;
+    const struct task_geometry wide = {1, 1, 0, 0, 1e6f, 1e6f, 1e6f, 1e6f};
+    const struct task_rows row = {rows, SHAPE(ALL, 6), ALL * 6};
+    struct detections found = decode_many(LAYOUT_YOLO_FINAL, &row, 1, &options, &wide);
+    cr_assert_eq(found.count, TASK_MAX_DETECTIONS);
+    for (size_t i = 0; i < found.count; i++) /* the best of all, in order */
+        cr_expect_float_eq(found.items[i].score, .3f + .6f * (1 - (float)(i + 1) / ALL), 1e-6f);
+    detections_done(&found);
+    free(rows);
+}
+
+Test(detect, equal_scores_keep_their_order)
+{
+    enum { ALL = 100 };
+    static float rows[ALL * 6];
+    for (size_t i = 0; i < ALL; i++) {
+        rows[6 * i] = rows[6 * i + 2] = (float)i;
+        rows[6 * i + 4] = .5f;
+    }
+    const struct task_options options = options_of(.25f, .7f);
+    struct detections found = decode_one(LAYOUT_YOLO_FINAL, rows, SHAPE(ALL, 6), &options);
+    cr_assert_eq(found.count, ALL);
+    for (size_t i = 0; i < ALL; i++)
+        cr_expect_eq(found.items[i].place, i);
+    detections_done(&found);
+}
+
+Test(detect, rows_of_a_batch_in_halves)
+{
+    /* Two images; the second one's box, as float16. */
+    static const uint16_t halves[] = {0, 0, 0, 0, 0, 0, 0x4000, 0x4000, 0x4400, 0x4400, 0x3800, 0};
+    const struct tensor output = {.dtype = DTYPE_F16,
+                                  .shape = SHAPE(2, 1, 6),
+                                  .data = (void *)(uintptr_t)halves,
+                                  .bytes = sizeof halves};
+    const struct tensor *outputs[] = {&output};
+    const struct task task = {
+        .kind = TASK_DETECTION, .layout = LAYOUT_YOLO_FINAL, .output_count = 1};
+    const struct task_options options = options_of(.25f, 1);
+    struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
+    struct task_answer answer;
+    struct error err;
+    cr_assert_eq(task_answer_of(&task, outputs, 2, 1, &options, &same, buffers, &answer, &err),
+                 STATUS_OK, "%s", err.message);
+    cr_assert_eq(answer.detections.count, 1);
+    expect_box(&answer.detections.items[0], 0, .5f, 2, 2, 4, 4);
+    task_answer_done(&answer);
+    cr_expect_eq(task_answer_of(&task, outputs, 3, 1, &options, &same, buffers, &answer, &err),
+                 STATUS_SHAPE);
+    task_buffer_done(&buffers[0]);
+}
+
+Test(embed, vectors_and_tokens)
+{
+    static const float numbers[] = {3, 4, 0, 0, 5, 12, NAN, 0};
+    struct task_options options = {.normalize = 0};
+    struct embedding vector;
+    struct error err;
+    struct task_rows row = {numbers, SHAPE(2, 1, 1), 2};
+    cr_assert_eq(embed_decode(&row, &options, &vector, &err), STATUS_OK);
+    cr_assert_eq(vector.count, 2);
+    cr_expect_eq(vector.values[1], 4);
+    embedding_done(&vector);
+    options.normalize = 1;
+    row = (struct task_rows){numbers, SHAPE(3, 2), 6};
+    cr_assert_eq(embed_decode(&row, &options, &vector, &err), STATUS_OK);
+    cr_assert_eq(vector.count, 2, "the first token");
+    cr_expect_float_eq(vector.values[0], .6f, 1e-7f);
+    embedding_done(&vector);
+    row = (struct task_rows){numbers + 2, SHAPE(2), 2};
+    cr_expect_eq(embed_decode(&row, &options, &vector, &err), STATUS_NUMERIC, "no direction");
+    row = (struct task_rows){numbers + 6, SHAPE(2), 2};
+    cr_expect_eq(embed_decode(&row, &options, &vector, &err), STATUS_NUMERIC);
+    row = (struct task_rows){numbers, SHAPE(2, 2, 2), 8};
+    cr_expect_eq(embed_decode(&row, &options, &vector, &err), STATUS_SHAPE);
+}

@@ -1,0 +1,179 @@
+/* What a model is: every source of evidence, and what stays open. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/tasks/task.h"
+
+#define OUTPUT(name, ...) ((struct task_output){name, DTYPE_F32, SHAPE(__VA_ARGS__)})
+
+static struct task decide(struct task_facts facts, const struct task_output *outputs, size_t count)
+{
+    struct task task;
+    struct error err;
+    facts.outputs = outputs;
+    facts.output_count = count;
+    if (!facts.width)
+        facts.width = facts.height = 640;
+    if (!facts.class_output)
+        facts.class_output = SIZE_MAX;
+    facts.options = TASK_OPTIONS_NONE;
+    cr_assert_eq(task_decide(&facts, &task, &err), STATUS_OK, "%s", err.message);
+    cr_expect(task.evidence[0]);
+    return task;
+}
+
+static void expect_layout(struct task task, enum task_layout layout)
+{
+    cr_expect_eq(task.kind, TASK_DETECTION, "%s", task.evidence);
+    cr_expect_eq(task.layout, layout, "layout %d, not %d: %s", (int)task.layout, (int)layout,
+                 task.evidence);
+    for (size_t i = 0; i < task.output_count; i++)
+        cr_expect_lt(task.outputs[i], TASK_MAX_OUTPUTS);
+}
+
+Test(task, ultralytics_metadata)
+{
+    struct task_facts detect = {.metadata_task = "detect", .label_count = 80};
+    expect_layout(decide(detect, &OUTPUT("output0", 1, 84, 8400), 1), LAYOUT_YOLOV8);
+    detect.is_final = true;
+    expect_layout(decide(detect, &OUTPUT("output0", 1, 300, 6), 1), LAYOUT_YOLO_FINAL);
+    struct task_facts two = {.metadata_task = "detect", .label_count = 2, .is_final = true};
+    expect_layout(decide(two, &OUTPUT("output0", 1, 300, 6), 1), LAYOUT_YOLO_FINAL);
+    detect.is_final = false;
+    detect.description = "Ultralytics rtdetr-l.yaml model";
+    expect_layout(decide(detect, &OUTPUT("output0", 1, 300, 84), 1), LAYOUT_RTDETR);
+    expect_layout(decide(detect, &OUTPUT("output0", 1, 300, 6), 1), LAYOUT_RTDETR_FINAL);
+    struct task_facts segment = {.metadata_task = "segment", .label_count = 80};
+    const struct task_output masks[] = {OUTPUT("output0", 1, 116, 8400),
+                                        OUTPUT("output1", 1, 32, 160, 160)};
+    struct task task = decide(segment, masks, 2);
+    cr_expect_eq(task.kind, TASK_UNKNOWN);
+    cr_expect(strstr(task.evidence, "'segment'"), "%s", task.evidence);
+    struct task_facts odd = {.metadata_task = "detect", .label_count = 80};
+    cr_expect_eq(decide(odd, &OUTPUT("output0", 1, 90, 8400), 1).kind, TASK_UNKNOWN);
+}
+
+Test(task, shapes)
+{
+    const struct task_facts none = {0}, exp = {.has_exp = true};
+    expect_layout(decide(none, &OUTPUT("o", 1, 84, 8400), 1), LAYOUT_YOLOV8);
+    expect_layout(decide(none, &OUTPUT("o", 1, 25200, 85), 1), LAYOUT_YOLOV5);
+    expect_layout(decide(none, &OUTPUT("o", 1, 8400, 85), 1), LAYOUT_YOLOX);
+    expect_layout(decide(exp, &OUTPUT("o", 1, 8400, 85), 1), LAYOUT_YOLOX_PIXELS);
+    expect_layout(decide(none, &OUTPUT("o", 1, 300, 6), 1), LAYOUT_YOLO_FINAL);
+    cr_expect_eq(decide(none, &OUTPUT("o", 1, 300, 84), 1).kind, TASK_UNKNOWN,
+                 "queries, but of what classes?");
+    const struct task_facts labelled = {.label_count = 80};
+    expect_layout(decide(labelled, &OUTPUT("o", 1, 300, 84), 1), LAYOUT_RTDETR);
+    const struct task_facts wrong = {.label_count = 3};
+    cr_expect_eq(decide(wrong, &OUTPUT("o", 1, 84, 8400), 1).kind, TASK_UNKNOWN);
+}
+
+Test(task, queries)
+{
+    const struct task_output detr[] = {OUTPUT("pred_boxes", 1, 100, 4),
+                                       OUTPUT("logits", 1, 100, 4)};
+    struct task_facts facts = {.architecture = "DetrForObjectDetection"};
+    struct task task = decide(facts, detr, 2);
+    expect_layout(task, LAYOUT_DETR);
+    cr_expect_eq(task.outputs[0], 1, "by name, though the shapes are alike");
+    cr_expect_eq(task.outputs[1], 0);
+    facts.architecture = "DeformableDetrForObjectDetection";
+    task = decide(facts, detr, 2);
+    expect_layout(task, LAYOUT_DETR_SIGMOID);
+    cr_expect_eq(task.options.max_detections, 100);
+    facts = (struct task_facts){.label_count = 3};
+    expect_layout(decide(facts, detr, 2), LAYOUT_DETR);
+    facts.label_count = 4;
+    expect_layout(decide(facts, detr, 2), LAYOUT_DETR_SIGMOID);
+    facts.label_count = 0;
+    cr_expect_eq(decide(facts, detr, 2).kind, TASK_UNKNOWN);
+}
+
+Test(task, lists)
+{
+    struct task_output outputs[] = {OUTPUT("12", DIM_UNKNOWN),
+                                    OUTPUT("10", DIM_UNKNOWN, 4),
+                                    {"11", DTYPE_I64, SHAPE(DIM_UNKNOWN)}};
+    const struct task_facts none = {0};
+    struct task task = decide(none, outputs, 3);
+    expect_layout(task, LAYOUT_TORCHVISION);
+    cr_expect(task.outputs[0] == 1 && task.outputs[1] == 2 && task.outputs[2] == 0);
+    cr_expect_not(task_layout_has_rows(task.layout));
+    const struct task_output tensorflow[] = {
+        OUTPUT("num_detections:0", 1), OUTPUT("detection_scores:0", 1, 100),
+        OUTPUT("detection_classes:0", 1, 100), OUTPUT("detection_boxes:0", 1, 100, 4)};
+    task = decide(none, tensorflow, 4);
+    expect_layout(task, LAYOUT_TENSORFLOW);
+    cr_expect(task.outputs[0] == 3 && task.outputs[3] == 0);
+}
+
+Test(task, embeddings_and_classes)
+{
+    const struct task_output scores = OUTPUT("output", 1, 384);
+    struct task_facts facts = {.class_output = SIZE_MAX};
+    const struct task_output tower[] = {OUTPUT("last_hidden_state", 1, 257, 384),
+                                        OUTPUT("pooler_output", 1, 384)};
+    struct task task = decide(facts, tower, 2);
+    cr_expect_eq(task.kind, TASK_EMBEDDING);
+    cr_expect_eq(task.outputs[0], 1);
+    facts.architecture = "Dinov2Model";
+    cr_expect_eq(decide(facts, tower, 1).kind, TASK_EMBEDDING);
+    facts.architecture = "Dinov2ForImageClassification";
+    cr_expect_eq(decide(facts, tower, 1).kind, TASK_UNKNOWN);
+
+    /* Output 0 is one score a class, or a vector. */
+    struct task_facts vector = {.outputs = &scores,
+                                .output_count = 1,
+                                .class_output = 0,
+                                .width = 224,
+                                .height = 224,
+                                .options = TASK_OPTIONS_NONE};
+    struct error err;
+    cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
+    cr_expect_eq(task.kind, TASK_CLASSIFICATION);
+    cr_expect(strstr(task.evidence, "lensd.json"), "%s", task.evidence);
+    vector.is_headless = true;
+    cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
+    cr_expect_eq(task.kind, TASK_EMBEDDING);
+    vector.is_headless = false;
+    vector.told = "embedding";
+    cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
+    cr_expect_eq(task.kind, TASK_EMBEDDING);
+    vector.told = "tensors";
+    cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
+    cr_expect_eq(task.kind, TASK_UNKNOWN);
+    vector.told = "detection";
+    cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
+    vector.told = "poetry";
+    cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
+    vector.told = NULL;
+    vector.told_layout = "yolov9000";
+    cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "yolov8"), "%s", err.message);
+    vector.told_layout = "detr";
+    cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL, "it has one output");
+    vector.told_layout = "yolo-final";
+    cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
+    expect_layout(task, LAYOUT_YOLO_FINAL);
+}
+
+Test(task, options)
+{
+    struct task_facts facts = {.metadata_task = "detect", .label_count = 80};
+    const struct task_output output = OUTPUT("output0", 1, 84, 8400);
+    struct task task = decide(facts, &output, 1);
+    cr_expect_float_eq(task.options.confidence, .25f, 1e-7f);
+    cr_expect_float_eq(task.options.iou, .7f, 1e-7f);
+    cr_expect_eq(task.options.max_detections, 300);
+    struct task_options asked = TASK_OPTIONS_NONE;
+    asked.confidence = 0;
+    asked.class_count = 1;
+    asked.classes[0] = 7;
+    asked = task_options_merge(&asked, &task.options);
+    cr_expect_eq(asked.confidence, 0);
+    cr_expect_float_eq(asked.iou, .7f, 1e-7f);
+    cr_expect_eq(asked.classes[0], 7);
+    cr_expect_eq(asked.agnostic, 0);
+}
