@@ -26,7 +26,8 @@ char *error_json(const char *sentence, const char *code, size_t *ret_size);
 struct answer_prediction {
     const char *label; /* NULL: the model has none, and the member is left out */
     size_t index;
-    float probability;
+    float probability; /* of a box: its score */
+    float box[4];      /* x1, y1, x2, y2: corners in pixels of the upright picture */
 };
 
 /* One image's result: an error, or predictions. */
@@ -38,6 +39,9 @@ struct answer_image {
     uint32_t width, height;   /* pixels, upright */
     const struct answer_prediction *predictions;
     size_t prediction_count;
+    bool is_boxes;          /* the predictions are a detector's */
+    const float *embedding; /* instead of predictions; NULL: none */
+    size_t embedding_count;
     int batch; /* images in the batch it ran in */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
@@ -51,6 +55,7 @@ struct predict_answer {
 };
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],
+ * or of a detector [{"label","index","score","box":{"x1","y1","x2","y2"}}…], or "embedding":[…],
  * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
  * its error, if it has one, is the whole answer. A list:
  * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or
@@ -58,13 +63,15 @@ struct predict_answer {
 char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size);
 
 /* The same as text/plain: a line a prediction, best first, "0.957125 7" (probability, label; its
- * index where there is none); an empty line between images; "error code: sentence" for one that
- * failed. */
+ * index where there is none), of a box "0.957125 12.50 8.25 99.00 64.75 cat" (corners before the
+ * label), of an embedding its numbers in one line; an empty line between images; "error code:
+ * sentence" for one that failed. */
 char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size);
 
 /* The same as application/octet-stream, little-endian, for each image: uint32 number of
- * predictions, then for each of them uint32 index, float32 probability; 0xFFFFFFFF and nothing
- * behind it for an image that failed. */
+ * predictions, then for each of them uint32 index, float32 probability, and of a box four float32
+ * x1, y1, x2, y2; of an embedding uint32 number of values, then float32 values; 0xFFFFFFFF and
+ * nothing behind it for an image that failed. */
 char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_size);
 
 /* ---- /predict: a JSON request ---- */
@@ -158,7 +165,8 @@ struct device_trial {
 /* A model's session on the device. */
 struct device_model {
     const char *name, *version, *precision, *note; /* note: NULL or "" for none */
-    int threads;                                   /* 0: left out */
+    const char *task, *task_evidence;
+    int threads; /* 0: left out */
     bool batched;
     uint64_t parameter_bytes, activation_bytes;
     const char *quarantined; /* why the device is not used for it; NULL or "": it is */
@@ -224,14 +232,15 @@ char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size);
 struct console_model {
     const char *name, *version;
     bool is_default;
-    bool takes_images, is_classifier; /* photos can be sent to it; and get labels */
-    const char *resize;               /* "none", "short", "exact", "letterbox" */
+    bool takes_images;  /* photos can be sent to it */
+    const char *task;   /* "classification" … */
+    const char *resize; /* "none", "short", "exact", "letterbox" */
     int resize_short, resize_width, resize_height, width, height; /* pixels, as struct preprocess */
     const char *const *labels;
     size_t label_count;
 };
 
-/* {"models":[{"name","version","default","photos","classifier","resize"?:{"mode","short","width",
+/* {"models":[{"name","version","default","photos","task","resize"?:{"mode","short","width",
  * "height"},"width"?,"height"?,"labels"?:[…]}]} */
 char *console_answer_json(const struct console_model *models, size_t count, size_t *ret_size);
 
@@ -258,6 +267,7 @@ struct inspect_answer {
     const struct inspect_operator *operators;
     size_t operator_count;
     const char *transform, *transform_source; /* NULL: it takes no photo */
+    const char *task, *task_evidence;         /* NULL: not known */
     const char *const *labels;
     size_t label_count, class_count;
     bool supported;
@@ -267,6 +277,6 @@ struct inspect_answer {
 
 /* {"name","file","version","producer"?,"opset","file_bytes","parameters","parameter_bytes",
  * "inputs":[{"name","dtype","shape"}…],"outputs":[…],"operators":[{"name","domain","opset","count",
- * "supported"}…],"transform"?,"transform_source"?,"classes","labels":[…],"supported","problem"?,
+ * "supported"}…],"transform"?,"transform_source"?,"task"?,"task_evidence"?,"classes","labels":[…],"supported","problem"?,
  * "warning"?} */
 char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size);

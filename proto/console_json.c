@@ -1,4 +1,6 @@
 /* The JSON about the models that the console's page reads. */
+#include <string.h>
+
 #include "proto/answers.h"
 #include "proto/writer.h"
 
@@ -20,11 +22,11 @@ static void write_model(struct writer *w, cJSON *list, const struct console_mode
     write_text(w, entry, "version", model->version);
     write_bool(w, entry, "default", model->is_default);
     write_bool(w, entry, "photos", model->takes_images);
-    write_bool(w, entry, "classifier", model->is_classifier);
+    write_text(w, entry, "task", model->task);
     if (!model->takes_images)
         return;
     write_resize(w, entry, model);
-    if (model->is_classifier)
+    if (strcmp(model->task, "unknown") != 0)
         return;
     cJSON *labels = write_array(w, entry, "labels");
     for (size_t i = 0; i < model->label_count; i++)

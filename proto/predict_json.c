@@ -29,8 +29,21 @@ static void write_predictions(struct writer *w, cJSON *object, const struct answ
         if (prediction->label)
             write_text(w, entry, "label", prediction->label);
         write_count(w, entry, "index", prediction->index);
-        write_float(w, entry, "probability", prediction->probability);
+        write_float(w, entry, image->is_boxes ? "score" : "probability", prediction->probability);
+        if (!image->is_boxes)
+            continue;
+        static const char *const corners[] = {"x1", "y1", "x2", "y2"};
+        cJSON *box = write_object(w, entry, "box");
+        for (int k = 0; k < 4; k++)
+            write_decimal(w, box, corners[k], (double)prediction->box[k]);
     }
+}
+
+static void write_embedding(struct writer *w, cJSON *object, const struct answer_image *image)
+{
+    cJSON *list = write_array(w, object, "embedding");
+    for (size_t i = 0; i < image->embedding_count; i++)
+        write_float(w, list, NULL, image->embedding[i]);
 }
 
 /* `total_ms` < 0: the time belongs to the request, not to this image. */
@@ -40,7 +53,10 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
     write_text(w, object, "device", image->device);
     if (image->precision)
         write_text(w, object, "precision", image->precision);
-    write_predictions(w, object, image);
+    if (image->embedding)
+        write_embedding(w, object, image);
+    else
+        write_predictions(w, object, image);
     cJSON *size = write_object(w, object, "image");
     write_count(w, size, "width", image->width);
     write_count(w, size, "height", image->height);

@@ -22,12 +22,17 @@ static void put_lines(FILE *out, const struct answer_image *image)
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *prediction = &image->predictions[i];
         fprintf(out, "%.6f ", (double)prediction->probability);
+        for (int k = 0; image->is_boxes && k < 4; k++)
+            fprintf(out, "%.2f ", (double)prediction->box[k]);
         if (prediction->label)
             put_label(out, prediction->label);
         else
             fprintf(out, "%zu", prediction->index);
         fputc('\n', out);
     }
+    for (size_t i = 0; i < image->embedding_count; i++)
+        fprintf(out, "%.9g%c", (double)image->embedding[i],
+                i + 1 < image->embedding_count ? ' ' : '\n');
 }
 
 static void put_number(FILE *out, uint32_t value)
@@ -37,15 +42,29 @@ static void put_number(FILE *out, uint32_t value)
     fwrite(bytes, 1, sizeof bytes, out);
 }
 
+static void put_float(FILE *out, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put_number(out, bits);
+}
+
 static void put_numbers(FILE *out, const struct answer_image *image)
 {
-    put_number(out, image->error ? UINT32_MAX : (uint32_t)image->prediction_count);
-    for (size_t i = 0; !image->error && i < image->prediction_count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &image->predictions[i].probability, sizeof bits);
-        put_number(out, (uint32_t)image->predictions[i].index);
-        put_number(out, bits);
+    if (image->error) {
+        put_number(out, UINT32_MAX);
+        return;
     }
+    put_number(out, (uint32_t)(image->prediction_count + image->embedding_count));
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *prediction = &image->predictions[i];
+        put_number(out, (uint32_t)prediction->index);
+        put_float(out, prediction->probability);
+        for (int k = 0; image->is_boxes && k < 4; k++)
+            put_float(out, prediction->box[k]);
+    }
+    for (size_t i = 0; i < image->embedding_count; i++)
+        put_float(out, image->embedding[i]);
 }
 
 static char *finish(FILE *out, char **text)

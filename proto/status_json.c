@@ -93,6 +93,8 @@ static void write_device_model(struct writer *w, cJSON *list, const struct devic
     cJSON *entry = write_object(w, list, NULL);
     write_text(w, entry, "name", model->name);
     write_text(w, entry, "version", model->version);
+    write_text(w, entry, "task", model->task);
+    write_text(w, entry, "task_evidence", model->task_evidence);
     write_text(w, entry, "precision", model->precision);
     write_choice(w, entry, model);
     if (model->threads > 0)
@@ -208,6 +210,10 @@ char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size)
     if (given(answer->transform)) {
         write_text(&w, root, "transform", answer->transform);
         write_text(&w, root, "transform_source", answer->transform_source);
+    }
+    if (answer->task) {
+        write_text(&w, root, "task", answer->task);
+        write_text(&w, root, "task_evidence", answer->task_evidence);
     }
     write_count(&w, root, "classes", answer->class_count);
     cJSON *labels = write_array(&w, root, "labels");

@@ -9,7 +9,8 @@
 /* ---- TorchServe ---- */
 
 /* {label: probability, …} of an image; a class without a label, or with one that came before, is
- * named by its number. Several images: a list of these, and of {"error", "code"}. */
+ * named by its number. Of a detector [{label: [x1, y1, x2, y2], "score"}, …], of an embedding its
+ * numbers. Several images: a list of these, and of {"error", "code"}. */
 char *torchserve_answer_json(const struct predict_answer *answer, size_t *ret_size);
 
 /* ---- KServe V1: the request ---- */

@@ -265,6 +265,29 @@ static enum status read_preprocess(const struct model_place *place, const struct
     return STATUS_OK;
 }
 
+/* ---- task ---- */
+
+static bool metadata_is_true(const struct onnx_model *onnx, const char *key)
+{
+    const char *value = metadata_value(onnx, key);
+    return value && !strcmp(value, "True");
+}
+
+/* What Ultralytics' metadata and the folder's files say. Texts are borrowed from both. */
+static struct task_facts facts_of(const struct onnx_model *onnx, const struct task_config *config)
+{
+    const char *args = metadata_value(onnx, "args");
+    return (struct task_facts){.told = config->task,
+                               .told_layout = config->layout,
+                               .options = config->options,
+                               .metadata_task = metadata_value(onnx, "task"),
+                               .description = metadata_value(onnx, "description"),
+                               .is_final = metadata_is_true(onnx, "end2end") ||
+                                           (args && strstr(args, "'nms': True") != NULL),
+                               .architecture = config->architecture,
+                               .is_headless = config->is_headless};
+}
+
 /* ---- loading ---- */
 
 static enum status fill(struct model *model, const struct model_place *place, const char *name,
@@ -285,7 +308,11 @@ static enum status fill(struct model *model, const struct model_place *place, co
     /* These name the file that is wrong, which need not be the model's. */
     TRY(read_labels(place, &onnx, model, err));
     TRY(read_preprocess(place, &onnx, model, &configured, err));
-    enum status status = model_describe(model, configured, err);
+    struct task_config config;
+    TRY(task_config_read(place, &config, err));
+    struct task_facts facts = facts_of(&onnx, &config);
+    enum status status = model_describe(model, configured, &facts, err);
+    task_config_done(&config);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", place->file);
 }
 
@@ -330,7 +357,8 @@ static enum status fill_embedded(struct model *model, struct error *err)
     TRY(preprocess_from_huggingface((const char *)digits_preprocessor, digits_preprocessor_size,
                                     &model->preprocess, err));
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "embedded");
-    return model_describe(model, true, err);
+    struct task_facts facts = {.options = TASK_OPTIONS_NONE};
+    return model_describe(model, true, &facts, err);
 }
 
 enum status model_load_embedded(struct model **ret, struct error *err)

@@ -8,6 +8,7 @@
 #include "engine/graph/graph.h"
 #include "models/folder/labels.h"
 #include "models/folder/preprocess.h"
+#include "models/tasks/task.h"
 
 struct model_limits {
     size_t memory; /* bytes a load may take; 0 = what is free, at most 16 GiB */
@@ -46,10 +47,11 @@ struct model {
     bool fixed_batch;         /* the file declares a fixed first dimension */
     int64_t file_batch;       /* that dimension, when fixed */
     enum dtype input_dtype;   /* as the file declares it */
-    size_t output;            /* index in graph->outputs: the class scores, else the first */
+    size_t output;            /* index in graph->outputs: the task's first, else the first */
     char *input_name, *output_name; /* input_name: NULL without an image input */
     size_t class_count;             /* 0 when not known before a run */
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
+    struct task task;               /* what its outputs are to whoever sends a photo */
     /* In the graph's order; they stay when the graph goes. */
     struct model_tensor *inputs, *outputs;
     size_t input_count, output_count;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -230,8 +231,18 @@ static void find_output(struct model *model, const struct graph *graph)
     }
 }
 
+/* Names are the model's own graph's, which stays while the task is decided. */
+static void note_outputs(const struct model *model, const struct graph *graph,
+                         struct task_output *outputs)
+{
+    for (size_t i = 0; i < graph->output_count; i++)
+        outputs[i] = (struct task_output){model->graph->outputs[i]->name, graph->outputs[i]->dtype,
+                                          graph->outputs[i]->shape};
+}
+
 /* Infers the output shapes for one photo on a copy of the graph. */
-static enum status probe_outputs(struct model *model, struct error *err)
+static enum status probe_outputs(struct model *model, struct task_output *outputs,
+                                 struct error *err)
 {
     struct graph *copy;
     struct error trouble;
@@ -244,14 +255,85 @@ static enum status probe_outputs(struct model *model, struct error *err)
         shape->dims[last ? 2 : 3] = model->preprocess.width;
         shape->dims[last ? 3 : 1] = preprocess_channels(&model->preprocess);
     }
-    if (graph_validate(copy, NULL, &trouble) == STATUS_OK)
+    note_outputs(model, model->graph, outputs);
+    if (graph_validate(copy, NULL, &trouble) == STATUS_OK) {
         find_output(model, copy);
-    else
+        note_outputs(model, copy, outputs);
+    } else {
         model_warn(model, "for a photo of %d x %d the graph does not fit: %s",
                    model->preprocess.width, model->preprocess.height, trouble.message);
+    }
     graph_free(copy);
     if (!model->class_count)
         find_output(model, model->graph);
+    return STATUS_OK;
+}
+
+/* ---- the task ---- */
+
+/* Whether the first output may be one score a class, as far as its shape is known. */
+static bool may_be_scores(const struct model *model, const struct task_output *output)
+{
+    int wide = 0;
+    if (!dtype_is_float(output->dtype) ||
+        model_rows_depend_on_data(model, &model->graph->outputs[0]->shape))
+        return false;
+    for (int d = 0; d < output->shape.rank; d++)
+        wide += output->shape.dims[d] != 1 && output->shape.dims[d] != DIM_UNKNOWN;
+    return wide <= 1;
+}
+
+/* Prepares photos as the exporters of these layouts do, where no file says how. */
+static void fit_task(struct model *model, bool configured)
+{
+    struct preprocess *p = &model->preprocess;
+    const enum task_layout layout = model->task.layout;
+    const bool is_rtdetr = layout == LAYOUT_RTDETR || layout == LAYOUT_RTDETR_FINAL;
+    if (model->task.kind != TASK_DETECTION || model->image_input == SIZE_MAX ||
+        (configured && !is_rtdetr))
+        return;
+    const bool is_stretched = is_rtdetr || layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID ||
+                              layout == LAYOUT_TORCHVISION || layout == LAYOUT_TENSORFLOW;
+    p->resize = is_stretched ? RESIZE_EXACT : RESIZE_LETTERBOX;
+    p->resize_width = p->width;
+    p->resize_height = p->height;
+    if (configured)
+        return;
+    const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
+    snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this layout");
+    if (is_yolox && p->channels == CHANNELS_RGB)
+        p->channels = CHANNELS_BGR;
+    if (is_yolox)
+        p->scale = 1;
+    if (layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID)
+        return; /* ImageNet's mean and std */
+    for (int c = 0; c < 3; c++) {
+        p->mean[c] = 0;
+        p->std[c] = 1;
+    }
+}
+
+static enum status decide_task(struct model *model, bool configured, struct task_facts *facts,
+                               struct task_output *outputs, struct error *err)
+{
+    TRY(probe_outputs(model, outputs, err));
+    const struct graph *graph = model->graph;
+    facts->outputs = outputs;
+    facts->output_count = graph->output_count;
+    facts->class_output = model->class_count || may_be_scores(model, &outputs[model->output])
+                              ? model->output
+                              : SIZE_MAX;
+    facts->width = model->preprocess.width;
+    facts->height = model->preprocess.height;
+    facts->label_count = model->labels.count;
+    for (size_t i = 0; i < graph->node_count; i++)
+        facts->has_exp = facts->has_exp || graph->nodes[i]->op == OP_EXP;
+    TRY(task_decide(facts, &model->task, err));
+    if (model->task.kind != TASK_CLASSIFICATION)
+        model->class_count = 0;
+    if (model->task.output_count)
+        model->output = model->task.outputs[0];
+    fit_task(model, configured);
     return STATUS_OK;
 }
 
@@ -324,7 +406,8 @@ static void warn_of_labels(struct model *model)
                    model->class_count, model->class_count == 1 ? "" : "es");
 }
 
-enum status model_describe(struct model *model, bool configured, struct error *err)
+enum status model_describe(struct model *model, bool configured, struct task_facts *facts,
+                           struct error *err)
 {
     struct described_image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
     TRY(find_image_input(model, &image, err));
@@ -340,7 +423,12 @@ enum status model_describe(struct model *model, bool configured, struct error *e
         (void)error_prefix(err, "%s", model->preprocess_source);
         return error_set(err, STATUS_MODEL, "%s", err->message);
     }
-    TRY(probe_outputs(model, err));
+    struct task_output *outputs = alloc_array(model->graph->output_count, sizeof *outputs);
+    if (!outputs)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    enum status status = decide_task(model, configured, facts, outputs, err);
+    free(outputs);
+    TRY(status);
     const struct value *output = model->graph->outputs[model->output];
     model->has_probabilities = ends_in_probabilities(output);
     model->output_name = strdup(output->name);

@@ -88,10 +88,27 @@ struct version_policy {
 enum status version_policy_read(const char *folder, struct version_policy *ret,
                                 struct error *err) MUST_USE;
 
-/* Works out image input, outputs, classes and parameters, and fits the preprocessing to the input
- * (models/folder/model_describe.c). `configured`: the preprocessing comes from a file, not from
- * defaults. model->graph, labels, preprocess and preprocess_source are set. */
-enum status model_describe(struct model *model, bool configured, struct error *err) MUST_USE;
+/* What a model's files say of its task. Texts are owned; NULL: nothing. */
+struct task_config {
+    char *task, *layout;         /* lensd.json */
+    struct task_options options; /* lensd.json */
+    char *architecture;          /* config.json: the first of "architectures" */
+    bool is_headless;            /* config.json: "num_classes" is 0 */
+};
+
+/* Reads lensd.json and config.json of a model's folder (models/folder/task_config.c). STATUS_MODEL
+ * names file, key and what was expected; STATUS_NO_MEMORY. Free with task_config_done, which is
+ * fine on zeroes. */
+enum status task_config_read(const struct model_place *place, struct task_config *ret,
+                             struct error *err) MUST_USE;
+void task_config_done(struct task_config *config);
+
+/* Works out image input, outputs, classes, task and parameters, and fits the preprocessing to the
+ * input (models/folder/model_describe.c). `configured`: the preprocessing comes from a file, not
+ * from defaults. `facts`: what files and metadata say of the task; what the graph says is filled in
+ * here. model->graph, labels, preprocess and preprocess_source are set. */
+enum status model_describe(struct model *model, bool configured, struct task_facts *facts,
+                           struct error *err) MUST_USE;
 
 /* A file's text as a tree, cJSON_Delete()d by the caller; numbers and names are not checked.
  * STATUS_MODEL says that it is empty, or the line and byte at which it stops being JSON. */

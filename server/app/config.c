@@ -731,6 +731,26 @@ static enum status check_listening(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
+static enum status read_task_options(struct config *config, struct error *err)
+{
+    const struct {
+        const char *name, *text;
+    } texts[] = {
+        {"confidence", config->confidence}, {"iou", config->iou}, {"classes", config->classes}};
+    struct task_options *options = &config->task_options;
+    *options = TASK_OPTIONS_NONE;
+    options->max_detections = (int)config->max_detections;
+    options->agnostic = config->agnostic ? 1 : -1;
+    options->normalize = config->normalize ? 1 : -1;
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        struct error why;
+        if (texts[i].text &&
+            task_option_set(options, texts[i].name, texts[i].text, &why) != STATUS_OK)
+            return error_set(err, STATUS_CONFIG, "--%s", why.message);
+    }
+    return STATUS_OK;
+}
+
 static enum status check_together(struct config *config, struct error *err)
 {
     if (config->command == COMMAND_SERVE)
@@ -753,6 +773,7 @@ static enum status check_together(struct config *config, struct error *err)
         TRY(device_parse(config->device, config->devices, &config->device_count, config->fallback,
                          sizeof config->fallback, err));
         TRY(read_memory(config, err));
+        TRY(read_task_options(config, err));
     }
     note_threads(config);
     return STATUS_OK;

@@ -13,6 +13,7 @@
 
 #include "engine/base/status.h"
 #include "engine/tensor/device.h"
+#include "models/tasks/task.h"
 
 enum command {
     COMMAND_SERVE = 1u << 0,
@@ -43,8 +44,12 @@ struct config {
     char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
     char **arguments; /* predict: the image files */
     size_t argument_count;
-    int64_t top_k; /* 1 … PREDICT_MAX_TOP_K */
-    bool json;     /* predict, devices, inspect: JSON instead of a table */
+    int64_t top_k;                    /* 1 … PREDICT_MAX_TOP_K */
+    char *confidence, *iou, *classes; /* as their options; NULL: not given */
+    int64_t max_detections;           /* 0: not given */
+    bool agnostic, normalize;
+    struct task_options task_options; /* what these mean */
+    bool json;                        /* predict, devices, inspect: JSON instead of a table */
 
     char *batch;        /* bench: "1,8,32" */
     int64_t bench_time; /* bench: milliseconds for each device and batch size */

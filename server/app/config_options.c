@@ -14,6 +14,7 @@
 #define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS)
 
 #define MODEL  "Model"
+#define TASK   "Answers, unless the request says otherwise"
 #define DEVICE "Device"
 #define SERVER "Server"
 #define ACCESS "Access"
@@ -40,6 +41,20 @@ const struct option config_options[] = {
      "folders come and go"},
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
      "predictions per image, unless the request asks for another number"},
+
+    {"confidence", OPTION_TEXT, RUNS, FIELD(confidence), 0, 0, NULL, "N", TASK,
+     "detectors: boxes with a greater score only, 0 to 1; default: lensd.json's in the model's "
+     "folder, else that of the framework the model comes from; so are the next ones"},
+    {"iou", OPTION_TEXT, RUNS, FIELD(iou), 0, 0, NULL, "N", TASK,
+     "detectors: of boxes of one class that overlap more only the best stays, 0 to 1"},
+    {"max-detections", OPTION_NUMBER, RUNS, FIELD(max_detections), 1, 1000, NULL, "N", TASK,
+     "detectors: the most boxes of an image"},
+    {"classes", OPTION_TEXT, RUNS, FIELD(classes), 0, 0, NULL, "N,N", TASK,
+     "detectors: only these class numbers"},
+    {"agnostic", OPTION_SWITCH, RUNS, FIELD(agnostic), 0, 0, "false", NULL, TASK,
+     "detectors: boxes of different classes suppress each other, too"},
+    {"normalize", OPTION_SWITCH, RUNS, FIELD(normalize), 0, 0, "false", NULL, TASK,
+     "embeddings: scale the vectors to length 1"},
 
     {"device", OPTION_TEXT, TIMED, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
      "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "

@@ -22,6 +22,7 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
                                                   .max_side = (uint32_t)config->max_side,
                                                   .max_scans = (uint32_t)config->max_scans},
                                        .fast_decode = config->fast_decode,
+                                       .task_options = &config->task_options,
                                        .metrics = metrics};
     memcpy(options.devices, config->devices, sizeof options.devices);
     memcpy(options.memory_limits, config->memory_limits, sizeof options.memory_limits);

@@ -199,6 +199,8 @@ static struct inspect_answer answer_of(const struct inspection *in)
     answer.labels = (const char *const *)model->labels.names;
     answer.label_count = model->labels.count;
     answer.class_count = model->class_count;
+    answer.task = task_name(model->task.kind);
+    answer.task_evidence = model->task.evidence;
     answer.warning = model->warning;
     return answer;
 }
@@ -273,7 +275,10 @@ static void print_answer(const struct inspect_answer *answer)
             printf("%-12s(from %s)\n", "", answer->transform_source);
         } else
             printf("%-12sno input looks like a photo\n", "photos");
-        printf("%-12s%zu\n", "classes", answer->class_count);
+        inspect_print_wrapped("task", answer->task);
+        inspect_print_wrapped("", answer->task_evidence);
+        if (answer->class_count)
+            printf("%-12s%zu\n", "classes", answer->class_count);
         print_labels(answer);
     }
     print_operators(answer);

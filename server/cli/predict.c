@@ -51,6 +51,20 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
     }
 }
 
+static void print_boxes(const struct predict_image *image)
+{
+    const struct detections *found = &image->answer.detections;
+    for (size_t i = 0; i < found->count; i++) {
+        const struct detection *box = &found->items[i];
+        const char *label = labels_name(&image->request->served->labels, box->index);
+        printf("    %6.2f %%  (%.0f, %.0f) to (%.0f, %.0f)  %s%s%u%s\n", (double)box->score * 100,
+               (double)box->x1, (double)box->y1, (double)box->x2, (double)box->y2,
+               label ? label : "class ", label ? "  (class " : "", box->index, label ? ")" : "");
+    }
+    if (image->request->served->task.kind == TASK_DETECTION && found->count == 0)
+        printf("    nothing found\n");
+}
+
 static void print_image(const char *path, const struct predict_image *image)
 {
     char device[DEVICE_TEXT], label[1024];
@@ -67,6 +81,12 @@ static void print_image(const char *path, const struct predict_image *image)
                prediction->label ? "  (class " : "", prediction->index,
                prediction->label ? ")" : "");
     }
+    print_boxes(image);
+    const struct embedding *vector = &image->answer.embedding;
+    for (size_t i = 0; i < vector->count; i++)
+        printf("%s%.9g", i ? " " : "    ", (double)vector->values[i]);
+    if (vector->count)
+        printf("\n");
 }
 
 /* Printed once on standard error: the answers have numbers instead of names. */
@@ -76,6 +96,10 @@ static void hint_at_labels(const struct predict_request *request)
     for (size_t i = 0; i < request->image_count; i++)
         for (size_t k = 0; k < request->images[i].prediction_count; k++)
             nameless |= !request->images[i].predictions[k].label;
+    for (size_t i = 0; i < request->image_count; i++)
+        for (size_t k = 0; k < request->images[i].answer.detections.count; k++)
+            nameless |= !labels_name(&request->served->labels,
+                                     request->images[i].answer.detections.items[k].index);
     if (!nameless)
         return;
     if (request->used_model->warning[0])

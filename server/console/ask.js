@@ -83,13 +83,13 @@ class Asker {
     if (!files.length) return;
     this.files = drawn ? null : files;
     const model = this.model(drawn);
-    if (model && !model.classifier) {
+    if (model && model.task === "unknown") {
       await this.askTensors(files, model);
       return;
     }
     const number = ++this.number;
     const path = this.address(drawn);
-    if (!drawn) this.showPictures(files);
+    const figures = drawn ? [] : this.showPictures(files);
     this.showCurl(path, files);
     this.answer.setAttribute("aria-busy", "true");
     const begin = performance.now();
@@ -108,11 +108,11 @@ class Asker {
       this.showError(body, answer.status);
       this.again = answer.status === 401 ? () => this.ask(files, drawn) : null;
     } else {
-      this.showAnswer(body, files, performance.now() - begin);
+      this.showAnswer(body, files, performance.now() - begin, figures);
     }
   }
 
-  // A detector or a segmenter: its raw outputs, drawn over the picture.
+  // A model whose task the server does not know: its raw outputs; those of a segmenter, drawn over the picture.
   async askTensors(files, model) {
     const number = ++this.number;
     const file = files[0];
@@ -144,7 +144,7 @@ class Asker {
 
   async showTensors(outputs, model, figure, milliseconds, count) {
     const image = figure.querySelector("img");
-    const found = decodeOutputs(outputs, model, (model.labels || []).length);
+    const found = decodeOutputs(outputs, model);
     const parts = [];
     if (found && image) {
       await image.decode().catch(() => {});
@@ -152,7 +152,7 @@ class Asker {
       const what = found.map ? `${lines.length} ${lines.length === 1 ? "kind" : "kinds"} of area` : `${lines.length} ${lines.length === 1 ? "box" : "boxes"}`;
       parts.push(element("h3", "found", `${what} found`), this.bars(lines.slice(0, 20)));
     } else {
-      parts.push(element("p", "", "These outputs are neither boxes nor masks that this page knows; here is what came:"));
+      parts.push(element("p", "", "These outputs are no masks that this page knows; here is what came:"));
     }
     const list = element("ul", "outputs");
     for (const o of outputs) {
@@ -246,9 +246,9 @@ class Asker {
     this.answer.replaceChildren(box);
   }
 
-  showAnswer(body, files, milliseconds) {
+  showAnswer(body, files, milliseconds, figures) {
     const results = body.results || [body];
-    const parts = results.map((result, i) => this.result(result, results.length > 1 ? files[i].name : null));
+    const parts = results.map((result, i) => this.result(result, results.length > 1 ? files[i].name : null, figures[i]));
     const timing = results.length === 1 ? { ...results[0].timing_ms, ...body.timing_ms } : body.timing_ms;
     parts.push(this.timing(timing, milliseconds, results[0].batch));
     const where = `${body.model} on ${body.device || results[0].device || "?"}`;
@@ -257,7 +257,7 @@ class Asker {
     this.answer.replaceChildren(...parts);
   }
 
-  result(result, name) {
+  result(result, name, figure) {
     const box = element("div", "result");
     if (name) box.append(element("h3", "", name));
     if (result.error) {
@@ -266,8 +266,16 @@ class Asker {
       box.append(error);
       return box;
     }
-    box.append(this.bars((result.predictions || []).map((p) =>
-      [p.label === undefined ? `class ${p.index}` : p.label, p.probability])));
+    const predictions = result.predictions || [];
+    if (result.embedding) {
+      const some = result.embedding.slice(0, 6).map(short).join(", ");
+      box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));
+    } else if ((this.model(false) || {}).task === "detection") {
+      box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "box" : "boxes"} found`));
+      if (figure) drawBoxes(figure.querySelector(".frame"), predictions, result.image.width, result.image.height);
+    }
+    box.append(this.bars(predictions.slice(0, 20).map((p) =>
+      [p.label === undefined ? `class ${p.index}` : p.label, p.score === undefined ? p.probability : p.score])));
     return box;
   }
 

@@ -18,22 +18,23 @@ function inputGeometry(model, width, height) {
 
 function hue(label) { return (label * 137.508 + 210) % 360; }
 
-function drawBoxes(svg, boxes, names, geometry, width, height) {
+// Boxes as the server answers them, in pixels of the picture.
+function drawBoxes(frame, boxes, width, height) {
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+  frame.append(svg);
   const unit = Math.max(width, height) / 100;
-  for (const box of boxes) {
-    const [x1, y1] = geometry.toPicture(box.x, box.y);
-    const [x2, y2] = geometry.toPicture(box.x + box.w, box.y + box.h);
-    const colour = `hsl(${hue(box.label)} 85% 45%)`;
-    const text = `${names(box.label)} ${(box.score * 100).toFixed(0)} %`;
+  for (const { box: { x1, y1, x2, y2 }, index, label, score } of boxes) {
+    const colour = `hsl(${hue(index)} 85% 45%)`;
+    const text = `${label === undefined ? `class ${index}` : label} ${(score * 100).toFixed(0)} %`;
     const x = Math.max(0, x1), y = Math.max(0, y1);
     svg.append(shape("rect", { x, y, width: Math.max(0, Math.min(width, x2) - x), height: Math.max(0, Math.min(height, y2) - y),
       fill: "none", stroke: colour, "stroke-width": unit * 0.5 }));
     const size = unit * 3.2;
     const under = y < size * 1.3 ? y : y - size * 1.3;
     svg.append(shape("rect", { x, y: under, width: text.length * size * 0.6, height: size * 1.3, fill: colour }));
-    const label = shape("text", { x: x + size * 0.25, y: under + size, "font-size": size, fill: "#fff", "font-family": "sans-serif" });
-    label.textContent = text;
-    svg.append(label);
+    const words = shape("text", { x: x + size * 0.25, y: under + size, "font-size": size, fill: "#fff", "font-family": "sans-serif" });
+    words.textContent = text;
+    svg.append(words);
   }
 }
 
@@ -90,8 +91,10 @@ function showFound(frame, image, found, model) {
     drawMask(canvas, (x, y) => { const box = masked.find((b) => b.mask.inside(x, y)); return box ? box.label : null; },
       geometry, width, height);
   }
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
-  drawBoxes(svg, found.boxes, names, geometry, width, height);
-  frame.append(svg);
+  drawBoxes(frame, found.boxes.map((box) => {
+    const [x1, y1] = geometry.toPicture(box.x, box.y);
+    const [x2, y2] = geometry.toPicture(box.x + box.w, box.y + box.h);
+    return { box: { x1, y1, x2, y2 }, index: box.label, label: names(box.label), score: box.score };
+  }), width, height);
   return found.boxes.map((box) => [names(box.label), box.score]);
 }

@@ -1,5 +1,5 @@
-/* Private to server/image: size and position of the resized picture, by the rules of the training
- * frameworks. */
+/* Size and position of the resized picture in a model's input, by the rules of the training
+ * frameworks. Pure. */
 #pragma once
 
 #include <stdint.h>

@@ -165,11 +165,42 @@ def unknown_operator(path):
           [tensor_info("image", "N", 3, 8, 8)], [tensor_info("scores", "N", 3, 8, 8)])
 
 
-def write(path, nodes, tensors, inputs, outputs):
+def floats(name, shape, values):
+    """A tensor of these numbers."""
+    return (b"".join(number(1, dim) for dim in shape) + number(2, 1) + blob(8, name) +
+            blob(9, struct.pack(f"<{len(values)}f", *values)))
+
+
+def integers(name, values):
+    """A list of 64 bit integers."""
+    return (number(1, len(values)) + number(2, 7) + blob(8, name) +
+            blob(9, struct.pack(f"<{len(values)}q", *values)))
+
+
+def always(path, outputs, side=64, batch="N", metadata=()):
+    """An image in, always the same numbers out: `outputs` are (name, shape, values), each with a row an
+    image. With a batch of 1 a shape may begin with "n", and has no row: that many depend on data. A fourth
+    member is the number of the element type."""
+    nodes = [node("GlobalAveragePool", ["image"], ["mean"])]
+    tensors, infos = [], []
+    for name, shape, values, *kind in outputs:
+        rows = shape[0] == "n"
+        tensors += [floats(f"{name}.zero", (len(values), 3, 1, 1), [0.0] * (3 * len(values))),
+                    floats(f"{name}.values", (len(values),), [float(v) for v in values]),
+                    integers(f"{name}.shape", [-1, *shape[1:]] if rows else [-1, *shape])]
+        nodes += [node("Conv", ["mean", f"{name}.zero", f"{name}.values"], [f"{name}.numbers"]),
+                  node("Reshape", [f"{name}.numbers", f"{name}.shape"], [f"{name}.floats"]),
+                  node("Cast", [f"{name}.floats"], [name], integer("to", kind[0] if kind else 1))]
+        infos.append(value(name, kind[0] if kind else 1, *(shape if rows else (batch, *shape))))
+    write(path, nodes, tensors, [tensor_info("image", batch, 3, side, side)], infos, metadata)
+
+
+def write(path, nodes, tensors, inputs, outputs, metadata=()):
     graph = (b"".join(blob(1, n) for n in nodes) + blob(2, "small") +
              b"".join(blob(5, t) for t in tensors) + b"".join(blob(11, i) for i in inputs) +
              b"".join(blob(12, o) for o in outputs))
-    model = number(1, 8) + blob(2, "small_onnx.py") + blob(7, graph) + blob(8, number(2, 13))
+    model = (number(1, 8) + blob(2, "small_onnx.py") + blob(7, graph) + blob(8, number(2, 13)) +
+             b"".join(blob(14, blob(1, key) + blob(2, text)) for key, text in metadata))
     with open(path, "wb") as file:
         file.write(model)
 

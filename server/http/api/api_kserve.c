@@ -114,7 +114,7 @@ static enum status kserve_prepare(struct exchange *x, struct served *served, str
         upload_drop_bytes(&x->body); /* the tree stands for it */
     }
     /* A model without classes answers photos with its outputs. */
-    if (served->not_classifier[0])
+    if (!served_is_classifier(served))
         work->request.raw_outputs = true;
     if (work->request.raw_outputs)
         TRY(expect_rows(x, served, work->request.image_count, err));

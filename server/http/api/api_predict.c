@@ -1,4 +1,4 @@
-/* POST /predict: images in, labels out.
+/* POST /predict: images in, labels, boxes or vectors out.
  *
  * The body is a JPEG or PNG as it is, multipart/form-data with images in it, or JSON with base64.
  * What it is, the bytes say: an image is an image under any Content-Type. The pipeline reads the
@@ -32,6 +32,7 @@ struct predict_work {
     struct multipart multipart; /* zeroed without one */
     struct predict_json *json;  /* NULL without one */
     char model[128];            /* as asked for; "" for the default */
+    struct task_options options;
 };
 
 static void predict_free_work(struct exchange *x)
@@ -124,6 +125,28 @@ static enum status set_model(struct predict_work *work, const char *text, size_t
     return STATUS_OK;
 }
 
+/* A parameter's text, terminated; STATUS_INVALID where it is longer than any value. */
+static enum status parameter_text(const char *name, const char *text, size_t size, char *ret,
+                                  size_t room, struct error *err)
+{
+    if (size >= room || memchr(text, '\0', size))
+        return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name, room - 1);
+    memcpy(ret, text, size);
+    ret[size] = '\0';
+    return STATUS_OK;
+}
+
+static enum status set_task_option(struct predict_work *work, const char *name, const char *text,
+                                   size_t size, struct error *err)
+{
+    char value[16 * TASK_MAX_CLASSES];
+    TRY(parameter_text(name, text, size, value, sizeof value, err));
+    if (!work->request.options)
+        work->options = TASK_OPTIONS_NONE;
+    work->request.options = &work->options;
+    return task_option_set(&work->options, name, value, err);
+}
+
 static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
                                  size_t size, struct error *err)
 {
@@ -131,8 +154,13 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return set_top_k(work, text, size, err);
     if (!strcmp(name, "model"))
         return set_model(work, text, size, err);
+    if (task_option_is(name))
+        return set_task_option(work, name, text, size, err);
     return error_set(err, STATUS_INVALID,
-                     "unknown parameter '%.60s'; /predict takes top_k and model", name);
+                     "unknown parameter '%.60s'; /predict takes top_k and model, and of detectors "
+                     "confidence, iou, max_detections, classes and agnostic, of embeddings "
+                     "normalize",
+                     name);
 }
 
 static enum status read_query(const struct exchange *x, struct predict_work *work,
@@ -171,12 +199,12 @@ static enum status predict_read_field(struct predict_work *work, const struct mu
                                       struct error *err)
 {
     const char *text = (const char *)part->data;
-    if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model"))
+    if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") || task_option_is(part->name))
         return set_parameter(work, part->name, text, part->size, err);
     bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,
                      "field '%.60s' is text, not a file; write -F %.60s=@%.*s (text fields are "
-                     "only top_k and model)",
+                     "only top_k, model and the other parameters)",
                      part->name, part->name, short_text ? (int)part->size : 9,
                      short_text ? text : "photo.jpg");
 }

@@ -51,7 +51,7 @@ static struct console_model console_describe(const struct served *served, bool i
         .version = model->version,
         .is_default = is_default,
         .takes_images = served->takes_images,
-        .is_classifier = !served->not_classifier[0],
+        .task = task_name(model->task.kind),
         .resize = resize_word(p->resize),
         .resize_short = p->resize_short,
         .resize_width = p->resize_width,

@@ -25,6 +25,12 @@ static const char *precision_on(const struct model_status *model, struct device_
     return NULL;
 }
 
+/* Entries of its list of predictions. */
+static size_t prediction_entries(const struct predict_image *image)
+{
+    return image->prediction_count + image->answer.detections.count;
+}
+
 static void describe_image(const struct predict_image *image, const struct model_status *model,
                            struct answer_prediction *predictions, char *device,
                            struct answer_image *ret)
@@ -35,7 +41,9 @@ static void describe_image(const struct predict_image *image, const struct model
                                  .width = image->width,
                                  .height = image->height,
                                  .predictions = predictions,
-                                 .prediction_count = image->prediction_count,
+                                 .prediction_count = prediction_entries(image),
+                                 .embedding = image->answer.embedding.values,
+                                 .embedding_count = image->answer.embedding.count,
                                  .batch = image->batch,
                                  .decode_ms = image->decode_ms,
                                  .preprocess_ms = image->preprocess_ms,
@@ -51,6 +59,17 @@ static void describe_image(const struct predict_image *image, const struct model
             (struct answer_prediction){.label = image->predictions[i].label,
                                        .index = image->predictions[i].index,
                                        .probability = image->predictions[i].probability};
+    const struct model *answering = image->request->served;
+    const struct detections *found = &image->answer.detections;
+    ret->is_boxes = answering->task.kind == TASK_DETECTION;
+    for (size_t i = 0; i < found->count; i++) {
+        const struct detection *box = &found->items[i];
+        predictions[i] =
+            (struct answer_prediction){.label = labels_name(&answering->labels, box->index),
+                                       .index = box->index,
+                                       .probability = box->score,
+                                       .box = {box->x1, box->y1, box->x2, box->y2}};
+    }
 }
 
 /* `model`: what is known of the one that answered; NULL: nothing. */
@@ -60,7 +79,7 @@ static char *describe_request(enum describe_form form, const struct predict_requ
 {
     size_t count = request->image_count, prediction_count = 0;
     for (size_t i = 0; i < count; i++)
-        prediction_count += request->images[i].prediction_count;
+        prediction_count += prediction_entries(&request->images[i]);
     struct answer_image *images = alloc_array(count, sizeof *images);
     struct answer_prediction *predictions = alloc_array(prediction_count, sizeof *predictions);
     char(*devices)[DEVICE_TEXT] = alloc_array(count, sizeof *devices);
@@ -69,7 +88,7 @@ static char *describe_request(enum describe_form form, const struct predict_requ
         size_t used = 0;
         for (size_t i = 0; i < count; i++) {
             describe_image(&request->images[i], model, predictions + used, devices[i], &images[i]);
-            used += request->images[i].prediction_count;
+            used += prediction_entries(&request->images[i]);
         }
         struct predict_answer answer = {.model =
                                             request->used_model ? request->used_model->name : "",
@@ -243,6 +262,8 @@ static void add_lane(struct lanes *lanes, const struct model_status *model, size
     struct device_model *row = &lanes->models[lanes->count];
     *row = (struct device_model){.name = model->name,
                                  .version = model->version,
+                                 .task = task_name(model->task),
+                                 .task_evidence = model->task_evidence,
                                  .precision = precision_name(session->precision),
                                  .note = session->note,
                                  .threads = session->threads,

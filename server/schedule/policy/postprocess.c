@@ -34,26 +34,8 @@ enum status scores_check(const struct session_tensor *output, size_t *ret_classe
     return STATUS_OK;
 }
 
-void scores_buffer_done(struct scores_buffer *buffer)
-{
-    free(buffer->data);
-    *buffer = (struct scores_buffer){NULL, 0};
-}
-
-static enum status scores_reserve(struct scores_buffer *buffer, size_t count, struct error *err)
-{
-    if (count <= buffer->capacity)
-        return STATUS_OK;
-    float *data = alloc_array(count, sizeof *data);
-    if (!data)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu scores", count);
-    free(buffer->data);
-    *buffer = (struct scores_buffer){data, count};
-    return STATUS_OK;
-}
-
 enum status scores_of_image(const struct tensor *output, int batch, int row,
-                            struct scores_buffer *buffer, const float **ret, size_t *ret_count,
+                            struct task_buffer *buffer, const float **ret, size_t *ret_count,
                             struct error *err)
 {
     const struct shape *shape = &output->shape;
@@ -73,32 +55,11 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
                          "the model's output has the shape %s for %d image%s, which is not one "
                          "score per class",
                          shape_text(shape, text), batch, batch > 1 ? "s" : "");
-    size_t first = (size_t)row * count;
-    if (output->dtype == DTYPE_F32) {
-        *ret = (const float *)output->data + first;
-        *ret_count = count;
-        return STATUS_OK;
-    }
-    TRY(scores_reserve(buffer, count, err));
-    switch (output->dtype) {
-    case DTYPE_F16:
-        for (size_t i = 0; i < count; i++)
-            buffer->data[i] = half_to_float(((const uint16_t *)output->data)[first + i]);
-        break;
-    case DTYPE_BF16:
-        for (size_t i = 0; i < count; i++)
-            buffer->data[i] = bfloat16_to_float(((const uint16_t *)output->data)[first + i]);
-        break;
-    case DTYPE_F64:
-        for (size_t i = 0; i < count; i++)
-            buffer->data[i] = (float)((const double *)output->data)[first + i];
-        break;
-    default:
-        return error_set(err, STATUS_SHAPE, "the model's output is %s, not floating point",
-                         dtype_name(output->dtype));
-    }
-    *ret = buffer->data;
-    *ret_count = count;
+    const bool has_rows = shape->rank >= 1 && shape->dims[0] == batch;
+    struct task_rows rows;
+    TRY(task_rows_of(output, has_rows, batch, row, buffer, &rows, err));
+    *ret = rows.data;
+    *ret_count = rows.count;
     return STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "engine/runtime/session.h"
 #include "models/folder/labels.h"
+#include "models/tasks/rows.h"
 
 struct prediction {
     size_t index;      /* class */
@@ -17,21 +18,13 @@ struct prediction {
 enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
                          struct error *err) MUST_USE;
 
-/* Memory for scores that are not float32; grows when needed. Zeroed memory is an empty one. */
-struct scores_buffer {
-    float *data;
-    size_t capacity;
-};
-
-void scores_buffer_done(struct scores_buffer *buffer);
-
 /* The scores of image `row` of a run with `batch` images: *ret_count floats, in the tensor itself
  * (float32) or converted into `buffer` (float16, bfloat16, float64). Valid as long as both.
  * STATUS_INVALID when the tensor does not divide into `batch` images, is empty, or has more than
  * one dimension of an image that is not 1; STATUS_NO_MEMORY.
  */
 enum status scores_of_image(const struct tensor *output, int batch, int row,
-                            struct scores_buffer *buffer, const float **ret, size_t *ret_count,
+                            struct task_buffer *buffer, const float **ret, size_t *ret_count,
                             struct error *err) MUST_USE;
 
 /* The k greatest of any number of values, in one pass: `best` is the caller's, with room for k (at

@@ -149,7 +149,8 @@ void lane_free(struct lane *lane)
     device_turn_done(&lane->turn);
     pthread_mutex_destroy(&lane->lock);
     sem_destroy(&lane->warm);
-    scores_buffer_done(&lane->scores);
+    for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
+        task_buffer_done(&lane->buffers[i]);
     batch_layout_done(&lane->retry_layout);
     session_buffer_free(lane->info.device, lane->retry_rows);
     for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {

@@ -46,6 +46,8 @@ static struct session_want want_of(const struct lane *lane, const struct batch *
         if (!request->raw_outputs) {
             want.best = request->top_k > want.best ? request->top_k : want.best;
             wanted[served->output] = true;
+            for (size_t k = 0; k < served->model->task.output_count; k++)
+                wanted[served->model->task.outputs[k]] = true;
             continue;
         }
         is_only_best = false;

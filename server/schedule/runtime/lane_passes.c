@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "server/image/frame.h"
 #include "server/observe/log.h"
 #include "server/schedule/policy/rows.h"
 
@@ -88,18 +89,51 @@ static enum status answer_classes(struct lane *lane, int batch, int row,
                                 lane->model->has_probabilities, &lane->model->labels,
                                 (size_t)image->request->top_k, &image->predictions,
                                 &image->prediction_count, &image->error);
-    TRY(scores_of_image(lane->outputs[lane->served->output], batch, row, &lane->scores, &scores,
+    TRY(scores_of_image(lane->outputs[lane->served->output], batch, row, &lane->buffers[0], &scores,
                         &count, &image->error));
     return scores_top_k(scores, count, lane->model->has_probabilities, &lane->model->labels,
                         (size_t)image->request->top_k, &image->predictions,
                         &image->prediction_count, &image->error);
 }
 
+/* The photo's place in the model's input. */
+static enum status place_photo(const struct lane *lane, const struct predict_image *image,
+                               struct task_geometry *ret, struct error *err)
+{
+    const struct preprocess *p = &lane->model->preprocess;
+    struct crop_frame frame;
+    TRY(frame_of(p, image->width, image->height, &frame, err));
+    *ret = (struct task_geometry){.gain_x = (float)frame.resized_width / (float)image->width,
+                                  .gain_y = (float)frame.resized_height / (float)image->height,
+                                  .left = (float)frame.left,
+                                  .top = (float)frame.top,
+                                  .photo_width = (float)image->width,
+                                  .photo_height = (float)image->height,
+                                  .input_width = (float)p->width,
+                                  .input_height = (float)p->height};
+    return STATUS_OK;
+}
+
+/* Boxes or a vector of one image. */
+static enum status answer_task(struct lane *lane, int batch, int row, struct predict_image *image)
+{
+    const struct task *task = &lane->model->task;
+    const struct task_options *asked = image->request->options;
+    const struct task_options options =
+        asked ? task_options_merge(asked, &task->options) : task->options;
+    struct task_geometry geometry;
+    TRY(place_photo(lane, image, &geometry, &image->error));
+    return task_answer_of(task, lane->outputs, batch, row, &options, &geometry, lane->buffers,
+                          &image->answer, &image->error);
+}
+
 /* What the client gets of row `row` of a run. */
 static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     if (!image->request->raw_outputs)
-        return answer_classes(lane, batch, row, image);
+        return lane->model->task.kind == TASK_CLASSIFICATION
+                   ? answer_classes(lane, batch, row, image)
+                   : answer_task(lane, batch, row, image);
     return rows_copy(lane->outputs, lane->served->output_count, image->request->wanted_outputs,
                      batch, row, &image->outputs, &image->error);
 }

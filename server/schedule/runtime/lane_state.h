@@ -3,8 +3,8 @@
  * quarantines the lane when its device fails. Calls go down in that order.
  *
  * Locks: `lock` guards the two members below it, and is held for nothing else. Calls to the
- * scheduler and the device queue take their own locks. The session, the scores buffer
- * and the batch that was taken belong to the lane's thread alone. */
+ * scheduler and the device queue take their own locks. The session, the buffers for
+ * outputs and the batch that was taken belong to the lane's thread alone. */
 #pragma once
 
 #include <semaphore.h>
@@ -63,7 +63,7 @@ struct lane {
     int first_inflight, inflight_count;
     int64_t ended; /* when the last pass did */
     bool has_best; /* the run collected last: only the best classes came back */
-    struct scores_buffer scores;
+    struct task_buffer buffers[TASK_MAX_OUTPUTS]; /* for outputs that are not float32 */
     struct batch_cap cap;
     struct lane_meters meters;
     struct batch_layout retry_layout;

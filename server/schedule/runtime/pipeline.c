@@ -231,11 +231,11 @@ static enum status check_fits(const struct served *served, const struct predict_
                               struct error *err)
 {
     const char *name = served->model->name;
-    if (!request->raw_outputs && served->not_classifier[0])
+    if (!request->raw_outputs && served->no_answer[0])
         return error_set(err, STATUS_INVALID,
-                         "model '%s' gives no labels: %s; send tensors to POST "
+                         "model '%s' has no answer to a photo: %s; send tensors to POST "
                          "/v2/models/%s/infer",
-                         name, served->not_classifier, name);
+                         name, served->no_answer, name);
     if (!request->tensors && !served->takes_images)
         return error_set(err, STATUS_INVALID,
                          "model '%s' takes no photos, its inputs are tensors: GET /v2/models/%s",
@@ -343,6 +343,7 @@ void predict_request_done(struct predict_request *request)
         free(image->predictions);
         image->predictions = NULL;
         image->prediction_count = 0;
+        task_answer_done(&image->answer);
         if (image->outputs)
             rows_free(image->outputs, request->served->output_count);
         image->outputs = NULL;
@@ -368,13 +369,14 @@ static void fill_model_status(const struct model_entry *entry, struct model_stat
     ret->parameter_bytes = model->parameter_bytes;
     ret->file_bytes = model->file_bytes;
     ret->takes_images = served->takes_images;
-    ret->is_classifier = !served->not_classifier[0];
+    ret->task = model->task.kind;
+    memcpy(ret->task_evidence, model->task.evidence, sizeof ret->task_evidence);
     if (served->takes_images) {
         ret->width = model->preprocess.width;
         ret->height = model->preprocess.height;
         ret->channels = preprocess_channels(&model->preprocess);
     }
-    if (ret->is_classifier)
+    if (served_is_classifier(served))
         ret->class_count = model->class_count ? model->class_count : served->class_count;
     ret->lane_count = instance->lane_count;
     for (size_t i = 0; i < instance->lane_count; i++) {

@@ -29,6 +29,7 @@
 
 #include "engine/runtime/session.h"
 #include "models/folder/model.h"
+#include "models/tasks/answer.h"
 #include "server/image/image.h"
 #include "server/observe/metrics.h"
 #include "server/precision/precision.h"
@@ -60,8 +61,9 @@ struct pipeline_options {
     int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no bound */
     int64_t max_delay_us;   /* longest batching delay, microseconds; 0: none */
     struct image_limits limits;
-    bool fast_decode;        /* image_decode_reduced */
-    struct metrics *metrics; /* borrowed; may be NULL in tests */
+    bool fast_decode;                        /* image_decode_reduced */
+    const struct task_options *task_options; /* go before the models' own; borrowed; NULL: none */
+    struct metrics *metrics;                 /* borrowed; may be NULL in tests */
 };
 
 #define PREDICT_MAX_TOP_K 1000
@@ -79,10 +81,11 @@ struct predict_image {
     uint32_t width, height;         /* upright, as decoded */
     struct prediction *predictions; /* top-k, best first; freed by predict_request_done */
     size_t prediction_count;
-    struct tensor **outputs; /* with raw_outputs: output_count of the served model, NULL where not
-                                wanted, first dimension 1 where it has rows; freed by
-                                predict_request_done */
-    int batch;               /* size of the batch it ran in */
+    struct task_answer answer; /* of a model that is no classifier; freed likewise */
+    struct tensor **outputs;   /* with raw_outputs: output_count of the served model, NULL where not
+                                  wanted, first dimension 1 where it has rows; freed by
+                                  predict_request_done */
+    int batch;                 /* size of the batch it ran in */
     struct device_id device;
     /* Milliseconds of the phases it went through; 0 for those it did not reach. queue_ms: waiting
      * for a worker plus waiting, ready, for its lane. forward_ms: of the whole batch. */
@@ -105,11 +108,12 @@ struct predict_request {
      * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
-    bool raw_outputs;           /* the model's outputs as they are, no predictions */
-    const bool *wanted_outputs; /* of output_count; NULL: all; borrowed until on_done */
-    int top_k;                  /* 1 … PREDICT_MAX_TOP_K */
-    int64_t started;            /* clock_now() at the first byte, for total times */
-    int64_t deadline;           /* clock_now() when its answer is of no use any more; 0: never */
+    bool raw_outputs;                   /* the model's outputs as they are, no predictions */
+    const bool *wanted_outputs;         /* of output_count; NULL: all; borrowed until on_done */
+    int top_k;                          /* 1 … PREDICT_MAX_TOP_K */
+    const struct task_options *options; /* NULL: the model's; borrowed until on_done */
+    int64_t started;                    /* clock_now() at the first byte, for total times */
+    int64_t deadline;      /* clock_now() when its answer is of no use any more; 0: never */
     int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_URGENCY */
     uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
@@ -260,8 +264,10 @@ struct model_status {
     size_t queued;     /* images admitted that wait for a decode worker */
     size_t in_flight;  /* images admitted that are past that: decode, slot, forward, answer */
     uint64_t answered; /* images and rows, since this version is here */
-    bool takes_images, is_classifier; /* photos can be sent to it; and get labels */
-    int width, height, channels;      /* of the photos; 0 without */
+    bool takes_images; /* photos can be sent to it */
+    enum task_kind task;
+    char task_evidence[240];
+    int width, height, channels; /* of the photos; 0 without */
     size_t class_count;
     bool is_default;
 };

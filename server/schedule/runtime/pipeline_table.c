@@ -366,6 +366,9 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
 {
     char name[sizeof pipeline->entries->name], version[sizeof pipeline->entries->version];
     struct error failure = {0};
+    if (pipeline->options.task_options)
+        model->task.options =
+            task_options_merge(pipeline->options.task_options, &model->task.options);
     enum status status = table_begin(pipeline, model->name, model->version, &failure);
     if (status != STATUS_OK) {
         model_free(model);

@@ -16,8 +16,15 @@ size_t served_image_input(const struct model *model)
     return model->input_count == 1 ? model->image_input : SIZE_MAX;
 }
 
+bool served_is_classifier(const struct served *served)
+{
+    return served->model->task.kind == TASK_CLASSIFICATION && !served->no_answer[0];
+}
+
 bool served_may_batch(const struct model *model)
 {
+    if (model->task.kind == TASK_DETECTION && !task_layout_has_rows(model->task.layout))
+        return false;
     if (served_image_input(model) != SIZE_MAX)
         return true; /* the session finds out */
     for (size_t i = 0; i < model->input_count; i++) {
@@ -104,10 +111,12 @@ static enum status check_scores(struct served *served, const struct session *ses
     return scores_check(&scores, &served->class_count, err);
 }
 
-static void find_classes(struct served *served, const struct session *session)
+/* Which output an answer begins with, or why there is none. */
+static void find_answer(struct served *served, const struct session *session)
 {
     const struct model *model = served->model;
     struct error why = {0};
+    served->output = model->output;
     if (!served->takes_images && served->input_count == 1)
         error_set(&why, STATUS_UNSUPPORTED,
                   "its input '%.60s' is not an image, [N, C, H, W] or [N, H, W, C] with 1 or 3 "
@@ -118,13 +127,13 @@ static void find_classes(struct served *served, const struct session *session)
                   "it has %zu inputs of which none alone is an image [N, C, H, W] or [N, H, W, C] "
                   "with 1 or 3 channels",
                   served->input_count);
-    else if (model->output < served->output_count &&
-             check_scores(served, session, &why) == STATUS_OK) {
-        served->output = model->output;
+    else if (model->task.kind == TASK_UNKNOWN)
+        error_set(&why, STATUS_UNSUPPORTED, "%s", model->task.evidence);
+    else if (model->task.kind != TASK_CLASSIFICATION ||
+             check_scores(served, session, &why) == STATUS_OK)
         return;
-    }
-    snprintf(served->not_classifier, sizeof served->not_classifier, "%.*s",
-             (int)sizeof served->not_classifier - 1, why.message[0] ? why.message : "no output");
+    snprintf(served->no_answer, sizeof served->no_answer, "%.*s", (int)sizeof served->no_answer - 1,
+             why.message);
 }
 
 static bool follows_rows(const struct served_tensor *tensor)
@@ -158,7 +167,7 @@ static enum status served_describe(struct served *served, const struct session *
         served->has_rows =
             served->has_rows && follows_rows(&served->outputs[i]) && !is_of_parts(served, i);
     }
-    find_classes(served, session);
+    find_answer(served, session);
     served->max_batch = info->batched ? info->batches[info->batch_count - 1].size : 1;
     return STATUS_OK;
 }

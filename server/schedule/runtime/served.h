@@ -44,10 +44,10 @@ struct served {
     size_t max_rows;                        /* of a request: the queue's bound */
     size_t image_input;                     /* fed as [H, W, C] of image_numbers; SIZE_MAX: none */
     struct image_numbers image_numbers;
-    bool takes_images;        /* photos can be sent: the image is the only input */
-    size_t output;            /* index of the class scores */
-    size_t class_count;       /* 0: not known before a run */
-    char not_classifier[320]; /* why photos get no labels, a sentence; "" if they do */
+    bool takes_images;   /* photos can be sent: the image is the only input */
+    size_t output;       /* index of the class scores, or of the task's first output */
+    size_t class_count;  /* of a classifier; 0: not known before a run */
+    char no_answer[320]; /* why photos get no answer, a sentence; "" if they do */
     struct served_stats stats;
     struct meters meters; /* its scheduler's, for requests that outlive that */
 
@@ -58,6 +58,9 @@ struct served {
 /* Whether a model's file leaves the first dimension of its inputs to the caller, so that rows of
  * several requests can share a forward pass; else its session is compiled for one row. */
 bool served_may_batch(const struct model *model);
+
+/* Whether photos get classes. */
+bool served_is_classifier(const struct served *served);
 
 /* The input that photos are fed to in the session (session_options.image_input): the model's image
  * input when it is the only one, else SIZE_MAX. */

@@ -12,6 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/runtime/session.h"
+#include "server/image/frame.h"
 #include "server/image/transform.h"
 #include "server/precision/precision.h"
 
@@ -182,6 +183,7 @@ struct model *fake_model(const char *name, int height)
     model->preprocess.height = height;
     model->preprocess.channels = CHANNELS_GRAY;
     model->input_channels_last = true;
+    model->task.kind = TASK_CLASSIFICATION;
     model->inputs = calloc(1, sizeof *model->inputs);
     model->outputs = calloc(1, sizeof *model->outputs);
     if (!model->inputs || !model->outputs)
@@ -279,6 +281,14 @@ enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *d
 {
     (void)p;
     return image_decode(decoder, data, size, limits, ret, err);
+}
+
+enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
+                     struct crop_frame *ret, struct error *err)
+{
+    (void)err;
+    *ret = (struct crop_frame){.resized_width = p->width, .resized_height = p->height};
+    return width && height ? STATUS_OK : STATUS_INTERNAL;
 }
 
 struct transform *transform_create(void)

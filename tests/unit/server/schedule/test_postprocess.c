@@ -192,14 +192,14 @@ static void check_row(enum dtype dtype)
         else
             ((uint16_t *)tensor->data)[i] = float_to_bfloat16(value);
     }
-    struct scores_buffer buffer = {0};
+    struct task_buffer buffer = {0};
     const float *scores;
     size_t count;
     cr_assert_eq(scores_of_image(tensor, 2, 1, &buffer, &scores, &count, NULL), STATUS_OK);
     cr_assert_eq(count, 3);
     for (int i = 0; i < 3; i++)
         cr_assert_eq(scores[i], (float)i + 3.5f, "%s", dtype_name(dtype));
-    scores_buffer_done(&buffer);
+    task_buffer_done(&buffer);
     tensor_unref(tensor);
 }
 
@@ -216,13 +216,13 @@ Test(postprocess, a_tensor_without_a_row_per_image_is_refused)
     struct tensor *tensor;
     struct shape shape = SHAPE(2, 3);
     cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &tensor, NULL), STATUS_OK);
-    struct scores_buffer buffer = {0};
+    struct task_buffer buffer = {0};
     const float *scores;
     size_t count;
     struct error err = {0};
     cr_assert_eq(scores_of_image(tensor, 4, 0, &buffer, &scores, &count, &err), STATUS_INVALID);
     cr_assert(strstr(err.message, "[2, 3]"), "%s", err.message);
     cr_assert_eq(scores_of_image(tensor, 7, 0, &buffer, &scores, &count, &err), STATUS_INVALID);
-    scores_buffer_done(&buffer);
+    task_buffer_done(&buffer);
     tensor_unref(tensor);
 }

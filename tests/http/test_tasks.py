@@ -1,0 +1,260 @@
+"""Answers in the terms of a model's task: boxes and vectors, parameters, what clients of tensors still get."""
+
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+import small_onnx
+from harness import ROOT, Server, multipart, png, read, run_lensd
+
+# Centre, size and the scores of two classes: two that overlap (IoU 0.88), one of each class on one place, one low.
+CANDIDATES = [(32, 32, 16, 24, .05, .9), (33, 32, 16, 24, .05, .6), (50, 20, 10, 10, .55, 0), (50, 20, 10, 10, 0, .5),
+              (10, 10, 8, 8, .1, .2)] + [(5, 5, 2, 2, 0, 0)] * 79
+DETECT = [("found", (6, 84), [c[line] for line in range(6) for c in CANDIDATES])]
+LABELS = "a cat\na dog\n"
+
+
+def corners(prediction):
+    return [prediction["box"][k] for k in ("x1", "y1", "x2", "y2")]
+
+
+class Tasks(unittest.TestCase):
+    arguments = ()
+    files = {}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="lensd-tasks-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.make(os.path.join(cls.folder, "model.onnx"))
+        for name, text in cls.files.items():
+            with open(os.path.join(cls.folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        cls.server = Server(cls.folder, "--device", "cpu", "--precision", "fp32", *cls.arguments)
+        cls.addClassCleanup(cls.server.stop)
+        cls.name = os.path.basename(cls.folder)
+
+    def ask(self, query="", photo=None, status=200, headers=None):
+        answer = self.server.request("POST", f"/predict{query}", photo or png(400, 300), headers)
+        self.assertEqual(answer.status, status, answer.body)
+        return answer.json()
+
+    def task(self):
+        models = self.server.get("/devices").json()["devices"][0]["models"]
+        inspected = json.loads(run_lensd("inspect", self.folder, "--json").stdout)
+        self.assertEqual(models[0]["task"], inspected["task"])
+        self.assertEqual(models[0]["task_evidence"], inspected["task_evidence"])
+        self.assertIn(inspected["task_evidence"], run_lensd("inspect", self.folder).stdout.replace("\n" + " " * 12, " "))
+        return inspected["task"], inspected["task_evidence"]
+
+
+class Detection(Tasks):
+    files = {"labels.txt": LABELS}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, DETECT)
+
+    def test_boxes(self):
+        """400 x 300 was letterboxed to 64 x 48, with 8 pixels above and below."""
+        answer = self.ask()
+        self.assertEqual(answer["image"], {"width": 400, "height": 300})
+        predictions = answer["predictions"]
+        self.assertEqual([(p["label"], p["index"], round(p["score"], 3)) for p in predictions],
+                         [("a dog", 1, .9), ("a cat", 0, .55), ("a dog", 1, .5)])
+        scale = 400 / 64
+        for found, wanted in zip(corners(predictions[0]), (24 * scale, 12 * scale, 40 * scale, 36 * scale)):
+            self.assertAlmostEqual(found, wanted, delta=0.01)
+        self.assertEqual(self.task(), ("detection", "output 'found' has the shape [1, 6, 84], as yolov8 has it"))
+
+    def test_parameters(self):
+        scores = lambda query: [round(p["score"], 3) for p in self.ask(query)["predictions"]]
+        self.assertEqual(scores("?confidence=0.56"), [.9])
+        self.assertEqual(scores("?confidence=0.15"), [.9, .55, .5, .2])
+        self.assertEqual(scores("?confidence=0.5"), [.9, .55], "strictly greater")
+        self.assertEqual(scores("?iou=0.95"), [.9, .6, .55, .5])
+        self.assertEqual(scores("?iou=1"), [.9, .6, .55, .5])
+        self.assertEqual(scores("?agnostic=true"), [.9, .55])
+        self.assertEqual(scores("?max_detections=2"), [.9, .55])
+        self.assertEqual(scores("?classes=0"), [.55])
+        self.assertEqual(scores("?classes=0,1&confidence=0.56"), [.9])
+        self.assertEqual(scores("?classes=7"), [])
+        self.assertEqual(scores("?confidence=1"), [])
+
+    def test_wrong_parameters(self):
+        for query, name in (("confidence=1.5", "confidence"), ("confidence=-0", "confidence"),
+                            ("confidence=nan", "confidence"), ("confidence=", "confidence"),
+                            ("confidence=0x1", "confidence"), ("iou=a", "iou"), ("agnostic=yes", "agnostic"),
+                            ("max_detections=0", "max_detections"), ("max_detections=1001", "max_detections"),
+                            ("max_detections=9e9", "max_detections"), ("classes=", "classes"),
+                            ("classes=1,", "classes"), ("classes=-1", "classes"), ("classes=dog", "classes"),
+                            ("classes=" + ",".join("1" * 65), "classes"), ("treshold=0.5", "treshold")):
+            with self.subTest(query):
+                answer = self.ask("?" + query, status=400)
+                self.assertIn(name, answer["error"])
+                self.assertEqual(answer["code"], "invalid_request")
+
+    def test_several_images(self):
+        kind, body = multipart([("image", "a.png", png(400, 300)), ("image", "b.png", b"no picture"),
+                                ("image", "c.png", png(64, 64)), ("confidence", None, b"0.56")])
+        answer = self.ask(photo=body, headers={"Content-Type": kind})
+        self.assertEqual([r["name"] for r in answer["results"]], ["a.png", "b.png", "c.png"])
+        self.assertEqual(len(answer["results"][0]["predictions"]), 1)
+        self.assertEqual(answer["results"][1]["code"], "unsupported_media_type")
+        self.assertEqual(corners(answer["results"][2]["predictions"][0]), [24, 20, 40, 44])
+
+    def test_turned_photo(self):
+        """Boxes are in pixels of the upright picture, and lie in it."""
+        photo = read(os.path.join(ROOT, "tests", "data", "images", "exif_6.jpg"))
+        answer = self.ask("?confidence=0.1", photo=photo)
+        width, height = answer["image"]["width"], answer["image"]["height"]
+        for prediction in answer["predictions"]:
+            x1, y1, x2, y2 = corners(prediction)
+            self.assertTrue(0 <= x1 <= x2 <= width and 0 <= y1 <= y2 <= height, prediction)
+
+    def test_other_forms(self):
+        lines = self.server.request("POST", "/predict", png(64, 64), {"Accept": "text/plain"}).body.decode()
+        self.assertEqual(lines.splitlines()[0], "0.900000 24.00 20.00 40.00 44.00 a dog")
+        numbers = self.server.request("POST", "/predict", png(64, 64), {"Accept": "application/octet-stream"}).body
+        self.assertEqual(len(numbers), 4 + 3 * 24)
+        served = self.server.request("POST", f"/predictions/{self.name}", png(64, 64)).json()
+        self.assertEqual(served[0], {"a dog": [24, 20, 40, 44], "score": served[0]["score"]})
+
+    def test_tensors_stay_tensors(self):
+        answer = self.server.request("POST", f"/v2/models/{self.name}/infer", png(64, 64),
+                                     {"Inference-Header-Content-Length": "0"})
+        size = int(answer.headers["Inference-Header-Content-Length"])
+        output = json.loads(answer.body[:size])["outputs"][0]
+        self.assertEqual((output["name"], output["shape"]), ("found", [1, 6, 84]))
+
+    def test_command_line(self):
+        path = os.path.join(self.folder, "photo.png")
+        with open(path, "wb") as file:
+            file.write(png(64, 64))
+        lines = run_lensd("predict", "--model", self.folder, path).stdout.splitlines()
+        self.assertEqual(lines[1].strip(), "90.00 %  (24, 20) to (40, 44)  a dog  (class 1)")
+        os.unlink(path)
+
+
+class Folder(Tasks):
+    """lensd.json: the task, its thresholds."""
+
+    files = {"lensd.json": '{"task": "detection", "layout": "yolo-final", "confidence": 0.6, "classes": [3]}'}
+
+    @classmethod
+    def make(cls, path):
+        rows = [(10, 20, 30, 60, .7, 3), (1, 2, 3, 4, .65, 2), (1, 2, 3, 4, .5, 3)] + [(0,) * 6] * 2
+        small_onnx.always(path, [("o", (5, 6), [v for row in rows for v in row])])
+
+    def test_boxes(self):
+        answer = self.ask(photo=png(64, 64))
+        self.assertEqual([corners(p) for p in answer["predictions"]], [[10, 20, 30, 60]])
+        self.assertNotIn("label", answer["predictions"][0])
+        self.assertEqual(len(self.ask("?confidence=0.4", photo=png(64, 64))["predictions"]), 2)
+        self.assertEqual(self.task(), ("detection", "layout 'yolo-final' in lensd.json"))
+
+    def test_wrong_files(self):
+        for text, what in (('{"task": "poetry"}', '"poetry"'), ('{"layout": "yolov9000"}', "yolov8"),
+                           ('{"confidence": 2}', '"confidence"'), ('{"classes": [1.5]}', '"classes"'),
+                           ('{"treshold": 1}', '"treshold"'), ("[]", "object"), ('{"task": "classification"}', "score"),
+                           ('{"max_detections": 0}', '"max_detections"')):
+            with self.subTest(text), tempfile.TemporaryDirectory() as folder:
+                shutil.copy(os.path.join(self.folder, "model.onnx"), folder)
+                with open(os.path.join(folder, "lensd.json"), "w", encoding="utf-8") as file:
+                    file.write(text)
+                made = run_lensd("inspect", folder)
+                self.assertNotEqual(made.returncode, 0)
+                self.assertIn(what, made.stderr)
+                self.assertIn("lensd.json", made.stderr)
+
+
+class CommandLine(Tasks):
+    """Options go before lensd.json, and requests before options."""
+
+    arguments = ("--confidence", "0.56", "--agnostic", "--classes", "0,1")
+    files = {"lensd.json": '{"confidence": 0.8, "classes": [0]}'}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, DETECT)
+
+    def test_order(self):
+        self.assertEqual([p["index"] for p in self.ask()["predictions"]], [1])
+        self.assertEqual([p["index"] for p in self.ask("?confidence=0.3")["predictions"]], [1, 0])
+        self.assertEqual([p["index"] for p in self.ask("?confidence=0.3&agnostic=false")["predictions"]], [1, 0, 1])
+        made = run_lensd("serve", self.folder, "--iou", "2")
+        self.assertEqual(made.returncode, 2)
+        self.assertIn("--iou is '2'; it must be a number from 0 to 1", made.stderr)
+
+
+class Queries(Tasks):
+    """Hugging Face's DETR, by config.json."""
+
+    files = {"config.json": json.dumps({"architectures": ["DetrForObjectDetection"],
+                                        "id2label": {"0": "cat", "1": "dog"}})}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("logits", (2, 3), [0, 9, 0, 0, 0, 9]),
+                                 ("pred_boxes", (2, 4), [.5, .5, .25, .5, .1, .1, .1, .1])])
+
+    def test_boxes(self):
+        (found,) = self.ask()["predictions"]
+        self.assertEqual(found["label"], "dog")
+        self.assertEqual(corners(found), [150, 75, 250, 225])
+        self.assertEqual(self.task(), ("detection", "DetrForObjectDetection in config.json"))
+
+
+class Lists(Tasks):
+    """torchvision's: how many boxes there are depends on the picture."""
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("boxes", ("n", 4), [1, 2, 11, 22, 0, 0, 1, 1]), ("labels", ("n",), [5, 1], 7),
+                                 ("scores", ("n",), [.75, .1])], batch=1)
+
+    def test_boxes(self):
+        (found,) = self.ask(photo=png(128, 64))["predictions"]
+        self.assertEqual((found["index"], found["score"], corners(found)), (5, .75, [2, 2, 22, 22]))
+        self.assertEqual(self.task()[0], "detection")
+        kind, body = multipart([("image", f"{i}.png", png(64, 64, i)) for i in range(3)])
+        results = self.ask(photo=body, headers={"Content-Type": kind})["results"]
+        self.assertEqual([len(r["predictions"]) for r in results], [1, 1, 1])
+
+
+class Embedding(Tasks):
+    files = {"config.json": json.dumps({"architecture": "vit_small_patch14_dinov2", "num_classes": 0})}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("output", (4,), [3, 0, 0, -4])])
+
+    def test_vector(self):
+        answer = self.ask()
+        self.assertEqual(answer["embedding"], [3, 0, 0, -4])
+        self.assertNotIn("predictions", answer)
+        for found, wanted in zip(self.ask("?normalize=true")["embedding"], [.6, 0, 0, -.8]):
+            self.assertAlmostEqual(found, wanted, delta=1e-6)
+        self.assertIn("normalize", self.ask("?normalize=maybe", status=400)["error"])
+        self.assertEqual(self.task(), ("embedding", "\"num_classes\": 0 in config.json, output 'output'"))
+        self.assertEqual(self.server.request("POST", f"/predictions/{self.name}", png(9, 9)).json(), [3, 0, 0, -4])
+
+
+class Unknown(Tasks):
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("things", (6, 8), range(48))])
+
+    def test_says_why(self):
+        answer = self.ask(status=400)
+        for part in ("'things'", "[1, 6, 8]", "lensd.json", "/v2/models/"):
+            self.assertIn(part, answer["error"])
+        self.assertEqual(self.task()[0], "unknown")
+
+
+del Tasks  # it has no model of its own
+
+if __name__ == "__main__":
+    unittest.main()
