@@ -1,0 +1,231 @@
+"""What /predict answers, beside the frameworks that the models come from: `./dev test tasks`.
+
+Models have seeded random weights. A photo's outputs come from lensd as tensors; the framework's own
+postprocessing of these tensors must be what /predict answers for the same photo. So the forward pass and
+the resize are the same on both sides, and every box counts: 0.5 pixels, 1e-3 of score, the same set.
+
+Random weights give scores that hardly differ, and none of them passes a threshold. So the last layer that
+makes class scores is made stronger, until the candidates' best logits deviate by 2, and its biases are
+shifted until 200 candidates of one photo pass (spread_logits()). The same set means 99 % of it: two boxes with
+an overlap at the threshold, or with equal scores, may fall either way, since the references compute overlaps of
+boxes that they move apart by 7680 pixels for each class. What differs is printed.
+"""
+
+import contextlib
+import glob
+import importlib.util
+import io
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "http"))
+from harness import ROOT, SHARED, Server, read  # noqa: E402
+sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import totals  # noqa: E402
+
+os.environ.update(YOLO_OFFLINE="true", YOLO_AUTOINSTALL="false", HF_HUB_OFFLINE="1")
+SIDE = 320
+PHOTOS = (sorted(glob.glob(os.path.join(SHARED, "models", "squeezenet-imagenet", "photos", "*")))
+          + [os.path.join(ROOT, "tests", "data", "images", name) for name in ("exif_6.jpg", "exif_long.jpg")])
+NUMBERS = {"FP32": "<f4", "FP64": "<f8", "INT64": "<i8", "INT32": "<i4"}
+
+
+def has(*names):
+    return all(importlib.util.find_spec(name) for name in names)
+
+
+def upright(path):
+    from PIL import Image, ImageOps
+    return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+
+
+class Parity(unittest.TestCase):
+    """A model of a test in a folder of its own, its server, and the comparison."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="lensd-tasks-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def write(self, name, content):
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+            file.write(content)
+
+    def outputs(self, photo):
+        """The model's outputs for a photo, by name, as torch tensors."""
+        import numpy
+        import torch
+        answer = self.server.request("POST", f"/v2/models/{self.name}/infer", photo,
+                                     {"Inference-Header-Content-Length": "0"})
+        self.assertEqual(answer.status, 200, answer.body[:300])
+        size = int(answer.headers["Inference-Header-Content-Length"])
+        at, tensors = size, {}
+        for output in json.loads(answer.body[:size])["outputs"]:
+            end = at + output["parameters"]["binary_data_size"]
+            data = numpy.frombuffer(answer.body[at:end], NUMBERS[output["datatype"]])
+            tensors[output["name"]] = torch.from_numpy(data.reshape(output["shape"]).copy())
+            at = end
+        return tensors
+
+    def compare(self, reference, kind="detection", query=""):
+        """`reference(outputs, width, height)`: lists of (class, score, x1, y1, x2, y2)."""
+        with contextlib.closing(Serving(self)):
+            found, differing = 0, 0
+            for path in PHOTOS:
+                photo = read(path)
+                width, height = upright(path).size
+                answer = self.server.request("POST", f"/predict{query}", photo)
+                self.assertEqual(answer.status, 200, answer.body[:300])
+                self.assertEqual(answer.json()["image"], {"width": width, "height": height})
+                boxes = [(p["index"], p["score"], *(p["box"][k] for k in ("x1", "y1", "x2", "y2")))
+                         for p in answer.json()["predictions"]]
+                self.assertEqual(boxes, sorted(boxes, key=lambda box: -box[1]), "best first")
+                wanted = reference(self.outputs(photo), width, height)
+                differing += self.match(boxes, wanted, os.path.basename(path))
+                found += len(boxes)
+            self.assertGreater(found, 20, "too few boxes to say anything")
+            print(f"{self.id().split('.')[-1]}: {found} boxes in {len(PHOTOS)} photos, {differing} differ",
+                  file=sys.stderr)
+            self.assertLessEqual(differing, 0.01 * found)
+
+    def match(self, boxes, wanted, name):
+        """How many boxes of either list are not in the other; each is printed."""
+        left, missing = list(boxes), []
+        for box in wanted:
+            near = [b for b in left if b[0] == box[0] and abs(b[1] - box[1]) <= 1e-3
+                    and all(abs(p - q) <= 0.5 for p, q in zip(b[2:], box[2:]))]
+            if near:
+                left.remove(near[0])
+            else:
+                missing.append(box)
+        for what, some in (("missing", missing), ("too many", left)):
+            for box in some:
+                print(f"{name}: {what}: {box}", file=sys.stderr)
+        return len(missing) + len(left)
+
+
+class Serving:
+    def __init__(self, test):
+        test.server = self.server = Server(test.folder, "--precision", "fp32", "--device", "cpu")
+        test.name = os.path.basename(test.folder)
+
+    def close(self):
+        self.server.stop()
+
+
+# ---- Ultralytics ----
+
+def letterboxed():
+    import numpy
+    import torch
+    from ultralytics.data.augment import LetterBox
+    pixels = LetterBox((SIDE, SIDE), auto=False)(image=numpy.asarray(upright(PHOTOS[0])))
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].float() / 255
+
+
+def spread_logits(net, layers, picture, wanted=200, confidence=0.25):
+    """Makes the layers' logits differ, and shifts their biases until `wanted` of the best pass."""
+    import torch
+    seen = []
+    with torch.no_grad():
+        for layer in layers:
+            layer.bias.zero_()
+        hooks = [layer.register_forward_hook(lambda _module, _input, output: seen.append(output))
+                 for layer in layers]
+        net.eval()(picture)
+        for hook in hooks:
+            hook.remove()
+        best = torch.cat([s.flatten(2).amax(1).flatten() if s.dim() == 4 else s.amax(-1).flatten()
+                          for s in seen]).sort(descending=True).values
+        factor = 2 / best.std().item()
+        shift = math.log(confidence / (1 - confidence)) - best[wanted].item() * factor
+        for layer in layers:
+            layer.weight.mul_(factor)
+            layer.bias.fill_(shift)
+
+
+@unittest.skipUnless(has("ultralytics", "onnx"), "the package ultralytics or onnx is not installed")
+class Ultralytics(Parity):
+    def export(self, name, nms=False):
+        import torch
+        import ultralytics
+        torch.manual_seed(7)
+        is_rtdetr = name.startswith("rtdetr")
+        model = (ultralytics.RTDETR if is_rtdetr else ultralytics.YOLO)(name + ".yaml")
+        if not is_rtdetr:
+            head = model.model.model[-1]
+            branches = [b for b in (getattr(head, n, None) for n in ("cv3", "one2one_cv3")) if b is not None]
+            spread_logits(model.model, [level[-1] for level in branches[-1]], letterboxed())
+            for level, shifted in zip(branches[0], branches[-1]):
+                level[-1].load_state_dict(shifted[-1].state_dict())
+        here = os.getcwd()
+        os.chdir(self.folder)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                path = model.export(format="onnx", imgsz=SIDE, nms=nms, simplify=False, opset=17)
+            os.rename(path, "model.onnx")
+        finally:
+            os.chdir(here)
+
+    def suppressed(self, outputs, width, height, **options):
+        from ultralytics.utils.nms import non_max_suppression
+        from ultralytics.utils.ops import scale_boxes
+        settings = {"conf_thres": 0.25, "iou_thres": 0.7, "max_det": 300, **options}
+        (found,) = non_max_suppression(outputs["output0"].clone(), **settings)
+        scale_boxes((SIDE, SIDE), found[:, :4], (height, width))
+        return [(int(f[5]), f[4].item(), *f[:4].tolist()) for f in found]
+
+    def check(self, name, nms=False):
+        self.export(name, nms)
+        self.compare(self.suppressed)
+
+    def test_yolov8(self):
+        self.check("yolov8n")
+
+    def test_yolov8_options(self):
+        self.export("yolov8n")
+        self.compare(lambda *a: self.suppressed(*a, conf_thres=0.2, iou_thres=0.3, agnostic=True, max_det=9),
+                     query="?confidence=0.2&iou=0.3&agnostic=true&max_detections=9")
+
+    def test_yolov9(self):
+        self.check("yolov9t")
+
+    def test_yolo11(self):
+        self.check("yolo11n")
+
+    def test_yolo12(self):
+        self.check("yolo12n")
+
+    def test_yolov10_end_to_end(self):
+        self.check("yolov10n")
+
+    def test_yolo26_end_to_end(self):
+        self.check("yolo26n")
+
+    def test_nms_in_the_graph(self):
+        self.check("yolov8n", nms=True)
+
+    def test_rtdetr(self):
+        """Scores of random weights are below 0.25: the threshold is lowered instead of the biases."""
+        self.export("rtdetr-l")
+
+        def reference(outputs, width, height):
+            import torch
+            from ultralytics.utils import ops
+            boxes, scores, labels = outputs["output0"][0].split((4, 1, 1), dim=-1)
+            keep = scores[:, 0] > 0.01
+            boxes = ops.xywh2xyxy(boxes[keep]) * torch.tensor([width, height, width, height])
+            boxes[:, 0::2] = boxes[:, 0::2].clamp(0, width)
+            boxes[:, 1::2] = boxes[:, 1::2].clamp(0, height)
+            return [(int(l), s.item(), *b.tolist())
+                    for b, s, l in zip(boxes, scores[keep, 0], labels[keep, 0])]
+
+        self.compare(reference, query="?confidence=0.01")
+
+
+if __name__ == "__main__":
+    totals.main()
