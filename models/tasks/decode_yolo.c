@@ -16,32 +16,52 @@ static size_t best_class(const float *scores, size_t count, size_t step)
     return best;
 }
 
-/* A block of candidates at a time: first the greatest score of each, class by class in the order of
- * memory, then the class of those few that pass. */
+/* Candidates that are looked at together, so that scores are read in the order of memory. */
+enum { BLOCK = 128 };
+
+/* The greatest score of each of `count` candidates; line c, `step` after the one before, has those
+ * of class c. */
+static void block_greatest(const float *lines, size_t classes, size_t step, size_t count,
+                           float greatest[static BLOCK])
+{
+    for (size_t i = 0; i < count; i++)
+        greatest[i] = 0;
+    for (size_t c = 0; c < classes; c++, lines += step)
+        for (size_t i = 0; i < count; i++)
+            greatest[i] = lines[i] > greatest[i] ? lines[i] : greatest[i];
+}
+
+/* The first class that has it. */
+static void block_classes(const float *lines, size_t classes, size_t step, size_t count,
+                          const float greatest[static BLOCK], uint32_t ret[static BLOCK])
+{
+    for (size_t c = classes; c-- > 0;)
+        for (size_t i = 0; i < count; i++)
+            ret[i] = lines[c * step + i] >= greatest[i] ? (uint32_t)c : ret[i];
+}
+
 enum status decode_yolov8(const struct task_rows *outputs, struct candidates *candidates,
                           struct error *err)
 {
-    enum { BLOCK = 128 };
     const struct task_rows *rows = &outputs[0];
     if (rows->shape.rank != 2 || rows->shape.dims[0] < 5)
         return task_rows_wrong(rows, "[4 + classes, candidates]", err);
     const size_t classes = (size_t)rows->shape.dims[0] - 4, all = (size_t)rows->shape.dims[1];
-    const float *places = rows->data, *scores = rows->data + 4 * all;
-    const float confidence = candidates->options->confidence;
+    const float *scores = rows->data + 4 * all, confidence = candidates->options->confidence;
     for (size_t first = 0; first < all; first += BLOCK) {
         const size_t count = all - first < BLOCK ? all - first : BLOCK;
-        float greatest[BLOCK] = {0};
-        for (size_t c = 0; c < classes; c++) {
-            const float *line = scores + c * all + first;
-            for (size_t i = 0; i < count; i++)
-                greatest[i] = line[i] > greatest[i] ? line[i] : greatest[i];
-        }
-        for (size_t i = 0; i < count; i++) {
-            if (!(greatest[i] > confidence))
-                continue;
-            const float *at = places + first + i;
+        float greatest[BLOCK];
+        uint32_t index[BLOCK] = {0};
+        size_t hits = 0;
+        block_greatest(scores + first, classes, all, count, greatest);
+        for (size_t i = 0; i < count; i++)
+            hits += greatest[i] > confidence;
+        if (hits > 0)
+            block_classes(scores + first, classes, all, count, greatest, index);
+        for (size_t i = 0; i < count && hits > 0; i++) {
+            const float *at = rows->data + first + i;
             struct detection found = decode_centred(at[0], at[all], at[2 * all], at[3 * all]);
-            found.index = (uint32_t)best_class(scores + first + i, classes, all);
+            found.index = index[i];
             found.score = greatest[i];
             found.place = (uint32_t)(first + i);
             candidates_add(candidates, &found);

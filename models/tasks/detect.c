@@ -60,7 +60,11 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
         detections_done(&candidates.found);
         return status;
     }
-    candidates_suppress(&candidates.found, options);
+    /* Of all pairs of query and class as many count as there are queries. */
+    struct task_options cut = *options;
+    if (task->layout == LAYOUT_DETR_SIGMOID && outputs[1].shape.dims[0] < cut.max_detections)
+        cut.max_detections = (int)outputs[1].shape.dims[0];
+    candidates_suppress(&candidates.found, &cut);
     for (size_t i = 0; i < candidates.found.count; i++)
         place_in_photo(&candidates.found.items[i], geometry);
     *ret = candidates.found;

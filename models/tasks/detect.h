@@ -29,7 +29,7 @@ struct task_geometry {
 
 /* Candidates that are looked at for overlaps, at most: the best ones. It bounds the time of one
  * photo, whatever a model puts out. */
-#define DETECT_MAX_CANDIDATES 8192
+#define DETECT_MAX_CANDIDATES 4096
 
 /* The boxes of one image: of its `outputs`, task->output_count of them in the layout's order, those
  * above the thresholds of `options` (complete), best first, cut to the photo. Numbers that are not

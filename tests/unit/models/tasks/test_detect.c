@@ -127,7 +127,7 @@ Test(detect, queries)
 {
     static const float boxes[] = {.5f, .5f, .25f, .5f, .1f, .1f, .1f, .1f};
     static const float softmax[] = {0, 9, 0, 0, 0, 9};
-    static const float sigmoid[] = {2, 1, -9, -9};
+    static const float sigmoid[] = {2, 1, .5f, -9};
     const struct task_options options = options_of(.5f, 1);
     struct task_rows rows[] = {{softmax, SHAPE(2, 3), 6}, {boxes, SHAPE(2, 4), 8}};
     struct detections found = decode_many(LAYOUT_DETR, rows, 2, &options, &same);
@@ -136,7 +136,7 @@ Test(detect, queries)
     detections_done(&found);
     rows[0] = (struct task_rows){sigmoid, SHAPE(2, 2), 4};
     found = decode_many(LAYOUT_DETR_SIGMOID, rows, 2, &options, &same);
-    cr_assert_eq(found.count, 2, "one query gives two pairs");
+    cr_assert_eq(found.count, 2, "one query gives two pairs; of two queries two pairs count");
     expect_box(&found.items[0], 0, (float)(1 / (1 + exp(-2))), 24, 16, 40, 48);
     expect_box(&found.items[1], 1, (float)(1 / (1 + exp(-1))), 24, 16, 40, 48);
     detections_done(&found);
