@@ -26,9 +26,14 @@ char *error_json(const char *sentence, const char *code, size_t *ret_size);
 struct answer_prediction {
     const char *label; /* NULL: the model has none, and the member is left out */
     size_t index;
-    float probability; /* of a box: its score */
-    float box[4];      /* x1, y1, x2, y2: corners in pixels of the upright picture */
+    float probability;  /* of a box its score, of an area its share of the picture */
+    float box[4];       /* x1, y1, x2, y2: corners in pixels of the upright picture */
+    uint64_t area;      /* pixels */
+    const char *counts; /* of an area: COCO's compressed run lengths */
 };
+
+/* What the predictions of an image are. */
+enum answer_kind { ANSWER_CLASSES, ANSWER_BOXES, ANSWER_AREAS };
 
 /* One image's result: an error, or predictions. */
 struct answer_image {
@@ -39,7 +44,7 @@ struct answer_image {
     uint32_t width, height;   /* pixels, upright */
     const struct answer_prediction *predictions;
     size_t prediction_count;
-    bool is_boxes;          /* the predictions are a detector's */
+    enum answer_kind kind;
     const float *embedding; /* instead of predictions; NULL: none */
     size_t embedding_count;
     int batch; /* images in the batch it ran in */
@@ -56,6 +61,7 @@ struct predict_answer {
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],
  * or of a detector [{"label","index","score","box":{"x1","y1","x2","y2"}}…], or "embedding":[…],
+ * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…],
  * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
  * its error, if it has one, is the whole answer. A list:
  * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or

@@ -29,8 +29,9 @@ static void write_predictions(struct writer *w, cJSON *object, const struct answ
         if (prediction->label)
             write_text(w, entry, "label", prediction->label);
         write_count(w, entry, "index", prediction->index);
-        write_float(w, entry, image->is_boxes ? "score" : "probability", prediction->probability);
-        if (!image->is_boxes)
+        write_float(w, entry, image->kind == ANSWER_BOXES ? "score" : "probability",
+                    prediction->probability);
+        if (image->kind != ANSWER_BOXES)
             continue;
         static const char *const corners[] = {"x1", "y1", "x2", "y2"};
         cJSON *box = write_object(w, entry, "box");
@@ -46,6 +47,24 @@ static void write_embedding(struct writer *w, cJSON *object, const struct answer
         write_float(w, list, NULL, image->embedding[i]);
 }
 
+static void write_areas(struct writer *w, cJSON *object, const struct answer_image *image)
+{
+    cJSON *list = write_array(w, object, "segments");
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *area = &image->predictions[i];
+        cJSON *entry = write_object(w, list, NULL);
+        if (area->label)
+            write_text(w, entry, "label", area->label);
+        write_count(w, entry, "index", area->index);
+        write_count(w, entry, "area", area->area);
+        cJSON *rle = write_object(w, entry, "rle");
+        cJSON *size = write_array(w, rle, "size");
+        write_count(w, size, NULL, image->height);
+        write_count(w, size, NULL, image->width);
+        write_text(w, rle, "counts", area->counts);
+    }
+}
+
 /* `total_ms` < 0: the time belongs to the request, not to this image. */
 static void write_result(struct writer *w, cJSON *object, const struct answer_image *image,
                          double total_ms)
@@ -55,6 +74,8 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
         write_text(w, object, "precision", image->precision);
     if (image->embedding)
         write_embedding(w, object, image);
+    else if (image->kind == ANSWER_AREAS)
+        write_areas(w, object, image);
     else
         write_predictions(w, object, image);
     cJSON *size = write_object(w, object, "image");

@@ -22,7 +22,7 @@ static void put_lines(FILE *out, const struct answer_image *image)
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *prediction = &image->predictions[i];
         fprintf(out, "%.6f ", (double)prediction->probability);
-        for (int k = 0; image->is_boxes && k < 4; k++)
+        for (int k = 0; image->kind == ANSWER_BOXES && k < 4; k++)
             fprintf(out, "%.2f ", (double)prediction->box[k]);
         if (prediction->label)
             put_label(out, prediction->label);
@@ -60,7 +60,7 @@ static void put_numbers(FILE *out, const struct answer_image *image)
         const struct answer_prediction *prediction = &image->predictions[i];
         put_number(out, (uint32_t)prediction->index);
         put_float(out, prediction->probability);
-        for (int k = 0; image->is_boxes && k < 4; k++)
+        for (int k = 0; image->kind == ANSWER_BOXES && k < 4; k++)
             put_float(out, prediction->box[k]);
     }
     for (size_t i = 0; i < image->embedding_count; i++)

@@ -62,7 +62,7 @@ static void write_torchserve(struct writer *w, cJSON *root, const struct answer_
         cJSON *list = write_array(w, root, NULL);
         for (size_t i = 0; i < image->embedding_count; i++)
             write_float(w, list, NULL, image->embedding[i]);
-    } else if (image->is_boxes) {
+    } else if (image->kind == ANSWER_BOXES) {
         write_boxes(w, write_array(w, root, NULL), image);
     } else {
         write_labels(w, write_object(w, root, NULL), image);

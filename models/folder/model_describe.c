@@ -289,23 +289,25 @@ static void fit_task(struct model *model, bool configured)
     struct preprocess *p = &model->preprocess;
     const enum task_layout layout = model->task.layout;
     const bool is_rtdetr = layout == LAYOUT_RTDETR || layout == LAYOUT_RTDETR_FINAL;
-    if (model->task.kind != TASK_DETECTION || model->image_input == SIZE_MAX ||
+    const bool is_map = model->task.kind == TASK_SEGMENTATION;
+    if ((model->task.kind != TASK_DETECTION && !is_map) || model->image_input == SIZE_MAX ||
         (configured && !is_rtdetr))
         return;
-    const bool is_stretched = is_rtdetr || layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID ||
-                              layout == LAYOUT_TORCHVISION || layout == LAYOUT_TENSORFLOW;
+    const bool is_stretched = is_map || is_rtdetr || layout == LAYOUT_DETR ||
+                              layout == LAYOUT_DETR_SIGMOID || layout == LAYOUT_TORCHVISION ||
+                              layout == LAYOUT_TENSORFLOW;
     p->resize = is_stretched ? RESIZE_EXACT : RESIZE_LETTERBOX;
     p->resize_width = p->width;
     p->resize_height = p->height;
     if (configured)
         return;
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
-    snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this layout");
+    snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
     if (is_yolox && p->channels == CHANNELS_RGB)
         p->channels = CHANNELS_BGR;
     if (is_yolox)
         p->scale = 1;
-    if (layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID)
+    if (is_map || layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID)
         return; /* ImageNet's mean and std */
     for (int c = 0; c < 3; c++) {
         p->mean[c] = 0;

@@ -1,10 +1,23 @@
 /* Cuts an image's rows out of the outputs and hands them to the decoder of the task. */
 #include "models/tasks/answer.h"
 
+#include <string.h>
+
 void task_answer_done(struct task_answer *answer)
 {
     detections_done(&answer->detections);
     embedding_done(&answer->embedding);
+    segments_done(&answer->segments);
+}
+
+size_t task_answer_bytes(const struct task_answer *answer)
+{
+    enum { ENTRY = 160, NUMBER = 14 };
+    size_t bytes = (answer->detections.count + answer->segments.count) * ENTRY +
+                   answer->embedding.count * NUMBER;
+    for (size_t i = 0; i < answer->segments.count; i++)
+        bytes += strlen(answer->segments.items[i].counts);
+    return bytes;
 }
 
 enum status task_answer_of(const struct task *task, const struct tensor *const *outputs, int batch,
@@ -22,6 +35,8 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
         return detect_decode(task, rows, options, geometry, &ret->detections, err);
     case TASK_EMBEDDING:
         return embed_decode(&rows[0], options, &ret->embedding, err);
+    case TASK_SEGMENTATION:
+        return segment_decode(&rows[0], options, geometry, &ret->segments, err);
     case TASK_CLASSIFICATION:
     case TASK_UNKNOWN:
         break;

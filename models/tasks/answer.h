@@ -3,19 +3,24 @@
 
 #include "models/tasks/detect.h"
 #include "models/tasks/embed.h"
+#include "models/tasks/segment.h"
 
 /* One of them, by the task; zeroed: none. Free with task_answer_done. */
 struct task_answer {
     struct detections detections;
     struct embedding embedding;
+    struct segments segments;
 };
 
 void task_answer_done(struct task_answer *answer);
 
-/* The answer for image `row` of a run of `batch`. `task`: a detector or an embedder. `outputs`: all
+/* About how many bytes it takes as JSON. */
+size_t task_answer_bytes(const struct task_answer *answer);
+
+/* The answer for image `row` of a run of `batch`. `task`: no classifier. `outputs`: all
  * of the model's, of which the task's own are read. `options`: complete. `buffers`:
  * TASK_MAX_OUTPUTS of them. On success the caller frees *ret. STATUS_SHAPE when an output is not
- * what the task expects; others as detect_decode's and embed_decode's. */
+ * what the task expects; others as of the decoders. */
 enum status task_answer_of(const struct task *task, const struct tensor *const *outputs, int batch,
                            int row, const struct task_options *options,
                            const struct task_geometry *geometry, struct task_buffer *buffers,

@@ -44,14 +44,6 @@ static void heap_make(struct detection *heap, size_t count, int sign)
         heap_sift(heap, count, i, sign);
 }
 
-static bool is_wanted(const struct task_options *options, uint32_t index)
-{
-    for (size_t i = 0; i < options->class_count; i++)
-        if (options->classes[i] == index)
-            return true;
-    return options->class_count == 0;
-}
-
 static bool candidates_grow(struct candidates *candidates)
 {
     struct detections *found = &candidates->found;
@@ -71,7 +63,7 @@ void candidates_add(struct candidates *candidates, const struct detection *added
     struct detections *found = &candidates->found;
     if (!(added->score > candidates->options->confidence) || !isfinite(added->score) ||
         !isfinite(added->x1) || !isfinite(added->y1) || !isfinite(added->x2) ||
-        !isfinite(added->y2) || !is_wanted(candidates->options, added->index))
+        !isfinite(added->y2) || !task_option_wants(candidates->options, added->index))
         return;
     if (found->count == DETECT_MAX_CANDIDATES) { /* a heap, whose root is the one to beat */
         if (is_better(added, &found->items[0])) {

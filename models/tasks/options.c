@@ -28,6 +28,14 @@ struct task_options task_options_merge(const struct task_options *first,
     return merged;
 }
 
+bool task_option_wants(const struct task_options *options, uint32_t index)
+{
+    for (size_t i = 0; i < options->class_count; i++)
+        if (options->classes[i] == index)
+            return true;
+    return options->class_count == 0;
+}
+
 static const char *const option_names[] = {"confidence", "iou",      "max_detections",
                                            "classes",    "agnostic", "normalize"};
 

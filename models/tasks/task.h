@@ -1,7 +1,7 @@
 /* What a model is: its task, how its outputs are laid out, and how its answers are cut.
  *
  * task_decide() works this out when a model is loaded, from what the model's files say; answers
- * are made by detect.h and embed.h. Pure functions; any thread. */
+ * are made by answer.h. Pure functions; any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,6 +14,7 @@ enum task_kind {
     TASK_CLASSIFICATION,
     TASK_DETECTION,
     TASK_EMBEDDING,
+    TASK_SEGMENTATION, /* semantic: a class for each pixel */
 };
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
@@ -58,6 +59,9 @@ struct task_options {
 /* `first`, with what it does not give taken from `second`. */
 struct task_options task_options_merge(const struct task_options *first,
                                        const struct task_options *second);
+
+/* Whether answers may have this class. */
+bool task_option_wants(const struct task_options *options, uint32_t index);
 
 /* Whether an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
  * "normalize". */

@@ -8,10 +8,9 @@
 #include "models/tasks/layouts.h"
 
 static const char *const task_names[] = {
-    [TASK_UNKNOWN] = "unknown",
-    [TASK_CLASSIFICATION] = "classification",
-    [TASK_DETECTION] = "detection",
-    [TASK_EMBEDDING] = "embedding",
+    [TASK_UNKNOWN] = "unknown",           [TASK_CLASSIFICATION] = "classification",
+    [TASK_DETECTION] = "detection",       [TASK_EMBEDDING] = "embedding",
+    [TASK_SEGMENTATION] = "segmentation",
 };
 
 const char *task_name(enum task_kind kind)
@@ -297,6 +296,38 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
         task->output_count = 0;
 }
 
+/* ---- segmentation ---- */
+
+/* The first output that has a score for each class and each point of a map; SIZE_MAX: none. */
+static size_t find_map(const struct task_facts *facts)
+{
+    for (size_t i = 0; i < facts->output_count; i++) {
+        const struct task_output *output = &facts->outputs[i];
+        if (dtype_is_float(output->dtype) && output->shape.rank == 4 && dim_of(output, 1) != 1 &&
+            dim_of(output, 2) != 1)
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+static void decide_segmentation(const struct task_facts *facts, struct task *task)
+{
+    const size_t at = find_map(facts);
+    if (at == SIZE_MAX)
+        return;
+    const struct task_output *output = &facts->outputs[at];
+    const char *architecture = facts->architecture;
+    if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))
+        decided(task, TASK_SEGMENTATION, "%.80s in config.json", architecture);
+    else if (facts->label_count > 1 && dim_of(output, 0) == (int64_t)facts->label_count)
+        decided(task, TASK_SEGMENTATION, "output '%.60s' has a map for each of the %zu labels",
+                output->name, facts->label_count);
+    else
+        return;
+    task->outputs[0] = at;
+    task->output_count = 1;
+}
+
 /* ---- classification ---- */
 
 static void decide_classification(const struct task_facts *facts, struct task *task)
@@ -371,6 +402,14 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
     } else if (!strcmp(told, "embedding") && facts->output_count > 0) {
         take_vector(facts, task);
         decided(task, TASK_EMBEDDING, "task 'embedding' in lensd.json");
+    } else if (!strcmp(told, "segmentation")) {
+        task->outputs[0] = find_map(facts);
+        if (task->outputs[0] == SIZE_MAX)
+            return error_set(err, STATUS_MODEL,
+                             "lensd.json: \"task\" is \"segmentation\", but no output of the model "
+                             "has the shape [batch, classes, height, width]");
+        task->output_count = 1;
+        decided(task, TASK_SEGMENTATION, "task 'segmentation' in lensd.json");
     } else if (!strcmp(told, "classification")) {
         if (facts->class_output == SIZE_MAX)
             return error_set(err, STATUS_MODEL,
@@ -385,7 +424,7 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
     } else {
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "
-                         "\"detection\", \"embedding\" or \"tensors\"",
+                         "\"detection\", \"embedding\", \"segmentation\" or \"tensors\"",
                          told);
     }
     return STATUS_OK;
@@ -409,16 +448,14 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
 {
     struct task task = {.options = TASK_OPTIONS_NONE};
     decide_nothing(facts, &task);
+    static void (*const rules[])(const struct task_facts *, struct task *) = {
+        detect_by_outputs, decide_segmentation, decide_embedding, detect_by_shape,
+        decide_classification};
     if (facts->metadata_task)
         decide_by_metadata(facts, &task);
-    else
-        detect_by_outputs(facts, &task);
-    if (task.kind == TASK_UNKNOWN && !facts->metadata_task && !task.output_count)
-        decide_embedding(facts, &task);
-    if (task.kind == TASK_UNKNOWN && !facts->metadata_task && !task.output_count)
-        detect_by_shape(facts, &task);
-    if (task.kind == TASK_UNKNOWN && !facts->metadata_task && !task.output_count)
-        decide_classification(facts, &task);
+    for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task; i++)
+        if (task.kind == TASK_UNKNOWN && !task.output_count)
+            rules[i](facts, &task);
     if (facts->told_layout)
         TRY(told_layout(facts, &task, err));
     if (facts->told)

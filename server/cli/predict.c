@@ -65,6 +65,18 @@ static void print_boxes(const struct predict_image *image)
         printf("    nothing found\n");
 }
 
+static void print_areas(const struct predict_image *image)
+{
+    const struct segments *found = &image->answer.segments;
+    for (size_t i = 0; i < found->count; i++) {
+        const struct segment *area = &found->items[i];
+        const char *label = labels_name(&image->request->served->labels, area->index);
+        printf("    %6.2f %% of the picture  %s%s%u%s\n",
+               (double)area->area * 100 / ((double)found->width * (double)found->height),
+               label ? label : "class ", label ? "  (class " : "", area->index, label ? ")" : "");
+    }
+}
+
 static void print_image(const char *path, const struct predict_image *image)
 {
     char device[DEVICE_TEXT], label[1024];
@@ -82,6 +94,7 @@ static void print_image(const char *path, const struct predict_image *image)
                prediction->label ? ")" : "");
     }
     print_boxes(image);
+    print_areas(image);
     const struct embedding *vector = &image->answer.embedding;
     for (size_t i = 0; i < vector->count; i++)
         printf("%s%.9g", i ? " " : "    ", (double)vector->values[i]);

@@ -112,7 +112,7 @@ class Asker {
     }
   }
 
-  // A model whose task the server does not know: its raw outputs; those of a segmenter, drawn over the picture.
+  // A model whose task the server does not know: its raw outputs; masks of YOLO, drawn over the picture.
   async askTensors(files, model) {
     const number = ++this.number;
     const file = files[0];
@@ -149,8 +149,7 @@ class Asker {
     if (found && image) {
       await image.decode().catch(() => {});
       const lines = showFound(figure.querySelector(".frame"), image, found, model);
-      const what = found.map ? `${lines.length} ${lines.length === 1 ? "kind" : "kinds"} of area` : `${lines.length} ${lines.length === 1 ? "box" : "boxes"}`;
-      parts.push(element("h3", "found", `${what} found`), this.bars(lines.slice(0, 20)));
+      parts.push(element("h3", "found", `${lines.length} ${lines.length === 1 ? "box" : "boxes"} found`), this.bars(lines.slice(0, 20)));
     } else {
       parts.push(element("p", "", "These outputs are no masks that this page knows; here is what came:"));
     }
@@ -266,13 +265,17 @@ class Asker {
       box.append(error);
       return box;
     }
-    const predictions = result.predictions || [];
+    const { width, height } = result.image;
+    const predictions = result.predictions || (result.segments || []).map((s) => ({ ...s, score: s.area / (width * height) }));
     if (result.embedding) {
       const some = result.embedding.slice(0, 6).map(short).join(", ");
       box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));
     } else if ((this.model(false) || {}).task === "detection") {
       box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "box" : "boxes"} found`));
-      if (figure) drawBoxes(figure.querySelector(".frame"), predictions, result.image.width, result.image.height);
+      if (figure) drawBoxes(figure.querySelector(".frame"), predictions, width, height);
+    } else if (result.segments) {
+      box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "kind" : "kinds"} of area found`));
+      if (figure) drawAreas(figure.querySelector(".frame"), predictions, width, height);
     }
     box.append(this.bars(predictions.slice(0, 20).map((p) =>
       [p.label === undefined ? `class ${p.index}` : p.label, p.score === undefined ? p.probability : p.score])));

@@ -1,5 +1,5 @@
-// Masks out of raw outputs, which the server does not decode: YOLO v8 to v12 with masks, and segmentation
-// maps. All in pixels of the model's input.
+// Masks out of raw outputs, which the server does not decode: YOLO v8 to v12 with masks, in pixels of the
+// model's input.
 
 const SCORE = 0.25; // boxes below it are not shown
 const OVERLAP = 0.45; // of two boxes of one class that overlap more, the better stays
@@ -88,31 +88,9 @@ function decodeYolo(output, prototypes, input) {
   return boxes;
 }
 
-// A class a pixel: {width, height, at(x, y) of the map}.
-function decodeMap(output) {
-  const [, classes, height, width] = output.shape;
-  const data = output.data;
-  const plane = width * height;
-  const negative = classes === 1 && data.some((v) => v < 0 || v > 1);
-  return {
-    width, height, classes,
-    at(x, y) {
-      const i = y * width + x;
-      if (classes === 1) return data[i] > (negative ? 0 : 0.5) ? 1 : 0;
-      return bestOf(classes, (c) => data[c * plane + i]);
-    },
-  };
-}
-
-// {boxes} or {map}; null where the outputs are none of these. input: {width, height} of the model.
+// The boxes with their masks; null where the outputs are none. input: {width, height} of the model.
 function decodeOutputs(outputs, input) {
-  const dense = outputs.filter((o) => o.shape.length === 4 && o.shape[0] === 1);
   const rows = outputs.find((o) => o.shape.length === 3 && o.shape[0] === 1);
-  const prototypes = dense.find((o) => o.shape[1] === 32);
-  if (rows && prototypes) {
-    const boxes = decodeYolo(rows, prototypes, input);
-    if (boxes) return { boxes };
-  }
-  const map = dense.find((o) => o.shape[1] <= 256 && o.shape[2] > 1 && o.shape[3] > 1);
-  return map ? { map: decodeMap(map) } : null;
+  const prototypes = outputs.find((o) => o.shape.length === 4 && o.shape[0] === 1 && o.shape[1] === 32);
+  return rows && prototypes ? decodeYolo(rows, prototypes, input) : null;
 }

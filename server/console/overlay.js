@@ -38,27 +38,56 @@ function drawBoxes(frame, boxes, width, height) {
   }
 }
 
-// Paints where classAt(x, y of the input) is a class; null or -1 is left clear.
-function drawMask(canvas, classAt, geometry, width, height) {
+// Paints where classAt(x, y of the picture) is a class; -1 is left clear.
+function drawMask(frame, classAt, width, height) {
+  const canvas = element("canvas");
+  canvas.setAttribute("aria-hidden", "true");
+  frame.append(canvas);
   const shrink = Math.min(1, 640 / Math.max(width, height));
   canvas.width = Math.max(1, Math.round(width * shrink));
   canvas.height = Math.max(1, Math.round(height * shrink));
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(canvas.width, canvas.height);
   const colours = new Map();
-  const counts = new Map();
   for (let y = 0, i = 0; y < canvas.height; y++) {
     for (let x = 0; x < canvas.width; x++, i += 4) {
-      const [ix, iy] = geometry.toInput((x + 0.5) / shrink, (y + 0.5) / shrink);
-      const found = classAt(ix, iy);
-      if (found === null || found < 0) continue;
-      counts.set(found, (counts.get(found) || 0) + 1);
+      const found = classAt((x + 0.5) / shrink, (y + 0.5) / shrink);
+      if (found < 0) continue;
       if (!colours.has(found)) colours.set(found, rgbOf(hue(found)));
       pixels.data.set(colours.get(found), i);
     }
   }
   context.putImageData(pixels, 0, 0);
-  return { counts, area: canvas.width * canvas.height };
+}
+
+// COCO's compressed run lengths: numbers of pixels outside and inside in turn, column by column.
+function readRuns(text) {
+  const runs = [];
+  for (let at = 0; at < text.length;) {
+    let value = 0, shift = 0, bits;
+    do {
+      bits = text.charCodeAt(at++) - 48;
+      value += (bits & 31) * 2 ** shift;
+      shift += 5;
+    } while (bits & 32);
+    if (bits & 16) value -= 2 ** shift;
+    runs.push(value + (runs.length > 2 ? runs[runs.length - 2] : 0));
+  }
+  return runs;
+}
+
+// Areas as the server answers them; a background is left clear.
+function drawAreas(frame, segments, width, height) {
+  const map = new Int16Array(width * height).fill(-1);
+  for (const { label, index, rle } of segments) {
+    if (/^_*background_*$/i.test(label || "")) continue;
+    let at = 0;
+    readRuns(rle.counts).forEach((length, i) => {
+      if (i % 2) map.fill(index, at, at + length);
+      at += length;
+    });
+  }
+  drawMask(frame, (x, y) => map[Math.min(width - 1, Math.floor(x)) * height + Math.min(height - 1, Math.floor(y))], width, height);
 }
 
 function rgbOf(h) {
@@ -69,32 +98,19 @@ function rgbOf(h) {
   return [part(0), part(8), part(4), 150];
 }
 
-// Shows `found` over the image in `frame`; returns lines for the list beside it: [text, share 0 … 1].
-function showFound(frame, image, found, model) {
+// Shows boxes with masks over the image in `frame`; returns lines for the list beside it: [text, share 0 … 1].
+function showFound(frame, image, boxes, model) {
   const [width, height] = [image.naturalWidth, image.naturalHeight];
   const geometry = inputGeometry(model, width, height);
   const names = (label) => (model.labels || [])[label] || `class ${label}`;
-  const canvas = element("canvas");
-  canvas.setAttribute("aria-hidden", "true");
-  frame.append(canvas);
-  if (found.map) {
-    const map = found.map;
-    const inside = (x, y) => x >= 0 && y >= 0 && x < model.width && y < model.height;
-    const at = (x, y) => (inside(x, y) ? map.at(Math.floor((x / model.width) * map.width), Math.floor((y / model.height) * map.height)) : null);
-    // The first class is the background by custom, where there are few.
-    const { counts, area } = drawMask(canvas, (x, y) => { const c = at(x, y); return c === 0 && map.classes <= 32 ? -1 : c; },
-      geometry, width, height);
-    return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 10).map(([c, n]) => [names(c), n / area]);
-  }
-  const masked = found.boxes.filter((box) => box.mask);
-  if (masked.length) {
-    drawMask(canvas, (x, y) => { const box = masked.find((b) => b.mask.inside(x, y)); return box ? box.label : null; },
-      geometry, width, height);
-  }
-  drawBoxes(frame, found.boxes.map((box) => {
+  drawMask(frame, (x, y) => {
+    const box = boxes.find((b) => b.mask.inside(...geometry.toInput(x, y)));
+    return box ? box.label : -1;
+  }, width, height);
+  drawBoxes(frame, boxes.map((box) => {
     const [x1, y1] = geometry.toPicture(box.x, box.y);
     const [x2, y2] = geometry.toPicture(box.x + box.w, box.y + box.h);
     return { box: { x1, y1, x2, y2 }, index: box.label, label: names(box.label), score: box.score };
   }), width, height);
-  return found.boxes.map((box) => [names(box.label), box.score]);
+  return boxes.map((box) => [names(box.label), box.score]);
 }

@@ -242,6 +242,27 @@ class Embedding(Tasks):
         self.assertEqual(self.server.request("POST", f"/predictions/{self.name}", png(9, 9)).json(), [3, 0, 0, -4])
 
 
+class Segmentation(Tasks):
+    """A map of 2 x 2 points: the right half is class 1."""
+
+    files = {"labels.txt": LABELS}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("map", (2, 2, 2), [1, 0, 1, 0, 0, 1, 0, 1])])
+
+    def test_areas(self):
+        answer = self.ask(photo=png(4, 2))
+        self.assertEqual(answer["segments"], [
+            {"label": "a cat", "index": 0, "area": 4, "rle": {"size": [2, 4], "counts": "044"}},
+            {"label": "a dog", "index": 1, "area": 4, "rle": {"size": [2, 4], "counts": "44"}}])
+        self.assertNotIn("predictions", answer)
+        self.assertEqual([s["index"] for s in self.ask("?classes=1")["segments"]], [1])
+        self.assertEqual(self.task(), ("segmentation", "output 'map' has a map for each of the 2 labels"))
+        lines = self.server.request("POST", "/predict", png(4, 2), {"Accept": "text/plain"}).body.decode()
+        self.assertEqual(lines, "0.500000 a cat\n0.500000 a dog\n")
+
+
 class Unknown(Tasks):
     @classmethod
     def make(cls, path):

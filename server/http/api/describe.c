@@ -28,7 +28,36 @@ static const char *precision_on(const struct model_status *model, struct device_
 /* Entries of its list of predictions. */
 static size_t prediction_entries(const struct predict_image *image)
 {
-    return image->prediction_count + image->answer.detections.count;
+    return image->prediction_count + image->answer.detections.count + image->answer.segments.count;
+}
+
+/* Boxes or areas, as `model` has found them. */
+static void describe_task(const struct task_answer *answer, const struct model *model,
+                          struct answer_prediction *predictions, struct answer_image *ret)
+{
+    const struct detections *found = &answer->detections;
+    const struct segments *segments = &answer->segments;
+    for (size_t i = 0; i < found->count; i++) {
+        const struct detection *box = &found->items[i];
+        predictions[i] =
+            (struct answer_prediction){.label = labels_name(&model->labels, box->index),
+                                       .index = box->index,
+                                       .probability = box->score,
+                                       .box = {box->x1, box->y1, box->x2, box->y2}};
+    }
+    for (size_t i = 0; i < segments->count; i++) {
+        const struct segment *segment = &segments->items[i];
+        predictions[i] = (struct answer_prediction){
+            .label = labels_name(&model->labels, segment->index),
+            .index = segment->index,
+            .probability =
+                (float)((double)segment->area / ((double)ret->width * (double)ret->height)),
+            .area = segment->area,
+            .counts = segment->counts};
+    }
+    ret->kind = model->task.kind == TASK_DETECTION      ? ANSWER_BOXES
+                : model->task.kind == TASK_SEGMENTATION ? ANSWER_AREAS
+                                                        : ANSWER_CLASSES;
 }
 
 static void describe_image(const struct predict_image *image, const struct model_status *model,
@@ -59,17 +88,7 @@ static void describe_image(const struct predict_image *image, const struct model
             (struct answer_prediction){.label = image->predictions[i].label,
                                        .index = image->predictions[i].index,
                                        .probability = image->predictions[i].probability};
-    const struct model *answering = image->request->served;
-    const struct detections *found = &image->answer.detections;
-    ret->is_boxes = answering->task.kind == TASK_DETECTION;
-    for (size_t i = 0; i < found->count; i++) {
-        const struct detection *box = &found->items[i];
-        predictions[i] =
-            (struct answer_prediction){.label = labels_name(&answering->labels, box->index),
-                                       .index = box->index,
-                                       .probability = box->score,
-                                       .box = {box->x1, box->y1, box->x2, box->y2}};
-    }
+    describe_task(&image->answer, image->request->served, predictions, ret);
 }
 
 /* `model`: what is known of the one that answered; NULL: nothing. */

@@ -81,9 +81,8 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
         if (image->status != STATUS_OK)
             continue;
         bytes += image->prediction_count * PREDICTION_BYTES;
-        /* How many boxes there are, nobody could tell before. */
-        const size_t own = image->answer.detections.count * 2 * PREDICTION_BYTES +
-                           image->answer.embedding.count * sizeof(float);
+        /* How large these are, nobody could tell before. */
+        const size_t own = task_answer_bytes(&image->answer);
         bytes += own;
         *ret_unforeseen += 2 * own;
         for (size_t o = 0; image->outputs && served && o < served->output_count; o++) {

@@ -159,6 +159,19 @@ Test(task, embeddings_and_classes)
     expect_layout(task, LAYOUT_YOLO_FINAL);
 }
 
+Test(task, segmentation)
+{
+    struct task_facts facts = {.label_count = 21};
+    const struct task_output map = OUTPUT("out", 1, 21, 64, 64);
+    cr_expect_eq(decide(facts, &map, 1).kind, TASK_SEGMENTATION);
+    facts.label_count = 20;
+    cr_expect_eq(decide(facts, &map, 1).kind, TASK_UNKNOWN, "it may be any picture");
+    facts.architecture = "SegformerForSemanticSegmentation";
+    cr_expect_eq(decide(facts, &map, 1).kind, TASK_SEGMENTATION);
+    facts = (struct task_facts){.told = "segmentation"};
+    cr_expect_eq(decide(facts, &map, 1).kind, TASK_SEGMENTATION);
+}
+
 Test(task, options)
 {
     struct task_facts facts = {.metadata_task = "detect", .label_count = 80};
