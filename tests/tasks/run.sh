@@ -14,6 +14,6 @@ if [ -z "${TASKS_PYTHON:-}" ]; then
         exit 0
     fi
     "$python" -m pip install -q --disable-pip-version-check 'ultralytics>=8.4' 'transformers>=5' torchvision onnx \
-        onnxscript >&2 || echo "dev: tasks: the Python registry is out of reach; what is missing is skipped" >&2
+        onnxscript pycocotools >&2 || echo "dev: tasks: the Python registry is out of reach; what is missing is skipped" >&2
 fi
 exec "$python" "$(dirname -- "$0")/test_parity.py"

@@ -227,5 +227,171 @@ class Ultralytics(Parity):
         self.compare(reference, query="?confidence=0.01")
 
 
+# ---- Hugging Face ----
+
+@unittest.skipUnless(has("transformers", "torch", "onnxscript"), "the package transformers, torch or onnxscript is not installed")
+class HuggingFace(Parity):
+    """Small models of the real classes; reference: their image processors."""
+
+    def export(self, model, config, head, names=("logits", "pred_boxes")):
+        import torch
+        picture = torch.rand(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(7))
+        model = model.eval()
+        if head:
+            spread_logits(model, [head(model)], picture, wanted=10, confidence=0.5)
+
+        class Plain(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = model
+
+            def forward(self, pixel_values):
+                found = self.model(pixel_values)
+                return tuple(found[name] for name in names)
+
+        torch.onnx.export(Plain(), (picture,), os.path.join(self.folder, "model.onnx"), input_names=["pixel_values"],
+                          output_names=list(names), opset_version=17, dynamo=False)
+        self.write("config.json", json.dumps({"architectures": [type(model).__name__], "id2label": config.id2label}))
+        self.write("preprocessor_config.json", json.dumps({"size": {"height": SIDE, "width": SIDE}}))
+
+    def detected(self, processor, threshold=0.5):
+        def reference(outputs, width, height):
+            from types import SimpleNamespace
+            (found,) = processor.post_process_object_detection(
+                SimpleNamespace(logits=outputs["logits"], pred_boxes=outputs["pred_boxes"]),
+                threshold=threshold, target_sizes=[(height, width)])
+            boxes = found["boxes"].clone()
+            boxes[:, 0::2] = boxes[:, 0::2].clamp(0, width)
+            boxes[:, 1::2] = boxes[:, 1::2].clamp(0, height)
+            return [(int(label), score.item(), *box.tolist())
+                    for label, score, box in zip(found["labels"], found["scores"], boxes)]
+        return reference
+
+    def test_yolos(self):
+        import torch
+        from transformers import YolosConfig, YolosForObjectDetection, YolosImageProcessor
+        torch.manual_seed(7)
+        config = YolosConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=96,
+                             image_size=[SIDE, SIDE], num_detection_tokens=60, num_labels=9)
+        model = YolosForObjectDetection(config)
+        self.export(model, config, lambda m: m.class_labels_classifier.layers[-1])
+        self.compare(self.detected(YolosImageProcessor(), 0.3), query="?confidence=0.3")
+
+    def check_rt_detr(self, config_class, model_class, **more):
+        import torch
+        from transformers import RTDetrImageProcessor, RTDetrResNetConfig
+        torch.manual_seed(7)
+        config = config_class(
+            backbone_config=RTDetrResNetConfig(embedding_size=16, hidden_sizes=[16, 24, 32, 40], depths=[1, 1, 1, 1],
+                                               layer_type="basic", out_features=["stage2", "stage3", "stage4"]),
+            encoder_in_channels=[24, 32, 40], encoder_hidden_dim=32, d_model=32, decoder_in_channels=[32, 32, 32],
+            encoder_ffn_dim=64, decoder_ffn_dim=64, decoder_layers=2, num_queries=50, num_labels=9,
+            use_pretrained_backbone=False, **more)
+        self.export(model_class(config), config, None)
+        # Scores of random weights lie close together: the threshold takes the place of shifted biases.
+        self.compare(self.detected(RTDetrImageProcessor(), 0.015), query="?confidence=0.015")
+
+    def test_rt_detr(self):
+        from transformers import RTDetrConfig, RTDetrForObjectDetection
+        self.check_rt_detr(RTDetrConfig, RTDetrForObjectDetection)
+
+    def test_d_fine(self):
+        from transformers import DFineConfig, DFineForObjectDetection
+        self.check_rt_detr(DFineConfig, DFineForObjectDetection)
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_segformer(self):
+        """Class maps of the whole photo: 99.9 % of the pixels."""
+        import torch
+        from types import SimpleNamespace
+        from pycocotools import mask
+        from transformers import SegformerConfig, SegformerForSemanticSegmentation, SegformerImageProcessor
+        torch.manual_seed(7)
+        config = SegformerConfig(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 1, 2, 2],
+                                 decoder_hidden_size=16, num_labels=7)
+        model = SegformerForSemanticSegmentation(config)
+        with torch.no_grad():
+            model.decode_head.classifier.weight.mul_(10)
+        self.export(model, config, None, ("logits",))
+        with contextlib.closing(Serving(self)):
+            classes = set()
+            for path in PHOTOS:
+                photo = read(path)
+                width, height = upright(path).size
+                answer = self.server.request("POST", "/predict", photo)
+                self.assertEqual(answer.status, 200, answer.body[:300])
+                found = torch.full((height, width), -1)
+                for segment in answer.json()["segments"]:
+                    inside = torch.from_numpy(mask.decode(segment["rle"])).bool()
+                    self.assertEqual(int(inside.sum()), segment["area"])
+                    self.assertEqual(int(mask.area(segment["rle"])), segment["area"])
+                    found[inside] = segment["index"]
+                    classes.add(segment["index"])
+                (wanted,) = SegformerImageProcessor().post_process_semantic_segmentation(
+                    SimpleNamespace(logits=self.outputs(photo)["logits"]), target_sizes=[(height, width)])
+                same = (found == wanted).float().mean().item()
+                self.assertGreaterEqual(same, 0.999, os.path.basename(path))
+            self.assertGreater(len(classes), 2, "too few classes to say anything")
+            print(f"test_segformer: {len(classes)} classes in {len(PHOTOS)} photos", file=sys.stderr)
+
+    def test_vit_embedding(self):
+        import torch
+        from transformers import ViTConfig, ViTModel
+        torch.manual_seed(7)
+        model = ViTModel(ViTConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=96,
+                                   image_size=96, patch_size=16), add_pooling_layer=False)
+
+        class Plain(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = model.eval()
+
+            def forward(self, pixel_values):
+                return self.model(pixel_values).last_hidden_state
+
+        torch.onnx.export(Plain(), (torch.rand(1, 3, 96, 96),), os.path.join(self.folder, "model.onnx"),
+                          input_names=["pixel_values"], output_names=["last_hidden_state"], opset_version=17,
+                          dynamo=False)
+        self.write("config.json", json.dumps({"architectures": ["ViTModel"]}))
+        with contextlib.closing(Serving(self)):
+            for path in PHOTOS:
+                photo = read(path)
+                vector = self.server.request("POST", "/predict?normalize=true", photo).json()["embedding"]
+                wanted = torch.nn.functional.normalize(self.outputs(photo)["last_hidden_state"][0, 0], dim=0)
+                self.assertGreaterEqual(torch.dot(torch.tensor(vector), wanted).item(), 0.9999)
+
+
+# ---- torchvision ----
+
+@unittest.skipUnless(has("torchvision", "onnxscript"), "the package torchvision or onnxscript is not installed")
+class TorchVision(Parity):
+    """The reference is the outputs themselves: all is done in the graph."""
+
+    def check(self, name, **settings):
+        import torch
+        import torchvision
+        torch.manual_seed(7)
+        model = getattr(torchvision.models.detection, name)(weights=None, weights_backbone=None, **settings).eval()
+        torch.onnx.export(model, (torch.rand(1, 3, SIDE, SIDE),), os.path.join(self.folder, "model.onnx"),
+                          input_names=["image"], output_names=["boxes", "labels", "scores"]
+                          if name.startswith("fasterrcnn") else ["boxes", "scores", "labels"],
+                          dynamic_axes={n: {0: "n"} for n in ("boxes", "labels", "scores")},
+                          opset_version=17, dynamo=False)
+        def reference(outputs, width, height):
+            import torch
+            boxes = outputs["boxes"] * torch.tensor([width, height, width, height]) / SIDE
+            keep = outputs["scores"] > 0.001
+            return [(int(label), score.item(), *box.tolist()) for box, label, score in
+                    zip(boxes[keep], outputs["labels"][keep], outputs["scores"][keep])]
+
+        self.compare(reference, query="?confidence=0.001")
+
+    def test_ssdlite(self):
+        self.check("ssdlite320_mobilenet_v3_large", num_classes=5, score_thresh=0.001)
+
+    def test_faster_rcnn(self):
+        self.check("fasterrcnn_mobilenet_v3_large_320_fpn", num_classes=5, box_score_thresh=0.001)
+
+
 if __name__ == "__main__":
     totals.main()

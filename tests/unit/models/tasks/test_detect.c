@@ -7,6 +7,7 @@
 
 #include "engine/base/size.h"
 #include "models/tasks/answer.h"
+#include "tests/unit/models/tasks/golden.h"
 
 /* A photo of the input's size: coordinates stay what they are. */
 static const struct task_geometry same = {1, 1, 0, 0, 64, 64, 64, 64};
@@ -190,6 +191,48 @@ Test(detect, back_to_the_photo)
     expect_box(&found.items[0], 0, .9f, 50, 0, 100, 50);
     expect_box(&found.items[1], 0, .8f, 0, 0, 25, 25);
     detections_done(&found);
+}
+
+static void expect_golden(struct detections found, const float *golden, size_t count)
+{
+    cr_assert_eq(found.count, count / 6, "%zu boxes, not %zu", found.count, count / 6);
+    for (size_t i = 0; i < found.count; i++) {
+        const struct detection *box = &found.items[i];
+        const float *wanted = golden + 6 * i;
+        const float corners[] = {box->x1, box->y1, box->x2, box->y2};
+        cr_expect_eq(box->index, (uint32_t)wanted[0]);
+        cr_expect_float_eq(box->score, wanted[1], 1e-6f);
+        for (int k = 0; k < 4; k++)
+            cr_expect_float_eq(corners[k], wanted[2 + k], 1e-2f, "box %zu: %g, not %g", i,
+                               (double)corners[k], (double)wanted[2 + k]);
+    }
+    detections_done(&found);
+}
+
+Test(detect, what_ultralytics_finds)
+{
+    /* 500 x 333 letterboxed: 64 x 43, 10 pixels above. */
+    const struct task_geometry letterbox = {64 / 500.0f, 43 / 333.0f, 0, 10, 500, 333, 64, 64};
+    const struct task_rows row = {golden_yolov8, SHAPE(7, 36), COUNT_OF(golden_yolov8)};
+    struct task_options options = options_of(.25f, .45f);
+    expect_golden(decode_many(LAYOUT_YOLOV8, &row, 1, &options, &letterbox), golden_yolov8_boxes,
+                  COUNT_OF(golden_yolov8_boxes));
+    options.agnostic = 1;
+    expect_golden(decode_many(LAYOUT_YOLOV8, &row, 1, &options, &letterbox),
+                  golden_yolov8_boxes_agnostic, COUNT_OF(golden_yolov8_boxes_agnostic));
+}
+
+Test(detect, what_transformers_find)
+{
+    const struct task_geometry stretched = {64 / 500.0f, 64 / 333.0f, 0, 0, 500, 333, 64, 64};
+    const struct task_rows rows[] = {
+        {golden_query_logits, SHAPE(12, 4), COUNT_OF(golden_query_logits)},
+        {golden_query_boxes, SHAPE(12, 4), COUNT_OF(golden_query_boxes)}};
+    const struct task_options options = options_of(.3f, 1);
+    expect_golden(decode_many(LAYOUT_DETR, rows, 2, &options, &stretched), golden_detr,
+                  COUNT_OF(golden_detr));
+    expect_golden(decode_many(LAYOUT_DETR_SIGMOID, rows, 2, &options, &stretched), golden_rt_detr,
+                  COUNT_OF(golden_rt_detr));
 }
 
 Test(detect, hostile_numbers)
