@@ -190,7 +190,21 @@ def configurations():
         write("config", name, bytes([reader]) + text.encode("utf-8"))
 
 
+def outputs():
+    """Layouts by number, [rows / 8, columns, classes of a map], thresholds; then floats."""
+    nan, inf = float("nan"), float("inf")
+    numbers = [0.5, 10, 20, 30, 60, 0.9, 1, 0.7, 2, -3, 0.3, 1]
+    for layout in range(11):
+        write("tasks", f"layout_{layout}", bytes([layout, 2, 6, 3, 64, 128, 99, 16 if layout in (9, 10) else layout])
+              + struct.pack("<12f", *numbers))
+    write("tasks", "grid", bytes([2, 0, 84, 2, 25, 77, 99, 0]) + struct.pack("<12f", *numbers))
+    write("tasks", "not_finite", bytes([4, 1, 6, 4, 0, 0, 255, 15])
+          + struct.pack("<8f", nan, inf, -inf, 3e38, -3e38, 1, 0.5, nan))
+    write("tasks", "all_pass", bytes([4, 255, 6, 2, 0, 255, 255, 3]) + struct.pack("<7f", 1, 2, 3, 4, 5, 6, 7))
+
+
 if __name__ == "__main__":
+    outputs()
     operators()
     bodies()
     functions()

@@ -1,0 +1,108 @@
+/* Outputs of any model, decoded in every layout: whatever the numbers are, boxes lie in the photo,
+ * best first and above the threshold, areas cover no pixel twice, vectors are finite. The first
+ * bytes say layout, dimensions and thresholds; floats follow, which are used from their beginning
+ * again where an output is larger. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/tasks/answer.h"
+#include "tests/fuzz/target.h"
+
+enum { HEAD = 8, MOST = 1 << 16 };
+
+/* Fills `ret` with a row of this shape; the caller frees its numbers. */
+static struct task_rows make_row(const uint8_t *data, size_t size, struct shape shape)
+{
+    const size_t count = shape_count(&shape);
+    float *numbers = alloc_array(count, sizeof *numbers);
+    HOLDS(numbers);
+    for (size_t i = 0; i < count && size >= sizeof *numbers; i++)
+        memcpy(&numbers[i], data + i % (size / sizeof *numbers) * sizeof *numbers, sizeof *numbers);
+    return (struct task_rows){numbers, shape, count};
+}
+
+static void check_boxes(const struct detections *found, const struct task_options *options,
+                        const struct task_geometry *geometry)
+{
+    HOLDS(found->count <= (size_t)options->max_detections);
+    for (size_t i = 0; i < found->count; i++) {
+        const struct detection *box = &found->items[i];
+        HOLDS(box->score > options->confidence && isfinite(box->score));
+        HOLDS(i == 0 || box->score <= box[-1].score);
+        HOLDS(box->x1 >= 0 && box->x1 <= geometry->photo_width);
+        HOLDS(box->y2 >= 0 && box->y2 <= geometry->photo_height);
+        HOLDS(box->x2 >= 0 && box->x2 <= geometry->photo_width);
+        HOLDS(box->y1 >= 0 && box->y1 <= geometry->photo_height);
+    }
+}
+
+static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
+                         const struct task_options *options, const struct task_geometry *geometry)
+{
+    struct error err;
+    struct detections found = {0};
+    const struct task task = {.kind = TASK_DETECTION,
+                              .layout = (enum task_layout)(1 + head[0] % LAYOUT_TENSORFLOW),
+                              .output_count = TASK_MAX_OUTPUTS};
+    if (detect_decode(&task, rows, options, geometry, &found, &err) != STATUS_OK) {
+        HOLDS(err.message[0] && !found.items);
+        return;
+    }
+    check_boxes(&found, options, geometry);
+    detections_done(&found);
+}
+
+static void decode_others(const struct task_rows *row, const struct task_options *options,
+                          const struct task_geometry *geometry)
+{
+    struct error err;
+    struct segments areas = {0};
+    struct embedding vector = {0};
+    if (segment_decode(row, options, geometry, &areas, &err) == STATUS_OK) {
+        uint64_t pixels = 0;
+        for (size_t i = 0; i < areas.count; i++) {
+            HOLDS(areas.items[i].counts[0] && areas.items[i].area > 0);
+            HOLDS(i == 0 || areas.items[i].area <= areas.items[i - 1].area);
+            pixels += areas.items[i].area;
+        }
+        HOLDS(pixels <= (uint64_t)areas.width * areas.height);
+    }
+    segments_done(&areas);
+    if (embed_decode(row, options, &vector, &err) == STATUS_OK)
+        for (size_t i = 0; i < vector.count; i++)
+            HOLDS(isfinite(vector.values[i]));
+    embedding_done(&vector);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < HEAD)
+        return 0;
+    const int64_t first = data[1] * 8, second = data[2], third = data[3] % 16;
+    const struct task_options options = {.confidence = (float)data[4] / 255,
+                                         .iou = (float)data[5] / 255,
+                                         .max_detections = 1 + data[6] * 3,
+                                         .agnostic = data[7] & 1,
+                                         .normalize = data[7] >> 1 & 1};
+    const float gain = data[7] & 4 ? 0.25f : 1.5f;
+    const struct task_geometry geometry = {gain, gain, data[7] & 8 ? -3 : 2, 1, 97, 31, 64, 64};
+    if (first * second > MOST)
+        return 0;
+    /* One output; or, of lists, one box a row and a number for each. */
+    const bool is_list = data[7] & 16;
+    const struct task_rows rows[TASK_MAX_OUTPUTS] = {
+        make_row(data + HEAD, size - HEAD, is_list ? SHAPE(first, 4) : SHAPE(first, second)),
+        make_row(data + HEAD, size - HEAD, is_list ? SHAPE(first) : SHAPE(first, 4)),
+        make_row(data + HEAD, size - HEAD, SHAPE(first)),
+        make_row(data + HEAD, size - HEAD, SHAPE(1))};
+    const struct task_rows map =
+        make_row(data + HEAD, size - HEAD, SHAPE(third, second % 32, 1 + first % 32));
+    decode_boxes(data, rows, &options, &geometry);
+    decode_others(&map, &options, &geometry);
+    decode_others(&rows[0], &options, &geometry);
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        free((void *)(uintptr_t)rows[i].data);
+    free((void *)(uintptr_t)map.data);
+    return 0;
+}
