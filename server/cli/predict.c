@@ -56,12 +56,12 @@ static void print_boxes(const struct predict_image *image)
     const struct detections *found = &image->answer.detections;
     for (size_t i = 0; i < found->count; i++) {
         const struct detection *box = &found->items[i];
-        const char *label = labels_name(&image->request->served->labels, box->index);
+        const char *label = labels_name(&image->request->used_model->labels, box->index);
         printf("    %6.2f %%  (%.0f, %.0f) to (%.0f, %.0f)  %s%s%u%s\n", (double)box->score * 100,
                (double)box->x1, (double)box->y1, (double)box->x2, (double)box->y2,
                label ? label : "class ", label ? "  (class " : "", box->index, label ? ")" : "");
     }
-    if (image->request->served->task.kind == TASK_DETECTION && found->count == 0)
+    if (image->request->used_model->task.kind == TASK_DETECTION && found->count == 0)
         printf("    nothing found\n");
 }
 
@@ -70,7 +70,7 @@ static void print_areas(const struct predict_image *image)
     const struct segments *found = &image->answer.segments;
     for (size_t i = 0; i < found->count; i++) {
         const struct segment *area = &found->items[i];
-        const char *label = labels_name(&image->request->served->labels, area->index);
+        const char *label = labels_name(&image->request->used_model->labels, area->index);
         printf("    %6.2f %% of the picture  %s%s%u%s\n",
                (double)area->area * 100 / ((double)found->width * (double)found->height),
                label ? label : "class ", label ? "  (class " : "", area->index, label ? ")" : "");
@@ -111,7 +111,7 @@ static void hint_at_labels(const struct predict_request *request)
             nameless |= !request->images[i].predictions[k].label;
     for (size_t i = 0; i < request->image_count; i++)
         for (size_t k = 0; k < request->images[i].answer.detections.count; k++)
-            nameless |= !labels_name(&request->served->labels,
+            nameless |= !labels_name(&request->used_model->labels,
                                      request->images[i].answer.detections.items[k].index);
     if (!nameless)
         return;

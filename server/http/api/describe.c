@@ -88,7 +88,7 @@ static void describe_image(const struct predict_image *image, const struct model
             (struct answer_prediction){.label = image->predictions[i].label,
                                        .index = image->predictions[i].index,
                                        .probability = image->predictions[i].probability};
-    describe_task(&image->answer, image->request->served, predictions, ret);
+    describe_task(&image->answer, image->request->used_model, predictions, ret);
 }
 
 /* `model`: what is known of the one that answered; NULL: nothing. */

@@ -56,14 +56,6 @@ static enum status never_fits(const struct upload *upload, struct error *err)
                      http_budget_most(upload->budget));
 }
 
-static enum status never_fits(const struct upload *upload, struct error *err)
-{
-    return error_set(err, STATUS_TOO_LARGE,
-                     "the body and what is made of it take more than the %zu bytes of all requests "
-                     "together; send less at a time, or raise the limit (--max-upload-memory)",
-                     upload->budget->limit);
-}
-
 static enum status overloaded(const struct upload *upload, struct error *err)
 {
     return error_set(err, STATUS_OVERLOADED,

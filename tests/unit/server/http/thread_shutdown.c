@@ -121,12 +121,13 @@ static void test_the_watcher_ends_before_connections_close(void)
     struct connections *connections;
     struct error err;
     int listening, resumed = 0;
+    const _Atomic uint64_t runs = 0;
     const struct sockaddr_in address = listen_on_loopback(&listening);
     CHECK(connections_create(&limits, &observer, NULL, NULL, &connections, &err) == STATUS_OK);
     CHECK(count_threads() == before + 1);
     const int client = connect_to(&address);
     struct connection *connection =
-        connection_open(connections, client, (const struct sockaddr *)&address, NULL);
+        connection_open(connections, client, (const struct sockaddr *)&address, NULL, &runs);
     CHECK(connection);
     CHECK(connection_delay(connections, connection, clock_now() + INT64_C(3600000000000),
                            count_resumed, &resumed));
