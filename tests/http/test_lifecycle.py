@@ -60,7 +60,7 @@ class Lifecycle(unittest.TestCase):
 
 class Start(Lifecycle):
     def test_the_port_is_open_before_the_model_is_loaded(self):
-        server = self.serve(self.slow_to_load(), "--precision", "fp32", wait_ready=False)
+        server = self.serve(self.slow_to_load(), "--precision", "fp32", "--max-batch", "8", wait_ready=False)
         self.assertEqual(server.get("/livez").status, 200)
         answer = server.get("/health")
         self.assertEqual(answer.status, 503)
@@ -104,7 +104,7 @@ class Start(Lifecycle):
         self.assertEqual(second, f"  curl --data-binary @photo.jpg {url}/predict")
 
     def test_a_signal_while_loading(self):
-        server = self.serve(self.slow_to_load(), "--precision", "fp32", wait_ready=False)
+        server = self.serve(self.slow_to_load(), "--precision", "fp32", "--max-batch", "8", wait_ready=False)
         log = self.assert_ended(server)
         self.assertNotIn(" ready ", log)
 
