@@ -56,10 +56,11 @@ void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t c
         link = &(*link)->next;
     struct scratch_block *block = fits ? realloc(memory ? *link : NULL, whole) : NULL;
     if (!block) {
-        error_set(err, STATUS_NO_MEMORY,
-                  "no memory for %zu elements of %zu bytes that the computation needs besides its "
-                  "output",
-                  count, size);
+        (void)error_set(err, STATUS_NO_MEMORY,
+                        "no memory for %zu elements of %zu bytes that the computation needs "
+                        "besides its output",
+                        count, size);
+        (void)error_advise(err, "use a smaller input, or a machine with more memory");
         return NULL;
     }
     if (!memory)

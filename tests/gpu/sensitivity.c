@@ -134,7 +134,7 @@ static enum status run_once(const struct node_call *call, const struct noise *no
         slots[i] = out[i] ? &out[i] : NULL;
     const struct kernel_args args = {.node = node, .in = in, .out = slots};
     if (status == STATUS_OK)
-        status = kernel_find(node->op)(&args, err);
+        status = kernel_call(kernel_find(node->op), &args, err);
     for (size_t i = 0; owned && i < node->input_count; i++)
         tensor_unref(owned[i]);
     free(slots);
