@@ -86,6 +86,9 @@ static void put_locked(enum tuning_kind kind, const struct graph_hash *key, cons
     struct tuning *t = find_locked(kind, key);
     if (t && (!strcmp(t->text, text) || (!is_measured && t->change > table.written)))
         return;
+    /* A full table reads nothing new: each old entry of the file would push out a later one. */
+    if (!t && !is_measured && table.count == ENTRIES_MOST)
+        return;
     char *copy = strdup(text);
     if (copy && !t)
         t = add_locked(kind, key);

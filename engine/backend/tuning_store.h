@@ -37,7 +37,7 @@ bool tuning_find(enum tuning_kind kind, const struct graph_hash *key, char ret[s
 
 /* Keeps a copy of a text that was measured in this process, in place of the one before. A text that
  * is too long or finds no memory is not kept: it is measured again. The table has 8192 entries;
- * when it is full, the entry that was added first makes room. */
+ * when it is full, the entry that was added first makes room, and files add nothing to it. */
 void tuning_keep(enum tuning_kind kind, const struct graph_hash *key, const char *text);
 
 /* For tests: calls `visit` for each entry of the kind; visit must not call tuning_*(). */

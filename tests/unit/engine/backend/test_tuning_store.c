@@ -144,6 +144,28 @@ Test(tuning_store, forgets_the_oldest_when_it_is_full)
     cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(2, 1)), "gemm");
 }
 
+Test(tuning_store, a_full_file_takes_what_is_measured_later)
+{
+    enum { MOST = 8192 };
+    const char *folder = new_folder();
+    for (uint64_t i = 0; i < MOST; i++)
+        keep(TUNING_KERNEL, key_of(1, i), "winograd");
+    write_to(folder);
+    for (uint64_t start = 0; start < 2; start++) {
+        tuning_forget();
+        read_from(folder);
+        keep(TUNING_KERNEL, key_of(2, start), "gemm");
+        write_to(folder);
+    }
+    tuning_forget();
+    read_from(folder);
+    cr_expect_eq(count_entries(TUNING_KERNEL), MOST);
+    cr_expect_null(text_of(TUNING_KERNEL, key_of(1, 1)));
+    cr_expect_not_null(text_of(TUNING_KERNEL, key_of(1, 2)));
+    cr_expect_not_null(text_of(TUNING_KERNEL, key_of(2, 0)));
+    cr_expect_not_null(text_of(TUNING_KERNEL, key_of(2, 1)));
+}
+
 Test(tuning_store, a_later_start_reads_what_was_written)
 {
     char deep[64];
