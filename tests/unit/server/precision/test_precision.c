@@ -412,6 +412,26 @@ Test(choice_cache, keeps_a_choice)
     cr_expect_not(choice_find(&other_key, &got));
 }
 
+/* A choice was made on photos that were prepared in one way. */
+Test(choice_cache, key_tells_paddings_apart)
+{
+    static const struct preprocess paddings[] = {{.pads_normalised = true},
+                                                 {.pads_corner = true},
+                                                 {.sides_floor = true},
+                                                 {.pad_value = 1},
+                                                 {.pad_value = 0}};
+    const struct session_options options = {.device = DEVICE_HOST};
+    struct graph graph = {0};
+    struct graph_hash keys[COUNT_OF(paddings)];
+    for (size_t i = 0; i < COUNT_OF(paddings); i++) {
+        const struct model model = {.graph = &graph, .preprocess = paddings[i]};
+        keys[i] = choice_key_of(&model, &options);
+        for (size_t k = 0; k < i; k++)
+            cr_expect(keys[i].words[0] != keys[k].words[0] || keys[i].words[1] != keys[k].words[1],
+                      "%zu and %zu", i, k);
+    }
+}
+
 Test(choice_cache, takes_nothing_else)
 {
 #define TWO_TRIALS                                                                                 \
