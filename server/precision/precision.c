@@ -46,6 +46,11 @@ static void log_trials(const struct trial_input *input, const enum precision *ca
                               "machine (--cache keeps the outcome); --precision fp32 skips it"));
 }
 
+static bool is_memory(enum status status)
+{
+    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
+}
+
 /* Tries each candidate. *ret_session: that of the one that is chosen, made with .trial; NULL: fp32
  * stays. Of two that pass, the later one has to be clearly faster, too: so the same one is chosen
  * at the next start. On a GPU candidates come in the order of their speed, and the first that
@@ -64,7 +69,13 @@ static enum status try_candidates(struct trial_input *input, const enum precisio
         struct session *session = NULL;
         input->progress = FP32_SHARE + (1 - FP32_SHARE) * (double)i / (double)count;
         input->share = (1 - FP32_SHARE) / (double)count;
-        TRY(trial_run(input, candidates[i], trial, &session, err));
+        const enum status status = trial_run(input, candidates[i], trial, &session, err);
+        if (is_memory(status) && *ret_session) {
+            ret->origin = CHOICE_ONLY; /* not kept: the next start tries this one again */
+            ret->trial_count--;
+            break;
+        }
+        TRY(status);
         if (trial->outcome != TRIAL_PASSED || trial->speed <= fastest) {
             session_free(session);
             continue;
@@ -85,11 +96,6 @@ static bool takes_photos(const struct session *session, const struct preprocess 
     const size_t numbers = (size_t)p->width * (size_t)p->height * (size_t)preprocess_channels(p);
     return session_input_count(session) == 1 &&
            shape_count(&session_input(session, 0)->shape) == numbers;
-}
-
-static bool is_memory(enum status status)
-{
-    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
 }
 
 /* *session is the one in fp32, which the one that is chosen replaces. */

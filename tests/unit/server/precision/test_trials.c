@@ -25,6 +25,7 @@ static int other_width, alive, made, finished, released, runs[PRECISION_COUNT];
 static size_t limits[MOST_MADE];
 static double cpu_ms;
 static _Atomic int cancel;
+static bool is_quantised;
 
 struct session {
     struct session_info info;
@@ -42,7 +43,7 @@ const char *precision_name(enum precision precision)
 bool session_is_quantised(const struct graph *graph)
 {
     (void)graph;
-    return false;
+    return is_quantised;
 }
 
 /* The linker's --wrap: bf16 is a candidate on every machine. */
@@ -276,6 +277,19 @@ Test(trials, without_memory_leave_fp32_and_no_choice)
             expect((struct expectation){PRECISION_FP32, CHOICE_ONLY, 2, 0});
         cr_expect(strstr(choice.why, "no memory"), "%s", choice.why);
         cr_expect_eq(choice.trial_count, 0);
+    }
+}
+
+Test(trials, without_memory_for_the_next_keep_the_one_that_passed)
+{
+    plan_bf16((struct plan){.ms = 4});
+    plans[PRECISION_INT8] = (struct plan){.fails = STATUS_NO_MEMORY};
+    is_quantised = true;
+    for (int start = 0; start < 2; start++) {
+        const struct precision_choice choice =
+            expect((struct expectation){PRECISION_BF16, CHOICE_ONLY, 3, 1});
+        cr_expect_eq(choice.trial_count, 1);
+        cr_expect(strstr(choice.why, "bf16"), "%s", choice.why);
     }
 }
 
