@@ -129,12 +129,14 @@ static enum status list_tensors(struct inspection *in, struct error *err)
 
 /* ---- the whole ---- */
 
-/* Compiles what `lensd serve` would at first: some faults of a graph show in its shapes alone. */
+/* Compiles what `lensd serve` would at first: some faults of a graph show in its shapes alone. It
+ * does not run the model, whose loops may have no end. */
 static enum status inspect_compile(const struct model *model, struct error *err)
 {
     const struct session_options options = {
         .device = DEVICE_HOST,
         .max_batch = 1,
+        .trial = true,
         .no_kernel_trials = true,
         .image_input = model->image_input,
         .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 import small_onnx
-from harness import Server, flat_png
+from harness import Server, flat_png, run_lensd
 
 
 class Loops(unittest.TestCase):
@@ -63,6 +63,11 @@ class Loops(unittest.TestCase):
         with self.start_loop(server):
             server.process.send_signal(signal.SIGTERM)
             server.process.wait(timeout=60)
+
+    def test_inspect_does_not_run_the_model(self):
+        small_onnx.loops_when_light(os.path.join(self.folder, "model.onnx"), -1000)
+        done = run_lensd("inspect", self.folder)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
