@@ -54,12 +54,14 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
 static void print_boxes(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;
+    char shown[1024];
     for (size_t i = 0; i < found->count; i++) {
         const struct detection *box = &found->items[i];
         const char *label = labels_name(&image->request->used_model->labels, box->index);
         printf("    %6.2f %%  (%.0f, %.0f) to (%.0f, %.0f)  %s%s%u%s\n", (double)box->score * 100,
                (double)box->x1, (double)box->y1, (double)box->x2, (double)box->y2,
-               label ? label : "class ", label ? "  (class " : "", box->index, label ? ")" : "");
+               label ? utf8_shown(label, shown, sizeof shown) : "class ", label ? "  (class " : "",
+               box->index, label ? ")" : "");
     }
     if (image->request->used_model->task.kind == TASK_DETECTION && found->count == 0)
         printf("    nothing found\n");
@@ -68,12 +70,14 @@ static void print_boxes(const struct predict_image *image)
 static void print_areas(const struct predict_image *image)
 {
     const struct segments *found = &image->answer.segments;
+    char shown[1024];
     for (size_t i = 0; i < found->count; i++) {
         const struct segment *area = &found->items[i];
         const char *label = labels_name(&image->request->used_model->labels, area->index);
         printf("    %6.2f %% of the picture  %s%s%u%s\n",
                (double)area->area * 100 / ((double)found->width * (double)found->height),
-               label ? label : "class ", label ? "  (class " : "", area->index, label ? ")" : "");
+               label ? utf8_shown(label, shown, sizeof shown) : "class ", label ? "  (class " : "",
+               area->index, label ? ")" : "");
     }
 }
 

@@ -135,6 +135,11 @@ class Detection(Tasks):
             file.write(png(64, 64))
         lines = run_lensd("predict", "--model", self.folder, path).stdout.splitlines()
         self.assertEqual(lines[1].strip(), "90.00 %  (24, 20) to (40, 44)  a dog  (class 1)")
+        with tempfile.TemporaryDirectory() as folder:
+            self.make(os.path.join(folder, "model.onnx"))
+            with open(os.path.join(folder, "labels.txt"), "w", encoding="utf-8") as file:
+                file.write("a cat\na \x1b[2Jdog\n")
+            self.assertIn("  a \\x1b[2Jdog  (class 1)", run_lensd("predict", "--model", folder, path).stdout)
         os.unlink(path)
 
 
