@@ -1,12 +1,14 @@
 /* Reads a regular file in one allocation of its size.
  *
  * The kernel keeps a name beneath its folder (openat2, RESOLVE_BENEATH), so there is no moment
- * between check and use; where it cannot, every component is opened without following links. */
+ * between check and use; where it cannot, the path of the open file is compared. */
 #include "engine/base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -92,28 +94,34 @@ enum status file_read(const char *path, size_t limit, uint8_t **ret, size_t *ret
 
 /* ---- beneath a folder ---- */
 
-/* For kernels without openat2: one component at a time, no links at all. -1 with errno set. */
-static int open_by_component(int folder, const char *name)
+/* False when what is open has no path, or one that is too long. */
+static bool path_of(int fd, char path[static PATH_MAX])
 {
-    int at = folder;
-    for (const char *p = name; *p;) {
-        size_t size = strcspn(p, "/");
-        const char *next = p + size + strspn(p + size, "/");
-        char *component = strndup(p, size);
-        int fd = component ? openat(at, size ? component : ".",
-                                    OPEN_FLAGS | O_NOFOLLOW | (*next ? O_DIRECTORY : 0))
-                           : -1;
-        int saved = errno;
-        free(component);
-        if (at != folder)
-            close(at);
-        errno = saved;
-        if (fd < 0)
-            return -1;
-        at = fd;
-        p = next;
-    }
-    return at;
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t size = readlink(link, path, PATH_MAX);
+    path[size > 0 && size < PATH_MAX ? size : 0] = '\0';
+    return path[0] == '/';
+}
+
+/* For kernels without openat2: compares the path of what the name led to with the folder's, and
+ * opens that very file. -1 with errno set. */
+static int open_and_compare(int folder, const char *name)
+{
+    char top[PATH_MAX], path[PATH_MAX], link[32];
+    const int found = openat(folder, name, O_PATH | O_CLOEXEC);
+    if (found < 0)
+        return -1;
+    bool is_beneath = path_of(folder, top) && path_of(found, path);
+    const size_t size = is_beneath && strcmp(top, "/") != 0 ? strlen(top) : 0;
+    is_beneath = is_beneath && strncmp(path, top, size) == 0 && path[size] == '/';
+    snprintf(link, sizeof link, "/proc/self/fd/%d", found);
+    errno = EXDEV;
+    const int fd = is_beneath ? open(link, OPEN_FLAGS) : -1;
+    const int cause = errno;
+    close(found);
+    errno = cause;
+    return fd;
 }
 
 int file_open_beneath(int folder, const char *name)
@@ -123,7 +131,7 @@ int file_open_beneath(int folder, const char *name)
     int fd = (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
     /* Older kernels do not have it, and older container filters answer EPERM for it. */
     if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN))
-        fd = open_by_component(folder, name);
+        fd = open_and_compare(folder, name);
     return fd;
 }
 

@@ -2,13 +2,19 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "engine/base/file.h"
+#include "engine/base/size.h"
 
 Test(file, limits_and_kinds)
 {
@@ -45,7 +51,7 @@ static void expect_beneath(const char *folder, const char *name, enum status exp
         free(data);
 }
 
-Test(file, stays_beneath_its_folder)
+static void expect_to_stay_beneath(void)
 {
     char folder[] = "/tmp/lensd-file-XXXXXX";
     cr_assert(mkdtemp(folder));
@@ -67,4 +73,27 @@ Test(file, stays_beneath_its_folder)
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", folder);
     cr_expect_eq(system(command), 0);
+}
+
+Test(file, stays_beneath_its_folder)
+{
+    expect_to_stay_beneath();
+}
+
+/* As kernels before 5.6 answer. The mounts of Kubernetes consist of links. */
+Test(file, stays_beneath_its_folder_without_openat2)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {.len = COUNT_OF(filter), .filter = filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        cr_skip("no system call can be filtered here");
+    cr_assert_eq(syscall(SYS_openat2, 0, NULL, NULL, 0), -1);
+    cr_assert_eq(errno, ENOSYS);
+    expect_to_stay_beneath();
 }
