@@ -539,8 +539,8 @@ static enum status read_config_file(struct config_reading *reading, struct error
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }
 
-/* An eighth of the process's memory where that is less than the default: bodies must leave room for
- * the model and for decoded photos. */
+/* Lowers the default to an eighth of the process's memory: bodies must leave room for the model and
+ * for decoded photos. */
 static void fit_upload_memory(struct config *config)
 {
     uint64_t total, available;

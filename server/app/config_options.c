@@ -14,7 +14,7 @@
 #define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS)
 
 #define MODEL  "Model"
-#define TASK   "Answers, unless the request says otherwise"
+#define TASK   "Answers (defaults for requests that do not set these)"
 #define DEVICE "Device"
 #define SERVER "Server"
 #define ACCESS "Access"
@@ -43,16 +43,17 @@ const struct option config_options[] = {
      "predictions per image, unless the request asks for another number"},
 
     {"confidence", OPTION_TEXT, RUNS, FIELD(confidence), 0, 0, NULL, "N", TASK,
-     "detectors: boxes with a greater score only, 0 to 1; default: lensd.json's in the model's "
-     "folder, else that of the framework the model comes from; so are the next ones"},
+     "detectors: drop boxes whose score is not above N, 0 to 1; the default of this and the next "
+     "five options is in the model's lensd.json, else that of the model's framework"},
     {"iou", OPTION_TEXT, RUNS, FIELD(iou), 0, 0, NULL, "N", TASK,
-     "detectors: of boxes of one class that overlap more only the best stays, 0 to 1"},
+     "detectors: drop a box that overlaps a better one of its class by more than N (intersection "
+     "over union), 0 to 1"},
     {"max-detections", OPTION_NUMBER, RUNS, FIELD(max_detections), 1, 1000, NULL, "N", TASK,
-     "detectors: the most boxes of an image"},
+     "detectors: most boxes per image"},
     {"classes", OPTION_TEXT, RUNS, FIELD(classes), 0, 0, NULL, "N,N", TASK,
-     "detectors: only these class numbers"},
+     "detectors and segmenters: answer with these class numbers only"},
     {"agnostic", OPTION_SWITCH, RUNS, FIELD(agnostic), 0, 0, "false", NULL, TASK,
-     "detectors: boxes of different classes suppress each other, too"},
+     "detectors: let boxes of different classes suppress each other, too"},
     {"normalize", OPTION_SWITCH, RUNS, FIELD(normalize), 0, 0, "false", NULL, TASK,
      "embeddings: scale the vectors to length 1"},
 
@@ -143,14 +144,13 @@ const struct option config_options[] = {
      "read the answers"},
     {"allowed-hosts", OPTION_TEXT, COMMAND_SERVE, FIELD(allowed_hosts), 0, 0, NULL, "NAME,…",
      ACCESS,
-     "answer requests for these names only (the Host header; * for all), besides IP addresses and "
-     "localhost; default: none on a loopback --host, where a web page could use another name to "
-     "reach lensd, else *"},
+     "host names to answer for (the Host header), besides IP addresses and localhost; *: all; "
+     "default: none on a loopback --host, which protects against DNS rebinding by web pages, else "
+     "*"},
     {"trusted-proxies", OPTION_TEXT, COMMAND_SERVE, FIELD(trusted_proxies), 0, 0, NULL, "LIST",
      ACCESS,
-     "addresses of proxies (10.0.0.7,192.168.0.0/16,unix) whose X-Forwarded-For says who the "
-     "client "
-     "is, for the log, fairness, delays and shares of memory"},
+     "proxies (10.0.0.7,192.168.0.0/16,unix) whose X-Forwarded-For is believed: it names the "
+     "client for the log, fairness, delays and shares of memory"},
     {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
      "requests a second allowed with the key; 0: no limit"},
     {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,
@@ -160,10 +160,9 @@ const struct option config_options[] = {
      "bytes of a request body"},
     {"max-upload-memory", OPTION_BYTES, COMMAND_SERVE, FIELD(max_upload_memory), 1, 1024 * GIB,
      "512M", "BYTES", LIMITS,
-     "bytes of all request bodies and answers held at once; an answer counts, at its largest "
-     "possible size, from the moment its request is accepted; the default is an eighth of the "
-     "memory "
-     "where that is less"},
+     "bytes of all request bodies and answers held at once; an answer counts from the moment its "
+     "request is accepted, at its largest possible size; the default is lowered to an eighth of "
+     "the memory if that is less"},
     {"max-header", OPTION_BYTES, COMMAND_SERVE, FIELD(max_header), KIB, 64 * KIB, "16K", "BYTES",
      LIMITS, "bytes of a request line and headers"},
     {"max-inflate-ratio", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_inflate_ratio), 2, 100000, "100",
@@ -188,7 +187,8 @@ const struct option config_options[] = {
     {"max-scans", OPTION_NUMBER, RUNS, FIELD(max_scans), 1, 10000, "100", "N", LIMITS,
      "scans of a progressive JPEG"},
     {"max-connections", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_connections), 1, 100000, "1024",
-     "N", LIMITS, "open connections; beyond it the one that has been idle for longest is closed"},
+     "N", LIMITS,
+     "open connections; a further one replaces the connection that has been idle longest"},
     {"max-connections-per-address", OPTION_NUMBER, COMMAND_SERVE,
      FIELD(max_connections_per_address), 1, 100000, "512", "N", LIMITS,
      "open connections from one address"},

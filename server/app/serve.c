@@ -72,8 +72,7 @@ struct serve {
 
 static void count_reloads(struct serve *serve, int ok, int failed)
 {
-    const char *name = "lensd_reloads_total",
-               *help = "Times that SIGHUP had keys and certificates read again.";
+    const char *name = "lensd_reloads_total", *help = "Reloads of keys and certificates by SIGHUP.";
     metric_add(metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"ok\"", NULL, 0),
                ok);
     metric_add(
@@ -204,7 +203,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     TRY(find_all(serve, err));
     struct http_options http_options =
         settings_http(config, serve->pipeline, serve->loader, serve->metrics);
-    count_reloads(serve, 0, 0); /* both are there before the first */
+    count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->pid_file)
         TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), NULL, err));
