@@ -20,7 +20,7 @@ struct inspection {
     struct model *model; /* NULL when it could not be loaded */
     char *file, *name;
     bool compiles;
-    struct error problem; /* why it could not be loaded or compiled */
+    struct error problem; /* why the model could not be loaded or compiled */
     struct inspect_tensor *inputs, *outputs;
     char (*shapes)[SHAPE_TEXT];
     struct inspect_operator *operators;
@@ -129,8 +129,8 @@ static enum status list_tensors(struct inspection *in, struct error *err)
 
 /* ---- the whole ---- */
 
-/* Compiles what `lensd serve` would at first: some faults of a graph show in its shapes alone. It
- * does not run the model, whose loops may have no end. */
+/* Compiles the model as `lensd serve` does first: some faults show only when shapes are known. Does
+ * not run it: its loops may have no end. */
 static enum status inspect_compile(const struct model *model, struct error *err)
 {
     const struct session_options options = {
@@ -207,7 +207,7 @@ static struct inspect_answer answer_of(const struct inspection *in)
     return answer;
 }
 
-/* What a model's author wrote, as a terminal may show it. */
+/* A text from the model file, with control characters escaped for a terminal. */
 #define SHOWN(text) utf8_shown((text), (char[1024]){0}, 1024)
 
 static void print_tensors(const char *title, const struct inspect_tensor *tensors, size_t count)

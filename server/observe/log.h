@@ -63,7 +63,7 @@ const char *log_level_name(enum log_level level);
 /* The function behind log_event: fields[0] is the event, a NULL key ends the list. */
 void log_fields(enum log_level level, const struct log_field *fields);
 
-/* Lines that could not be written whole, since the start. */
+/* Number of lines since the start that could not be written completely. */
 unsigned long log_lost_total(void);
 
 #define LOG_LINE_MAX 4096

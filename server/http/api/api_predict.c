@@ -125,7 +125,8 @@ static enum status set_model(struct predict_work *work, const char *text, size_t
     return STATUS_OK;
 }
 
-/* A parameter's text, terminated; STATUS_INVALID where it is longer than any value. */
+/* Copies a parameter's text and terminates it. STATUS_INVALID if it is longer than any valid value.
+ */
 static enum status parameter_text(const char *name, const char *text, size_t size, char *ret,
                                   size_t room, struct error *err)
 {
@@ -156,11 +157,12 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return set_model(work, text, size, err);
     if (task_option_is(name))
         return set_task_option(work, name, text, size, err);
-    return error_set(err, STATUS_INVALID,
-                     "unknown parameter '%.60s'; /predict takes top_k and model, and of detectors "
-                     "confidence, iou, max_detections, classes and agnostic, of embeddings "
-                     "normalize",
-                     name);
+    return error_set(
+        err, STATUS_INVALID,
+        "unknown parameter '%.60s'; /predict takes top_k and model; for detectors also "
+        "confidence, iou, max_detections, classes and agnostic; for segmenters "
+        "classes; for embedding models normalize",
+        name);
 }
 
 static enum status read_query(const struct exchange *x, struct predict_work *work,

@@ -72,7 +72,7 @@ static struct model_status *v2_snapshot(struct pipeline *pipeline, size_t *ret_c
     return models;
 }
 
-/* `declared`: what the file says of a tensor whose shape depends on the data. */
+/* `declared`: the shape that the file declares for a tensor whose shape depends on the data. */
 static struct v2_tensor *describe_tensors(const struct served *served,
                                           const struct served_tensor *tensors,
                                           const struct model_tensor *declared, size_t count)

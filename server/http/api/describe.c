@@ -25,13 +25,13 @@ static const char *precision_on(const struct model_status *model, struct device_
     return NULL;
 }
 
-/* Entries of its list of predictions. */
+/* Number of entries in the list of predictions. */
 static size_t prediction_entries(const struct predict_image *image)
 {
     return image->prediction_count + image->answer.detections.count + image->answer.segments.count;
 }
 
-/* Boxes or areas, as `model` has found them. */
+/* Writes the boxes or areas that `model` found. */
 static void describe_task(const struct task_answer *answer, const struct model *model,
                           struct answer_prediction *predictions, struct answer_image *ret)
 {

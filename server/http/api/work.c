@@ -69,8 +69,8 @@ static enum status expect_predictions(struct exchange *x, const struct predict_r
     return work_expect_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
 }
 
-/* Bytes of numbers, or what stands for them, that an answer is made of. *ret_unforeseen: what of
- * them, and of their text, nobody could tell before the run. */
+/* Bytes of the results that an answer is written from. *ret_unforeseen: bytes of those results, and
+ * of their text, whose size was unknown before the run. */
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
     const struct served *served = request->served;
@@ -81,7 +81,7 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
         if (image->status != STATUS_OK)
             continue;
         bytes += image->prediction_count * PREDICTION_BYTES;
-        /* How large these are, nobody could tell before. */
+        /* The size of these outputs was unknown until the run. */
         const size_t own = task_answer_bytes(&image->answer);
         bytes += own;
         *ret_unforeseen += 2 * own;

@@ -81,7 +81,7 @@ static void check_framing(struct exchange *x, const struct request_head *head)
     x->chunked = true;
 }
 
-/* Content-Length is no number below 2^64: says so. */
+/* Refuses a Content-Length that is not a number below 2^64. */
 static bool refuse_length(struct exchange *x, const char *length)
 {
     const bool is_number = *length && !length[strspn(length, "0123456789")];
@@ -181,7 +181,7 @@ static void check_target(struct exchange *x)
         respond_error(x, &err);
 }
 
-/* Is `name`, of `length` bytes, one of the list "a.example,b.example", or the list "*"? */
+/* Whether the list "a.example,b.example" has `name`, of `length` bytes, or the list is "*". */
 static bool admit_is_listed(const char *list, const char *name, size_t length)
 {
     if (!strcmp(list, "*"))
@@ -196,8 +196,8 @@ static bool admit_is_listed(const char *list, const char *name, size_t length)
     return false;
 }
 
-/* A page of another site can have its own name resolved to this machine (DNS rebinding) and then
- * read what lensd answers. It cannot choose an address or localhost for a name. */
+/* A web page can make its own host name resolve to this machine (DNS rebinding) and read lensd's
+ * answers. It cannot do so with an IP address or with localhost. */
 static bool is_allowed_host(const struct http_options *options, const char *host)
 {
     char address[INET6_ADDRSTRLEN] = "";
@@ -260,7 +260,7 @@ static void check_route(struct exchange *x)
     }
 }
 
-/* A server whose connections all have a request in them has a few more for probes. */
+/* When no connection is idle, a few more are accepted, but for probes only. */
 static void check_room(struct exchange *x)
 {
     if (!x->connection || !connection_is_spare(x->connection))

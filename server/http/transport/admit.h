@@ -1,17 +1,18 @@
-/* What a request's line and headers say, before its body is read: is it sound, is there such a
- * route, may the body come? Knows nothing of sockets. */
+/* Checks a request's line and headers before its body is read: syntax, host, route, key, length.
+ * Does not touch sockets. */
 #pragma once
 
 #include <stddef.h>
 
 #include "server/http/transport/exchange.h"
 
-/* A body this short is read to its end to keep the connection when the answer is an error. */
+/* If the answer is an error, a body up to this size is still read, so the connection stays usable.
+ */
 #define EXCHANGE_SWALLOW_MAX ((uint64_t)1 << 20)
 
 #define EXCHANGE_TARGET_MAX 8192 /* bytes of path and query */
 
-/* Borrowed: lives as long as the exchange. A header that is not there is NULL. */
+/* Strings are borrowed and live as long as the exchange. A missing header is NULL. */
 struct request_head {
     const char *method, *version; /* "POST", "HTTP/1.1" */
     size_t size;                  /* bytes of the request line and the headers */
@@ -20,21 +21,22 @@ struct request_head {
     const char *json_length; /* Inference-Header-Content-Length */
     const char *content_encoding;
     const char *origin, *preflight; /* Origin, Access-Control-Request-Method */
-    bool malformed; /* the request line or a header is none, or proxies may read it otherwise */
-    int hosts;      /* Host headers */
-    int lengths, encodings;        /* how many Content-Length and Transfer-Encoding headers */
+    bool malformed; /* the request line or a header is invalid, or a proxy may parse it differently
+                     */
+    int hosts;      /* number of Host headers */
+    int lengths, encodings;        /* number of Content-Length and Transfer-Encoding headers */
     const char *length, *encoding; /* the last of each */
 };
 
 enum head_verdict {
-    ADMIT_READ,       /* the body may come (where exchange->swallow is set, only to be dropped) */
-    ADMIT_ANSWER_NOW, /* the answer is there, and no body is on its way */
-    ADMIT_REFUSE,     /* the answer is there, and a body is coming that shall not be waited for */
+    ADMIT_READ,       /* read the body (and drop it if exchange->swallow is set) */
+    ADMIT_ANSWER_NOW, /* the answer is ready, and the request has no body */
+    ADMIT_REFUSE,     /* the answer is ready; do not wait for the body */
 };
 
-/* Fills in what the head says. exchange->target, target_size and server are set. */
+/* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
-/* Answers a request that the HTTP library cannot read, instead of its own answer with `status`. Of
- * *head all that has been read is there; of several lengths the first. */
+/* Answers a request that libmicrohttpd cannot parse, in place of libmicrohttpd's own answer with
+ * `status`. *head holds the headers parsed so far; head->length is the first Content-Length. */
 void exchange_refuse_broken(struct exchange *exchange, const struct request_head *head, int status);

@@ -24,14 +24,14 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/thread.h"
 
-#define TICK_MS    100  /* how exact the time limits are */
-#define DELAY_MS   10   /* how exact penalties are */
-#define STUCK_RUNS 100  /* of the event loop in a tick, none of which reads what has arrived */
+#define TICK_MS    100  /* resolution of the time limits */
+#define DELAY_MS   10   /* resolution of penalties */
+#define STUCK_RUNS 100  /* event-loop iterations in a tick that read nothing although bytes wait */
 #define LINGER_MS  2000 /* how long a refused client may go on sending */
-#define SILENT_MS  200  /* how long a client to be refused may send nothing */
+#define SILENT_MS  200  /* how long a refused client may be silent before it is closed */
 #define MILLION    INT64_C(1000000)
-#define LATE_MAX   64    /* late clients noticed at a time */
-#define FULL_MS    10000 /* at most one warning of a full server in this time */
+#define LATE_MAX   64    /* late clients handled in one tick */
+#define FULL_MS    10000 /* least time between two warnings of a full server */
 
 struct connection {
     int fd;
@@ -44,14 +44,14 @@ struct connection {
     const _Atomic uint64_t *runs; /* of its event loop */
     struct exchange *exchange;    /* of the connection's own thread */
     bool has_name;                /* a socket with a name: the kernel does not count its bytes */
-    bool has_shaken;              /* TLS: the handshake has been seen to be over */
+    bool has_shaken;              /* TLS: the watcher has seen the end of the handshake */
     bool is_spare;                /* beyond limits->total: for probes */
     struct connection *previous, *next;
     int64_t opened; /* clock_now() */
 
     /* Guarded by connections->lock. */
     enum connection_phase phase;
-    int refusal;           /* HTTP status that the watcher has answered; 0: none */
+    int refusal;           /* HTTP status of the watcher's refusal; 0: none */
     int64_t since;         /* clock_now() when the phase began */
     int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
     uint64_t bytes_before; /* received by the socket before this header; of an answer: taken by the
@@ -59,17 +59,17 @@ struct connection {
     bool bytes_known;      /* bytes_before has been read */
     size_t answer_size;    /* of the answer that is being sent */
     bool gone;
-    int64_t ended; /* when its client said that it sends no more; 0: not yet */
-    bool may_ask;  /* interim answers may be sent to it */
+    int64_t ended; /* when the client shut down its sending side; 0: not yet */
+    bool may_ask;  /* an interim answer may be sent */
     bool has_asked_end;
     bool is_leaving;  /* shut down from our side */
     char *last_words; /* owned; see connection_last_words */
     size_t last_words_size;
     struct predict_request *request; /* that is being worked on; NULL without */
-    uint64_t taken, run; /* bytes that had been read of the socket at a tick, and runs by then */
-    bool had_unread;     /* there were more */
+    uint64_t taken, run;             /* at the last tick: bytes read from the socket, and *runs */
+    bool had_unread;                 /* at the last tick: more bytes were waiting */
     struct penalty penalty;
-    bool has_waited_a_run; /* its first request, for older connections to be closed */
+    bool has_waited_a_run; /* the first request waited until closed connections were noticed */
     bool has_asked;        /* its first request has looked for a penalty to take over */
     int64_t delayed_until;
     struct connection *next_delayed;
@@ -102,12 +102,12 @@ struct connections {
     struct connection *head;
     struct connection *delayed; /* a list by next_delayed */
     struct penalty_table penalties;
-    int64_t refused;           /* when anybody was last, with Retry-After; 0: never */
+    int64_t refused;           /* time of the last refusal with Retry-After; 0: never */
     struct connection **by_fd; /* the connection of a socket's number, or NULL */
     size_t by_fd_count;
     size_t open, busy, leaving;
-    size_t shed;          /* idle ones closed since the last warning */
-    int64_t warned_until; /* no warning of it before then */
+    size_t shed;          /* idle connections closed since the last warning */
+    int64_t warned_until; /* no further warning before then */
     uint32_t generation;
 };
 
@@ -180,7 +180,7 @@ void connection_refuse(struct connections *connections, struct connection *conne
     pthread_mutex_unlock(&connections->lock);
 }
 
-/* Ends it without a word. */
+/* Ends the connection without an answer. */
 static void leave_locked(struct connections *connections, struct connection *connection)
 {
     connection_enter_locked(connections, connection, CONNECTION_REFUSED);
@@ -278,7 +278,7 @@ void connection_may_ask(struct connections *connections, struct connection *conn
                         const char *version)
 {
     pthread_mutex_lock(&connections->lock);
-    /* HTTP/1.0 has no interim answers; for a socket with a name the kernel tells by itself. */
+    /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
     connection->may_ask =
         !connection->tls && !connection->has_name && strcmp(version, "HTTP/1.0") != 0;
     pthread_mutex_unlock(&connections->lock);
@@ -303,9 +303,10 @@ static void show_end_locked(struct connection *connection)
         (void)shutdown(connection->fd, SHUT_RD);
 }
 
-/* A client that sends no more may still be reading, or be gone: over TCP only what is sent to it
- * tells. An interim answer (RFC 9110, section 15.2) makes the system of a client that is gone reset
- * the connection, which handle_event() hears of; others skip it. */
+/* A client that has ended its sending side may still read, or may have disconnected. Over TCP only
+ * sending something shows which. If the client has disconnected, its system answers an interim
+ * answer (RFC 9110, section 15.2) with a reset, which handle_event() sees. Other clients ignore it.
+ */
 static void ask_for_end_locked(struct connection *connection, int64_t now)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -326,7 +327,7 @@ static void handle_event(struct connections *connections, const struct epoll_eve
     if (connection && connection->generation == (uint32_t)(data >> 32)) {
         if (!connection->ended)
             connection->ended = clock_now();
-        /* Under TLS nothing can be sent from here to ask. */
+        /* Under TLS this thread cannot send an interim answer: the client counts as gone. */
         if (!connection->gone && (connection->tls || event->events & (EPOLLHUP | EPOLLERR)))
             request = client_gone_locked(connections, connection);
     }
@@ -411,9 +412,9 @@ static void check_header_locked(struct connections *connections, struct connecti
     refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
 }
 
-/* libmicrohttpd (0.9.75) takes each line of a chunk's size as a whole into its buffer. When one
- * does not fit it reads no more, and its run ends at once, again and again: bytes that lay in the
- * socket at the last tick still do, though its loop has run since. */
+/* libmicrohttpd (0.9.75) buffers the whole line with a chunk's size. If the line does not fit, it
+ * stops reading, and its event loop spins: bytes that waited in the socket at the last tick still
+ * wait although the loop has run many times. */
 static bool is_stuck_locked(struct connection *connection)
 {
     uint64_t received, acked;
@@ -652,14 +653,14 @@ static struct connection *oldest_idle_locked(const struct connections *connectio
     return oldest;
 }
 
-/* The newcomer takes the place of the connection that has been without a request for longest. */
+/* Closes the connection that has been idle longest, if there are too many with the new one. */
 static void make_room_locked(struct connections *connections, struct connection *newcomer)
 {
     struct connection *oldest;
     int unread = 0;
     if (!is_full_locked(connections))
         return;
-    /* One whose bytes nobody has read yet is not idle: its turn comes in this run of the loop. */
+    /* A connection with unread bytes is not idle: this iteration of the event loop reads them. */
     while ((oldest = oldest_idle_locked(connections, newcomer)) &&
            oldest->since < newcomer->opened && ioctl(oldest->fd, FIONREAD, &unread) == 0 &&
            unread > 0)

@@ -87,7 +87,7 @@ static void exchange_free(struct exchange *x)
     free(x);
 }
 
-/* Two clients may meet in one share. */
+/* A client's share of the budget. Clients with the same hash have one share together. */
 static struct http_budget *share_of(struct http_server *server, const char *client)
 {
     return &server->shares[penalty_client(client, NULL) % COUNT_OF(server->shares)];
@@ -104,7 +104,7 @@ static struct exchange *exchange_create(struct http_server *server, struct conne
     x->connection = connection;
     x->started = clock_now();
     x->target_size = strlen(target);
-    /* Beyond the limit the beginning is kept, for the log. */
+    /* Of a target that is too long, keep the beginning for the log. */
     x->target = strndup(target, x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
     x->path = x->target;
     upload_init(&x->body, share_of(server, connection_address(connection)), 0, 0);
@@ -122,10 +122,10 @@ static const char *header(struct MHD_Connection *handle, const char *name)
 /* A request's head as it lies in libmicrohttpd's buffer. */
 struct raw_head {
     struct request_head *head;
-    const char *at, *end; /* what no header has accounted for yet; NULL: this library is strict */
+    const char *at, *end; /* bytes not yet matched to a header; NULL: the library checks itself */
 };
 
-/* libmicrohttpd puts two NULs where it finds CR LF, and one for an LF alone. */
+/* libmicrohttpd replaces CR LF by two NULs, and a bare LF by one. */
 static bool skip_line_end(struct raw_head *raw)
 {
     if (raw->end - raw->at < 2 || raw->at[0] || raw->at[1])
@@ -166,18 +166,18 @@ static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const
     return MHD_YES;
 }
 
-/* Whether this libmicrohttpd needs its reading of a head to be checked (check_head). From 0.9.77 on
- * it is strict when told so. */
+/* Whether check_head() has to check what this libmicrohttpd has parsed. From 0.9.77 on the library
+ * has a strict mode. */
 static bool is_lax(void)
 {
     return strverscmp(MHD_get_version(), "0.9.77") < 0;
 }
 
-/* libmicrohttpd (0.9.75) cuts lines and values at NUL, joins folded lines, and takes a line that
- * begins with NUL or ":" for the end of the head: what follows would be a request of its own. So
- * each byte of the head must be accounted for: method, target, version and headers lie in its
- * buffer as they came, the separators replaced by NUL. The same is true of NUL LF, which nothing
- * tells from CR LF here. `method`: NULL: the head is not complete. */
+/* Marks a head as malformed that libmicrohttpd (0.9.75) parses too leniently. It cuts lines and
+ * values at NUL, joins folded lines, and takes a line that begins with NUL or ":" for the end of
+ * the head, so that the rest would be a second request. Method, target, version and headers lie in
+ * its buffer in their order, with separators replaced by NUL; each byte must belong to one of them.
+ * NUL LF is accepted, because it looks like CR LF here. `method` NULL: the head is incomplete. */
 static void check_head(const struct exchange *x, const char *method, const char *version,
                        struct request_head *head)
 {
@@ -228,7 +228,7 @@ static enum MHD_Result last_value(void *context, enum MHD_ValueKind kind, const 
     return MHD_YES;
 }
 
-/* Who the client is, as a trusted proxy says. The nearest proxy adds the last header. */
+/* Finds the client that a trusted proxy names. The nearest proxy adds the last header. */
 static void find_client(struct exchange *x)
 {
     struct http_server *server = x->server;
@@ -320,8 +320,9 @@ static void refuse_now(struct exchange *x)
 
 /* ---- what libmicrohttpd refuses ---- */
 
-/* libmicrohttpd (0.9.75) answers a request that it cannot read in HTML, at times twice. Before, it
- * tells its log: then the answer is given past it, and its own finds our side shut down. */
+/* libmicrohttpd (0.9.75) answers a request that it cannot parse with HTML, sometimes twice. It
+ * calls its log function first: there lensd writes its own answer to the socket and shuts down the
+ * sending side, so that libmicrohttpd's answer is not sent. */
 static void answer_broken(struct http_server *server, unsigned status)
 {
     char dropped[16 * 1024];
@@ -337,11 +338,12 @@ static void answer_broken(struct http_server *server, unsigned status)
     struct request_head head = {0};
     if (!made) {
         head = daemon_read_head(x, NULL, NULL);
-        head.length = header(x->handle, "Content-Length"); /* it looks at the first */
+        head.length = header(x->handle, "Content-Length"); /* the first, which libmicrohttpd uses */
     }
     exchange_refuse_broken(x, &head, (int)status);
     refuse_now(x);
-    /* Bytes that nobody has read would reset the connection before the client has read why. */
+    /* Closing a socket with unread bytes resets the connection, and the client may lose the answer.
+     */
     for (int i = 0; i < 64 && recv(fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++)
         ;
     if (made)
@@ -383,7 +385,7 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
         connection ? exchange_create(loop->server, connection, uri ? uri : "") : NULL;
     if (!x)
         return NULL;
-    /* libmicrohttpd would keep each parameter; it has found the first "?" before this call. */
+    /* Cut the query, so that libmicrohttpd does not store its parameters. */
     char *query = !uri ? NULL : strchr(uri, '?');
     if (query && query[1])
         query[1] = '\0';
@@ -399,7 +401,7 @@ static void end_delay(void *context)
 }
 
 /* Suspends a request whose client was refused a moment ago; on_request() is then called again as
- * for a new one. Nothing of the body is kept meanwhile but what libmicrohttpd has read. */
+ * for a new one. Meanwhile only the part of the body that libmicrohttpd has read takes memory. */
 static bool delay(struct exchange *x, const char *method)
 {
     struct connections *connections = x->server->connections;
@@ -511,8 +513,9 @@ static enum MHD_Result handle(struct exchange *x)
     return x->state == EXCHANGE_WAITING ? MHD_YES : send_answer(x);
 }
 
-/* Trailers are read as laxly as headers. libmicrohttpd (0.9.75) moves what follows the last chunk
- * to the beginning of its buffer: the end of a body without trailers is CR LF there. */
+/* Whether a chunked body ends without trailers, which libmicrohttpd parses as leniently as headers.
+ * Version 0.9.75 moves the bytes after the last chunk to the start of its buffer: without trailers
+ * they are CR LF. */
 static bool has_clear_end(const struct exchange *x)
 {
     const char *end = x->body_at;
@@ -521,7 +524,7 @@ static bool has_clear_end(const struct exchange *x)
 
 static enum MHD_Result end_of_request(struct exchange *x)
 {
-    x->closes |= !has_clear_end(x); /* what follows is not read */
+    x->closes |= !has_clear_end(x); /* do not parse the bytes after trailers as a request */
     if (x->state == EXCHANGE_REFUSED ||
         !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
         return MHD_NO;
@@ -565,7 +568,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     struct http_server *server = context;
     struct exchange *x = *exchange;
     *exchange = NULL;
-    note_socket(handle); /* for a request whose bytes have been read already */
+    note_socket(handle); /* the next request on it may have been read already */
     if (!x)
         return;
     connection_set_exchange(x->connection, NULL);
@@ -597,7 +600,7 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
     if (what == MHD_CONNECTION_NOTIFY_CLOSED)
         event_loop_note_closed(&loop->events);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        /* libmicrohttpd 1.0 answers in one place: each is read before the next is asked for. */
+        /* libmicrohttpd 1.0 returns each answer in the same memory: read it before asking again. */
         const union MHD_ConnectionInfo *info =
             MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
         const int fd = info ? info->connect_fd : -1;

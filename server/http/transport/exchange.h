@@ -101,10 +101,10 @@ struct exchange {
     bool chunked;
     bool has_length;     /* a Content-Length is there, and may be 0 */
     enum coding coding;  /* of the body, until it has been inflated */
-    bool waited;         /* for a penalty to be over (penalty.h) */
-    bool swallow;        /* the answer is known: the body is only dropped */
+    bool waited;         /* has been delayed by a penalty (penalty.h) */
+    bool swallow;        /* the answer is known: read the body and drop it */
     bool closes;         /* the connection ends with the answer */
-    const char *body_at; /* daemon.c's own: where libmicrohttpd's buffer has it; or NULL */
+    const char *body_at; /* daemon.c's own: the body in libmicrohttpd's buffer; or NULL */
     struct upload body;
 
     int answer_form; /* the route's own: which of its media types the client wants */
@@ -118,7 +118,7 @@ struct exchange {
     void (*offloaded)(struct exchange *exchange);
 
     char key_name[KEY_NAME_MAX + 1];  /* of the API key; "" without one */
-    char forwarded[INET6_ADDRSTRLEN]; /* the client, as a trusted proxy says; "" without one */
+    char forwarded[INET6_ADDRSTRLEN]; /* the client that a trusted proxy names; or "" */
 
     /* For the log. */
     struct trace trace;
@@ -129,7 +129,8 @@ struct exchange {
     struct metric *write_seconds; /* of its model; NULL: none */
 };
 
-/* "127.0.0.1", "uid:1000": who sent the request, behind trusted proxies. NULL in tests. */
+/* Who sent the request: "127.0.0.1", "uid:1000", or the client that a trusted proxy names. NULL in
+ * tests. */
 const char *exchange_address(const struct exchange *exchange);
 
 /* The client: the name of its key, else its address. Lives as long as the exchange. */

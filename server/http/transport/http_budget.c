@@ -1,8 +1,7 @@
 /* Counts the bytes of all bodies and answers against --max-upload-memory. */
 #include "server/http/transport/http_budget.h"
 
-/* Whether `bytes` more fit beside what is used; a share may pass its limit for one request alone.
- */
+/* Whether `bytes` more fit. A share may exceed its limit if all it holds is of one request. */
 static bool fits(const struct http_budget *budget, size_t used, size_t own, size_t bytes)
 {
     return (bytes <= budget->limit && used <= budget->limit - bytes) ||

@@ -1,7 +1,7 @@
-/* The memory that bodies of requests and answers may take together (--max-upload-memory): a body
- * and what is made of it until it has been answered, an answer from the moment its request is let
- * in until it has been sent. Shared by all connections; any thread. A client's requests together
- * get no more than a share of it, so that one client cannot keep out all others. */
+/* Limits the memory of request bodies and answers together (--max-upload-memory). A body, and what
+ * is made of it, counts until the request is answered. An answer counts from the moment its request
+ * is admitted until it has been sent. All connections share one budget; any thread may use it. The
+ * requests of one client together get only a share of it, so one client cannot block all others. */
 #pragma once
 
 #include <stdatomic.h>
@@ -11,18 +11,19 @@
 struct http_budget {
     size_t limit; /* bytes */
     _Atomic size_t used;
-    struct http_budget *whole; /* what this is a share of; NULL: it is none */
+    struct http_budget *whole; /* the budget that this is a share of; NULL: this is the whole */
 };
 
-/* False, and nothing is charged, when that would pass the limit, of the share or of the whole.
- * `own`: what the same request has charged: alone it may take more than the share. */
+/* Charges `bytes`. Returns false, and charges nothing, if that would exceed the limit of the share
+ * or of the whole. `own`: bytes that the same request has charged so far; a single request may
+ * exceed the share while the client has no other. */
 bool http_budget_charge(struct http_budget *budget, size_t own, size_t bytes);
 
-/* What a request alone may take. */
+/* Returns the bytes that a single request may take. */
 size_t http_budget_most(const struct http_budget *budget);
 
-/* Replaces *charged, a charge, by `bytes`, which are held already: past the limit where it must be,
- * so that the next ones are refused. */
+/* Replaces the charge *charged by `bytes`, which are allocated already. This may exceed the limit;
+ * later charges are then refused. */
 void http_budget_settle(struct http_budget *budget, size_t *charged, size_t bytes);
 
 void http_budget_release(struct http_budget *budget, size_t bytes);

@@ -1,4 +1,4 @@
-/* Proxies whose word on their clients is taken (--trusted-proxies): X-Forwarded-For. Pure. */
+/* Trusted proxies (--trusted-proxies): their X-Forwarded-For names the client. Pure. */
 #pragma once
 
 #include <netinet/in.h>
@@ -11,7 +11,7 @@
 #define PROXIES_MAX 64
 
 struct proxies {
-    bool has_unix; /* "unix": whoever may use the socket of --unix */
+    bool has_unix; /* "unix": everybody who connects to the socket of --unix is trusted */
     size_t count;
     struct proxy_range {
         int family; /* AF_INET, AF_INET6 */
@@ -20,13 +20,14 @@ struct proxies {
     } ranges[PROXIES_MAX];
 };
 
-/* "10.0.0.0/8,::1,unix"; NULL: none. STATUS_CONFIG with a sentence. */
+/* Parses a list such as "10.0.0.0/8,::1,unix"; NULL is the empty list. STATUS_CONFIG. */
 enum status proxies_parse(const char *list, struct proxies *ret, struct error *err) MUST_USE;
 
-/* Whether a client's address (connection_address()) is one of theirs. */
+/* Whether `address` (connection_address()) is a trusted proxy's. */
 bool proxies_have(const struct proxies *proxies, const char *address);
 
-/* The last address of `forwarded_for` that is not a trusted proxy's own, in its usual form: true.
- * What is left of an entry that is no address is not believed. False: there is none. */
+/* Finds the client in `forwarded_for`: the last address that is not a trusted proxy's, or the first
+ * if all are. An invalid entry ends the search from the right. Writes the address in canonical
+ * form. Returns false if the last entry is invalid. */
 bool proxies_client(const struct proxies *proxies, const char *forwarded_for,
                     char ret[static INET6_ADDRSTRLEN]);

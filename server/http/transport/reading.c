@@ -1,4 +1,4 @@
-/* Notes the socket of each recv(). */
+/* Defines recv() to note the socket of each call. */
 #undef _FORTIFY_SOURCE /* it defines recv() inline */
 #include "server/http/transport/reading.h"
 

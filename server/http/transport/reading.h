@@ -1,13 +1,13 @@
-/* Which socket a thread is working on.
+/* Tells which socket libmicrohttpd is parsing on this thread.
  *
- * libmicrohttpd answers broken requests by itself, in HTML, and tells only its log, but not which
- * connection it means. It is the one that it has just read, or that was last handed to one of its
- * callbacks. It reads with recv(), so this part has a recv() of its own, which the dynamic linker
- * puts in the place of libc's. */
+ * libmicrohttpd answers malformed requests itself, in HTML. It reports them to its log without
+ * naming the connection. The connection is the one that it read last, or the one that it last
+ * passed to a callback. libmicrohttpd reads with recv(), so reading.c defines a recv() that notes
+ * the socket; the dynamic linker prefers it to libc's. */
 #pragma once
 
-/* The socket that this thread has read last; -1: none. */
+/* Returns the socket that this thread read last, or -1. */
 int reading_fd(void);
 
-/* The thread goes on with bytes of this socket that were read earlier. */
+/* Call this when the thread continues with bytes of `fd` that were read earlier. */
 void reading_set(int fd);

@@ -139,7 +139,7 @@ static bool is_sampled(struct request_log *log, const struct exchange *x, int64_
     return take;
 }
 
-/* Changes that only admins may ask for, granted or refused; at a level that is hardly ever off. */
+/* Logs requests that only admins may send, granted or refused, at a level that is rarely off. */
 static void audit(const struct exchange *x)
 {
     if (!x->route || x->route->access == ROUTE_KEY || x->route->access == ROUTE_OPEN ||

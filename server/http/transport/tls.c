@@ -276,7 +276,7 @@ static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
     return got;
 }
 
-/* The client's Finished ends the handshake; ours may come before it. */
+/* The handshake ends with the client's Finished message, which may follow the server's. */
 static int on_finished(gnutls_session_t session, unsigned type, unsigned when, unsigned incoming,
                        const gnutls_datum_t *message)
 {

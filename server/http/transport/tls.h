@@ -55,7 +55,7 @@ struct tls_reader {
     void (*look)(void *context);
     void *context;
     uint64_t bytes;             /* read from the socket so far */
-    _Atomic uint64_t handshake; /* bytes that the handshake took; 0: it is not over */
+    _Atomic uint64_t handshake; /* bytes of the handshake; 0: it is not over */
 };
 
 /* Before the handshake: from now on the thread that drives the session calls reader->look before it

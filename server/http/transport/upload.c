@@ -20,7 +20,7 @@ static size_t others(const struct upload *upload)
     return upload->beside + upload->compressed;
 }
 
-/* Bytes that the capacity could have if the request were the only one. */
+/* The largest possible capacity, if this request were the only one. */
 static size_t room(const struct upload *upload)
 {
     const size_t most = http_budget_most(upload->budget);
