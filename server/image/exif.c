@@ -6,11 +6,11 @@
  * offsets are compared with the length before use, no loop follows an offset more than once, and
  * whatever is wrong means orientation 1, because a bad tag must not cost a good picture.
  *
- * As in ImageOps.exif_transpose of Pillow 13: of several EXIF segments of a JPEG the first counts,
- * and in it the first entry of a known type whose values lie inside; a list counts by its first
- * value. Numbers of all types turn, bytes and texts do not. Without such an entry the last XMP
- * packet of a JPEG does. Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw profile type
- * exif") is not read: docs/photos.md says so. */
+ * The rules are those of ImageOps.exif_transpose in Pillow 13. The first EXIF segment of a JPEG is
+ * used, and in it the first entry of a known type whose values lie inside. The first value of a
+ * list is used. Numbers of all types are valid; bytes and texts are not. Without such an entry the
+ * last XMP packet of a JPEG is used. Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw
+ * profile type exif") is not read. */
 #include <math.h>
 #include <string.h>
 
@@ -69,12 +69,12 @@ static double exif_number(const uint8_t *p, unsigned type, bool big)
     }
 }
 
-/* What an entry of the directory is good for. */
+/* The result of reading an entry of the directory. */
 enum exif_entry { ENTRY_VALID, ENTRY_ABSENT, ENTRY_LAST };
 
-/* An IFD entry: tag u16, type u16, count u32, then the values themselves where they fit 4 bytes,
- * else their offset. An entry of an unknown type, without values, or with more of them (*total: in
- * all entries so far) than the block has bytes is as good as absent; values that lie outside end
+/* Reads an IFD entry: tag u16, type u16, count u32, then the values if they fit into 4 bytes, else
+ * their offset. An entry is ignored if its type is unknown, if it has no values, or if the values
+ * of all entries so far (*total) take more bytes than the block has. Values outside the block end
  * the directory. */
 static enum exif_entry read_entry(const uint8_t *tiff, size_t size, const uint8_t *entry, bool big,
                                   uint64_t *total, const uint8_t **ret_values)
@@ -96,12 +96,12 @@ static enum exif_entry read_entry(const uint8_t *tiff, size_t size, const uint8_
     return ENTRY_VALID;
 }
 
-/* False where no valid entry says an orientation. */
+/* Returns false if no valid entry has an orientation. */
 static bool find_orientation(const uint8_t *tiff, size_t size, int *ret)
 {
     enum { HEADER = 8, ENTRY = 12, TAG_ORIENTATION = 0x0112 };
     static const uint8_t again[] = {'E', 'x', 'i', 'f', 0, 0};
-    if (size >= sizeof again && memcmp(tiff, again, sizeof again) == 0) { /* said twice */
+    if (size >= sizeof again && memcmp(tiff, again, sizeof again) == 0) { /* repeated header */
         tiff += sizeof again;
         size -= sizeof again;
     }

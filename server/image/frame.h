@@ -21,8 +21,8 @@ struct crop_frame {
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
                      struct crop_frame *ret, struct error *err) MUST_USE;
 
-/* The part of an upright picture that is resized: all of it, or preprocess.first_width by
- * first_height of the short side. At least a pixel. */
+/* The part of an upright picture that is resized: all of it, or the centred crop of
+ * preprocess.first_width by first_height (fractions of the short side). At least one pixel. */
 struct source_frame {
     uint32_t left, top, width, height; /* pixels */
 };

@@ -127,7 +127,7 @@ static enum status fill_nearest(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* As cv::resize() has it: positions in float32, each weight rounded for itself. */
+/* As in cv::resize(): positions are float32, and each weight is rounded separately. */
 static enum status fill_linear(struct resample_axis *axis, struct error *err)
 {
     TRY(reserve_tables(axis, 2, err));

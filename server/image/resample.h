@@ -12,7 +12,7 @@
  * for the overshoot of cubic and Lanczos filters, as Pillow's PRECISION_BITS. */
 enum { RESAMPLE_BITS = 32 - 8 - 2 };
 
-/* Those of RESAMPLE_LINEAR, as OpenCV's INTER_RESIZE_COEF_BITS. */
+/* Fractional bits of the weights of RESAMPLE_LINEAR, as OpenCV's INTER_RESIZE_COEF_BITS. */
 enum { RESAMPLE_LINEAR_BITS = 11 };
 
 /* The kernels read and write whole blocks of this many bytes: rows they work on have room for the
@@ -26,8 +26,8 @@ enum { RESAMPLE_BLOCK = 64 };
  * processor, of two not): shorter ones are filled up with weights of 0. Every window lies inside
  * the input, and start never falls from one output to the next.
  *
- * RESAMPLE_LINEAR has two weights of RESAMPLE_LINEAR_BITS, and windows that begin one before the
- * input or end one behind it: there the sample at the edge counts twice. */
+ * RESAMPLE_LINEAR has two weights of RESAMPLE_LINEAR_BITS. Its windows may begin one sample before
+ * the input or end one sample after it: the sample at the edge is then used twice. */
 struct resample_axis {
     enum resample filter; /* with the four below: what the tables hold now */
     int in, out, first, count;
@@ -53,9 +53,9 @@ struct resample_passes {
     size_t sample;
 
     /* Four rows of RGB at once along the horizontal axis: dst[r], `axis->count` pixels of samples,
-     * from src[r], `axis->in` pixels of bytes. Reads one byte beyond a row's last pixel; writes one
-     * sample beyond. `flip` is xored onto the source bytes: 0, or 255 to invert. Rows may repeat.
-     */
+     * from src[r], `axis->in` pixels of bytes. Reads one byte past a row's last pixel, and writes
+     * one sample past its end. `flip` is XORed with the source bytes: 0, or 255 to invert. Rows may
+     * repeat. */
     void (*horizontal)(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip);
 

@@ -171,7 +171,7 @@ static void sink_fill(struct sink *sink, int value, int pixels)
         sink_pixels(sink, rgb, pixels < 16 ? (size_t)pixels : 16);
 }
 
-/* What lies around a letterboxed picture. */
+/* Writes the padding around a letterboxed picture. */
 static void sink_pad(struct sink *sink, const struct preprocess *p, int pixels)
 {
     if (!p->pads_normalised || !sink->is_normalised) {
@@ -211,8 +211,8 @@ static void fill_ring(struct resize_job *job)
     job->next_row += GROUP;
 }
 
-/* Row `y` of the kept part of the resized picture: into transform->line. A window that begins
- * before the picture takes its first row twice; behind its end fill_ring() repeats the last. */
+/* Writes row `y` of the kept part of the resized picture to transform->line. A window that begins
+ * before the picture uses its first row twice; fill_ring() repeats the last row after its end. */
 static void resize_row(struct resize_job *job, int y)
 {
     struct transform *transform = job->transform;

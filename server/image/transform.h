@@ -32,8 +32,8 @@ enum status transform_numbers(struct transform *transform, const struct image *i
 
 /* The same in two halves, for devices that do the second: bytes, [height, width, channels] uint8 of
  * which three are RGB whatever the model's order, and what the byte x of the model's channel c
- * becomes, table[c][x]. Together they are transform_apply(), to the bit, unless the padding is
- * preprocess.pads_normalised, which no byte stands for. */
+ * becomes, table[c][x]. Together they equal transform_apply() to the bit, unless
+ * preprocess.pads_normalised is set: no byte represents that padding. */
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;
 void transform_table(const struct preprocess *p, float table[static 3][256]);

@@ -10,53 +10,53 @@
 
 /* ---- candidates.c ---- */
 
-/* Precisions beside fp32 that the device is good at and the graph has a use for. On a GPU the first
- * that passes is the fastest: the others need no trial then. */
+/* Finds the precisions besides fp32 that may be faster on this device for this graph. On a GPU they
+ * are ordered fastest first, so that no trial is needed after the first that passes. */
 size_t candidates_find(struct device_id device, const struct graph *graph,
                        enum precision ret[PRECISION_COUNT]);
 
 /* ---- choice.c ---- */
 
-/* Writes choice->why from its trials: the one that was chosen first. */
+/* Writes choice->why from the trials, beginning with the trial of the chosen precision. */
 void choice_explain(struct precision_choice *choice);
 
 /* ---- trial.c ---- */
 
 struct trial_input {
     const struct model *model;
-    struct session_options options; /* that the caller of precision_open() gave */
+    struct session_options options; /* of the caller of precision_open() */
     struct probes *probes;
     struct session *reference; /* fp32 */
-    double progress, share;    /* of the whole choice when the trial begins; that it is of it */
+    double progress, share;    /* fractions of the whole choice: done before the trial; the trial */
 };
 
-/* How long a run took by the clock, and what it cost (engine/backend/autotune.h): CPU time, and on
- * a GPU the time by the clock. CPU time is that of all threads over their number. A part of a pass
- * that only one thread runs counts too little where the others sleep meanwhile, but as much for
- * both sides of a trial: it makes a gain look greater, never a loss look like a gain. Time by the
- * clock would count it right, and would depend on what else the machine does. */
+/* Wall-clock time of a run, and its cost (engine/backend/autotune.h). On a GPU the cost is the
+ * wall-clock time. On a CPU it is the CPU time of all threads divided by their number, because the
+ * wall-clock time depends on other work on the machine. CPU time counts serial parts of a pass too
+ * little while the other threads sleep, but equally for both sides of a trial: it can make a gain
+ * look greater, but never make a loss look like a gain. */
 struct run_time {
     double ms, cost;
 };
 
-/* A baseline (0) and a candidate (1) that take turns. */
+/* Compares the speed of a baseline (side 0) and a candidate (side 1), which run alternately. */
 struct speed_comparison {
     enum status (*run)(void *context, size_t side, struct autotune_run *ret, struct error *err);
     void *context;
-    double budget_ms;  /* no turn begins once the runs have cost that, but for the first of each */
-    double clear_gain; /* a gain of this or more, or of its reciprocal or less, after a few turns
-                          ends them; INFINITY: none does */
-    double least[2];   /* private, from 0: costs of the sides, and runs so far */
+    double budget_ms;  /* no round begins once the runs have cost this; the first always runs */
+    double clear_gain; /* a gain of at least this, or at most its reciprocal, ends the comparison
+                          after a few rounds; INFINITY: run all rounds */
+    double least[2];   /* private, zeroed: least cost of each side, and runs so far */
     int runs;
 };
 
-/* *ret: how many times as fast as the baseline the candidate is. Errors: those of `run`. */
+/* *ret: the candidate's speed divided by the baseline's. Errors: those of `run`. */
 enum status trial_compare_speed(struct speed_comparison *comparison, double *ret,
                                 struct error *err) MUST_USE;
 
-/* Runs the candidate beside input->reference. One that does not compile or run is an outcome, not
- * an error. *ret_session is set for one that has passed: it is the caller's to session_finish().
- * STATUS_CANCELLED; STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
+/* Runs the candidate against input->reference. If it does not compile or run, the outcome is
+ * TRIAL_FAILED and the call succeeds. If it passes, *ret_session is its session: the caller owns it
+ * and calls session_finish(). STATUS_CANCELLED; STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
 enum status trial_run(const struct trial_input *input, enum precision precision,
                       struct precision_trial *ret, struct session **ret_session,
                       struct error *err) MUST_USE;
@@ -75,17 +75,17 @@ enum status outputs_init(struct outputs *outputs, const struct model *model,
                          const struct session *session, struct error *err) MUST_USE;
 void outputs_done(struct outputs *outputs);
 
-/* A run of `images` images that lie in `values`. */
+/* Runs the session on the `images` images in `values`. */
 enum status outputs_run(struct outputs *outputs, struct session *session, const void *values,
                         int images, struct run_time *ret, struct error *err) MUST_USE;
-/* Of the last run, which was of `images` images: how many numbers of each are compared, and these,
- * image after image. */
+/* For the last run, which had `images` images: returns how many numbers of each image are compared,
+ * and copies these numbers to `dst`, image after image. */
 size_t outputs_each(struct outputs *outputs, int images);
 void outputs_read(struct outputs *outputs, int images, float *dst);
 
-/* How the numbers of one of `images` images lie. Channels are the second axis of [N, C, H, W] and
- * the last of [N, H, W, C], told by being shorter than the others; of [N, boxes, numbers] and [N,
- * numbers, boxes] they are the shorter one, since boxes are many. */
+/* The layout of one image's numbers in an output of `images` images. The channel axis is the last
+ * one if it is the shortest, else the second: [N, H, W, C] or [N, C, H, W]; [N, boxes, numbers] or
+ * [N, numbers, boxes], because there are many boxes. */
 struct agreement_tensor outputs_layout(const struct tensor *tensor, int images);
 
 /* Adds an image's numbers to a comparison; their layout is that of the last run. */
@@ -94,16 +94,17 @@ void outputs_compare(const struct outputs *outputs, const float *reference, cons
 
 /* ---- cache.c ---- */
 
-/* Makes the process know what earlier ones found; keeps what it found since. `option` as in
+/* Reads what earlier processes measured; writes what this one has measured since. `option` as in
  * tuning_folder(). */
 void cache_read(const char *option);
 void cache_write(const char *option);
 
-/* Everything a choice rests on beside the CPU and this build of lensd: graph, preparation,
- * calibration images, device, threads. Whatever batch is served or profiled: all commands share
- * one outcome. */
+/* A hash of everything that a choice depends on, except the CPU and the build: graph,
+ * preprocessing, calibration images, device, threads. The batch size is left out, so that all
+ * commands share one choice. */
 struct graph_hash choice_key_of(const struct model *model, const struct session_options *options);
 
-/* Whether a believable choice is known under that key; *ret is set only then. */
+/* Looks up a choice; returns false, and leaves *ret alone, if there is none or its text is invalid.
+ */
 bool choice_find(const struct graph_hash *key, struct precision_choice *ret);
 void choice_keep(const struct graph_hash *key, const struct precision_choice *choice);

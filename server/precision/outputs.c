@@ -1,5 +1,5 @@
-/* What is compared of a session's outputs: the class scores of a model that says that its answers
- * are classes; else the numbers of all outputs. */
+/* Selects the outputs to compare: the class scores if the model is a classifier, else all outputs.
+ */
 #include <stdlib.h>
 
 #include "engine/base/clock.h"

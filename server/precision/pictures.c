@@ -1,5 +1,5 @@
-/* Draws the pictures: a rough ground of two colours, with shaded shapes on every picture but each
- * fourth. Random numbers come from a fixed sequence. */
+/* Draws the pictures: a textured background of two colours, with shaded shapes except on every
+ * fourth picture. Random numbers come from a fixed sequence. */
 #include "server/precision/pictures.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Pictures drawn by arithmetic, to probe a model with something that has structure: textures of
- * several scales, edges and shaded shapes. */
+/* Computes pictures with structure to probe a model: textures of several scales, edges and shaded
+ * shapes. */
 #pragma once
 
 #include <stdint.h>

@@ -8,13 +8,13 @@
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
-/* A pass that takes less than this is quick whatever its numbers are: nobody sees the gain, and
- * small models start at once. */
+/* A pass shorter than this needs no faster precision. Skipping the trial lets small models start at
+ * once. */
 #define QUICK_MS 0.5
-/* On a GPU one image of any model is quick; what counts there are large batches. */
+/* Lower on a GPU: a single image is fast there for any model, but large batches can still gain. */
 #define GPU_QUICK_MS 0.1
 
-/* Progress when the fp32 session is there and its candidates follow. */
+/* Progress when the fp32 session is complete and the trials begin. */
 #define FP32_SHARE 0.5
 
 static void take_only(struct precision_choice *choice, const char *why)
@@ -29,7 +29,7 @@ static void on_fp32_progress(void *context, double fraction)
     options->on_progress(options->progress_context, FP32_SHARE * fraction);
 }
 
-/* A first start that takes its time says why. */
+/* Logs why the first start takes longer. */
 static void log_trials(const struct trial_input *input, const enum precision *candidates,
                        size_t count)
 {
@@ -51,10 +51,10 @@ static bool is_memory(enum status status)
     return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
 }
 
-/* Tries each candidate. *ret_session: that of the one that is chosen, made with .trial; NULL: fp32
- * stays. Of two that pass, the later one has to be clearly faster, too: so the same one is chosen
- * at the next start. On a GPU candidates come in the order of their speed, and the first that
- * passes is taken. */
+/* Tries each candidate. *ret_session: the session of the chosen one, created with .trial, or NULL
+ * to stay with fp32. If two pass, the later one is chosen only if it is faster by PRECISION_GAIN,
+ * so that noise does not change the choice between starts. On a GPU candidates are ordered by
+ * speed, and the first that passes is chosen. */
 static enum status try_candidates(struct trial_input *input, const enum precision *candidates,
                                   size_t count, struct precision_choice *ret,
                                   struct session **ret_session, struct error *err)
@@ -98,7 +98,7 @@ static bool takes_photos(const struct session *session, const struct preprocess 
            shape_count(&session_input(session, 0)->shape) == numbers;
 }
 
-/* *session is the one in fp32, which the one that is chosen replaces. */
+/* *session is the fp32 session; the session of the chosen precision replaces it. */
 static enum status compare_with_fp32(const struct model *model,
                                      const struct precision_options *options,
                                      const struct session_options *asked,
@@ -111,7 +111,7 @@ static enum status compare_with_fp32(const struct model *model,
     const double ms = fp32->batches[0].milliseconds;
     struct session *chosen = NULL;
     if (!takes_photos(*session, &model->preprocess)) {
-        take_only(ret, "photos as they are prepared do not fill the model's inputs");
+        take_only(ret, "a prepared photo does not match the model's inputs");
         return STATUS_OK;
     }
     if (ms < (asked->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
@@ -123,8 +123,8 @@ static enum status compare_with_fp32(const struct model *model,
     TRY(probes_open(model, options->limits, &input.probes, err));
     enum status status = try_candidates(&input, candidates, count, ret, &chosen, err);
     probes_free(input.probes);
-    if (is_memory(status)) { /* what others hold now says nothing of the model */
-        take_only(ret, "there is no memory for two sessions to be compared");
+    if (is_memory(status)) { /* temporary, so not kept as the result of a trial */
+        take_only(ret, "there is not enough memory to compare two sessions");
         session_free(chosen);
         return STATUS_OK;
     }
@@ -138,7 +138,7 @@ static enum status compare_with_fp32(const struct model *model,
         chosen = NULL;
         if (is_whole)
             return session_finish(*session, err);
-        /* Beside fp32 there was no memory for its larger batches. */
+        /* There was no memory for its larger batches while the fp32 session existed. */
         session_free(*session);
         *session = NULL;
         return session_create(model->graph, &alone, session, err);
@@ -156,16 +156,16 @@ static bool is_offered(enum precision precision, const enum precision *candidate
     return offered;
 }
 
-/* True where the choice needs no trial. */
+/* Makes the choice without a trial, if possible; else returns false. */
 static bool choose_at_once(const struct precision_options *options,
                            const struct session_options *session, const struct graph_hash *key,
                            const enum precision *candidates, size_t count,
                            struct precision_choice *ret)
 {
     if (count == 0)
-        take_only(ret, "this device computes nothing faster than fp32 for this model");
+        take_only(ret, "no other precision is faster on this device for this model");
     else if (session->image_input == SIZE_MAX)
-        take_only(ret, "the model takes no photo, so that there is nothing to compare on");
+        take_only(ret, "the model takes no photo, so there are no answers to compare");
     else if (choice_find(key, ret) && is_offered(ret->precision, candidates, count))
         choice_explain(ret);
     else if (options->only_cached)

@@ -1,12 +1,12 @@
-/* Which numbers a model is computed in on a device, and why.
+/* Chooses the precision that a model is computed in on a device.
  *
  *     --precision auto:   cache ── hit ──────────────────────────────────────▶ choice
  *                           │ miss
  *                           ▼
  *         candidates ─▶ trial: fp32 and the candidate run the probe images in turns (A B A B …)
- *         (hardware,      │  clearly quicker?  same answers?  (autotune.h, agreement.h)
+ *         (hardware,      │  clearly faster?  same answers?  (autotune.h, agreement.h)
  *          model)         ▼
- *                       the quickest that passes, else fp32 ─▶ cache ─▶ choice
+ *                       the fastest that passes, else fp32 ─▶ cache ─▶ choice
  *
  * The probes (probes.h) are the images of the model folder's calibration/, or else pictures that
  * lensd draws, prepared as the model's photos are. The session in fp32 that candidates are compared
@@ -18,14 +18,14 @@
 #include "server/image/image.h"
 #include "server/precision/agreement.h"
 
-/* How many pictures are drawn; a calibration/ of fewer than PRECISION_OWN_PROBES images proves too
- * little alone, and is filled up with drawn ones to as many. */
+/* Number of drawn pictures. If calibration/ has fewer than PRECISION_OWN_PROBES images, drawn
+ * pictures fill up the probes to that number. */
 #define PRECISION_PROBES     32
 #define PRECISION_OWN_PROBES 16
 
-/* A candidate has to be this many times as fast as fp32. A lower gain is not worth other numbers,
- * and the distance to 1.1 is more than a trial is off by: what gains 1.1 or more is always taken,
- * what gains nothing never. */
+/* A candidate has to be this many times as fast as fp32. A smaller gain is not worth different
+ * numbers. A trial's error is below 0.05, so a gain of 1.1 or more is always taken, and no gain is
+ * never taken. */
 #define PRECISION_GAIN 1.05
 
 /* int8, fp16, bf16. */
@@ -35,14 +35,14 @@
 struct precision_trial {
     enum precision precision;
     enum trial_outcome {
-        TRIAL_PASSED,  /* quicker and equal within the bounds */
-        TRIAL_SLOWER,  /* not quicker: its answers were not looked at further */
-        TRIAL_DIFFERS, /* quicker, but it answers differently */
-        TRIAL_FAILED,  /* it could not be compiled or run */
+        TRIAL_PASSED,  /* faster, and answers agree within the bounds */
+        TRIAL_SLOWER,  /* not faster: the rest of its answers was not compared */
+        TRIAL_DIFFERS, /* faster, but answers differ */
+        TRIAL_FAILED,  /* could not be compiled or run */
     } outcome;
-    double one_ms, image_ms;           /* a batch of one; an image of a batch of TRIAL_BATCH */
-    double fp32_one_ms, fp32_image_ms; /* the same in fp32, in turns with it */
-    double speed;                      /* how many times quicker than fp32; below 1: slower */
+    double one_ms, image_ms;           /* a batch of one; per image of the larger trial batch */
+    double fp32_one_ms, fp32_image_ms; /* the same in fp32, measured alternately */
+    double speed;                      /* divided by that of fp32; below 1: slower */
     struct agreement agreement;
 };
 
@@ -60,7 +60,7 @@ struct precision_choice {
     int from_folder; /* probe images that came from the model's folder */
 };
 
-/* The trial that what was chosen passed; NULL where there was none. */
+/* The trial of the chosen precision; NULL if it needed none. */
 const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice);
 
 const char *choice_origin_name(enum choice_origin origin);  /* "measured" */
@@ -69,22 +69,20 @@ const char *trial_outcome_name(enum trial_outcome outcome); /* "slower" */
 struct precision_options {
     const struct image_limits *limits; /* for calibration images */
     const char *cache;                 /* folder of earlier choices; NULL: $XDG_CACHE_HOME/lensd or
-                                          ~/.cache/lensd; "none": not kept
-                                          beyond the process */
-    bool only_cached; /* where no earlier choice is known, take fp32 without a trial; what this
-                         process measures is not written */
+                                          ~/.cache/lensd; "none": keep choices in memory only */
+    bool only_cached; /* without an earlier choice take fp32 without a trial; write no file */
 };
 
-/* session_create() for `model`, whose graph is loaded, in the precision that PRECISION_AUTO in
- * session->precision stands for, which *ret_choice tells. A trial takes about as long as a hundred
- * forward passes at most; session->on_progress and cancel are heeded. All that was measured and is
- * new (choices, kernels of layers) is written to the cache. A cache that is broken or cannot be
- * written costs a trial and a line of the log. Errors: those of session_create. */
+/* session_create() for `model`, whose graph is loaded. If session->precision is PRECISION_AUTO,
+ * this chooses the precision. *ret_choice gets the choice. A trial takes at most about as long as a
+ * hundred forward passes. It calls session->on_progress and obeys session->cancel. New measurements
+ * (choices, kernels of layers) are written to the cache. If the cache is damaged or cannot be
+ * written, this logs it and measures again. Errors: those of session_create. */
 enum status precision_open(const struct model *model, const struct precision_options *options,
                            const struct session_options *session,
                            struct precision_choice *ret_choice, struct session **ret,
                            struct error *err) MUST_USE;
 
-/* Whether choices could be kept in that folder, made if need be: tried in what is there of
- * it, leaving nothing behind. `warning` gets a sentence, or "". */
+/* Checks whether choices can be written to that folder, without creating anything that stays.
+ * `warning` gets a sentence if not, else "". */
 void precision_check_cache(const char *cache, char *warning, size_t size);

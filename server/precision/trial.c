@@ -11,12 +11,12 @@
 
 enum { REFERENCE, CANDIDATE, SIDES };
 
-/* Images of a batch in a trial on a CPU. On a GPU it is the largest batch, because a faster
+/* Images of a batch in a trial on a CPU. On a GPU a trial uses the largest batch, because a faster
  * precision gains most there. */
 #define TRIAL_BATCH 4
 
-/* Rounds after the warm-up. Fewer if the verdict is clear after CLEAR_ROUNDS, or when the runs have
- * cost SPEED_MS. */
+/* Rounds after the warm-up. A trial ends earlier if the result is clear after CLEAR_ROUNDS, or when
+ * the runs have cost SPEED_MS. */
 #define SPEED_ROUNDS 9
 #define CLEAR_ROUNDS 1
 #define SPEED_MS     1500
@@ -34,9 +34,9 @@ struct trial {
     int next;            /* its first probe */
     int images;          /* in it */
     bool ran[SIDES];     /* which sessions have run it */
-    void *numbers;       /* the batch in the numbers that a session reads */
+    void *numbers;       /* the batch in the number format that a session reads */
     size_t image_floats; /* floats of a probe */
-    int compared;        /* number of probes whose answers were compared: the first ones */
+    int compared;        /* the answers of the first so many probes have been compared */
     bool is_lost;        /* the answers cannot agree any more */
     float *answers[SIDES];
     size_t answers_capacity, each[SIDES];  /* floats of an image's answer */
@@ -97,7 +97,7 @@ static int at_most(int number, int most)
 static enum status trial_init(struct trial *trial, struct error *err)
 {
     struct session *reference = trial->sessions[REFERENCE], *other = trial->sessions[CANDIDATE];
-    /* A candidate may lack the larger sizes for want of memory. */
+    /* A candidate may lack the larger batch sizes for lack of memory. */
     trial->batch = at_most(at_most(largest_batch(reference), largest_batch(other)),
                            probes_count(trial->input->probes));
     if (trial->input->options.device.kind == DEVICE_CPU)

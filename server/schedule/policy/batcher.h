@@ -193,7 +193,7 @@ bool batcher_may_close_ahead(const struct batcher *batcher, int64_t now);
 /* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
 void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns);
 
-/* The lane needs the memory of this batch no more. (The lane itself is busy until
+/* The lane no longer needs the memory of this batch. (The lane itself is busy until
  * batcher_lane_idle.) */
 void batcher_done(struct batcher *batcher, const struct batch *batch);
 

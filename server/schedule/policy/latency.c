@@ -8,9 +8,9 @@
 
 #include "engine/runtime/session.h"
 
-#define WEIGHT  0.1 /* of one pass in the mean of its size */
-#define OUTLIER 4.0 /* a pass this much slower than expected counts as no more than that */
-#define OLD     16  /* passes of others after which a size follows them altogether */
+#define WEIGHT  0.1 /* weight of one pass in the mean of its batch size */
+#define OUTLIER 4.0 /* a slower pass counts as this many times the expected time */
+#define OLD     16  /* after so many passes of other sizes a size takes over their trend wholly */
 /* Splitting is chosen only when it is faster by this much: a noisy difference would only cost
  * passes. */
 #define SPLIT_GAIN 0.95

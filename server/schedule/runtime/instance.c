@@ -70,8 +70,8 @@ static void count_inputs(const struct pipeline_options *options, struct session_
     session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
 }
 
-/* A session in the precision that the device computes the model in; devices of a kind compute
- * alike. */
+/* Creates a session in the precision chosen for the device. Devices of one kind share the choice.
+ */
 static enum status open_session(struct building *building, struct session_options *options,
                                 struct session **ret, struct error *err)
 {

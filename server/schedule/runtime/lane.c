@@ -98,7 +98,7 @@ static bool warm_up(struct lane *lane)
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
         device_turn_end(&lane->turn, 0, false);
     }
-    /* The first pass is part of the load, whose end it heeds. */
+    /* The first pass is part of the load, so a cancelled load ends it. */
     session_set_stop(lane->session, lane_is_unwanted, lane);
     sem_post(&lane->warm);
     return entered;

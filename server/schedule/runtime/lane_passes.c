@@ -96,7 +96,7 @@ static enum status answer_classes(struct lane *lane, int batch, int row,
                         &image->prediction_count, &image->error);
 }
 
-/* The photo's place in the model's input. */
+/* The photo's position in the model's input. */
 static enum status place_photo(const struct lane *lane, const struct predict_image *image,
                                struct task_geometry *ret, struct error *err)
 {
@@ -114,7 +114,7 @@ static enum status place_photo(const struct lane *lane, const struct predict_ima
     return STATUS_OK;
 }
 
-/* Boxes or a vector of one image. */
+/* Makes the answer for one image of a model that is not a classifier. */
 static enum status answer_task(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     const struct task *task = &lane->model->task;
@@ -154,7 +154,7 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
         image->status = outcome->status;
         image->error = outcome->failure;
     }
-    /* The client's own reason, which does not pass: it has gone, its deadline is over … */
+    /* The reason is the client's and permanent: it disconnected, or its deadline passed. */
     if (outcome->status == STATUS_CANCELLED)
         image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
     image->output_ms = clock_ms(clock_now() - outcome->ended);

@@ -27,7 +27,7 @@ struct inflight_batch {
     bool *wanted;        /* output_count */
 };
 
-/* Images of a taken batch that one forward pass runs: all, or a part when the pass is retried. */
+/* The images of a batch that one forward pass runs: all, or a part if the pass is retried. */
 struct sub_batch {
     int first, count;
 };
@@ -69,10 +69,10 @@ struct lane {
     struct batch_layout retry_layout;
     void *retry_rows; /* a batch of the smallest compiled size, for retries, probes and warm-up */
     uint8_t *retry_marks;
-    const uint8_t *marks;        /* of the images at `inputs`; NULL: floats */
-    int fed;                     /* images there */
-    const struct batch *running; /* the pass that is being collected; NULL: a probe */
-    struct sub_batch part;       /* of it */
+    const uint8_t *marks;        /* 1 for each image at `inputs` that is bytes; NULL: all floats */
+    int fed;                     /* number of images at `inputs` */
+    const struct batch *running; /* the batch whose pass is being collected; NULL: a probe */
+    struct sub_batch part;       /* the part of it that the pass runs */
 };
 
 /* How a forward pass ended. */
@@ -113,8 +113,8 @@ void lane_answer_sub_batch(struct lane *lane, const struct batch *batch, struct 
 void lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
                     const struct error *err);
 
-/* Runs of a data-dependent part ask this between its nodes (session_set_stop): nobody waits for an
- * image of the pass any more, or the grace time is over. `lane` is a struct lane. */
+/* Whether to stop a run (session_set_stop): no client waits for an image of the pass any more, or
+ * the grace time is over. `lane` is a struct lane. */
 bool lane_is_unwanted(void *lane);
 
 /* Which rows from `first` on are bytes, not floats (session_run.are_pixels). NULL: none. */

@@ -254,7 +254,7 @@ static enum status submit_to(struct instance *instance, struct predict_request *
 {
     struct served *served = instance->served;
     TRY(check_fits(served, request, err));
-    request->served = served_ref(served); /* before it can be done */
+    request->served = served_ref(served); /* before the request can complete */
     enum status status = scheduler_submit(instance->scheduler, request, ret_retry_after_s, err);
     if (status == STATUS_OK)
         return STATUS_OK;

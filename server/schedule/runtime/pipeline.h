@@ -62,7 +62,7 @@ struct pipeline_options {
     int64_t max_delay_us;   /* longest batching delay, microseconds; 0: none */
     struct image_limits limits;
     bool fast_decode;                        /* image_decode_reduced */
-    const struct task_options *task_options; /* go before the models' own; borrowed; NULL: none */
+    const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
     struct metrics *metrics;                 /* borrowed; may be NULL in tests */
 };
 
@@ -81,7 +81,7 @@ struct predict_image {
     uint32_t width, height;         /* upright, as decoded */
     struct prediction *predictions; /* top-k, best first; freed by predict_request_done */
     size_t prediction_count;
-    struct task_answer answer; /* of a model that is no classifier; freed likewise */
+    struct task_answer answer; /* for tasks other than classification; freed likewise */
     struct tensor **outputs;   /* with raw_outputs: output_count of the served model, NULL where not
                                   wanted, first dimension 1 where it has rows; freed by
                                   predict_request_done */
@@ -108,12 +108,12 @@ struct predict_request {
      * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
-    bool raw_outputs;                   /* the model's outputs as they are, no predictions */
+    bool raw_outputs;                   /* return the model's outputs unchanged, no predictions */
     const bool *wanted_outputs;         /* of output_count; NULL: all; borrowed until on_done */
     int top_k;                          /* 1 … PREDICT_MAX_TOP_K */
     const struct task_options *options; /* NULL: the model's; borrowed until on_done */
     int64_t started;                    /* clock_now() at the first byte, for total times */
-    int64_t deadline;      /* clock_now() when its answer is of no use any more; 0: never */
+    int64_t deadline;                   /* clock_now() after which the answer is useless; 0: none */
     int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_URGENCY */
     uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */

@@ -104,14 +104,14 @@ static enum status check_scores(struct served *served, const struct session *ses
                          shape_text(&served->model->outputs[output].shape, text));
     struct session_tensor scores = *session_output(session, output);
     const struct shape *declared = &served->model->outputs[output].shape;
-    /* What the session cannot tell before a run, the file may: a detector's [1, 300, 6]. */
+    /* The file may declare a shape that the session knows only after a run: [1, 300, 6]. */
     if (scores.shape.rank == SHAPE_UNKNOWN && served->model->fixed_batch &&
         shape_is_known(declared))
         scores.shape = *declared;
     return scores_check(&scores, &served->class_count, err);
 }
 
-/* Which output an answer begins with, or why there is none. */
+/* Finds the first output of the task, or the reason why photos get no answer. */
 static void find_answer(struct served *served, const struct session *session)
 {
     const struct model *model = served->model;

@@ -47,7 +47,7 @@ struct served {
     bool takes_images;   /* photos can be sent: the image is the only input */
     size_t output;       /* index of the class scores, or of the task's first output */
     size_t class_count;  /* of a classifier; 0: not known before a run */
-    char no_answer[320]; /* why photos get no answer, a sentence; "" if they do */
+    char no_answer[320]; /* a sentence: why photos get no answer; "" if they do */
     struct served_stats stats;
     struct meters meters; /* its scheduler's, for requests that outlive that */
 
@@ -59,7 +59,7 @@ struct served {
  * several requests can share a forward pass; else its session is compiled for one row. */
 bool served_may_batch(const struct model *model);
 
-/* Whether photos get classes. */
+/* Whether photos are answered with classes. */
 bool served_is_classifier(const struct served *served);
 
 /* The input that photos are fed to in the session (session_options.image_input): the model's image
