@@ -26,8 +26,8 @@ def load(transformers, name):
         if config.model_type == "timm_wrapper":
             stop(f"'{name}' is a timm checkpoint; export it with export_timm.py hf-hub:{name} OUTDIR")
         if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
-            stop(f"'{name}' is a {config.model_type} model, of which transformers has no image "
-                 "classifier; export it with: optimum-cli export onnx --model NAME OUTDIR")
+            stop(f"'{name}' is a {config.model_type} model, and transformers has no image classifier "
+                 "of that type; export it with: optimum-cli export onnx --model NAME OUTDIR")
         processor = transformers.AutoImageProcessor.from_pretrained(name)
         classifier = transformers.AutoModelForImageClassification
         try:  # plain attention: a fused one is harder to trace
@@ -65,7 +65,7 @@ def input_size(processor):
     if getattr(processor, "do_center_crop", False) and crop:
         return side_of(crop)
     if not size or not (isinstance(size, int) or "shortest_edge" in size or "height" in size):
-        stop(f"{type(processor).__name__} gives photos no fixed size, which a model for lensd needs")
+        stop(f"{type(processor).__name__} does not scale photos to a fixed size, which lensd needs")
     return side_of(size)
 
 

@@ -33,8 +33,8 @@ def create(timm, options):
     except Exception as reason:  # of the network, the hub, or a file
         stop(f"timm could not create '{options.name}': {because(reason)}")
     if not model.num_classes:
-        stop(f"'{options.name}' has no classes: it is a feature tower; give --classes and "
-             "--checkpoint, or choose a model with a head")
+        stop(f"'{options.name}' has no classes: it is a feature extractor; give --classes and "
+             "--checkpoint, or choose a model with a classifier's head")
     return model
 
 

@@ -49,7 +49,7 @@ def build(models, name, weights):
             return models.get_model(name, weights=weights, **options).eval()
         except OSError as reason:  # the download
             stop(f"the weights of {name} could not be loaded: {because(reason)}; --weights none "
-                 "takes seeded ones")
+                 "uses random weights with a fixed seed")
 
 
 def first(value):

@@ -273,7 +273,7 @@ static bool metadata_is_true(const struct onnx_model *onnx, const char *key)
     return value && !strcmp(value, "True");
 }
 
-/* What Ultralytics' metadata and the folder's files say. Texts are borrowed from both. */
+/* Collects the facts in Ultralytics' metadata and the folder's files. Texts are borrowed. */
 static struct task_facts facts_of(const struct onnx_model *onnx, const struct task_config *config)
 {
     const char *args = metadata_value(onnx, "args");

@@ -51,7 +51,7 @@ struct model {
     char *input_name, *output_name; /* input_name: NULL without an image input */
     size_t class_count;             /* 0 when not known before a run */
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
-    struct task task;               /* what its outputs are to whoever sends a photo */
+    struct task task;               /* decides how /predict interprets the outputs */
     /* In the graph's order; they stay when the graph goes. */
     struct model_tensor *inputs, *outputs;
     size_t input_count, output_count;

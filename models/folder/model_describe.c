@@ -231,7 +231,7 @@ static void find_output(struct model *model, const struct graph *graph)
     }
 }
 
-/* Names are the model's own graph's, which stays while the task is decided. */
+/* Names are borrowed from the model's graph, which outlives this. */
 static void note_outputs(const struct model *model, const struct graph *graph,
                          struct task_output *outputs)
 {
@@ -271,7 +271,7 @@ static enum status probe_outputs(struct model *model, struct task_output *output
 
 /* ---- the task ---- */
 
-/* Whether the first output may be one score a class, as far as its shape is known. */
+/* Whether the known part of the first output's shape allows one score per class. */
 static bool may_be_scores(const struct model *model, const struct task_output *output)
 {
     int wide = 0;
@@ -283,7 +283,7 @@ static bool may_be_scores(const struct model *model, const struct task_output *o
     return wide <= 1;
 }
 
-/* Prepares photos as the exporters of these layouts do, where no file says how. */
+/* Sets the preprocessing of the layout's framework; used if no file sets it. */
 static void fit_task(struct model *model, bool configured)
 {
     struct preprocess *p = &model->preprocess;

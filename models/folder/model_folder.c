@@ -164,7 +164,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
         return error_set(
             err, STATUS_NOT_FOUND,
             "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no "
-            "zeros in front) and a single *.onnx file, found %zu of those; name the .onnx file "
+            "leading zeros) and a single *.onnx file, found %zu of those; name the .onnx file "
             "instead",
             survey->files);
     if (survey->checkpoint)
@@ -174,7 +174,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
                          survey->checkpoint);
     return error_set(err, STATUS_NOT_FOUND,
                      "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no "
-                     "zeros in front) and a single *.onnx file, found none of those; export a "
+                     "leading zeros) and a single *.onnx file, found none of those; export a "
                      "model to model.onnx in "
                      "it, or serve a folder of model folders with --models");
 }

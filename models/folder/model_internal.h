@@ -22,8 +22,8 @@ enum status model_place_find(const char *path, const char *version, struct model
                              struct error *err) MUST_USE;
 void model_place_done(struct model_place *place);
 
-/* Whether a folder's name is a version's: digits, at most 15, without zeros in front (Triton
- * ignores those, too). */
+/* Whether a folder's name is a version number: at most 15 digits without leading zeros (Triton
+ * ignores names with leading zeros, too). */
 bool model_version_number(const char *text, uint64_t *ret);
 
 /* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path, malloc'ed
@@ -88,7 +88,7 @@ struct version_policy {
 enum status version_policy_read(const char *folder, struct version_policy *ret,
                                 struct error *err) MUST_USE;
 
-/* What a model's files say of its task. Texts are owned; NULL: nothing. */
+/* The task settings in a model's files. Texts are owned; NULL: not set. */
 struct task_config {
     char *task, *layout;         /* lensd.json */
     struct task_options options; /* lensd.json */
@@ -105,8 +105,8 @@ void task_config_done(struct task_config *config);
 
 /* Works out image input, outputs, classes, task and parameters, and fits the preprocessing to the
  * input (models/folder/model_describe.c). `configured`: the preprocessing comes from a file, not
- * from defaults. `facts`: what files and metadata say of the task; what the graph says is filled in
- * here. model->graph, labels, preprocess and preprocess_source are set. */
+ * from defaults. `facts`: the facts from files and metadata; this adds those from the graph. The
+ * caller has set model->graph, labels, preprocess and preprocess_source. */
 enum status model_describe(struct model *model, bool configured, struct task_facts *facts,
                            struct error *err) MUST_USE;
 

@@ -100,8 +100,8 @@ enum status preprocess_check(const struct preprocess *p, struct error *err)
     if (!(p->first_width >= 0 && p->first_width <= 1) ||
         !(p->first_height >= 0 && p->first_height <= 1))
         return error_set(err, STATUS_INVALID,
-                         "preprocessing: the crop before the resize takes %g x %g of the short "
-                         "side, but must take 0 to 1",
+                         "preprocessing: the crop before the resize is %g x %g of the short side, "
+                         "but must be from 0 to 1",
                          p->first_width, p->first_height);
     if (!isfinite(p->scale) || p->scale == 0.0f)
         return error_set(err, STATUS_INVALID,

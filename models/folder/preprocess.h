@@ -9,8 +9,9 @@
 
 #include "engine/base/status.h"
 
-/* Pillow's filters by its numbers, which is what Hugging Face writes in "resample", and one of
- * OpenCV's. */
+/* Pillow's filters by the numbers that Pillow and Hugging Face's "resample" use, and one of
+ * OpenCV's.
+ */
 enum resample {
     RESAMPLE_NEAREST = 0,
     RESAMPLE_LANCZOS = 1,
@@ -18,7 +19,7 @@ enum resample {
     RESAMPLE_BICUBIC = 3,
     RESAMPLE_BOX = 4,
     RESAMPLE_HAMMING = 5,
-    RESAMPLE_LINEAR = 6, /* OpenCV's INTER_LINEAR: two neighbours a side, not antialiased */
+    RESAMPLE_LINEAR = 6, /* OpenCV's INTER_LINEAR: two neighbours per axis, no antialiasing */
 };
 
 enum resize_rule {
@@ -52,8 +53,8 @@ struct preprocess {
     enum channel_order channels;
     /* RESIZE_LETTERBOX: */
     int pad_value;        /* 0 … 255 */
-    bool pads_normalised; /* the padding is 0 in the model's numbers instead of pad_value */
-    bool pads_corner;     /* all of it is to the right and below */
+    bool pads_normalised; /* the padding is 0 after normalising, instead of pad_value */
+    bool pads_corner;     /* the padding is on the right and below only */
     bool sides_floor;     /* sides are rounded down (YOLOX, max_height of Hugging Face) */
     bool invert;          /* x = 255 - x before anything else: dark strokes on paper for models that
                              learnt light strokes on black (digits) */

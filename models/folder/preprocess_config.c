@@ -80,7 +80,7 @@ static enum status get_channels(const cJSON *json, const char *key, const float 
 
 /* ---- Hugging Face ---- */
 
-/* A size in any of its spellings; pixels, 0 where it is not told. */
+/* Reads a size in any of its forms, in pixels; 0 where the file has none. */
 struct size_spec {
     bool given;
     int shortest, longest;
@@ -189,8 +189,8 @@ static void resize_short(struct preprocess *p, int resize, int crop)
     p->width = p->height = crop;
 }
 
-/* Where an odd margin puts the crop: Hugging Face's classes, which their files name, take the pixel
- * before the middle; without a class the file speaks for torchvision, which takes the even one. */
+/* How the crop's offset is rounded if the margin is odd: down if the file names a class of Hugging
+ * Face, else to the even pixel, as in torchvision. */
 static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, struct error *err)
 {
     const cJSON *item = get(json, "crop_rounding");
@@ -224,8 +224,8 @@ static enum status read_crop_pct(const cJSON *json, int side, struct preprocess 
     return STATUS_OK;
 }
 
-/* The aspect is kept, and what is missing to `canvas` is padded to the right and below: with the
- * byte "pad_value", else with 0 after normalising. */
+/* Keeps the aspect and pads to `canvas` on the right and below, with the byte "pad_value" or else
+ * with 0 after normalising. */
 static enum status read_padded(const cJSON *json, const struct size_spec *size,
                                const struct size_spec *canvas, struct preprocess *p,
                                struct error *err)
@@ -257,8 +257,8 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         return STATUS_OK;
     if (!short_side && do_pad && get(json, "pad_size"))
         return read_padded(json, size, &canvas, p, err);
-    /* Detectors keep the aspect and take any size; a batch needs one, so the whole photo is brought
-     * to a square. */
+    /* The processor keeps the aspect and makes images of any size. A batch needs one size, so the
+     * whole photo is scaled to a square. */
     if (size->shortest && (!size->longest || do_crop))
         resize_short(p, size->shortest, size->shortest);
     else if (short_side)
@@ -403,7 +403,7 @@ static bool is_one_slip(const char *a, const char *b)
     return !strcmp(a + 1, b + 1) || (a[0] == b[1] && a[1] && a[1] == b[0] && !strcmp(a + 2, b + 2));
 }
 
-/* What stands in place of the image processor's class where lensd knows it only in part. */
+/* A remark if lensd does not know the image processor's class, or supports it only in part. */
 static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
 {
     const char *name = class_name(json);

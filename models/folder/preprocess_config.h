@@ -15,9 +15,9 @@
 enum status preprocess_from_huggingface(const char *json, size_t size, struct preprocess *ret,
                                         struct error *err) MUST_USE;
 
-/* For a text that preprocess_from_huggingface() has read: says that the class is not known or not
- * done to the pixel, and names keys that are one slip away from one that is read and that is not
- * there, as a line of at most `capacity` bytes; "" where there is nothing to say. */
+/* Remarks on a text that preprocess_from_huggingface() has read: a class that is unknown or differs
+ * in its pixels, and keys that look like a misspelling of a key that is missing. Writes one line of
+ * at most `capacity` bytes; "" if there are no remarks. */
 void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity);
 
 /* timm's config.json: "pretrained_cfg", or its keys at the top: input_size, crop_pct, crop_mode,

@@ -1,4 +1,4 @@
-/* Cuts an image's rows out of the outputs and hands them to the decoder of the task. */
+/* Takes an image's rows from the outputs and passes them to the decoder of the task. */
 #include "models/tasks/answer.h"
 
 #include <string.h>

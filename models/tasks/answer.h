@@ -1,11 +1,11 @@
-/* From the outputs of a run to what is answered for one of its images. Pure; any thread. */
+/* Makes the answer for one image from the outputs of a run. Pure; any thread. */
 #pragma once
 
 #include "models/tasks/detect.h"
 #include "models/tasks/embed.h"
 #include "models/tasks/segment.h"
 
-/* One of them, by the task; zeroed: none. Free with task_answer_done. */
+/* The task decides which member is set; zeroed: no answer. Free with task_answer_done. */
 struct task_answer {
     struct detections detections;
     struct embedding embedding;
@@ -14,13 +14,13 @@ struct task_answer {
 
 void task_answer_done(struct task_answer *answer);
 
-/* About how many bytes it takes as JSON. */
+/* Returns an estimate of its bytes as JSON. */
 size_t task_answer_bytes(const struct task_answer *answer);
 
-/* The answer for image `row` of a run of `batch`. `task`: no classifier. `outputs`: all
- * of the model's, of which the task's own are read. `options`: complete. `buffers`:
- * TASK_MAX_OUTPUTS of them. On success the caller frees *ret. STATUS_SHAPE when an output is not
- * what the task expects; others as of the decoders. */
+/* Makes the answer for image `row` of a run of `batch` images. `task` must not be a classifier's.
+ * `outputs`: all outputs of the model. `options`: no member may be "not given". `buffers`: an array
+ * of TASK_MAX_OUTPUTS. On success the caller frees *ret. STATUS_SHAPE if an output has not the
+ * shape that the task requires; other errors are those of the decoders. */
 enum status task_answer_of(const struct task *task, const struct tensor *const *outputs, int batch,
                            int row, const struct task_options *options,
                            const struct task_geometry *geometry, struct task_buffer *buffers,

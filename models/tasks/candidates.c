@@ -65,7 +65,7 @@ void candidates_add(struct candidates *candidates, const struct detection *added
         !isfinite(added->x1) || !isfinite(added->y1) || !isfinite(added->x2) ||
         !isfinite(added->y2) || !task_option_wants(candidates->options, added->index))
         return;
-    if (found->count == DETECT_MAX_CANDIDATES) { /* a heap, whose root is the one to beat */
+    if (found->count == DETECT_MAX_CANDIDATES) { /* a heap, whose root is the worst candidate */
         if (is_better(added, &found->items[0])) {
             found->items[0] = *added;
             heap_sift(found->items, found->count, 0, -1);
@@ -79,7 +79,8 @@ void candidates_add(struct candidates *candidates, const struct detection *added
         heap_make(found->items, found->count, -1);
 }
 
-/* The boxes that were kept so far, in blocks that the compiler makes vectors of. */
+/* The boxes that were kept so far, in blocks, so that the compiler can vectorise loops over them.
+ */
 struct kept_boxes {
     size_t count;
     float x1[TASK_MAX_DETECTIONS + KEPT_BLOCK], y1[TASK_MAX_DETECTIONS + KEPT_BLOCK];
@@ -93,8 +94,8 @@ static float area_of(const struct detection *box)
     return (box->x2 - box->x1) * (box->y2 - box->y1);
 }
 
-/* Whether a box that was kept overlaps with `box` by more than `iou`. Past the last one kept there
- * are zeros, which overlap with nothing. */
+/* Whether a kept box overlaps with `box` by more than `iou`. The rest of the last block is zero:
+ * empty boxes, which overlap with nothing. */
 static bool is_suppressed(const struct kept_boxes *kept, const struct detection *box, float iou,
                           bool agnostic)
 {
@@ -140,7 +141,7 @@ void candidates_suppress(struct detections *found, const struct task_options *op
     struct detection *items = found->items;
     const size_t all = found->count, most = (size_t)options->max_detections;
     heap_make(items, all, 1);
-    /* The heap shrinks from its end, where those that are kept go, best last. */
+    /* The heap shrinks from its end. The kept candidates go there, the best last. */
     for (size_t count = all; count > 0 && kept.count < most; count--) {
         const struct detection best = items[0];
         items[0] = items[count - 1];

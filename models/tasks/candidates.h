@@ -1,4 +1,4 @@
-/* Private to models/tasks: candidates of boxes while an image is decoded. */
+/* Private to models/tasks: candidate boxes of one image. */
 #pragma once
 
 #include "models/tasks/detect.h"
@@ -9,11 +9,11 @@ struct candidates {
     bool is_out_of_memory;
 };
 
-/* Takes a candidate whose score is above the threshold and whose class is wanted; others, and boxes
- * that are not finite, are left out. Once DETECT_MAX_CANDIDATES are there, only better ones count.
- */
+/* Adds a candidate, unless its score is not above the threshold, its class is not wanted, or its
+ * box is not finite. Keeps the best DETECT_MAX_CANDIDATES. */
 void candidates_add(struct candidates *candidates, const struct detection *added);
 
-/* Candidates to the best max_detections, best first; with an IoU below 1, of those that overlap
- * more only the best stays (of each class, or of all with `agnostic`). */
+/* Sorts the candidates, best first, and keeps the best max_detections. With an IoU below 1, first
+ * drops each candidate that overlaps a better one by more than that (a better one of its class, or
+ * of any class with `agnostic`). */
 void candidates_suppress(struct detections *found, const struct task_options *options);

@@ -1,4 +1,4 @@
-/* Decodes detectors that answer with a fixed number of queries: boxes are shares of the input.
+/* Decodes detectors with a fixed number of queries. Their boxes are fractions of the input's sides.
  *
  * Sources: post_process_object_detection of Hugging Face's DETR (softmax; the last class is
  * "nothing") and RT-DETR (sigmoid; the best of all pairs of query and class), Ultralytics'
@@ -56,7 +56,7 @@ enum status decode_rtdetr_final(const struct task_rows *outputs,
     return STATUS_OK;
 }
 
-/* The best class of a row of logits but the last, under a softmax over all of them. */
+/* The best class of a row of logits except the last, and its softmax over all logits. */
 static struct detection softmax_row(const float *logits, size_t classes)
 {
     size_t best = 0;
@@ -76,7 +76,7 @@ static void add_pairs(const float *logits, size_t classes, size_t query,
                       const struct detection *box, struct candidates *candidates)
 {
     const float confidence = candidates->options->confidence;
-    /* Far below the threshold nothing needs its exact score. */
+    /* Skip the softmax of a row whose score is certainly below the threshold. */
     const float floor = logf(confidence / (1 - confidence)) - 0.01f;
     for (size_t c = 0; c < classes; c++) {
         if (logits[c] < floor)

@@ -1,6 +1,6 @@
-/* Decodes detectors that suppress overlaps themselves, and put out lists: torchvision's (boxes,
+/* Decodes detectors that suppress overlaps themselves and return lists: torchvision's (boxes,
  * labels, scores) and TensorFlow's (detection_boxes, detection_classes, detection_scores,
- * num_detections). Class 0 is the background of both. */
+ * num_detections). In both, class 0 is the background. */
 #include "models/tasks/decoders.h"
 
 static enum status check_lists(const struct task_rows *outputs, struct error *err)

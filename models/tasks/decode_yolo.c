@@ -1,7 +1,8 @@
 /* Decodes the outputs of the YOLO family.
  *
- * A candidate's class is its best one, the first of equal ones. Sources: Ultralytics'
- * non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and postprocess.
+ * A candidate's class is the one with the greatest score, the first of equal ones. Sources:
+ * Ultralytics' non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and
+ * postprocess.
  */
 #include <math.h>
 
@@ -16,11 +17,11 @@ static size_t best_class(const float *scores, size_t count, size_t step)
     return best;
 }
 
-/* Candidates that are looked at together, so that scores are read in the order of memory. */
+/* Number of candidates decoded together, so that scores are read in the order of memory. */
 enum { BLOCK = 128 };
 
-/* The greatest score of each of `count` candidates; line c, `step` after the one before, has those
- * of class c. */
+/* Finds the greatest score of each of `count` candidates. The scores of class c are in line c;
+ * lines are `step` numbers apart. */
 static void block_greatest(const float *lines, size_t classes, size_t step, size_t count,
                            float greatest[static BLOCK])
 {
@@ -31,7 +32,7 @@ static void block_greatest(const float *lines, size_t classes, size_t step, size
             greatest[i] = lines[i] > greatest[i] ? lines[i] : greatest[i];
 }
 
-/* The first class that has it. */
+/* The first class that has this score. */
 static void block_classes(const float *lines, size_t classes, size_t step, size_t count,
                           const float greatest[static BLOCK], uint32_t ret[static BLOCK])
 {
@@ -77,10 +78,10 @@ static enum status check_rows(const struct task_rows *rows, struct error *err)
     return task_rows_wrong(rows, "[candidates, 5 + classes]", err);
 }
 
-/* The class and score of a row of x, y, w, h, objectness, scores; false: below the threshold. */
+/* Finds class and score of a row of x, y, w, h, objectness, scores. False: below the threshold. */
 static bool score_row(const float *row, size_t columns, float confidence, struct detection *ret)
 {
-    if (!(row[4] > confidence)) /* no score is above 1 */
+    if (!(row[4] > confidence)) /* scores are at most 1, so the product is below, too */
         return false;
     const size_t best = best_class(row + 5, columns - 5, 1);
     ret->index = (uint32_t)best;
@@ -108,7 +109,7 @@ enum status decode_yolov5(const struct task_rows *outputs, struct candidates *ca
     return STATUS_OK;
 }
 
-/* One grid of YOLOX, `stride` pixels a cell. Returns the candidates that it has. */
+/* Decodes one grid of YOLOX with `stride` pixels per cell. Returns its number of candidates. */
 static size_t decode_grid(const struct task_rows *rows, size_t first, size_t width, size_t height,
                           float stride, struct candidates *candidates)
 {

@@ -1,7 +1,7 @@
-/* Private to models/tasks: the decoders of detectors' outputs, one a family of layouts.
+/* Private to models/tasks: the decoders of detectors' outputs, one for each layout.
  *
- * Each adds the candidates of one image, boxes in pixels of the model's input. STATUS_SHAPE when an
- * output has not the layout's shape. */
+ * Each adds the candidates of one image. Boxes are in pixels of the model's input. STATUS_SHAPE if
+ * an output has not the layout's shape. */
 #pragma once
 
 #include "models/tasks/candidates.h"
@@ -9,7 +9,7 @@
 enum status decode_yolov8(const struct task_rows *outputs, struct candidates *candidates,
                           struct error *err) MUST_USE;
 
-/* YOLOv5; the same where a YOLOX has made its boxes pixels itself. */
+/* YOLOv5, and YOLOX exported with --decode_in_inference. */
 enum status decode_yolov5(const struct task_rows *outputs, struct candidates *candidates,
                           struct error *err) MUST_USE;
 enum status decode_yolox(const struct task_rows *outputs, const struct task_geometry *geometry,
@@ -36,7 +36,7 @@ static inline struct detection decode_centred(float x, float y, float width, flo
         .x1 = x - width / 2, .y1 = y - height / 2, .x2 = x + width / 2, .y2 = y + height / 2};
 }
 
-/* A class that an output holds as a number; false: it is none. */
+/* Reads a class number from a float; false if it is not a valid class number. */
 static inline bool decode_class(float number, uint32_t *ret)
 {
     if (!(number >= 0) || number > 1e9f)

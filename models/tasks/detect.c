@@ -1,4 +1,5 @@
-/* Picks the decoder of a layout, suppresses overlaps, and brings boxes to pixels of the photo. */
+/* Calls the decoder of the layout, suppresses overlaps, and converts boxes to pixels of the photo.
+ */
 #include "models/tasks/detect.h"
 
 #include "models/tasks/decoders.h"
@@ -31,7 +32,7 @@ static enum status decode_layout(const struct task *task, const struct task_rows
     case LAYOUT_NONE:
         break;
     }
-    return error_set(err, STATUS_INTERNAL, "the model is no detector");
+    return error_set(err, STATUS_INTERNAL, "the model is not a detector");
 }
 
 static float to_photo(float at, float begin, float gain, float side)
@@ -60,7 +61,7 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
         detections_done(&candidates.found);
         return status;
     }
-    /* Of all pairs of query and class as many count as there are queries. */
+    /* Of all pairs of query and class, keep as many as there are queries. */
     struct task_options cut = *options;
     if (task->layout == LAYOUT_DETR_SIGMOID && outputs[1].shape.dims[0] < cut.max_detections)
         cut.max_detections = (int)outputs[1].shape.dims[0];

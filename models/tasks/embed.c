@@ -1,4 +1,4 @@
-/* Copies the vector of an image, and scales it where that is asked for. */
+/* Copies the vector of an image, and scales it to length 1 if requested. */
 #include "models/tasks/embed.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ void embedding_done(struct embedding *embedding)
     *embedding = (struct embedding){NULL, 0};
 }
 
-/* How many of the row's numbers are the vector; 0: it is none. */
+/* Length of the vector in the row; 0 if the row is neither a vector nor a list of tokens. */
 static size_t vector_size(const struct task_rows *row)
 {
     int wide = 0;

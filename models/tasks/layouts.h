@@ -5,7 +5,7 @@
 
 struct layout_entry {
     const char *name; /* in lensd.json */
-    size_t outputs;   /* at least so many */
+    size_t outputs;   /* the model has at least so many */
     float confidence, iou;
     int max_detections;
     bool has_rows;

@@ -1,4 +1,4 @@
-/* How answers are cut: options as texts, and which goes before which. */
+/* Options of answers: parses their texts, and merges them by precedence. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ static enum status option_flag(const char *name, const char *text, int *ret, str
     return STATUS_OK;
 }
 
-/* A whole number up to `most` at *text, which is moved behind it; -1: none. */
+/* Reads a whole number up to `most` at *text and moves *text behind it; -1 if there is none. */
 static long take_whole(const char **text, long most)
 {
     char *end = NULL;
@@ -95,7 +95,7 @@ static enum status option_classes(const char *text, struct task_options *options
             break;
     }
     return error_set(err, STATUS_INVALID,
-                     "classes is '%.40s'; it must be class numbers with commas between them, at "
+                     "classes is '%.40s'; it must be class numbers separated by commas, at "
                      "most %d: classes=0,2",
                      text, TASK_MAX_CLASSES);
 }

@@ -1,4 +1,4 @@
-/* Cuts an image's row out of an output, and converts it to float32 where it is something else. */
+/* Takes an image's row from an output, and converts it to float32 if it has another dtype. */
 #include "models/tasks/rows.h"
 
 #include <assert.h>
@@ -25,7 +25,7 @@ static enum status task_buffer_reserve(struct task_buffer *buffer, size_t count,
     return STATUS_OK;
 }
 
-/* `first`: the element that the row begins with. */
+/* `first`: index of the row's first element. */
 static bool task_convert(const struct tensor *output, size_t first, size_t count, float *dst)
 {
     const void *data = output->data;
@@ -61,9 +61,10 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
     struct shape shape = output->shape;
     const size_t count = shape_count(&shape) / (size_t)batch;
     if ((!has_rows && batch > 1) || (has_rows && (shape.rank < 1 || shape.dims[0] != batch)))
-        return error_set(err, STATUS_SHAPE,
-                         "the model's output has the shape %s for %d image%s, not one row an image",
-                         shape_text(&shape, text), batch, batch > 1 ? "s" : "");
+        return error_set(
+            err, STATUS_SHAPE,
+            "the model's output has the shape %s for %d image%s, not one row per image",
+            shape_text(&shape, text), batch, batch > 1 ? "s" : "");
     if (has_rows) {
         shape.rank--;
         memmove(shape.dims, shape.dims + 1, (size_t)shape.rank * sizeof *shape.dims);

@@ -3,7 +3,7 @@
 
 #include "engine/tensor/tensor.h"
 
-/* Memory for numbers that are not float32; grows when needed. Zeroed memory is an empty one. */
+/* Memory for numbers converted to float32; grows when needed. A zeroed one is empty. */
 struct task_buffer {
     float *data;
     size_t capacity;
@@ -17,14 +17,14 @@ struct task_rows {
     size_t count; /* product of the shape */
 };
 
-/* Row `row` of an output of a run with `batch` images, in the tensor itself (float32) or converted
- * into `buffer`: valid as long as both. Without `has_rows` the whole tensor, of a run with one
- * image. STATUS_SHAPE when the first dimension is not the batch, or the numbers are neither
- * floating point nor 32 or 64 bit integers; STATUS_NO_MEMORY. */
+/* Finds row `row` of an output of a run with `batch` images. *ret points into the tensor (float32)
+ * or into `buffer` (converted), and is valid as long as both are unchanged. If `has_rows` is false,
+ * it is the whole tensor, and the batch must be 1. STATUS_SHAPE if the first dimension is not the
+ * batch, or if the dtype is neither floating point nor a 32 or 64 bit integer; STATUS_NO_MEMORY. */
 enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, int row,
                          struct task_buffer *buffer, struct task_rows *ret,
                          struct error *err) MUST_USE;
 
-/* STATUS_SHAPE, with the shape of `output` and the one that was expected. */
+/* Returns STATUS_SHAPE, with a sentence that has the shape of `output` and the expected one. */
 enum status task_rows_wrong(const struct task_rows *output, const char *expected,
                             struct error *err) MUST_USE;

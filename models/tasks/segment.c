@@ -1,8 +1,8 @@
 /* Upsamples the scores of a segmenter, and finds the class of each pixel.
  *
- * Between four neighbours of the map, scores are convex combinations of theirs: where one class is
- * the best at all four, it is the best everywhere between them. So only pixels between neighbours
- * that differ need their scores; others are runs of one class. */
+ * A pixel's scores are convex combinations of those at the four neighbouring points of the map. If
+ * one class is the best at all four, it is the best at every pixel between them. So scores are
+ * computed only between points whose best classes differ. */
 #include "models/tasks/segment.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 
 #define NO_CLASS UINT16_MAX
 
-/* Pixels of one class, in columns from the left, each from its top. */
+/* A run of pixels of one class, in column-major order. */
 struct segment_run {
     uint16_t index;
     uint32_t length;
@@ -24,10 +24,10 @@ struct segment_runs {
     size_t count, capacity;
 };
 
-/* Where a pixel of the photo is between the rows or columns of the map. */
+/* A pixel's position between two rows or columns of the map. */
 struct map_place {
     int32_t first, second; /* -1: not in the map */
-    float share;           /* of the second */
+    float share;           /* weight of the second */
 };
 
 struct segment_map {
@@ -35,7 +35,7 @@ struct segment_map {
     size_t classes, plane; /* floats of a plane */
     int32_t width, height;
     float threshold; /* of a single class */
-    uint16_t *best;  /* of each point of the map */
+    uint16_t *best;  /* best class of each point of the map */
 };
 
 void segments_done(struct segments *segments)
@@ -78,7 +78,7 @@ static uint16_t best_of(const struct segment_map *map, const float *scores, size
     return best;
 }
 
-/* Probabilities are cut at a half, logits at 0. */
+/* The threshold of a single class: 0.5 for probabilities, 0 for logits. */
 static float threshold_of(const float *scores, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -110,7 +110,7 @@ static enum status map_init(const struct task_rows *row, struct segment_map *ret
     return STATUS_OK;
 }
 
-/* The places of `count` pixels of a side; NULL when out of memory. */
+/* The positions of the `count` pixels of one side; NULL when out of memory. */
 static struct map_place *places_of(size_t count, float gain, float begin, float input, int32_t side)
 {
     struct map_place *places = alloc_array(count, sizeof *places);
@@ -132,8 +132,8 @@ static struct map_place *places_of(size_t count, float gain, float begin, float 
 
 /* ---- columns of the photo ---- */
 
-/* The pixels of a column from row `y` on that lie between the same two rows of the map, where the
- * four neighbours differ. */
+/* Classifies the pixels of a column from row `y` on that lie between the same two rows of the map,
+ * if the best classes of the four neighbours differ. */
 static bool blend_rows(const struct segment_map *map, const struct map_place *x,
                        const struct map_place *rows, uint32_t count, struct segment_runs *runs)
 {
@@ -193,11 +193,11 @@ static bool add_columns(const struct segment_map *map, const struct task_geometr
 
 /* ---- run lengths of a class ---- */
 
-/* Characters of a count, at most: 33 bits with sign in groups of 5. */
+/* Most characters of a count: 33 bits with sign, 5 bits per character. */
 enum { COUNT_TEXT = 7 };
 
-/* COCO's maskApi.c, rleToString: 5 bits a character, the sixth says that more follow; from the
- * fourth count on the difference to the count two before. */
+/* As rleToString in COCO's maskApi.c: 5 bits per character; the sixth bit says that more follow.
+ * From the fourth count on it writes the difference to the count two before. */
 static size_t put_count(const uint32_t counts[3], size_t i, char *text)
 {
     int64_t value = (int64_t)counts[0] - (i > 2 ? (int64_t)counts[2] : 0);
@@ -215,7 +215,7 @@ static size_t put_count(const uint32_t counts[3], size_t i, char *text)
 static char *counts_of(const struct segment_runs *runs, uint16_t index, size_t pieces)
 {
     char *text = alloc_array(2 * pieces + 2, COUNT_TEXT);
-    uint32_t counts[3] = {0}; /* the last ones: this, one and two before */
+    uint32_t counts[3] = {0}; /* this count, and the two before it */
     size_t used = 0, written = 0;
     bool inside = false;
     for (size_t i = 0; text && i < runs->count; i++) {

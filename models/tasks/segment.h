@@ -1,12 +1,12 @@
-/* A segmenter's scores to the areas of its classes in the photo. Pure; any thread. */
+/* Converts a segmenter's scores to the areas of its classes in the photo. Pure; any thread. */
 #pragma once
 
 #include "models/tasks/detect.h"
 
-/* Classes of a map, at most. */
+/* Most classes of a map. */
 #define SEGMENT_MAX_CLASSES 1024
 
-/* Where one class is. */
+/* The area of one class. */
 struct segment {
     uint32_t index; /* class */
     uint64_t area;  /* pixels of the photo */
@@ -22,12 +22,12 @@ struct segments {
 
 void segments_done(struct segments *segments);
 
-/* The class of every pixel of the photo: scores [classes, height, width] are interpolated
- * bilinearly to the photo's size, as torch.nn.functional.interpolate with align_corners=False has
- * it, then the greatest counts, the first of equal ones. Of a single class: where its score is
- * above 0, or above 0.5 where all are 0 … 1; it is class 0. Pixels that the model's input does not
- * show are in no class; so are those of classes that `options` do not want. On success the caller
- * frees *ret. STATUS_SHAPE when the row is no map; STATUS_NO_MEMORY. */
+/* Finds the class of every pixel of the photo. Scores [classes, height, width] are interpolated
+ * bilinearly to the photo's size, as torch.nn.functional.interpolate does with align_corners=False.
+ * The greatest score decides; of equal ones the first class. With a single class, class 0 is where
+ * the score is above 0, or above 0.5 if all scores are in 0 … 1. Pixels outside the model's input
+ * have no class. Classes that `options` exclude are left out of the answer. On success the caller
+ * frees *ret. STATUS_SHAPE if the row is not a map; STATUS_NO_MEMORY. */
 enum status segment_decode(const struct task_rows *row, const struct task_options *options,
                            const struct task_geometry *geometry, struct segments *ret,
                            struct error *err) MUST_USE;

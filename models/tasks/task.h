@@ -1,7 +1,7 @@
-/* What a model is: its task, how its outputs are laid out, and how its answers are cut.
+/* A model's task, the layout of its outputs, and the options of its answers.
  *
- * task_decide() works this out when a model is loaded, from what the model's files say; answers
- * are made by answer.h. Pure functions; any thread. */
+ * task_decide() determines these from the model's files when the model is loaded. answer.h makes
+ * the answers. Pure functions; any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 #include "engine/tensor/tensor.h"
 
 enum task_kind {
-    TASK_UNKNOWN, /* lensd does not know what the outputs mean: they are tensors */
+    TASK_UNKNOWN, /* the meaning of the outputs is unknown: clients get them as tensors only */
     TASK_CLASSIFICATION,
     TASK_DETECTION,
     TASK_EMBEDDING,
@@ -34,18 +34,18 @@ enum task_layout {
     LAYOUT_TENSORFLOW,   /* boxes [N, 4] as shares (y1, x1, y2, x2), classes, scores, count [] */
 };
 
-/* Outputs that an answer is made of, at most. */
+/* Most outputs that a layout has. */
 #define TASK_MAX_OUTPUTS 4
 
-/* Classes that a request may name, and boxes that an answer may have, at most. */
+/* Most classes that a request may name; most boxes in an answer. */
 #define TASK_MAX_CLASSES    64
 #define TASK_MAX_DETECTIONS 1000
 
-/* How answers are cut. A member that is not given says so, and the next in line is asked: the
- * request, the command line, the model's folder, the layout's own. */
+/* Options of answers. Each member has a value for "not given"; then the next source is used, in
+ * this order: the request, the command line, the model's folder, the layout's default. */
 struct task_options {
-    float confidence;   /* scores must be greater, 0 … 1; -1: not given */
-    float iou;          /* boxes of one class that overlap more are one object, 0 … 1; -1 */
+    float confidence;   /* drop boxes whose score is not above this, 0 … 1; -1: not given */
+    float iou;          /* drop boxes that overlap a better one by more, 0 … 1; -1: not given */
     int max_detections; /* 1 … TASK_MAX_DETECTIONS; 0: not given */
     int agnostic;       /* 1: boxes of different classes suppress each other, too; -1: not given */
     size_t class_count; /* only these classes; 0: all */
@@ -56,19 +56,19 @@ struct task_options {
 #define TASK_OPTIONS_NONE                                                                          \
     ((struct task_options){.confidence = -1, .iou = -1, .agnostic = -1, .normalize = -1})
 
-/* `first`, with what it does not give taken from `second`. */
+/* Returns `first`, with members that are not given taken from `second`. */
 struct task_options task_options_merge(const struct task_options *first,
                                        const struct task_options *second);
 
-/* Whether answers may have this class. */
+/* Whether the options let an answer have this class. */
 bool task_option_wants(const struct task_options *options, uint32_t index);
 
 /* Whether an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
  * "normalize". */
 bool task_option_is(const char *name);
 
-/* Reads the text of such an option: "0.25", "100", "0,2,5", "true". STATUS_INVALID says what it
- * must be. */
+/* Parses the text of such an option: "0.25", "100", "0,2,5", "true". STATUS_INVALID, with the
+ * expected form. */
 enum status task_option_set(struct task_options *options, const char *name, const char *text,
                             struct error *err) MUST_USE;
 
@@ -78,21 +78,21 @@ struct task {
     size_t output_count;
     size_t outputs[TASK_MAX_OUTPUTS]; /* indices in the graph's outputs, in the layout's order */
     struct task_options options;      /* complete */
-    char evidence[240]; /* what says so; of TASK_UNKNOWN: why lensd cannot tell, and what to do */
+    char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */
 };
 
-/* An output of a model, as far as it is known for one photo. */
+/* What is known of a model's output before a run, for a batch of one photo. */
 struct task_output {
     const char *name;
     enum dtype dtype;
     struct shape shape; /* with the batch; may be unknown */
 };
 
-/* What a model's files say. NULL and 0: nothing. Borrowed. */
+/* The facts in a model's files. NULL or 0: missing. All pointers are borrowed. */
 struct task_facts {
     const struct task_output *outputs;
     size_t output_count;
-    size_t class_output; /* the one that looks like one score a class; SIZE_MAX: none */
+    size_t class_output; /* the output whose shape is one score per class; SIZE_MAX: none */
     int width, height;   /* of the model's input, pixels */
     size_t label_count;
     bool has_exp; /* the graph has an Exp */
@@ -115,5 +115,6 @@ enum status task_decide(const struct task_facts *facts, struct task *ret,
 /* "classification" …; "unknown". */
 const char *task_name(enum task_kind kind);
 
-/* Whether the outputs of the layout have one row an image; otherwise a run has one image. */
+/* Whether the outputs of the layout have one row per image. If not, a run can have one image only.
+ */
 bool task_layout_has_rows(enum task_layout layout);

@@ -38,7 +38,7 @@ static bool has_suffix(const char *name, const char *suffix)
     return length >= tail && !strcmp(name + length - tail, suffix);
 }
 
-/* The output of this name; SIZE_MAX: none. TensorFlow's may carry a ":0". */
+/* Index of the output with this name, or SIZE_MAX. TensorFlow may append ":0" to it. */
 static size_t output_named(const struct task_facts *facts, const char *name)
 {
     const size_t length = strlen(name);
@@ -50,13 +50,13 @@ static size_t output_named(const struct task_facts *facts, const char *name)
     return SIZE_MAX;
 }
 
-/* Dimension `d` behind the batch; -1 where it is not known. */
+/* Dimension `d`, counted after the batch; -1 if unknown. */
 static int64_t dim_of(const struct task_output *output, int d)
 {
     return output->shape.rank > d + 1 ? output->shape.dims[d + 1] : -1;
 }
 
-/* Takes the outputs of these names, in this order; false: one is missing. */
+/* Uses the outputs with these names, in this order; false if one is missing. */
 static bool take_named(const struct task_facts *facts, const char *const *names, size_t count,
                        struct task *task)
 {
@@ -73,7 +73,7 @@ static bool take_named(const struct task_facts *facts, const char *const *names,
 
 /* ---- detectors with one output ---- */
 
-/* Candidates of grids of 8, 16 and 32 pixels a cell. */
+/* Number of candidates of grids with 8, 16 and 32 pixels per cell. */
 static int64_t grid_cells(const struct task_facts *facts)
 {
     int64_t cells = 0;
@@ -160,8 +160,8 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
 
 /* ---- detectors with several outputs ---- */
 
-/* Hugging Face's, by architecture: whether scores are a sigmoid of each logit, of how many pairs.
- */
+/* Hugging Face's detectors by architecture: whether scores are sigmoids, and how many boxes they
+ * return. */
 static const struct {
     const char *architecture;
     bool is_sigmoid;
@@ -205,8 +205,8 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
             "{\"layout\": \"detr-sigmoid\"} into lensd.json");
 }
 
-/* torchvision's, whose names the exporter chose: boxes [n, 4], one list of integers, one of floats.
- */
+/* torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of integers, a
+ * list of floats. */
 static bool take_lists(const struct task_facts *facts, struct task *task)
 {
     size_t boxes = SIZE_MAX, labels = SIZE_MAX, scores = SIZE_MAX;
@@ -253,7 +253,7 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
 
 /* ---- embeddings ---- */
 
-/* An output that is named as vectors are; SIZE_MAX: none. */
+/* An output with the usual name of an embedding; SIZE_MAX: none. */
 static size_t named_vector(const struct task_facts *facts)
 {
     static const char *const names[] = {"image_embeds", "image_embeddings", "embeddings",
@@ -382,7 +382,7 @@ static enum status told_layout(const struct task_facts *facts, struct task *task
         return error_set(
             err, STATUS_MODEL, "lensd.json: the layout \"%s\" has %zu outputs, but the model %zu",
             task_layouts[layout].name, task_layouts[layout].outputs, facts->output_count);
-    detect_by_outputs(facts, task); /* names may tell which output is which */
+    detect_by_outputs(facts, task); /* finds outputs by their names */
     if (task->layout != layout || !task->output_count) {
         task->output_count = task_layouts[layout].outputs;
         for (size_t i = 0; i < task->output_count; i++)
@@ -430,7 +430,7 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
     return STATUS_OK;
 }
 
-/* What the layout's framework does where nobody says otherwise. */
+/* The defaults of the layout's framework. */
 static void complete_options(const struct task_facts *facts, struct task *task)
 {
     const struct layout_entry *entry = &task_layouts[task->layout];

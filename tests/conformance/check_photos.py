@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what lensd makes of photos with what the frameworks' own pipelines make of them.
+"""Compares photos prepared by lensd with photos prepared by the frameworks' own pipelines.
 
     check_photos.py BUILD/tests/conformance/lensd_prepare PHOTOS [torchvision|timm|ultralytics|rfdetr …]
 
@@ -79,7 +79,7 @@ def timm_cases(folder):
         data = timm.data.resolve_data_config(pretrained_cfg=config.to_dict())
         key = str([data[k] for k in ("input_size", "crop_pct", "crop_mode", "interpolation")])
         if key in seen or not config.num_classes or data["input_size"][1] > 600:
-            continue  # the same preparation again, or a feature tower
+            continue  # the same preparation again, or a feature extractor
         seen.add(key)
         export_timm.write_transform(folder, data)
         yield name, None, data["std"], timm.data.create_transform(**data, is_training=False)

@@ -1,4 +1,5 @@
-/* What a photo becomes for a model, as numbers: check_photos.py compares them with the frameworks'.
+/* Prepares photos for a model and prints the numbers. check_photos.py compares them with
+ * frameworks.
  *
  *     lensd_prepare CONFIG WIDTH HEIGHT PHOTO…
  *

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes models/folder/processors.json: the keys that transformers' image processors set where a
-model's preprocessor_config.json is silent.
+"""Writes models/folder/processors.json: the default values of transformers' image processors for keys
+that a model's preprocessor_config.json leaves out.
 
     processor_table.py lensd_prepare PHOTOS            # compares every class on the photos
     processor_table.py lensd_prepare PHOTOS --write    # and writes the table

@@ -59,7 +59,7 @@ class Recipes(unittest.TestCase):
     def test_timm(self):
         self.loads("timm", "eca_nfnet_l0", self.out, "--weights", "none")
         self.refuses("could not create", "timm", "hf-hub:timm/eca_nfnet_l0", self.out)
-        self.refuses("feature tower", "timm", "vit_small_patch14_dinov2", self.out, "--weights", "none")
+        self.refuses("feature extractor", "timm", "vit_small_patch14_dinov2", self.out, "--weights", "none")
 
     def saved(self, model, processor):
         folder = os.path.join(self.folder.name, "saved")

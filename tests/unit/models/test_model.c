@@ -173,7 +173,7 @@ Test(model, zeros_in_front_make_no_version)
 {
     struct folder folder = make_folder();
     put_net(&folder, "007/model.onnx", &plain_net);
-    expect_failure(&folder, STATUS_NOT_FOUND, "N/model.onnx (Triton; no zeros in front)");
+    expect_failure(&folder, STATUS_NOT_FOUND, "N/model.onnx (Triton; no leading zeros)");
     put_net(&folder, "2/model.onnx", &plain_net);
     struct model *model = load_at(&folder, "");
     cr_expect_str_eq(model->version, "2");
