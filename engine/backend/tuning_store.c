@@ -56,14 +56,14 @@ static struct tuning *find_locked(enum tuning_kind kind, const struct graph_hash
     return NULL;
 }
 
-/* Forgets the entry that was added first. */
+/* Drops the oldest entry. */
 static void evict_locked(void)
 {
     free(table.entries[0].text);
     memmove(table.entries, table.entries + 1, --table.count * sizeof *table.entries);
 }
 
-/* A new entry without a text; NULL: there is no memory. */
+/* Adds an entry without a text; NULL when out of memory. */
 static struct tuning *add_locked(enum tuning_kind kind, const struct graph_hash *key)
 {
     if (table.count == ENTRIES_MOST)
@@ -220,7 +220,7 @@ static bool read_hash(const char **at, struct graph_hash *ret)
     return true;
 }
 
-/* One line. It is added to the table unless it is only checked. */
+/* Parses one line, and adds it to the table unless it is only to be checked. */
 static bool read_entry_locked(const char **at, bool adds)
 {
     char text[TUNING_TEXT];

@@ -1,21 +1,21 @@
-/* The tuning store: what measurements found, for the process and for later starts.
+/* The tuning store keeps results of measurements for this process and for later starts.
  *
- * One table belongs to the process. One file keeps it, in the folder that --cache names, for this
- * CPU and this build of lensd: another build has other kernels, whatever its version says, and
- * another file. An entry is a short text under a kind and a hash. The hash covers what the finding
- * depends on beside CPU and build: the device where it is a GPU, the layer or the model, options.
+ * The process has one table. The table is saved in the --cache folder, in one file per CPU and
+ * build of lensd, because builds have different kernels even if their version is the same. An entry
+ * is a short text under a kind and a hash. The hash covers what the result depends on besides CPU
+ * and build: the GPU if there is one, the layer or the model, and options.
  *
  *     lensd tunings 1 5f0e7d1c9a3b24680f1e2d3c4b5a6978     format; hash of CPU and build
  *     kernel 0123456789abcdef0123456789abcdef 8 winograd   kind, hash, length of the text, text
  *     …
  *     end 8d3f6a5b1c2e40979a8b7c6d5e4f3021                 hash of all bytes before this line
  *
- * A file that is not exactly like this is as good as none and is replaced by the next write. A
- * write first reads what other processes have added, then puts a new file in the old one's place;
- * readers see the one or the other. Processes that write at once take turns (a lock on the folder).
+ * A file in any other form is ignored, and the next write replaces it. A write first reads what
+ * other processes have added, then renames a new file over the old one, so that readers see a whole
+ * file. A lock on the folder serialises writers.
  *
- * Whoever can write the folder decides which of several right kernels or precisions is used, no
- * more: readers check each text.
+ * Readers check each text. Someone who can write to the folder can only change which of several
+ * correct kernels or precisions is used.
  *
  * All functions are thread-safe. */
 #pragma once
@@ -32,12 +32,12 @@ enum tuning_kind {
 
 /* ---- the table ---- */
 
-/* Copies the text; false when there is none. */
+/* Copies the text; false if there is no entry. */
 bool tuning_find(enum tuning_kind kind, const struct graph_hash *key, char ret[static TUNING_TEXT]);
 
-/* Keeps a copy of a text that was measured in this process, in place of the one before. A text that
- * is too long or finds no memory is not kept: it is measured again. The table has 8192 entries;
- * when it is full, the entry that was added first makes room, and files add nothing to it. */
+/* Stores a copy of a text that was measured in this process, replacing an earlier one. A text that
+ * is too long, or for which there is no memory, is not stored and will be measured again. The table
+ * has 8192 entries; when it is full, the oldest entry is dropped, and files add nothing to it. */
 void tuning_keep(enum tuning_kind kind, const struct graph_hash *key, const char *text);
 
 /* For tests: calls `visit` for each entry of the kind; visit must not call tuning_*(). */
@@ -50,12 +50,13 @@ void tuning_forget(void);
 
 /* ---- the file ---- */
 
-/* The folder that `option` (--cache) means, malloc'ed: NULL means $XDG_CACHE_HOME/lensd or
- * ~/.cache/lensd. Returns NULL for "none", and where there is no such folder: nothing is kept. */
+/* Returns the folder for `option` (--cache), malloc'ed. NULL means $XDG_CACHE_HOME/lensd or
+ * ~/.cache/lensd. Returns NULL for "none", or if there is no home folder: then nothing is saved. */
 char *tuning_folder(const char *option);
 
-/* Adds what the folder's file holds; what this process measured since its last write stays. No file
- * is no error. STATUS_IO: a file is there that is damaged or cannot be read; nothing is added. */
+/* Adds the entries of the folder's file; entries measured by this process since its last write are
+ * kept. A missing file is not an error. STATUS_IO: the file is damaged or cannot be read; nothing
+ * is added. */
 enum status tuning_read(const char *folder, struct error *err) MUST_USE;
 
 /* Writes what was measured since the last write, if anything; makes the folder if need be.

@@ -29,7 +29,7 @@ static bool read_text(const char *path, char *text, size_t size)
 
 /* ---- cgroups ---- */
 
-/* What to read in each folder of a process's group. */
+/* A value to read in each folder of a process's cgroup. */
 struct cgroup_reader {
     const char *v1; /* the controller's name */
     void (*read_v2)(const char *folder, void *ret);
@@ -302,7 +302,7 @@ void cpu_model_name(char *text, size_t size)
     fclose(file);
 }
 
-/* ulimit -v: address space, of which /proc/self/statm's first number is in use. */
+/* ulimit -v limits the address space; the first number in /proc/self/statm is the part in use. */
 static void limit_by_address_space(uint64_t *total, uint64_t *free)
 {
     struct rlimit limit;

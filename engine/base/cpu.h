@@ -29,10 +29,10 @@ const struct cpu_features *cpu_features(void);
 /* "AMD EPYC 9004", from /proc/cpuinfo; at most `size` bytes with the terminator. */
 void cpu_model_name(char *text, size_t size);
 
-/* Bytes of memory this process may use (the smallest of the host's, the limits of its cgroup and of
- * those above it, and ulimit -v), and what is still free of it. */
+/* Bytes of memory that this process may use, and how many of them are free. The total is the least
+ * of the host's memory, the limits of the process's cgroup and its parents, and ulimit -v. */
 void cpu_memory(uint64_t *ret_total, uint64_t *ret_free);
 
-/* Lowers *total and *free to what the cgroups leave; parameters as of cpu_cgroup_quota. Pages of
- * files count as free. */
+/* Lowers *total and *free to what the cgroups allow. Parameters as in cpu_cgroup_quota. Pages of
+ * files count as free, because the kernel can reclaim them. */
 void cpu_cgroup_memory(const char *root, const char *proc_cgroup, uint64_t *total, uint64_t *free);

@@ -1,7 +1,7 @@
 /* Reads a regular file in one allocation of its size.
  *
- * The kernel keeps a name beneath its folder (openat2, RESOLVE_BENEATH), so there is no moment
- * between check and use; where it cannot, the path of the open file is compared. */
+ * openat2 with RESOLVE_BENEATH makes the kernel keep a name inside its folder, so there is no gap
+ * between check and use. Without openat2 the path of the opened file is compared. */
 #include "engine/base/file.h"
 
 #include <errno.h>
@@ -74,7 +74,7 @@ static enum status read_and_close(int fd, size_t limit, uint8_t **ret, size_t *r
 {
     if (fd < 0 && (errno == EXDEV || errno == ELOOP))
         return error_set(err, STATUS_INVALID,
-                         "it leads out of its folder through a link; put the file itself there");
+                         "it leads out of its folder through a link; replace the link by the file");
     if (fd < 0) {
         bool absent = errno == ENOENT || errno == ENOTDIR;
         return error_set(err, absent ? STATUS_NOT_FOUND : STATUS_IO, "%s", strerror(errno));
@@ -129,7 +129,7 @@ int file_open_beneath(int folder, const char *name)
     const struct open_how how = {.flags = OPEN_FLAGS,
                                  .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
     int fd = (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
-    /* Older kernels do not have it, and older container filters answer EPERM for it. */
+    /* Older kernels lack openat2, and older container filters answer EPERM. */
     if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN))
         fd = open_and_compare(folder, name);
     return fd;

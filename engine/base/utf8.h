@@ -15,6 +15,6 @@ bool utf8_valid(const char *text, size_t size);
  * terminated. */
 void utf8_repair(char *text);
 
-/* `text` as a terminal may show it, in `buffer`, cut to its size: bytes that control a terminal
- * (C0, DEL, C1) or are no well-formed UTF-8 become \xNN. Returns `buffer`. */
+/* Copies `text` to `buffer` for display in a terminal, truncated to its size. Control characters
+ * (C0, DEL, C1) and bytes that are not valid UTF-8 become \xNN. Returns `buffer`. */
 const char *utf8_shown(const char *text, char *buffer, size_t size);

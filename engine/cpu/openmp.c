@@ -51,7 +51,7 @@ int omp_in_parallel(void)
     return forkjoin_is_inside();
 }
 
-/* oneDNN 3 has references to it. */
+/* oneDNN 3 links to this symbol. */
 void omp_set_num_threads(int threads)
 {
     if (threads > 0)

@@ -31,11 +31,11 @@ enum status operand_rank(const struct node *node, size_t i, const char *name, in
 enum status operand_vector(const struct node *node, size_t i, const char *name, int64_t length,
                            struct error *err) MUST_USE;
 
-/* The shape is `wanted`. STATUS_SHAPE. */
+/* Checks that the shape is `wanted`. STATUS_SHAPE. */
 enum status operand_has_shape(const struct node *node, size_t i, const char *name,
                               const struct shape *wanted, struct error *err) MUST_USE;
 
-/* The operand broadcasts to `shape`, which stays as it is. STATUS_SHAPE. */
+/* Checks that the operand broadcasts to `shape` without changing it. STATUS_SHAPE. */
 enum status operand_broadcasts(const struct node *node, size_t i, const char *name,
                                const struct shape *shape, struct error *err) MUST_USE;
 

@@ -55,22 +55,21 @@ struct op_info {
  * op (other opset ranges) are told apart by opset. Thread-safe. */
 const struct op_info *op_find(enum op op, int opset);
 
-/* How much a node computes, by the shapes of its operands: elements in and out, and the
- * multiply-adds of products, convolutions and windows. Shapes that are not known count 0. Any
- * thread. */
+/* Estimates the work of a node from the shapes of its operands: elements read and written, and the
+ * multiply-adds of products, convolutions and windows. An unknown shape counts as 0. Any thread. */
 double node_work(const struct node *node);
 
-/* One of op_info.attrs. */
+/* One attribute in op_info.attrs. */
 struct attr_spec {
     const char *name;
     size_t length; /* of the name, which is not terminated */
     int kind;      /* as in enum attr_kind */
 };
 
-/* Reads the attribute that *attrs begins with, and moves *attrs to the next; false at the end. */
+/* Parses the first attribute of *attrs, and moves *attrs to the next; false at the end. */
 bool op_next_attr(const char **attrs, struct attr_spec *ret);
 
-/* The kind (enum attr_kind) of an attribute that the operator may carry; -1 where it may not. */
+/* The kind (enum attr_kind) of the operator's attribute `name`; -1 if it has no such attribute. */
 int op_attr_kind(const struct op_info *info, const char *name);
 
 /* A family's part of the table: `count` entries. */

@@ -96,8 +96,8 @@ static enum status place_explicit(struct window *w, int i, int64_t extent, bool 
     if (__builtin_add_overflow(w->in[i], w->pad_begin[i], &padded) ||
         __builtin_add_overflow(padded, w->pad_end[i], &padded))
         return too_large(err);
-    /* The first window already sticks out: it is as large as there is room, as in PyTorch
-     * (EfficientNet of transformers has a window of 1280 over 7 pixels). */
+    /* The window is larger than the padded input: clip it, as PyTorch does (EfficientNet of
+     * transformers has a window of 1280 over 7 pixels). */
     if (ceil_mode && padded > 0 && padded < extent && extent - padded < w->stride[i]) {
         w->kernel[i] = (padded - 1) / w->dilation[i] + 1;
         w->out[i] = 1;

@@ -1,4 +1,4 @@
-/* Counts the work of a node by the shapes of its operands. */
+/* Estimates the work of a node from the shapes of its operands. */
 #include <math.h>
 
 #include "engine/graph/graph.h"
@@ -18,7 +18,7 @@ static double product_work(const struct value *x, const struct value *w, const s
     return sqrt(all); /* [m, k] * [k, n] = [m, n]: the root of (m k n) squared */
 }
 
-/* Multiply-adds of a window that is moved over y, or over x where it is transposed. */
+/* Multiply-adds of a window that slides over y, or over x if it is transposed. */
 static double window_work(const struct node *node, const struct value *w)
 {
     const bool is_transposed = node->op == OP_CONV_TRANSPOSE;

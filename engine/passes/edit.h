@@ -1,31 +1,30 @@
-/* Private to engine/passes/: small steps that passes are made of, and what takes a pass over the
- * nodes. */
+/* Private to engine/passes/: visits the nodes of a graph, and edits nodes and values. */
 #pragma once
 
 #include "engine/passes/optimize.h"
 
-/* One rewriting of a graph. Steps that make something record their failure here and return false or
- * NULL, so that a pass only gives up: edit->status and *edit->err say why. */
+/* The state of a pass over a graph. Functions that fail set edit->status and *edit->err, and return
+ * false or NULL; the pass then returns without reporting the error itself. */
 struct edit {
     struct graph *graph;
     const struct optimize_options *options; /* of optimize_kernels(); NULL elsewhere */
     struct error *err;
     enum status status; /* of the first failure */
-    /* How often each value is read by nodes (residuals and captures included) or is a graph output;
-     * by value->index. Of when edit_count_readers() was called. */
+    /* By value->index: how many nodes (residuals and captures included) and graph outputs read each
+     * value, as of the last edit_count_readers(). */
     uint32_t *readers;
     size_t reader_capacity;
 };
 
-/* Calls `visit` for each node of the graph that is alive, in order, while nothing has failed. It
- * returns true when it has changed the graph: readers are counted again. It may set *n, the
- * position of its node, to go on from another. Dead nodes are swept away at the end. */
+/* Calls `visit` for each live node in order, until something fails. `visit` returns true if it has
+ * changed the graph; then readers are counted again. *n is the position of the node; `visit` may
+ * change it to continue elsewhere. Removes dead nodes at the end. */
 void edit_nodes(struct edit *edit, bool (*visit)(struct edit *edit, size_t *n));
 
-/* Frees what the edit has counted; returns edit->status. */
+/* Frees the counts of readers; returns edit->status. */
 enum status edit_end(struct edit *edit) MUST_USE;
 
-/* Records that memory is short; always false. */
+/* Sets STATUS_NO_MEMORY; returns false. */
 bool edit_no_memory(struct edit *edit);
 
 bool edit_count_readers(struct edit *edit);
@@ -37,7 +36,7 @@ void edit_replace(struct graph *graph, struct value *from, struct value *to);
 void edit_kill(struct node *node);
 void edit_sweep(struct edit *edit);
 
-/* From now on `producer` makes what `node` made, which is killed. */
+/* Makes `producer` the producer of `node`'s output, and kills `node`. */
 void edit_take_over(struct node *producer, struct node *node);
 
 bool edit_is_output(const struct graph *graph, const struct value *value);
@@ -48,43 +47,44 @@ bool edit_single_reader(const struct edit *edit, const struct value *value);
 /* The node that alone reads `value`; NULL where there is none or the value is a graph output. */
 struct node *edit_only_reader(const struct edit *edit, const struct value *value);
 
-/* Has the node a graph among its attributes (If, Loop, Scan)? */
+/* Whether the node has a graph among its attributes (If, Loop, Scan). */
 bool edit_has_body(const struct node *node);
 
 /* A float constant read as a scalar (any shape with one element). */
 bool edit_scalar(const struct value *value, float *ret);
 
-/* The limits of a Clip, infinite where left out; false when only a run knows them. */
+/* The limits of a Clip; a missing limit is infinite. False if a limit is known only in a run. */
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 
-/* The integers of attribute `name`, or of operand i where the node has no such attribute; false
- * where neither is known, or there are more than `most`. */
+/* The integers of attribute `name`, or of operand i if the node has no such attribute. False if
+ * neither is known, or if there are more than `most`. */
 bool edit_integers(const struct node *node, const char *name, size_t i, int64_t *ret, size_t most,
                    size_t *ret_count);
 
-/* The same for axes of the node's first operand: 1 … its rank of them, each in 0 … rank - 1. */
+/* The same for axes of the node's first operand, normalised to 0 … rank - 1. Returns at least one
+ * axis and at most as many as its rank. */
 bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
                size_t *ret_count);
 
-/* A new constant with these contents; NULL: to be written by the caller. */
+/* Creates a constant with a copy of `data`. If `data` is NULL, the caller writes the contents. */
 struct value *edit_constant(struct edit *edit, enum dtype dtype, const struct shape *shape,
                             const void *data);
 
-/* node->inputs becomes a copy of these. */
+/* Replaces node->inputs by a copy of `inputs`. */
 bool edit_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
                      size_t count);
 bool edit_append_input(struct edit *edit, struct node *node, struct value *value);
 
-/* The node becomes another operator, without attributes. Its outputs stay. */
+/* Turns the node into another operator without attributes. Keeps its outputs. */
 bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
                  struct value *const *inputs, size_t count);
 
-/* A new node without attributes right before position `before` of graph->nodes. Its outputs are to
- * be set. */
+/* Inserts a node without attributes before position `before` of graph->nodes. The caller sets its
+ * outputs. */
 struct node *edit_insert_node(struct edit *edit, size_t before, enum op op, int opset,
                               const char *name, struct value *const *inputs, size_t count);
 
-/* The same with one output, a new value, which is returned; shape NULL: not inferred yet. */
+/* The same with one new output value, which is returned. shape NULL: not inferred yet. */
 struct value *edit_insert_value(struct edit *edit, size_t before, enum op op, int opset,
                                 const char *name, struct value *const *inputs, size_t count,
                                 enum dtype dtype, const struct shape *shape);

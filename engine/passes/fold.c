@@ -19,7 +19,8 @@ static bool all_inputs_known(const struct node *node)
     return true;
 }
 
-/* Folding must not hold a load up: a larger product is computed with each pass. */
+/* Limits the work of folding, so that a load stays fast. Larger products are computed in each pass.
+ */
 #define FOLDED_WORK 1e10
 
 /* Would folding blow memory up? A folded tensor may be as large as what it is made from, or small
@@ -59,7 +60,7 @@ enum status fold_interpret(struct node *node, struct memory_budget *budget, stru
     struct value *input = node_input(node, 0);
     struct tensor *stand_in = NULL;
     if (fold_needs_shape_only(node) && !input->known) {
-        /* The kernel reads only the shape; memory without contents stands for the input. */
+        /* The kernel reads only the shape, so it gets memory without contents. */
         TRY(tensor_wrap(input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype, &input->shape,
                         DEVICE_HOST, NULL, NULL, NULL, &stand_in, err));
         input->known = stand_in;
@@ -219,9 +220,8 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
     return STATUS_OK;
 }
 
-/* Has the graph 16-bit floats, and may all of them be widened? Graphs with bodies are left alone,
- * and those where float16 enters quantisation through its scales: those kernels keep their dtypes.
- */
+/* Whether the graph has 16-bit floats and all of them may be widened. Not for graphs with bodies,
+ * or where scales of a quantisation are float16: those kernels require their dtypes. */
 static bool is_promoted(const struct graph *graph)
 {
     bool any = false;
@@ -402,7 +402,7 @@ static bool fold_conv_affine(struct edit *edit, size_t *n)
     if (!folds)
         return false;
     edit_take_over(conv, next);
-    --*n; /* again: as often as it repeats */
+    --*n; /* visit the same node again, in case the pattern repeats */
     return true;
 }
 

@@ -8,7 +8,7 @@
  * are made that take hundreds of megabytes? */
 bool function_is_expanded(const struct node *node);
 
-/* Puts the primitives at edit->graph->nodes[at], in front of the node that is there, which is
- * killed. They are inferred; nothing is folded. Errors: those of the node's own inference,
+/* Inserts the primitive nodes in front of edit->graph->nodes[at] and kills that node. Infers their
+ * shapes; folds nothing. Errors: those of the node's own inference,
  * STATUS_NO_MEMORY. */
 enum status function_expand(struct edit *edit, size_t at) MUST_USE;

@@ -64,8 +64,8 @@ static void push_node(struct layout_pass *layout, struct node *node)
     layout->nodes[layout->node_count++] = node;
 }
 
-/* A node of the new order that reads `from` and makes a new value of `shape`: a Transpose, or a
- * Reshape where perm is NULL. */
+/* Adds a node to the new list of nodes: a Transpose, or a Reshape if perm is NULL. It reads `from`
+ * and makes a new value of `shape`. */
 static struct value *make_node(struct layout_pass *layout, struct value *from,
                                const struct shape *shape, const int64_t *perm)
 {
@@ -111,7 +111,7 @@ static struct value *permuted_constant(struct layout_pass *layout, const struct 
     return value;
 }
 
-/* A plain value of rank 3 … 5, channels-last: made by a node of the new order. */
+/* Converts a plain value of rank 3 … 5 to channels-last with a node in the new list. */
 static struct value *move_channels_last(struct layout_pass *layout, struct value *value)
 {
     struct shape shape = channels_last_shape(&value->shape);
@@ -271,7 +271,7 @@ static void follow_elementwise(struct layout_pass *layout, struct node *node, un
             mark_last(layout, node->outputs[o]);
 }
 
-/* The results are channels-last; renumbers attribute `axis` (default `otherwise`). */
+/* Marks the results as channels-last, and renumbers attribute `axis` (default `otherwise`). */
 static void follow_axis(struct layout_pass *layout, struct node *node, int64_t otherwise)
 {
     int rank = node->outputs[0] ? node->outputs[0]->shape.rank : node->inputs[0]->shape.rank;
@@ -324,7 +324,7 @@ static void follow_axes(struct layout_pass *layout, struct node *node, size_t i,
     int64_t axes[TENSOR_MAX_RANK];
     size_t count = 0, in_attr;
     bool attr = node_ints(node, "axes", &in_attr) != NULL, known = edit_axes(node, i, axes, &count);
-    assert(known); /* whoever calls has asked for them */
+    assert(known); /* the caller has checked this */
     (void)known;
     for (size_t k = 0; k < count; k++)
         axes[k] = place_of_axis((int)axes[k], rank);

@@ -44,7 +44,7 @@ static bool moves_visit(struct edit *edit, size_t *n)
     for (size_t i = 0; i < node->input_count && !view_only_moves(node->op); i++)
         if (node->inputs[i])
             shorten(edit, node->inputs[i]);
-    *n += graph->node_count - before; /* nodes went in in front of this one */
+    *n += graph->node_count - before; /* nodes were inserted before this one */
     return false;
 }
 

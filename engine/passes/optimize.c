@@ -32,7 +32,7 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         edit_nodes(&edit, pass_joins);
     if (options->fuse && options->takes_quantised_epilogue)
         edit_nodes(&edit, pass_quantised_epilogues);
-    if (options->fuse && options->access_maps) { /* they read through the layout's Transposes */
+    if (options->fuse && options->access_maps) { /* access maps include the layout's Transposes */
         edit_nodes(&edit, pass_attention);
         pass_moves(&edit);
     }

@@ -21,8 +21,8 @@ void pass_layout(struct edit *edit);
  * becomes the gate of the Conv behind. See gates.c. */
 bool pass_gates(struct edit *edit, size_t *n);
 
-/* A Concat of channels that only a ScaleShift reads becomes inputs of it: part, scale, shift,
- * further parts. After pass_layout; see joins.c. */
+/* If only a ScaleShift reads a Concat of channels, merges the Concat into it. The inputs become:
+ * first part, scale, shift, further parts. Runs after pass_layout; see joins.c. */
 bool pass_joins(struct edit *edit, size_t *n);
 
 /* Sums and tables behind products of 8-bit integers become part of them, after pass_layout; see
@@ -44,5 +44,5 @@ void pass_bf16(struct edit *edit);
 enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;
 
-/* Is it such a node? */
+/* Whether the node is a Shape or Size. */
 bool fold_needs_shape_only(const struct node *node);

@@ -209,7 +209,7 @@ static void table_take_back(struct value *value, const struct before *before)
     value->shape = before->shape;
 }
 
-/* Runs the expression; the last node's answers become ret. False when they are none. */
+/* Runs the expression; ret gets the results of the last node. False if they cannot be used. */
 static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[NUMBERS],
                      enum dtype *ret_dtype)
 {
@@ -235,7 +235,7 @@ static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[
     for (size_t i = 0; i < e->leaf_count; i++)
         table_take_back(e->leaves[i].stored, &leaves[i]);
     if (status == STATUS_NO_MEMORY)
-        edit->status = status; /* after other failures the file's nodes stay */
+        edit->status = status; /* other failures leave the file's nodes unchanged */
     return ok;
 }
 

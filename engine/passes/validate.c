@@ -176,7 +176,7 @@ static enum status validate_nodes(struct validation *v, struct graph *graph)
     return STATUS_OK;
 }
 
-/* What the file says of an output must be what the graph computes: clients rely on it. */
+/* The declared outputs must match what the graph computes, because clients rely on them. */
 static enum status check_outputs(const struct graph *graph, const enum dtype *declared,
                                  struct error *err)
 {

@@ -24,8 +24,8 @@ void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const voi
 void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t lda,
              const void *b, size_t ldb, void *c, size_t ldc);
 
-/* The elements of input i in an arithmetic: its own memory where the types agree, a converted copy
- * otherwise; NULL where the input is left out. */
+/* The elements of input i in the type of an arithmetic: the tensor's own memory if the types agree,
+ * else a converted copy; NULL if the input is left out. */
 enum status operand_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
                          const void **ret, struct error *err) MUST_USE;
 
@@ -33,8 +33,8 @@ enum status operand_open(const struct kernel_args *args, size_t i, enum arithmet
 enum status operands_open(const struct kernel_args *args, size_t first, size_t count,
                           const double **ret, struct error *err) MUST_USE;
 
-/* Room for the elements of output i in an arithmetic: its own memory where the types agree; NULL
- * where the output is not wanted. result_store() converts them into the output. */
+/* Memory for the elements of output i in the type of an arithmetic: the tensor's own if the types
+ * agree; NULL if the output is not wanted. result_store() converts the elements into the output. */
 enum status result_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
                         void **ret, struct error *err) MUST_USE;
 enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,

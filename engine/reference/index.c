@@ -70,8 +70,8 @@ KERNEL(kernel_gather)
 
 /* ---- one element at a time along an axis ---- */
 
-/* Iterates over `shape` with the place that the same coordinates, that of `axis` left out, have in
- * an array of shape `other`. Returns the step along `axis` there. */
+/* Iterates over `shape`. Keeps the offset of the same coordinates, without that of `axis`, in an
+ * array of shape `other`. Returns the step along `axis` in that array. */
 static size_t elements_start(struct strided_iterator *it, const struct shape *shape,
                              const struct shape *other, int axis)
 {

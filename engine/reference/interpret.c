@@ -15,7 +15,7 @@
 #include "engine/ops/ops.h"
 
 #define DEFAULT_STEPS ((uint64_t)100 * 1000 * 1000)
-#define DEFAULT_WORK  3e11 /* some minutes of the plain kernels */
+#define DEFAULT_WORK  3e11 /* a few minutes with the plain kernels */
 #define DEFAULT_DEPTH 16
 
 struct interpreter {
@@ -69,7 +69,7 @@ static enum status take_step(struct interpreter *interpreter, struct error *err)
     return STATUS_OK;
 }
 
-/* A body's node may be large: steps alone do not bound the time of a loop. */
+/* Limits the work of loops. A limit on steps would not do, because a node may be large. */
 static enum status take_work(struct interpreter *interpreter, const struct node *node,
                              struct error *err)
 {

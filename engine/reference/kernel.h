@@ -43,13 +43,13 @@ kernel_fn kernel_find(enum op op);
 enum status kernel_call(kernel_fn kernel, const struct kernel_args *args,
                         struct error *err) MUST_USE;
 
-/* Input i; NULL where it is left out. */
+/* Input i; NULL if it is left out. */
 static inline const struct tensor *kernel_input(const struct kernel_args *args, size_t i)
 {
     return i < args->node->input_count ? args->in[i] : NULL;
 }
 
-/* Output i, whose shape inference knew; NULL where it is not wanted. */
+/* Output i, whose shape inference has determined; NULL if it is not wanted. */
 static inline struct tensor *kernel_result(const struct kernel_args *args, size_t i)
 {
     return i < args->node->output_count && args->out[i] ? *args->out[i] : NULL;
@@ -59,11 +59,11 @@ static inline struct tensor *kernel_result(const struct kernel_args *args, size_
 enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype dtype,
                           const struct shape *shape, struct error *err) MUST_USE;
 
-/* Scratch memory that lasts until the kernel returns, charged to the budget's limit (checked, not
- * counted); NULL with *err set. */
+/* Allocates scratch memory that lasts until the kernel returns. It is checked against the budget's
+ * limit but not added to its sum. NULL with *err set on failure. */
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err);
 
-/* The same, with the contents of `memory`, which was made by one of the two and is now gone (NULL:
- * none). After a failure it is still there. */
+/* Resizes scratch memory that one of these two functions has returned, or allocates it if `memory`
+ * is NULL. `memory` becomes invalid, except after a failure. */
 void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
                           struct error *err);

@@ -1,4 +1,4 @@
-/* Calls reference kernels, and gives them memory: outputs whose shape they alone know, and scratch.
+/* Calls reference kernels, and allocates their scratch memory and outputs of data-dependent shape.
  */
 #include <stdalign.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t c
         size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
         fits = used <= budget->limit && bytes <= budget->limit - used;
     }
-    struct scratch_block **link = args->scratch; /* what points at the block of `memory` */
+    struct scratch_block **link = args->scratch; /* the pointer to the block of `memory` */
     while (memory && (*link)->bytes != memory)
         link = &(*link)->next;
     struct scratch_block *block = fits ? realloc(memory ? *link : NULL, whole) : NULL;

@@ -27,14 +27,14 @@ void conv_start_rows(void *dst, const void *bias, size_t rows, size_t positions,
 void epilogue_apply(const struct epilogue *epilogue, enum arithmetic arithmetic, void *values,
                     const void *residual, size_t count);
 
-/* Which input is the residual of the node's epilogue; SIZE_MAX without one. */
+/* Index of the input that is the residual of the node's epilogue; SIZE_MAX if there is none. */
 size_t epilogue_residual(const struct kernel_args *args);
 
 /* A window of three spatial dimensions that does what `window` does: leading dimensions of extent
  * 1. */
 struct window window_in_3d(const struct window *window);
 
-/* Taps of a window in 3-D, and positions of a channel's plane in front of it and behind it. */
+/* Number of taps of a 3-D window, and number of positions per channel of its input and output. */
 size_t window_size(const struct window *window);
 size_t window_inputs(const struct window *window);
 size_t window_outputs(const struct window *window);

@@ -1,5 +1,5 @@
-/* Private to the reference kernels: iterates over an index space, in row-major order, with the
- * place in each of some strided arrays. */
+/* Private to the reference kernels: iterates over an index space in row-major order, and keeps the
+ * offset of the current element in each of several strided arrays. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -11,10 +11,10 @@ struct strided_iterator {
     size_t extent[TENSOR_MAX_RANK];
     size_t step[STRIDED_MAX][TENSOR_MAX_RANK]; /* in elements; 0: repeated */
     size_t at[TENSOR_MAX_RANK];
-    size_t offset[STRIDED_MAX]; /* of the place in each array */
+    size_t offset[STRIDED_MAX]; /* of the current element in each array */
 };
 
-/* Moves to the next place in the first `arrays` arrays; false after the last. */
+/* Moves to the next element in the first `arrays` arrays; false after the last. */
 static inline bool strided_next(struct strided_iterator *it, int arrays)
 {
     for (int d = it->rank - 1; d >= 0; d--) {

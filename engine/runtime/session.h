@@ -30,8 +30,8 @@ struct session_options {
     int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
                       so small that splitting it costs more than it gains */
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
-    bool trial;    /* neither check nor measure the batches before session_finish(): for a session
-                      that is compared with another and may be thrown away */
+    bool trial;    /* leave checks and measurements of the batches to session_finish(), because this
+                      session is compared with another and may be discarded */
     bool no_kernel_trials; /* choose kernels by the tuning store and by rule, without measuring */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
@@ -48,8 +48,8 @@ struct session_options {
                                            of so many largest batches and so many single images */
     void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
     void *progress_context;
-    const _Atomic int *cancel; /* session_create, and runs until session_set_stop, stop with
-                                  STATUS_CANCELLED when it turns 1; or NULL */
+    const _Atomic int *cancel; /* when it becomes 1, session_create ends with STATUS_CANCELLED, as
+                                  do runs before session_set_stop() was called; or NULL */
 };
 
 /* Memory for the inputs of sessions on `device`, from which it copies best (page-locked for a GPU):
@@ -99,16 +99,17 @@ enum status session_create(const struct graph *graph, const struct session_optio
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
 
-/* From now on `stop` is asked, on the thread that runs the session, before each node of the body of
- * a Loop, Scan or If: true ends the run with STATUS_CANCELLED. NULL: nothing stops a run. Before
- * the first call options.cancel does. Not while a run is under way. */
+/* Sets a function that runs call before each node in the body of a Loop, Scan or If, on the thread
+ * that runs the session. If it returns true, the run ends with STATUS_CANCELLED. NULL: nothing
+ * stops a run. This replaces options.cancel for runs. Do not call it during a run. */
 void session_set_stop(struct session *session, bool (*stop)(void *context), void *context);
 
-/* Does what session_options.trial left out: checks that images of a batch are independent, and
- * measures L(b). Errors: those of session_create. */
+/* Completes a session that was created with session_options.trial: checks that images of a batch
+ * are independent, and measures L(b). Errors: those of session_create. */
 enum status session_finish(struct session *session, struct error *err) MUST_USE;
 
-/* Gives back the memory of activations, which the next run takes again as it uses it. */
+/* Returns the pages of activations to the system. The next run allocates them again on first use.
+ */
 void session_release_pages(struct session *session);
 
 /* A thread that did not create the session calls this before its first run. It starts the worker

@@ -43,7 +43,7 @@ static enum status describe(struct session *session, const struct graph *graph, 
         if (!copy)
             return session_no_memory(err);
         session->outputs[i] = described(c, copy, compiled_output(c, i));
-        /* Validation sees this only where the file fixes all shapes. */
+        /* graph_validate() finds this only if the file fixes all shapes. */
         const enum dtype declared = graph->outputs[i]->dtype, made = session->outputs[i].dtype;
         if (declared != DTYPE_NONE && made != DTYPE_NONE &&
             dtype_is_float(declared) != dtype_is_float(made))
@@ -178,7 +178,7 @@ static enum status check_rows(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-/* A data-dependent tail packs weights when it first runs. */
+/* Runs a data-dependent tail once, because it packs weights in its first run. */
 static void describe_weights(struct session *session)
 {
     session->info.parameter_bytes = session->ops->weight_bytes(session->backend);
@@ -210,7 +210,7 @@ enum status session_finish(struct session *session, struct error *err)
     progress(session, PROGRESS_ROWS);
     TRY(session_measure(session, err));
     describe_weights(session);
-    session_release_pages(session); /* sizes that the scheduler does not use should hold none */
+    session_release_pages(session); /* batch sizes that are never used should hold no memory */
     return STATUS_OK;
 }
 

@@ -128,6 +128,6 @@ enum status session_take_image(struct session *session, struct graph *graph, boo
         widen_image(&edit, input);
     else if (!is_first)
         edit.status =
-            error_set(err, STATUS_SHAPE, "the image is quantised otherwise in this batch size");
+            error_set(err, STATUS_SHAPE, "the image is quantised differently in this batch size");
     return edit_end(&edit);
 }

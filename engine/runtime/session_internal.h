@@ -47,7 +47,7 @@ struct session {
     struct backend *backend;
     struct session_info info;
     struct graph *base; /* only while creating */
-    bool fixes_batch;   /* the file does, to one image or more */
+    bool fixes_batch;   /* the file fixes the batch size (1 or more) */
     struct {
         int at, count; /* which of how many sizes is compiled now */
     } compiling;
@@ -139,12 +139,12 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 /* ---- session_measure.c ---- */
 
 /* Runs the compiled sizes in turns (engine/backend/autotune.h) and puts L(b) into info.batches: the
- * least CPU time of a pass, times what the run that was disturbed least took by the clock for each
- * millisecond of CPU time. 0 when made-up inputs do not run. STATUS_CANCELLED. */
+ * least CPU time of a pass, times the ratio of wall-clock time to CPU time in the least disturbed
+ * run. L(b) is 0 if the model does not run on synthetic inputs. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;
 
-/* *ret: whether an image of the second compiled size gets the same result, to the bit, when the
- * others change: first all but the first image change, then the first. In a graph with a mean over
- * the batch it does not, and one client would get numbers that depend on another's image. */
+/* *ret: whether an image's result in the second compiled size is the same, to the bit, when the
+ * other images change: first all but the first image change, then the first. If a graph computes,
+ * say, a mean over the batch, a client's answer would depend on another client's image. */
 enum status session_rows_are_independent(struct session *session, bool *ret,
                                          struct error *err) MUST_USE;

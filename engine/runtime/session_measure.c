@@ -163,7 +163,9 @@ static void change_number(void *data, enum dtype dtype, size_t e, bool pixels)
         bytes[e] = (uint8_t)(bytes[e] ^ 0xffu);
 }
 
-/* Other numbers in the rows [from, to) of float inputs and images that follow the batch. */
+/* Changes the numbers in rows [from, to) of the float inputs and images that have a batch
+ * dimension.
+ */
 static void change_rows(const struct session *session, const struct compiled *c, struct feed *feed,
                         int from, int to)
 {
@@ -179,14 +181,14 @@ static void change_rows(const struct session *session, const struct compiled *c,
     }
 }
 
-/* An output of the run before. */
+/* An output of the previous run. */
 struct kept_output {
     char *data;
     size_t bytes;
 };
 
-/* Runs `c` and keeps its outputs that have rows. *ret becomes false where the rows [from, to) are
- * not the same, to the bit, as those kept before; a shape that depends on data is not compared. */
+/* Runs `c` and keeps the outputs that have rows. Sets *ret to false if rows [from, to) differ in
+ * any bit from those kept before. Outputs whose shape depends on data are not compared. */
 static enum status run_and_compare(struct session *session, struct compiled *c,
                                    const struct feed *feed, const struct tensor **outputs,
                                    struct kept_output *kept, int from, int to, bool *ret,

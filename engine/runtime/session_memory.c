@@ -74,7 +74,7 @@ static enum status constant_bytes(const struct graph *graph, size_t *ret, struct
     return STATUS_OK;
 }
 
-/* Weights are there twice while they are packed: the peak of a load. */
+/* While weights are packed, they are in memory twice: that is the peak of a load. */
 static enum status check_packing(size_t bytes, struct error *err)
 {
     uint64_t total, available;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A channels-last tensor in the order that oneDNN names dims: N, C, spatial…. */
+/* Describes a channels-last tensor with dims in oneDNN's order: N, C, spatial…. */
 static struct strided_layout image_layout(const struct value *value)
 {
     const struct shape *shape = &value->shape;

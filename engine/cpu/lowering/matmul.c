@@ -72,7 +72,8 @@ bool matmul_takes(const struct node *node)
            (b->rank == 2 || b->rank == a->rank);
 }
 
-/* Completes a desc whose constants, operands and what 8-bit integers need are set. */
+/* Completes a desc. The caller has set constants, operands, and scales and zero points of 8-bit
+ * integers. */
 static enum status matmul_product(const struct compile *compile, struct product_desc *desc,
                                   struct step **ret, struct error *err)
 {

@@ -4,8 +4,8 @@
 
 #include "engine/cpu/lowering/lowering.h"
 
-/* A step that computes the product with the node's epilogue. *ret stays NULL when oneDNN has no
- * implementation of it. */
+/* Creates a step that computes the product and the node's epilogue. *ret stays NULL if oneDNN has
+ * no implementation. */
 enum status product_create(const struct compile *compile, const struct product_desc *desc,
                            struct step **ret, struct error *err) MUST_USE;
 
@@ -18,7 +18,8 @@ bool qmatmul_takes(const struct node *node);
 enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
                              struct error *err) MUST_USE;
 
-/* A Conv or QLinearConv on channels-last operands: completes a desc whose constants, weights_input
- * and what 8-bit integers need are set, then product_create(). */
+/* For a Conv or QLinearConv on channels-last operands: completes *desc, then calls
+ * product_create(). The caller has set the constants, weights_input, and scales and zero points of
+ * 8-bit integers. */
 enum status conv_product(const struct compile *compile, struct product_desc *desc,
                          struct step **ret, struct error *err) MUST_USE;

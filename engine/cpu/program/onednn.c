@@ -101,7 +101,7 @@ static enum status layout_of(const struct strided_layout *layout, enum dtype dty
                         err);
 }
 
-/* Of the same dims, but laid out as oneDNN likes. */
+/* The same dims, in a layout that oneDNN may choose. */
 static enum status layout_free_of(const struct strided_layout *layout, enum dtype dtype,
                                   struct packed_layout *ret, struct error *err)
 {
@@ -268,9 +268,9 @@ struct onednn_product {
     struct quantised_args quantised;
 };
 
-/* Does this implementation run what `desc` says? Where a window lies wholly in the padding and the
- * result is added to what dst holds, oneDNN's "brgconv" convolutions (2.6.3) access memory out of
- * bounds, and its "brdgmm" ones (3.7.2) give an image another's numbers. */
+/* Whether this implementation is correct for `desc`. If a window lies wholly in the padding and the
+ * result is added to dst, oneDNN's "brgconv" convolutions (2.6.3) access memory out of bounds, and
+ * its "brdgmm" convolutions (3.7.2) mix the numbers of different images. */
 static bool is_sound(const struct product_desc *desc, const_dnnl_primitive_desc_t implementation)
 {
     const char *name = NULL;

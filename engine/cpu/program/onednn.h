@@ -1,5 +1,5 @@
-/* Private to engine/cpu/: products through oneDNN, 2.6 and later. onednn.c alone includes oneDNN's
- * header; onednn_version.h has what differs between its versions 2 and 3. */
+/* Private to engine/cpu/: computes products with oneDNN 2.6 or later. Only onednn.c includes
+ * oneDNN's header. onednn_version.h hides the differences between its versions 2 and 3. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -21,13 +21,13 @@ struct onednn; /* oneDNN on the CPU; belongs to one backend */
 enum status onednn_open(struct onednn **ret, struct error *err) MUST_USE;
 void onednn_close(struct onednn *onednn); /* NULL is fine; after all that was made with it */
 
-/* Frees what oneDNN keeps of products that are gone: 10 MB of candidates that lost for a ResNet-50.
- * Any thread. */
+/* Empties oneDNN's cache of primitives that are no longer in use: 10 MB of rejected candidates
+ * after loading a ResNet-50. Any thread. */
 void onednn_drop_unused(void);
 
 /* ---- layouts of packed weights ---- */
 
-struct packed_layout; /* one that oneDNN chose */
+struct packed_layout; /* a layout that oneDNN chose */
 
 /* NULL: out of memory. */
 struct packed_layout *packed_layout_clone(const struct packed_layout *layout);
@@ -36,7 +36,7 @@ size_t packed_layout_bytes(const struct packed_layout *layout);
 bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b);
 bool packed_layout_is(const struct packed_layout *packed, const struct strided_layout *layout);
 
-/* Writes the tensor at `from`, laid out as `given`, to `to` in the layout `wanted`. */
+/* Copies the tensor at `from`, in the layout `given`, to `to` in the layout `wanted`. */
 enum status onednn_reorder(const struct onednn *onednn, const struct strided_layout *given,
                            void *from, const struct packed_layout *wanted, void *to,
                            struct error *err) MUST_USE;
@@ -45,42 +45,44 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
 
 enum product_op { PRODUCT_CONV, PRODUCT_DECONV, PRODUCT_MATMUL };
 
-/* dst = activation(src * weights + bias [+ what dst holds]). Images are described in the order N,
- * C, spatial …, weights as [group,] out, in, spatial … (of a matrix product: in, out). */
+/* dst = activation(src * weights + bias [+ dst]). Dims of images are in the order N, C, spatial …;
+ * of weights [group,] out, in, spatial …; of the weights of a matrix product in, out. */
 struct product_desc {
     enum product_op op;
     struct strided_layout src, dst;
     struct tensor *weights_constant; /* NULL: an activation, laid out as `weights` says */
     struct strided_layout weights;   /* as the constant lies in memory */
-    enum dtype packed;               /* of the packed constant: f32, bf16, i8 */
+    enum dtype packed;               /* dtype of the packed constant: f32, bf16, i8 */
     struct tensor *bias_constant;    /* float32 (int32 with scales) vector; NULL: none */
     struct strided_layout bias;
     size_t weights_input;                                     /* index in node->inputs */
-    int64_t stride[3], dilation[3], pad_begin[3], pad_end[3]; /* not of a matrix product */
-    const float *scales; /* 8-bit integers: the sum times scales[output channel], plus dst_zero; */
+    int64_t stride[3], dilation[3], pad_begin[3], pad_end[3]; /* not for a matrix product */
+    const float *scales; /* 8-bit integers: dst = sum * scales[output channel] + dst_zero; */
     size_t scale_count;  /* NULL: floats */
     int32_t src_zero, dst_zero;
     bool beyond; /* some windows lie wholly in the padding */
 };
 
-struct onednn_product; /* one compiled; runs are not concurrent */
+struct onednn_product; /* a compiled product; must not run concurrently */
 
-/* The quickest implementation that oneDNN has of it; *ret stays NULL when it has none. Nothing of
- * `desc` is kept. */
+/* Compiles oneDNN's preferred implementation of the product. *ret stays NULL if there is none.
+ * Keeps no reference to `desc`. */
 enum status onednn_product_create(const struct onednn *onednn, const struct product_desc *desc,
                                   const struct epilogue *epilogue, struct onednn_product **ret,
                                   struct error *err) MUST_USE;
 void onednn_product_free(struct onednn_product *product); /* NULL is fine */
 
-const char *onednn_product_name(const struct onednn_product *product); /* lives as long as it */
+const char *onednn_product_name(const struct onednn_product *product); /* owned by `product` */
 size_t onednn_product_scratch(const struct onednn_product *product);   /* bytes that a run needs */
 const struct packed_layout *onednn_product_weights(const struct onednn_product *product);
 
-/* Before the first run. weights: in the layout above, NULL where each run brings them; bias: the
- * constant's bytes, NULL without one. Both have to live as long as the product. */
+/* Sets constant operands; call it before the first run. weights: in the layout of
+ * onednn_product_weights(), or NULL if each run passes them. bias: the constant's bytes, or NULL.
+ * Both must live as long as the product. */
 enum status onednn_product_bind(struct onednn_product *product, void *weights, void *bias,
                                 struct error *err) MUST_USE;
 
-/* weights: NULL where they are bound; scratch: onednn_product_scratch() bytes, 64-byte aligned. */
+/* Runs the product. weights: NULL if onednn_product_bind() set them. scratch:
+ * onednn_product_scratch() bytes, 64-byte aligned. */
 enum status onednn_product_run(const struct onednn_product *product, void *src, void *weights,
                                void *dst, void *scratch, struct error *err) MUST_USE;

@@ -1,6 +1,6 @@
-/* Private to onednn.c: what differs between oneDNN 2 and 3. Version 3 has handles for memory
- * descriptors, takes scales and zero points as arguments of a run, and adds the bias after it has
- * scaled the sum.
+/* Private to onednn.c: hides the differences between oneDNN 2 and 3. Version 3 has handles for
+ * memory descriptors, takes scales and zero points as arguments of a run, and adds the bias after
+ * it has scaled the sum.
  *
  * Source: oneDNN's "Transition from v2.x to v3.x"; dnnl.h of 2.6.3 and 3.7.2. */
 #pragma once

@@ -105,8 +105,8 @@ static void drop(struct weight *weight)
     free(weight);
 }
 
-/* Enters a copy of `made`, whose data is ready unless `status` says otherwise; takes what `made`
- * owns. */
+/* Adds a copy of `made` to the table and takes over what `made` owns. Its data is ready if `status`
+ * is STATUS_OK. */
 static enum status weight_enter(struct backend *backend, const struct weight *made,
                                 struct tensor *constant, enum status status, struct weight **ret,
                                 struct error *err)

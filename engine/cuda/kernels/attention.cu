@@ -24,8 +24,9 @@ __device__ static inline int64_t matrix_at(const cuda_matrices &m, int batch)
 
 /* ---- tensor cores ---- */
 
-/* n / extent of each part of a group as a multiplication, for 0 <= n < 2^31: with 2^(l-1) < extent
- * <= 2^l, the factor is 2^(31+l) / extent, rounded up. (Granlund and Montgomery, 1994.) */
+/* Replaces the division n / extent for each part of a group by a multiplication, for 0 <= n < 2^31.
+ * With 2^(l-1) < extent <= 2^l, the factor is 2^(31+l) / extent, rounded up. (Granlund and
+ * Montgomery, 1994.) */
 struct group_divisors {
     uint32_t factor[CUDA_GROUP_PARTS];
     int shift[CUDA_GROUP_PARTS];
@@ -46,7 +47,7 @@ group_divisors divisors_of(const cuda_group &group)
     return by;
 }
 
-/* As group_at, without a division. A factor of 0: the extent is 1. */
+/* As group_at, without a division. The factor is 0 if the extent is 1. */
 __device__ static inline int64_t group_row(const cuda_group &group, const group_divisors &by, int i)
 {
     int64_t at = 0;

@@ -46,9 +46,8 @@ template <typename... P> static inline bool allow_shared(void (*kernel)(P...), s
                                  most - (int)attributes.sharedSizeBytes) == cudaSuccess);
 }
 
-/* For kernels of which a processor is to run several blocks: asks for as much of its L1 cache as
- * shared memory as there can be. The driver's own choice may leave
- * room for one block. */
+/* For kernels with several blocks per multiprocessor: asks for the largest shared-memory part of
+ * its L1 cache. The driver's own choice may leave room for one block only. */
 template <typename... P> static inline void prefer_shared(void (*kernel)(P...))
 {
     (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,

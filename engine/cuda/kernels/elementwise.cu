@@ -306,9 +306,9 @@ void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
         WITH_SIZE(size, copy_sized<T>(stream, x, y, map));
 }
 
-/* ---- parts of a whole ---- */
+/* ---- Concat and Split ---- */
 
-/* A part along y; EACH divides all that is counted in bytes, and all addresses. */
+/* blockIdx.y is the part. All sizes in bytes and all addresses must be multiples of EACH. */
 template <int EACH> __global__ void parts_kernel(unsigned char *whole, cuda_parts p)
 {
     const unsigned which = blockIdx.y;

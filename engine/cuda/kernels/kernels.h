@@ -121,9 +121,10 @@ void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, s
  * 16 bytes. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_access_map *map);
-/* Parts of a whole of `rows` rows of `pitch` bytes. A part's rows of `width` bytes lie behind each
- * other, and at `offset` in those of the whole. Bytes go from the parts to the whole, or, with
- * is_split, back; with a table of 256 bytes as what stands there for them. */
+/* Copies parts into a whole, or with is_split the whole into parts. The whole has `rows` rows of
+ * `pitch` bytes. A part has as many rows of `width` bytes, stored contiguously; in the whole they
+ * begin at `offset` of each row. If `table` (256 bytes) is set, each byte is replaced by its entry.
+ */
 #define CUDA_PARTS 24
 
 struct cuda_part {
@@ -156,7 +157,7 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,
                     const struct cuda_epilogue *epilogue);
-/* y[p, 0 … to) = x[p, 0 … from), and zeroes; numbers of 1 or 2 bytes, to > from. */
+/* y[p, 0 … from) = x[p, 0 … from), y[p, from … to) = 0; numbers of 1 or 2 bytes, to > from. */
 void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
                        int from, int to);
 /* Any groups, one thread an output; weights as above. */
@@ -190,9 +191,9 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_fold op, const void *
 
 /* ---- the ends of a run (ends.cu) ---- */
 
-/* The numbers of an image batch, some rows of which are bytes: y[r, e] = table[c][byte], e =
- * pixel * C + c, or the row's floats. Rows of x are `pitch` bytes apart, those of y `row` elements;
- * with padded channels a pixel of y has one zero more. */
+/* Converts an image batch. For a row of bytes y[r, e] = table[c][byte] with e = pixel * C + c; a
+ * row of floats is copied. Rows of x are `pitch` bytes apart, rows of y `row` elements. With
+ * is_padded a pixel of y has one more channel, which is zero. */
 struct cuda_pixels {
     size_t rows, row, pitch;
     int channels, is_reversed; /* 1 or 3; the bytes of a pixel are in the other order */

@@ -40,8 +40,8 @@ static void parts_free(struct cuda_step *base)
     free(((struct cuda_parts_step *)base)->parts);
 }
 
-/* The table from numbers stored by `from` to those stored by `to`; *ret stays NULL if these are the
- * same. */
+/* Makes the table that converts numbers from one quantisation to another; *ret stays NULL if both
+ * are equal. */
 static enum status requantise_table(const struct cuda_compile *compile, enum dtype dtype,
                                     const struct terms *from, enum dtype to_dtype,
                                     const struct terms *to, const void **ret, struct error *err)
@@ -61,7 +61,7 @@ static enum status requantise_table(const struct cuda_compile *compile, enum dty
     return cuda_weights_upload(compile->backend, DTYPE_U8, bytes, sizeof bytes, ret, err);
 }
 
-/* y's scale and zero point, then three operands a part. */
+/* Operands: y's scale and zero point, then three for each part. */
 static bool quantised_parts_fit(const struct node *node)
 {
     const struct value *y = node_output(node, 0);
@@ -92,7 +92,7 @@ static bool parts_take(const struct node *node)
     return node->op == OP_CONCAT;
 }
 
-/* Part p; NULL: an output of Split that nobody reads. */
+/* Part p, or NULL if it is an output of Split without readers. */
 static const struct value *part_of(const struct node *node, size_t p)
 {
     return node->op == OP_SPLIT    ? node->outputs[p]

@@ -147,7 +147,7 @@ static bool read_axis(const struct node *node, int64_t *ret)
     return *ret >= 0 && *ret < rank && rank <= CUDA_MAX_RANK;
 }
 
-/* Gather: tuples of one index, the same for each place in front of the axis. */
+/* Gather: each tuple has one index; all positions before the axis use the same tuples. */
 static bool read_gather(const struct node *node, struct pick_step *s)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];

@@ -29,7 +29,7 @@ struct cuda_product_step {
     uint32_t a_value, b_value, y_value, residual_value;
     const void *weights; /* b on the device, or NULL: a value */
     bool has_residual;
-    /* What cuBLASLt does of the epilogue; the rest runs as a kernel of its own. */
+    /* The part of the epilogue that cuBLASLt computes; a separate kernel computes the rest. */
     enum { FUSED_NOTHING, FUSED_SUMS, FUSED_ALL } fused;
     struct cuda_epilogue epilogue;
     size_t rows, columns;

@@ -160,7 +160,7 @@ void device_free(const struct cuda_backend *backend, void *data)
         cuda_ignore(backend->has_pool ? cudaFreeAsync(data, backend->stream) : cudaFree(data));
 }
 
-/* A pool is opened to a device, other memory between two devices. */
+/* Access is granted per pool if the device has one, else per pair of devices. */
 bool device_reads_peer(const struct cuda_backend *backend, int peer)
 {
     const struct cudaMemAccessDesc access = {

@@ -72,8 +72,8 @@ static enum status take_arena(struct cuda_backend *backend, struct error *err)
     return runs_reserve(backend, backend->arena + values, err);
 }
 
-/* Steps compute on backend->stream, which is the one of trials meanwhile: a device that serves
- * other models runs their batches first. */
+/* Sets backend->stream to the trial stream during measurements, so that the device runs batches of
+ * other models first. */
 static enum status tune_steps(struct cuda_program *program, struct error *err)
 {
     struct cuda_backend *backend = program->backend;

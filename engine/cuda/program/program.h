@@ -59,10 +59,10 @@ struct cuda_backend {
     struct graph_hash kind; /* of the device and its software: tune_kind() */
     cudaStream_t stream;    /* on which steps compute */
     cudaStream_t in, out;
-    cudaStream_t trial; /* of the least priority: where candidates are measured */
+    cudaStream_t trial; /* lowest priority; candidates are measured on it */
     cublasLtHandle_t blas;
     struct cuda_weight *weights; /* uploaded constants: weights.c */
-    struct weight_slab *slab;    /* where the next one goes; NULL: none yet */
+    struct weight_slab *slab;    /* receives the next upload; NULL: none yet */
     size_t weight_bytes;
     unsigned char *arena; /* device memory: values, the products' workspace, the slots */
     size_t arena_bytes;
@@ -83,7 +83,7 @@ struct pixels {
     uint32_t value;          /* whose memory gets the numbers */
     size_t offset;           /* in the arena, with is_own or is_padded */
     bool is_own;             /* it is not */
-    bool is_padded;          /* a pixel has a channel of zeroes more: runs_pad_pixels() */
+    bool is_padded;          /* each pixel has an additional channel of zeros: runs_pad_pixels() */
     const struct node *cast; /* that is no step; or NULL */
     enum dtype dtype;        /* of the numbers */
     size_t row_count;        /* numbers of a row */
@@ -131,9 +131,9 @@ struct cuda_compile {
     const struct node *node;
 };
 
-/* *ret, a step of `size` bytes that begins as `form` (NULL: zeroed), with name and run set. Returns
- * it, or NULL with an error when out of memory. A lowering that fails later leaves the step in
- * *ret, and the program frees it. */
+/* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name and run.
+ * Returns it and stores it in *ret; NULL with an error when out of memory. If the lowering fails
+ * later, it leaves the step in *ret, and the program frees it. */
 void *cuda_step_create(const struct cuda_compile *compile, const void *form, size_t size,
                        cuda_step_fn run, struct cuda_step **ret, struct error *err);
 
@@ -188,7 +188,7 @@ void device_note_error(int device, cudaError_t error);
 cudaError_t device_failure(int device); /* why it was given up; cudaSuccess: it works */
 void device_note_success(int device);   /* a pass went well: it is not broken after all */
 
-/* Batches on a device, of all sessions of this process: begun, and ended, so far. */
+/* Counts the batches that all sessions of this process have begun and ended on a device. */
 void device_note_batches(int device, int begun, int ended);
 unsigned long device_batches_begun(int device);
 unsigned long device_batches_ended(int device);
@@ -217,18 +217,18 @@ enum status device_copy_rows(const struct cuda_backend *backend, const struct pi
                              enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
                              struct error *err) MUST_USE;
 
-/* Device memory for what is ordered after backend->stream. The error of a failure says how much is
- * missing. */
+/* Allocates device memory for work that is ordered after backend->stream. The error says how much
+ * is missing. */
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
                          void **ret, struct error *err) MUST_USE;
-/* Page-locked memory of the host, to be freed by cudaFreeHost(). STATUS_NO_MEMORY where there is
- * none: a smaller batch would not help as it does when the device's memory is short. */
+/* Allocates page-locked host memory; free it with cudaFreeHost(). STATUS_NO_MEMORY, not
+ * STATUS_DEVICE_MEMORY, on failure: the caller must not retry with a smaller batch. */
 enum status device_pin(int device, size_t bytes, unsigned flags, const char *what, void **ret,
                        struct error *err) MUST_USE;
-/* Frees it once backend->stream has done what is enqueued there: other models on the device go on,
- * where cudaFree() would wait for all of it. NULL is fine. */
+/* Frees device memory after the work that is enqueued on backend->stream. Unlike cudaFree() it does
+ * not wait for other models on the device. NULL is fine. */
 void device_free(const struct cuda_backend *backend, void *data);
-/* May copies to this device read the memory of `peer`? */
+/* Whether copies to this device can read the memory of `peer`. */
 bool device_reads_peer(const struct cuda_backend *backend, int peer);
 
 /* ---- programs and the arena that those of a backend share (program.c) ---- */
@@ -246,11 +246,11 @@ enum status runs_open(struct cuda_backend *backend, struct error *err) MUST_USE;
 void runs_settle(struct cuda_backend *backend);
 void runs_close(struct cuda_backend *backend); /* also after runs_open() failed */
 
-/* Decides where a program's inputs and results lie, before its steps are made. */
+/* Assigns memory to a program's inputs and results. Call it before the steps are created. */
 void runs_place(struct cuda_program *program);
-/* Has the image's numbers written with a channel of zeroes more, as tensor cores want an even
- * number of channels, if `value` is these numbers, of 16 bits, for the one node that is being
- * lowered. False otherwise. */
+/* Pads the image with a channel of zeros, because tensor cores need an even number of channels.
+ * Returns false, and does nothing, unless `value` is the image in 16-bit numbers and the node that
+ * is being lowered is its only reader. */
 bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
 /* Bytes of staging and results that suffice for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
@@ -303,9 +303,9 @@ enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *consta
 /* The same for a value as it is; NULL if a run computes it, or there is none. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
-/* The bias of a product whose result is of `dtype`: float32 numbers that are rounded to that first,
- * as cuBLASLt reads a bias of its result's type. So all candidates of a step add the same. NULL for
- * NULL. */
+/* The bias of a product whose result has the type `dtype`: float32 numbers rounded to `dtype`.
+ * cuBLASLt requires a bias of its result's type, so every candidate adds the same rounded bias.
+ * *ret is NULL if `bias` is NULL. */
 enum status cuda_bias_of(struct cuda_backend *backend, const struct value *bias, enum dtype dtype,
                          const void **ret, struct error *err) MUST_USE;
 /* The same for `count` numbers of this dtype in host memory. */

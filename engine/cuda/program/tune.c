@@ -164,7 +164,7 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     const unsigned long ended = device_batches_ended(program->backend->device);
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
-    /* As many have begun as had ended before: none ran meanwhile. */
+    /* No batch ran during the measurement if none has begun that had not ended before it. */
     if (device_batches_begun(program->backend->device) != ended)
         return STATUS_OK;
     snprintf(text, sizeof text, "%d %d", quickest, count);

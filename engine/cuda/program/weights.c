@@ -265,8 +265,8 @@ static enum status create_slab(const struct cuda_backend *backend, size_t bytes,
     return status;
 }
 
-/* A slab is half as large as what the session has already, so that slabs are few and little of
- * them stays empty; as large as the upload where there is no memory for more. */
+/* A slab is half as large as the session's uploads so far. This keeps the number of slabs and their
+ * unused part small. If there is no memory for that, it is as large as the upload. */
 static enum status place_locked(struct cuda_backend *backend, struct weight_upload *upload,
                                 struct error *err)
 {
