@@ -25,9 +25,9 @@ size_t fake_cuda_graph_launches(void);
 
 /* Everything that streams do begins up to so much later, at random. */
 void fake_cuda_delay(unsigned most_us);
-/* Bytes of page-locked memory that there may be; fake_cuda_reset: no limit. */
+/* Limits page-locked memory to `bytes`. fake_cuda_reset removes the limit. */
 void fake_cuda_pinned_limit(size_t bytes);
-/* Do devices have pools of memory? They have after fake_cuda_reset. */
+/* Sets whether devices have memory pools. They do after fake_cuda_reset. */
 void fake_cuda_pools(int have);
 /* Can devices read each other's memory? They can after fake_cuda_reset. */
 void fake_cuda_peers(int can);

@@ -578,7 +578,7 @@ cudaError_t cudaMalloc(void **ret, size_t size)
     return cudaSuccess;
 }
 
-/* Takes it off the books; returns its size. */
+/* Removes an allocation from the table; returns its size. */
 static size_t forget(void *data)
 {
     std::lock_guard<std::mutex> guard(the.lock);
@@ -599,7 +599,7 @@ cudaError_t cudaMallocAsync(void **ret, size_t size, cudaStream_t stream)
                                         : cudaMalloc(ret, size);
 }
 
-/* Behind what the stream does; whoever still uses it then should not. */
+/* Frees the memory after the work on the stream, so that a later use is an error. */
 cudaError_t cudaFreeAsync(void *data, cudaStream_t stream)
 {
     enqueue(stream, [=] {

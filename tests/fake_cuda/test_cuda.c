@@ -258,7 +258,7 @@ Test(cuda, a_batch_is_one_launch_from_the_second_run_on)
     free(images);
 }
 
-/* No batch pays for bringing its graph to the device, in either slot. */
+/* No batch has to wait for the upload of its graph, in either slot. */
 Test(cuda, graphs_are_launched_before_the_first_batch)
 {
     struct graph *graph = small_network();

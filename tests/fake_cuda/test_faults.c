@@ -231,9 +231,7 @@ static bool is_usable(size_t index)
     return devices[index].usable;
 }
 
-/* An error that CUDA calls lasting makes lensd give the device up; where a later run works all the
- * same, it was not, and the session goes on with what it has. */
-/* A GPU with room enough must not be called full, nor the batch made smaller for it. */
+/* If page-locked memory is short, the GPU must not be reported as full, or the batch reduced. */
 Test(faults, page_locked_memory_that_is_short_is_no_lack_of_the_gpus)
 {
     size_t limit = 0;
@@ -257,6 +255,8 @@ Test(faults, page_locked_memory_that_is_short_is_no_lack_of_the_gpus)
     cr_assert(refused > 0 && limit < 1 << 20);
 }
 
+/* After an error that CUDA calls lasting, lensd gives the device up. If a later run succeeds all
+ * the same, the device is used again, and the session continues. */
 Test(faults, a_device_that_works_again_is_not_called_broken)
 {
     struct session *session;
@@ -308,7 +308,7 @@ static size_t operations_to_open(void)
     return taken;
 }
 
-/* Those of them that do not leave the device to others. */
+/* The number of these operations that have the greatest priority. */
 static size_t operations_at_once_to_open(void)
 {
     const size_t before = fake.count(FAKE_CUDA_OPERATIONS_AT_ONCE, 0);
@@ -353,7 +353,7 @@ Test(faults, what_was_measured_is_known_to_later_sessions)
     }
 }
 
-/* A reload measures on a GPU that serves: behind the batches there, which disturb it. */
+/* A reload measures kernels on a busy GPU: batches have priority and disturb the measurements. */
 Test(faults, what_is_measured_beside_batches_is_not_kept)
 {
     static float images[MOST * ROW];

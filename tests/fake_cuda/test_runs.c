@@ -75,7 +75,7 @@ static float *random_batch(uint32_t seed)
     return batch;
 }
 
-/* What a session gives for a batch. */
+/* Runs a batch and returns the session's outputs. */
 static void run_batch(struct session *session, const float *batch, float *ret)
 {
     const void *inputs[] = {batch};
@@ -133,7 +133,7 @@ Test(runs, bytes_are_what_their_numbers_are)
     compare_pixels(1, false, PRECISION_FP16);
 }
 
-/* Operations of a run. */
+/* Number of device operations of a run. */
 static size_t operations_of(const struct session_pixels *pixels)
 {
     struct session *session = open_session(3, pixels, PRECISION_FP16);

@@ -1,7 +1,7 @@
-/* Outputs of any model, decoded in every layout: whatever the numbers are, boxes lie in the photo,
- * best first and above the threshold, areas cover no pixel twice, vectors are finite. The first
- * bytes say layout, dimensions and thresholds; floats follow, which are used from their beginning
- * again where an output is larger. */
+/* Decodes arbitrary outputs in every layout. For any numbers, boxes lie in the photo, are sorted
+ * and above the threshold; areas cover no pixel twice; vectors are finite. The first bytes of the
+ * input select layout, dimensions and thresholds. Floats follow; they repeat if an output is
+ * larger. */
 #include <math.h>
 #include <string.h>
 

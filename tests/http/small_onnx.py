@@ -136,7 +136,7 @@ def places_of_light(path, batch=1, side=8):
 
 
 def loops_when_light(path, threshold, side=8):
-    """A loop of matrix products, the longer the more the image's mean lies above `threshold`; at
+    """A loop of matrix products. The further the image's mean is above `threshold`, the longer it runs; at
     0.1 above it, longer than any test waits."""
     def scalar(name, kind, field, value_of):
         return number(2, kind) + blob(8, name) + blob(9, struct.pack(field, value_of))

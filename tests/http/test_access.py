@@ -131,7 +131,7 @@ class Keys(WithKeys):
         self.server.wait_for(lambda: self.server.log().count(f" {event} ") > before, event)
 
     def test_admin_calls_leave_a_trace(self):
-        """At any level but error, and refused ones as well."""
+        """Admin calls are logged at every level but error, refused ones as well."""
         for key, level, status in ((ROOT, 0, 200), (ALICE, 1, 403), (ROOT, 1, 200)):
             body = f'{{"log_info":{"true" if level else "false"}}}'.encode()
             answer = self.server.request("POST", "/v2/logging", body, {**bearer(key), "X-Request-Id": f"a{level}{status}"})
@@ -178,7 +178,7 @@ class Proxies(ServedCase):
     arguments = ("--trusted-proxies", "127.0.0.1,10.0.0.0/8")
 
     def client(self, forwarded, source="127.0.0.1"):
-        """As whose the log has a request with these headers, sent from an address."""
+        """The client that the log names for a request with these headers, sent from an address."""
         with socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, (source, 0)) as connection:
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + f"p{self.count}".encode() + b"\r\n" +
                                b"".join(b"X-Forwarded-For: %s\r\n" % value for value in forwarded) + b"\r\n")

@@ -226,7 +226,7 @@ class BadRequests(ServedCase):
                     top, body = answer.split(b"\r\n\r\n", 1)
                     self.assertTrue(top.startswith(b"HTTP/1.1 %d " % status), answer)
                     self.assertIn(b"Connection: close", top)
-                    if b"x" * 1000 not in data:  # that one, the watcher refuses
+                    if b"x" * 1000 not in data:  # the watcher refuses that one
                         self.assertIn(b"X-Request-Id: " + (b"ours" if b"ours" in data else b""), top)
                     self.assertEqual(json.loads(body)["code"], code)
                     other.sendall(b"\r\n")
@@ -237,7 +237,7 @@ class BadRequests(ServedCase):
         self.assert_error(self.server.get("/readyz?" + "a&" * 4000), 400, "invalid_request", "'a' is given twice")
 
     def test_a_broken_request_behind_another(self):
-        """What it comes behind is answered first, also when it waited for the model."""
+        """A malformed request does not overtake the one before it, even if that one waits for the model."""
         for first, status in ((b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", 200), (post("/predict", seven()), 200)):
             with self.server.connect() as connection, self.server.connect() as other:
                 other.sendall(b"GET /livez HTTP/1.1\r\n")
@@ -302,7 +302,7 @@ class BadRequests(ServedCase):
         self.assertIn(b"HTTP/1.0", answer.split(b"\r\n\r\n", 1)[1])
 
     def test_what_ends_a_chunked_body(self):
-        """Behind trailers nothing is read: libmicrohttpd ends them as early as headers."""
+        """Bytes after trailers are not parsed: libmicrohttpd ends trailers as leniently as headers."""
         image = seven()
         start = (b"POST /predict?top_k=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
                  b"%x\r\n%s\r\n0\r\n" % (len(image), image))

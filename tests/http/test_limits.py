@@ -24,7 +24,7 @@ class SmallMemory(unittest.TestCase):
     @unittest.skipIf(b"__asan" in harness.read(harness.BINARY) or b"__tsan" in harness.read(harness.BINARY),
                      "a sanitizer's own memory does not fit")
     def test_bodies_take_an_eighth_of_the_memory(self):
-        """Of 400 MiB 50, so that two of 30 do not fit at a time."""
+        """The default is an eighth of 400 MiB, which is 50 MiB: two bodies of 30 MiB do not fit at once."""
         before = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (400 * 2**20, before[1]))
         try:
@@ -402,7 +402,7 @@ class GoneClients(ServedCase):
         self.assertEqual(self.server.predict(seven()).status, 200)
 
     def test_a_client_that_only_sends_no_more_is_answered(self):
-        """It has closed its sending side, as nc -N does. What takes long enough is asked whether it is gone."""
+        """A client that closes its sending side, as nc -N does, is answered; a long request gets 100 Continue first."""
         content_type, long = multipart([("image", "a.png", png(3000, 3000))] * 12)
         gone = self.server.metric("lensd_http_clients_gone_total")
         for data in (post("/predict", seven()), post("/predict", long, f"Content-Type: {content_type}")):
@@ -420,7 +420,7 @@ class GoneClients(ServedCase):
         self.assertEqual(self.server.metric("lensd_http_clients_gone_total"), gone)
 
     def test_bodies_of_the_gone_are_not_inflated(self):
-        """Long bodies wait for one thread; those whose clients are gone by then are dropped."""
+        """Long bodies queue for one thread; a body whose client has disconnected meanwhile is dropped."""
         body = gzip.compress(bytes(60 * 2**20), 6)
         gone = self.server.metric("lensd_http_clients_gone_total")
         lines = self.server.log().count("status=499")

@@ -1,4 +1,4 @@
-"""Models whose loops do not end: signals, deadlines and clients that leave stop them."""
+"""Models with endless loops: signals, deadlines and disconnecting clients stop them."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Loops(unittest.TestCase):
         return server
 
     def start_loop(self, server):
-        """A client whose image loops for ever, seen in its forward pass; the connection."""
+        """Sends an image that loops for ever, waits until its forward pass runs, and returns the connection."""
         image = flat_png(255)
         connection = server.connect()
         connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"

@@ -1,4 +1,4 @@
-"""Answers in the terms of a model's task: boxes and vectors, parameters, what clients of tensors still get."""
+"""Answers by the model's task: boxes, areas and vectors, their parameters, and raw tensors."""
 
 import json
 import os
@@ -176,7 +176,7 @@ class Folder(Tasks):
 
 
 class CommandLine(Tasks):
-    """Options go before lensd.json, and requests before options."""
+    """Options override lensd.json, and requests override options."""
 
     arguments = ("--confidence", "0.56", "--agnostic", "--classes", "0,1")
     files = {"lensd.json": '{"confidence": 0.8, "classes": [0]}'}
