@@ -79,7 +79,7 @@ static enum status take_work(struct interpreter *interpreter, const struct node 
     if (interpreter->work > interpreter->max_work)
         return error_set(err, STATUS_MODEL,
                          "the model was stopped: its loops compute more than %.3g elements in a "
-                         "pass; does it hold a loop that does not end?",
+                         "pass; it may have an endless loop",
                          interpreter->max_work);
     return STATUS_OK;
 }

@@ -1,5 +1,6 @@
-/* Decides what a model is: by lensd.json, then what exporters write (metadata, config.json, names
- * of outputs), and by shapes last. What remains open is TASK_UNKNOWN, with a sentence. */
+/* Determines a model's task: from lensd.json, else from what exporters write (metadata,
+ * config.json, names of outputs), else from shapes. Otherwise the task is TASK_UNKNOWN, with the
+ * reason. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -352,7 +353,7 @@ static void decide_nothing(const struct task_facts *facts, struct task *task)
         decided(
             task, TASK_UNKNOWN,
             "output '%.60s' of an image has the shape %s, which is not one score per class, and "
-            "nothing else says what it is (\"task\" in lensd.json would)",
+            "nothing else shows its meaning; write \"task\" into lensd.json",
             facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
 }
 

@@ -151,7 +151,7 @@ class Asker {
       const lines = showFound(figure.querySelector(".frame"), image, found, model);
       parts.push(element("h3", "found", `${lines.length} ${lines.length === 1 ? "box" : "boxes"} found`), this.bars(lines.slice(0, 20)));
     } else {
-      parts.push(element("p", "", "These outputs are no masks that this page knows; here is what came:"));
+      parts.push(element("p", "", "This page cannot decode these outputs as masks. The raw outputs:"));
     }
     const list = element("ul", "outputs");
     for (const o of outputs) {

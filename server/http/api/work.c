@@ -50,8 +50,8 @@ enum status work_expect_answer(struct exchange *x, size_t bytes, struct error *e
                          ((double)bytes + (double)own) / (1 << 20), (double)most / (1 << 20));
     if (!http_budget_charge(budget, own, bytes))
         return error_set(err, STATUS_OVERLOADED,
-                         "the answer may take %zu bytes, and the bodies and answers of all "
-                         "requests together would pass %zu, or those of your address three "
+                         "the answer may take %zu bytes; with it the bodies and answers of all "
+                         "requests would exceed %zu bytes, or those of your address three "
                          "quarters of that; try again soon, or raise the limit "
                          "(--max-upload-memory)",
                          bytes, most);

@@ -224,8 +224,8 @@ static void check_headers(struct exchange *x, const struct request_head *head)
         respond_refusal(x, 400, "invalid_request", "an HTTP/1.1 request needs a Host header");
     else if (head->host && !is_allowed_host(&x->server->options, head->host))
         respond_refusal(x, 403, "forbidden",
-                        "lensd does not answer for the host '%.100s' here; ask for its address, or "
-                        "list the name in --allowed-hosts",
+                        "lensd does not answer for the host '%.100s' here; use its IP address, or "
+                        "add the name to --allowed-hosts",
                         head->host);
     else if (head->expect && strcasecmp(head->expect, "100-continue") != 0)
         respond_refusal(x, 417, "expectation_failed",

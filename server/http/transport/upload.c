@@ -51,15 +51,15 @@ static size_t next_capacity(const struct upload *upload, size_t need)
 static enum status never_fits(const struct upload *upload, struct error *err)
 {
     return error_set(err, STATUS_TOO_LARGE,
-                     "the body and what is made of it take more than the %zu bytes of all requests "
-                     "together; send less at a time, or raise the limit (--max-upload-memory)",
+                     "the body and its decoded form take more than %zu bytes, the limit for all "
+                     "requests together; send less at a time, or raise it (--max-upload-memory)",
                      http_budget_most(upload->budget));
 }
 
 static enum status overloaded(const struct upload *upload, struct error *err)
 {
     return error_set(err, STATUS_OVERLOADED,
-                     "the bodies and answers of all requests together would pass %zu bytes, or "
+                     "the bodies and answers of all requests together would exceed %zu bytes, or "
                      "those of your address three quarters of that; try again soon, or raise the "
                      "limit (--max-upload-memory)",
                      http_budget_most(upload->budget));
