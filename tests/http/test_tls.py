@@ -202,6 +202,22 @@ class Talk(TlsCase):
         self.assertEqual(self.server.metric("lensd_http_timeouts_total"), timeouts)
         self.assertEqual(self.server.log().count("status=408"), lines)
 
+    def test_a_kept_connection_is_no_late_request(self):
+        """A request that comes right behind the handshake, and silence after it for longer than --header-timeout."""
+        get = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+        timeouts = self.server.metric("lensd_http_timeouts_total")
+        held = []
+        for _ in range(8):  # most are done before the watcher looks
+            held.append(self.server.connect())
+            self.addCleanup(held[-1].close)
+            held[-1].sendall(get)
+            self.assertEqual(read_answer(held[-1])[0].status, 200)
+        time.sleep(1.2)
+        for connection in held:
+            connection.sendall(get)
+            self.assertEqual(read_answer(connection)[0].status, 200)
+        self.assertEqual(self.server.metric("lensd_http_timeouts_total"), timeouts)
+
     def test_a_handshake_that_drips_is_cut_off(self):
         for piece in (b"\x16", b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + b"r" * 4000):
             with self.server.plain() as connection:

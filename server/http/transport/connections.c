@@ -44,7 +44,7 @@ struct connection {
     const _Atomic uint64_t *runs; /* of its event loop */
     struct exchange *exchange;    /* of the connection's own thread */
     bool has_name;                /* a socket with a name: the kernel does not count its bytes */
-    bool has_shaken;              /* TLS: the watcher has seen the end of the handshake */
+    bool has_shaken;              /* TLS: the handshake has ended, or a request has been read */
     bool is_spare;                /* beyond limits->total: for probes */
     struct connection *previous, *next;
     int64_t opened; /* clock_now() */
@@ -130,6 +130,7 @@ static void connection_enter_locked(struct connections *connections, struct conn
     connections->busy -= is_busy(connection->phase);
     connections->busy += is_busy(phase);
     connection->phase = phase;
+    connection->has_shaken = true; /* a request's head came after the handshake */
     connection->had_unread = false;
     connection->since = clock_now();
     connection->header_since = 0;
