@@ -391,6 +391,34 @@ class TotalConnections(ServedCase):
         self.assertIn("stopped or overloaded", health.stderr)
 
 
+class ManyAtOnce(ServedCase):
+    """libmicrohttpd accepts about ten connections in a run of its loop: more than three runs' worth."""
+    arguments = ("--max-connections", "24")
+
+    def test_requests_that_have_been_read_are_answered(self):
+        """A moment after somebody was refused, the first request of a connection waits for the next run."""
+        held = []
+        for _ in range(24):
+            held.append(self.server.connect())
+            self.addCleanup(held[-1].close)
+            held[-1].sendall(post("/predict", seven())[:-1])
+        self.server.wait_for(lambda: self.server.get("/livez").headers["Connection"] == "close", "all to be busy")
+        self.assertEqual(self.server.predict(seven()).status, 503)
+        self.server.signal(signal.SIGSTOP)
+        try:
+            for connection in held:
+                connection.close()
+            clients = []
+            for _ in range(40):
+                clients.append(self.server.connect())
+                self.addCleanup(clients[-1].close)
+                clients[-1].sendall(post("/predict", seven()))
+        finally:
+            self.server.signal(signal.SIGCONT)
+        for client in clients:
+            self.assertIn(read_answer(client)[0].status, (200, 503))
+
+
 class GoneClients(ServedCase):
     arguments = ("--workers", "1", "--max-queue", "1000", "--max-inflate-ratio", "2000")
 

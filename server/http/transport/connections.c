@@ -544,6 +544,9 @@ int64_t connection_penalty(struct connections *connections, struct connection *c
         /* libmicrohttpd closes connections at the end of a run: the one that this client has left
          * may be among them. */
         connection->has_waited_a_run = true;
+        /* It has a request in it: make_room_locked() must not take it for an idle one. */
+        if (connection->phase != CONNECTION_REFUSED)
+            connection_enter_locked(connections, connection, CONNECTION_DELAYED);
         pthread_mutex_unlock(&connections->lock);
         return PENALTY_UNKNOWN;
     }
