@@ -19,15 +19,16 @@ from harness import Answer, Server, post, read_answer, run_lensd, seven, togethe
 class UnixServer(Server):
     """A Server on a socket file; says nothing about a port."""
 
-    def __init__(self, *arguments, wait_ready=True):
+    def __init__(self, *arguments, wait_ready=True, prefix=()):
         self.folder = tempfile.mkdtemp(prefix="lensd-unix-")
+        self.prefix = prefix
         self.path = os.path.join(self.folder, "s")
         self.start(*arguments, wait_ready=wait_ready)
 
     def start(self, *arguments, wait_ready=True):
         self.log_path = os.path.join(self.folder, "log")
         self.log_file = open(self.log_path, "wb")
-        self.process = subprocess.Popen([harness.BINARY, "serve", "--unix", self.path, *arguments],
+        self.process = subprocess.Popen([*self.prefix, harness.BINARY, "serve", "--unix", self.path, *arguments],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log_file)
         if wait_ready:
             self.wait_for(self.answers, "an answer")
@@ -93,6 +94,23 @@ class Unix(unittest.TestCase):
         self.assertIn(f"at unix:{path} on cpu", server.output)
         self.assertIn(f"curl --unix-socket {path} --data-binary", server.output)
         self.assertFalse(os.path.exists(path))
+
+    def test_clients_of_another_container(self):
+        """Their process ids mean nothing to the server."""
+        prefix = ("unshare", "--pid", "--fork", "--kill-child")
+        if not shutil.which("unshare") or subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("no namespaces may be made here")
+        server = self.serve("--trusted-proxies", "unix", prefix=prefix)
+        self.assertEqual(server.request("GET", "/livez", headers={"X-Request-Id": "own"}).status, 200)
+        forwarded = {"X-Request-Id": "forwarded", "X-Forwarded-For": "192.0.2.7"}
+        self.assertEqual(server.request("GET", "/livez", headers=forwarded).status, 200)
+        for name, client in (("own", f"uid:{os.getuid()}"), ("forwarded", "192.0.2.7")):
+            server.wait_log(f" id={name} ")
+            self.assertIn(f" client={client} id={name} ", server.log())
+        server.signal(signal.SIGKILL)
+        server.wait()
+        server.process.stdout.close()
+        server.log_file.close()
 
     def test_permissions(self):
         umask = os.umask(0o077)

@@ -828,7 +828,9 @@ static void address_text(int fd, const struct sockaddr *address, char *text, siz
     const void *bytes = NULL;
     struct ucred peer;
     socklen_t peer_size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) == 0 && peer.pid > 0) {
+    /* A client in another container may have no pid here; only what is no Unix socket has no uid.
+     */
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) == 0 && peer.uid != (uid_t)-1) {
         snprintf(text, size, "uid:%u", (unsigned)peer.uid);
         return;
     }
