@@ -319,6 +319,19 @@ class BadRequests(ServedCase):
             self.assertEqual(answer.status, 200)
             self.assertEqual(read_answer(connection, rest)[0].status, 404)
 
+    def test_zeros_at_the_end_of_a_chunked_body(self):
+        """They lie where libmicrohttpd's buffer shows how the body ended, and do not end the connection."""
+        image, zeros = seven(), bytes(20)
+        with self.server.connect() as connection:
+            for _ in range(2):
+                connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                                   b"%x\r\n%s" % (len(image + zeros), image))
+                self.server.wait_for(lambda: self.server.metric("lensd_http_upload_bytes") > 0, "the image")
+                connection.sendall(zeros + b"\r\n0\r\n\r\n")
+                answer, _ = read_answer(connection)
+                self.assertEqual((answer.status, answer.headers.get("connection")), (200, None))
+                self.server.wait_metric("lensd_http_upload_bytes", 0)
+
     def test_seeded_noise(self):
         import random
         noise = random.Random(11)

@@ -444,6 +444,15 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     return MHD_NO;
 }
 
+/* Overwrites the byte that has_clear_end() will look at, which may be NUL: what has been handed
+ * over is not read again. */
+static void hide_body(const struct exchange *x, const char *bytes, size_t size)
+{
+    const size_t at = (uintptr_t)x->body_at + 2 - (uintptr_t)bytes;
+    if (x->body_at && at < size)
+        ((char *)(uintptr_t)bytes)[at] = 'x';
+}
+
 static void take_body(struct exchange *x, const char *bytes, size_t size)
 {
     struct error err;
@@ -556,6 +565,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, 
         return begin_exchange(x, method, version);
     if (*size > 0) {
         take_body(x, bytes, *size);
+        hide_body(x, bytes, *size);
         *size = 0;
         return MHD_YES;
     }
