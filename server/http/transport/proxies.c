@@ -6,11 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* An IPv4-mapped address is the IPv4 address it stands for: sockets for both families give it. */
 static bool read_address(const char *text, int *ret_family, uint8_t ret[static 16])
 {
+    static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};
     *ret_family = strchr(text, ':') ? AF_INET6 : AF_INET;
     memset(ret, 0, 16);
-    return inet_pton(*ret_family, text, ret) == 1;
+    if (inet_pton(*ret_family, text, ret) != 1)
+        return false;
+    if (*ret_family == AF_INET6 && !memcmp(ret, mapped, sizeof mapped)) {
+        *ret_family = AF_INET;
+        memmove(ret, ret + 12, 4);
+        memset(ret + 4, 0, 12);
+    }
+    return true;
 }
 
 static bool read_range(char *text, struct proxy_range *ret)
