@@ -895,8 +895,6 @@ struct connection *connection_open(struct connections *connections, int fd,
     connection->owner = connections;
     connection->reader =
         (struct tls_reader){.fd = fd, .look = look_for_words, .context = connection};
-    if (tls)
-        tls_watch(tls, &connection->reader);
     address_text(fd, address, connection->address, sizeof connection->address);
     connection->has_name = !strncmp(connection->address, "uid:", 4);
     pthread_mutex_lock(&connections->lock);
@@ -920,6 +918,8 @@ struct connection *connection_open(struct connections *connections, int fd,
         free(connection);
         return NULL;
     }
+    if (tls)
+        tls_watch(tls, &connection->reader);
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET,
                                 .data.u64 = (uint64_t)connection->generation << 32 | (uint32_t)fd};
     (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, fd, &event);
