@@ -207,7 +207,8 @@ static bool match_group_norm(struct edit *edit, struct node *add)
     struct value *x = there->inputs[0];
     const struct shape *image = &x->shape, *parts = &there->outputs[0]->shape;
     if (image->rank < 3 || image->rank > 5 || parts->rank != 3 || x->known ||
-        parts->dims[0] != image->dims[0] || !shape_equal(image, &add->outputs[0]->shape) ||
+        parts->dims[0] != image->dims[0] || parts->dims[1] < 1 ||
+        !shape_equal(image, &add->outputs[0]->shape) ||
         !shape_equal(image, &back->outputs[0]->shape) || image->dims[1] % parts->dims[1] ||
         !is_channel_vector(other(mul, k), image) || !is_channel_vector(other(add, i), image))
         return false;

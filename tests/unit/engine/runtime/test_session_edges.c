@@ -480,6 +480,25 @@ Test(session_edges, outputs_of_another_type_than_declared)
     graph_free(b.graph);
 }
 
+/* What looks like a GroupNormalization of an image without channels is none. */
+Test(session_edges, group_normalization_without_channels)
+{
+    struct builder b;
+    struct node *node;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 2, 4), 13);
+    struct value *first = ints(&b, (int64_t[]){0}, 1), *axis = ints(&b, (int64_t[]){1}, 1);
+    struct value *shape = ints(&b, (int64_t[]){1, 0, 4}, 3);
+    struct value *none = constant(&b, SHAPE(0), 1, 0), *row = constant(&b, SHAPE(0, 1), 1, 0);
+    x = one_node(&b, OP_SLICE, 4, (struct value *[]){x, first, first, axis});
+    x = binary(&b, OP_RESHAPE, one_node(&b, OP_RELU, 1, &x), shape);
+    x = one_node(&b, OP_INSTANCE_NORMALIZATION, 3, (struct value *[]){x, none, none});
+    x = binary(&b, OP_ADD, binary(&b, OP_MUL, binary(&b, OP_RESHAPE, x, shape), row), row);
+    add(&b, OP_REDUCE_SUM, 1, &x, 1, &node);
+    node_set_int(b.graph, node, "keepdims", 0);
+    end_at(&b, finish(&b, node));
+    agrees(&b);
+}
+
 /* A sanitizer's own memory does not fit. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 Test(session_edges, weights_are_refused_that_cannot_be_packed)
