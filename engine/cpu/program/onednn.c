@@ -1,6 +1,7 @@
 /* Products through oneDNN: its engine, layouts and primitives behind onednn.h. */
 #include "engine/cpu/program/onednn_version.h"
 
+#include <pthread.h>
 #include <string.h>
 
 struct onednn {
@@ -53,13 +54,17 @@ void onednn_close(struct onednn *onednn)
     free(onednn);
 }
 
+/* One thread at a time: another one would read the 0 as the capacity and restore that. */
 void onednn_drop_unused(void)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     int capacity;
-    if (dnnl_get_primitive_cache_capacity(&capacity) != dnnl_success)
-        return;
-    (void)dnnl_set_primitive_cache_capacity(0);
-    (void)dnnl_set_primitive_cache_capacity(capacity);
+    pthread_mutex_lock(&lock);
+    if (dnnl_get_primitive_cache_capacity(&capacity) == dnnl_success) {
+        (void)dnnl_set_primitive_cache_capacity(0);
+        (void)dnnl_set_primitive_cache_capacity(capacity);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- layouts ---- */
