@@ -16,6 +16,7 @@
     X(THRESHOLDED_RELU, "ThresholdedRelu", "") X(ELU, "Elu", "") X(SELU, "Selu", "")               \
     X(CELU, "Celu", "") X(SOFTPLUS, "Softplus", "") X(SOFTSIGN, "Softsign", "")                    \
     X(MISH, "Mish", "") X(SWISH, "Swish", "") X(GELU, "Gelu", "") X(SHRINK, "Shrink", "")          \
+    X(AFFINE, "Affine", "")                                                                        \
     X(NOT, "Not", "") X(IS_NAN, "IsNaN", "") X(IS_INF, "IsInf", "") X(CLIP, "Clip", "")            \
     X(CAST, "Cast", "") X(CAST_LIKE, "CastLike", "") X(IDENTITY, "Identity", "")                   \
     X(DROPOUT, "Dropout", "")                                                                      \
@@ -34,7 +35,7 @@
     X(SLICE, "Slice", "") X(EXPAND, "Expand", "") X(TILE, "Tile", "") X(PAD, "Pad", "")            \
     X(RANGE, "Range", "") X(EYE_LIKE, "EyeLike", "") X(TRILU, "Trilu", "")                         \
     X(DEPTH_TO_SPACE, "DepthToSpace", "") X(SPACE_TO_DEPTH, "SpaceToDepth", "")                    \
-    X(CENTER_CROP_PAD, "CenterCropPad", "") X(COL2IM, "Col2Im", "")                                \
+    X(CENTER_CROP_PAD, "CenterCropPad", "") X(COL2IM, "Col2Im", "") X(CROP, "Crop", "")            \
     /* indexing */                                                                                 \
     X(GATHER, "Gather", "") X(GATHER_ELEMENTS, "GatherElements", "")                               \
     X(GATHER_ND, "GatherND", "") X(SCATTER, "Scatter", "")                                         \
@@ -64,7 +65,7 @@
     X(MEAN_VARIANCE_NORMALIZATION, "MeanVarianceNormalization", "")                                \
     X(LP_NORMALIZATION, "LpNormalization", "") X(LRN, "LRN", "") X(SOFTMAX, "Softmax", "")         \
     X(LOG_SOFTMAX, "LogSoftmax", "") X(HARDMAX, "Hardmax", "")                                     \
-    X(RMS_NORMALIZATION, "RMSNormalization", "")                                                   \
+    X(RMS_NORMALIZATION, "RMSNormalization", "") X(IMAGE_SCALER, "ImageScaler", "")                \
     /* of transformers, opset 23 (engine/ops/transformer.h) */                                     \
     X(ONNX_ATTENTION, "Attention", "") X(ROTARY_EMBEDDING, "RotaryEmbedding", "")                  \
     /* resampling and detection */                                                                 \

@@ -1,5 +1,7 @@
 /* Convolution and pooling: Conv, ConvTranspose, DeformConv, MaxPool, AveragePool, LpPool, the
  * global pools, MaxUnpool. */
+#include <float.h>
+
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
@@ -47,6 +49,19 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
 
+double pool_norm(const struct node *node)
+{
+    return node->opset < 2 ? node_float(node, "p", 2) : (double)node_int(node, "p", 2);
+}
+
+static enum status check_norm(const struct node *node, struct error *err)
+{
+    const double p = pool_norm(node);
+    if (p >= 1 && p <= DBL_MAX)
+        return STATUS_OK;
+    return error_set(err, STATUS_MODEL, "p is %g, expected at least 1", p);
+}
+
 static enum status infer_pool(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
@@ -54,9 +69,8 @@ static enum status infer_pool(struct node *node, struct error *err)
     unsigned dtypes = node->op == OP_MAX_POOL ? DTYPES_FLOAT | DTYPES_8BIT : DTYPES_FLOAT;
     TRY(operand_dtype(node, 0, "X", dtypes, err));
     TRY(pool_window_init(node, &x->shape, false, &window, err));
-    if (node->op == OP_LP_POOL && node_int(node, "p", 2) < 1)
-        return error_set(err, STATUS_MODEL, "p is %lld, expected at least 1",
-                         (long long)node_int(node, "p", 2));
+    if (node->op == OP_LP_POOL)
+        TRY(check_norm(node, err));
     struct shape out = x->shape;
     for (int i = 0; i < window.spatial; i++)
         out.dims[2 + i] = window.out[i];
@@ -70,9 +84,8 @@ static enum status infer_global_pool(struct node *node, struct error *err)
     const struct value *x = node->inputs[0];
     TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
     TRY(operand_rank(node, 0, "X", 3, TENSOR_MAX_RANK, err));
-    if (node->op == OP_GLOBAL_LP_POOL && node_int(node, "p", 2) < 1)
-        return error_set(err, STATUS_MODEL, "p is %lld, expected at least 1",
-                         (long long)node_int(node, "p", 2));
+    if (node->op == OP_GLOBAL_LP_POOL)
+        TRY(check_norm(node, err));
     struct shape out = x->shape;
     for (int i = 2; i < out.rank; i++) {
         if (out.dims[i] < 1)
@@ -127,9 +140,12 @@ static const struct op_info entries[] = {
     {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, 0, WINDOW_ATTRS " ceil_mode:int storage_order:int", infer_pool},
     {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, 0, WINDOW_ATTRS " ceil_mode:int count_include_pad:int",
      infer_pool},
+    {OP_LP_POOL, 1, 1, 1, 1, 1, 1, 0,
+     "auto_pad:string kernel_shape:ints p:float pads:ints strides:ints", infer_pool},
     {OP_LP_POOL, 2, 0, 1, 1, 1, 1, 0, WINDOW_ATTRS " ceil_mode:int p:int", infer_pool},
     {OP_GLOBAL_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, 0, NULL, infer_global_pool},
     {OP_GLOBAL_MAX_POOL, 1, 0, 1, 1, 1, 1, 0, NULL, infer_global_pool},
+    {OP_GLOBAL_LP_POOL, 1, 1, 1, 1, 1, 1, 0, "p:float", infer_global_pool},
     {OP_GLOBAL_LP_POOL, 2, 0, 1, 1, 1, 1, 0, "p:int", infer_global_pool},
     {OP_MAX_UNPOOL, 9, 0, 2, 3, 1, 1, 0, "kernel_shape:ints pads:ints strides:ints",
      infer_max_unpool},

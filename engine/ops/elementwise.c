@@ -70,16 +70,37 @@ static enum status infer_clip(struct node *node, struct error *err)
     return infer_unary(node, err);
 }
 
+/* The names of TensorProto.DataType, at their numbers. */
+static const char *const type_names[] = {
+    [DTYPE_F32] = "FLOAT",   [DTYPE_U8] = "UINT8",   [DTYPE_I8] = "INT8",    [DTYPE_U16] = "UINT16",
+    [DTYPE_I16] = "INT16",   [DTYPE_I32] = "INT32",  [DTYPE_I64] = "INT64",  [DTYPE_BOOL] = "BOOL",
+    [DTYPE_F16] = "FLOAT16", [DTYPE_F64] = "DOUBLE", [DTYPE_U32] = "UINT32", [DTYPE_U64] = "UINT64",
+};
+
+enum dtype op_cast_target(const struct node *cast)
+{
+    const char *name = node_string(cast, "to", NULL);
+    int64_t to = node_int(cast, "to", DTYPE_NONE);
+    for (size_t i = 0; name && i < COUNT_OF(type_names); i++)
+        if (type_names[i] && !strcmp(name, type_names[i]))
+            to = (int64_t)i;
+    return to > 0 && to <= DTYPE_BF16 && dtype_size((enum dtype)to) ? (enum dtype)to : DTYPE_NONE;
+}
+
 static enum status infer_cast(struct node *node, struct error *err)
 {
     TRY(operand_dtype(node, 0, "input", DTYPES_ANY, err));
     TRY(resolve_required(node, "to", err));
-    int64_t to = node_int(node, "to", DTYPE_NONE);
-    if (to <= 0 || to > DTYPE_BF16 || !dtype_size((enum dtype)to))
+    const enum dtype to = op_cast_target(node);
+    const char *name = node_string(node, "to", NULL);
+    if (to == DTYPE_NONE && name)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "a cast to '%.40s'; lensd has float, integer and bool tensors", name);
+    if (to == DTYPE_NONE)
         return error_set(err, STATUS_UNSUPPORTED,
                          "a cast to ONNX data type %lld; lensd has float, integer and bool tensors",
-                         (long long)to);
-    return infer_output(node, 0, (enum dtype)to, &node->inputs[0]->shape, err);
+                         (long long)node_int(node, "to", DTYPE_NONE));
+    return infer_output(node, 0, to, &node->inputs[0]->shape, err);
 }
 
 static enum status infer_cast_like(struct node *node, struct error *err)
@@ -253,7 +274,7 @@ static const struct op_info table[] = {
     UNARY(LEAKY_RELU, 1, "alpha:float " IN_PLACE),
     UNARY(THRESHOLDED_RELU, 1, "alpha:float " IN_PLACE), /* experimental before 10 */
     UNARY(ELU, 1, "alpha:float " IN_PLACE),
-    UNARY(SELU, 6, "alpha:float gamma:float " IN_PLACE), /* opset 1 had other defaults */
+    UNARY(SELU, 1, "alpha:float gamma:float " IN_PLACE),
     UNARY(CELU, 12, "alpha:float " IN_PLACE),
     UNARY(SOFTPLUS, 1, NULL),
     UNARY(SOFTSIGN, 1, NULL),
@@ -261,6 +282,8 @@ static const struct op_info table[] = {
     UNARY(SWISH, 24, "alpha:float " IN_PLACE),
     {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, "approximate:string", infer_gelu},
     UNARY(SHRINK, 9, "bias:float lambd:float"),
+    {OP_AFFINE, 1, 9, 1, 1, 1, 1, OP_UNARY, "alpha:float beta:float",
+     infer_unary}, /* experimental */
     UNARY(NOT, 1, NULL),
     UNARY(SILU, 1, "alpha:float"),
     UNARY(MS_GELU, 1, NULL),
@@ -270,6 +293,7 @@ static const struct op_info table[] = {
     PREDICATE(IS_INF, 10, "detect_negative:int detect_positive:int"),
     {OP_CLIP, 1, 10, 1, 1, 1, 1, OP_UNARY, "min:float max:float " IN_PLACE, infer_clip},
     {OP_CLIP, 11, 0, 1, 3, 1, 1, 0, NULL, infer_clip},
+    {OP_CAST, 1, 5, 1, 1, 1, 1, OP_UNARY, "to:string", infer_cast},
     {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", infer_cast},
     {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, 0, "saturate:int round_mode:string", infer_cast_like},
     {OP_IDENTITY, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_VIEW, NULL, infer_unary},

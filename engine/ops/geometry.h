@@ -53,6 +53,9 @@ enum status conv_transpose_shape_init(const struct node *node, const struct shap
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
                              struct window *ret, struct error *err) MUST_USE;
 
+/* The p of LpPool and GlobalLpPool. */
+double pool_norm(const struct node *node);
+
 /* MaxUnpool: the shape its indices address (without the input output_shape). */
 enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,
                               struct error *err) MUST_USE;

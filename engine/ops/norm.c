@@ -5,6 +5,7 @@
 #include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
 #include "engine/ops/ops.h"
+#include "engine/ops/resolve.h"
 
 /* Does the value follow from constants alone? Looks back over as many nodes as weights are ever
  * prepared with; a longer chain counts as no. */
@@ -215,6 +216,20 @@ static enum status infer_scale_shift(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
+static enum status infer_image_scaler(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    size_t count;
+    (void)node_floats(node, "bias", &count);
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "input", 4, 4, err));
+    TRY(resolve_required(node, "bias", err));
+    if (count != (size_t)x->shape.dims[1])
+        return error_set(err, STATUS_SHAPE, "bias has %zu numbers, expected %lld, one a channel",
+                         count, (long long)x->shape.dims[1]);
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
 static const struct op_info entries[] = {
     {OP_BATCH_NORMALIZATION, 1, 0, 5, 5, 1, 5, 0,
      "epsilon:float momentum:float spatial:int is_test:int training_mode:int consumed_inputs:ints",
@@ -231,6 +246,8 @@ static const struct op_info entries[] = {
      infer_mean_variance_normalization},
     {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, 0, "axis:int p:int", infer_lp_normalization},
     {OP_LRN, 1, 0, 1, 1, 1, 1, 0, "alpha:float beta:float bias:float size:int", infer_lrn},
+    {OP_IMAGE_SCALER, 1, 9, 1, 1, 1, 1, 0, "bias:floats scale:float",
+     infer_image_scaler}, /* experimental */
     {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},
     {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},
     {OP_HARDMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},

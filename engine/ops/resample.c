@@ -170,6 +170,8 @@ static const struct op_info entries[] = {
      "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
      "keep_aspect_ratio_policy:string",
      infer_resize},
+    {OP_UPSAMPLE, 1, 6, 1, 1, 1, 1, 0, "mode:string height_scale:float width_scale:float",
+     infer_resize},
     {OP_UPSAMPLE, 7, 9, 1, 2, 1, 1, 0, "mode:string scales:floats", infer_resize},
     {OP_GRID_SAMPLE, 16, 0, 2, 2, 1, 1, 0, "align_corners:int mode:string padding_mode:string",
      infer_grid_sample},

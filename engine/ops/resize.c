@@ -1,4 +1,4 @@
-/* What Resize (opset 10 to 28) and Upsample (7 to 9) do along each axis.
+/* What Resize (opset 10 to 28) and Upsample (1 to 9) do along each axis.
  *
  * Easy to get wrong: an empty tensor means "left out" (Resize-11); coordinates use the scale that
  * was given, not out / in; the extent is floor(in * scale) in float32, as exporters and ONNX's own
@@ -36,6 +36,9 @@ static enum status read_choice(const struct node *node, const char *name, const 
 
 static const struct choice modes[] = {
     {"nearest", RESIZE_NEAREST}, {"linear", RESIZE_LINEAR}, {"cubic", RESIZE_CUBIC}};
+static const struct choice first_modes[] = {/* before opset 7 */
+                                            {"nearest", RESIZE_NEAREST},
+                                            {"bilinear", RESIZE_LINEAR}};
 static const struct choice coordinates[] = {
     {"half_pixel", RESIZE_HALF_PIXEL},
     {"half_pixel_symmetric", RESIZE_HALF_PIXEL_SYMMETRIC},
@@ -67,7 +70,10 @@ static bool is_simple(const struct node *node)
 static enum status read_modes(const struct node *node, struct resize_plan *plan, struct error *err)
 {
     int mode = RESIZE_NEAREST, coordinate = RESIZE_ASYMMETRIC, nearest = NEAREST_SIMPLE;
-    TRY(read_choice(node, "mode", "nearest", modes, COUNT_OF(modes), &mode, err));
+    if (node->opset < 7)
+        TRY(read_choice(node, "mode", "nearest", first_modes, COUNT_OF(first_modes), &mode, err));
+    else
+        TRY(read_choice(node, "mode", "nearest", modes, COUNT_OF(modes), &mode, err));
     if (!is_simple(node)) {
         TRY(read_choice(node, "coordinate_transformation_mode", "half_pixel", coordinates,
                         COUNT_OF(coordinates), &coordinate, err));
@@ -184,7 +190,13 @@ static enum status read_extents(const struct node *node, const struct tensor *sc
                                 struct resize_plan *plan, struct error *err)
 {
     size_t listed = 0;
+    const float first[] = {1, 1, node_float(node, "height_scale", 0),
+                           node_float(node, "width_scale", 0)}; /* before opset 7 */
     const float *attr = node->op == OP_UPSAMPLE ? node_floats(node, "scales", &listed) : NULL;
+    if (node->op == OP_UPSAMPLE && node->opset < 7) {
+        attr = first;
+        listed = COUNT_OF(first);
+    }
     bool sized = is_given(sizes), scaled = is_given(scales) || attr;
     if (sized == scaled)
         return error_set(err, STATUS_MODEL, "%s",

@@ -323,12 +323,40 @@ static enum status slice_read(const struct node *node, const struct tensor *cons
     return STATUS_OK;
 }
 
+/* Crop: what is cut off left, at the top, right and at the bottom, or with `scale` the height and
+ * width that are kept behind the first two. */
+static enum status crop_read(const struct node *node, const struct shape *data,
+                             struct slice_lists *ret, struct error *err)
+{
+    size_t borders, extents;
+    const int64_t *border = node_ints(node, "border", &borders);
+    const int64_t *kept = node_ints(node, "scale", &extents);
+    if (data->rank != 4 || borders != 4 || (extents != 0 && extents != 2))
+        return error_set(err, STATUS_SHAPE,
+                         "border has %zu numbers, scale %zu and the input %d dimensions, expected "
+                         "4, none or 2, and 4",
+                         borders, extents, data->rank);
+    *ret = (struct slice_lists){.axes = {2, 3}, .count = 2, .axis_count = 2};
+    for (int i = 0; i < 2; i++) {
+        const int64_t extent = data->dims[2 + i], first = border[1 - i];
+        const int64_t last = extents ? kept[i] : border[3 - i];
+        if (first < 0 || last < 0 || first > extent || last > extent - first)
+            return error_set(err, STATUS_SHAPE,
+                             "%lld and %lld elements of an axis of %lld cannot be cropped",
+                             (long long)first, (long long)last, (long long)extent);
+        ret->starts[i] = first;
+        ret->ends[i] = extents ? first + last : extent - last;
+    }
+    return STATUS_OK;
+}
+
 enum status resolve_slice(const struct node *node, const struct shape *data,
                           const struct tensor *const *operands, struct slice *ret,
                           struct error *err)
 {
     struct slice_lists lists;
-    TRY(slice_read(node, operands, &lists, err));
+    TRY(node->op == OP_CROP ? crop_read(node, data, &lists, err)
+                            : slice_read(node, operands, &lists, err));
     ret->out = *data;
     for (int d = 0; d < TENSOR_MAX_RANK; d++) {
         ret->start[d] = 0;
@@ -393,8 +421,9 @@ enum status resolve_pad(const struct node *node, const struct shape *data,
     const int64_t *pads = from_input;
     size_t count, axis_count = 0;
     if (node->opset < 11) {
-        TRY(resolve_required(node, "pads", err));
-        pads = node_ints(node, "pads", &count);
+        const char *name = node->opset < 2 ? "paddings" : "pads";
+        TRY(resolve_required(node, name, err));
+        pads = node_ints(node, name, &count);
     } else {
         TRY(resolve_list(operands[1], "pads", from_input, COUNT_OF(from_input), &count, err));
         if (node->input_count > 3)

@@ -2,6 +2,7 @@
  * given by the contents of an operand, resolve.c works it out, or the output stays unknown. */
 #include "engine/ops/resolve.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -354,6 +355,29 @@ static enum status infer_tile(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
+/* Before opset 6: how often, and along which axis. */
+static enum status infer_tile_axis(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    const struct tensor *known[3];
+    TRY(operand_single(node, 1, "tiles", err));
+    TRY(operand_single(node, 2, "axis", err));
+    if (!resolve_known(node, 1, known, 3))
+        return infer_unknown(node, 0, x->dtype);
+    const double tiles = tensor_number(known[1], 0), at = tensor_number(known[2], 0);
+    if (!(fabs(at) <= TENSOR_MAX_RANK) || !(tiles >= 0 && tiles < 0x1p62))
+        return error_set(err, STATUS_SHAPE,
+                         "axis %g cannot be repeated %g times, expected an axis of the input, and "
+                         "0 or more",
+                         at, tiles);
+    int64_t axis = (int64_t)at;
+    struct shape out = x->shape;
+    TRY(infer_axis(&axis, out.rank, err));
+    if (__builtin_mul_overflow(out.dims[axis], (int64_t)tiles, &out.dims[axis]))
+        return error_set(err, STATUS_SHAPE, "%g repeats are too large to address", tiles);
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
 static enum status infer_pad(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *fill = node_input(node, 2);
@@ -468,12 +492,14 @@ static const struct op_info table[] = {
     {OP_UNSQUEEZE, 13, 0, 2, 2, 1, 1, OP_VIEW, NULL, infer_unsqueeze},
     {OP_TRANSPOSE, 1, 0, 1, 1, 1, 1, 0, "perm:ints", infer_transpose},
     {OP_CONCAT, 1, 0, 1, OP_VARIADIC, 1, 1, 0, "axis:int", infer_concat},
-    {OP_SPLIT, 2, 12, 1, 1, 1, OP_VARIADIC, 0, "axis:int split:ints", infer_split},
+    {OP_SPLIT, 1, 12, 1, 1, 1, OP_VARIADIC, 0, "axis:int split:ints", infer_split},
     {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, 0, "axis:int num_outputs:int", infer_split},
     {OP_SLICE, 1, 9, 1, 1, 1, 1, 0, "starts:ints ends:ints axes:ints", infer_slice},
     {OP_SLICE, 10, 0, 3, 5, 1, 1, 0, NULL, infer_slice},
     {OP_EXPAND, 8, 0, 2, 2, 1, 1, 0, NULL, infer_expand},
+    {OP_TILE, 1, 5, 3, 3, 1, 1, 0, NULL, infer_tile_axis},
     {OP_TILE, 6, 0, 2, 2, 1, 1, 0, NULL, infer_tile},
+    {OP_PAD, 1, 1, 1, 1, 1, 1, 0, "mode:string paddings:ints value:float", infer_pad},
     {OP_PAD, 2, 10, 1, 1, 1, 1, 0, "mode:string pads:ints value:float", infer_pad},
     {OP_PAD, 11, 0, 2, 4, 1, 1, 0, "mode:string", infer_pad},
     {OP_RANGE, 11, 0, 3, 3, 1, 1, 0, "stash_type:int", infer_range},
@@ -482,6 +508,7 @@ static const struct op_info table[] = {
     {OP_DEPTH_TO_SPACE, 1, 0, 1, 1, 1, 1, 0, "blocksize:int mode:string", infer_depth_to_space},
     {OP_SPACE_TO_DEPTH, 1, 0, 1, 1, 1, 1, 0, "blocksize:int mode:string", infer_space_to_depth},
     {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, 0, "axes:ints", infer_center},
+    {OP_CROP, 1, 9, 1, 1, 1, 1, 0, "border:ints scale:ints", infer_slice}, /* experimental */
     {OP_COL2IM, 18, 0, 3, 3, 1, 1, 0, "dilations:ints pads:ints strides:ints", infer_col2im},
 };
 

@@ -5,6 +5,7 @@
  *
  * so that all that is done for float32 products is done for them. Sums of integers become sums of
  * the same numbers in float32, which are rounded as those of any other product are. */
+#include "engine/ops/ops.h"
 #include "engine/passes/edit.h"
 
 /* One side of an integer product: numbers less their zero point, and the scale they are meant with.
@@ -63,7 +64,7 @@ static bool read_product(const struct edit *edit, const struct node *mul,
 {
     for (size_t i = 0; mul->op == OP_MUL && i < 2; i++) {
         const struct node *cast = mul->inputs[i]->producer, *scales = mul->inputs[1 - i]->producer;
-        if (!cast || cast->op != OP_CAST || node_int(cast, "to", 0) != DTYPE_F32 || !scales ||
+        if (!cast || cast->op != OP_CAST || op_cast_target(cast) != DTYPE_F32 || !scales ||
             scales->op != OP_MUL || edit_only_reader(edit, cast->outputs[0]) != mul)
             continue;
         ret->integer = cast->inputs[0]->producer;

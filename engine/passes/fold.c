@@ -101,7 +101,7 @@ static bool is_identity(const struct node *node, bool inferred)
     if (node->op == OP_IDENTITY)
         return true;
     if (node->op == OP_CAST && inferred && node->inputs[0])
-        return node->inputs[0]->dtype == (enum dtype)node_int(node, "to", 0);
+        return node->inputs[0]->dtype == op_cast_target(node);
     return node->op == OP_DROPOUT && !node_output(node, 1);
 }
 
@@ -232,7 +232,7 @@ static bool is_promoted(const struct graph *graph)
         if (node->capture_count || edit_has_body(node) || node->op == OP_QUANTIZE_LINEAR ||
             node->op == OP_DEQUANTIZE_LINEAR || node->op == OP_CAST_LIKE)
             return false;
-        any = any || (node->op == OP_CAST && is_narrow((enum dtype)node_int(node, "to", 0)));
+        any = any || (node->op == OP_CAST && is_narrow(op_cast_target(node)));
     }
     return any;
 }
@@ -260,7 +260,7 @@ static enum status promote_half(struct edit *edit)
     }
     for (size_t n = 0; n < graph->node_count; n++) {
         struct node *node = graph->nodes[n];
-        bool narrows = node->op == OP_CAST && is_narrow((enum dtype)node_int(node, "to", 0));
+        bool narrows = node->op == OP_CAST && is_narrow(op_cast_target(node));
         if (narrows && !node_set_int(graph, node, "to", DTYPE_F32))
             edit_no_memory(edit);
         TRY(promote_attributes(edit, node));

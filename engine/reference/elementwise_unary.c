@@ -67,6 +67,7 @@ typedef void (*unary_row)(const void *src, void *dst, size_t n,
     ROW(swish_##D, T, x / (1 + exp(-alpha * x)))                                                   \
     ROW(gelu_##D, T, (T)0.5 * x * (1 + erf(x * (T)SQRT_HALF)))                                     \
     ROW(gelu_tanh_##D, T, (T)0.5 * x * (1 + tanh((T)SQRT_2_PI * (x + (T)0.044715 * x * x * x))))   \
+    ROW(affine_##D, T, alpha *x + beta)                                                            \
     ROW(shrink_##D, T, x<-alpha ? x + beta : x> alpha ? x - beta : 0)
 
 ROWS(F32, float)
@@ -127,6 +128,7 @@ static const struct unary_rows unaries[OP_COUNT] = {
     [OP_SWISH] = ALPHA(swish, 1),
     [OP_GELU] = PLAIN(gelu),
     [OP_SHRINK] = {shrink_F32, shrink_F64, "lambd", "bias", {0.5, 0}},
+    [OP_AFFINE] = {affine_F32, affine_F64, "alpha", "beta", {1, 0}},
     [OP_SILU] = ALPHA(swish, 1),
     [OP_MS_GELU] = PLAIN(gelu),
 };
@@ -248,6 +250,8 @@ KERNEL(kernel_unary)
     if (node->op == OP_GELU && !strcmp(node_string(node, "approximate", "none"), "tanh"))
         unary = (struct unary_rows)PLAIN(gelu_tanh);
     struct parameters parameters = unary.defaults;
+    if (node->op == OP_SELU && node->opset < 6)
+        parameters = (struct parameters){1.6732, 1.0507};
     if (unary.alpha_name)
         parameters.alpha = node_float(node, unary.alpha_name, (float)parameters.alpha);
     if (unary.beta_name)

@@ -35,8 +35,8 @@ kernel_function kernel_conv, kernel_conv_transpose, kernel_deform_conv, kernel_m
 /* normalisation */
 kernel_function kernel_batch_normalization, kernel_instance_normalization,
     kernel_layer_normalization, kernel_rms_normalization, kernel_group_normalization,
-    kernel_mean_variance_normalization, kernel_lp_normalization, kernel_lrn, kernel_softmax,
-    kernel_hardmax, kernel_scale_shift;
+    kernel_mean_variance_normalization, kernel_lp_normalization, kernel_lrn, kernel_image_scaler,
+    kernel_softmax, kernel_hardmax, kernel_scale_shift;
 
 /* resampling and detection */
 kernel_function kernel_resize, kernel_grid_sample, kernel_affine_grid, kernel_roi_align,

@@ -193,27 +193,27 @@ static double mean_divisor(const struct window_cursor *cursor, bool count_includ
     return divisor > 0 ? divisor : 1;
 }
 
-static double power(double x, int64_t p)
+static double power(double x, double p)
 {
     x = fabs(x);
-    return p == 1 ? x : p == 2 ? x * x : pow(x, (double)p);
+    return p == 1 ? x : p == 2 ? x * x : pow(x, p);
 }
 
-static double root(double x, int64_t p)
+static double root(double x, double p)
 {
-    return p == 1 ? x : p == 2 ? sqrt(x) : pow(x, 1 / (double)p);
+    return p == 1 ? x : p == 2 ? sqrt(x) : pow(x, 1 / p);
 }
 
 /* p 0: the sum of one window, else of the p-th powers of absolute values. */
 #define DEFINE_SUM(suffix, type)                                                                   \
-    static double sum_##suffix(const type *src, const struct window_cursor *cursor, int64_t p)     \
+    static double sum_##suffix(const type *src, const struct window_cursor *cursor, double p)      \
     {                                                                                              \
         double sum = 0;                                                                            \
         FOR_EACH_ROW_OF_TAPS(cursor, {                                                             \
             const type *from = src + row + x0;                                                     \
             for (int64_t i = 0; i < count; i++) {                                                  \
                 double v = from[(size_t)i * step];                                                 \
-                sum += p ? power(v, p) : v;                                                        \
+                sum += p > 0 ? power(v, p) : v;                                                    \
             }                                                                                      \
         })                                                                                         \
         return sum;                                                                                \
@@ -223,7 +223,7 @@ DEFINE_SUM(f64, double)
 #undef DEFINE_SUM
 
 /* AveragePool (p 0) and LpPool over tensors of any float type. */
-static enum status pool_sums(const struct kernel_args *args, int64_t p, struct error *err)
+static enum status pool_sums(const struct kernel_args *args, double p, struct error *err)
 {
     const struct shape *x = &args->in[0]->shape;
     enum arithmetic arithmetic = arithmetic_for(args->in[0]->dtype);
@@ -243,7 +243,7 @@ static enum status pool_sums(const struct kernel_args *args, int64_t p, struct e
             double sum = arithmetic == ARITHMETIC_F64
                              ? sum_f64((const double *)src + n * in, &cursor, p)
                              : sum_f32((const float *)src + n * in, &cursor, p);
-            double value = p ? root(sum, p) : sum / mean_divisor(&cursor, count_include_pad);
+            double value = p > 0 ? root(sum, p) : sum / mean_divisor(&cursor, count_include_pad);
             if (arithmetic == ARITHMETIC_F64)
                 ((double *)dst)[n * out + i] = value;
             else
@@ -261,12 +261,12 @@ KERNEL(kernel_average_pool)
 
 KERNEL(kernel_lp_pool)
 {
-    return pool_sums(args, node_int(args->node, "p", 2), err);
+    return pool_sums(args, pool_norm(args->node), err);
 }
 
 /* ---- global pools ---- */
 
-static double global_value(enum op op, const double *values, size_t n, int64_t p, double so_far)
+static double global_value(enum op op, const double *values, size_t n, double p, double so_far)
 {
     for (size_t i = 0; i < n; i++) {
         double v = values[i];
@@ -283,7 +283,7 @@ KERNEL(kernel_global_pool)
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
     enum op op = args->node->op;
-    int64_t p = node_int(args->node, "p", 2);
+    double p = op == OP_GLOBAL_LP_POOL ? pool_norm(args->node) : 0;
     size_t plane = resolve_extent(&x->shape, 2, x->shape.rank);
     size_t planes = resolve_extent(&x->shape, 0, 2);
     double values[BLOCK];

@@ -33,8 +33,9 @@ in a virtual environment with {packages}.
   are each compared with the nearest one, within twice what ONNX Runtime's own move with the last bit of the image if that is more
   than 1e-4. Where ONNX Runtime with and without its fusions disagrees, PyTorch decides, and the row is marked (¹).
 - **Opsets**: 7 to 25 are supported; later ones run if their operators have not changed. Files of opset 1 to 6 are read with the
-  meaning their operators had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels). Operator versions that
-  lensd lacks (Upsample, Cast before 6, Tile before 6, BatchNormalization without `is_test = 1` …) are refused by name;
+  meaning their operators had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels), and so are the
+  experimental operators ImageScaler, Crop, Affine and ThresholdedRelu of opset 1 to 9. What lensd lacks (BatchNormalization
+  without `is_test = 1`, Split-1 with its lengths as an operand, sparse constants …) is refused by name;
   `onnx.version_converter` makes a newer file.
 - **Attention** (with masks, grouped heads, caches, windows), RMSNormalization and RotaryEmbedding, which exporters write for
   transformers from opset 23 on, run as fast as the operators they consist of. A `softmax_precision` below float32 is ignored:

@@ -208,6 +208,8 @@ static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
         is_constant = is_constant && node->inputs[i]->known;
     }
     enum cuda_domain domain;
+    if (node->op == OP_SELU && node->opset < 6) /* other defaults */
+        return false;
     if (is_constant || !numbers_domain_of(node, entry, &domain))
         return false;
     *n = (struct cuda_numbers){.op = entry->number, .domain = domain, .operands = entry->operands};

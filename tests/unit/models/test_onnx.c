@@ -373,13 +373,14 @@ static void spoil_attribute_of_another_opset(struct make *m)
     make_attr_int(m, make_add_node(m, "ReduceSum", "x", "z"), "axes", 1);
 }
 
-/* Upsample had other attributes at opset 6, and is gone from 10 on. */
+/* Sign came with opset 9. */
 static void spoil_opset_too_old(struct make *m)
 {
     m->model->opset_import[0]->version = 6;
-    make_add_node(m, "Upsample", "x", "z");
+    make_add_node(m, "Sign", "x", "z");
 }
 
+/* Upsample is gone from opset 10 on. */
 static void spoil_opset_too_new(struct make *m)
 {
     make_add_node(m, "Upsample", "x", "z");
@@ -569,10 +570,10 @@ Test(onnx, refuses_with_a_sentence)
         {"attribute of another opset", spoil_attribute_of_another_opset, STATUS_UNSUPPORTED,
          "only from 1 to 12; re-export"},
         {"operator older than lensd's", spoil_opset_too_old, STATUS_UNSUPPORTED,
-         "Upsample is not supported at opset 6, only from 7 to 9; convert the model with "
+         "Sign is not supported at opset 6, only from 9 to 28; convert the model with "
          "onnx.version_converter"},
         {"operator that is gone", spoil_opset_too_new, STATUS_UNSUPPORTED,
-         "Upsample is not supported at opset 13, only from 7 to 9"},
+         "Upsample is not supported at opset 13, only from 1 to 9"},
         {"ai.onnx.ml alone", spoil_opset_of_another_domain, STATUS_MODEL,
          "the operator set 'ai.onnx' of Relu"},
         {"training at opset 6", spoil_training, STATUS_UNSUPPORTED, "eval mode"},

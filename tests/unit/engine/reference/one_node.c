@@ -72,6 +72,13 @@ void one_ints(struct one_node *one, const char *name, const int64_t *values, siz
     attr->count = count;
 }
 
+void one_floats(struct one_node *one, const char *name, const float *values, size_t count)
+{
+    struct attr *attr = attribute(one, name, ATTR_FLOATS);
+    attr->floats = values;
+    attr->count = count;
+}
+
 enum status one_run(struct one_node *one)
 {
     return interpret_node(one->node, &one->budget, one->out, &one->err);

@@ -26,6 +26,7 @@ void one_int(struct one_node *one, const char *name, int64_t value);
 void one_float(struct one_node *one, const char *name, float value);
 void one_string(struct one_node *one, const char *name, const char *value);
 void one_ints(struct one_node *one, const char *name, const int64_t *values, size_t count);
+void one_floats(struct one_node *one, const char *name, const float *values, size_t count);
 
 /* Infers and runs; once a one_node. */
 enum status one_run(struct one_node *one);
