@@ -277,10 +277,14 @@ static bool metadata_is_true(const struct onnx_model *onnx, const char *key)
 static struct task_facts facts_of(const struct onnx_model *onnx, const struct task_config *config)
 {
     const char *args = metadata_value(onnx, "args");
+    const char *author = metadata_value(onnx, "author");
+    /* Other exporters may have other words for a task. */
+    const bool is_ultralytics = author && !strcmp(author, "Ultralytics");
     return (struct task_facts){.told = config->task,
                                .told_layout = config->layout,
                                .options = config->options,
-                               .metadata_task = metadata_value(onnx, "task"),
+                               .metadata_task =
+                                   is_ultralytics ? metadata_value(onnx, "task") : NULL,
                                .description = metadata_value(onnx, "description"),
                                .is_final = metadata_is_true(onnx, "end2end") ||
                                            (args && strstr(args, "'nms': True") != NULL),

@@ -106,7 +106,8 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
 {
     char text[SHAPE_TEXT];
     const struct task_output *output = &facts->outputs[0];
-    if (facts->output_count != 1 || output->shape.rank != 3 || !dtype_is_float(output->dtype))
+    if (facts->output_count != 1 || output->shape.rank != 3 || !dtype_is_float(output->dtype) ||
+        facts->class_output == 0) /* [batch, 1, 6] has six classes */
         return;
     const enum task_layout layout =
         layout_by_shape(facts, dim_of(output, 0), dim_of(output, 1), (int64_t)facts->label_count);
@@ -207,7 +208,8 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
 }
 
 /* torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of integers, a
- * list of floats. */
+ * list of floats. n depends on the photo. A classifier of 4 classes that also outputs its best class
+ * and that class's score has as many rows as photos instead. */
 static bool take_lists(const struct task_facts *facts, struct task *task)
 {
     size_t boxes = SIZE_MAX, labels = SIZE_MAX, scores = SIZE_MAX;
@@ -216,7 +218,8 @@ static bool take_lists(const struct task_facts *facts, struct task *task)
     for (size_t i = 0; i < 3; i++) {
         const struct task_output *output = &facts->outputs[i];
         const bool is_float = dtype_is_float(output->dtype);
-        if (is_float && output->shape.rank == 2 && output->shape.dims[1] == 4)
+        if (is_float && output->shape.rank == 2 && output->shape.dims[0] == DIM_UNKNOWN &&
+            output->shape.dims[1] == 4)
             boxes = i;
         else if (output->dtype == DTYPE_I64 && output->shape.rank == 1)
             labels = i;
@@ -277,11 +280,18 @@ static void take_vector(const struct task_facts *facts, struct task *task)
     task->output_count = 1;
 }
 
+/* Whether an output has a score for each label. */
+static bool has_labelled_scores(const struct task_facts *facts)
+{
+    return facts->class_output != SIZE_MAX && facts->label_count > 0 &&
+           dim_of(&facts->outputs[facts->class_output], 0) == (int64_t)facts->label_count;
+}
+
 static void decide_embedding(const struct task_facts *facts, struct task *task)
 {
     const char *architecture = facts->architecture;
     const size_t named = named_vector(facts);
-    if ((named == SIZE_MAX && facts->class_output == SIZE_MAX) ||
+    if ((named == SIZE_MAX && facts->class_output == SIZE_MAX) || has_labelled_scores(facts) ||
         (architecture && strstr(architecture, "For")))
         return;
     take_vector(facts, task);
@@ -291,7 +301,8 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
         decided(task, TASK_EMBEDDING, "%.80s in config.json, output '%.60s'", architecture, name);
     else if (facts->is_headless)
         decided(task, TASK_EMBEDDING, "\"num_classes\": 0 in config.json, output '%.60s'", name);
-    else if (named != SIZE_MAX && facts->label_count == 0)
+    else if (named != SIZE_MAX && facts->label_count == 0 &&
+             (facts->class_output == SIZE_MAX || facts->class_output == named))
         decided(task, TASK_EMBEDDING, "output '%.60s', by its name", name);
     else
         task->output_count = 0;
@@ -320,7 +331,8 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
     const char *architecture = facts->architecture;
     if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))
         decided(task, TASK_SEGMENTATION, "%.80s in config.json", architecture);
-    else if (facts->label_count > 1 && dim_of(output, 0) == (int64_t)facts->label_count)
+    else if (facts->label_count > 1 && dim_of(output, 0) == (int64_t)facts->label_count &&
+             (facts->class_output == SIZE_MAX || facts->class_output == at))
         decided(task, TASK_SEGMENTATION, "output '%.60s' has a map for each of the %zu labels",
                 output->name, facts->label_count);
     else

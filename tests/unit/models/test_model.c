@@ -357,6 +357,23 @@ Test(model, reads_ultralytics_metadata)
     remove_folder(&folder);
 }
 
+Test(model, takes_the_task_of_ultralytics_only_from_the_metadata)
+{
+    struct folder folder = make_folder();
+    struct net net = {.input = {1, 3, 224, 224}, .metadata = {"task", "image-classification"}};
+    put_net(&folder, "model.onnx", &net);
+    struct model *model = load_at(&folder, "");
+    cr_expect_eq(model->task.kind, TASK_CLASSIFICATION, "%s", model->task.evidence);
+    model_free(model);
+    net = (struct net){.input = {1, 3, 224, 224},
+                       .metadata = {"task", "segment", "author", "Ultralytics"}};
+    put_net(&folder, "model.onnx", &net);
+    model = load_at(&folder, "");
+    cr_expect_eq(model->task.kind, TASK_UNKNOWN, "%s", model->task.evidence);
+    model_free(model);
+    remove_folder(&folder);
+}
+
 Test(model, names_the_file_that_cannot_be_understood)
 {
     static const struct {

@@ -159,6 +159,47 @@ Test(task, embeddings_and_classes)
     expect_layout(task, LAYOUT_YOLO_FINAL);
 }
 
+/* What was a classifier before lensd knew other tasks stays one. */
+static void expect_classifier(struct task_facts facts, const struct task_output *outputs,
+                              size_t count)
+{
+    struct task task;
+    struct error err;
+    facts.outputs = outputs;
+    facts.output_count = count;
+    facts.width = facts.height = 640;
+    facts.options = TASK_OPTIONS_NONE;
+    cr_assert_eq(task_decide(&facts, &task, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(task.kind, TASK_CLASSIFICATION, "%s", task.evidence);
+}
+
+Test(task, classifiers)
+{
+    const struct task_output logits = OUTPUT("output", 1, 1000), image = OUTPUT("o", 1, 84, 1, 1);
+    const struct task_facts none = {0}, six = {.label_count = 6}, thousand = {.label_count = 1000};
+    expect_classifier(none, &logits, 1);
+    expect_classifier(none, &image, 1);
+    expect_classifier(none, &OUTPUT("o", 1, 84), 1);
+    /* One row of scores with a dimension of 1 before them. */
+    expect_classifier(none, &OUTPUT("o", 1, 1, 6), 1);
+    expect_classifier(six, &OUTPUT("o", 1, 1, 6), 1);
+    /* Scores of 4 classes with the best class and its score. */
+    const struct task_output best[] = {
+        OUTPUT("logits", 1, 4), {"label", DTYPE_I64, SHAPE(1)}, OUTPUT("score", 1)};
+    expect_classifier(none, best, 3);
+    /* Scores with the vector, or the maps, that they were made of. */
+    const struct task_output vector[] = {OUTPUT("logits", 1, 1000), OUTPUT("features", 1, 512)};
+    expect_classifier(none, vector, 2);
+    const struct task_output tokens[] = {OUTPUT("logits", 1, 1000),
+                                         OUTPUT("last_hidden_state", 1, 257, 384)};
+    expect_classifier(none, tokens, 2);
+    const struct task_output maps[] = {OUTPUT("logits", 1, 1000), OUTPUT("maps", 1, 1000, 7, 7)};
+    expect_classifier(thousand, maps, 2);
+    /* A class of one's own may be called a model. */
+    const struct task_facts own = {.architecture = "LeafModel", .label_count = 1000};
+    expect_classifier(own, &logits, 1);
+}
+
 Test(task, segmentation)
 {
     struct task_facts facts = {.label_count = 21};
