@@ -302,6 +302,10 @@ static void fit_task(struct model *model, bool configured)
     if (configured)
         return;
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
+    /* Ultralytics, YOLOv5 and YOLOX resize with OpenCV. */
+    if (is_rtdetr || !is_stretched)
+        p->resample = RESAMPLE_LINEAR;
+    p->pads_corner = p->sides_floor = is_yolox;
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
     if (is_yolox && p->channels == CHANNELS_RGB)
         p->channels = CHANNELS_BGR;

@@ -49,6 +49,9 @@ class Tasks(unittest.TestCase):
         self.assertIn(inspected["task_evidence"], run_lensd("inspect", self.folder).stdout.replace("\n" + " " * 12, " "))
         return inspected["task"], inspected["task_evidence"]
 
+    def inspected(self):
+        return " ".join(run_lensd("inspect", self.folder).stdout.split())
+
 
 class Detection(Tasks):
     files = {"labels.txt": LABELS}
@@ -68,6 +71,7 @@ class Detection(Tasks):
         for found, wanted in zip(corners(predictions[0]), (24 * scale, 12 * scale, 40 * scale, 36 * scale)):
             self.assertAlmostEqual(found, wanted, delta=0.01)
         self.assertEqual(self.task(), ("detection", "output 'found' has the shape [1, 6, 84], as yolov8 has it"))
+        self.assertIn("letterbox into 64 x 64 (linear, not antialiased, padded with 114)", self.inspected())
 
     def test_parameters(self):
         scores = lambda query: [round(p["score"], 3) for p in self.ask(query)["predictions"]]
@@ -141,6 +145,22 @@ class Detection(Tasks):
                 file.write("a cat\na \x1b[2Jdog\n")
             self.assertIn("  a \\x1b[2Jdog  (class 1)", run_lensd("predict", "--model", folder, path).stdout)
         os.unlink(path)
+
+
+class Yolox(Tasks):
+    """Boxes in cells of grids; photos are in the upper left corner of the input."""
+
+    @classmethod
+    def make(cls, path):
+        rows = [(2, 2, 0, 0, .9, 1, 0)] + [(0,) * 7] * 83
+        small_onnx.always(path, [("o", (84, 7), [v for row in rows for v in row])])
+
+    def test_boxes(self):
+        (found,) = self.ask()["predictions"]
+        self.assertEqual(corners(found), [75, 75, 125, 125])
+        self.assertEqual(self.task(), ("detection", "output 'o' has the shape [1, 84, 7], as yolox has it"))
+        self.assertIn("letterbox into 64 x 64 (linear, not antialiased, padded right and below with 114), BGR, x",
+                      self.inspected())
 
 
 class Folder(Tasks):
