@@ -29,5 +29,8 @@ enum status labels_from_python(const char *text, size_t size, struct labels *ret
                                struct error *err) MUST_USE;
 void labels_done(struct labels *labels);
 
+/* Whether a class has this label, of `length` bytes; *ret is the first one. */
+bool labels_find(const struct labels *labels, const char *label, size_t length, size_t *ret);
+
 /* The label of class `index`; NULL where there is none. */
 const char *labels_name(const struct labels *labels, size_t index);

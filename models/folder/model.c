@@ -292,6 +292,31 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
                                .is_headless = config->is_headless};
 }
 
+enum status model_find_classes(const struct model *model, struct task_options *options,
+                               struct error *err)
+{
+    const char *at = options->class_names;
+    if (!at || (model->task.kind != TASK_DETECTION && model->task.kind != TASK_SEGMENTATION))
+        return STATUS_OK;
+    options->class_count = 0;
+    while (options->class_count < TASK_MAX_CLASSES) {
+        const size_t length = strcspn(at, ",");
+        size_t index = 0;
+        if (strspn(at, "0123456789") == length)
+            index = strtoul(at, NULL, 10);
+        else if (!labels_find(&model->labels, at, length, &index))
+            return error_set(err, STATUS_INVALID,
+                             "classes: '%.*s' is neither a number nor a label of model '%s'",
+                             (int)(length < 60 ? length : 60), at, model->name);
+        options->classes[options->class_count++] = (uint32_t)index;
+        if (!at[length])
+            break;
+        at += length + 1;
+    }
+    options->class_names = NULL;
+    return STATUS_OK;
+}
+
 /* ---- loading ---- */
 
 static enum status fill(struct model *model, const struct model_place *place, const char *name,
@@ -313,7 +338,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     TRY(read_labels(place, &onnx, model, err));
     TRY(read_preprocess(place, &onnx, model, &configured, err));
     struct task_config config;
-    TRY(task_config_read(place, &config, err));
+    TRY(task_config_read(place, &model->labels, &config, err));
     struct task_facts facts = facts_of(&onnx, &config);
     enum status status = model_describe(model, configured, &facts, err);
     task_config_done(&config);

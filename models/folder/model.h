@@ -86,3 +86,8 @@ enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
 
 void model_drop_graph(struct model *model);
 void model_free(struct model *model);
+
+/* Looks up options->class_names in the model's labels, of a task that has classes to choose from.
+ * STATUS_INVALID names what is neither a number nor a label. */
+enum status model_find_classes(const struct model *model, struct task_options *options,
+                               struct error *err) MUST_USE;

@@ -94,13 +94,14 @@ struct task_config {
     struct task_options options; /* lensd.json */
     char *architecture;          /* config.json: the first of "architectures" */
     bool is_headless;            /* config.json: "num_classes" is 0 */
+    const struct labels *labels; /* those that "classes" may name; borrowed */
 };
 
 /* Reads lensd.json and config.json of a model's folder (models/folder/task_config.c). STATUS_MODEL
  * names file, key and what was expected; STATUS_NO_MEMORY. Free with task_config_done, which is
  * fine on zeroes. */
-enum status task_config_read(const struct model_place *place, struct task_config *ret,
-                             struct error *err) MUST_USE;
+enum status task_config_read(const struct model_place *place, const struct labels *labels,
+                             struct task_config *ret, struct error *err) MUST_USE;
 void task_config_done(struct task_config *config);
 
 /* Works out image input, outputs, classes, task and parameters, and fits the preprocessing to the

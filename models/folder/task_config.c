@@ -51,15 +51,22 @@ static bool is_whole(const cJSON *item, double least, double most)
            floor(item->valuedouble) >= item->valuedouble;
 }
 
-static enum status read_classes(const cJSON *item, struct task_options *ret, struct error *err)
+static enum status read_classes(const cJSON *item, struct task_config *config, struct error *err)
 {
-    static const char expected[] = "a list of 1 to 64 class numbers";
+    static const char expected[] = "a list of 1 to 64 class numbers or labels";
+    struct task_options *ret = &config->options;
     ret->class_count = 0;
     for (const cJSON *entry = cJSON_IsArray(item) ? item->child : NULL; entry;
          entry = entry->next) {
-        if (!is_whole(entry, 0, 1e9) || ret->class_count == TASK_MAX_CLASSES)
+        size_t index = 0;
+        if (ret->class_count == TASK_MAX_CLASSES)
             return bad_value(item, expected, err);
-        ret->classes[ret->class_count++] = (uint32_t)entry->valuedouble;
+        if (is_whole(entry, 0, 1e9))
+            index = (size_t)entry->valuedouble;
+        else if (!cJSON_IsString(entry) || !labels_find(config->labels, entry->valuestring,
+                                                        strlen(entry->valuestring), &index))
+            return bad_value(item, expected, err);
+        ret->classes[ret->class_count++] = (uint32_t)index;
     }
     return ret->class_count ? STATUS_OK : bad_value(item, expected, err);
 }
@@ -81,7 +88,7 @@ static enum status read_member(const cJSON *item, struct task_config *config, st
     if (!strcmp(key, "normalize"))
         return read_flag(item, &options->normalize, err);
     if (!strcmp(key, "classes"))
-        return read_classes(item, options, err);
+        return read_classes(item, config, err);
     if (strcmp(key, "max_detections") != 0)
         return error_set(err, STATUS_MODEL,
                          "unknown key \"%.60s\"; it takes task, layout, confidence, iou, "
@@ -137,10 +144,10 @@ static enum status read_file(const struct model_place *place, const char *name, 
     return status;
 }
 
-enum status task_config_read(const struct model_place *place, struct task_config *ret,
-                             struct error *err)
+enum status task_config_read(const struct model_place *place, const struct labels *labels,
+                             struct task_config *ret, struct error *err)
 {
-    *ret = (struct task_config){.options = TASK_OPTIONS_NONE};
+    *ret = (struct task_config){.options = TASK_OPTIONS_NONE, .labels = labels};
     enum status status = read_file(place, "lensd.json", read_lensd, ret, err);
     if (status == STATUS_OK)
         status = read_file(place, "config.json", read_config, ret, err);

@@ -20,7 +20,8 @@ struct task_options task_options_merge(const struct task_options *first,
         merged.agnostic = second->agnostic;
     if (first->normalize < 0)
         merged.normalize = second->normalize;
-    if (first->class_count == 0) {
+    if (first->class_count == 0 && !first->class_names) {
+        merged.class_names = second->class_names;
         merged.class_count = second->class_count;
         for (size_t i = 0; i < second->class_count; i++)
             merged.classes[i] = second->classes[i];
@@ -84,19 +85,27 @@ static long take_whole(const char **text, long most)
 static enum status option_classes(const char *text, struct task_options *options, struct error *err)
 {
     options->class_count = 0;
+    options->class_names = NULL;
     for (const char *at = text; options->class_count < TASK_MAX_CLASSES; at++) {
-        const long index = take_whole(&at, 1000000000);
-        if (index < 0)
+        const size_t length = strcspn(at, ",");
+        const char *end = at;
+        const long index = take_whole(&end, 1000000000);
+        const bool is_number = strspn(at, "0123456789") == length;
+        if (length == 0 || (is_number && index < 0))
             break;
-        options->classes[options->class_count++] = (uint32_t)index;
-        if (!*at)
-            return STATUS_OK;
-        if (*at != ',')
-            break;
+        if (!is_number)
+            options->class_names = text;
+        options->classes[options->class_count++] = is_number ? (uint32_t)index : 0;
+        at += length;
+        if (*at)
+            continue;
+        if (options->class_names)
+            options->class_count = 0;
+        return STATUS_OK;
     }
     return error_set(err, STATUS_INVALID,
-                     "classes is '%.40s'; it must be class numbers separated by commas, at "
-                     "most %d: classes=0,2",
+                     "classes is '%.40s'; it must be class numbers or labels separated by "
+                     "commas, at most %d: classes=0,2",
                      text, TASK_MAX_CLASSES);
 }
 

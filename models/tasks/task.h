@@ -50,7 +50,9 @@ struct task_options {
     int agnostic;       /* 1: boxes of different classes suppress each other, too; -1: not given */
     size_t class_count; /* only these classes; 0: all */
     uint32_t classes[TASK_MAX_CLASSES];
-    int normalize; /* embeddings: 1: scaled to length 1; -1: not given */
+    const char *class_names; /* classes as numbers and labels with commas between them, until
+                                model_find_classes() looks them up; borrowed; NULL: none */
+    int normalize;           /* embeddings: 1: scaled to length 1; -1: not given */
 };
 
 #define TASK_OPTIONS_NONE                                                                          \
@@ -67,8 +69,8 @@ bool task_option_wants(const struct task_options *options, uint32_t index);
  * "normalize". */
 bool task_option_is(const char *name);
 
-/* Parses the text of such an option: "0.25", "100", "0,2,5", "true". STATUS_INVALID, with the
- * expected form. */
+/* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The text of classes
+ * that contains a label is borrowed. STATUS_INVALID, with the expected form. */
 enum status task_option_set(struct task_options *options, const char *name, const char *text,
                             struct error *err) MUST_USE;
 

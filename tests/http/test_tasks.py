@@ -84,6 +84,8 @@ class Detection(Tasks):
         self.assertEqual(scores("?max_detections=2"), [.9, .55])
         self.assertEqual(scores("?classes=0"), [.55])
         self.assertEqual(scores("?classes=0,1&confidence=0.56"), [.9])
+        self.assertEqual(scores("?classes=a%20cat"), [.55])
+        self.assertEqual(scores("?classes=a+dog,0"), [.9, .55, .5])
         self.assertEqual(scores("?classes=7"), [])
         self.assertEqual(scores("?confidence=1"), [])
 
@@ -93,7 +95,9 @@ class Detection(Tasks):
                             ("confidence=0x1", "confidence"), ("iou=a", "iou"), ("agnostic=yes", "agnostic"),
                             ("max_detections=0", "max_detections"), ("max_detections=1001", "max_detections"),
                             ("max_detections=9e9", "max_detections"), ("classes=", "classes"),
-                            ("classes=1,", "classes"), ("classes=-1", "classes"), ("classes=dog", "classes"),
+                            ("classes=1,", "classes"), ("classes=-1", "classes"), ("classes=dog", "'dog'"),
+                            ("classes=1,a%20dogs", "'a dogs'"), ("classes=a%20dog,", "classes"),
+                            ("classes=10000000000", "classes"),
                             ("classes=" + ",".join("1" * 65), "classes"), ("treshold=0.5", "treshold")):
             with self.subTest(query):
                 answer = self.ask("?" + query, status=400)
@@ -182,7 +186,7 @@ class Folder(Tasks):
 
     def test_wrong_files(self):
         for text, what in (('{"task": "poetry"}', '"poetry"'), ('{"layout": "yolov9000"}', "yolov8"),
-                           ('{"confidence": 2}', '"confidence"'), ('{"classes": [1.5]}', '"classes"'),
+                           ('{"confidence": 2}', '"confidence"'), ('{"classes": [1.5]}', '"classes"'), ('{"classes": ["a cat"]}', '"classes"'),
                            ('{"treshold": 1}', '"treshold"'), ("[]", "object"), ('{"task": "classification"}', "score"),
                            ('{"max_detections": 0}', '"max_detections"')):
             with self.subTest(text), tempfile.TemporaryDirectory() as folder:
@@ -198,8 +202,8 @@ class Folder(Tasks):
 class CommandLine(Tasks):
     """Options override lensd.json, and requests override options."""
 
-    arguments = ("--confidence", "0.56", "--agnostic", "--classes", "0,1")
-    files = {"lensd.json": '{"confidence": 0.8, "classes": [0]}'}
+    arguments = ("--confidence", "0.56", "--agnostic", "--classes", "a cat,1")
+    files = {"labels.txt": LABELS, "lensd.json": '{"confidence": 0.8, "classes": ["a cat"]}'}
 
     @classmethod
     def make(cls, path):
@@ -212,6 +216,17 @@ class CommandLine(Tasks):
         made = run_lensd("serve", self.folder, "--iou", "2")
         self.assertEqual(made.returncode, 2)
         self.assertIn("--iou is '2'; it must be a number from 0 to 1", made.stderr)
+
+    def test_labels_of_the_folder(self):
+        path = os.path.join(self.folder, "photo.png")
+        with open(path, "wb") as file:
+            file.write(png(64, 64))
+        lines = run_lensd("predict", "--model", self.folder, "--confidence", "0.1", path).stdout.splitlines()
+        self.assertEqual([line.split("  ")[-2] for line in lines[1:]], ["a cat"])
+        made = run_lensd("predict", "--model", self.folder, "--classes", "a bird", path)
+        self.assertNotEqual(made.returncode, 0)
+        self.assertIn("'a bird' is neither a number nor a label", made.stderr)
+        os.unlink(path)
 
 
 class Queries(Tasks):

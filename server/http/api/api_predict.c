@@ -33,6 +33,7 @@ struct predict_work {
     struct predict_json *json;  /* NULL without one */
     char model[128];            /* as asked for; "" for the default */
     struct task_options options;
+    char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
 };
 
 static void predict_free_work(struct exchange *x)
@@ -140,8 +141,11 @@ static enum status parameter_text(const char *name, const char *text, size_t siz
 static enum status set_task_option(struct predict_work *work, const char *name, const char *text,
                                    size_t size, struct error *err)
 {
-    char value[16 * TASK_MAX_CLASSES];
-    TRY(parameter_text(name, text, size, value, sizeof value, err));
+    char short_value[32];
+    const bool is_classes = !strcmp(name, "classes");
+    char *value = is_classes ? work->classes : short_value;
+    const size_t room = is_classes ? sizeof work->classes : sizeof short_value;
+    TRY(parameter_text(name, text, size, value, room, err));
     if (!work->request.options)
         work->options = TASK_OPTIONS_NONE;
     work->request.options = &work->options;

@@ -254,6 +254,8 @@ static enum status submit_to(struct instance *instance, struct predict_request *
 {
     struct served *served = instance->served;
     TRY(check_fits(served, request, err));
+    if (request->options)
+        TRY(model_find_classes(served->model, request->options, err));
     request->served = served_ref(served); /* before the request can complete */
     enum status status = scheduler_submit(instance->scheduler, request, ret_retry_after_s, err);
     if (status == STATUS_OK)

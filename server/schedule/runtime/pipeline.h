@@ -108,12 +108,13 @@ struct predict_request {
      * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
-    bool raw_outputs;                   /* return the model's outputs unchanged, no predictions */
-    const bool *wanted_outputs;         /* of output_count; NULL: all; borrowed until on_done */
-    int top_k;                          /* 1 … PREDICT_MAX_TOP_K */
-    const struct task_options *options; /* NULL: the model's; borrowed until on_done */
-    int64_t started;                    /* clock_now() at the first byte, for total times */
-    int64_t deadline;                   /* clock_now() after which the answer is useless; 0: none */
+    bool raw_outputs;             /* return the model's outputs unchanged, no predictions */
+    const bool *wanted_outputs;   /* of output_count; NULL: all; borrowed until on_done */
+    int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
+    struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks
+                                     up class names in it */
+    int64_t started;              /* clock_now() at the first byte, for total times */
+    int64_t deadline;             /* clock_now() after which the answer is useless; 0: none */
     int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_URGENCY */
     uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */

@@ -369,7 +369,9 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
     if (pipeline->options.task_options)
         model->task.options =
             task_options_merge(pipeline->options.task_options, &model->task.options);
-    enum status status = table_begin(pipeline, model->name, model->version, &failure);
+    enum status status = model_find_classes(model, &model->task.options, &failure);
+    if (status == STATUS_OK)
+        status = table_begin(pipeline, model->name, model->version, &failure);
     if (status != STATUS_OK) {
         model_free(model);
         if (err)
