@@ -29,7 +29,7 @@ struct task_geometry {
 
 /* Overlaps are searched among this many candidates, the best ones. This bounds the time per photo
  * for any output. */
-#define DETECT_MAX_CANDIDATES 4096
+#define DETECT_MAX_CANDIDATES 2560
 
 /* Decodes the boxes of one image from its `outputs`: task->output_count of them in the layout's
  * order. `options` must be complete. *ret: the boxes that the options keep, best first, clipped to

@@ -279,6 +279,27 @@ Test(detect, a_million_candidates)
     free(rows);
 }
 
+/* The time that overlaps take is bounded: boxes behind so many better ones are not looked at. */
+Test(detect, compares_the_best_2560)
+{
+    enum { ALL = 2561 };
+    struct task_options options = options_of(.25f, .7f);
+    options.max_detections = TASK_MAX_DETECTIONS;
+    float *rows = calloc(ALL, 6 * sizeof *rows);
+    cr_assert(rows);
+    for (size_t i = 0; i < ALL; i++) {
+        const float at = i + 1 < ALL ? 10 : 40, score = i + 1 < ALL ? .9f : .8f;
+        memcpy(rows + 6 * i, (float[]){at, at, at + 10, at + 10, score, 0}, 6 * sizeof *rows);
+    }
+    struct detections found = decode_one(LAYOUT_YOLO_FINAL, rows, SHAPE(ALL, 6), &options);
+    cr_expect_eq(found.count, 1);
+    detections_done(&found);
+    found = decode_one(LAYOUT_YOLO_FINAL, rows + 6, SHAPE(ALL - 1, 6), &options);
+    cr_expect_eq(found.count, 2);
+    detections_done(&found);
+    free(rows);
+}
+
 Test(detect, equal_scores_keep_their_order)
 {
     enum { ALL = 100 };
