@@ -19,7 +19,7 @@ size_t task_answer_bytes(const struct task_answer *answer);
 
 /* Makes the answer for image `row` of a run of `batch` images. `task` must not be a classifier's.
  * `outputs`: all outputs of the model. `options`: no member may be "not given". `buffers`: an array
- * of TASK_MAX_OUTPUTS. On success the caller frees *ret. STATUS_SHAPE if an output has not the
+ * of TASK_MAX_OUTPUTS. On success the caller frees *ret. STATUS_INVALID if an output has not the
  * shape that the task requires; other errors are those of the decoders. */
 enum status task_answer_of(const struct task *task, const struct tensor *const *outputs, int batch,
                            int row, const struct task_options *options,

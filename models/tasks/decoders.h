@@ -1,7 +1,7 @@
 /* Private to models/tasks: the decoders of detectors' outputs, one for each layout.
  *
- * Each adds the candidates of one image. Boxes are in pixels of the model's input. STATUS_SHAPE if
- * an output has not the layout's shape. */
+ * Each adds the candidates of one image. Boxes are in pixels of the model's input. STATUS_INVALID
+ * if an output has not the layout's shape. */
 #pragma once
 
 #include "models/tasks/candidates.h"

@@ -31,7 +31,7 @@ enum status embed_decode(const struct task_rows *row, const struct task_options 
     const size_t count = vector_size(row);
     double sum = 0;
     if (count == 0)
-        return error_set(err, STATUS_SHAPE,
+        return error_set(err, STATUS_INVALID,
                          "an output has the shape %s for an image, which is neither a vector nor a "
                          "list of tokens",
                          shape_text(&row->shape, text));

@@ -62,7 +62,7 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
     const size_t count = shape_count(&shape) / (size_t)batch;
     if ((!has_rows && batch > 1) || (has_rows && (shape.rank < 1 || shape.dims[0] != batch)))
         return error_set(
-            err, STATUS_SHAPE,
+            err, STATUS_INVALID,
             "the model's output has the shape %s for %d image%s, not one row per image",
             shape_text(&shape, text), batch, batch > 1 ? "s" : "");
     if (has_rows) {
@@ -77,7 +77,7 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
     }
     TRY(task_buffer_reserve(buffer, count, err));
     if (count && !task_convert(output, first, count, buffer->data))
-        return error_set(err, STATUS_SHAPE, "the model's output is %s, not floating point",
+        return error_set(err, STATUS_INVALID, "the model's output is %s, not floating point",
                          dtype_name(output->dtype));
     ret->data = buffer->data;
     return STATUS_OK;
@@ -86,7 +86,8 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
 enum status task_rows_wrong(const struct task_rows *output, const char *expected, struct error *err)
 {
     char text[SHAPE_TEXT];
-    return error_set(err, STATUS_SHAPE,
-                     "an output has the shape %s for an image, where the model's task expects %s",
+    return error_set(err, STATUS_INVALID,
+                     "an output has the shape %s for an image, where the model's task expects %s; "
+                     "correct \"task\" and \"layout\" in its lensd.json",
                      shape_text(&output->shape, text), expected);
 }

@@ -105,9 +105,17 @@ static enum status map_init(const struct task_rows *row, struct segment_map *ret
     ret->best = alloc_array(ret->plane, sizeof *ret->best);
     if (!ret->best)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a map of %zu points", ret->plane);
-    for (size_t i = 0; i < ret->plane; i++)
+    bool is_number = true;
+    for (size_t i = 0; i < ret->plane; i++) {
         ret->best[i] = best_of(ret, ret->scores + i, ret->plane);
-    return STATUS_OK;
+        /* Nothing is greater than a NaN of class 0; those of others are never the best. */
+        is_number = is_number && !isnan(ret->scores[i]);
+    }
+    if (is_number)
+        return STATUS_OK;
+    free(ret->best);
+    return error_set(err, STATUS_NUMERIC,
+                     "the model's scores of class 0 are not numbers (NaN) for this image");
 }
 
 /* The positions of the `count` pixels of one side; NULL when out of memory. */

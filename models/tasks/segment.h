@@ -27,7 +27,8 @@ void segments_done(struct segments *segments);
  * The greatest score decides; of equal ones the first class. With a single class, class 0 is where
  * the score is above 0, or above 0.5 if all scores are in 0 … 1. Pixels outside the model's input
  * have no class. Classes that `options` exclude are left out of the answer. On success the caller
- * frees *ret. STATUS_SHAPE if the row is not a map; STATUS_NO_MEMORY. */
+ * frees *ret. STATUS_INVALID if the row is not a map; STATUS_NUMERIC if a score of class 0 is NaN;
+ * STATUS_NO_MEMORY. */
 enum status segment_decode(const struct task_rows *row, const struct task_options *options,
                            const struct task_geometry *geometry, struct segments *ret,
                            struct error *err) MUST_USE;

@@ -69,8 +69,8 @@ bool task_option_wants(const struct task_options *options, uint32_t index);
  * "normalize". */
 bool task_option_is(const char *name);
 
-/* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The text of classes
- * that contains a label is borrowed. STATUS_INVALID, with the expected form. */
+/* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The text of
+ * classes that contains a label is borrowed. STATUS_INVALID, with the expected form. */
 enum status task_option_set(struct task_options *options, const char *name, const char *text,
                             struct error *err) MUST_USE;
 

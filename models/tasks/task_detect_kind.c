@@ -208,8 +208,8 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
 }
 
 /* torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of integers, a
- * list of floats. n depends on the photo. A classifier of 4 classes that also outputs its best class
- * and that class's score has as many rows as photos instead. */
+ * list of floats. n depends on the photo. A classifier of 4 classes that also outputs its best
+ * class and that class's score has as many rows as photos instead. */
 static bool take_lists(const struct task_facts *facts, struct task *task)
 {
     size_t boxes = SIZE_MAX, labels = SIZE_MAX, scores = SIZE_MAX;

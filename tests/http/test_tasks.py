@@ -199,6 +199,21 @@ class Folder(Tasks):
                 self.assertIn("lensd.json", made.stderr)
 
 
+class WrongLayout(Tasks):
+    """lensd.json names a layout that the outputs do not have: a matter of the model, no failure of the server."""
+
+    files = {"lensd.json": '{"layout": "yolox"}'}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("o", (5, 7), [1] * 35)])
+
+    def test_says_so(self):
+        answer = self.ask(status=400)
+        self.assertIn("[5, 7]", answer["error"])
+        self.assertIn("lensd.json", answer["error"])
+
+
 class CommandLine(Tasks):
     """Options override lensd.json, and requests override options."""
 

@@ -121,7 +121,7 @@ Test(detect, yolox_grids)
     const struct task_rows wrong = {rows, SHAPE(CELLS - 1, COLUMNS), (CELLS - 1) * COLUMNS};
     const struct task task = {.kind = TASK_DETECTION, .layout = LAYOUT_YOLOX, .output_count = 1};
     struct error err;
-    cr_expect_eq(detect_decode(&task, &wrong, &options, &same, &found, &err), STATUS_SHAPE);
+    cr_expect_eq(detect_decode(&task, &wrong, &options, &same, &found, &err), STATUS_INVALID);
 }
 
 Test(detect, queries)
@@ -337,7 +337,7 @@ Test(detect, rows_of_a_batch_in_halves)
     expect_box(&answer.detections.items[0], 0, .5f, 2, 2, 4, 4);
     task_answer_done(&answer);
     cr_expect_eq(task_answer_of(&task, outputs, 3, 1, &options, &same, buffers, &answer, &err),
-                 STATUS_SHAPE);
+                 STATUS_INVALID);
     task_buffer_done(&buffers[0]);
 }
 
@@ -363,5 +363,5 @@ Test(embed, vectors_and_tokens)
     row = (struct task_rows){numbers + 6, SHAPE(2), 2};
     cr_expect_eq(embed_decode(&row, &options, &vector, &err), STATUS_NUMERIC);
     row = (struct task_rows){numbers, SHAPE(2, 2, 2), 8};
-    cr_expect_eq(embed_decode(&row, &options, &vector, &err), STATUS_SHAPE);
+    cr_expect_eq(embed_decode(&row, &options, &vector, &err), STATUS_INVALID);
 }

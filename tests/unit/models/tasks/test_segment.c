@@ -159,7 +159,8 @@ Test(segment, one_class)
 
 Test(segment, hostile_maps)
 {
-    static const float numbers[] = {NAN, INFINITY, -INFINITY, NAN, NAN, NAN, NAN, NAN};
+    static const float numbers[] = {0, INFINITY, -INFINITY, 1, NAN, NAN, NAN, NAN};
+    static const float none[] = {1, NAN, 1, 1, 2, 2, 2, 2};
     const struct task_geometry geometry = stretched(7, 3000, 2, 2);
     struct segments found = decode(numbers, SHAPE(2, 2, 2), &all, &geometry);
     uint64_t area = 0;
@@ -168,8 +169,10 @@ Test(segment, hostile_maps)
     cr_expect_eq(area, 7 * 3000);
     segments_done(&found);
     struct error err;
-    struct task_rows row = {NULL, SHAPE(2, 0, 2), 0};
-    cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_SHAPE);
+    struct task_rows row = {none, SHAPE(2, 2, 2), 8};
+    cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_NUMERIC);
+    row = (struct task_rows){NULL, SHAPE(2, 0, 2), 0};
+    cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_INVALID);
     row = (struct task_rows){numbers, SHAPE(2, 4), 8};
-    cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_SHAPE);
+    cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_INVALID);
 }
