@@ -167,6 +167,22 @@ class Yolox(Tasks):
                       self.inspected())
 
 
+class CropBeforeResize(Tasks):
+    """The model sees the middle 150 x 150 of 400 x 300."""
+
+    files = {"labels.txt": LABELS,
+             "preprocessor_config.json": json.dumps({"image_processor_type": "PerceiverImageProcessor",
+                                                     "size": {"height": 64, "width": 64},
+                                                     "crop_size": {"height": 128, "width": 128}})}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, DETECT)
+
+    def test_boxes(self):
+        self.assertEqual(corners(self.ask()["predictions"][0]), [181.25, 121.875, 218.75, 178.125])
+
+
 class Folder(Tasks):
     """lensd.json: the task, its thresholds."""
 

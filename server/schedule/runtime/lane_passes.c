@@ -101,12 +101,15 @@ static enum status place_photo(const struct lane *lane, const struct predict_ima
                                struct task_geometry *ret, struct error *err)
 {
     const struct preprocess *p = &lane->model->preprocess;
+    const struct source_frame source = frame_source(p, image->width, image->height);
     struct crop_frame frame;
-    TRY(frame_of(p, image->width, image->height, &frame, err));
-    *ret = (struct task_geometry){.gain_x = (float)frame.resized_width / (float)image->width,
-                                  .gain_y = (float)frame.resized_height / (float)image->height,
-                                  .left = (float)frame.left,
-                                  .top = (float)frame.top,
+    TRY(frame_of(p, source.width, source.height, &frame, err));
+    const float gain_x = (float)frame.resized_width / (float)source.width;
+    const float gain_y = (float)frame.resized_height / (float)source.height;
+    *ret = (struct task_geometry){.gain_x = gain_x,
+                                  .gain_y = gain_y,
+                                  .left = (float)frame.left - gain_x * (float)source.left,
+                                  .top = (float)frame.top - gain_y * (float)source.top,
                                   .photo_width = (float)image->width,
                                   .photo_height = (float)image->height,
                                   .input_width = (float)p->width,
