@@ -1,4 +1,4 @@
-"""What docs/operations.md says of options and variables is what the program says of itself."""
+"""What docs/operations.md and docs/security.md say of options and variables is what the program says of itself."""
 
 import json
 import os
@@ -8,9 +8,10 @@ import unittest
 import helptext
 from harness import ROOT, read
 
-PAGES = [os.path.join(ROOT, "docs", "operations.md")]
+SECURITY = os.path.join(ROOT, "docs", "security.md")
+PAGES = [os.path.join(ROOT, "docs", "operations.md"), SECURITY]
 # Of programs that the pages call.
-FOREIGN = {"data", "data-binary", "compressed", "cacert", "unix-socket", "system", "group", "enable", "now", "help", "cpus", "cpuset-cpus", "name", "rm"}
+FOREIGN = {"data", "data-binary", "compressed", "cacert", "unix-socket", "system", "group", "enable", "now", "help", "cpus", "cpuset-cpus", "name", "rm", "version"}
 
 
 def options_of(command):
@@ -52,6 +53,32 @@ class Pages(unittest.TestCase):
             with self.subTest(option=name):
                 self.assertIn(name, self.serve)
                 self.assertIn(f"--{name}", text)
+
+    def test_limits_and_their_defaults(self):
+        """docs/security.md has a row for each limit."""
+        rows = dict(re.findall(r"(?m)^\| `--([a-z-]+)` \| (\w+) \|", read(SECURITY).decode()))
+        for name, default in rows.items():
+            with self.subTest(option=name):
+                self.assertEqual(self.serve[name][1], default)
+        limits = {name for name in self.serve if re.match(r"max-(?!batch|delay|detections)|(header|body|answer|idle)-timeout", name)}
+        self.assertEqual(limits - set(rows), set())
+
+    def test_the_tests_that_security_names_exist(self):
+        """Each published vulnerability names the test that tries it, each test of test_published.py is named."""
+        text = read(SECURITY).decode()
+        table = text[text.index("| published |"):]
+        tested = re.findall(r"`(\w+)`: `(\w+)`(?:, `(\w+)`)?", table)
+        self.assertGreater(len(tested), 8)
+        for suite, *tests in tested:
+            source = read(os.path.join(ROOT, "tests", "http", f"test_{suite}.py")).decode()
+            for name in filter(None, tests):
+                with self.subTest(test=name):
+                    self.assertRegex(source, rf"(def|class) {name}\(")
+        for path, name in re.findall(r"`(?:tests/unit/models/)?(test_\w+\.c)`: `(\w+)`", table):
+            self.assertIn(f", {name}", read(os.path.join(ROOT, "tests", "unit", "models", path)).decode())
+        published = read(os.path.join(ROOT, "tests", "http", "test_published.py")).decode()
+        for name in re.findall(r"def (test_\w+)", published):
+            self.assertIn(f"`{name}`", table)
 
     def test_every_key_of_the_preprocessing_is_explained(self):
         source = read(os.path.join(ROOT, "models", "folder", "preprocess_config.c")).decode()
