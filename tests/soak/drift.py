@@ -23,11 +23,13 @@ def trend(values):
 
 
 def grows(values, floor):
-    """A sentence if the last half of `values` grows by `floor` or more and that is no chance; None if it does not."""
+    """A sentence if the last half of `values` grows by `floor` or more, and that is neither chance nor one step: both
+    halves of it grow as well, by an eighth of `floor` or more. None if it does not."""
     half = values[len(values) // 2:]
     if len(half) < FEWEST:
         return f"{len(half)} measurements in the last half, {FEWEST} are needed"
     z, growth = trend(half)
-    if z > Z and growth >= floor:
+    middle = len(half) // 2
+    if z > Z and growth >= floor and min(trend(half[:middle])[1], trend(half[middle:])[1]) >= floor / 8:
         return f"grew by {growth:.4g} over the last half ({half[0]:.4g} to {half[-1]:.4g}, z = {z:.1f})"
     return None

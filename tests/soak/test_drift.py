@@ -37,6 +37,12 @@ class Drift(unittest.TestCase):
         warm_up = [100 * MIB + min(i, 20) * 8 * MIB for i in range(40)]
         self.assertIsNone(drift.grows(warm_up, 8 * MIB))
 
+    def test_one_step_is_no_leak(self):
+        """An allocator that keeps 12 MiB more from some lap on."""
+        for at in range(60, 120, 3):
+            values = [value + 12 * MIB * (i >= at) for i, value in enumerate(self.noisy(at, 120, noise=0.1 * MIB))]
+            self.assertIsNone(drift.grows(values, 8 * MIB), at)
+
     def test_one_high_value_is_no_leak(self):
         for at in (20, 30, 39):
             values = [200.0 * MIB] * 40
