@@ -206,13 +206,13 @@ class BadRequests(ServedCase):
                 (b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n", 414, "uri_too_long"),
                 (get + b"".join(b"X-%d: y\r\n" % i for i in range(9000)) + b"\r\n", 431, "header_too_large"),
                 (get + b"X: " + b"y" * 200000 + b"\r\n\r\n", 431, "header_too_large"),
-                (get + b"Cookie: " + b"a=b;" * 3900 + b"\r\n\r\n", 431, "header_too_large"),
+                (get + b"Cookie: " + b"a=b; " * 3100 + b"\r\n\r\n", 431, "header_too_large"),
                 (get + b"no colon\r\n\r\n", 400, "invalid_request"),
                 (b"GET / HTTP/9.9\r\n\r\n", 505, "not_implemented"), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "not_implemented"),
                 (b"GET / HTTP/1.1x\r\n\r\n", 400, "invalid_request"),
                 (chunks + b"zz\r\n", 400, "invalid_request"), (chunks + b"2\r\nabc\r\n", 400, "invalid_request"),
                 (chunks + b"1" + 16 * b"0" + b"\r\n", 413, "too_large"),
-                (chunks + b"2;" + b"x" * 6000000 + b"\r\nab\r\n0\r\n\r\n", 400, "invalid_request")):
+                (chunks + b"2;" + b"x" * 6000000 + b"\r\nab\r\n0\r\n\r\n", 413, "too_large")):
             with self.subTest(data=data[:70], status=status):
                 counted = self.server.metric(f'lensd_http_requests_total{{status="{status}"}}')
                 with self.server.connect() as other, self.server.connect() as connection:
@@ -283,7 +283,8 @@ class BadRequests(ServedCase):
         for line in (b"GET  /livez HTTP/1.1", b"GET /livez\0 HTTP/1.1", b"GET\0 /livez HTTP/1.1", b"GET /livez HTTP/1.1\0"):
             answer = self.server.raw(line + b"\r\nHost: x\r\n\r\n" + hidden)
             with self.subTest(line=line):
-                self.assertIn(b" 400 ", answer)
+                # libmicrohttpd 1.0 closes the connection at a NUL.
+                self.assertTrue(b" 400 " in answer or b"\0" in line and answer == b"", answer)
                 self.assertNotIn(b" 404 ", answer)
         self.assertNotIn("/hidden", self.server.log())
 

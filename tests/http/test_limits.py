@@ -224,7 +224,8 @@ class Times(ServedCase):
 
     def test_bytes_that_never_become_a_request(self):
         answer = self.server.raw(b"\0\0\0\0\r\n\r\n")
-        self.assertIn(b" 408 ", answer)
+        # libmicrohttpd 1.0 closes the connection at once.
+        self.assertTrue(answer == b"" or b" 408 " in answer, answer)
 
     def test_bodies_that_drip_are_cut_off(self):
         with self.server.connect() as connection:

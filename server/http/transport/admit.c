@@ -3,7 +3,7 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
-#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,8 @@
     "the request line or a header is malformed; write each header as Name: value on one line "     \
     "that "                                                                                        \
     "ends in CR LF, without NUL, and without blanks in the name"
+
+#define NEEDS_HOST "an HTTP/1.1 request needs a Host header"
 
 /* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
 static uint64_t next_number(struct exchange *x)
@@ -81,12 +83,12 @@ static void check_framing(struct exchange *x, const struct request_head *head)
     x->chunked = true;
 }
 
-/* Refuses a Content-Length that is not a number below 2^64. */
+/* Refuses a Content-Length that is not a number below 2^64 - 1, the largest that libmicrohttpd
+ * takes. */
 static bool refuse_length(struct exchange *x, const char *length)
 {
     const bool is_number = *length && !length[strspn(length, "0123456789")];
-    errno = 0;
-    if (is_number && (strtoull(length, NULL, 10), errno == 0))
+    if (is_number && strtoull(length, NULL, 10) != ULLONG_MAX)
         return false;
     if (is_number)
         respond_refusal(x, 413, "too_large",
@@ -100,7 +102,7 @@ static bool refuse_length(struct exchange *x, const char *length)
     return true;
 }
 
-static void refuse_broken_head(struct exchange *x, int status)
+static void refuse_broken_head(struct exchange *x, const struct request_head *head, int status)
 {
     const size_t limit = x->server->options.max_header;
     switch (status) {
@@ -119,14 +121,17 @@ static void refuse_broken_head(struct exchange *x, int status)
         respond_refusal(x, 505, "not_implemented", "lensd speaks HTTP/1.0 and HTTP/1.1");
         return;
     default:
-        respond_refusal(x, 400, "invalid_request", MALFORMED);
+        respond_refusal(x, 400, "invalid_request",
+                        head->size && !head->host ? NEEDS_HOST : MALFORMED);
     }
 }
 
 void exchange_refuse_broken(struct exchange *x, const struct request_head *head, int status)
 {
     if (x->state == EXCHANGE_BODY && status == 413) {
-        respond_refusal(x, 413, "too_large", "a chunk is too long; the limit is %zu (--max-body)",
+        respond_refusal(x, 413, "too_large",
+                        "a chunk, or the line with its size, is too long; the limit is %zu "
+                        "(--max-body)",
                         x->server->options.max_body);
     } else if (x->state == EXCHANGE_BODY) {
         respond_refusal(x, 400, "invalid_request",
@@ -135,8 +140,12 @@ void exchange_refuse_broken(struct exchange *x, const struct request_head *head,
     } else {
         take_request_id(x, head->request_id);
         take_trace(x, head->traceparent);
-        if (!head->length || head->encodings || !refuse_length(x, head->length))
-            refuse_broken_head(x, status);
+        if (head->length && !head->encodings && refuse_length(x, head->length))
+            return;
+        if (head->size) /* the head is whole */
+            check_framing(x, head);
+        if (!x->answer.status)
+            refuse_broken_head(x, head, status);
     }
 }
 
@@ -221,7 +230,7 @@ static void check_headers(struct exchange *x, const struct request_head *head)
                         "(--max-header)",
                         head->size, limit);
     else if (!strcmp(head->version, "HTTP/1.1") && !head->host)
-        respond_refusal(x, 400, "invalid_request", "an HTTP/1.1 request needs a Host header");
+        respond_refusal(x, 400, "invalid_request", NEEDS_HOST);
     else if (head->host && !is_allowed_host(&x->server->options, head->host))
         respond_refusal(x, 403, "forbidden",
                         "lensd does not answer for the host '%.100s' here; use its IP address, or "

@@ -437,7 +437,7 @@ static void check_body_locked(struct connections *connections, struct connection
                               int64_t now)
 {
     if (is_stuck_locked(connection)) {
-        refuse_with(connections, connection, 400, "invalid_request",
+        refuse_with(connections, connection, 413, "too_large",
                     "the line with a chunk's size is too long");
         connection->since -= (LINGER_MS - SILENT_MS) * MILLION; /* until then the loop is busy */
         return;

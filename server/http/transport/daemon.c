@@ -320,9 +320,10 @@ static void refuse_now(struct exchange *x)
 
 /* ---- what libmicrohttpd refuses ---- */
 
-/* libmicrohttpd (0.9.75) answers a request that it cannot parse with HTML, sometimes twice. It
- * calls its log function first: there lensd writes its own answer to the socket and shuts down the
- * sending side, so that libmicrohttpd's answer is not sent. */
+/* libmicrohttpd answers a request that it cannot parse with HTML (0.9.75 sometimes twice; 1.0 also
+ * one without Host, or with an unknown Transfer-Encoding). It calls its log function first: there
+ * lensd writes its own answer to the socket and shuts down the sending side, so that
+ * libmicrohttpd's answer is not sent. */
 static void answer_broken(struct http_server *server, unsigned status)
 {
     char dropped[16 * 1024];
@@ -337,7 +338,7 @@ static void answer_broken(struct http_server *server, unsigned status)
     }
     struct request_head head = {0};
     if (!made) {
-        head = daemon_read_head(x, NULL, NULL);
+        head = daemon_read_head(x, NULL, "");
         head.length = header(x->handle, "Content-Length"); /* the first, which libmicrohttpd uses */
     }
     exchange_refuse_broken(x, &head, (int)status);
