@@ -70,6 +70,9 @@ class Install(unittest.TestCase):
 
     def test_the_documents(self):
         self.assertIn(".TH ", self.read("share", "man", "man1", "lensd.1"))
+        for path in ("bash-completion/completions/lensd", "fish/vendor_completions.d/lensd.fish",
+                     "zsh/site-functions/_lensd"):
+            self.assertIn("top-k", self.read("share", path))
         self.assertIn("openapi: 3.1", self.read("share", "lensd", "openapi.yaml"))
 
     def test_the_exporters_run(self):

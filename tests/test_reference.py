@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""docs/reference.md and docs/lensd.1 list every command and option as the program's --help does, which is
-written from server/app/config_options.c.
+"""docs/reference.md, docs/lensd.1 and docs/completions list every command and option as the program's --help does,
+which is written from server/app/config_options.c.
 
     test_reference.py             the tests
-    test_reference.py --update    writes both files anew
+    test_reference.py --update    writes the files anew
 
 LENSD names the program.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,7 +112,77 @@ def man(every):
     return "\n".join(lines) + "\n"
 
 
-FILES = {"reference.md": markdown, "lensd.1": man}
+# ---- completions ----
+
+COMPLETIONS = "# Written by tests/test_reference.py --update. Do not edit."
+
+
+def words(option):
+    """The values an option can have, where they are few."""
+    return option.value.split("|") if option.value and "|" in option.value else []
+
+
+def summary(option):
+    """The first clause of what an option means: a shell shows it on one line."""
+    return re.split(r"[;:] ", option.text)[0]
+
+
+def bash(every):
+    values = {option.name: words(option) for command in every for option in command.options if words(option)}
+    lines = [COMPLETIONS, "_lensd()", "{", "    local current=${COMP_WORDS[COMP_CWORD]} words=",
+             "    case ${COMP_WORDS[COMP_CWORD - 1]} in"]
+    lines += [f"    --{name}) words='{' '.join(choice)}' ;;" for name, choice in values.items()]
+    lines += ["    esac", '    if [ "$COMP_CWORD" -eq 1 ]; then',
+              f"        words='{' '.join(command.name for command in every)}'",
+              '    elif [ -z "$words" ] && [[ $current == -* ]]; then', "        case ${COMP_WORDS[1]} in"]
+    for command in every:
+        lines.append(f"        {command.name}) words='{' '.join('--' + option.name for option in command.options)}' ;;")
+    return "\n".join(lines + [
+        "        esac", "    fi", "    # Without words bash completes file names.", "    COMPREPLY=()",
+        '    [ -z "$words" ] || mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")', "}",
+        "complete -o default -F _lensd lensd"]) + "\n"
+
+
+def quoted(text):
+    """For zsh: in single quotes, and in the brackets of _arguments."""
+    return re.sub(r"([\[\]\\])", r"\\\1", text).replace("'", "'\\''")
+
+
+def zsh(every):
+    lines = ["#compdef lensd", COMPLETIONS, "_lensd()", "{", "    if (( CURRENT == 2 )); then",
+             "        local -a commands=("]
+    lines += [f"            '{command.name}:{quoted(command.about)}'" for command in every]
+    lines += ["        )", "        _describe command commands", "        return", "    fi",
+              "    local command=$words[2]", "    shift words", "    (( CURRENT-- ))", "    case $command in"]
+    for command in every:
+        lines += [f"    {command.name})", "        _arguments \\"]
+        for option in command.options:
+            value = ""
+            if option.value:
+                kinds = words(option)
+                value = f":value:({' '.join(kinds)})" if kinds else f":{quoted(option.value)}:_files"
+            lines.append(f"            '--{option.name}[{quoted(summary(option))}]{value}' \\")
+        lines += ["            '*:file:_files'", "        ;;"]
+    return "\n".join(lines + ["    esac", "}", '_lensd "$@"']) + "\n"
+
+
+def fish(every):
+    def quote(text):
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+    lines = [COMPLETIONS]
+    lines += [f"complete -c lensd -n __fish_use_subcommand -f -a {command.name} -d {quote(command.about)}"
+              for command in every]
+    for command in every:
+        for option in command.options:
+            value = (f" -x -a '{' '.join(words(option))}'" if words(option) else " -r") if option.value else ""
+            lines.append(f"complete -c lensd -n '__fish_seen_subcommand_from {command.name}' -l {option.name}{value} "
+                         f"-d {quote(summary(option))}")
+    return "\n".join(lines) + "\n"
+
+
+FILES = {"reference.md": markdown, "lensd.1": man, "completions/lensd.bash": bash, "completions/lensd.fish": fish,
+         "completions/_lensd": zsh}
 
 
 def path_of(name):
@@ -146,6 +217,44 @@ class Reference(unittest.TestCase):
         ended = subprocess.run(["groff", "-man", "-ww", "-z", path_of("lensd.1")], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
         self.assertEqual((ended.returncode, ended.stdout), (0, ""))
+
+
+class Completions(unittest.TestCase):
+    def says(self, shell, script, *arguments):
+        ended = subprocess.run([shell, "-c", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, timeout=60, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        return ended.stdout
+
+    def bash(self, *line):
+        """What bash offers for the last word of a line."""
+        return self.says("bash", 'source "$0"; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _lensd; '
+                         'echo "${COMPREPLY[@]}"', path_of("completions/lensd.bash"), "lensd", *line).split()
+
+    def test_bash(self):
+        every = commands()
+        self.assertEqual(self.bash(""), [command.name for command in every])
+        for command in every:
+            self.assertEqual(self.bash(command.name, "--"), ["--" + option.name for option in command.options])
+        self.assertEqual(self.bash("serve", "--precision", "b"), ["bf16"])
+        self.assertEqual(self.bash("serve", "--log-format", ""), ["text", "json", "auto"])
+        self.assertEqual(self.bash("serve", "--model", ""), [])
+
+    @unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
+    def test_zsh(self):
+        """Calls the function with a stand-in for _arguments, which prints what it is given."""
+        said = self.says("zsh", '_arguments() { print -rl -- "$@" }; words=(lensd health --h) CURRENT=3; source "$1"',
+                         "zsh", path_of("completions/_lensd"))
+        names = {line[2:].split("[")[0] for line in said.splitlines() if line.startswith("--")}
+        self.assertEqual(names, {option.name for option in helptext.command("health").options})
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not installed")
+    def test_fish(self):
+        path = path_of("completions/lensd.fish")
+        said = self.says("fish", "source $argv[1]; complete -C 'lensd serve --precision b'", path)
+        self.assertRegex(said, r"^bf16\t.*\n$")
+        said = self.says("fish", "source $argv[1]; complete -C 'lensd serve --top'", path)
+        self.assertRegex(said, "^--top-k\t")
 
 
 if __name__ == "__main__":
