@@ -2,15 +2,16 @@
 # The README's two commands from nothing, on each Debian release: a root with Debian's essential packages, a copy of
 # the tracked files, `./dev run` until it has answered a request, `./dev test`. As root and as a user with sudo.
 #
-#   distros.sh [--quick] [bookworm|trixie …]
+#   distros.sh [--quick | --packages FOLDER] [bookworm|trixie …]
 #
-# --quick: as root only, and of the tests lint and unit. Needs root, mmdebstrap and the network. Roots and packages are kept
+# --quick: as root only, and of the tests lint and unit. --packages: installs the packages of a folder instead and tries
+# them (packages_inside.sh); they belong to the release that they were built on. Needs root, mmdebstrap and the network. Roots and packages are kept
 # in $LENSD_DISTROS (default ~/.cache/lensd-distros). Each command is one check; ends with "N passed, N failed, N skipped".
 set -euo pipefail
 
 tree=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 cache=${LENSD_DISTROS:-${XDG_CACHE_HOME:-$HOME/.cache}/lensd-distros}
-accounts=(root user) tests='' passed=0 failed=0 skipped=0 roots=()
+accounts=(root user) tests='' packages='' passed=0 failed=0 skipped=0 roots=()
 trap 'rm -rf --one-file-system -- "${roots[@]}"' EXIT
 
 say() {
@@ -97,9 +98,10 @@ make_root() {
 
 try_release() {
     local release=$1 account root home
+    # The format is named: mmdebstrap takes a name with .new for a folder.
     if [ ! -f "$cache/$release.tar" ]; then
         say "$release: making a root"
-        if ! mmdebstrap --variant=minbase --include=sudo "$release" "$cache/$release.tar.new" >"$cache/$release.log" 2>&1; then
+        if ! mmdebstrap --format=tar --variant=minbase --include=sudo "$release" "$cache/$release.tar.new" >"$cache/$release.log" 2>&1; then
             tail -n 5 "$cache/$release.log" >&2
             curl -sf -o /dev/null "http://deb.debian.org/debian/dists/$release/Release" ||
                 skip "Debian's packages are not reachable"
@@ -108,6 +110,14 @@ try_release() {
         mv "$cache/$release.tar.new" "$cache/$release.tar"
     fi
     mkdir -p "$cache/$release/partial"
+    if [ -n "$packages" ]; then
+        curl -sf -o /dev/null "http://deb.debian.org/debian/dists/$release/Release" || skip "Debian's packages are not reachable"
+        make_root "$release" root
+        cp "$packages"/lensd*.deb "$root/root/lensd"
+        check "$release: the packages" inside "$root" root tests/packages_inside.sh || true
+        rm -rf --one-file-system -- "$root"
+        return
+    fi
     for account in "${accounts[@]}"; do
         make_root "$release" "$account"
         check "$release, $account: ./dev run" run_answers "$root" "$account" "$home" || true
@@ -119,6 +129,10 @@ try_release() {
 if [ "${1:-}" = --quick ]; then
     accounts=(root) tests='lint unit'
     shift
+elif [ "${1:-}" = --packages ]; then
+    packages=${2:?--packages needs a folder}
+    shift 2
+    compgen -G "$packages/lensd_*.deb" >/dev/null || skip "there are no packages in $packages; make them with ./dev deb"
 fi
 [ $# -gt 0 ] || set -- bookworm trixie
 [ "$(id -u)" -eq 0 ] || skip 'only root can make the root folder of another system; run it as root'
