@@ -55,8 +55,8 @@ struct op_info {
  * op (other opset ranges) are told apart by opset. Thread-safe. */
 const struct op_info *op_find(enum op op, int opset);
 
-/* The type a Cast converts to, which opsets before 6 give as text; DTYPE_NONE if lensd lacks it. Any
- * thread. */
+/* The type a Cast converts to, which opsets before 6 give as text; DTYPE_NONE if lensd lacks it.
+ * Any thread. */
 enum dtype op_cast_target(const struct node *cast);
 
 /* Estimates the work of a node from the shapes of its operands: elements read and written, and the

@@ -90,8 +90,8 @@ class Pages(unittest.TestCase):
             with self.subTest(key=key):
                 self.assertRegex(text, rf"`{key}`")
         table = json.loads(read(os.path.join(ROOT, "models", "folder", "processors.json")))
-        self.assertIn(f"has {len(table)} classes", text)
-        self.assertIn(f"for the {sum('inexact' in keys for keys in table.values())} of them", text)
+        self.assertIn(f"holds {len(table)} classes", text)
+        self.assertIn(f"For the other {sum('inexact' in keys for keys in table.values())} ", text)
 
     def test_variables(self):
         engine = [os.path.join(folder, name) for folder, _, names in os.walk(os.path.join(ROOT, "engine"))
