@@ -119,9 +119,10 @@ static size_t decode_grid(const struct task_rows *rows, size_t first, size_t wid
         struct detection scored = {0};
         if (!score_row(row, columns, candidates->options->confidence, &scored))
             continue;
-        struct detection found = decode_centred((row[0] + (float)(i % width)) * stride,
-                                                (row[1] + (float)(i / width)) * stride,
-                                                expf(row[2]) * stride, expf(row[3]) * stride);
+        const size_t cell_x = i % width, cell_y = i / width;
+        struct detection found =
+            decode_centred((row[0] + (float)cell_x) * stride, (row[1] + (float)cell_y) * stride,
+                           expf(row[2]) * stride, expf(row[3]) * stride);
         found.index = scored.index;
         found.score = scored.score;
         found.place = (uint32_t)(first + i);
