@@ -410,7 +410,8 @@ Test(model, refuses_side_files_that_are_links_out_of_the_folder)
         snprintf(target, sizeof target, "%s/outside", folder.path);
         cr_assert_eq(symlink(target, path), 0);
         struct folder model = folder;
-        strcat(model.path, "/m");
+        const size_t length = strlen(model.path);
+        snprintf(model.path + length, sizeof model.path - length, "/m");
         expect_failure(&model, STATUS_IO, "through a link");
         expect_failure(&model, STATUS_IO, side_files[i]);
         remove_folder(&folder);
