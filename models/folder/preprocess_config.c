@@ -215,8 +215,8 @@ static enum status read_crop_pct(const cJSON *json, int side, struct preprocess 
     *ret_given = get(json, "crop_pct") != NULL;
     if (!*ret_given)
         return STATUS_OK;
-    if (!(crop_pct > 0 && crop_pct <= 1))
-        return bad_key("crop_pct", "a number above 0 and at most 1", err);
+    if (!(crop_pct > 0.01 && crop_pct <= 1))
+        return bad_key("crop_pct", "a number above 0.01 and at most 1", err);
     if (squash_from > 0 && side >= squash_from)
         resize_exact(p, side, side);
     else

@@ -289,6 +289,7 @@ Test(preprocess_config, refuses_with_the_key)
         {"{\"size\": []}", "\"size\""},
         {"{\"size\": 224, \"crop_size\": {\"shortest_edge\": 0}}", "\"crop_size\""},
         {"{\"size\": 224, \"do_resize\": 1}", "\"do_resize\""},
+        {"{\"size\": {\"shortest_edge\": 224}, \"crop_pct\": 1e-300}", "\"crop_pct\""},
         {"{\"size\": 224, \"resample\": 6}", "\"resample\""},
         {"{\"size\": 224, \"resample\": 2.5}", "\"resample\""},
         {"{\"size\": 224, \"resample\": \"bilinear\"}", "\"resample\""},
