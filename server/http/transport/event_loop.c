@@ -60,7 +60,7 @@ static void *event_loop_run(void *context)
         if (ms != 0)
             (void)poll(wakers, 2, ms);
     }
-    /* Here, as its callbacks use variables of this thread (daemon.c: forming). */
+    /* On this thread, because its callbacks use a variable of it (reading.c). */
     stop_daemon(loop);
     return NULL;
 }
