@@ -79,15 +79,16 @@ struct backend_ops {
     /* How does the backend run this (already laid out) node on 16-bit activations? */
     enum bf16_support (*bf16)(const struct node *node);
 
-    /* Compiles a graph whose shapes are all known. The graph may be freed afterwards; constants are
-     * referenced as long as they are needed. Nothing may run before reserve(). */
+    /* Compiles a graph whose shapes are all known. The graph must live as long as the program,
+     * which may read its nodes and values in a run; only its constants may be dropped: the program
+     * holds references to those it needs. Nothing may run before reserve(). */
     enum status (*compile)(struct backend *backend, const struct graph *graph, struct program **ret,
                            struct error *err);
     void (*free_program)(struct program *program);
 
-    /* Takes the arena for the largest program there is; called again after programs were freed, it
-     * may give memory back. STATUS_NO_MEMORY /
-     * STATUS_DEVICE_MEMORY naming bytes and device. */
+    /* Takes the arena for the largest program there is, and does what needs the arena: a GPU
+     * measures its kernels and records its runs here. Called again after programs were freed, it
+     * may give memory back. STATUS_NO_MEMORY / STATUS_DEVICE_MEMORY naming bytes and device. */
     enum status (*reserve)(struct backend *backend, struct error *err);
 
     /* Gives the arena's pages back to the system; runs take them again as they use them. NULL: the
@@ -100,13 +101,13 @@ struct backend_ops {
      * A submit() that fails has begun nothing. */
     int depth;
     bool takes_pixels;
-    int best; /* the most of run_request.best */
+    int best; /* the greatest run_request.best it takes; 0: none */
     enum status (*submit)(struct program *program, const struct run_request *request,
                           struct error *err);
     enum status (*collect)(struct backend *backend, struct run_result *ret, struct error *err);
 
     /* Page-locked memory for inputs of any session of the backend's devices; zeroed. NULL: the
-     * backend has no use for it. Any thread. */
+     * backend does not need it. Any thread. */
     enum status (*host_alloc)(struct device_id device, size_t bytes, void **ret, struct error *err);
     void (*host_free)(void *data);
 

@@ -12,5 +12,5 @@ struct peak {
 
 /* Keeps `threads` threads (0: device_cpu_threads()) busy with independent multiply-adds in
  * registers for some 30 ms, and takes the best of many short stretches (others may use the machine,
- * too). bf16 products have float32 sums, as in a session. */
+ * too). bf16 products have float32 sums, as in a session. Defined in engine/cpu/peak.c. */
 struct peak peak_measure(struct device_id device, enum precision precision, int threads);

@@ -84,8 +84,8 @@ static enum status add_block(struct planner *p, const struct value *value, size_
     return STATUS_OK;
 }
 
-/* Views live as long as their base must: last reads of a view extend the base's block before any
- * later node may take it over, so they are placed first. */
+/* A base must live as long as its views: the last read of a view counts as a read of its base. Done
+ * before blocks are made, so that no node takes over bytes that a view still needs. */
 static void propagate_view_reads(struct planner *p)
 {
     const struct graph *graph = p->graph;
@@ -111,9 +111,9 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
                 continue;
             const struct value *base = node_input(node, 0);
             /* An output of the graph must not lie in the caller's input: its view is copied. */
-            bool caller_s = base && plan->places[base->index].kind == PLACE_INPUT &&
-                            p->last_read[value->index] == graph->node_count;
-            if (o == 0 && is_view(node) && !caller_s) {
+            bool is_callers = base && plan->places[base->index].kind == PLACE_INPUT &&
+                              p->last_read[value->index] == graph->node_count;
+            if (o == 0 && is_view(node) && !is_callers) {
                 plan->places[value->index] = plan->places[base->index];
                 p->block_of[value->index] = p->block_of[base->index];
                 if (p->block_of[base->index] != NO_BLOCK)
@@ -230,8 +230,10 @@ out:
 
 bool plan_shares_bytes(const struct plan *plan, const struct node *node)
 {
-    if (!is_view(node) || !node->outputs[0])
-        return is_view(node);
+    if (!is_view(node))
+        return false;
+    if (!node->outputs[0])
+        return true; /* nobody reads it */
     const struct place *from = &plan->places[node->inputs[0]->index];
     const struct place *to = &plan->places[node->outputs[0]->index];
     return from->kind == to->kind && from->input == to->input && from->offset == to->offset;

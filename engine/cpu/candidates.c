@@ -110,7 +110,7 @@ struct kernel_measurement {
     const struct compile *compile;
     struct kernel_candidate candidates[KERNELS]; /* the first is the rule's choice */
     size_t count;
-    struct weight *oldest; /* before the first candidate */
+    struct weight *before; /* the newest weight before the first candidate */
     unsigned char *block;  /* operands, then scratch */
     int64_t begin;         /* clock_now() */
     int rule_runs;         /* of the first candidate */
@@ -181,7 +181,7 @@ static enum status run_candidate(void *context, size_t c, struct autotune_run *r
 /* Were weights packed for this candidate alone? */
 static bool packed_its_own(const struct kernel_measurement *m, size_t c)
 {
-    return m->candidates[c].newest != (c ? m->candidates[c - 1].newest : m->oldest);
+    return m->candidates[c].newest != (c ? m->candidates[c - 1].newest : m->before);
 }
 
 /* Of those that are as quick as `best`, one that shares its weights with the steps of other batch
@@ -203,7 +203,7 @@ static void drop_others(struct kernel_measurement *m, size_t chosen)
             continue;
         step_free(m->candidates[c].step);
         weights_drop(m->compile->backend, m->candidates[c].newest,
-                     c ? m->candidates[c - 1].newest : m->oldest);
+                     c ? m->candidates[c - 1].newest : m->before);
     }
 }
 
@@ -235,7 +235,9 @@ static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen,
         .count = m->count, .rounds = ROUNDS, .clear = CLEARLY, .run = run_candidate, .context = m};
     TRY(make_block(m, err));
     tune.budget = BUDGET_MS - spent_ms(m);
-    parallel_is_even = true; /* as oneDNN's are: who helps a late member out would look slower */
+    /* As oneDNN splits its loops: else a kernel whose threads take over a late one's chunks would
+     * be charged for them. */
+    parallel_is_even = true;
     const enum status status = autotune_choose(&tune, costs, ret_chosen, err);
     parallel_is_even = false;
     TRY(status);
@@ -245,10 +247,10 @@ static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen,
 
 /* Replaces *ret, which is the step of the rule's kernel, by the quickest. */
 static enum status choose_by_measuring(const struct compile *compile, const struct graph_hash *key,
-                                       size_t ruled, struct weight *oldest, struct step **ret,
+                                       size_t ruled, struct weight *before, struct step **ret,
                                        struct error *err)
 {
-    struct kernel_measurement m = {.compile = compile, .oldest = oldest, .begin = clock_now()};
+    struct kernel_measurement m = {.compile = compile, .before = before, .begin = clock_now()};
     unsigned char *scratch = compile->program->scratch;
     size_t chosen = 0;
     enum status status = gather_candidates(&m, ruled, *ret, err);
@@ -281,7 +283,7 @@ enum status lower_candidate(const struct compile *compile, struct step **ret, st
     const struct node *node = compile->node;
     if (node->op != OP_CONV && node->op != OP_MATMUL && node->op != OP_GEMM)
         return STATUS_OK;
-    struct weight *oldest = compile->backend->weights;
+    struct weight *before = compile->backend->weights;
     const struct graph_hash key = key_of(compile);
     size_t k;
     if (!compile->any && recall(&key, &k)) {
@@ -296,6 +298,6 @@ enum status lower_candidate(const struct compile *compile, struct step **ret, st
     for (k = 0; k < KERNELS && !*ret; k++)
         TRY(kernels[k].lower(compile, ret, err));
     if (*ret && is_worth_measuring(compile, *ret))
-        return choose_by_measuring(compile, &key, k - 1, oldest, ret, err);
+        return choose_by_measuring(compile, &key, k - 1, before, ret, err);
     return STATUS_OK;
 }

@@ -1,6 +1,6 @@
 /* Private to engine/cpu/: the backend's parts above the lowerings.
  *
- *     program.h ◀ lowering.h ◀ compile.c ◀ node_runner.c ◀ backend.c */
+ *     program.h ◀ lowering.h ◀ candidates.c ◀ compile.c ◀ node_runner.c ◀ backend.c */
 #pragma once
 
 #include "engine/cpu/program/program.h"

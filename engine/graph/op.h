@@ -100,12 +100,15 @@
 /* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension; x is inputs[0], or
  * (pass_joins) the concatenation of inputs[0], inputs[3], inputs[4] … along it.
  * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through access maps
- * (ops/attention.h). OP_MOVE: the elements of input 0 in the order of the attribute "map" (one
- * group, ops/access_map.h), as a tensor of the attribute "shape": a chain of Transposes, Reshapes,
- * Slices … at once. OP_VALID_KEYS: Attention's nonpad_kv_seqlen as it is, int64; a run where one of
- * it is not of 0 to the attribute "keys" is refused. OP_DYNAMIC_ROUND: what DynamicQuantizeLinear
- * stores of x, read back as real numbers. OP_LOOKUP: y = inputs[1][x], x of 8 bits, inputs[1] a
- * constant of [256] and of y's type that is indexed by x's byte, be it signed or not. */
+ * (ops/attention.h).
+ * OP_MOVE: the elements of input 0 in the order of the attribute "map" (one group,
+ * ops/access_map.h), as a tensor of the attribute "shape": a chain of Transposes, Reshapes, Slices
+ * … at once. OP_VALID_KEYS: Attention's nonpad_kv_seqlen as it is, int64; a run is refused where
+ * one of them is not between 0 and the attribute "keys". OP_DYNAMIC_ROUND: what
+ * DynamicQuantizeLinear stores of x, read back as real numbers. OP_LOOKUP: y = inputs[1][x], x of 8
+ * bits, inputs[1] a constant of [256] and of y's type that is indexed by x's byte, be it signed or
+ * not. */
+
 /* What a pass puts behind the operands of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM, in this
  * order: the product is stored on its own terms, added to the residual as QLinearAdd does, and
  * looked up in the table. NULL: left out. */

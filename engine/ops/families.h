@@ -1,4 +1,4 @@
-/* Private to engine/ops/ops.c and engine/ops/: the families of the operator table and what their
+/* Private to engine/ops/, but for struct window: the families of the operator table and what their
  * inference functions share. */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* Private to engine/ops/ and the reference kernels: how operands map to outputs, worked out once so
+/* For inference functions, passes and kernels: how operands map to outputs, worked out once so
  * that inference and kernels cannot disagree. Every function checks everything it is given. */
 #pragma once
 

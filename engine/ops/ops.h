@@ -36,7 +36,8 @@ enum op_flags {
 
 #define OP_VARIADIC 255
 
-/* The tables of engine/ops write a row an operator and opset range, the fields in this order. */
+/* In the tables of engine/ops a row is one operator and range of opsets, its fields in this order.
+ */
 struct op_info {
     enum op op;
     int since, until; /* opsets of its domain this entry is right for; until 0 = every later one

@@ -1,4 +1,4 @@
-/* Private to engine/ops/ and the reference kernels: what attributes and integer operands of shape
+/* For inference functions, passes and kernels: what attributes and integer operands of shape
  * operators mean for given extents, worked out in one place for inference and for kernels, so that
  * the two cannot disagree; and small checks that inference functions share.
  *

@@ -1,4 +1,5 @@
-/* Private to engine/passes/: visits the nodes of a graph, and edits nodes and values. */
+/* For passes, and sessions that edit a graph: visits the nodes of a graph, and edits nodes and
+ * values. */
 #pragma once
 
 #include "engine/passes/optimize.h"

@@ -237,8 +237,9 @@ static bool is_promoted(const struct graph *graph)
     return any;
 }
 
-/* A CPU computes float16 in float32: widen every constant and every Cast, and keep the declared
- * dtypes of inputs and outputs with a Cast at the border. */
+/* Every backend starts from float32; pass_bf16() narrows again where the precision asks for it. So
+ * this widens every constant and every Cast, and keeps the declared dtypes of inputs and outputs
+ * with a Cast at the border. */
 static enum status promote_half(struct edit *edit)
 {
     struct graph *graph = edit->graph;

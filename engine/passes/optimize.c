@@ -1,5 +1,4 @@
-/* Runs the passes that prepare a graph with known shapes for a backend, in order; numbers its
- * layers. */
+/* Runs the passes that prepare a graph with known shapes for a backend, in order. */
 #include "engine/passes/passes.h"
 
 /* An output that is an input is copied: outputs must not change when the caller's buffer does. */

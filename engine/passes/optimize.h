@@ -1,9 +1,12 @@
 /* The optimizer: rewrites a graph so that a backend has less to do. Every pass keeps the meaning of
  * the graph (tests run each model with and without).
  *
- *     import ─▶ optimize_weights ─▶ clone per batch size ─▶ optimize_specialise ─▶ optimize_kernels
- *               once: f16 → f32,      concrete input shapes:   fuse epilogues, channels-last,
- *               fold, BN into Conv    infer, fold shape math   bf16
+ *     once:            optimize_quantised   QDQ becomes operators on 8-bit integers (int8 only)
+ *                      optimize_dynamic     dynamically quantised products (CPU only)
+ *                      optimize_weights     f16 → f32, constants, BatchNormalization into Conv
+ *     per batch size:  optimize_specialise  concrete input shapes: inference, shape arithmetic
+ *     (on a clone)     optimize_split       moves data-dependent nodes to another graph, the tail
+ *                      optimize_kernels     epilogues, channels-last, 16-bit activations
  *
  * All functions change the graph they are given, which must belong to the caller alone. Sources for
  * the patterns: what torch.onnx, tf2onnx and the model zoo emit.
@@ -59,8 +62,8 @@ enum status optimize_quantised(struct graph *graph, struct error *err) MUST_USE;
 enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
 
 /* Shape-independent rewrites, once per session: constants folded, Identity and Dropout removed,
- * float16 promoted to float32 (a CPU computes in float32 whatever the file stores; outputs keep
- * their declared dtype through a Cast), BatchNormalization and per-channel scales folded into Conv
+ * float16 promoted to float32 (every backend starts from float32; outputs keep their declared dtype
+ * through a Cast), BatchNormalization and per-channel scales folded into Conv
  * weights. Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 

@@ -14,7 +14,7 @@ static bool is_dynamic_value(const struct value *value)
     return value && !value->known && (!shape_is_known(&value->shape) || value->dtype == DTYPE_NONE);
 }
 
-/* One forward pass: nodes are in topological order. `made` marks values the tail makes. */
+/* One sweep is enough: nodes are in topological order. `made` marks values the tail makes. */
 static void mark(const struct graph *graph, bool *in_tail, bool *made)
 {
     for (size_t n = 0; n < graph->node_count; n++) {

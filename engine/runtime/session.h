@@ -1,8 +1,9 @@
 /* A session: one model on one device, compiled for a set of batch sizes and warmed up for each.
  *
  * session_create() does everything that can be slow or fail: optimise, plan, pack weights, compile,
- * measure. session_run() then only runs: no allocation on the CPU device, nothing kept for a
- * backward pass. A session is used by one thread at a time (its lane). */
+ * measure. session_submit() and session_collect() then only run (session_run() is both): no
+ * allocation on the CPU device, nothing kept for a backward pass. A session is used by one thread
+ * at a time (its lane). */
 #pragma once
 
 #include "engine/backend/run.h"
@@ -32,7 +33,8 @@ struct session_options {
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
     bool trial;    /* leave checks and measurements of the batches to session_finish(), because this
                       session is compared with another and may be discarded */
-    bool no_kernel_trials; /* choose kernels by the tuning store and by rule, without measuring */
+    bool no_kernel_trials; /* CPU: choose kernels by the tuning store and by rule, without
+                              measuring; a GPU measures all the same */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
     const struct session_pixels *pixels; /* for image_input; borrowed by session_create; or NULL */

@@ -168,11 +168,10 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .takes_parts = session->ops->takes_parts,
         .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
     };
-    if (is_narrow(session->options.precision)) {
+    if (is_narrow(session->options.precision))
         optimize.bf16 = session->ops->bf16;
-    } else {
+    else /* a kernel that takes a gate has only float32 */
         optimize.takes_gate = session->ops->takes_gate;
-    }
     TRY(optimize_kernels(c->graph, &optimize, err));
     TRY(session_take_image(session, c->graph, session->compiled_count == 0, err));
     TRY(session->ops->compile(session->backend, c->graph, &c->program, err));

@@ -1,8 +1,7 @@
 /* A session is a list of compiled batch sizes over one backend.
  *
- *     graph ─ clone ─▶ base ─ optimize_weights ─▶ per batch size: clone ─ optimize_specialise
- *       ─ optimize_split ─▶ static part ─ optimize_kernels ─▶ program (backend)
- *                       └─▶ data-dependent tail, run by the interpreter
+ *     graph ─ passes (optimize.h has their order) ─▶ static part ─▶ program (backend)
+ *                                                └─▶ data-dependent tail, run by the interpreter
  *
  * Everything is made in session_create(), on the loader's thread; afterwards one lane's thread owns
  * the session. */
@@ -178,7 +177,8 @@ static enum status check_rows(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-/* Runs a data-dependent tail once, because it packs weights in its first run. */
+/* Fills info.parameter_bytes. A data-dependent tail packs its weights in its first run, so
+ * session_finish() calls this again after measuring. */
 static void describe_weights(struct session *session)
 {
     session->info.parameter_bytes = session->ops->weight_bytes(session->backend);

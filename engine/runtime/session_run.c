@@ -1,4 +1,4 @@
-/* Runs a session on its lane's thread, without allocating memory. */
+/* Runs a session on its lane's thread; only a data-dependent tail allocates memory. */
 #include <assert.h>
 #include <string.h>
 

@@ -1,9 +1,10 @@
 /* Images from clients: bytes in, pixels out.
  *
- * image_decode() turns JPEG and PNG bytes into upright 8-bit RGB; transform_numbers() and
- * transform_bytes() (transform.h) resize and crop those into the slot of a batch. Both run on the
- * decode workers: one `struct image_decoder` per worker, used by that worker alone. Nothing here
- * knows of HTTP, models' graphs or batches. Only jpeg.c uses libjpeg-turbo, only png.c libpng.
+ * image_decode_part() and image_decode_reduced() turn JPEG and PNG bytes into upright 8-bit RGB;
+ * transform_numbers() and transform_bytes() (transform.h) resize and crop those into the slot of a
+ * batch. Both run on the decode workers: one `struct image_decoder` per worker, used by that worker
+ * alone. Nothing here knows of HTTP, models' graphs or batches. Only jpeg.c uses libjpeg-turbo,
+ * only png.c libpng.
  *
  * What "the same as Pillow" means here: pixels equal to PIL.ImageOps.exif_transpose(
  * Image.open(f)).convert("RGB"), with alpha dropped, not blended, and 16 bit PNG reduced to its

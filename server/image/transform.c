@@ -239,10 +239,10 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
                               job->frame.resized_width, job->x0, job->x1 - job->x0, err));
     TRY(resample_axis_prepare(&transform->vertical, p->resample, (int)image->height,
                               job->frame.resized_height, job->y0, job->y1 - job->y0, err));
-    /* A window, and the rest of the group that completed it; one more sample a row for the kernel.
-     */
     job->passes =
         p->resample == RESAMPLE_LINEAR ? &transform->kernels->linear : &transform->kernels->pillow;
+    /* A window, and the rest of the group that completed it; the kernel reads one more sample of
+     * each row. */
     job->ring_rows = transform->vertical.length + GROUP - 1;
     job->ring_stride = job->passes->sample *
                        size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);

@@ -1,6 +1,6 @@
-/* Compiled three times (meson.build): SIMD_VARIANT names the variant, the compiler's -m flags
- * decide the width. The loops are written so that gcc and clang vectorise them: no branches, no
- * libm, selects instead. Reductions keep LANES partial sums, because float addition may not be
+/* Compiled once for each variant (meson.build): SIMD_VARIANT names the variant, the compiler's -m
+ * flags decide the width. The loops are written so that gcc and clang vectorise them: no branches,
+ * no libm, selects instead. Reductions keep LANES partial sums, because float addition may not be
  * reordered by the compiler. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"

@@ -1,8 +1,8 @@
-/* Row kernels in float32, compiled once per instruction set and picked at run time.
+/* The CPU's kernels, compiled once per instruction set and picked at run time.
  *
  * Everything here works on contiguous rows; the steps that call it split work over threads and know
  * about shapes. Results of the variants agree to the last few bits only (fused multiply-add).
- * Sources of the approximations stand beside them in kernels.c; greatest errors are tested against
+ * Sources of the approximations stand beside them in vec_math.h; greatest errors are tested against
  * libm. */
 #pragma once
 

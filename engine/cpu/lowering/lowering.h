@@ -1,6 +1,7 @@
 /* Private to engine/cpu/: the lowerings, one file a family. A lowering turns a node into a step:
- * oneDNN for products (Conv, Gemm, MatMul), lensd's own kernels for the rest of the hot path, the
- * reference kernel otherwise. compile.c asks them in turn. */
+ * products (Conv, Gemm, MatMul) by one of lensd's or oneDNN's kernels, which candidates.c chooses,
+ * the rest of the hot path by lensd's own, everything else by the reference kernel. compile.c asks
+ * them in turn. */
 #pragma once
 
 #include "engine/cpu/program/program.h"
@@ -12,7 +13,7 @@ struct window;
 typedef enum status (*lowering_fn)(const struct compile *compile, struct step **ret,
                                    struct error *err);
 
-/* Conv, Gemm, MatMul: by one of the lowerings in candidates.c' table. */
+/* Conv, Gemm, MatMul: by one of the lowerings in candidates.c's table. */
 enum status lower_candidate(const struct compile *compile, struct step **ret, struct error *err);
 enum status lower_winograd(const struct compile *compile, struct step **ret, struct error *err);
 enum status lower_dense(const struct compile *compile, struct step **ret, struct error *err);

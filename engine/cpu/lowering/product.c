@@ -58,7 +58,7 @@ enum status product_create(const struct compile *compile, const struct product_d
                               err) != STATUS_OK)
         return error_prefix(err, "%s", compile->node->name);
     if (!product)
-        return STATUS_OK; /* the reference kernel takes the node */
+        return STATUS_OK; /* another lowering may take the node */
     struct product_step *step = step_create(compile, sizeof *step, product_run, ret, err);
     if (!step) {
         onednn_product_free(product);

@@ -72,7 +72,7 @@ struct compile {
 
 /* ---- steps (program.c) ---- */
 
-/* A zeroed step of `size` bytes with name, layer and run set, which is handed out in *ret too.
+/* A zeroed step of `size` bytes with name, kernel and run set, which is handed out in *ret too.
  * NULL: out of memory, *err is set; return STATUS_NO_MEMORY. */
 void *step_create(const struct compile *compile, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);

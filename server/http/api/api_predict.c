@@ -83,15 +83,19 @@ static enum status check_state(struct exchange *x, struct error *err)
 enum status predict_admit(struct exchange *x, struct error *err)
 {
     x->answer_form = negotiate_type(exchange_header(x, "Accept"), forms, COUNT_OF(forms));
-    if (x->answer_form < 0)
+    if (x->answer_form < 0) {
         respond_refusal(x, 406, "not_acceptable",
                         "%s answers as %s, %s or %s; name one of them in Accept, or none", x->path,
                         forms[0], forms[1], forms[2]);
-    else if (!x->has_length && !x->chunked)
+        return STATUS_OK;
+    }
+    if (!x->has_length && !x->chunked) {
         respond_refusal(x, 411, "length_required",
                         "the request has no body and no Content-Length; send an image: curl "
                         "--data-binary @photo.jpg %s/predict",
                         x->server->url);
+        return STATUS_OK;
+    }
     return check_state(x, err);
 }
 
@@ -200,7 +204,7 @@ static bool predict_is_parameter(const struct multipart_part *part)
     return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
 }
 
-/* A form's field that is no file: a parameter, or an image whose @ was forgotten. */
+/* Reads a text field: a known parameter, or an error that guesses a forgotten @. */
 static enum status predict_read_field(struct predict_work *work, const struct multipart_part *part,
                                       struct error *err)
 {

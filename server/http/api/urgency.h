@@ -2,7 +2,7 @@
  * answer, which requests go before it, and whose it is. Everything ends up in the fields of struct
  * predict_request; what they mean is said there.
  *
- *     X-Request-Timeout-Ms: 250     from the request's first byte to its answer; else
+ *     X-Request-Timeout-Ms: 250     from the request line to the answer; else
  *                                   --default-timeout
  *     X-Priority: 1                 1 goes first, 8 last; 0, and none: the default, 4
  *

@@ -114,6 +114,7 @@ static void work_done(struct predict_request *request)
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= WORK_LARGE_ANSWER) {
+        /* in the measure of a body: see the two limits */
         exchange_offload(x, bytes * (WORK_LARGE_BODY / WORK_LARGE_ANSWER), exchange_answer);
     } else {
         exchange_resume(x);

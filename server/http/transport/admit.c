@@ -55,13 +55,8 @@ static void take_trace(struct exchange *x, const char *given)
 static void check_framing(struct exchange *x, const struct request_head *head)
 {
     if (head->malformed || head->hosts > 1) {
-        respond_refusal(
-            x, 400, "invalid_request",
-            head->malformed
-                ? "the request line or a header is malformed; write each header as "
-                  "Name: value on one line that ends in CR LF, without NUL, and without "
-                  "blanks in the name"
-                : "the request has more than one Host header");
+        respond_refusal(x, 400, "invalid_request",
+                        head->malformed ? MALFORMED : "the request has more than one Host header");
     } else if (head->encodings && !strcmp(head->version, "HTTP/1.0")) {
         respond_refusal(x, 400, "invalid_request",
                         "HTTP/1.0 has no Transfer-Encoding; send Content-Length, or use HTTP/1.1");

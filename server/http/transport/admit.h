@@ -30,7 +30,8 @@ struct request_head {
 
 enum head_verdict {
     ADMIT_READ,       /* read the body (and drop it if exchange->swallow is set) */
-    ADMIT_ANSWER_NOW, /* the answer is ready, and the request has no body */
+    ADMIT_ANSWER_NOW, /* the answer is ready; no body comes, or the client holds it
+                         back until "100 Continue" */
     ADMIT_REFUSE,     /* the answer is ready; do not wait for the body */
 };
 

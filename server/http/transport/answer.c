@@ -18,7 +18,7 @@ static bool answer_is_text(const char *type)
            strstr(type, "yaml");
 }
 
-/* Text that is long enough to pay for it goes out compressed, to whom likes that. */
+/* Text that is long enough to pay for it goes out compressed, to clients that accept it. */
 static void compress_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;

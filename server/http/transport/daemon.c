@@ -432,7 +432,7 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;
-    x->body_at = is_lax() ? method + head.size : NULL;
+    x->body_at = is_lax() ? method + head.size : NULL; /* the request begins at `method` */
     switch (exchange_admit(x, &head)) {
     case ADMIT_READ:
         return MHD_YES;
@@ -445,8 +445,8 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     return MHD_NO;
 }
 
-/* Overwrites the byte that has_clear_end() will look at, which may be NUL: what has been handed
- * over is not read again. */
+/* Overwrites body_at[2] once it has been handed over, and is not read again: has_clear_end() must
+ * not take a NUL of the body for the end of the head. */
 static void hide_body(const struct exchange *x, const char *bytes, size_t size)
 {
     const size_t at = (uintptr_t)x->body_at + 2 - (uintptr_t)bytes;

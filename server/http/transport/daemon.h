@@ -24,7 +24,7 @@ struct http_daemon {
     struct request_log *log;
 };
 
-/* Starts its threads on server->daemon->listener. False: it will not have it. */
+/* Starts its threads on server->daemon->listener. False: libmicrohttpd refuses. */
 bool daemon_start(struct http_server *server, size_t max_connections);
 
 /* It accepts no more. */

@@ -26,7 +26,7 @@ struct event_loop {
     int wake_fd;            /* an eventfd: readable while `woken` */
     pthread_t thread;
     bool has_thread;
-    bool closed; /* a connection has, in this run; the thread's own */
+    bool closed; /* a connection has closed in this run; only the loop's thread uses it */
     _Atomic uint64_t runs;
 
     pthread_mutex_t lock;
@@ -37,8 +37,8 @@ struct event_loop {
  * thread or descriptor left. *loop must not move until event_loop_stop(). */
 bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd);
 
-/* Ends the thread, which stops the daemon before it ends; that closes its connections; its
- * listening socket stays open. No connection may be suspended. Also after a failed start. */
+/* Ends the thread, which first stops the daemon and so closes its connections; the listening socket
+ * stays open. No connection may be suspended. Also after a failed start. */
 void event_loop_stop(struct event_loop *loop);
 
 /* A connection of this loop has closed. From the loop's thread. */

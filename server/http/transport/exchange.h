@@ -1,8 +1,8 @@
 /* One request and its answer, as the handlers see it: nothing of libmicrohttpd, so that they can be
  * run on made-up requests.
  *
- * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume) it is an
- * offload thread's where it was handed there; else only the pipeline and the watcher touch it,
+ * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume), an offload
+ * thread owns it if it was handed to one; otherwise the pipeline and the watcher touch it only
  * through the request and exchange_resume(). */
 #pragma once
 
@@ -136,14 +136,15 @@ const char *exchange_address(const struct exchange *exchange);
 /* The client: the name of its key, else its address. Lives as long as the exchange. */
 const char *exchange_client(const struct exchange *exchange);
 
-/* Records for the log the model, the number of images and the time in each phase. */
+/* Records for the log the model, the number of images and the time in each phase (request_log.c).
+ */
 void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
 /* A header of the request, NULL without it; lives as long as the exchange. From its owner. */
 const char *exchange_header(const struct exchange *exchange, const char *name);
 
 /* The connection sleeps until exchange_resume(): from the handler's thread, or again from an
- * offload thread, with the request that there is now. When the client hangs up meanwhile (it may
+ * offload thread, once there is a request to watch. When the client hangs up meanwhile (it may
  * have already), the request is cancelled. `finish` is called after exchange_resume() if there is
  * no answer then. */
 void exchange_wait(struct exchange *exchange, struct predict_request *request,
@@ -155,7 +156,7 @@ void exchange_wait(struct exchange *exchange, struct predict_request *request,
 void exchange_offload(struct exchange *exchange, size_t bytes,
                       void (*run)(struct exchange *exchange));
 
-/* For use as `run`: calls `finish`, compresses the answer if that pays, and resumes. */
+/* For use as `run`: calls `finish`, compresses the answer if that pays, and resumes (answer.c). */
 void exchange_answer(struct exchange *exchange);
 
 /* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */

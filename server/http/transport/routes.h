@@ -36,7 +36,8 @@ struct route {
     const char *path;
     unsigned methods; /* enum method, several */
     bool takes_body;
-    /* NULL, or: can this be served now? Asked before the body is read; a refusal is the answer. */
+    /* NULL, or: can this be served now? Asked before the body is read; an error becomes
+     * the answer. It may also answer by itself and return STATUS_OK. */
     enum status (*admit)(struct exchange *exchange, struct error *err);
     /* Called with the whole body: answers (respond.h), or waits (exchange_wait). */
     void (*handle)(struct exchange *exchange);

@@ -80,18 +80,17 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
  *
  * The free slots are the rest of the forming buffer and all free buffers. A batch that closes
  * before it is full wastes at most max_batch - 1 of them. It closes early only for a lane without a
- * closed buffer; so the number of closed and running buffers is then below lanes * depth, and the
- * difference
- * (`hungry`) is how often that can still happen before a buffer is free again. The room is
- * therefore the free slots less hungry * (max_batch - 1). No event makes it smaller than the
+ * closed buffer; so closed and running buffers together are then fewer than lanes * depth, and the
+ * difference (`hungry`) is how often that can still happen before a buffer is free again. The room
+ * is therefore the free slots less hungry * (max_batch - 1). No event makes it smaller than the
  * tickets:
  *
  *     reserve          room - 1, tickets - 1
  *     close early      hungry - 1; its waste was subtracted before
  *     close full       wastes nothing
  *     take, give back  change nothing
- *     done             with the last micro-batch: hungry + 1, one more free buffer; room + 1 or
- * more abandon          frees a slot; an emptied closed buffer counts as done does */
+ *     done             the last batch: hungry + 1, a free buffer more; room + 1 or more
+ *     abandon          frees a slot; an emptied closed buffer counts as done does */
 static size_t room(const struct batcher *batcher)
 {
     size_t max_batch = (size_t)batcher->config.max_batch;

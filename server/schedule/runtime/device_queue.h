@@ -5,7 +5,7 @@
  * level of the others: time is not saved up. A lane gets a free device at once. So a model with
  * passes of 100 ms and one with passes of 10 ms get equal time, as long as both have work.
  *
- * Thread-safe; a struct device_turn belongs to one lane's thread. Locks: one a device, held for a
+ * Thread-safe; a struct device_turn belongs to one lane's thread. Locks: one per device, held for a
  * few instructions, never together with another one. */
 #pragma once
 

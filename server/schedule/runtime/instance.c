@@ -60,7 +60,8 @@ static int lanes_to_come(const struct pipeline_options *options, size_t i)
     return lanes;
 }
 
-/* How many lanes' batch buffers a lane has to answer for: those of the host are in its memory. */
+/* On a CPU the scheduler's buffers count against the sessions' memory limits. It keeps lanes + 2
+ * batches and an image for each worker; each lane is charged its share, rounded up. */
 static void count_inputs(const struct pipeline_options *options, struct session_options *session)
 {
     if (session->device.kind != DEVICE_CPU)

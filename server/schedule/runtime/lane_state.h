@@ -55,7 +55,7 @@ struct lane {
 
     /* the thread's own */
     struct device_turn turn;
-    int64_t turn_used;             /* of its turn's time */
+    int64_t turn_used;             /* nanoseconds of this turn that passes have taken */
     struct error device_error;     /* of the last probe that failed */
     const struct tensor **outputs; /* of the last run, session_output_count */
     const void **inputs;           /* of the next run, input_count */

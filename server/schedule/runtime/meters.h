@@ -12,7 +12,7 @@
  *     lensd_batch_size{model,device}            histogram, images per forward pass
  *     lensd_batches_closed_total{model,reason}  why batches closed
  *     lensd_forward_failures_total{model,device}  forward passes that failed, retries included
- *     lensd_batch_splits_total{model,device,cause}  batches run again as halves; cause: "failure"
+ *     lensd_batch_splits_total{model,device,cause}  batches run again in parts; cause: "failure"
  *                                               or "memory", where the cap was lowered as well
  *     lensd_batch_cap{model,device}             gauge: images a lane runs together now
  *     lensd_device_seconds_total{model,device}  time the device spent on the model's passes

@@ -113,7 +113,7 @@ struct predict_request {
     int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
     struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks
                                      up class names in it */
-    int64_t started;              /* clock_now() at the first byte, for total times */
+    int64_t started;              /* clock_now() at the request line, for total times */
     int64_t deadline;             /* clock_now() after which the answer is useless; 0: none */
     int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_URGENCY */
     uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
@@ -221,8 +221,8 @@ enum status pipeline_check(struct pipeline *pipeline, const struct predict_reque
                            size_t images, size_t bytes, int *ret_retry_after_s,
                            struct error *err) MUST_USE;
 
-/* The name of the model that answers who names none, copied to `size` bytes; false and "": none is
- * ready. */
+/* The name of the model that answers requests which name none, copied to `size` bytes; false and
+ * "": none is ready. */
 bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size);
 
 /* Whether models of more than one name are served. */

@@ -25,7 +25,7 @@ struct pool {
     pthread_mutex_t lock;
     pthread_cond_t work;
     struct pool_source *first, **last; /* sources with tickets, in the order they came */
-    int64_t clock;                     /* what the source had used whose turn came last */
+    int64_t clock;                     /* `used` of the source whose turn came last */
     bool stopping;
     int waiting;    /* threads without work */
     int forgetting; /* callers of pool_forget, who wait on `left` */

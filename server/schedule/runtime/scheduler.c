@@ -43,7 +43,7 @@ struct scheduler {
     struct batcher *batcher;
     struct admission admission;
     bool accepting, stopping;
-    int lanes, sleeping; /* all; those that wait for lane_ready and are not idle */
+    int lanes, sleeping; /* all; those in wait_ready(), which the batcher does not count as idle */
     int coming;          /* those that have seen work and are about to take it */
     int ahead;           /* those that wait in it for what shall follow their batch */
     bool is_quarantined[DEVICE_MAX];
@@ -245,7 +245,8 @@ static void unlock_and_wake(struct scheduler *scheduler)
     pool_offer(scheduler->pool, &scheduler->source, tickets);
 }
 
-static void finish_request(struct predict_request *request)
+/* One hold on the request less; the last one counts it and calls on_done. */
+static void drop_hold(struct predict_request *request)
 {
     /* acq_rel: what other threads wrote into their images is seen by on_done. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
@@ -261,7 +262,7 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
     if (image->status == STATUS_OK)
         meters_prediction(&scheduler->meters, image->entry.predicted,
                           clock_now() - image->entry.admitted);
-    finish_request(image->request);
+    drop_hold(image->request);
 }
 
 /* --- admission, cancellation, deadlines --- */
@@ -332,8 +333,9 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     if (status == STATUS_OK) {
         request->used_model = scheduler_model(scheduler);
         request->write_seconds = scheduler->meters.phases[PHASE_WRITE];
-        /* One more, so that the request outlives the work on presets. Only now: whoever sees it
-         * may pin the request. */
+        /* One hold is ours: it keeps the request alive until scheduler_submit has counted the
+         * images that were bad from the start. Set only after admission, because a request with
+         * `pending` above 0 may be pinned. */
         atomic_store(&request->pending, images + 1);
     }
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
@@ -393,7 +395,7 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
     /* Hung up before it could be pinned. */
     if (atomic_load(&request->cancelled))
         scheduler_cancel(scheduler, request);
-    finish_request(request);
+    drop_hold(request);
     return STATUS_OK;
 }
 
@@ -409,7 +411,7 @@ bool predict_request_pin(struct predict_request *request)
 
 void predict_request_unpin(struct predict_request *request)
 {
-    finish_request(request);
+    drop_hold(request);
 }
 
 void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request)
@@ -572,7 +574,7 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
            batcher_has_ready(batcher) && !device_turn_is_contended(turn))
         condition_wait(&scheduler->lane_ready, &scheduler->lock,
                        batcher_wake_at(batcher, clock_now()));
-    if (!taken) { /* idle no more, but it works */
+    if (!taken) { /* false ends `idle`; true counts the lane as working again */
         batcher_lane_works(batcher, lane, false, clock_now());
         batcher_lane_works(batcher, lane, true, clock_now());
     }

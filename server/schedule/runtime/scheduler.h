@@ -111,10 +111,8 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
 
 /* --- lanes --- */
 
-/* Sleeps until a batch is there for lane `lane`, which has nothing to do, and the device is the
- * lane's turn; the device stays its own until device_turn_end. False: the lane shall end, without a
- * turn.
- */
+/* Sleeps until there is a batch for lane `lane` and it is the lane's turn on the device, which it
+ * keeps until device_turn_end. False: the lane shall end; it has no turn then. */
 bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           struct batch *ret);
 
@@ -134,8 +132,8 @@ void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int s
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           int64_t until, bool may_close, struct batch *ret);
 
-/* Marks of a buffer's rows, as session_run.are_pixels. A slot's belongs to whom its memory belongs.
- * NULL: every row is floats. */
+/* Marks of a buffer's rows, as session_run.are_pixels. The mark of a slot belongs to whoever owns
+ * the slot's memory. NULL: every row is floats. */
 uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer);
 
 /* The lane needs the memory of its batch no more. */

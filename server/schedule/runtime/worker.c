@@ -48,7 +48,8 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     int64_t now = clock_now();
     int64_t spent = now - image->since;
     image->since = now;
-    if (phase != PHASE_QUEUE) /* the lane adds its part first */
+    if (phase !=
+        PHASE_QUEUE) /* lane_inflight.c adds the wait for the lane; lane_passes.c records */
         metric_observe(scheduler_meters(scheduler)->phases[phase], (double)spent * 1e-9);
     return clock_ms(spent);
 }
