@@ -8,6 +8,11 @@
 #define ROWS    GEMM_ROWS
 #define COLUMNS GEMM_COLUMNS
 
+/* Floats of packed weights that are fetched ahead: 2 KB. The hardware's own prefetching comes too
+ * late on Intel where weights are read once a run: 25 rows of [1152, 320], weights in memory, take
+ * 0.21 instead of 0.32 ms; with 0.5, 1 and 4 KB 0.25, 0.23 and 0.22. */
+#define AHEAD 512
+
 ALWAYS_INLINE void finish(const struct gemm *g, vec sum, float *c, const float *bias, size_t width)
 {
     vec v = bias ? vec_add(sum, vec_load_n(bias, width)) : sum;
@@ -34,8 +39,10 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
         for (size_t p = 0; p < run; p++, b += COLUMNS) {
             vec w[2];
 #pragma GCC unroll 2
-            for (int i = 0; i < registers; i++)
+            for (int i = 0; i < registers; i++) {
                 w[i] = vec_load(b + (size_t)i * VEC);
+                __builtin_prefetch(b + AHEAD + (size_t)i * VEC);
+            }
 #pragma GCC unroll 14
             for (int r = 0; r < rows; r++) {
                 const vec x = vec_set(a[(size_t)r * lda + p]);
