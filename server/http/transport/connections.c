@@ -1,117 +1,22 @@
-/* The table of open connections, and the watcher thread that enforces their time limits. */
+/* The table of open connections: their phases, refusals, and the limits of their number. */
 #include "server/http/transport/connections.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <pthread.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "proto/answers.h"
-#include "server/http/transport/penalty.h"
+#include "server/http/transport/connection_table.h"
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/respond.h"
-#include "server/http/transport/tls.h"
-#include "server/observe/log.h"
-#include "server/schedule/runtime/thread.h"
 
-#define TICK_MS    100  /* resolution of the time limits */
-#define DELAY_MS   10   /* resolution of penalties */
-#define STUCK_RUNS 100  /* event-loop iterations in a tick that read nothing although bytes wait */
-#define LINGER_MS  2000 /* how long a refused client may go on sending */
-#define SILENT_MS  200  /* how long a refused client may be silent before it is closed */
-#define MILLION    INT64_C(1000000)
-#define LATE_MAX   64    /* late clients handled in one tick */
-#define FULL_MS    10000 /* least time between two warnings of a full server */
-
-struct connection {
-    int fd;
-    uint32_t
-        generation; /* tells events of this socket from those of an earlier one with its number */
-    char address[INET6_ADDRSTRLEN];
-    gnutls_session_t tls; /* NULL: plain */
-    struct tls_reader reader;
-    struct connections *owner;
-    const _Atomic uint64_t *runs; /* of its event loop */
-    struct exchange *exchange;    /* of the connection's own thread */
-    bool has_name;                /* a socket with a name: the kernel does not count its bytes */
-    bool has_shaken;              /* TLS: the handshake has ended, or a request has been read */
-    bool is_spare;                /* beyond limits->total: for probes */
-    struct connection *previous, *next;
-    int64_t opened; /* clock_now() */
-
-    /* Guarded by connections->lock. */
-    enum connection_phase phase;
-    int refusal;           /* HTTP status of the watcher's refusal; 0: none */
-    int64_t since;         /* clock_now() when the phase began */
-    int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
-    uint64_t bytes_before; /* received by the socket before this header; of an answer: taken by the
-                              client before `since` */
-    bool bytes_known;      /* bytes_before has been read */
-    size_t answer_size;    /* of the answer that is being sent */
-    bool gone;
-    int64_t ended; /* when the client shut down its sending side; 0: not yet */
-    bool may_ask;  /* an interim answer may be sent */
-    bool has_asked_end;
-    bool is_leaving;  /* shut down from our side */
-    char *last_words; /* owned; see connection_last_words */
-    size_t last_words_size;
-    struct predict_request *request; /* that is being worked on; NULL without */
-    uint64_t taken, run;             /* at the last tick: bytes read from the socket, and *runs */
-    bool had_unread;                 /* at the last tick: more bytes were waiting */
-    struct penalty penalty;
-    bool has_waited_a_run; /* the first request waited until closed connections were noticed */
-    bool has_asked;        /* its first request has looked for a penalty to take over */
-    int64_t delayed_until;
-    struct connection *next_delayed;
-    void (*resume)(void *context);
-    void *resume_context;
-};
-
-/* Clients that were refused while the lock was held, to be reported without it. */
-struct late_clients {
-    size_t count;
-    struct {
-        char address[INET6_ADDRSTRLEN];
-        int64_t waited;
-    } clients[LATE_MAX];
-};
-
-struct connections {
-    struct connection_limits limits;
-    struct connection_observer observer;
-    struct pipeline *pipeline;
-    struct metric *gone_total, *timeout_total, *late_handshakes, *delayed_total, *shed_total,
-        *open_gauge;
-    int epoll_fd, wake_fd;
-    pthread_t thread;
-    bool has_thread;
-
-    pthread_mutex_t lock;
-    bool stop;
-    bool delays_ended;
-    struct connection *head;
-    struct connection *delayed; /* a list by next_delayed */
-    struct penalty_table penalties;
-    int64_t refused;           /* time of the last refusal with Retry-After; 0: never */
-    struct connection **by_fd; /* the connection of a socket's number, or NULL */
-    size_t by_fd_count;
-    size_t open, busy, leaving;
-    size_t shed;          /* idle connections closed since the last warning */
-    int64_t warned_until; /* no further warning before then */
-    uint32_t generation;
-};
-
-static void wake(struct connections *connections)
+void connection_table_wake(struct connections *connections)
 {
     uint64_t one = 1;
     (void)!write(connections->wake_fd, &one, sizeof one);
@@ -124,8 +29,8 @@ static bool is_busy(enum connection_phase phase)
     return phase != CONNECTION_WAITING && phase != CONNECTION_REFUSED;
 }
 
-static void connection_enter_locked(struct connections *connections, struct connection *connection,
-                                    enum connection_phase phase)
+void connection_enter_locked(struct connections *connections, struct connection *connection,
+                             enum connection_phase phase)
 {
     connections->busy -= is_busy(connection->phase);
     connections->busy += is_busy(phase);
@@ -181,8 +86,7 @@ void connection_refuse(struct connections *connections, struct connection *conne
     pthread_mutex_unlock(&connections->lock);
 }
 
-/* Ends the connection without an answer. */
-static void leave_locked(struct connections *connections, struct connection *connection)
+void connection_leave_locked(struct connections *connections, struct connection *connection)
 {
     connection_enter_locked(connections, connection, CONNECTION_REFUSED);
     (void)shutdown(connection->fd, SHUT_RDWR);
@@ -230,8 +134,8 @@ static void look_for_words(void *context)
     (void)connection_last_words(connection->owner, connection);
 }
 
-static void refuse_with(struct connections *connections, struct connection *connection, int http,
-                        const char *code, const char *sentence)
+void connection_refuse_locked(struct connections *connections, struct connection *connection,
+                              int http, const char *code, const char *sentence)
 {
     struct answer answer = {.status = http, .type = TYPE_JSON, .retry_after_s = http == 429};
     connection->refusal = http;
@@ -243,20 +147,6 @@ static void refuse_with(struct connections *connections, struct connection *conn
 }
 
 /* ---- hang-ups ---- */
-
-/* The request to be cancelled, pinned; NULL: there is none, or it will see `cancelled` itself. */
-static struct predict_request *client_gone_locked(struct connections *connections,
-                                                  struct connection *connection)
-{
-    struct predict_request *request = connection->request;
-    connection->gone = true;
-    if (!request)
-        return NULL;
-    /* Set `cancelled` first: a request that cannot be pinned yet reads it once it can be. */
-    atomic_store(&request->cancelled, 1);
-    metric_add(connections->gone_total, 1);
-    return predict_request_pin(request) ? request : NULL;
-}
 
 void connections_count_gone(struct connections *connections)
 {
@@ -293,352 +183,6 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
     return gone;
 }
 
-/* libmicrohttpd is edge-triggered too, and misses an end of stream that arrives together with the
- * last bytes: it would hold half a request until the idle timeout. Shutting down our reading side
- * causes another edge and loses nothing: what has arrived can still be read. The watcher gets that
- * edge as well, so this is repeated at every tick, not at every event. */
-static void show_end_locked(struct connection *connection)
-{
-    if (connection->ended && connection->phase != CONNECTION_WORKING &&
-        connection->phase != CONNECTION_ANSWERING)
-        (void)shutdown(connection->fd, SHUT_RD);
-}
-
-/* A client that has ended its sending side may still read, or may have disconnected. Over TCP only
- * sending something shows which. If the client has disconnected, its system answers an interim
- * answer (RFC 9110, section 15.2) with a reset, which handle_event() sees. Other clients ignore it.
- */
-static void ask_for_end_locked(struct connection *connection, int64_t now)
-{
-    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    if (!connection->ended || connection->gone || !connection->may_ask ||
-        connection->has_asked_end || now - connection->ended < TICK_MS * MILLION)
-        return;
-    connection->has_asked_end = true;
-    (void)!send(connection->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-static void handle_event(struct connections *connections, const struct epoll_event *event)
-{
-    const uint64_t data = event->data.u64;
-    size_t fd = (uint32_t)data;
-    pthread_mutex_lock(&connections->lock);
-    struct connection *connection = fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
-    struct predict_request *request = NULL;
-    if (connection && connection->generation == (uint32_t)(data >> 32)) {
-        if (!connection->ended)
-            connection->ended = clock_now();
-        /* Under TLS this thread cannot send an interim answer: the client counts as gone. */
-        if (!connection->gone && (connection->tls || event->events & (EPOLLHUP | EPOLLERR)))
-            request = client_gone_locked(connections, connection);
-    }
-    pthread_mutex_unlock(&connections->lock);
-    if (request)
-        pipeline_cancel(connections->pipeline, request);
-}
-
-/* ---- time limits ---- */
-
-/* Bytes that the socket has received since it was opened, and that its client has acknowledged;
- * false where the kernel does not say. */
-static bool bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
-{
-    struct tcp_info info;
-    socklen_t size = sizeof info;
-    memset(&info, 0, sizeof info);
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
-        return false;
-    *ret_received = info.tcpi_bytes_received;
-    *ret_acked = info.tcpi_bytes_acked;
-    return true;
-}
-
-/* Refuses a client whose `part` was not complete within limit_ms; `pronoun` stands for it in "send
- * … faster". */
-static void refuse_late_locked(struct connections *connections, struct connection *connection,
-                               int64_t limit_ms, const char *part, const char *pronoun,
-                               const char *option)
-{
-    char sentence[160];
-    snprintf(sentence, sizeof sentence,
-             "the request's %s did not arrive within %.3g s; send %s faster, or raise the limit "
-             "(%s)",
-             part, (double)limit_ms / 1000, pronoun, option);
-    metric_add(connections->timeout_total, 1);
-    refuse_with(connections, connection, 408, "request_timeout", sentence);
-}
-
-/* A connection that waits in silence is libmicrohttpd's to close (--idle-timeout). The clock of a
- * header starts with its first byte, which shows only in the socket's count of bytes. */
-static void check_header_locked(struct connections *connections, struct connection *connection,
-                                int64_t now, struct late_clients *late)
-{
-    int64_t limit = connections->limits.header_timeout_ms;
-    uint64_t bytes = 0, acked;
-    if (limit == 0)
-        return;
-    if (connection->has_name) {
-        /* The kernel does not count bytes here: headers get as long as the silence before them. */
-        connection->header_since = connection->since;
-        limit += connections->limits.idle_timeout_ms;
-    } else if (!bytes_passed(connection->fd, &bytes, &acked)) {
-        return;
-    }
-    const uint64_t handshake = connection->tls ? atomic_load(&connection->reader.handshake) : 0;
-    if (handshake && !connection->has_shaken) {
-        connection->has_shaken = true;
-        connection->header_since = 0;
-        connection->bytes_known = true;
-        connection->bytes_before = handshake;
-    }
-    if (connection->header_since) {
-        ; /* its clock runs */
-    } else if (!connection->bytes_known) {
-        connection->bytes_known = true;
-        connection->bytes_before = bytes;
-    } else if (bytes > connection->bytes_before) {
-        connection->header_since = now;
-    }
-    int64_t waited = now - connection->header_since;
-    if (!connection->header_since || waited < limit * MILLION || late->count == LATE_MAX)
-        return; /* clients that do not fit into `late` are checked again at once */
-    if (connection->tls && !handshake) {
-        metric_add(connections->late_handshakes, 1);
-        leave_locked(connections, connection);
-        return;
-    }
-    memcpy(late->clients[late->count].address, connection->address, sizeof connection->address);
-    late->clients[late->count++].waited = waited;
-    refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
-}
-
-/* libmicrohttpd (0.9.75) buffers the whole line with a chunk's size. If the line does not fit, it
- * stops reading, and its event loop spins: bytes that waited in the socket at the last tick still
- * wait although the loop has run many times. */
-static bool is_stuck_locked(struct connection *connection)
-{
-    uint64_t received, acked;
-    int unread = 0;
-    if (!bytes_passed(connection->fd, &received, &acked) ||
-        ioctl(connection->fd, FIONREAD, &unread) != 0)
-        return false;
-    const uint64_t taken = received - (uint64_t)unread;
-    const uint64_t run = atomic_load_explicit(connection->runs, memory_order_relaxed);
-    const bool is_stuck =
-        connection->had_unread && taken == connection->taken && run - connection->run > STUCK_RUNS;
-    connection->had_unread = unread > 0;
-    connection->taken = taken;
-    connection->run = run;
-    return is_stuck;
-}
-
-static void check_body_locked(struct connections *connections, struct connection *connection,
-                              int64_t now)
-{
-    if (is_stuck_locked(connection)) {
-        refuse_with(connections, connection, 413, "too_large",
-                    "the line with a chunk's size is too long");
-        connection->since -= (LINGER_MS - SILENT_MS) * MILLION; /* until then the loop is busy */
-        return;
-    }
-    int64_t limit = connections->limits.body_timeout_ms;
-    if (limit == 0 || now - connection->since < limit * MILLION)
-        return;
-    refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
-}
-
-/* Whether a client that has been reading since `since` is too slow; begins anew when it is not. */
-static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
-{
-    const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
-    const int64_t spent_ms = (now - connection->since) / MILLION;
-    uint64_t received, acked;
-    if (connection->bytes_known && spent_ms < limit_ms)
-        return false;
-    if (connection->has_name || !bytes_passed(connection->fd, &received, &acked)) {
-        /* The kernel does not count bytes here: the whole answer gets the time it takes at the
-         * minimum rate. */
-        return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
-                                          connection->answer_size / CONNECTION_MIN_RATE * 1000;
-    }
-    if (connection->bytes_known && acked - connection->bytes_before < least)
-        return true;
-    if (connection->bytes_known)
-        connection->since = now;
-    connection->bytes_known = true;
-    connection->bytes_before = acked;
-    return false;
-}
-
-static void check_answer_locked(struct connections *connections, struct connection *connection,
-                                int64_t now)
-{
-    int64_t limit = connections->limits.answer_timeout_ms;
-    if (limit == 0 || !is_slow_locked(connection, limit, now))
-        return;
-    /* No error can be sent in the middle of an answer. Drop what the kernel still holds of it, too.
-     */
-    const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
-    metric_add(connections->timeout_total, 1);
-    (void)setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    (void)shutdown(connection->fd, SHUT_RDWR);
-    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
-}
-
-static void check_times_once(struct connections *connections, int64_t now,
-                             struct late_clients *late)
-{
-    late->count = 0;
-    pthread_mutex_lock(&connections->lock);
-    for (struct connection *c = connections->head; c; c = c->next) {
-        show_end_locked(c);
-        switch (c->phase) {
-        case CONNECTION_WAITING:
-            check_header_locked(connections, c, now, late);
-            break;
-        case CONNECTION_BODY:
-            check_body_locked(connections, c, now);
-            break;
-        case CONNECTION_REFUSED:
-            /* The connection's own thread wakes at the end of input and sends the refusal. */
-            if (c->last_words && now - c->since > SILENT_MS * MILLION)
-                (void)shutdown(c->fd, SHUT_RD);
-            if (now - c->since > LINGER_MS * MILLION)
-                (void)shutdown(c->fd, SHUT_RDWR);
-            break;
-        case CONNECTION_ANSWERING:
-            check_answer_locked(connections, c, now);
-            break;
-        case CONNECTION_DELAYED:
-        case CONNECTION_WORKING:
-            ask_for_end_locked(c, now);
-            break;
-        }
-    }
-    pthread_mutex_unlock(&connections->lock);
-}
-
-static void check_times(struct connections *connections, int64_t now)
-{
-    struct late_clients late;
-    const struct connection_observer *observer = &connections->observer;
-    do {
-        check_times_once(connections, now, &late);
-        for (size_t i = 0; i < late.count; i++)
-            observer->late(observer->context, late.clients[i].address, late.clients[i].waited);
-    } while (late.count == LATE_MAX);
-}
-
-/* ---- penalties ---- */
-
-int64_t connection_penalty(struct connections *connections, struct connection *connection,
-                           const char *forwarded_for)
-{
-    const uint64_t client = penalty_client(connection->address, forwarded_for);
-    int64_t now = clock_now(), until;
-    pthread_mutex_lock(&connections->lock);
-    bool is_first = !connection->has_asked;
-    if (is_first && !connection->has_waited_a_run && connections->refused &&
-        now - connections->refused < 1000 * MILLION) {
-        /* libmicrohttpd closes connections at the end of a run: the one that this client has left
-         * may be among them. */
-        connection->has_waited_a_run = true;
-        /* It has a request in it: make_room_locked() must not take it for an idle one. */
-        if (connection->phase != CONNECTION_REFUSED)
-            connection_enter_locked(connections, connection, CONNECTION_DELAYED);
-        pthread_mutex_unlock(&connections->lock);
-        return PENALTY_UNKNOWN;
-    }
-    if (forwarded_for) {
-        const struct penalty *penalty = penalty_find(&connections->penalties, client);
-        until = penalty ? penalty_until(penalty) : 0;
-    } else {
-        if (is_first)
-            penalty_take_over(&connections->penalties, client, connection->opened, now,
-                              &connection->penalty);
-        until = penalty_until(&connection->penalty);
-    }
-    connection->has_asked = true;
-    pthread_mutex_unlock(&connections->lock);
-    return until;
-}
-
-void connection_answered(struct connections *connections, struct connection *connection,
-                         const char *forwarded_for, bool refused, bool waited, bool last)
-{
-    const uint64_t client = penalty_client(connection->address, forwarded_for);
-    const int64_t now = clock_now();
-    pthread_mutex_lock(&connections->lock);
-    struct penalty *penalty = !forwarded_for ? &connection->penalty
-                              : refused      ? penalty_add(&connections->penalties, client)
-                                             : penalty_find(&connections->penalties, client);
-    if (refused) {
-        connections->refused = now;
-        penalty_refused(penalty, waited, now);
-    } else if (penalty) {
-        penalty_served(penalty);
-    }
-    if (last && !forwarded_for) {
-        penalty_leave(&connections->penalties, client, penalty, now);
-        penalty_served(penalty); /* it is not left a second time */
-    }
-    pthread_mutex_unlock(&connections->lock);
-}
-
-bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,
-                      void (*resume)(void *context), void *context)
-{
-    pthread_mutex_lock(&connections->lock);
-    bool delays = !connections->delays_ended && connection->phase != CONNECTION_REFUSED;
-    bool first = !connections->delayed;
-    if (delays) {
-        connection_enter_locked(connections, connection, CONNECTION_DELAYED);
-        connection->delayed_until = until;
-        connection->resume = resume;
-        connection->resume_context = context;
-        connection->next_delayed = connections->delayed;
-        connections->delayed = connection;
-    }
-    pthread_mutex_unlock(&connections->lock);
-    if (!delays)
-        return false;
-    metric_add(connections->delayed_total, 1);
-    if (first)
-        wake(connections);
-    return true;
-}
-
-/* A connection that is delayed cannot be closed: it is safe to look at until it is resumed. */
-static void resume_delayed(struct connections *connections, int64_t now)
-{
-    struct connection *due = NULL, *next;
-    pthread_mutex_lock(&connections->lock);
-    for (struct connection **at = &connections->delayed; *at;) {
-        struct connection *c = *at;
-        if (now < c->delayed_until && !c->gone && !connections->delays_ended) {
-            at = &c->next_delayed;
-            continue;
-        }
-        *at = c->next_delayed;
-        c->next_delayed = due;
-        due = c;
-    }
-    pthread_mutex_unlock(&connections->lock);
-    for (; due; due = next) {
-        next = due->next_delayed;
-        due->resume(due->resume_context);
-    }
-}
-
-void connections_end_delays(struct connections *connections)
-{
-    pthread_mutex_lock(&connections->lock);
-    connections->delays_ended = true;
-    pthread_mutex_unlock(&connections->lock);
-    resume_delayed(connections, clock_now());
-}
-
 /* ---- a full server ---- */
 
 static bool is_full_locked(const struct connections *connections)
@@ -670,27 +214,11 @@ static void make_room_locked(struct connections *connections, struct connection 
            unread > 0)
         oldest->since = newcomer->opened;
     if (oldest && oldest->since < newcomer->opened) {
-        leave_locked(connections, oldest);
+        connection_leave_locked(connections, oldest);
         connections->shed++;
         metric_add(connections->shed_total, 1);
     }
     newcomer->is_spare = is_full_locked(connections);
-}
-
-static void warn_if_full(struct connections *connections, int64_t now)
-{
-    pthread_mutex_lock(&connections->lock);
-    const size_t shed = now < connections->warned_until ? 0 : connections->shed;
-    if (shed) {
-        connections->shed = 0;
-        connections->warned_until = now + FULL_MS * MILLION;
-    }
-    pthread_mutex_unlock(&connections->lock);
-    if (shed)
-        log_event(LOG_WARN, "connections full", LOG_INT("limit", connections->limits.total),
-                  LOG_INT("closed", shed),
-                  LOG_STR("text", "idle connections are closed, oldest first, for new ones; raise "
-                                  "--max-connections or lower --max-connections-per-address"));
 }
 
 bool connection_is_spare(const struct connection *connection)
@@ -698,60 +226,16 @@ bool connection_is_spare(const struct connection *connection)
     return connection->is_spare;
 }
 
-/* ---- the thread ---- */
-
-/* For epoll_wait(). */
-static int sleep_ms_locked(const struct connections *connections, bool ticks)
-{
-    if (connections->delayed)
-        return DELAY_MS;
-    return connections->open || ticks ? TICK_MS : -1;
-}
-
-static void *connections_thread(void *context)
-{
-    struct connections *connections = context;
-    bool ticks = false;
-    int64_t next = 0; /* checks all of them once a tick, however many hang up */
-    for (;;) {
-        struct epoll_event events[64];
-        pthread_mutex_lock(&connections->lock);
-        bool stop = connections->stop;
-        int ms = sleep_ms_locked(connections, ticks);
-        pthread_mutex_unlock(&connections->lock);
-        if (stop)
-            return NULL;
-        int count = epoll_wait(connections->epoll_fd, events, 64, ms);
-        for (int i = 0; i < count; i++) {
-            uint64_t wakes;
-            if (events[i].data.u64 == UINT64_MAX)
-                (void)!read(connections->wake_fd, &wakes, sizeof wakes);
-            else
-                handle_event(connections, &events[i]);
-        }
-        const int64_t now = clock_now();
-        resume_delayed(connections, now);
-        if (now < next) {
-            ticks = true; /* not the last one */
-            continue;
-        }
-        check_times(connections, now);
-        warn_if_full(connections, now);
-        ticks = connections->observer.tick(connections->observer.context);
-        next = now + TICK_MS * MILLION;
-    }
-}
-
 /* ---- the table ---- */
 
-enum status connections_create(const struct connection_limits *limits,
-                               const struct connection_observer *observer,
-                               struct pipeline *pipeline, struct metrics *metrics,
-                               struct connections **ret, struct error *err)
+struct connections *connection_table_create(const struct connection_limits *limits,
+                                            const struct connection_observer *observer,
+                                            struct pipeline *pipeline, struct metrics *metrics)
 {
     struct connections *connections = calloc(1, sizeof *connections);
     if (!connections)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return NULL;
+    connections->epoll_fd = connections->wake_fd = -1;
     connections->limits = *limits;
     connections->observer = *observer;
     connections->pipeline = pipeline;
@@ -776,44 +260,13 @@ enum status connections_create(const struct connection_limits *limits,
     connections->open_gauge = metrics_get(metrics, METRIC_GAUGE, "lensd_http_connections",
                                           "Open connections.", "", NULL, 0);
     pthread_mutex_init(&connections->lock, NULL);
-    int failure;
-    connections->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    connections->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
-    if (connections->epoll_fd >= 0 && connections->wake_fd >= 0 &&
-        epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, connections->wake_fd, &event) == 0)
-        failure = pthread_create(&connections->thread, NULL, connections_thread, connections);
-    else
-        failure = errno;
-    connections->has_thread = failure == 0;
-    if (failure) {
-        connections_free(connections);
-        return error_set(
-            err, STATUS_IO, "cannot start the thread that watches connections (%s); %s",
-            strerror(failure),
-            failure == EMFILE ? "raise the limit of open files (ulimit -n)" : THREAD_LIMIT_HINT);
-    }
-    *ret = connections;
-    return STATUS_OK;
+    return connections;
 }
 
-void connections_stop(struct connections *connections)
-{
-    if (!connections->has_thread)
-        return;
-    pthread_mutex_lock(&connections->lock);
-    connections->stop = true;
-    pthread_mutex_unlock(&connections->lock);
-    wake(connections);
-    pthread_join(connections->thread, NULL);
-    connections->has_thread = false;
-}
-
-void connections_free(struct connections *connections)
+void connection_table_free(struct connections *connections)
 {
     if (!connections)
         return;
-    connections_stop(connections);
     if (connections->epoll_fd >= 0)
         close(connections->epoll_fd);
     if (connections->wake_fd >= 0)
@@ -908,8 +361,8 @@ struct connection *connection_open(struct connections *connections, int fd,
                  "more than %zu connections from your address; close some, or raise the limit "
                  "(--max-connections-per-address)",
                  limit);
-        refuse_with(connections, connection, 429, "too_many_connections", sentence);
-        leave_locked(connections, connection);
+        connection_refuse_locked(connections, connection, 429, "too_many_connections", sentence);
+        connection_leave_locked(connections, connection);
     } else if (kept) {
         make_room_locked(connections, connection);
     }
@@ -924,7 +377,7 @@ struct connection *connection_open(struct connections *connections, int fd,
                                 .data.u64 = (uint64_t)connection->generation << 32 | (uint32_t)fd};
     (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, fd, &event);
     if (first)
-        wake(connections);
+        connection_table_wake(connections);
     metric_add(connections->open_gauge, 1);
     return connection;
 }

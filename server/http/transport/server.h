@@ -9,7 +9,8 @@
  *     exchange.c      what a handler may do: read headers, wait, use an offload thread
  *     respond.c       answers and errors             answer.c, raw_answer.c: their way out
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
- *     connections.c   every open connection: hang-ups, time limits, limits per address
+ *     connections.c   every open connection: phases, refusals, limits per address
+ *     connection_watcher.c   hang-ups, time limits, penalties
  *     penalty.c       how long a client waits that comes back at once though it was refused
  *     keys.c          API keys: who may ask for what, and how often
  *     tls.c           the certificate                tls_client.c: for lensd health
@@ -25,7 +26,7 @@
  *     urgency.c       time limits, priorities, whose a request is: for all that predicts
  *
  * libmicrohttpd is named in daemon.c, event_loop.c and exchange.c only, GnuTLS in keys.c, tls*.c
- * and connections.c, zlib in coding.c. Handlers run on its threads and never block: /predict
+ * and connection*.c, zlib in coding.c. Handlers run on its threads and never block: /predict
  * suspends its connection until the pipeline is done. No request reaches the file system. */
 #pragma once
 

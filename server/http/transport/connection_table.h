@@ -1,0 +1,107 @@
+/* Private to connections.c and connection_watcher.c: the table of connections that they share. Call
+ * functions that end in _locked with the lock held. */
+#pragma once
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/http/transport/connections.h"
+#include "server/http/transport/penalty.h"
+#include "server/http/transport/tls.h"
+
+#define MILLION INT64_C(1000000)
+
+struct connection {
+    int fd;
+    uint32_t
+        generation; /* tells events of this socket from those of an earlier one with its number */
+    char address[INET6_ADDRSTRLEN];
+    gnutls_session_t tls; /* NULL: plain */
+    struct tls_reader reader;
+    struct connections *owner;
+    const _Atomic uint64_t *runs; /* of its event loop */
+    struct exchange *exchange;    /* of the connection's own thread */
+    bool has_name;                /* a socket with a name: the kernel does not count its bytes */
+    bool has_shaken;              /* TLS: the handshake has ended, or a request has been read */
+    bool is_spare;                /* beyond limits->total: for probes */
+    struct connection *previous, *next;
+    int64_t opened; /* clock_now() */
+
+    /* Guarded by connections->lock. */
+    enum connection_phase phase;
+    int refusal;           /* HTTP status of the watcher's refusal; 0: none */
+    int64_t since;         /* clock_now() when the phase began */
+    int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
+    uint64_t bytes_before; /* received by the socket before this header; of an answer: taken by the
+                              client before `since` */
+    bool bytes_known;      /* bytes_before has been read */
+    size_t answer_size;    /* of the answer that is being sent */
+    bool gone;
+    int64_t ended; /* when the client shut down its sending side; 0: not yet */
+    bool may_ask;  /* an interim answer may be sent */
+    bool has_asked_end;
+    bool is_leaving;  /* shut down from our side */
+    char *last_words; /* owned; see connection_last_words */
+    size_t last_words_size;
+    struct predict_request *request; /* that is being worked on; NULL without */
+    uint64_t taken, run;             /* at the last tick: bytes read from the socket, and *runs */
+    bool had_unread;                 /* at the last tick: more bytes were waiting */
+    struct penalty penalty;
+    bool has_waited_a_run; /* the first request waited until closed connections were noticed */
+    bool has_asked;        /* its first request has looked for a penalty to take over */
+    int64_t delayed_until;
+    struct connection *next_delayed;
+    void (*resume)(void *context);
+    void *resume_context;
+};
+
+struct connections {
+    struct connection_limits limits;
+    struct connection_observer observer;
+    struct pipeline *pipeline;
+    struct metric *gone_total, *timeout_total, *late_handshakes, *delayed_total, *shed_total,
+        *open_gauge;
+    int epoll_fd, wake_fd;
+    pthread_t thread;
+    bool has_thread;
+
+    pthread_mutex_t lock;
+    bool stop;
+    bool delays_ended;
+    struct connection *head;
+    struct connection *delayed; /* a list by next_delayed */
+    struct penalty_table penalties;
+    int64_t refused;           /* time of the last refusal with Retry-After; 0: never */
+    struct connection **by_fd; /* the connection of a socket's number, or NULL */
+    size_t by_fd_count;
+    size_t open, busy, leaving;
+    size_t shed;          /* idle connections closed since the last warning */
+    int64_t warned_until; /* no further warning before then */
+    uint32_t generation;
+};
+
+/* Creates the table, without a thread. NULL when out of memory. */
+struct connections *connection_table_create(const struct connection_limits *limits,
+                                            const struct connection_observer *observer,
+                                            struct pipeline *pipeline, struct metrics *metrics);
+
+/* Every connection must be closed, and the thread ended. Accepts NULL. */
+void connection_table_free(struct connections *connections);
+
+/* Wakes the watcher's thread. */
+void connection_table_wake(struct connections *connections);
+
+/* Enters a phase, also if the connection has been refused. */
+void connection_enter_locked(struct connections *connections, struct connection *connection,
+                             enum connection_phase phase);
+
+/* Ends the connection without an answer. */
+void connection_leave_locked(struct connections *connections, struct connection *connection);
+
+/* Answers with an error, from any thread, and shuts down our sending side. Under TLS the
+ * connection's own thread sends the answer (connection_last_words). `code` is a constant. */
+void connection_refuse_locked(struct connections *connections, struct connection *connection,
+                              int http, const char *code, const char *sentence);
