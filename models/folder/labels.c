@@ -59,6 +59,15 @@ static bool make_room(struct builder *b, size_t count)
     return true;
 }
 
+/* Control characters are written as \u001B, quotes and backslashes with a backslash. */
+static size_t labels_json_bytes(const char *name)
+{
+    size_t bytes = 2;
+    for (; *name; name++)
+        bytes += (unsigned char)*name < ' ' ? 6 : *name == '"' || *name == '\\' ? 2 : 1;
+    return bytes;
+}
+
 /* Sets the label of one class; holes below it become "". */
 static enum status labels_put(struct builder *b, size_t index, const char *name, size_t size,
                               struct error *err)
@@ -80,6 +89,9 @@ static enum status labels_put(struct builder *b, size_t index, const char *name,
         return error_no_memory(err, "while reading labels");
     labels_drop(b->labels.names[index]);
     b->labels.names[index] = copy;
+    const size_t bytes = labels_json_bytes(copy);
+    if (bytes > b->labels.longest)
+        b->labels.longest = bytes;
     return STATUS_OK;
 }
 

@@ -2,16 +2,18 @@
 --max-upload-memory, and who takes too long is cut off."""
 
 import json
+import os
 import re
 import socket
 import struct
+import tempfile
 import threading
 import time
 import unittest
 
 import harness
 import small_onnx
-from harness import ServedModelCase, post, read
+from harness import ServedCase, ServedModelCase, Server, post, read
 
 MIB = 2**20
 ROW = 4 * MIB  # bytes of output for each number of input
@@ -174,6 +176,38 @@ class Unforeseen(ServedModelCase):
             answer = self.answer_of(5000)
             self.assertEqual(answer.status, 200)
             self.assertEqual(answer.json()["outputs"][0]["shape"], [5000, 4])
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
+
+
+class LongLabels(ServedCase):
+    """Labels count, too: 1,000 of 2 KiB in each row of an answer, from a row of four bytes."""
+
+    CLASSES, LABEL = 1000, 2048
+    arguments = ("--max-upload-memory", "16M", "--max-body", "1M", "--precision", "fp32")
+
+    @classmethod
+    def start(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        small_onnx.write(os.path.join(cls.folder.name, "served.onnx"), [small_onnx.node("Mul", ["x", "factor"], ["y"])],
+                         [small_onnx.weights("factor", 1, cls.CLASSES)], [small_onnx.tensor_info("x", "N", 1)],
+                         [small_onnx.tensor_info("y", "N", cls.CLASSES)])
+        with open(os.path.join(cls.folder.name, "labels.txt"), "w", encoding="ascii") as file:
+            file.writelines("x" * cls.LABEL + "\n" for _ in range(cls.CLASSES))
+        return Server(cls.folder.name, "--model-name", "served", *cls.arguments)
+
+    def answer_of(self, rows):
+        request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 1], "data": [1] * rows}],
+                   "outputs": [{"name": "y", "parameters": {"classification": self.CLASSES}}]}
+        return self.server.predict(json.dumps(request).encode(), INFER)
+
+    def test_are_refused_where_they_do_not_fit(self):
+        answer = self.answer_of(16)
+        self.assertEqual(answer.status, 413, answer.body[:300])
+        self.assert_error(answer, 413, "too_large", "--max-upload-memory")
+        answer = self.answer_of(3)
+        self.assertEqual(answer.status, 200)
+        self.assertGreater(len(answer.body), 3 * self.CLASSES * self.LABEL)
         self.server.wait_metric("lensd_http_upload_bytes", 0)
 
 

@@ -326,6 +326,14 @@ static enum status check_outputs(struct infer_work *work, const struct served *s
     return STATUS_OK;
 }
 
+/* Most bytes of the texts of a row's `classes` best classes: each is made, then copied into the
+ * answer. */
+static size_t class_bytes(size_t classes, const struct served *served)
+{
+    const size_t each = 64 + served->model->labels.longest; /* a label is at most a file long */
+    return (classes < PREDICT_MAX_TOP_K ? classes : PREDICT_MAX_TOP_K) * 2 * each;
+}
+
 /* Charges the memory that the answer may take until it has been sent. */
 static enum status expect_outputs(struct exchange *x, const struct infer_work *work,
                                   const struct served *served, struct error *err)
@@ -339,7 +347,10 @@ static enum status expect_outputs(struct exchange *x, const struct infer_work *w
             if (!strcmp(v2->outputs[k].name, served->outputs[i].name))
                 asked = &v2->outputs[k];
         bool as_json = !asked->binary || asked->classification > 0;
-        size_t most = work_output_bytes(&served->outputs[i], work->rows, as_json);
+        size_t most = work_output_bytes(&served->outputs[i], work->rows, as_json), texts;
+        if (!size_mul(work->rows, class_bytes(asked->classification, served), &texts) ||
+            !size_add(most, texts, &most))
+            most = SIZE_MAX;
         if (work->wanted[i] && !size_add(bytes, most, &bytes))
             bytes = SIZE_MAX;
     }

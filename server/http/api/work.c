@@ -8,8 +8,10 @@
 #include "proto/v2.h"
 #include "server/http/transport/respond.h"
 
-/* Bytes of one prediction in an answer: label, index and probability. */
+/* Bytes of one prediction in an answer: label, index and probability; and how many of them are the
+ * label's. */
 #define PREDICTION_BYTES 64
+#define LABEL_BYTES      20
 
 /* Overhead of each entry in an answer: an image, or one output of one row. */
 #define ENTRY_BYTES 512
@@ -69,18 +71,28 @@ static enum status expect_predictions(struct exchange *x, const struct predict_r
     return work_expect_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
 }
 
+/* sum + count * each, or SIZE_MAX. */
+static size_t work_sum_with(size_t sum, size_t count, size_t each)
+{
+    size_t product;
+    return size_mul(count, each, &product) && size_add(sum, product, &sum) ? sum : SIZE_MAX;
+}
+
 /* Bytes of the results that an answer is written from. *ret_unforeseen: bytes of those results, and
  * of their text, whose size was unknown before the run. */
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
     const struct served *served = request->served;
-    size_t bytes = 0;
+    const size_t longest = request->used_model ? request->used_model->labels.longest : 0;
+    size_t bytes = 0, labels = 0;
     *ret_unforeseen = 0;
     for (size_t i = 0; i < request->image_count; i++) {
         const struct predict_image *image = &request->images[i];
         if (image->status != STATUS_OK)
             continue;
         bytes += image->prediction_count * PREDICTION_BYTES;
+        labels +=
+            image->prediction_count + image->answer.detections.count + image->answer.segments.count;
         /* The size of these outputs was unknown until the run. */
         const size_t own = task_answer_bytes(&image->answer);
         bytes += own;
@@ -100,6 +112,8 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
             }
         }
     }
+    if (longest > LABEL_BYTES)
+        *ret_unforeseen = work_sum_with(*ret_unforeseen, labels, longest);
     return bytes;
 }
 
