@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "server/http/transport/penalty.h"
 
 #define MAX_TIMEOUT_MS 86400000 /* a day */
 
@@ -29,15 +30,6 @@ static enum status urgency_read_number(const struct exchange *x, const char *hea
     return STATUS_OK;
 }
 
-/* FNV-1a; seeded with what nobody outside knows, so that keys cannot be made to collide. */
-static uint64_t urgency_hash(const char *text, uint64_t seed)
-{
-    uint64_t value = 0xCBF29CE484222325u ^ seed;
-    for (; *text; text++)
-        value = (value ^ (uint8_t)*text) * 0x100000001B3u;
-    return value ? value : 1;
-}
-
 enum status urgency_read(const struct exchange *x, struct predict_request *request,
                          struct error *err)
 {
@@ -48,7 +40,7 @@ enum status urgency_read(const struct exchange *x, struct predict_request *reque
     request->started = x->started;
     request->deadline = timeout_ms ? x->started + (int64_t)timeout_ms * 1000000 : 0;
     request->priority = (int)priority;
-    request->client = client[0] ? urgency_hash(client, x->server->id_seed) : 0;
+    request->client = client[0] ? penalty_client(client, NULL) : 0;
     return STATUS_OK;
 }
 

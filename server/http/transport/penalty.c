@@ -1,6 +1,9 @@
 /* A table of the clients that were refused, and when their next request may go on. */
 #include "server/http/transport/penalty.h"
 
+#include <arpa/inet.h>
+#include <string.h>
+
 #define MILLION INT64_C(1000000)
 #define SECOND  (1000 * MILLION)
 
@@ -23,17 +26,26 @@ void penalty_served(struct penalty *penalty)
     penalty->refused = 0;
 }
 
-static uint64_t penalty_hash_text(uint64_t hash, const char *text)
+/* FNV-1a; a byte that no UTF-8 has ends each part. */
+static uint64_t penalty_hash(uint64_t hash, const void *bytes, size_t size)
 {
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001B3u;
-    return (hash ^ 0xFF) * 0x100000001B3u; /* ends a text: no UTF-8 has this byte */
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001B3u;
+    return (hash ^ 0xFF) * 0x100000001B3u;
+}
+
+static uint64_t penalty_hash_address(uint64_t hash, const char *address)
+{
+    struct in6_addr v6;
+    if (strchr(address, ':') && inet_pton(AF_INET6, address, &v6) == 1)
+        return penalty_hash(hash, &v6, 8);
+    return penalty_hash(hash, address, strlen(address));
 }
 
 uint64_t penalty_client(const char *address, const char *forwarded_for)
 {
-    uint64_t hash = penalty_hash_text(0xCBF29CE484222325u, address);
-    return forwarded_for ? penalty_hash_text(hash, forwarded_for) : hash;
+    uint64_t hash = penalty_hash_address(0xCBF29CE484222325u, address);
+    return forwarded_for ? penalty_hash_address(hash, forwarded_for) : hash;
 }
 
 static struct penalty_client *penalty_place(struct penalty_table *table, uint64_t client)

@@ -49,7 +49,8 @@ struct penalty_table {
     } clients[PENALTY_CLIENTS];
 };
 
-/* FNV-1a of `address` and `forwarded_for`; the latter may be NULL. */
+/* A hash of `address` and `forwarded_for`; the latter may be NULL. IPv6 addresses of one /64 are
+ * one client: a single customer has at least that many. */
 uint64_t penalty_client(const char *address, const char *forwarded_for);
 
 /* The penalty of a client; NULL if it has none. Valid until the next call. */

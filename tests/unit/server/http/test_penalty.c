@@ -147,6 +147,17 @@ Test(penalty, clients_of_a_proxy_have_their_own, .init = make_table, .fini = fre
     cr_assert_null(penalty_find(table, polite));
 }
 
+Test(penalty, a_network_of_ipv6_is_one_client)
+{
+    const uint64_t here = penalty_client("2001:db8:1:2::1", NULL);
+    cr_assert_eq(here, penalty_client("2001:db8:1:2:ffff::7", NULL));
+    cr_assert_neq(here, penalty_client("2001:db8:1:3::1", NULL));
+    cr_assert_neq(penalty_client("192.0.2.1", NULL), penalty_client("192.0.2.2", NULL));
+    cr_assert_eq(penalty_client("10.0.0.1", "2001:db8:1:2::1"),
+                 penalty_client("10.0.0.1", "2001:db8:1:2::2"));
+    cr_assert_neq(penalty_client("::1", NULL), penalty_client("uid:1000", NULL));
+}
+
 Test(penalty, a_full_table_forgets_and_never_mixes_up, .init = make_table, .fini = free_table)
 {
     const uint64_t count = 4 * PENALTY_CLIENTS;
