@@ -72,10 +72,11 @@ struct config {
     int64_t max_queue;                   /* images */
 
     char *host;
-    int64_t port;    /* 0: any free one */
-    char *port_file; /* NULL: none */
-    char *pid_file;  /* NULL: none */
-    char *user;      /* "NAME" or "NAME:GROUP"; NULL: who starts it */
+    int64_t port;       /* 0: any free one */
+    int64_t admin_port; /* 0: none */
+    char *port_file;    /* NULL: none */
+    char *pid_file;     /* NULL: none */
+    char *user;         /* "NAME" or "NAME:GROUP"; NULL: who starts it */
     bool check, core_dumps;
     char *unix_path; /* NULL: host and port */
     char *unix_mode; /* octal digits */
@@ -89,7 +90,8 @@ struct config {
     bool protect_health;
     char *cors_origin;     /* NULL: none */
     char *trusted_proxies; /* NULL: none */
-    char *allowed_hosts;   /* NULL: depends on host */
+    bool proxy_protocol;
+    char *allowed_hosts; /* NULL: depends on host */
 
     /* Limits. */
     int64_t max_body, max_upload_memory, max_header; /* bytes */

@@ -107,6 +107,10 @@ const struct option config_options[] = {
     {"port-file", OPTION_TEXT, COMMAND_SERVE, FIELD(port_file), 0, 0, NULL, "FILE", SERVER,
      "write the port number to FILE once the port is open; at exit FILE is removed, or emptied if "
      "--user may not remove it"},
+    {"admin-port", OPTION_NUMBER, COMMAND_SERVE, FIELD(admin_port), 0, 65535, "0", "N", SERVER,
+     "second port on --host for health, metrics, pages and admins, with connections and a thread "
+     "of "
+     "its own: it answers when the other port is full; 0: none"},
     {"unix", OPTION_TEXT, ASKS, FIELD(unix_path), 0, 0, NULL, "PATH", SERVER,
      "listen on a unix-domain socket at PATH instead of --host and --port, which must then not be "
      "given"},
@@ -151,6 +155,11 @@ const struct option config_options[] = {
      ACCESS,
      "proxies (10.0.0.7,192.168.0.0/16,unix) whose X-Forwarded-For is believed: it names the "
      "client for the log, fairness, delays and shares of memory"},
+    {"proxy-protocol", OPTION_SWITCH, COMMAND_SERVE, FIELD(proxy_protocol), 0, 0, "false", NULL,
+     ACCESS,
+     "connections from --trusted-proxies begin with a PROXY header (version 1 or 2), which names "
+     "the "
+     "client; without one they are closed"},
     {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
      "requests a second allowed with the key; 0: no limit"},
     {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,

@@ -502,6 +502,7 @@ static const char *wait_for_end(struct serve *serve)
         serve->is_loaded = true;
         if (loader_outcome(serve->loader, &serve->load_error) != STATUS_OK)
             return NULL;
+        http_server_accept(serve->http);
         say_ready(serve);
         supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s",
                        loader_served(serve->loader), http_server_where(serve->http));

@@ -35,6 +35,7 @@ struct http_options settings_http(const struct config *config, struct pipeline *
     return (struct http_options){
         .host = config->host,
         .port = (int)config->port,
+        .admin_port = (int)config->admin_port,
         .unix_path = config->unix_path,
         .unix_mode = config->unix_bits,
         .tls_cert = config->tls_cert,
@@ -57,6 +58,7 @@ struct http_options settings_http(const struct config *config, struct pipeline *
         .max_inflate_ratio = (size_t)config->max_inflate_ratio,
         .cors_origin = config->cors_origin,
         .trusted_proxies = config->trusted_proxies,
+        .proxy_protocol = config->proxy_protocol,
         .allowed_hosts = config->allowed_hosts,
         .keys = {.keys_file = config->api_keys,
                  .admin_file = config->admin_key_file,

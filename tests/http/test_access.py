@@ -1,6 +1,8 @@
 """API keys: who is let in, who is not, how often, and what the log says about it."""
 
 import hashlib
+import http.client
+import json
 import os
 import signal
 import socket
@@ -195,6 +197,10 @@ class Proxies(ServedCase):
                                   ([b"198.51.100.1", b"192.0.2.7"], "192.0.2.7"), ([b"2001:DB8::0:1"], "2001:db8::1"),
                                   ([b"192.0.2.7, ::ffff:10.1.2.3"], "192.0.2.7"), ([b"::ffff:192.0.2.7"], "192.0.2.7"),
                                   ([b"nonsense"], "127.0.0.1"), ([b"192.0.2.7, nonsense, 10.0.0.1"], "10.0.0.1"),
+                                  ([b"192.0.2.7:4711"], "192.0.2.7"), ([b"[2001:db8::1]:4711"], "2001:db8::1"),
+                                  ([b"[2001:db8::1]"], "2001:db8::1"), ([b"192.0.2.7, 10.1.2.3:80"], "192.0.2.7"),
+                                  ([b"192.0.2.7:"], "127.0.0.1"), ([b"192.0.2.7:x"], "127.0.0.1"), ([b"[192.0.2.7]:1"], "127.0.0.1"),
+                                  ([b"[2001:db8::1]4711"], "127.0.0.1"), ([b"[2001:db8::1"], "127.0.0.1"), ([b"[]:1"], "127.0.0.1"),
                                   ([b""], "127.0.0.1"), ([b","], "127.0.0.1"), ([b"1" * 5000], "127.0.0.1")):
             self.assertEqual(self.client(forwarded), client, forwarded)
         self.assertEqual(self.client([b"192.0.2.7"], "127.0.0.2"), "127.0.0.2")
@@ -204,6 +210,107 @@ class Proxies(ServedCase):
             done = run_lensd("serve", "--trusted-proxies", text, "--check")
             self.assertEqual(done.returncode, 2)
             self.assertIn("--trusted-proxies has '", done.stderr)
+
+
+class ProxyProtocol(ServedCase):
+    """A proxy names its client in bytes before the first request."""
+
+    arguments = ("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--header-timeout", "2", "--log-format", "json")
+    SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+    V4 = SIGNATURE + b"\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 192, 0, 2, 8, 0x12, 0x67, 0, 80])
+
+    @classmethod
+    def start(cls):
+        cls.count = 0
+        # The harness asks without a header, from an address that is not trusted.
+        return OtherAddress(*cls.arguments)
+
+    def client(self, data, source="127.0.0.1", pieces=1):
+        """The client that the log names for a request after these bytes."""
+        ProxyProtocol.count += 1
+        mark = f"proxied-{self.count}"
+        request = data + f"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-Id: {mark}\r\n\r\n".encode()
+        with self.connect(source) as connection:
+            for i in range(pieces):
+                connection.sendall(request[i * len(request) // pieces:(i + 1) * len(request) // pieces])
+            self.assertEqual(read_answer(connection)[0].status, 200)
+        self.server.wait_log(f'"{mark}"')
+        return next(json.loads(line)["client"] for line in self.server.log().splitlines() if f'"{mark}"' in line)
+
+    def connect(self, source="127.0.0.1"):
+        connection = socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, (source, 0))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def test_both_versions(self):
+        for data, client in ((b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\r\n", "192.0.2.7"),
+                             (b"PROXY TCP6 2001:db8::7 ::1 4711 80\r\n", "2001:db8::7"),
+                             (b"PROXY TCP6 ::ffff:192.0.2.7 ::1 4711 80\r\n", "192.0.2.7"),
+                             (b"PROXY UNKNOWN\r\n", "127.0.0.1"), (self.V4, "192.0.2.7"),
+                             (self.SIGNATURE + b"\x20\0\0\0", "127.0.0.1")):
+            for pieces in (1, 5, len(data)):
+                self.assertEqual(self.client(data, pieces=pieces), client, data)
+
+    def test_what_is_none_is_closed(self):
+        invalid = self.server.metric("lensd_proxy_headers_invalid_total")
+        request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+        hostile = (b"", b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\n", b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 99999\r\n",
+                   b"PROXY " + b"x" * 5000, self.SIGNATURE + b"\x21\x11\xff\xff" + bytes(4000), self.V4[:13] + b"\x51\0\0",
+                   b"\0" * 16, b"\x16\x03\x01\x02\0")
+        for data in hostile:
+            with self.connect() as connection:
+                connection.sendall(data + request)
+                self.assertEqual(read_to_end(connection), b"", data)
+        self.server.wait_metric("lensd_proxy_headers_invalid_total", invalid + len(hostile))
+
+    def test_half_a_header_is_not_waited_for_longer_than_a_head(self):
+        with self.connect() as silent, self.connect() as half:
+            half.sendall(self.V4[:20])
+            self.assertEqual(read_to_end(half), b"")
+            self.assertEqual(read_to_end(silent), b"")
+
+    def test_a_second_header_is_part_of_a_request(self):
+        with self.connect() as connection:
+            connection.sendall(2 * b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\r\n" + b"GET / HTTP/1.1\r\n\r\n")
+            self.assertIn(b" 400 ", read_to_end(connection)[:20])
+
+    def test_nobody_else_can_name_a_client(self):
+        self.assertEqual(self.client(b"", "127.0.0.2"), "127.0.0.2")
+        with self.connect("127.0.0.2") as connection:
+            connection.sendall(self.V4 + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertNotIn(b" 200 ", read_to_end(connection))
+
+    def test_many_that_send_nothing_keep_nobody_out(self):
+        silent = [self.connect() for _ in range(300)]
+        try:
+            self.assertEqual(self.client(self.V4), "192.0.2.7")
+        finally:
+            for connection in silent:
+                connection.close()
+
+    def test_limits_count_the_client(self):
+        server = OtherAddress("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--max-connections-per-address", "2")
+        self.addCleanup(server.stop)
+        held = []
+        for i, status in enumerate((200, 200, 429, 200)):
+            connection = socket.create_connection(("127.0.0.1", server.port), harness.PATIENCE)
+            self.addCleanup(connection.close)
+            held.append(connection)
+            connection.sendall(b"PROXY TCP6 2001:db8:0:%d::%d ::1 1 1\r\n" % (i // 3, i) +
+                               b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, status, i)
+
+    def test_needs_to_know_the_proxies(self):
+        done = run_lensd("serve", "--proxy-protocol", "--check")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--proxy-protocol needs --trusted-proxies", done.stderr)
+
+
+class OtherAddress(Server):
+    """Asked from 127.0.0.2."""
+
+    def client(self, timeout):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout, source_address=("127.0.0.2", 0))
 
 
 class Hosts(ServedCase):
@@ -227,6 +334,18 @@ class Hosts(ServedCase):
         answer = self.server.request("POST", "/predict", seven(), {"Host": "rebound.example"})
         self.assert_error(answer, 403, "forbidden", "rebound.example", "--allowed-hosts")
         self.assertIn(b" 200 ", self.server.raw(b"GET /livez HTTP/1.0\r\n\r\n"))
+
+
+class HostNames(unittest.TestCase):
+    def test_what_is_no_list(self):
+        for text in ("http://lensd.example", "lensd.example:8080", "lensd example", "a.example,,b.example", ",", "*,a.example", "a.example,",
+                     "*.example", "a.example/"):
+            done = run_lensd("serve", "--allowed-hosts", text, "--check")
+            self.assertEqual(done.returncode, 2, text)
+            self.assertIn("--allowed-hosts has '", done.stderr)
+        for text in ("*", "a.example", "a.example, b-2.example,C_3"):
+            done = run_lensd("serve", "--port", "0", "--allowed-hosts", text, "--check")
+            self.assertEqual(done.returncode, 0, done.stderr)
 
 
 class HostsByDefault(Hosts):

@@ -46,7 +46,8 @@ class Pages(unittest.TestCase):
 
     def test_every_option_of_access_and_lifecycle_is_explained(self):
         text = read(os.path.join(ROOT, "docs", "operations.md")).decode()
-        for name in ("api-keys", "admin-key-file", "protect-health", "cors-origin", "allowed-hosts", "trusted-proxies", "tls-cert", "tls-key", "unix",
+        for name in ("api-keys", "admin-key-file", "protect-health", "cors-origin", "allowed-hosts", "trusted-proxies",
+                     "proxy-protocol", "admin-port", "tls-cert", "tls-key", "unix",
                      "unix-mode", "user", "pid-file", "core-dumps", "check", "log-format", "log-level", "grace",
                      "drain-delay", "max-inflate-ratio", "max-body", "header-timeout", "body-timeout", "idle-timeout",
                      "max-header", "max-connections", "max-connections-per-address", "max-upload-memory"):

@@ -367,6 +367,22 @@ class TotalConnections(ServedCase):
         self.assertGreaterEqual(self.server.metric("lensd_http_connections_shed_total") - shed, 24 - 8)
         self.server.wait_log("connections full")
 
+    def test_the_address_that_holds_most_makes_room(self):
+        """However old the idle connections of others are."""
+        def opened(source):
+            connection = socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, (source, 0))
+            self.addCleanup(connection.close)
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 200)
+            return connection
+
+        polite = [opened("127.0.0.2") for _ in range(2)]
+        greedy = [opened("127.0.0.3") for _ in range(24)]
+        self.assertEqual(read_to_end(greedy[0]), b"")
+        for connection in polite:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 200)
+
     def test_probes_have_a_reserve(self):
         held = [self.hold(post("/predict", seven())[:-1]) for _ in range(8)]
         self.server.wait_for(lambda: self.server.get("/livez").headers["Connection"] == "close", "all to be busy")

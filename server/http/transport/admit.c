@@ -216,6 +216,28 @@ static bool is_allowed_host(const struct http_options *options, const char *host
            (options->host && admit_is_listed(options->host, name, length));
 }
 
+enum status admit_check_hosts(const char *list, struct error *err)
+{
+    if (!list || !*list || !strcmp(list, "*"))
+        return STATUS_OK;
+    for (bool more = true; more;) {
+        const size_t length = strcspn(list, ",");
+        const size_t plain = strspn(list, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789-_.");
+        if (length == 0 || plain != length)
+            return error_set(
+                err, STATUS_CONFIG,
+                "--allowed-hosts has '%.*s'; write host names without scheme and port, "
+                "with commas between them, or * alone",
+                length < 80 ? (int)length : 80, list);
+        list += length;
+        more = *list == ',';
+        list += more;
+        list += strspn(list, " ");
+    }
+    return STATUS_OK;
+}
+
 static void check_headers(struct exchange *x, const struct request_head *head)
 {
     size_t limit = x->server->options.max_header;
@@ -262,6 +284,14 @@ static void check_route(struct exchange *x)
         respond_empty(x, 204);
         x->answer.allow = methods;
     }
+}
+
+/* The admin port serves what operators and their tools ask for, not clients. */
+static void check_port(struct exchange *x)
+{
+    if (x->connection && connection_is_admin(x->connection) && x->route->access == ROUTE_KEY)
+        respond_refusal(x, 404, "not_found",
+                        "%.100s is not served on --admin-port; use the other port", x->path);
 }
 
 /* When no connection is idle, a few more are accepted, but for probes only. */
@@ -395,6 +425,8 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
         check_route(x);
     if (x->route)
         allow_origin(x, head);
+    if (!x->answer.status)
+        check_port(x);
     if (!x->answer.status)
         check_room(x);
     if (!x->answer.status)

@@ -38,6 +38,9 @@ enum head_verdict {
 /* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
+/* Checks the texts of --allowed-hosts; NULL is fine. STATUS_CONFIG. */
+enum status admit_check_hosts(const char *list, struct error *err) MUST_USE;
+
 /* Answers a request that libmicrohttpd cannot parse, in place of libmicrohttpd's own answer with
  * `status`. *head holds the headers parsed so far; head->length is the first Content-Length. */
 void exchange_refuse_broken(struct exchange *exchange, const struct request_head *head, int status);

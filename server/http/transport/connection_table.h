@@ -2,7 +2,6 @@
  * functions that end in _locked with the lock held. */
 #pragma once
 
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,15 +9,20 @@
 
 #include "server/http/transport/connections.h"
 #include "server/http/transport/penalty.h"
+#include "server/http/transport/proxies.h"
 #include "server/http/transport/tls.h"
 
 #define MILLION INT64_C(1000000)
+
+/* Counters of open connections by client. Clients that share one are counted together. */
+#define CONNECTION_CLIENT_SLOTS 4096
 
 struct connection {
     int fd;
     uint32_t
         generation; /* tells events of this socket from those of an earlier one with its number */
-    char address[INET6_ADDRSTRLEN];
+    char address[PROXIES_ADDRESS_MAX];
+    uint64_t client;      /* penalty_client(address, NULL) */
     gnutls_session_t tls; /* NULL: plain */
     struct tls_reader reader;
     struct connections *owner;
@@ -27,6 +31,7 @@ struct connection {
     bool has_name;                /* a socket with a name: the kernel does not count its bytes */
     bool has_shaken;              /* TLS: the handshake has ended, or a request has been read */
     bool is_spare;                /* beyond limits->total: for probes */
+    bool is_admin;                /* came to --admin-port */
     struct connection *previous, *next;
     int64_t opened; /* clock_now() */
 
@@ -77,9 +82,12 @@ struct connections {
     int64_t refused;           /* time of the last refusal with Retry-After; 0: never */
     struct connection **by_fd; /* the connection of a socket's number, or NULL */
     size_t by_fd_count;
-    size_t open, busy, leaving;
-    size_t shed;          /* idle connections closed since the last warning */
-    int64_t warned_until; /* no further warning before then */
+    struct connection_count {
+        size_t open, busy, leaving;
+    } counts[2];                            /* of the port, of --admin-port */
+    uint32_t held[CONNECTION_CLIENT_SLOTS]; /* open connections by connection->client */
+    size_t shed;                            /* idle connections closed since the last warning */
+    int64_t warned_until;                   /* no further warning before then */
     uint32_t generation;
 };
 
@@ -100,6 +108,10 @@ void connection_enter_locked(struct connections *connections, struct connection 
 
 /* Ends the connection without an answer. */
 void connection_leave_locked(struct connections *connections, struct connection *connection);
+
+/* Bytes that the socket has received since it was opened, and that its client has acknowledged;
+ * false where the kernel does not say. */
+bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked);
 
 /* Answers with an error, from any thread, and shuts down our sending side. Under TLS the
  * connection's own thread sends the answer (connection_last_words). `code` is a constant. */

@@ -1,7 +1,5 @@
 /* The watcher thread: hang-ups, time limits and penalties of connections. */
 #include <errno.h>
-#include <linux/tcp.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +25,7 @@
 struct late_clients {
     size_t count;
     struct {
-        char address[INET6_ADDRSTRLEN];
+        char address[PROXIES_ADDRESS_MAX];
         int64_t waited;
     } clients[LATE_MAX];
 };
@@ -94,21 +92,6 @@ static void handle_event(struct connections *connections, const struct epoll_eve
 
 /* ---- time limits ---- */
 
-/* Bytes that the socket has received since it was opened, and that its client has acknowledged;
- * false where the kernel does not say. */
-static bool bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
-{
-    struct tcp_info info;
-    socklen_t size = sizeof info;
-    memset(&info, 0, sizeof info);
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
-        return false;
-    *ret_received = info.tcpi_bytes_received;
-    *ret_acked = info.tcpi_bytes_acked;
-    return true;
-}
-
 /* Refuses a client whose `part` was not complete within limit_ms; `pronoun` stands for it in "send
  * … faster". */
 static void refuse_late_locked(struct connections *connections, struct connection *connection,
@@ -137,7 +120,7 @@ static void check_header_locked(struct connections *connections, struct connecti
         /* The kernel does not count bytes here: headers get as long as the silence before them. */
         connection->header_since = connection->since;
         limit += connections->limits.idle_timeout_ms;
-    } else if (!bytes_passed(connection->fd, &bytes, &acked)) {
+    } else if (!connection_bytes_passed(connection->fd, &bytes, &acked)) {
         return;
     }
     const uint64_t handshake = connection->tls ? atomic_load(&connection->reader.handshake) : 0;
@@ -175,7 +158,7 @@ static bool is_stuck_locked(struct connection *connection)
 {
     uint64_t received, acked;
     int unread = 0;
-    if (!bytes_passed(connection->fd, &received, &acked) ||
+    if (!connection_bytes_passed(connection->fd, &received, &acked) ||
         ioctl(connection->fd, FIONREAD, &unread) != 0)
         return false;
     const uint64_t taken = received - (uint64_t)unread;
@@ -211,7 +194,7 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     uint64_t received, acked;
     if (connection->bytes_known && spent_ms < limit_ms)
         return false;
-    if (connection->has_name || !bytes_passed(connection->fd, &received, &acked)) {
+    if (connection->has_name || !connection_bytes_passed(connection->fd, &received, &acked)) {
         /* The kernel does not count bytes here: the whole answer gets the time it takes at the
          * minimum rate. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
@@ -408,7 +391,8 @@ static void warn_if_full(struct connections *connections, int64_t now)
     if (shed)
         log_event(LOG_WARN, "connections full", LOG_INT("limit", connections->limits.total),
                   LOG_INT("closed", shed),
-                  LOG_STR("text", "idle connections are closed, oldest first, for new ones; raise "
+                  LOG_STR("text", "idle connections are closed for new ones, first those of the "
+                                  "address that has most; raise "
                                   "--max-connections or lower --max-connections-per-address"));
 }
 
@@ -417,7 +401,7 @@ static int sleep_ms_locked(const struct connections *connections, bool ticks)
 {
     if (connections->delayed)
         return DELAY_MS;
-    return connections->open || ticks ? TICK_MS : -1;
+    return connections->head || ticks ? TICK_MS : -1;
 }
 
 static void *connections_thread(void *context)

@@ -1,8 +1,9 @@
 /* The table of open connections: their phases, refusals, and the limits of their number. */
 #include "server/http/transport/connections.h"
 
-#include <arpa/inet.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +33,9 @@ static bool is_busy(enum connection_phase phase)
 void connection_enter_locked(struct connections *connections, struct connection *connection,
                              enum connection_phase phase)
 {
-    connections->busy -= is_busy(connection->phase);
-    connections->busy += is_busy(phase);
+    struct connection_count *count = &connections->counts[connection->is_admin];
+    count->busy -= is_busy(connection->phase);
+    count->busy += is_busy(phase);
     connection->phase = phase;
     connection->has_shaken = true; /* a request's head came after the handshake */
     connection->had_unread = false;
@@ -91,7 +93,7 @@ void connection_leave_locked(struct connections *connections, struct connection 
     connection_enter_locked(connections, connection, CONNECTION_REFUSED);
     (void)shutdown(connection->fd, SHUT_RDWR);
     connection->is_leaving = true;
-    connections->leaving++;
+    connections->counts[connection->is_admin].leaving++;
 }
 
 /* Refuses from the watcher thread. Under TLS it must not write: it leaves the answer for the
@@ -185,45 +187,64 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
 
 /* ---- a full server ---- */
 
-static bool is_full_locked(const struct connections *connections)
+static bool is_full_locked(const struct connections *connections, bool is_admin)
 {
-    return connections->open - connections->leaving > connections->limits.total;
+    const struct connection_count *count = &connections->counts[is_admin];
+    return count->open - count->leaving > (is_admin ? CONNECTION_ADMIN : connections->limits.total);
 }
 
-static struct connection *oldest_idle_locked(const struct connections *connections,
-                                             const struct connection *newcomer)
+static uint32_t *held_locked(struct connections *connections, const struct connection *connection)
 {
-    struct connection *oldest = NULL;
-    for (struct connection *c = connections->head; c; c = c->next)
-        if (c != newcomer && c->phase == CONNECTION_WAITING &&
-            (!oldest || c->since < oldest->since))
-            oldest = c;
-    return oldest;
+    return &connections->held[connection->client % CONNECTION_CLIENT_SLOTS];
 }
 
-/* Closes the connection that has been idle longest, if there are too many with the new one. */
+/* The idle connection to be closed for `newcomer`: the oldest of the client that has most
+ * connections. NULL: none is idle. */
+static struct connection *expendable_locked(struct connections *connections,
+                                            const struct connection *newcomer)
+{
+    struct connection *best = NULL;
+    uint32_t most = 0;
+    for (struct connection *c = connections->head; c; c = c->next) {
+        const uint32_t held = *held_locked(connections, c);
+        if (c == newcomer || c->is_admin != newcomer->is_admin || c->phase != CONNECTION_WAITING ||
+            c->since >= newcomer->opened)
+            continue;
+        if (held > most || (held == most && c->since < best->since)) {
+            best = c;
+            most = held;
+        }
+    }
+    return best;
+}
+
+/* Closes an idle connection if there are too many with the new one. */
 static void make_room_locked(struct connections *connections, struct connection *newcomer)
 {
-    struct connection *oldest;
+    struct connection *idle;
     int unread = 0;
-    if (!is_full_locked(connections))
+    if (!is_full_locked(connections, newcomer->is_admin))
         return;
     /* A connection with unread bytes is not idle: this iteration of the event loop reads them. */
-    while ((oldest = oldest_idle_locked(connections, newcomer)) &&
-           oldest->since < newcomer->opened && ioctl(oldest->fd, FIONREAD, &unread) == 0 &&
-           unread > 0)
-        oldest->since = newcomer->opened;
-    if (oldest && oldest->since < newcomer->opened) {
-        connection_leave_locked(connections, oldest);
+    while ((idle = expendable_locked(connections, newcomer)) &&
+           ioctl(idle->fd, FIONREAD, &unread) == 0 && unread > 0)
+        idle->since = newcomer->opened;
+    if (idle) {
+        connection_leave_locked(connections, idle);
         connections->shed++;
         metric_add(connections->shed_total, 1);
     }
-    newcomer->is_spare = is_full_locked(connections);
+    newcomer->is_spare = is_full_locked(connections, newcomer->is_admin);
 }
 
 bool connection_is_spare(const struct connection *connection)
 {
     return connection->is_spare;
+}
+
+bool connection_is_admin(const struct connection *connection)
+{
+    return connection->is_admin;
 }
 
 /* ---- the table ---- */
@@ -276,31 +297,26 @@ void connection_table_free(struct connections *connections)
     free(connections);
 }
 
-static void address_text(int fd, const struct sockaddr *address, char *text, size_t size)
+bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
 {
-    const void *bytes = NULL;
-    struct ucred peer;
-    socklen_t peer_size = sizeof peer;
-    /* A client in another container may have no pid here; only what is no Unix socket has no uid.
-     */
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) == 0 && peer.uid != (uid_t)-1) {
-        snprintf(text, size, "uid:%u", (unsigned)peer.uid);
-        return;
-    }
-    if (address && address->sa_family == AF_INET) {
-        bytes = &((const struct sockaddr_in *)(const void *)address)->sin_addr;
-    } else if (address && address->sa_family == AF_INET6) {
-        const struct in6_addr *v6 =
-            &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
-        /* Treat an IPv4-mapped address as the IPv4 address it stands for. */
-        if (IN6_IS_ADDR_V4MAPPED(v6)) {
-            inet_ntop(AF_INET, &v6->s6_addr[12], text, (socklen_t)size);
-            return;
-        }
-        bytes = v6;
-    }
-    if (!bytes || !inet_ntop(address->sa_family, bytes, text, (socklen_t)size))
-        strncpy(text, "local", size);
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    memset(&info, 0, sizeof info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
+        return false;
+    *ret_received = info.tcpi_bytes_received;
+    *ret_acked = info.tcpi_bytes_acked;
+    return true;
+}
+
+static uint64_t bytes_taken(int fd)
+{
+    uint64_t received, acked;
+    int unread = 0;
+    return connection_bytes_passed(fd, &received, &acked) && ioctl(fd, FIONREAD, &unread) == 0
+               ? received - (uint64_t)unread
+               : 0;
 }
 
 static bool remember_locked(struct connections *connections, struct connection *connection)
@@ -321,61 +337,89 @@ static bool remember_locked(struct connections *connections, struct connection *
     if (connection->next)
         connection->next->previous = connection;
     connections->head = connection;
-    connections->open++;
+    connections->counts[connection->is_admin].open++;
+    ++*held_locked(connections, connection);
     return true;
 }
 
-static size_t count_address_locked(const struct connections *connections, const char *address)
+static bool is_over_limit_locked(struct connections *connections,
+                                 const struct connection *connection)
 {
     size_t count = 0;
+    if (*held_locked(connections, connection) <= connections->limits.per_address)
+        return false;
     for (const struct connection *c = connections->head; c; c = c->next)
-        count += !strcmp(c->address, address);
-    return count;
+        count += c->client == connection->client && c->is_admin == connection->is_admin;
+    return count > connections->limits.per_address;
 }
 
-struct connection *connection_open(struct connections *connections, int fd,
-                                   const struct sockaddr *address, void *tls,
-                                   const _Atomic uint64_t *runs)
+static bool is_unix_socket(int fd)
+{
+    int domain = AF_UNSPEC;
+    socklen_t size = sizeof domain;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
+/* NULL when out of memory. */
+static struct connection *connection_create(struct connections *connections,
+                                            const struct connection_socket *socket)
 {
     struct connection *connection = calloc(1, sizeof *connection);
     if (!connection)
         return NULL;
-    connection->fd = fd;
+    connection->fd = socket->fd;
     connection->since = connection->opened = clock_now();
     connection->bytes_known = true; /* none: the socket is new */
-    connection->tls = tls;
-    connection->runs = runs;
+    connection->tls = socket->tls;
+    connection->runs = socket->runs;
+    connection->is_admin = socket->is_admin;
     connection->owner = connections;
     connection->reader =
-        (struct tls_reader){.fd = fd, .look = look_for_words, .context = connection};
-    address_text(fd, address, connection->address, sizeof connection->address);
-    connection->has_name = !strncmp(connection->address, "uid:", 4);
+        (struct tls_reader){.fd = socket->fd, .look = look_for_words, .context = connection};
+    connection->has_name = is_unix_socket(socket->fd);
+    proxies_text(socket->fd, socket->address, connection->address);
+    connection->client = penalty_client(connection->address, NULL);
+    if (socket->is_proxied)
+        connection->bytes_before = connection->reader.bytes = bytes_taken(socket->fd);
+    return connection;
+}
+
+static void refuse_crowd_locked(struct connections *connections, struct connection *connection)
+{
+    char sentence[160];
+    snprintf(sentence, sizeof sentence,
+             "more than %zu connections from your address; close some, or raise the limit "
+             "(--max-connections-per-address)",
+             connections->limits.per_address);
+    connection_refuse_locked(connections, connection, 429, "too_many_connections", sentence);
+    connection_leave_locked(connections, connection);
+}
+
+struct connection *connection_open(struct connections *connections,
+                                   const struct connection_socket *socket)
+{
+    struct connection *connection = connection_create(connections, socket);
+    if (!connection)
+        return NULL;
     pthread_mutex_lock(&connections->lock);
     connection->generation = ++connections->generation;
-    bool kept = remember_locked(connections, connection);
-    bool first = connections->open == 1;
-    size_t limit = connections->limits.per_address;
-    if (kept && count_address_locked(connections, connection->address) > limit) {
-        char sentence[160];
-        snprintf(sentence, sizeof sentence,
-                 "more than %zu connections from your address; close some, or raise the limit "
-                 "(--max-connections-per-address)",
-                 limit);
-        connection_refuse_locked(connections, connection, 429, "too_many_connections", sentence);
-        connection_leave_locked(connections, connection);
-    } else if (kept) {
+    const bool first = !connections->head;
+    const bool kept = remember_locked(connections, connection);
+    if (kept && is_over_limit_locked(connections, connection))
+        refuse_crowd_locked(connections, connection);
+    else if (kept)
         make_room_locked(connections, connection);
-    }
     pthread_mutex_unlock(&connections->lock);
     if (!kept) {
         free(connection);
         return NULL;
     }
-    if (tls)
-        tls_watch(tls, &connection->reader);
+    if (socket->tls)
+        tls_watch(socket->tls, &connection->reader);
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET,
-                                .data.u64 = (uint64_t)connection->generation << 32 | (uint32_t)fd};
-    (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+                                .data.u64 =
+                                    (uint64_t)connection->generation << 32 | (uint32_t)socket->fd};
+    (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, socket->fd, &event);
     if (first)
         connection_table_wake(connections);
     metric_add(connections->open_gauge, 1);
@@ -385,10 +429,9 @@ struct connection *connection_open(struct connections *connections, int fd,
 void connection_close(struct connections *connections, struct connection *connection)
 {
     (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
-    const uint64_t client = penalty_client(connection->address, NULL);
     const int64_t now = clock_now();
     pthread_mutex_lock(&connections->lock);
-    penalty_leave(&connections->penalties, client, &connection->penalty, now);
+    penalty_leave(&connections->penalties, connection->client, &connection->penalty, now);
     connections->by_fd[connection->fd] = NULL;
     if (connection->previous)
         connection->previous->next = connection->next;
@@ -396,9 +439,11 @@ void connection_close(struct connections *connections, struct connection *connec
         connections->head = connection->next;
     if (connection->next)
         connection->next->previous = connection->previous;
-    connections->open--;
-    connections->leaving -= connection->is_leaving;
-    connections->busy -= is_busy(connection->phase);
+    struct connection_count *count = &connections->counts[connection->is_admin];
+    count->open--;
+    count->leaving -= connection->is_leaving;
+    count->busy -= is_busy(connection->phase);
+    --*held_locked(connections, connection);
     pthread_mutex_unlock(&connections->lock);
     metric_add(connections->open_gauge, -1);
     free(connection->last_words);
@@ -440,7 +485,7 @@ const char *connection_address(const struct connection *connection)
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy)
 {
     pthread_mutex_lock(&connections->lock);
-    *ret_open = connections->open;
-    *ret_busy = connections->busy;
+    *ret_open = connections->counts[false].open;
+    *ret_busy = connections->counts[false].busy;
     pthread_mutex_unlock(&connections->lock);
 }

@@ -9,7 +9,8 @@
  *   - bodies that libmicrohttpd cannot go on reading: 400;
  *   - clients that take their answers more slowly than CONNECTION_MIN_RATE: cut off;
  *   - the number of connections from one address: 429;
- *   - the number of all connections: the oldest that waits for a request is closed for a new one;
+ *   - the number of all connections: for a new one, an idle connection is closed, the oldest of
+ *     those from the address that has most;
  *   - penalties: the next request of a client that was refused, and comes back at once, sleeps for
  *     a while (penalty.h).
  *
@@ -50,6 +51,9 @@ enum connection_phase {
 /* Connections beyond limits->total. They are accepted when no connection is idle, for probes. */
 #define CONNECTION_SPARE 16
 
+/* Connections to --admin-port, besides CONNECTION_SPARE. They do not count in limits->total. */
+#define CONNECTION_ADMIN 64
+
 struct connection_limits {
     size_t total, per_address;
     int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms; /* 0: none */
@@ -81,13 +85,21 @@ void connections_stop(struct connections *connections);
 /* Every connection must be closed. Accepts NULL. */
 void connections_free(struct connections *connections);
 
+struct connection_socket {
+    int fd;
+    const struct sockaddr *address; /* the client's, as proxies_text() takes it */
+    void *tls; /* its gnutls_session_t before the handshake, or NULL; the session must not be read
+                  from after connection_close() */
+    const _Atomic uint64_t *runs; /* counts the iterations of the event loop that reads the socket;
+                                     must outlive the connection */
+    bool is_admin;                /* came to --admin-port, which has a limit of its own */
+    bool is_proxied;              /* bytes before the client's have been read: a PROXY header */
+};
+
 /* Enters a new socket into the table; NULL when out of memory. A connection beyond the limit of its
- * address is refused at once. `tls`: its gnutls_session_t before the handshake, or NULL; the
- * session must not be read from after connection_close(). `runs`: counts the iterations of the
- * event loop that reads the socket; must outlive the connection. */
-struct connection *connection_open(struct connections *connections, int fd,
-                                   const struct sockaddr *address, void *tls,
-                                   const _Atomic uint64_t *runs);
+ * address is refused at once. */
+struct connection *connection_open(struct connections *connections,
+                                   const struct connection_socket *socket);
 void connection_close(struct connections *connections, struct connection *connection);
 
 /* The HTTP status with which the watcher has refused the request; 0 if it has not. */
@@ -102,6 +114,9 @@ struct exchange *connection_exchange(const struct connection *connection);
 
 /* True for one of the CONNECTION_SPARE connections beyond limits->total. */
 bool connection_is_spare(const struct connection *connection);
+
+/* True for a connection to --admin-port. */
+bool connection_is_admin(const struct connection *connection);
 
 /* "127.0.0.1", "::1", "uid:1000" behind a socket with a name; lives as long as the connection. */
 const char *connection_address(const struct connection *connection);
@@ -163,5 +178,6 @@ void connection_answered(struct connections *connections, struct connection *con
 /* Resumes all delayed connections; none is delayed from now on. */
 void connections_end_delays(struct connections *connections);
 
-/* Returns how many connections are open, and how many of these have a request in progress. */
+/* Returns how many connections are open, and how many of these have a request in progress; without
+ * those to --admin-port. */
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy);

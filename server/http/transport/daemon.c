@@ -31,6 +31,7 @@
 #include "server/http/transport/answer.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/penalty.h"
+#include "server/http/transport/proxied.h"
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/reading.h"
 #include "server/http/transport/request_log.h"
@@ -608,8 +609,6 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
 {
     struct daemon_loop *loop = context;
     struct http_server *server = loop->server;
-    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
-        event_loop_note_closed(&loop->events);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         /* libmicrohttpd 1.0 returns each answer in the same memory: read it before asking again. */
         const union MHD_ConnectionInfo *info =
@@ -620,10 +619,13 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
         info = server->daemon->tls
                    ? MHD_get_connection_info(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION)
                    : NULL;
-        void *tls = info ? info->tls_session : NULL;
-        *connection =
-            fd >= 0 ? connection_open(server->connections, fd, address, tls, &loop->events.runs)
-                    : NULL;
+        const struct connection_socket socket = {.fd = fd,
+                                                 .address = address,
+                                                 .tls = info ? info->tls_session : NULL,
+                                                 .runs = &loop->events.runs,
+                                                 .is_admin = loop->is_admin,
+                                                 .is_proxied = loop->events.proxied != NULL};
+        *connection = fd >= 0 ? connection_open(server->connections, &socket) : NULL;
     } else if (*connection) {
         connection_close(server->connections, *connection);
         *connection = NULL;
@@ -637,7 +639,8 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
 {
     const struct http_options *o = &server->options;
     static char tls_priorities[] = TLS_PRIORITIES;
-    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    unsigned flags =
+        MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     struct MHD_OptionItem items[] = {
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
@@ -658,40 +661,69 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
             (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)tls_on_handshake};
     }
     return MHD_start_daemon(flags, 0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER,
-                            on_log, server, MHD_OPTION_LISTEN_SOCKET, server->daemon->listener.fd,
-                            MHD_OPTION_URI_LOG_CALLBACK, on_uri, loop, MHD_OPTION_NOTIFY_COMPLETED,
-                            on_completed, server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, loop,
-                            MHD_OPTION_ARRAY, items, MHD_OPTION_END);
+                            on_log, server, MHD_OPTION_URI_LOG_CALLBACK, on_uri, loop,
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
+                            MHD_OPTION_NOTIFY_CONNECTION, on_connection, loop, MHD_OPTION_ARRAY,
+                            items, MHD_OPTION_END);
+}
+
+/* False: the loop has not started; daemon_stop() clears it away if it was counted. */
+static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
+{
+    struct http_daemon *daemon = server->daemon;
+    const struct http_options *o = &server->options;
+    struct daemon_loop *loop = &daemon->loops[daemon->loop_count];
+    struct proxied *proxied = NULL;
+    *loop = (struct daemon_loop){.server = server, .is_admin = is_admin};
+    if (o->proxy_protocol && !is_admin) {
+        proxied = proxied_create(&server->proxies, o->header_timeout_ms, o->metrics);
+        if (!proxied)
+            return false;
+    }
+    struct MHD_Daemon *mhd = start_one(server, loop, limit);
+    if (!mhd) {
+        proxied_free(proxied);
+        return false;
+    }
+    daemon->loop_count++;
+    return event_loop_start(&loop->events, mhd, is_admin ? daemon->admin.fd : daemon->listener.fd,
+                            limit, proxied);
 }
 
 bool daemon_start(struct http_server *server, size_t max_connections)
 {
     struct http_daemon *daemon = server->daemon;
     const size_t count = (size_t)server->options.threads;
-    daemon->loops = calloc(count, sizeof *daemon->loops);
-    for (size_t i = 0; daemon->loops && i < count; i++) {
-        struct daemon_loop *loop = &daemon->loops[i];
-        loop->server = server;
-        size_t share = max_connections / count + (i < max_connections % count);
-        struct MHD_Daemon *mhd = start_one(server, loop, share);
-        if (!mhd)
+    daemon->loops = calloc(count + 1, sizeof *daemon->loops);
+    for (size_t i = 0; daemon->loops && i < count; i++)
+        if (!start_loop(server, false, max_connections / count + (i < max_connections % count)))
             return false;
-        daemon->loop_count++;
-        if (!event_loop_start(&loop->events, mhd))
-            return false;
-    }
-    return daemon->loop_count == count;
+    if (!daemon->loops || daemon->admin.fd < 0)
+        return daemon->loops;
+    if (!start_loop(server, true, CONNECTION_ADMIN + CONNECTION_SPARE))
+        return false;
+    event_loop_accept(&daemon->loops[count].events, true);
+    return true;
+}
+
+void daemon_accept(struct http_server *server, bool accepts)
+{
+    for (size_t i = 0; i < server->daemon->loop_count; i++)
+        if (!server->daemon->loops[i].is_admin)
+            event_loop_accept(&server->daemon->loops[i].events, accepts);
+}
+
+size_t daemon_unread(const struct http_server *server)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < server->daemon->loop_count; i++)
+        count += atomic_load(&server->daemon->loops[i].events.unread);
+    return count;
 }
 
 const char *daemon_version(void)
 {
     return MHD_get_version();
-}
-
-void daemon_quiesce(struct http_server *server)
-{
-    for (size_t i = 0; i < server->daemon->loop_count; i++)
-        (void)MHD_quiesce_daemon(server->daemon->loops[i].events.mhd);
 }
 
 void daemon_stop(struct http_server *server)

@@ -8,29 +8,34 @@
 
 struct request_log;
 
-/* One of --http-threads: they share the listening socket, each has its connections to itself. */
+/* One of --http-threads, which share the listening socket and have their connections to themselves;
+ * or that of --admin-port. */
 struct daemon_loop {
     struct event_loop events;
     struct http_server *server;
+    bool is_admin;
 };
 
 struct http_daemon {
     struct daemon_loop *loops;
-    size_t loop_count; /* that have been started */
-    struct listener listener;
-    bool is_quiesced; /* nobody looks at the listener any more */
-    struct tls *tls;  /* NULL: plain */
+    size_t loop_count;               /* that have been started */
+    struct listener listener, admin; /* fd -1: not open */
+    bool is_quiesced;                /* nobody accepts from the listener any more */
+    struct tls *tls;                 /* NULL: plain */
     struct metric *certificate_expires;
     struct request_log *log;
 };
 
-/* Starts its threads on server->daemon->listener. False: libmicrohttpd refuses. */
+/* Starts its threads on the listeners of server->daemon. False: libmicrohttpd refuses. */
 bool daemon_start(struct http_server *server, size_t max_connections);
 
-/* It accepts no more. */
-void daemon_quiesce(struct http_server *server);
+/* Begins or ends accepting connections from the listener; the admin's is accepted from always. */
+void daemon_accept(struct http_server *server, bool accepts);
 
-/* Ends its threads and closes its connections, not the listener. Fine when it was not started. */
+/* Connections that were accepted and whose PROXY header has not arrived. */
+size_t daemon_unread(const struct http_server *server);
+
+/* Ends its threads and closes its connections, not the listeners. Fine when it was not started. */
 void daemon_stop(struct http_server *server);
 
 const char *daemon_version(void);

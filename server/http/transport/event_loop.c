@@ -1,14 +1,25 @@
-/* Drives one libmicrohttpd daemon with poll() and MHD_run(), and resumes suspended requests. */
+/* Accepts connections, drives one libmicrohttpd daemon with poll() and MHD_run(), and resumes
+ * suspended requests. */
 #include "server/http/transport/event_loop.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/http/transport/proxied.h"
 #include "server/schedule/runtime/thread.h"
+
+#define MILLION       INT64_C(1000000)
+#define ACCEPTS_A_RUN 64  /* so that open connections are served between them */
+#define FULL_MS       100 /* pause after accept() failed for want of descriptors or memory */
 
 static void wake_locked(struct event_loop *loop)
 {
@@ -19,61 +30,152 @@ static void wake_locked(struct event_loop *loop)
 }
 
 /* Clears the wake-ups before a run: later ones cause another run. False: stop. */
-static bool begin_run(struct event_loop *loop)
+static bool begin_run(struct event_loop *loop, bool *ret_accepts)
 {
     uint64_t wakes;
     pthread_mutex_lock(&loop->lock);
     if (loop->woken)
         (void)!read(loop->wake_fd, &wakes, sizeof wakes);
     loop->woken = false;
+    *ret_accepts = loop->accepts;
     bool stop = loop->stop;
     pthread_mutex_unlock(&loop->lock);
     return !stop;
 }
 
-/* How long poll() may wait before the daemon has something to do. */
-static int sleep_ms(const struct event_loop *loop)
+/* ---- accepting ---- */
+
+static bool has_room(const struct event_loop *loop)
 {
-    MHD_UNSIGNED_LONG_LONG ms;
-    if (MHD_get_timeout(loop->mhd, &ms) != MHD_YES)
-        return -1;
-    return ms < INT_MAX ? (int)ms : INT_MAX;
+    /* This also frees connections that have closed. */
+    const union MHD_DaemonInfo *info =
+        MHD_get_daemon_info(loop->mhd, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+    const size_t open = info ? info->num_connections : 0;
+    /* Version 1.0 counts a connection only once it has run. */
+    return open + loop->added + (loop->proxied ? proxied_count(loop->proxied) : 0) < loop->limit;
+}
+
+static void add_connection(void *context, int fd, const struct sockaddr_storage *address,
+                           socklen_t size)
+{
+    struct event_loop *loop = context;
+    /* It closes the socket if it fails. */
+    if (MHD_add_connection(loop->mhd, fd, (const struct sockaddr *)address, size) == MHD_YES)
+        loop->added++;
+}
+
+static bool is_shortage(int cause)
+{
+    return cause == EMFILE || cause == ENFILE || cause == ENOBUFS || cause == ENOMEM;
+}
+
+/* Accepts one connection; false when there is none or no room for it. */
+static bool accept_one(struct event_loop *loop)
+{
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    socklen_t size = sizeof address;
+    if (!has_room(loop))
+        return false;
+    const int fd =
+        accept4(loop->listen_fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (is_shortage(errno))
+            loop->full_until = clock_now() + FULL_MS * MILLION;
+        return errno == ECONNABORTED || errno == EINTR;
+    }
+    if (loop->proxied && proxied_expects(loop->proxied, fd, (const struct sockaddr *)&address))
+        proxied_add(loop->proxied, fd, &address, size);
+    else
+        add_connection(loop, fd, &address, size);
+    return true;
+}
+
+static void accept_some(struct event_loop *loop)
+{
+    for (int i = 0; i < ACCEPTS_A_RUN && accept_one(loop); i++)
+        ;
+}
+
+/* ---- the thread ---- */
+
+static int sooner(int ms, int other)
+{
+    return other < 0 || (ms >= 0 && ms < other) ? ms : other;
+}
+
+/* How long poll() may wait before there is something to do; -1: for an event. */
+static int sleep_ms(const struct event_loop *loop, bool is_paused)
+{
+    MHD_UNSIGNED_LONG_LONG longest;
+    int ms = -1;
+    if (MHD_get_timeout(loop->mhd, &longest) == MHD_YES)
+        ms = longest < INT_MAX ? (int)longest : INT_MAX;
+    if (loop->proxied)
+        ms = sooner(ms, proxied_sleep_ms(loop->proxied));
+    return is_paused ? sooner(ms, FULL_MS) : ms;
 }
 
 static void stop_daemon(const struct event_loop *loop)
 {
-    /* Otherwise it would close the listening socket, which other loops may share. */
-    (void)MHD_quiesce_daemon(loop->mhd);
     MHD_stop_daemon(loop->mhd);
+    proxied_free(loop->proxied);
 }
 
 static void *event_loop_run(void *context)
 {
     struct event_loop *loop = context;
-    struct pollfd wakers[] = {{.fd = loop->epoll_fd, .events = POLLIN},
-                              {.fd = loop->wake_fd, .events = POLLIN}};
-    while (begin_run(loop)) {
-        loop->closed = false;
+    bool accepts, is_due = false;
+    while (begin_run(loop, &accepts)) {
+        const bool is_paused = clock_now() < loop->full_until;
+        if (accepts && is_due && !is_paused)
+            accept_some(loop);
+        if (loop->proxied) {
+            proxied_run(loop->proxied, add_connection, loop);
+            atomic_store(&loop->unread, proxied_count(loop->proxied));
+        }
         MHD_run(loop->mhd);
-        atomic_fetch_add_explicit(&loop->runs, 1, memory_order_relaxed);
-        int ms = loop->closed ? 0 : sleep_ms(loop);
-        if (ms != 0)
-            (void)poll(wakers, 2, ms);
+        loop->added = 0;
+        atomic_fetch_add_explicit(&loop->runs, 1, memory_order_release);
+        struct pollfd wakers[] = {
+            {.fd = accepts && !is_paused && has_room(loop) ? loop->listen_fd : -1,
+             .events = POLLIN},
+            {.fd = loop->epoll_fd, .events = POLLIN},
+            {.fd = loop->wake_fd, .events = POLLIN},
+            {.fd = loop->proxied ? proxied_fd(loop->proxied) : -1, .events = POLLIN}};
+        is_due = poll(wakers, COUNT_OF(wakers), sleep_ms(loop, is_paused)) > 0 && wakers[0].revents;
     }
     /* On this thread, because its callbacks use a variable of it (reading.c). */
     stop_daemon(loop);
     return NULL;
 }
 
-bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd)
+bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
+                      struct proxied *proxied)
 {
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(mhd, MHD_DAEMON_INFO_EPOLL_FD);
-    *loop = (struct event_loop){.mhd = mhd, .epoll_fd = info ? info->epoll_fd : -1};
+    *loop = (struct event_loop){.mhd = mhd,
+                                .epoll_fd = info ? info->epoll_fd : -1,
+                                .listen_fd = listen_fd,
+                                .limit = limit,
+                                .proxied = proxied};
     pthread_mutex_init(&loop->lock, NULL);
     loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     loop->has_thread = loop->epoll_fd >= 0 && loop->wake_fd >= 0 &&
                        thread_start(&loop->thread, "http", event_loop_run, loop);
     return loop->has_thread;
+}
+
+void event_loop_accept(struct event_loop *loop, bool accepts)
+{
+    const struct timespec pause = {.tv_nsec = MILLION};
+    pthread_mutex_lock(&loop->lock);
+    const uint64_t before = atomic_load_explicit(&loop->runs, memory_order_relaxed);
+    loop->accepts = accepts;
+    wake_locked(loop);
+    pthread_mutex_unlock(&loop->lock);
+    /* A run that has begun before may accept; the wake-up causes another one. */
+    while (!accepts && atomic_load_explicit(&loop->runs, memory_order_acquire) == before)
+        nanosleep(&pause, NULL);
 }
 
 void event_loop_stop(struct event_loop *loop)
@@ -89,11 +191,6 @@ void event_loop_stop(struct event_loop *loop)
     if (loop->wake_fd >= 0)
         close(loop->wake_fd);
     pthread_mutex_destroy(&loop->lock);
-}
-
-void event_loop_note_closed(struct event_loop *loop)
-{
-    loop->closed = true;
 }
 
 void event_loop_resume(struct event_loop *loop, struct MHD_Connection *connection)

@@ -1,48 +1,58 @@
-/* A thread that drives one daemon of libmicrohttpd.
+/* A thread that accepts connections and drives one daemon of libmicrohttpd.
  *
  * libmicrohttpd's own thread can sleep on requests that have arrived. MHD_epoll() (0.9.75 and
  * 1.0.1) takes at most 128 events from epoll_wait(); when it gets exactly 128 it calls epoll_wait()
  * again, which blocks, before it serves any of them. So lensd waits in poll() itself and calls
- * MHD_run(), in which epoll_wait() never blocks.
+ * MHD_run(), in which epoll_wait() never blocks. In this mode libmicrohttpd has no wake-up for
+ * connections that other threads resume: event_loop_resume() wakes the thread.
  *
- * In this mode two things of libmicrohttpd's thread are left to lensd:
- *   - It has no wake-up for connections that other threads resume: event_loop_resume() wakes the
- *     thread.
- *   - At its limit of connections it stops listening, and listens again only at the beginning of a
- *     run: after a connection has closed there is another run before the thread sleeps. */
+ * lensd accepts connections itself, too: those of a proxy may begin with a header that is not HTTP
+ * (proxied.h), and accepting can be stopped and resumed without touching a listening socket that
+ * another process may share. */
 #pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct MHD_Connection;
 struct MHD_Daemon;
+struct proxied;
 
 struct event_loop {
-    struct MHD_Daemon *mhd; /* started with MHD_USE_EPOLL, without a thread of its own */
-    int epoll_fd;           /* the daemon's */
-    int wake_fd;            /* an eventfd: readable while `woken` */
+    struct MHD_Daemon *mhd;  /* started with MHD_USE_EPOLL and MHD_USE_NO_LISTEN_SOCKET, without a
+                                thread of its own */
+    int epoll_fd;            /* the daemon's */
+    int wake_fd;             /* an eventfd: readable while `woken` */
+    int listen_fd;           /* non-blocking; may be shared */
+    size_t limit;            /* connections at a time */
+    struct proxied *proxied; /* owned; NULL: no PROXY headers */
     pthread_t thread;
     bool has_thread;
-    bool closed; /* a connection has closed in this run; only the loop's thread uses it */
+    int64_t full_until; /* accept() failed for want of resources; the thread's own, as the next */
+    size_t added;       /* connections handed to the daemon since its last run */
     _Atomic uint64_t runs;
+    _Atomic size_t unread; /* connections whose PROXY header has not arrived */
 
     pthread_mutex_t lock;
-    bool woken, stop; /* guarded by lock */
+    bool woken, stop, accepts; /* guarded by lock */
 };
 
-/* Drives `mhd`, which is the loop's afterwards, also on failure: false when the system has no
- * thread or descriptor left. *loop must not move until event_loop_stop(). */
-bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd);
+/* Drives `mhd`; both `mhd` and `proxied` are the loop's afterwards, also on failure: false when the
+ * system has no thread or descriptor left. *loop must not move until event_loop_stop(). Accepts
+ * nothing until event_loop_accept(). */
+bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
+                      struct proxied *proxied);
+
+/* Begins or ends accepting connections. When it returns after ending, every accepted connection has
+ * been reported to the daemon's callbacks. */
+void event_loop_accept(struct event_loop *loop, bool accepts);
 
 /* Ends the thread, which first stops the daemon and so closes its connections; the listening socket
  * stays open. No connection may be suspended. Also after a failed start. */
 void event_loop_stop(struct event_loop *loop);
-
-/* A connection of this loop has closed. From the loop's thread. */
-void event_loop_note_closed(struct event_loop *loop);
 
 /* MHD_resume_connection() for a connection of this loop, from any thread. */
 void event_loop_resume(struct event_loop *loop, struct MHD_Connection *connection);

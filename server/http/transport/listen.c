@@ -3,11 +3,13 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,18 +18,20 @@
 
 #define BACKLOG 1024
 
-static enum status cannot_listen(const char *host, int port, int cause, struct error *err)
+static enum status cannot_listen(const struct listen_options *options, int cause, struct error *err)
 {
+    const char *host = options->host;
+    const int port = options->port;
     switch (cause) {
     case EADDRINUSE:
         return error_set(err, STATUS_CONFIG,
                          "port %d on %s is in use by another program; stop it, or choose another "
-                         "port with --port (0: any free one)",
-                         port, host);
+                         "port with %s",
+                         port, host, options->option);
     case EACCES:
         return error_set(err, STATUS_CONFIG,
-                         "not allowed to listen on port %d; choose one from 1024 on with --port",
-                         port);
+                         "not allowed to listen on port %d; choose one from 1024 on with %s", port,
+                         options->option);
     case EADDRNOTAVAIL:
         return error_set(err, STATUS_CONFIG,
                          "this machine has no address %s; choose another with --host (127.0.0.1: "
@@ -66,12 +70,12 @@ static int listen_open_socket(const struct addrinfo *address, bool listens)
 }
 
 /* The port that was really bound, and an address clients on this machine can use. */
-static void listen_describe(const struct listen_options *options, struct listener *listener)
+static void listen_describe(const char *host, bool tls, struct listener *listener)
 {
     struct sockaddr_storage bound;
     socklen_t size = sizeof bound;
     char name[128];
-    snprintf(name, sizeof name, strchr(options->host, ':') ? "[%s]" : "%s", options->host);
+    snprintf(name, sizeof name, strchr(host, ':') ? "[%s]" : "%s", host);
     if (getsockname(listener->fd, (struct sockaddr *)&bound, &size) == 0) {
         if (bound.ss_family == AF_INET) {
             const struct sockaddr_in *v4 = (const void *)&bound;
@@ -87,8 +91,8 @@ static void listen_describe(const struct listen_options *options, struct listene
                 snprintf(name, sizeof name, "[::1]");
         }
     }
-    snprintf(listener->url, sizeof listener->url, "%s://%s:%d", options->tls ? "https" : "http",
-             name, listener->port);
+    snprintf(listener->url, sizeof listener->url, "%s://%s:%d", tls ? "https" : "http", name,
+             listener->port);
     memcpy(listener->where, listener->url, sizeof listener->where);
 }
 
@@ -124,8 +128,8 @@ static enum status open_port(const struct listen_options *options, struct listen
     int cause;
     TRY(bind_port(options, true, &listener->fd, &cause, err));
     if (listener->fd < 0)
-        return cannot_listen(options->host, options->port, cause, err);
-    listen_describe(options, listener);
+        return cannot_listen(options, cause, err);
+    listen_describe(options->host, options->tls, listener);
     return STATUS_OK;
 }
 
@@ -182,6 +186,12 @@ static bool bind_path(int fd, const struct sockaddr_un *address, unsigned mode)
            chmod(address->sun_path, mode) == 0 && listen(fd, BACKLOG) == 0;
 }
 
+static void describe_path(const char *path, bool tls, struct listener *listener)
+{
+    snprintf(listener->url, sizeof listener->url, "%s://localhost", tls ? "https" : "http");
+    snprintf(listener->where, sizeof listener->where, "unix:%s", path);
+}
+
 static enum status open_path(const struct listen_options *options, struct listener *listener,
                              struct error *err)
 {
@@ -198,9 +208,7 @@ static enum status open_path(const struct listen_options *options, struct listen
         listener->device = made.st_dev;
         listener->inode = made.st_ino;
     }
-    snprintf(listener->url, sizeof listener->url, "%s://localhost",
-             options->tls ? "https" : "http");
-    snprintf(listener->where, sizeof listener->where, "unix:%s", listener->path);
+    describe_path(listener->path, options->tls, listener);
     return STATUS_OK;
 }
 
@@ -213,7 +221,72 @@ void listen_remove(struct listener *listener)
     listener->path[0] = '\0';
 }
 
-/* ---- both ---- */
+/* ---- a socket from a supervisor ---- */
+
+#define PASSED_FD 3 /* the first of LISTEN_FDS */
+
+/* How many sockets are passed to this process: a parent may have left the variables for another. */
+static long count_passed(void)
+{
+    const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+    const long passed =
+        pid && count && strtol(pid, NULL, 10) == (long)getpid() ? strtol(count, NULL, 10) : 0;
+    unsetenv("LISTEN_PID");
+    unsetenv("LISTEN_FDS");
+    unsetenv("LISTEN_FDNAMES");
+    return passed;
+}
+
+static bool is_listening(int fd)
+{
+    int type = 0, listens = 0;
+    socklen_t size = sizeof type;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM &&
+           getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens;
+}
+
+static void describe_passed(bool tls, struct listener *listener)
+{
+    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
+    socklen_t size = sizeof bound;
+    char host[INET6_ADDRSTRLEN] = "localhost";
+    (void)getsockname(listener->fd, (struct sockaddr *)&bound, &size);
+    if (bound.ss_family == AF_UNIX) {
+        struct sockaddr_un *path = (void *)&bound;
+        path->sun_path[sizeof path->sun_path - 1] = '\0';
+        describe_path(path->sun_path, tls, listener);
+        return;
+    }
+    const struct sockaddr_in *v4 = (const void *)&bound;
+    const struct sockaddr_in6 *v6 = (const void *)&bound;
+    (void)inet_ntop(bound.ss_family,
+                    bound.ss_family == AF_INET ? (const void *)&v4->sin_addr : &v6->sin6_addr, host,
+                    sizeof host);
+    listen_describe(host, tls, listener);
+}
+
+enum status listen_take_passed(bool tls, struct listener *ret, struct error *err)
+{
+    const long count = count_passed();
+    if (count == 0)
+        return STATUS_OK;
+    if (count != 1)
+        return error_set(err, STATUS_CONFIG,
+                         "LISTEN_FDS is %ld; lensd takes one socket: keep one Listen line in the "
+                         "socket unit",
+                         count);
+    if (!is_listening(PASSED_FD) || fcntl(PASSED_FD, F_SETFD, FD_CLOEXEC) != 0 ||
+        fcntl(PASSED_FD, F_SETFL, O_NONBLOCK) != 0)
+        return error_set(err, STATUS_CONFIG,
+                         "the passed socket (LISTEN_FDS, descriptor %d) does not listen for "
+                         "streams; use ListenStream= and Accept=no in the socket unit",
+                         PASSED_FD);
+    *ret = (struct listener){.fd = PASSED_FD, .is_passed = true};
+    describe_passed(tls, ret);
+    return STATUS_OK;
+}
+
+/* ---- all of them ---- */
 
 enum status listen_open(const struct listen_options *options, struct listener *ret,
                         struct error *err)
@@ -238,10 +311,10 @@ static enum status check_port(const struct listen_options *options, char *warnin
     else if (cause == EADDRINUSE)
         snprintf(warning, size,
                  "port %d on %.200s is in use; fine if by the server that these settings are for, "
-                 "else stop that program or choose another --port",
-                 options->port, options->host);
+                 "else stop that program or choose another %s",
+                 options->port, options->host, options->option);
     else
-        return cannot_listen(options->host, options->port, cause, err);
+        return cannot_listen(options, cause, err);
     return STATUS_OK;
 }
 

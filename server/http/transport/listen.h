@@ -10,6 +10,7 @@
 struct listen_options {
     const char *host;      /* an address or a name */
     int port;              /* 0: any free one */
+    const char *option;    /* that names the port: "--port" */
     const char *unix_path; /* path of a Unix socket to use instead of host and port, or NULL */
     unsigned unix_mode;    /* its permissions; whoever may write to it may connect */
     bool tls;              /* only changes the URL */
@@ -20,6 +21,7 @@ struct listener {
     int port;               /* the actual port; 0 for a Unix socket */
     char url[320];          /* "http://host:port" for clients on this machine */
     bool is_loopback;       /* only this machine can connect, over TCP */
+    bool is_passed;         /* by listen_take_passed(): other processes may accept from it, too */
     char where[320];        /* the same, or "unix:/run/lensd.sock" */
     char path[108];         /* of a Unix socket, else "" */
     uint64_t device, inode; /* of `path`, to notice that another process has replaced it */
@@ -31,6 +33,12 @@ struct listener {
 enum status listen_open(const struct listen_options *options, struct listener *ret,
                         struct error *err) MUST_USE;
 
+/* Takes the listening socket that systemd or another supervisor has passed to this process
+ * (LISTEN_PID, LISTEN_FDS: socket activation), and clears those variables. Without one, *ret is
+ * unchanged and ret->fd must be -1. `tls`: only changes the URL. STATUS_CONFIG: several sockets, or
+ * one that does not listen for streams. The caller closes ret->fd. */
+enum status listen_take_passed(bool tls, struct listener *ret, struct error *err) MUST_USE;
+
 /* Checks whether listen_open() would succeed, without listening. The server itself may be running:
  * a socket in use is accepted, and a port in use only sets `warning` (a sentence; "" for none).
  * STATUS_CONFIG. */
@@ -40,7 +48,8 @@ enum status listen_check(const struct listen_options *options, char *warning, si
 /* Makes the kernel drop new connection attempts before it answers them. Clients try again after a
  * second and are refused by then; handshakes that have begun still reach accept(). Closing the
  * socket instead would cut off clients that are already connected. A Unix socket is unlinked to the
- * same end. Returns false if the kernel does not allow it; then the socket can only be closed. */
+ * same end. Returns false if the kernel does not allow it; then the socket can only be closed. Not
+ * for a passed socket. */
 bool listen_stop(struct listener *listener) MUST_USE;
 
 /* Unlinks a Unix socket, unless another process has replaced it. */

@@ -3,8 +3,10 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* An IPv4-mapped address is the IPv4 address it stands for: sockets for both families give it. */
 static bool read_address(const char *text, int *ret_family, uint8_t ret[static 16])
@@ -83,13 +85,38 @@ bool proxies_have(const struct proxies *proxies, const char *address)
     return false;
 }
 
+/* Reads an element of X-Forwarded-For: an address, which may have a port ("192.0.2.1:4711",
+ * "[2001:db8::1]:4711") or brackets. */
+static bool read_element(const char *from, const char *to, int *ret_family, uint8_t ret[static 16])
+{
+    char text[sizeof "[]:65535" + INET6_ADDRSTRLEN] = "";
+    char *address = text, *port = NULL;
+    if ((size_t)(to - from) >= sizeof text)
+        return false;
+    memcpy(text, from, (size_t)(to - from));
+    if (text[0] == '[') {
+        address = text + 1;
+        char *end = strchr(address, ']');
+        if (!end || (end[1] && end[1] != ':') || !strchr(address, ':') ||
+            strchr(address, ':') > end)
+            return false;
+        port = end[1] ? end + 2 : NULL;
+        *end = '\0';
+    } else if (strchr(text, ':') && strchr(text, ':') == strrchr(text, ':')) {
+        port = strchr(text, ':') + 1;
+        port[-1] = '\0';
+    }
+    if (port && (!*port || strlen(port) > 5 || port[strspn(port, "0123456789")]))
+        return false;
+    return read_address(address, ret_family, ret);
+}
+
 bool proxies_client(const struct proxies *proxies, const char *forwarded_for,
                     char ret[static INET6_ADDRSTRLEN])
 {
     const char *end = forwarded_for + strlen(forwarded_for);
     bool found = false;
     while (end > forwarded_for) {
-        char text[INET6_ADDRSTRLEN] = "";
         uint8_t binary[16];
         int family;
         const char *start = end;
@@ -98,10 +125,7 @@ bool proxies_client(const struct proxies *proxies, const char *forwarded_for,
         const char *from = start + strspn(start, " \t"), *to = end;
         while (to > from && (to[-1] == ' ' || to[-1] == '\t'))
             to--;
-        if (to <= from || (size_t)(to - from) >= sizeof text)
-            return found;
-        memcpy(text, from, (size_t)(to - from));
-        if (!read_address(text, &family, binary))
+        if (to <= from || !read_element(from, to, &family, binary))
             return found;
         (void)inet_ntop(family, binary, ret, INET6_ADDRSTRLEN);
         found = true;
@@ -110,4 +134,28 @@ bool proxies_client(const struct proxies *proxies, const char *forwarded_for,
         end = start > forwarded_for ? start - 1 : start;
     }
     return found;
+}
+
+void proxies_text(int fd, const struct sockaddr *address, char text[static PROXIES_ADDRESS_MAX])
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    const int family = address ? address->sa_family : AF_UNSPEC;
+    if (family == AF_INET || family == AF_INET6) {
+        const struct sockaddr_in *v4 = (const void *)address;
+        const struct sockaddr_in6 *v6 = (const void *)address;
+        const bool is_v4 = family == AF_INET,
+                   is_mapped = !is_v4 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+        (void)inet_ntop(is_v4 || is_mapped ? AF_INET : AF_INET6,
+                        is_v4       ? (const void *)&v4->sin_addr
+                        : is_mapped ? (const void *)&v6->sin6_addr.s6_addr[12]
+                                    : (const void *)&v6->sin6_addr,
+                        text, PROXIES_ADDRESS_MAX);
+    } else if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+               peer.uid != (uid_t)-1) {
+        /* A client in another container may have no pid here, but it has a user. */
+        snprintf(text, PROXIES_ADDRESS_MAX, "uid:%u", (unsigned)peer.uid);
+    } else {
+        memcpy(text, "local", sizeof "local");
+    }
 }

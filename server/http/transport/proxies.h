@@ -23,6 +23,13 @@ struct proxies {
 /* Parses a list such as "10.0.0.0/8,::1,unix"; NULL is the empty list. STATUS_CONFIG. */
 enum status proxies_parse(const char *list, struct proxies *ret, struct error *err) MUST_USE;
 
+#define PROXIES_ADDRESS_MAX INET6_ADDRSTRLEN
+
+/* Writes the address of a socket's peer: "192.0.2.1" (also for an IPv4-mapped one), "2001:db8::1",
+ * "uid:1000" behind a Unix socket. `address`: from accept(), or of the client that a proxy names.
+ */
+void proxies_text(int fd, const struct sockaddr *address, char text[static PROXIES_ADDRESS_MAX]);
+
 /* Whether `address` (connection_address()) is a trusted proxy's. */
 bool proxies_have(const struct proxies *proxies, const char *address);
 

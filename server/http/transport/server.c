@@ -11,6 +11,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
 #include "server/http/transport/request_log.h"
@@ -43,7 +44,7 @@ static struct http_daemon *daemon_create(const struct http_options *options)
     struct http_daemon *daemon = calloc(1, sizeof *daemon);
     if (!daemon)
         return NULL;
-    daemon->listener.fd = -1;
+    daemon->listener.fd = daemon->admin.fd = -1;
     daemon->log = request_log_create(options->metrics);
     if (daemon->log)
         return daemon;
@@ -85,10 +86,56 @@ static bool on_tick(void *context)
     return request_log_tell_left_out(server->daemon->log, false);
 }
 
+static struct listen_options main_port(const struct http_options *options)
+{
+    return (struct listen_options){.host = options->host,
+                                   .port = options->port,
+                                   .option = "--port",
+                                   .unix_path = options->unix_path,
+                                   .unix_mode = options->unix_mode,
+                                   .tls = options->tls_cert != NULL};
+}
+
+static struct listen_options admin_port(const struct http_options *options)
+{
+    return (struct listen_options){.host = options->host,
+                                   .port = options->admin_port,
+                                   .option = "--admin-port",
+                                   .tls = options->tls_cert != NULL};
+}
+
+static enum status open_listeners(struct http_server *server, struct error *err)
+{
+    struct http_daemon *daemon = server->daemon;
+    const struct listen_options port = main_port(&server->options),
+                                admin = admin_port(&server->options);
+    TRY(listen_take_passed(port.tls, &daemon->listener, err));
+    if (!daemon->listener.is_passed)
+        TRY(listen_open(&port, &daemon->listener, err));
+    if (!admin.port)
+        return STATUS_OK;
+    TRY(listen_open(&admin, &daemon->admin, err));
+    log_event(LOG_INFO, "admin port", LOG_STR("url", daemon->admin.url));
+    return STATUS_OK;
+}
+
+static enum status check_texts(const struct http_options *options, struct proxies *ret,
+                               struct error *err)
+{
+    TRY(proxies_parse(options->trusted_proxies, ret, err));
+    if (options->proxy_protocol && !options->trusted_proxies)
+        return error_set(err, STATUS_CONFIG,
+                         "--proxy-protocol needs --trusted-proxies: the proxies whose connections "
+                         "begin with a PROXY header");
+    return admit_check_hosts(options->allowed_hosts, err);
+}
+
 static enum status server_start(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
-    const size_t fitting = fit_connections(options->max_connections + CONNECTION_SPARE);
+    const size_t admin = options->admin_port ? CONNECTION_ADMIN + CONNECTION_SPARE : 0;
+    const size_t fitting =
+        fit_connections(options->max_connections + CONNECTION_SPARE + admin) - admin;
     struct connection_limits limits = {.total = fitting - CONNECTION_SPARE,
                                        .per_address = options->max_connections_per_address,
                                        .header_timeout_ms = options->header_timeout_ms,
@@ -98,19 +145,14 @@ static enum status server_start(struct http_server *server, struct error *err)
     server->daemon = daemon_create(options);
     if (!server->daemon)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
-    TRY(proxies_parse(options->trusted_proxies, &server->proxies, err));
+    TRY(check_texts(options, &server->proxies, err));
     TRY(keyring_create(&options->keys, &server->keys, err));
     const struct connection_observer observer = {on_late, on_tick, server};
     TRY(connections_create(&limits, &observer, options->pipeline, options->metrics,
                            &server->connections, err));
     TRY(offload_create(&server->offload, err));
     TRY(open_tls(server, err));
-    struct listen_options where = {.host = options->host,
-                                   .port = options->port,
-                                   .unix_path = options->unix_path,
-                                   .unix_mode = options->unix_mode,
-                                   .tls = server->daemon->tls != NULL};
-    TRY(listen_open(&where, &server->daemon->listener, err));
+    TRY(open_listeners(server, err));
     if (!options->allowed_hosts)
         server->options.allowed_hosts = server->daemon->listener.is_loopback ? "" : "*";
     server->port = server->daemon->listener.port;
@@ -120,6 +162,8 @@ static enum status server_start(struct http_server *server, struct error *err)
                          "cannot start the HTTP server (libmicrohttpd %s); look at "
                          "the limits of threads and open files",
                          daemon_version());
+    if (!server->daemon->listener.is_passed)
+        http_server_accept(server);
     return STATUS_OK;
 }
 
@@ -153,11 +197,12 @@ enum status http_server_check(const struct http_options *options,
     struct keyring *keys = NULL;
     struct proxies proxies;
     struct tls *tls = NULL;
-    const struct listen_options where = {
-        .host = options->host, .port = options->port, .unix_path = options->unix_path};
+    const struct listen_options port = main_port(options), admin = admin_port(options);
     *ret_warnings = (struct http_warnings){.port = ""};
-    TRY(listen_check(&where, ret_warnings->port, sizeof ret_warnings->port, err));
-    TRY(proxies_parse(options->trusted_proxies, &proxies, err));
+    TRY(listen_check(&port, ret_warnings->port, sizeof ret_warnings->port, err));
+    if (admin.port && !ret_warnings->port[0])
+        TRY(listen_check(&admin, ret_warnings->port, sizeof ret_warnings->port, err));
+    TRY(check_texts(options, &proxies, err));
     TRY(keyring_create(&options->keys, &keys, err));
     keyring_free(keys);
     if (!options->tls_cert)
@@ -206,23 +251,29 @@ void http_server_begin_drain(struct http_server *server)
     connections_end_delays(server->connections);
 }
 
+void http_server_accept(struct http_server *server)
+{
+    daemon_accept(server, true);
+}
+
 void http_server_stop_accepting(struct http_server *server)
 {
     struct http_daemon *daemon = server->daemon;
-    if (listen_stop(&daemon->listener))
+    if (!daemon->listener.is_passed && listen_stop(&daemon->listener))
         return;
-    /* Fallback: clients that are connected but not yet accepted are lost. The descriptor stays
-     * open, as an event loop may still poll it. */
-    daemon_quiesce(server);
-    (void)shutdown(daemon->listener.fd, SHUT_RDWR);
+    daemon_accept(server, false);
     daemon->is_quiesced = true;
+    /* Fallback: clients that are connected but not yet accepted are lost. Those of a passed socket
+     * wait for the next process. */
+    if (!daemon->listener.is_passed)
+        (void)shutdown(daemon->listener.fd, SHUT_RDWR);
 }
 
-/* Whether clients have connected that are not accepted yet. */
+/* Whether clients have connected that are not accepted yet, or whose PROXY header is missing. */
 static bool someone_waits(const struct http_server *server)
 {
     struct pollfd waiting = {.fd = server->daemon->listener.fd, .events = POLLIN};
-    return !server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0;
+    return daemon_unread(server) || (!server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0);
 }
 
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
@@ -259,6 +310,8 @@ void http_server_free(struct http_server *server)
         daemon_stop(server);
     if (daemon && daemon->listener.fd >= 0)
         close(daemon->listener.fd);
+    if (daemon && daemon->admin.fd >= 0)
+        close(daemon->admin.fd);
     connections_free(server->connections);
     if (daemon) {
         listen_remove(&daemon->listener);

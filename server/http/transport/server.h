@@ -11,6 +11,7 @@
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
  *     connections.c   every open connection: phases, refusals, limits per address
  *     connection_watcher.c   hang-ups, time limits, penalties
+ *     proxied.c, proxy_header.c   connections from proxies that speak the PROXY protocol
  *     penalty.c       how long a client waits that comes back at once though it was refused
  *     keys.c          API keys: who may ask for what, and how often
  *     tls.c           the certificate                tls_client.c: for lensd health
@@ -44,6 +45,7 @@ struct loader;
 struct http_options {
     const char *host;               /* address or name to listen on */
     int port;                       /* 0: any free one */
+    int admin_port;                 /* 0: none */
     const char *unix_path;          /* not NULL: a socket of this name instead of host and port */
     unsigned unix_mode;             /* its permissions */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
@@ -60,6 +62,7 @@ struct http_options {
     size_t max_inflate_ratio;    /* of a compressed body: bytes out for each byte in */
     const char *cors_origin;     /* "https://a.example,https://b.example" or "*"; NULL: none */
     const char *trusted_proxies; /* "10.0.0.0/8,::1"; NULL: none */
+    bool proxy_protocol;         /* connections of these begin with a PROXY header */
     const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: depends on host */
     struct keyring_options keys;
 
@@ -98,7 +101,12 @@ const char *http_server_where(const struct http_server *server); /* the same, or
  * as before. */
 void http_server_begin_drain(struct http_server *server);
 
-/* No new connections; those that are there go on. */
+/* Begins to accept connections. http_server_start() has done so, except on a socket that a
+ * supervisor has passed (listen_take_passed): there clients wait in the kernel's queue until the
+ * models are loaded, so that an earlier process can serve until then. */
+void http_server_accept(struct http_server *server);
+
+/* No new connections; those that are there go on. --admin-port stays open. */
 void http_server_stop_accepting(struct http_server *server);
 
 /* Waits until every accepted request is answered and clients have stopped sending on the

@@ -66,11 +66,11 @@ static void test_a_daemon_stops_on_the_thread_of_its_loop(void)
     const struct sockaddr_in address = listen_on_loopback(&listening);
     struct event_loop loop;
     CHECK(!sem_init(&opened, 0, 0));
-    struct MHD_Daemon *mhd =
-        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, refuse, NULL,
-                         MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_NOTIFY_CONNECTION,
-                         note_connection, NULL, MHD_OPTION_END);
-    CHECK(mhd && event_loop_start(&loop, mhd));
+    struct MHD_Daemon *mhd = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, refuse,
+        NULL, MHD_OPTION_NOTIFY_CONNECTION, note_connection, NULL, MHD_OPTION_END);
+    CHECK(mhd && event_loop_start(&loop, mhd, listening, 8, NULL));
+    event_loop_accept(&loop, true);
     const int client = connect_to(&address);
     CHECK(!sem_wait(&opened));
     CHECK(!pthread_equal(opened_on, pthread_self()));
@@ -126,8 +126,10 @@ static void test_the_watcher_ends_before_connections_close(void)
     CHECK(connections_create(&limits, &observer, NULL, NULL, &connections, &err) == STATUS_OK);
     CHECK(count_threads() == before + 1);
     const int client = connect_to(&address);
-    struct connection *connection =
-        connection_open(connections, client, (const struct sockaddr *)&address, NULL, &runs);
+    struct connection *connection = connection_open(
+        connections, &(struct connection_socket){.fd = client,
+                                                 .address = (const struct sockaddr *)&address,
+                                                 .runs = &runs});
     CHECK(connection);
     CHECK(connection_delay(connections, connection, clock_now() + INT64_C(3600000000000),
                            count_resumed, &resumed));

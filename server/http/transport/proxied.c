@@ -1,0 +1,163 @@
+/* Reads the PROXY headers of connections from trusted proxies. */
+#include "server/http/transport/proxied.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/http/transport/proxy_header.h"
+#include "server/observe/log.h"
+
+#define MILLION INT64_C(1000000)
+
+struct proxied {
+    const struct proxies *proxies;
+    int64_t timeout_ms;
+    int epoll_fd;
+    struct metric *invalid_total;
+    size_t count;
+    struct proxied_socket {
+        int fd;
+        int64_t since;
+        struct sockaddr_storage address;
+        socklen_t size;
+    } sockets[PROXIED_MAX]; /* oldest first */
+};
+
+struct proxied *proxied_create(const struct proxies *proxies, int64_t timeout_ms,
+                               struct metrics *metrics)
+{
+    struct proxied *proxied = calloc(1, sizeof *proxied);
+    if (!proxied)
+        return NULL;
+    proxied->proxies = proxies;
+    proxied->timeout_ms = timeout_ms;
+    proxied->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    proxied->invalid_total = metrics_get(
+        metrics, METRIC_COUNTER, "lensd_proxy_headers_invalid_total",
+        "Connections from trusted proxies closed for want of a valid PROXY header.", "", NULL, 0);
+    if (proxied->epoll_fd >= 0)
+        return proxied;
+    free(proxied);
+    return NULL;
+}
+
+void proxied_free(struct proxied *proxied)
+{
+    if (!proxied)
+        return;
+    for (size_t i = 0; i < proxied->count; i++)
+        close(proxied->sockets[i].fd);
+    close(proxied->epoll_fd);
+    free(proxied);
+}
+
+int proxied_fd(const struct proxied *proxied)
+{
+    return proxied->epoll_fd;
+}
+
+bool proxied_expects(const struct proxied *proxied, int fd, const struct sockaddr *address)
+{
+    char text[PROXIES_ADDRESS_MAX];
+    proxies_text(fd, address, text);
+    return proxies_have(proxied->proxies, text);
+}
+
+static void proxied_remove(struct proxied *proxied, size_t at)
+{
+    (void)epoll_ctl(proxied->epoll_fd, EPOLL_CTL_DEL, proxied->sockets[at].fd, NULL);
+    proxied->count--;
+    memmove(proxied->sockets + at, proxied->sockets + at + 1,
+            (proxied->count - at) * sizeof proxied->sockets[0]);
+}
+
+static void proxied_refuse(struct proxied *proxied, size_t at, const char *why)
+{
+    const int fd = proxied->sockets[at].fd;
+    char text[PROXIES_ADDRESS_MAX];
+    proxies_text(fd, (const struct sockaddr *)&proxied->sockets[at].address, text);
+    log_event(LOG_DEBUG, "proxy header", LOG_STR("client", text), LOG_STR("text", why));
+    metric_add(proxied->invalid_total, 1);
+    proxied_remove(proxied, at);
+    close(fd);
+}
+
+void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_storage *address,
+                 socklen_t size)
+{
+    if (proxied->count == PROXIED_MAX)
+        proxied_refuse(proxied, 0, "too many connections wait for their header");
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.fd = fd};
+    if (epoll_ctl(proxied->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        close(fd);
+        return;
+    }
+    proxied->sockets[proxied->count++] = (struct proxied_socket){fd, clock_now(), *address, size};
+}
+
+/* Reads the header if it is whole. Only its own bytes: those after it are libmicrohttpd's. */
+static enum proxy_header_state proxied_read(int fd, struct proxy_header *ret)
+{
+    uint8_t bytes[PROXY_HEADER_MAX];
+    ssize_t got = recv(fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return PROXY_HEADER_MORE;
+    if (got <= 0)
+        return PROXY_HEADER_INVALID;
+    const enum proxy_header_state state = proxy_header_parse(bytes, (size_t)got, ret);
+    if (state != PROXY_HEADER_WHOLE)
+        return state;
+    got = recv(fd, bytes, ret->size, MSG_DONTWAIT);
+    return got == (ssize_t)ret->size ? PROXY_HEADER_WHOLE : PROXY_HEADER_INVALID;
+}
+
+static int64_t proxied_deadline(const struct proxied *proxied)
+{
+    return proxied->sockets[0].since + proxied->timeout_ms * MILLION;
+}
+
+void proxied_run(struct proxied *proxied, proxied_take *take, void *context)
+{
+    struct epoll_event events[64];
+    struct proxy_header header;
+    while (proxied->count && proxied->timeout_ms && clock_now() >= proxied_deadline(proxied))
+        proxied_refuse(proxied, 0, "no header in time");
+    /* Any event is a reason to look at all of them: they are few. */
+    const bool is_due = epoll_wait(proxied->epoll_fd, events, COUNT_OF(events), 0) > 0;
+    for (size_t i = 0; is_due && i < proxied->count;) {
+        const struct proxied_socket socket = proxied->sockets[i];
+        switch (proxied_read(socket.fd, &header)) {
+        case PROXY_HEADER_MORE:
+            i++;
+            break;
+        case PROXY_HEADER_INVALID:
+            proxied_refuse(proxied, i, "what it sent is no PROXY header");
+            break;
+        case PROXY_HEADER_WHOLE:
+            proxied_remove(proxied, i);
+            if (header.client_size)
+                take(context, socket.fd, &header.client, header.client_size);
+            else
+                take(context, socket.fd, &socket.address, socket.size);
+            break;
+        }
+    }
+}
+
+size_t proxied_count(const struct proxied *proxied)
+{
+    return proxied->count;
+}
+
+int proxied_sleep_ms(const struct proxied *proxied)
+{
+    if (!proxied->count || !proxied->timeout_ms)
+        return -1;
+    const int64_t left = (proxied_deadline(proxied) - clock_now()) / MILLION + 1;
+    return left > 0 ? (int)left : 0;
+}

@@ -1,0 +1,139 @@
+/* Parses PROXY headers, versions 1 (text) and 2 (binary). */
+#include "server/http/transport/proxy_header.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define TEXT_MAX    107 /* of a header of version 1, with CR LF */
+#define BINARY_HEAD 16  /* of version 2: signature, command, family, length */
+
+static const char text_start[] = "PROXY ";
+static const uint8_t binary_start[] = {'\r', '\n', '\r', '\n', 0,   '\r',
+                                       '\n', 'Q',  'U',  'I',  'T', '\n'};
+
+static void set_client4(struct proxy_header *ret, const void *address, uint16_t port)
+{
+    struct sockaddr_in *client = (void *)&ret->client;
+    client->sin_family = AF_INET;
+    client->sin_port = htons(port);
+    memcpy(&client->sin_addr, address, sizeof client->sin_addr);
+    ret->client_size = sizeof *client;
+}
+
+static void set_client6(struct proxy_header *ret, const void *address, uint16_t port)
+{
+    struct sockaddr_in6 *client = (void *)&ret->client;
+    client->sin6_family = AF_INET6;
+    client->sin6_port = htons(port);
+    memcpy(&client->sin6_addr, address, sizeof client->sin6_addr);
+    ret->client_size = sizeof *client;
+}
+
+/* 0 … 65535 in digits, without leading zeros. */
+static bool parse_port(const char *text, uint16_t *ret)
+{
+    const size_t length = strlen(text);
+    unsigned value = 0;
+    if (length == 0 || length > 5 || text[strspn(text, "0123456789")] ||
+        (text[0] == '0' && length > 1))
+        return false;
+    for (; *text; text++)
+        value = value * 10 + (unsigned)(*text - '0');
+    *ret = (uint16_t)value;
+    return value <= UINT16_MAX;
+}
+
+/* `line`: "TCP4 192.0.2.1 192.0.2.2 4711 80", or "UNKNOWN" and whatever follows. */
+static bool parse_line(char *line, struct proxy_header *ret)
+{
+    char *fields[5] = {line};
+    uint8_t source[16], target[16];
+    uint16_t source_port, target_port;
+    size_t count = 1;
+    if (!strncmp(line, "UNKNOWN", 7) && (!line[7] || line[7] == ' '))
+        return true;
+    for (char *at = line; (at = strchr(at, ' ')); count++) {
+        if (count == 5)
+            return false;
+        *at++ = '\0';
+        fields[count] = at;
+    }
+    const bool is_v6 = !strcmp(fields[0], "TCP6");
+    const int family = is_v6 ? AF_INET6 : AF_INET;
+    if (count != 5 || (!is_v6 && strcmp(fields[0], "TCP4") != 0) ||
+        inet_pton(family, fields[1], source) != 1 || inet_pton(family, fields[2], target) != 1 ||
+        !parse_port(fields[3], &source_port) || !parse_port(fields[4], &target_port))
+        return false;
+    if (is_v6)
+        set_client6(ret, source, source_port);
+    else
+        set_client4(ret, source, source_port);
+    return true;
+}
+
+static enum proxy_header_state parse_text(const uint8_t *bytes, size_t size,
+                                          struct proxy_header *ret)
+{
+    char line[TEXT_MAX + 1];
+    const size_t most = size < TEXT_MAX ? size : TEXT_MAX;
+    const uint8_t *end = memmem(bytes, most, "\r\n", 2);
+    if (!end)
+        return size < TEXT_MAX ? PROXY_HEADER_MORE : PROXY_HEADER_INVALID;
+    const size_t start = sizeof text_start - 1, length = (size_t)(end - bytes) - start;
+    memcpy(line, bytes + start, length);
+    line[length] = '\0';
+    ret->size = (size_t)(end - bytes) + 2;
+    return strlen(line) == length && parse_line(line, ret) ? PROXY_HEADER_WHOLE
+                                                           : PROXY_HEADER_INVALID;
+}
+
+static uint16_t big_endian(const uint8_t *bytes)
+{
+    return (uint16_t)(bytes[0] << 8 | bytes[1]);
+}
+
+static enum proxy_header_state parse_binary(const uint8_t *bytes, size_t size,
+                                            struct proxy_header *ret)
+{
+    enum { LOCAL = 0x20, PROXIED = 0x21, TCP4 = 0x11, TCP6 = 0x21, FAMILY_MOST = 3, KIND_MOST = 2 };
+    if (size < BINARY_HEAD)
+        return PROXY_HEADER_MORE;
+    const uint8_t command = bytes[12], family = bytes[13], *body = bytes + BINARY_HEAD;
+    const size_t length = big_endian(bytes + 14);
+    if ((command != LOCAL && command != PROXIED) || BINARY_HEAD + length > PROXY_HEADER_MAX)
+        return PROXY_HEADER_INVALID;
+    if (size < BINARY_HEAD + length)
+        return PROXY_HEADER_MORE;
+    ret->size = BINARY_HEAD + length;
+    if (command == LOCAL) /* a health check of the proxy itself */
+        return PROXY_HEADER_WHOLE;
+    switch (family) {
+    case TCP4: /* source, target, ports */
+        if (length < 12)
+            return PROXY_HEADER_INVALID;
+        set_client4(ret, body, big_endian(body + 8));
+        return PROXY_HEADER_WHOLE;
+    case TCP6:
+        if (length < 36)
+            return PROXY_HEADER_INVALID;
+        set_client6(ret, body, big_endian(body + 32));
+        return PROXY_HEADER_WHOLE;
+    default: /* Unix sockets, datagrams, unspecified: no address that lensd could use */
+        return family >> 4 <= FAMILY_MOST && (family & 0xF) <= KIND_MOST ? PROXY_HEADER_WHOLE
+                                                                         : PROXY_HEADER_INVALID;
+    }
+}
+
+enum proxy_header_state proxy_header_parse(const uint8_t *bytes, size_t size,
+                                           struct proxy_header *ret)
+{
+    const size_t text = sizeof text_start - 1, binary = sizeof binary_start;
+    *ret = (struct proxy_header){.size = 0};
+    if (!memcmp(bytes, text_start, size < text ? size : text))
+        return size < text ? PROXY_HEADER_MORE : parse_text(bytes, size, ret);
+    if (!memcmp(bytes, binary_start, size < binary ? size : binary))
+        return size < binary ? PROXY_HEADER_MORE : parse_binary(bytes, size, ret);
+    return PROXY_HEADER_INVALID;
+}
