@@ -135,6 +135,10 @@ char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *r
     }
     text_put(&text, "]}");
     *ret_json_size = text.size;
+    size_t binary = 0;
+    for (size_t i = 0; i < answer->output_count; i++)
+        binary += answer->outputs[i].binary ? binary_size(&answer->outputs[i]) : 0;
+    (void)text_room(&text, binary); /* at once: growing copies what is there */
     for (size_t i = 0; i < answer->output_count; i++) {
         if (!answer->outputs[i].binary)
             continue;
