@@ -104,7 +104,8 @@ void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_storage 
 static enum proxy_header_state proxied_read(int fd, struct proxy_header *ret)
 {
     uint8_t bytes[PROXY_HEADER_MAX];
-    ssize_t got = recv(fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
+    /* Not recv(): reading.c must note what libmicrohttpd reads, and nothing else. */
+    ssize_t got = recvfrom(fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return PROXY_HEADER_MORE;
     if (got <= 0)
@@ -112,7 +113,7 @@ static enum proxy_header_state proxied_read(int fd, struct proxy_header *ret)
     const enum proxy_header_state state = proxy_header_parse(bytes, (size_t)got, ret);
     if (state != PROXY_HEADER_WHOLE)
         return state;
-    got = recv(fd, bytes, ret->size, MSG_DONTWAIT);
+    got = recvfrom(fd, bytes, ret->size, MSG_DONTWAIT, NULL, NULL);
     return got == (ssize_t)ret->size ? PROXY_HEADER_WHOLE : PROXY_HEADER_INVALID;
 }
 

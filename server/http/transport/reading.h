@@ -3,10 +3,13 @@
  * libmicrohttpd answers malformed requests itself, in HTML. It reports them to its log without
  * naming the connection. The connection is the one that it read last, or the one that it last
  * passed to a callback. libmicrohttpd reads with recv(), so reading.c defines a recv() that notes
- * the socket; the dynamic linker prefers it to libc's. */
+ * the socket; the dynamic linker prefers it to libc's. A libmicrohttpd that reads otherwise
+ * (another version, or linked so that it finds libc's recv()) gives no socket: its own answers to
+ * malformed requests are then sent. */
 #pragma once
 
-/* Returns the socket that this thread read last, or -1. */
+/* Returns the socket that this thread read last; -1 if recv() has not been called on this thread,
+ * so that nobody can tell. */
 int reading_fd(void);
 
 /* Call this when the thread continues with bytes of `fd` that were read earlier. */

@@ -1,6 +1,6 @@
 /* The order in which the HTTP server's threads end: the watcher of connections before the event
- * loops, each of which stops its libmicrohttpd on its own thread. A plain program, so that it also
- * runs under ThreadSanitizer. */
+ * loops, each of which stops its libmicrohttpd on its own thread; and what reading.c keeps for each
+ * thread. A plain program, so that it also runs under ThreadSanitizer. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <microhttpd.h>
@@ -12,6 +12,7 @@
 #include "engine/base/size.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/event_loop.h"
+#include "server/http/transport/reading.h"
 #include "tests/unit/tap.h"
 
 /* ---- an event loop ---- */
@@ -84,6 +85,25 @@ static void test_a_daemon_stops_on_the_thread_of_its_loop(void)
     close(listening);
 }
 
+/* ---- reading.c ---- */
+
+/* Where libmicrohttpd does not read with that recv(), a refusal must not go to some other socket.
+ */
+static void test_no_socket_is_named_before_recv_was_called(void)
+{
+    int pair[2];
+    char byte;
+    CHECK(reading_fd() == -1);
+    reading_set(7);
+    CHECK(reading_fd() == -1);
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair) && write(pair[0], "x", 1) == 1);
+    CHECK(recv(pair[1], &byte, 1, 0) == 1 && reading_fd() == pair[1]);
+    reading_set(7);
+    CHECK(reading_fd() == 7);
+    close(pair[0]);
+    close(pair[1]);
+}
+
 /* ---- the watcher ---- */
 
 static size_t count_threads(void)
@@ -151,6 +171,8 @@ static void test_the_watcher_ends_before_connections_close(void)
 int main(void)
 {
     static const struct tap_test tests[] = {
+        {"no socket is named before recv() was called",
+         test_no_socket_is_named_before_recv_was_called},
         {"a daemon stops on the thread of its loop", test_a_daemon_stops_on_the_thread_of_its_loop},
         {"the watcher ends before connections close",
          test_the_watcher_ends_before_connections_close},
