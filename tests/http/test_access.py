@@ -269,6 +269,14 @@ class ProxyProtocol(ServedCase):
             self.assertEqual(read_to_end(half), b"")
             self.assertEqual(read_to_end(silent), b"")
 
+    def test_a_connection_may_be_silent_after_a_header(self):
+        """Its bytes do not begin a request, whose time would be over after 2 s."""
+        with self.connect() as connection:
+            connection.sendall(self.V4)
+            time.sleep(3)
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 200)
+
     def test_a_second_header_is_part_of_a_request(self):
         with self.connect() as connection:
             connection.sendall(2 * b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\r\n" + b"GET / HTTP/1.1\r\n\r\n")

@@ -242,6 +242,24 @@ class Talk(TlsCase):
         self.assertEqual((asked.returncode, asked.stdout), (0, '{"status":"ready"}\n'), asked.stderr)
 
 
+class ProxyProtocol(TlsCase):
+    arguments = ("--trusted-proxies", "127.0.0.2", "--proxy-protocol", "--header-timeout", "600ms")
+
+    def test_a_header_before_the_handshake(self):
+        """Its bytes are no part of a request: silence after a request is not a late one."""
+        plain = socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, ("127.0.0.2", 0))
+        plain.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 443\r\n")
+        with self.server.context().wrap_socket(plain, server_hostname="localhost") as connection:
+            for pause in (1.5, 1.5, 0):
+                connection.sendall(post("/predict", seven()))
+                self.assertEqual(read_answer(connection)[0].status, 200)
+                time.sleep(pause)
+        self.server.wait_log("client=192.0.2.7")
+        self.assertEqual(self.server.metric("lensd_http_timeouts_total"), 0)
+        # Others speak TLS at once.
+        self.assertEqual(self.server.predict(seven()).status, 200)
+
+
 class PerAddress(TlsCase):
     arguments = ("--max-connections-per-address", "3")
 
