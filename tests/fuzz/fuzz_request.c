@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
+#include "models/tasks/task.h"
 #include "proto/answers.h"
 #include "proto/base64.h"
 #include "proto/json.h"
+#include "proto/logging_json.h"
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/query.h"
 #include "tests/fuzz/target.h"
@@ -36,6 +38,18 @@ static void try_multipart(const uint8_t *body, size_t size)
     multipart_done(&multipart);
 }
 
+static void try_option(const char *name, const char *text)
+{
+    struct task_options options = TASK_OPTIONS_NONE;
+    struct error err = {0};
+    if (task_option_set(&options, name, text, &err) != STATUS_OK)
+        HOLDS(err.message[0]);
+    else
+        HOLDS(options.confidence <= 1 && options.iou <= 1 &&
+              options.max_detections <= TASK_MAX_DETECTIONS &&
+              options.class_count <= TASK_MAX_CLASSES);
+}
+
 static void try_query(char *text)
 {
     struct query query;
@@ -48,6 +62,8 @@ static void try_query(char *text)
         const struct query_parameter *p = &query.parameters[i];
         HOLDS(p->name[0] && query_value(&query, p->name) == p->value);
         HOLDS(utf8_valid(p->name, strlen(p->name)) && utf8_valid(p->value, strlen(p->value)));
+        if (task_option_is(p->name))
+            try_option(p->name, p->value);
     }
 }
 
@@ -87,6 +103,16 @@ static void try_settings(const char *text, size_t size)
     HOLDS(status == STATUS_OK || (status == STATUS_CONFIG && err.message[0]));
 }
 
+static void try_logging(const char *text, size_t size)
+{
+    struct error err = {0};
+    struct logging_settings settings = {.verbose = 7};
+    if (logging_json_read(text, size, &settings, &err) != STATUS_OK)
+        HOLDS(err.message[0] && settings.verbose == 7);
+    else
+        HOLDS(settings.verbose >= 0);
+}
+
 static void try_base64(char *text, size_t size)
 {
     struct error err = {0};
@@ -103,13 +129,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!size)
         return 0;
     /* An exact copy: a read past the end is seen. Only addresses are terminated texts. */
-    size_t length = size - 1, terminator = data[0] % 5 == 1;
+    size_t length = size - 1, terminator = data[0] % 6 == 1;
     char *text = malloc(length + terminator + !length);
     HOLDS(text);
     memcpy(text, data + 1, length);
     if (terminator)
         text[length] = '\0';
-    switch (data[0] % 5) {
+    switch (data[0] % 6) {
     case 0:
         try_multipart((const uint8_t *)text, length);
         break;
@@ -122,8 +148,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 3:
         try_settings(text, length);
         break;
-    default:
+    case 4:
         try_base64(text, length);
+        break;
+    default:
+        try_logging(text, length);
     }
     free(text);
     return 0;

@@ -2,8 +2,8 @@
 """Writes the seeds of the fuzz targets: make_seeds.py (Debian: python3-onnx, python3-numpy).
 
 Small files that reach every part of the importer and most operators; they are kept in the tree, so
-this only runs when a seed is added. onnx/: models and tensors. config/: the first byte picks the
-reader (fuzz_config.c), the rest is the file.
+this only runs when a seed is added. onnx/: models and tensors. In the others the first bytes pick what
+reads the rest (fuzz_NAME.c).
 """
 
 import os
@@ -203,7 +203,84 @@ def outputs():
     write("tasks", "all_pass", bytes([4, 255, 6, 2, 0, 255, 255, 3]) + struct.pack("<7f", 1, 2, 3, 4, 5, 6, 7))
 
 
+def folders():
+    """Outputs of a graph (fuzz_folder.c), then lensd.json, config.json, config.pbtxt."""
+    def seed(name, head, outputs, *files):
+        blank = [0] * 5 * (4 - len(outputs))
+        write("folder", name, bytes([len(outputs) | head[0], *head[1:], *sum(outputs, []), *blank]) +
+              b"\x1e".join(file.encode() for file in files))
+    seed("yolov8", (0, 0x54, 80, 0), [[3, 1, 11, 20, 0]], '{"task": "detection", "layout": "yolov8", "iou": 0.5, '
+         '"confidence": 0.25, "max_detections": 100, "classes": [0, "dog"], "agnostic": true}')
+    seed("detr", (0, 0x54, 91, 0), [[0x13, 1, 15, 14, 0], [0x23, 1, 15, 5, 0]], '{"normalize": false}',
+         '{"architectures": ["DetrForObjectDetection"], "num_classes": 91}')
+    seed("torchvision", (0, 0x54, 91, 0), [[0x32, 0, 5, 0, 0], [0x49, 0, 0, 0, 0], [0x51, 0, 0, 0, 0]], "{}")
+    seed("embedding", (0, 7, 0, 0), [[0x72, 1, 17, 0, 0]], '{"task": "embedding"}', '{"num_classes": 0}')
+    seed("map", (0, 0x54, 3, 0), [[0x14, 1, 3, 9, 9]], '{"task": "segmentation"}')
+    seed("classes", (8, 7, 127, 0), [[0x12, 1, 18, 0, 0]], '{"task": "classification"}', "{}",
+         "version_policy: { specific { versions: [1, 3] } }")
+    seed("ultralytics", (0, 0x54, 80, 6), [[3, 1, 16, 6, 0]], "", "", "version_policy { latest { num_versions: 2 } }")
+    seed("tensors", (0, 0, 0, 0), [], '{"task": "tensors"}', "[]", "version_policy: { all { } }")
+
+
+def settings():
+    secret = "sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+    zeros = "0" * 32
+    for reader, name, text in [
+            (0, "file", '{"port": 8080, "max_body": "64M", "idle-timeout": "2m", "watch": true, "precision": "auto",'
+                        ' "cors-origin": ["https://a.example"], "log-format": "json", "memory": "cpu=2G"}'),
+            (1, "words", "digits\n--port=0\n--host\n::1\n--max-body\n16MiB\n--memory\ncpu=512M,cuda:0=4G\n--grace\n"
+                         "0.5\nLENSD_TOP_K=5\nLENSD_LOG_LEVEL=debug\n--trusted-proxies\n10.0.0.0/8,unix"),
+            (1, "help", "--help"),
+            (1, "words_wrong", "--max-bodi\n3\nLENSD_MODL=x\n--unix=/run/l\n--port=1"),
+            (2, "keys", f"# name hash\nalice {secret} rate=10 burst=20\n\nbob.b-c_d@e SHA256:{'A' * 64}\r\n"),
+            (3, "store", f"kernel {zeros} 8 winograd\nprecision {zeros} 3 a\nb\ncuda {zeros} 0 \n"),
+            (4, "choice", "precision bf16\nfrom_folder 0\n"
+                          "trial bf16 passed 21.4 19.1 44.8 41.9 2.15 1 64 30 30 0.0009 0.0031 0.99992\n")]:
+        write("settings", name, bytes([reader]) + text.encode())
+
+
+def requests():
+    """First bytes: fuzz_head.c's options; fuzz_daemon.c's way to send, and where a write ends."""
+    heads = [
+        (0, "post", "POST /predict?top_k=5 HTTP/1.1\nHost: localhost:8080\nContent-Length: 10\nContent-Type: image/png\n"
+                    "X-API-Key: secret\nX-Request-Id: a-1\nContent-Encoding: gzip\nX-Forwarded-For: 192.0.2.1, 10.1.2.3\n"
+                    "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        (1, "preflight", "OPTIONS /predict HTTP/1.1\nHost: [::1]:80\nOrigin: https://b.example\n"
+                         "Access-Control-Request-Method: POST"),
+        (2, "admin", "PUT http://a.example/predictions/a%20b HTTP/1.1\nHost: A.example\nAuthorization: Bearer secret\n"
+                     "Transfer-Encoding: chunked\nExpect: 100-continue\nOrigin: https://a.example"),
+        (4, "twice", "POST /v2/models/m/versions/1/infer HTTP/1.1\nHost: x\nContent-Length: 1\nContent-Length: 2"),
+        (8, "broken", "GET / HTTP/1.1\nHost: x\nContent-Length: 18446744073709551615\nX-Forwarded-For: ::ffff:10.0.0.1,x"),
+        (24, "chunks", "POST /v1/models/m:predict HTTP/1.1\nHost: x\nTransfer-Encoding: gzip"),
+        (0, "star", "OPTIONS * HTTP/1.0")]
+    for option, name, text in heads:
+        write("head", name, bytes([option]) + text.encode())
+    streams = [
+        ("pipelined", "GET / HTTP/1.1\r\nHost: x\r\n\r\nPOST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"),
+        ("chunked", "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n"
+                    "3;a=b\r\nabc\r\n00A\r\n0123456789\r\n0\r\nT: v\r\n\r\nHEAD / HTTP/1.0\r\n\r\n"),
+        ("bad_chunk", "PUT /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nab"),
+        ("both", "POST /m/a/v/1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        ("folded", "GET / HTTP/1.1\r\nHost: localhost\r\nA: b\r\n c\r\n: x\r\n\r\n"),
+        ("expects", "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n123456789"),
+        ("cut", "POST /admin HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n123")]
+    for name, text in streams:
+        write("daemon", name, b"\x00\x02" + text.encode())
+    for name, how in (("chunks", 1), ("chunks_small", 5), ("chunks_extended", 0x39)):
+        write("daemon", name, bytes([how, 1]) + bytes(range(256)) * 2)
+    for reader, name, text in ((1, "options", "?confidence=0.5&iou=1&max_detections=7&classes=0,dog&agnostic=true"),
+                               (5, "logging", '{"log_info": false, "log_verbose_level": 1, "log_format": "json"}')):
+        write("request", name, bytes([reader]) + text.lstrip("?").encode())
+    external = TensorProto(dims=[2], data_type=F, name="w", data_location=TensorProto.EXTERNAL)
+    for key, text in (("location", "w.bin"), ("offset", "8"), ("length", "8")):
+        external.external_data.add(key=key, value=text)
+    model("external", [helper.make_node("Add", ["x", "w"], ["y"])], [("x", F, [2])], [("y", F)], [external])
+
+
 if __name__ == "__main__":
+    folders()
+    settings()
+    requests()
     outputs()
     operators()
     bodies()

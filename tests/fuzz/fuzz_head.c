@@ -1,0 +1,161 @@
+/* Heads of requests: a line METHOD TARGET VERSION, then a header a line. The first byte picks the
+ * options of the server. A head is admitted only if its framing is beyond doubt, its host and key
+ * are known and its body is short enough; else it has an answer that is JSON, with headers on one
+ * line each. */
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/size.h"
+#include "proto/json.h"
+#include "server/http/transport/admit.h"
+#include "server/http/transport/raw_answer.h"
+#include "tests/fuzz/scratch.h"
+
+enum { MAX_BODY = 1000 };
+
+static void never(struct exchange *exchange)
+{
+    (void)exchange;
+    abort();
+}
+
+static const struct route routes[] = {
+    {"/", METHOD_GET | METHOD_OPTIONS, false, NULL, never, "a page", ROUTE_OPEN},
+    {"/predict", METHOD_POST, true, NULL, never, "a body", ROUTE_KEY, "advice"},
+    {"/v2/models/{model}/versions/{version}/infer", METHOD_POST, true, NULL, never, "a model"},
+    {"/v1/models/{model}:predict", METHOD_POST, true, NULL, never, "a model"},
+    {"/v2/logging", METHOD_GET | METHOD_POST, true, NULL, never, "settings", ROUTE_ADMIN_WRITES},
+    {"/predictions/{model}", METHOD_PUT, true, NULL, never, "a model", ROUTE_ADMIN},
+};
+static const struct route_table table = {routes, COUNT_OF(routes)};
+
+static struct http_server server = {
+    .options = {.host = "127.0.0.1", .max_body = MAX_BODY, .max_header = 4096, .routes = &table}};
+
+/* One key, "secret". */
+static void make_server(void)
+{
+    static const char keys[] =
+        "a sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n";
+    static char path[2 * PATH_MAX];
+    snprintf(path, sizeof path, "%s", scratch_write("keys", keys, sizeof keys - 1));
+    const struct keyring_options options = {.admin_file = path};
+    HOLDS(keyring_create(&options, &server.keys, NULL) == STATUS_OK);
+    HOLDS(proxies_parse("10.0.0.0/8,::1,2001:db8::/33,unix", &server.proxies, NULL) == STATUS_OK);
+}
+
+/* As daemon.c reads it. Of the members' values only X-Forwarded-For is not part of *head. */
+static const char *take_header(char *line, struct request_head *head, const char *forwarded)
+{
+    char *value = strchr(line, ':');
+    if (!value) {
+        head->malformed = true;
+        return forwarded;
+    }
+    *value++ = '\0';
+    value += strspn(value, " \t");
+    const struct {
+        const char *name, **at;
+    } members[] = {{"Host", &head->host},
+                   {"Content-Type", &head->content_type},
+                   {"Expect", &head->expect},
+                   {"X-Request-Id", &head->request_id},
+                   {"traceparent", &head->traceparent},
+                   {"Authorization", &head->authorization},
+                   {"X-API-Key", &head->api_key},
+                   {"Inference-Header-Content-Length", &head->json_length},
+                   {"Content-Encoding", &head->content_encoding},
+                   {"Origin", &head->origin},
+                   {"Access-Control-Request-Method", &head->preflight},
+                   {"Content-Length", &head->length},
+                   {"Transfer-Encoding", &head->encoding},
+                   {"X-Forwarded-For", &forwarded}};
+    for (size_t i = 0; i < COUNT_OF(members); i++)
+        if (!strcasecmp(line, members[i].name))
+            *members[i].at = value;
+    head->hosts += !strcasecmp(line, "Host");
+    head->lengths += !strcasecmp(line, "Content-Length");
+    head->encodings += !strcasecmp(line, "Transfer-Encoding");
+    return forwarded;
+}
+
+static void check_answer(const struct exchange *x)
+{
+    const struct answer *answer = &x->answer;
+    HOLDS(answer->status >= 200 && answer->status < 600);
+    HOLDS(answer->status == 204 || answer->size > 0);
+    HOLDS(!answer->size ||
+          json_check(answer->text, answer->size, &JSON_LIMITS_DEFAULT, NULL) == STATUS_OK);
+    size_t size = 0;
+    char *raw = raw_answer(answer, x->request_id, &size);
+    HOLDS(raw && size > answer->size);
+    for (size_t i = 0; i < size - answer->size; i++)
+        HOLDS(raw[i] == '\r'   ? raw[i + 1] == '\n'
+              : raw[i] == '\n' ? i > 0 && raw[i - 1] == '\r'
+                               : (uint8_t)raw[i] >= 32);
+    free(raw);
+}
+
+static void try_admit(struct exchange *x, const struct request_head *head)
+{
+    const enum head_verdict verdict = exchange_admit(x, head);
+    const size_t id = strlen(x->request_id);
+    HOLDS(id > 0 && id <= REQUEST_ID_MAX && !x->request_id[strcspn(x->request_id, "\r\n")]);
+    if (x->answer.status) {
+        check_answer(x);
+        return;
+    }
+    HOLDS(verdict == ADMIT_READ && x->route && !head->malformed);
+    HOLDS(x->swallow == !x->route->takes_body);
+    HOLDS(head->hosts <= 1 && head->lengths + head->encodings <= 1);
+    HOLDS(x->expected <= (x->route->takes_body ? MAX_BODY : EXCHANGE_SWALLOW_MAX));
+    HOLDS(x->route->access != ROUTE_ADMIN || !strcmp(x->key_name, "a"));
+}
+
+static void try_forwarded(const char *forwarded)
+{
+    char client[INET6_ADDRSTRLEN] = "";
+    if (forwarded && proxies_client(&server.proxies, forwarded, client))
+        HOLDS(client[0] && client[strspn(client, "0123456789abcdef.:")] == '\0');
+    struct proxies parsed;
+    struct error err = {0};
+    if (forwarded && proxies_parse(forwarded, &parsed, &err) != STATUS_OK)
+        HOLDS(err.message[0]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!size)
+        return 0;
+    if (!server.keys)
+        make_server();
+    server.options.cors_origin = data[0] & 1 ? "*" : data[0] & 2 ? "https://a.example" : NULL;
+    server.options.allowed_hosts = data[0] & 4 ? "*" : "a.example,b.example";
+    char *text = strndup((const char *)data + 1, size - 1), *rest = text;
+    HOLDS(text);
+    struct request_head head = {.size = size};
+    char *line = strsep(&rest, "\n");
+    head.method = strsep(&line, " ");
+    const char *target = line ? strsep(&line, " ") : "";
+    head.version = line ? line : "HTTP/1.1";
+    const char *forwarded = NULL;
+    while (rest)
+        forwarded = take_header(strsep(&rest, "\n"), &head, forwarded);
+    struct exchange x = {
+        .server = &server, .target = strdup(target), .target_size = strlen(target)};
+    HOLDS(x.target);
+    if (data[0] & 8) {
+        static const int refusals[] = {400, 413, 414, 431, 501, 505};
+        x.state = data[0] & 16 ? EXCHANGE_BODY : EXCHANGE_NEW;
+        exchange_refuse_broken(&x, &head, refusals[(data[0] >> 5) % COUNT_OF(refusals)]);
+        check_answer(&x);
+    } else {
+        try_admit(&x, &head);
+    }
+    try_forwarded(forwarded);
+    upload_done(&x.body);
+    free(x.answer.text);
+    free(x.target);
+    free(text);
+    return 0;
+}
