@@ -23,11 +23,26 @@ char *error_json(const char *sentence, const char *code, size_t *ret_size);
 
 /* ---- /predict: the answer ---- */
 
+struct answer_point {
+    const char *name; /* NULL: left out */
+    float x, y;       /* pixels of the upright picture */
+    float score;      /* negative: left out */
+};
+
+struct answer_oriented {
+    float x, y, width, height; /* centre and size, pixels of the upright picture */
+    float angle;               /* radians, clockwise */
+    float corners[4][2];
+};
+
 struct answer_prediction {
     const char *label; /* NULL: the model has none, and the member is left out */
     size_t index;
-    float probability;  /* of a box its score, of an area its share of the picture */
-    float box[4];       /* x1, y1, x2, y2: corners in pixels of the upright picture */
+    float probability; /* of a box its score, of an area its share of the picture */
+    float box[4];      /* x1, y1, x2, y2: corners in pixels of the upright picture */
+    const struct answer_oriented *oriented; /* the same with its angle; NULL: it has none */
+    const struct answer_point *points;      /* key points of a box */
+    size_t point_count;
     uint64_t area;      /* pixels */
     const char *counts; /* of an area: COCO's compressed run lengths */
 };
@@ -60,7 +75,9 @@ struct predict_answer {
 };
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],
- * or of a detector [{"label","index","score","box":{"x1","y1","x2","y2"}}…], or "embedding":[…],
+ * or of a detector [{"label","index","score","box":{"x1","y1","x2","y2"}}…], of which each may have
+ * "oriented_box":{"x","y","width","height","angle","corners":[[x,y]…]} and
+ * "keypoints":[{"name","x","y","score"}…], or "embedding":[…],
  * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…],
  * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
  * its error, if it has one, is the whole answer. A list:

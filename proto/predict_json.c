@@ -20,6 +20,49 @@ char *error_json(const char *sentence, const char *code, size_t *ret_size)
     return write_finish(&w, root, ret_size);
 }
 
+static void write_oriented(struct writer *w, cJSON *entry, const struct answer_oriented *oriented)
+{
+    cJSON *object = write_object(w, entry, "oriented_box");
+    write_decimal(w, object, "x", (double)oriented->x);
+    write_decimal(w, object, "y", (double)oriented->y);
+    write_decimal(w, object, "width", (double)oriented->width);
+    write_decimal(w, object, "height", (double)oriented->height);
+    write_float(w, object, "angle", oriented->angle);
+    cJSON *corners = write_array(w, object, "corners");
+    for (int i = 0; i < 4; i++) {
+        cJSON *corner = write_array(w, corners, NULL);
+        write_decimal(w, corner, NULL, (double)oriented->corners[i][0]);
+        write_decimal(w, corner, NULL, (double)oriented->corners[i][1]);
+    }
+}
+
+static void write_points(struct writer *w, cJSON *entry, const struct answer_prediction *box)
+{
+    cJSON *list = write_array(w, entry, "keypoints");
+    for (size_t i = 0; i < box->point_count; i++) {
+        const struct answer_point *point = &box->points[i];
+        cJSON *object = write_object(w, list, NULL);
+        if (point->name)
+            write_text(w, object, "name", point->name);
+        write_decimal(w, object, "x", (double)point->x);
+        write_decimal(w, object, "y", (double)point->y);
+        if (point->score >= 0)
+            write_float(w, object, "score", point->score);
+    }
+}
+
+static void write_box(struct writer *w, cJSON *entry, const struct answer_prediction *prediction)
+{
+    static const char *const corners[] = {"x1", "y1", "x2", "y2"};
+    cJSON *box = write_object(w, entry, "box");
+    for (int k = 0; k < 4; k++)
+        write_decimal(w, box, corners[k], (double)prediction->box[k]);
+    if (prediction->oriented)
+        write_oriented(w, entry, prediction->oriented);
+    if (prediction->point_count)
+        write_points(w, entry, prediction);
+}
+
 static void write_predictions(struct writer *w, cJSON *object, const struct answer_image *image)
 {
     cJSON *list = write_array(w, object, "predictions");
@@ -31,12 +74,8 @@ static void write_predictions(struct writer *w, cJSON *object, const struct answ
         write_count(w, entry, "index", prediction->index);
         write_float(w, entry, image->kind == ANSWER_BOXES ? "score" : "probability",
                     prediction->probability);
-        if (image->kind != ANSWER_BOXES)
-            continue;
-        static const char *const corners[] = {"x1", "y1", "x2", "y2"};
-        cJSON *box = write_object(w, entry, "box");
-        for (int k = 0; k < 4; k++)
-            write_decimal(w, box, corners[k], (double)prediction->box[k]);
+        if (image->kind == ANSWER_BOXES)
+            write_box(w, entry, prediction);
     }
 }
 

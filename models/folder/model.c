@@ -30,6 +30,7 @@ void model_free(struct model *model)
         return;
     graph_free(model->graph);
     labels_done(&model->labels);
+    labels_done(&model->point_names);
     free(model->name);
     free(model->source);
     free(model->version);
@@ -286,17 +287,36 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
                                .metadata_task =
                                    is_ultralytics ? metadata_value(onnx, "task") : NULL,
                                .description = metadata_value(onnx, "description"),
+                               .point_shape = metadata_value(onnx, "kpt_shape"),
                                .is_final = metadata_is_true(onnx, "end2end") ||
                                            (args && strstr(args, "'nms': True") != NULL),
                                .architecture = config->architecture,
                                .is_headless = config->is_headless};
 }
 
+/* Names the key points: by Ultralytics' metadata, "{0: ['nose', 'left_eye']}" for each class; 17
+ * points without names are COCO's. */
+static enum status name_points(const struct onnx_model *onnx, struct model *model,
+                               struct error *err)
+{
+    static const char coco[] =
+        "nose\nleft_eye\nright_eye\nleft_ear\nright_ear\nleft_shoulder\nright_shoulder\n"
+        "left_elbow\nright_elbow\nleft_wrist\nright_wrist\nleft_hip\nright_hip\nleft_knee\n"
+        "right_knee\nleft_ankle\nright_ankle\n";
+    const char *names = metadata_value(onnx, "kpt_names");
+    const char *begin = names ? strchr(names, '[') : NULL, *end = begin ? strchr(begin, ']') : NULL;
+    if (end)
+        return labels_from_python(begin, (size_t)(end + 1 - begin), &model->point_names, err);
+    if (model->task.point_count == 17)
+        return labels_from_text(coco, sizeof coco - 1, &model->point_names, err);
+    return STATUS_OK;
+}
+
 enum status model_find_classes(const struct model *model, struct task_options *options,
                                struct error *err)
 {
     const char *at = options->class_names;
-    if (!at || (model->task.kind != TASK_DETECTION && model->task.kind != TASK_SEGMENTATION))
+    if (!at || (!task_has_boxes(model->task.kind) && model->task.kind != TASK_SEGMENTATION))
         return STATUS_OK;
     options->class_count = 0;
     while (options->class_count < TASK_MAX_CLASSES) {
@@ -341,6 +361,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     TRY(task_config_read(place, &model->labels, &config, err));
     struct task_facts facts = facts_of(&onnx, &config);
     enum status status = model_describe(model, configured, &facts, err);
+    if (status == STATUS_OK && model->task.kind == TASK_POSE)
+        status = name_points(&onnx, model, err);
     task_config_done(&config);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", place->file);
 }

@@ -51,6 +51,7 @@ struct model {
     char *input_name, *output_name; /* input_name: NULL without an image input */
     size_t class_count;             /* 0 when not known before a run */
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
+    struct labels point_names;      /* TASK_POSE: of a box's key points; may be empty */
     struct task task;               /* decides how /predict interprets the outputs */
     /* In the graph's order; they stay when the graph goes. */
     struct model_tensor *inputs, *outputs;

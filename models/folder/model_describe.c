@@ -290,7 +290,7 @@ static void fit_task(struct model *model, bool configured)
     const enum task_layout layout = model->task.layout;
     const bool is_rtdetr = layout == LAYOUT_RTDETR || layout == LAYOUT_RTDETR_FINAL;
     const bool is_map = model->task.kind == TASK_SEGMENTATION;
-    if ((model->task.kind != TASK_DETECTION && !is_map) || model->image_input == SIZE_MAX ||
+    if ((!task_has_boxes(model->task.kind) && !is_map) || model->image_input == SIZE_MAX ||
         (configured && !is_rtdetr))
         return;
     const bool is_stretched = is_map || is_rtdetr || layout == LAYOUT_DETR ||

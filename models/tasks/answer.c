@@ -12,9 +12,10 @@ void task_answer_done(struct task_answer *answer)
 
 size_t task_answer_bytes(const struct task_answer *answer)
 {
-    enum { ENTRY = 160, NUMBER = 14 };
+    enum { ENTRY = 160, NUMBER = 14, POINT = 80 };
     size_t bytes = (answer->detections.count + answer->segments.count) * ENTRY +
                    answer->embedding.count * NUMBER;
+    bytes += answer->detections.count * answer->detections.point_count * POINT;
     for (size_t i = 0; i < answer->segments.count; i++)
         bytes += strlen(answer->segments.items[i].counts);
     return bytes;
@@ -32,6 +33,8 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
     *ret = (struct task_answer){0};
     switch (task->kind) {
     case TASK_DETECTION:
+    case TASK_POSE:
+    case TASK_ORIENTED:
         return detect_decode(task, rows, options, geometry, &ret->detections, err);
     case TASK_EMBEDDING:
         return embed_decode(&rows[0], options, &ret->embedding, err);

@@ -14,7 +14,8 @@ enum { FIRST_CAPACITY = 64, KEPT_BLOCK = 16 };
 void detections_done(struct detections *detections)
 {
     free(detections->items);
-    *detections = (struct detections){NULL, 0, 0};
+    free(detections->points);
+    *detections = (struct detections){0};
 }
 
 static bool is_better(const struct detection *a, const struct detection *b)
@@ -61,11 +62,13 @@ static bool candidates_grow(struct candidates *candidates)
 void candidates_add(struct candidates *candidates, const struct detection *added)
 {
     struct detections *found = &candidates->found;
+    const size_t most = candidates->is_oriented ? DETECT_MAX_ORIENTED : DETECT_MAX_CANDIDATES;
     if (!(added->score > candidates->options->confidence) || !isfinite(added->score) ||
-        !isfinite(added->x1) || !isfinite(added->y1) || !isfinite(added->x2) ||
-        !isfinite(added->y2) || !task_option_wants(candidates->options, added->index))
+        !isfinite(added->angle) || !isfinite(added->x1) || !isfinite(added->y1) ||
+        !isfinite(added->x2) || !isfinite(added->y2) ||
+        !task_option_wants(candidates->options, added->index))
         return;
-    if (found->count == DETECT_MAX_CANDIDATES) { /* a heap, whose root is the worst candidate */
+    if (found->count == most) { /* a heap, whose root is the worst candidate */
         if (is_better(added, &found->items[0])) {
             found->items[0] = *added;
             heap_sift(found->items, found->count, 0, -1);
@@ -75,7 +78,7 @@ void candidates_add(struct candidates *candidates, const struct detection *added
     if (found->count == found->capacity && !candidates_grow(candidates))
         return;
     found->items[found->count++] = *added;
-    if (found->count == DETECT_MAX_CANDIDATES)
+    if (found->count == most)
         heap_make(found->items, found->count, -1);
 }
 
@@ -135,26 +138,112 @@ static void keep(struct kept_boxes *kept, const struct detection *box)
     kept->index[i] = box->index;
 }
 
-void candidates_suppress(struct detections *found, const struct task_options *options)
+/* The candidates that were compared so far, with the covariance matrix [a c; c b] of each as a
+ * Gaussian, in blocks. */
+struct oriented_boxes {
+    size_t count;
+    float x[DETECT_MAX_ORIENTED], y[DETECT_MAX_ORIENTED];
+    float a[DETECT_MAX_ORIENTED], b[DETECT_MAX_ORIENTED], c[DETECT_MAX_ORIENTED];
+    float root[DETECT_MAX_ORIENTED]; /* of the determinant */
+    uint32_t index[DETECT_MAX_ORIENTED];
+};
+
+static void oriented_add(struct oriented_boxes *boxes, const struct detection *box)
 {
-    struct kept_boxes kept = {.count = 0};
+    const size_t i = boxes->count++;
+    const float width = box->x2 - box->x1, height = box->y2 - box->y1;
+    const float wide = width * width / 12, high = height * height / 12;
+    const float cosine = cosf(box->angle), sine = sinf(box->angle);
+    boxes->x[i] = (box->x1 + box->x2) / 2;
+    boxes->y[i] = (box->y1 + box->y2) / 2;
+    boxes->a[i] = wide * cosine * cosine + high * sine * sine;
+    boxes->b[i] = wide * sine * sine + high * cosine * cosine;
+    boxes->c[i] = (wide - high) * cosine * sine;
+    const float determinant = boxes->a[i] * boxes->b[i] - boxes->c[i] * boxes->c[i];
+    boxes->root[i] = sqrtf(determinant > 0 ? determinant : 0);
+    boxes->index[i] = box->index;
+}
+
+/* Whether the last box overlaps with an earlier one of its class by more than `iou`.
+ *
+ * The overlap is 1 - sqrt(1 - exp(-d)), where d is the Bhattacharyya distance of the Gaussians: a
+ * part for the centres, and half the logarithm of r for the shapes. So d has a greatest value, and
+ * log(r) >= 2 (r - 1) / (r + 1) for r >= 1 decides nearly all pairs without a logarithm. */
+static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou, bool agnostic)
+{
+    static const float tiny = 1e-7f; /* Ultralytics' batch_probiou() */
+    const size_t last = boxes->count - 1;
+    const float most = -logf(1 + tiny - (1 - iou) * (1 - iou));
+    for (size_t i = 0; i < last; i++) {
+        const float a = boxes->a[i] + boxes->a[last], b = boxes->b[i] + boxes->b[last];
+        const float c = boxes->c[i] + boxes->c[last];
+        const float x = boxes->x[last] - boxes->x[i], y = boxes->y[i] - boxes->y[last];
+        const float determinant = a * b - c * c;
+        const float centres = (a * y * y + b * x * x + 2 * c * x * y) / (determinant + tiny) / 4;
+        const float r = determinant / (4 * boxes->root[i] * boxes->root[last] + tiny) + tiny;
+        if (((boxes->index[i] != boxes->index[last]) & !agnostic) ||
+            !(centres + (r - 1) / (r + 1) < most + 1e-3f))
+            continue;
+        const float distance = centres + logf(r) / 2;
+        const float clipped = distance < tiny ? tiny : distance > 100 ? 100 : distance;
+        if (1 - sqrtf(1 - expf(-clipped) + tiny) > iou)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a better candidate suppresses `box`. */
+struct candidate_suppression {
+    const struct task_options *options;
+    bool is_oriented;
+    union {
+        struct kept_boxes kept;
+        struct oriented_boxes oriented;
+    };
+};
+
+static bool suppresses(struct candidate_suppression *with, const struct detection *box)
+{
+    const float iou = with->options->iou;
+    const bool agnostic = with->options->agnostic > 0;
+    if (!(iou < 1))
+        return false;
+    if (with->is_oriented) {
+        oriented_add(&with->oriented, box);
+        return oriented_is_suppressed(&with->oriented, iou, agnostic);
+    }
+    if (is_suppressed(&with->kept, box, iou, agnostic))
+        return true;
+    keep(&with->kept, box);
+    return false;
+}
+
+void candidates_suppress(struct candidates *candidates, const struct task_options *options)
+{
+    struct detections *found = &candidates->found;
     struct detection *items = found->items;
     const size_t all = found->count, most = (size_t)options->max_detections;
+    struct candidate_suppression with;
+    size_t kept = 0;
+    with.options = options;
+    with.is_oriented = candidates->is_oriented;
+    if (with.is_oriented)
+        with.oriented.count = 0;
+    else
+        with.kept.count = 0;
     heap_make(items, all, 1);
     /* The heap shrinks from its end. The kept candidates go there, the best last. */
-    for (size_t count = all; count > 0 && kept.count < most; count--) {
+    for (size_t count = all; count > 0 && kept < most; count--) {
         const struct detection best = items[0];
         items[0] = items[count - 1];
         heap_sift(items, count - 1, 0, 1);
-        if (options->iou < 1 && is_suppressed(&kept, &best, options->iou, options->agnostic > 0))
-            continue;
-        items[all - 1 - kept.count] = best;
-        keep(&kept, &best);
+        if (!suppresses(&with, &best))
+            items[all - 1 - kept++] = best;
     }
     for (size_t i = 0; i < all / 2; i++) {
         const struct detection swapped = items[i];
         items[i] = items[all - 1 - i];
         items[all - 1 - i] = swapped;
     }
-    found->count = kept.count;
+    found->count = kept;
 }

@@ -45,9 +45,11 @@ enum status decode_yolov8(const struct task_rows *outputs, struct candidates *ca
                           struct error *err)
 {
     const struct task_rows *rows = &outputs[0];
-    if (rows->shape.rank != 2 || rows->shape.dims[0] < 5)
-        return task_rows_wrong(rows, "[4 + classes, candidates]", err);
-    const size_t classes = (size_t)rows->shape.dims[0] - 4, all = (size_t)rows->shape.dims[1];
+    const int64_t beside = 4 + (int64_t)candidates->extras;
+    if (rows->shape.rank != 2 || rows->shape.dims[0] <= beside)
+        return task_rows_wrong(rows, "[4 + classes + the task's own numbers, candidates]", err);
+    const size_t classes = (size_t)(rows->shape.dims[0] - beside);
+    const size_t all = (size_t)rows->shape.dims[1];
     const float *scores = rows->data + 4 * all, confidence = candidates->options->confidence;
     for (size_t first = 0; first < all; first += BLOCK) {
         const size_t count = all - first < BLOCK ? all - first : BLOCK;
@@ -64,6 +66,7 @@ enum status decode_yolov8(const struct task_rows *outputs, struct candidates *ca
             struct detection found = decode_centred(at[0], at[all], at[2 * all], at[3 * all]);
             found.index = index[i];
             found.score = greatest[i];
+            found.angle = candidates->is_oriented ? at[(4 + classes) * all] : 0;
             found.place = (uint32_t)(first + i);
             candidates_add(candidates, &found);
         }
@@ -152,11 +155,18 @@ enum status decode_yolo_final(const struct task_rows *outputs, struct candidates
                               struct error *err)
 {
     const struct task_rows *rows = &outputs[0];
-    if (rows->shape.rank != 2 || rows->shape.dims[1] != 6)
-        return task_rows_wrong(rows, "[boxes, 6]", err);
+    const size_t columns = 6 + candidates->extras;
+    if (rows->shape.rank != 2 || rows->shape.dims[1] != (int64_t)columns)
+        return task_rows_wrong(rows, "[boxes, 6 + the task's own numbers]", err);
     for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
-        const float *row = rows->data + 6 * i;
-        struct detection found = {row[0], row[1], row[2], row[3], row[4], 0, (uint32_t)i};
+        const float *row = rows->data + columns * i;
+        struct detection found = {.x1 = row[0], .y1 = row[1], .x2 = row[2], .y2 = row[3]};
+        if (candidates->is_oriented) {
+            found = decode_centred(row[0], row[1], row[2], row[3]);
+            found.angle = row[6];
+        }
+        found.score = row[4];
+        found.place = (uint32_t)i;
         if (decode_class(row[5], &found.index))
             candidates_add(candidates, &found);
     }

@@ -2,6 +2,9 @@
  */
 #include "models/tasks/detect.h"
 
+#include <math.h>
+
+#include "engine/base/size.h"
 #include "models/tasks/decoders.h"
 
 static enum status decode_layout(const struct task *task, const struct task_rows *outputs,
@@ -35,39 +38,124 @@ static enum status decode_layout(const struct task *task, const struct task_rows
     return error_set(err, STATUS_INTERNAL, "the model is not a detector");
 }
 
+/* ---- from the input to the photo ---- */
+
 static float to_photo(float at, float begin, float gain, float side)
 {
     const float moved = (at - begin) / gain;
-    return moved < 0 ? 0 : moved > side ? side : moved;
+    return moved > side ? side : moved > 0 ? moved : 0;
 }
 
-static void place_in_photo(struct detection *box, const struct task_geometry *g)
+static void place_in_photo(struct detection *box, const struct task_geometry *g, bool is_oriented)
 {
+    if (is_oriented) {
+        *box = (struct detection){(box->x1 - g->left) / g->gain_x,
+                                  (box->y1 - g->top) / g->gain_y,
+                                  (box->x2 - g->left) / g->gain_x,
+                                  (box->y2 - g->top) / g->gain_y,
+                                  box->angle,
+                                  box->score,
+                                  box->index,
+                                  box->place};
+        return;
+    }
     box->x1 = to_photo(box->x1, g->left, g->gain_x, g->photo_width);
     box->x2 = to_photo(box->x2, g->left, g->gain_x, g->photo_width);
     box->y1 = to_photo(box->y1, g->top, g->gain_y, g->photo_height);
     box->y2 = to_photo(box->y2, g->top, g->gain_y, g->photo_height);
 }
 
+void detection_corners(const struct detection *box, float ret[static 4][2])
+{
+    const float x = (box->x1 + box->x2) / 2, y = (box->y1 + box->y2) / 2;
+    const float width = (box->x2 - box->x1) / 2, height = (box->y2 - box->y1) / 2;
+    const float cosine = cosf(box->angle), sine = sinf(box->angle);
+    for (int i = 0; i < 4; i++) {
+        const float right = i < 2 ? width : -width, down = i == 0 || i == 3 ? height : -height;
+        ret[i][0] = x + right * cosine - down * sine;
+        ret[i][1] = y + right * sine + down * cosine;
+    }
+}
+
+/* ---- what belongs to a box ---- */
+
+/* The numbers behind the box, scores and class of a candidate: first[i * step]. */
+struct extra_numbers {
+    const float *first;
+    size_t step;
+};
+
+static struct extra_numbers extras_of(const struct task *task, const struct task_rows *rows,
+                                      size_t extras, uint32_t place)
+{
+    const size_t columns = (size_t)rows->shape.dims[1];
+    if (task->layout == LAYOUT_YOLO_FINAL)
+        return (struct extra_numbers){rows->data + place * columns + 6, 1};
+    const size_t before = (size_t)rows->shape.dims[0] - extras;
+    return (struct extra_numbers){rows->data + before * columns + place, columns};
+}
+
+size_t task_extras(const struct task *task)
+{
+    return task->kind == TASK_POSE       ? task->point_count * task->point_numbers
+           : task->kind == TASK_ORIENTED ? 1
+                                         : 0;
+}
+
+static enum status add_points(const struct task *task, const struct task_rows *rows,
+                              const struct task_geometry *g, struct detections *found,
+                              struct error *err)
+{
+    found->points = alloc_array(found->count * task->point_count, sizeof *found->points);
+    found->point_count = task->point_count;
+    if (!found->points)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the key points of an image");
+    struct task_point *point = found->points;
+    for (size_t i = 0; i < found->count; i++) {
+        const struct extra_numbers numbers =
+            extras_of(task, rows, task_extras(task), found->items[i].place);
+        for (size_t p = 0; p < task->point_count; p++, point++) {
+            const float *at = numbers.first + p * task->point_numbers * numbers.step;
+            point->x = to_photo(at[0], g->left, g->gain_x, g->photo_width);
+            point->y = to_photo(at[numbers.step], g->top, g->gain_y, g->photo_height);
+            const float score = task->point_numbers > 2 ? at[2 * numbers.step] : -1;
+            point->score = task->point_numbers > 2 && !(score >= 0) ? 0 : score > 1 ? 1 : score;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status find_boxes(const struct task *task, const struct task_rows *outputs,
+                              const struct task_geometry *geometry, struct candidates *candidates,
+                              struct error *err)
+{
+    TRY(decode_layout(task, outputs, geometry, candidates, err));
+    if (candidates->is_out_of_memory)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the boxes of an image");
+    /* Of all pairs of query and class, keep as many as there are queries. */
+    struct task_options cut = *candidates->options;
+    if (task->layout == LAYOUT_DETR_SIGMOID && outputs[1].shape.dims[0] < cut.max_detections)
+        cut.max_detections = (int)outputs[1].shape.dims[0];
+    candidates_suppress(candidates, &cut);
+    for (size_t i = 0; i < candidates->found.count; i++)
+        place_in_photo(&candidates->found.items[i], geometry, candidates->is_oriented);
+    if (task->kind == TASK_POSE)
+        TRY(add_points(task, &outputs[0], geometry, &candidates->found, err));
+    return STATUS_OK;
+}
+
 enum status detect_decode(const struct task *task, const struct task_rows *outputs,
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err)
 {
-    struct candidates candidates = {.options = options};
-    enum status status = decode_layout(task, outputs, geometry, &candidates, err);
-    if (status == STATUS_OK && candidates.is_out_of_memory)
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for the boxes of an image");
+    struct candidates candidates = {.options = options,
+                                    .extras = task_extras(task),
+                                    .is_oriented = task->kind == TASK_ORIENTED};
+    const enum status status = find_boxes(task, outputs, geometry, &candidates, err);
     if (status != STATUS_OK) {
         detections_done(&candidates.found);
         return status;
     }
-    /* Of all pairs of query and class, keep as many as there are queries. */
-    struct task_options cut = *options;
-    if (task->layout == LAYOUT_DETR_SIGMOID && outputs[1].shape.dims[0] < cut.max_detections)
-        cut.max_detections = (int)outputs[1].shape.dims[0];
-    candidates_suppress(&candidates.found, &cut);
-    for (size_t i = 0; i < candidates.found.count; i++)
-        place_in_photo(&candidates.found.items[i], geometry);
     *ret = candidates.found;
     return STATUS_OK;
 }

@@ -5,20 +5,33 @@
 #include "models/tasks/task.h"
 
 struct detection {
-    float x1, y1, x2, y2; /* pixels, corners */
+    float x1, y1, x2, y2; /* pixels, corners; with an angle: before the rotation */
+    float angle;          /* TASK_ORIENTED: radians from x to y, around the centre; else 0 */
     float score;          /* 0 … 1 */
     uint32_t index;       /* class */
     uint32_t place;       /* number of the candidate in the outputs; breaks ties of scores */
+};
+
+/* A key point. */
+struct task_point {
+    float x, y;  /* pixels of the photo, clipped to it */
+    float score; /* 0 … 1; negative: the model gives none */
 };
 
 /* Zeroed: none. Free with detections_done. */
 struct detections {
     struct detection *items; /* best first */
     size_t count;
-    size_t capacity; /* private */
+    size_t capacity;           /* private */
+    struct task_point *points; /* TASK_POSE: `point_count` for each item, in its order */
+    size_t point_count;
 };
 
 void detections_done(struct detections *detections);
+
+/* The corners of a box with its angle: right below, right above, left above, left below where the
+ * angle is 0, as Ultralytics orders them. */
+void detection_corners(const struct detection *box, float ret[static 4][2]);
 
 /* The photo's position in the model's input: pixel (x, y) of the upright photo is at
  * (x * gain_x + left, y * gain_y + top) of the input. */
@@ -28,13 +41,15 @@ struct task_geometry {
 };
 
 /* Overlaps are searched among this many candidates, the best ones. This bounds the time per photo
- * for any output. */
+ * for any output. An oriented box is compared with all better ones, not only with those that are
+ * kept. */
 #define DETECT_MAX_CANDIDATES 2560
+#define DETECT_MAX_ORIENTED   1024
 
 /* Decodes the boxes of one image from its `outputs`: task->output_count of them in the layout's
  * order. `options` must be complete. *ret: the boxes that the options keep, best first, clipped to
- * the photo, without boxes that are not finite; the caller frees it. STATUS_INVALID if an output
- * has not the layout's shape; STATUS_NO_MEMORY. */
+ * the photo (oriented ones are not), without boxes that are not finite; the caller frees it.
+ * STATUS_INVALID if an output has not the layout's shape; STATUS_NO_MEMORY. */
 enum status detect_decode(const struct task *task, const struct task_rows *outputs,
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err) MUST_USE;

@@ -15,10 +15,14 @@ enum task_kind {
     TASK_DETECTION,
     TASK_EMBEDDING,
     TASK_SEGMENTATION, /* semantic: a class for each pixel */
+    TASK_POSE,         /* boxes with key points */
+    TASK_ORIENTED,     /* boxes with an angle */
 };
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
- * pixels of the model's input, unless they are shares (0 … 1) of its sides. */
+ * pixels of the model's input, unless they are shares (0 … 1) of its sides. The candidates of
+ * YOLOV8 and YOLO_FINAL may end in more numbers: with TASK_POSE x, y (and a score) of each key
+ * point; with TASK_ORIENTED the angle, and then a box of YOLO_FINAL is centre and size. */
 enum task_layout {
     LAYOUT_NONE,
     LAYOUT_YOLOV8,       /* [4 + C, A]: centre, size, scores; YOLOv8, 9, 11, 12 */
@@ -37,9 +41,10 @@ enum task_layout {
 /* Most outputs that a layout has. */
 #define TASK_MAX_OUTPUTS 4
 
-/* Most classes that a request may name; most boxes in an answer. */
+/* Most classes that a request may name; most boxes in an answer; most key points of a box. */
 #define TASK_MAX_CLASSES    64
 #define TASK_MAX_DETECTIONS 1000
+#define TASK_MAX_POINTS     256
 
 /* Options of answers. Each member has a value for "not given"; then the next source is used, in
  * this order: the request, the command line, the model's folder, the layout's default. */
@@ -78,8 +83,10 @@ struct task {
     enum task_kind kind;
     enum task_layout layout;
     size_t output_count;
-    size_t outputs[TASK_MAX_OUTPUTS]; /* indices in the graph's outputs, in the layout's order */
-    struct task_options options;      /* complete */
+    size_t outputs[TASK_MAX_OUTPUTS];  /* indices in the graph's outputs, in the layout's order */
+    size_t point_count, point_numbers; /* TASK_POSE: key points of a box, and numbers of a point: 2
+                                          (x, y) or 3 (and a score) */
+    struct task_options options;       /* complete */
     char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */
 };
 
@@ -104,6 +111,7 @@ struct task_facts {
 
     const char *metadata_task; /* Ultralytics: "detect", "classify" … */
     const char *description;   /* Ultralytics: "Ultralytics YOLO11n model trained on …" */
+    const char *point_shape;   /* Ultralytics' kpt_shape: "[17, 3]", "(17, 3)" */
     bool is_final;             /* Ultralytics: exported with nms=True, or end to end */
 
     const char *architecture; /* config.json: "DetrForObjectDetection" */
@@ -116,6 +124,12 @@ enum status task_decide(const struct task_facts *facts, struct task *ret,
 
 /* "classification" …; "unknown". */
 const char *task_name(enum task_kind kind);
+
+/* Numbers of a candidate behind its box, scores and class. */
+size_t task_extras(const struct task *task);
+
+/* Whether answers are boxes (struct detections), with whatever else belongs to a box. */
+bool task_has_boxes(enum task_kind kind);
 
 /* Whether the outputs of the layout have one row per image. If not, a run can have one image only.
  */

@@ -2,6 +2,7 @@
  * config.json, names of outputs), else from shapes. Otherwise the task is TASK_UNKNOWN, with the
  * reason. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -11,12 +12,18 @@
 static const char *const task_names[] = {
     [TASK_UNKNOWN] = "unknown",           [TASK_CLASSIFICATION] = "classification",
     [TASK_DETECTION] = "detection",       [TASK_EMBEDDING] = "embedding",
-    [TASK_SEGMENTATION] = "segmentation",
+    [TASK_SEGMENTATION] = "segmentation", [TASK_POSE] = "pose",
+    [TASK_ORIENTED] = "oriented-boxes",
 };
 
 const char *task_name(enum task_kind kind)
 {
     return task_names[kind];
+}
+
+bool task_has_boxes(enum task_kind kind)
+{
+    return kind == TASK_DETECTION || kind == TASK_POSE || kind == TASK_ORIENTED;
 }
 
 static void decided(struct task *task, enum task_kind kind, const char *format, ...)
@@ -121,7 +128,8 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
 
 /* ---- Ultralytics ---- */
 
-static enum task_layout ultralytics_layout(const struct task_facts *facts)
+/* `extras`: numbers of a candidate that are neither its box nor scores. */
+static enum task_layout ultralytics_layout(const struct task_facts *facts, size_t extras)
 {
     const struct task_output *output = &facts->outputs[0];
     const bool is_rtdetr = facts->description && (strcasestr(facts->description, "rtdetr") ||
@@ -132,7 +140,21 @@ static enum task_layout ultralytics_layout(const struct task_facts *facts)
     if (facts->is_final)
         return LAYOUT_YOLO_FINAL;
     return layout_by_shape(facts, dim_of(output, 0), dim_of(output, 1),
-                           (int64_t)facts->label_count);
+                           (int64_t)(facts->label_count + extras));
+}
+
+/* Reads "[17, 3]": key points, and the numbers of each. COCO's where there is nothing. */
+static bool read_points(const char *text, struct task *task)
+{
+    char *end = NULL;
+    task->point_count = 17;
+    task->point_numbers = 3;
+    if (!text)
+        return true;
+    task->point_count = strtoul(text + strspn(text, "[( "), &end, 10);
+    task->point_numbers = strtoul(end + strspn(end, ", "), NULL, 10);
+    return task->point_count > 0 && task->point_count <= TASK_MAX_POINTS &&
+           (task->point_numbers == 2 || task->point_numbers == 3);
 }
 
 static void decide_by_metadata(const struct task_facts *facts, struct task *task)
@@ -142,21 +164,31 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
         decided(task, TASK_CLASSIFICATION, "task 'classify' in the file's metadata");
         return;
     }
-    if (strcmp(told, "detect") != 0 || facts->output_count < 1) {
+    const enum task_kind kind = !strcmp(told, "detect") ? TASK_DETECTION
+                                : !strcmp(told, "pose") ? TASK_POSE
+                                : !strcmp(told, "obb")  ? TASK_ORIENTED
+                                                        : TASK_UNKNOWN;
+    if (kind == TASK_UNKNOWN || facts->output_count < 1) {
         decided(task, TASK_UNKNOWN,
                 "the file's metadata names the task '%.40s', which lensd does not answer", told);
         return;
     }
-    task->layout = ultralytics_layout(facts);
+    if (kind == TASK_POSE && !read_points(facts->point_shape, task)) {
+        decided(task, TASK_UNKNOWN, "kpt_shape in the file's metadata is '%.40s', not [n, 2 or 3]",
+                facts->point_shape);
+        return;
+    }
+    task->kind = kind;
+    task->layout = ultralytics_layout(facts, task_extras(task));
     task->output_count = 1;
     char text[SHAPE_TEXT];
     if (task->layout == LAYOUT_NONE)
         decided(task, TASK_UNKNOWN,
-                "the file's metadata names the task 'detect', but output '%.40s' has the shape %s; "
+                "the file's metadata names the task '%.40s', but output '%.40s' has the shape %s; "
                 "write \"layout\" into lensd.json",
-                facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
+                told, facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
     else
-        decided(task, TASK_DETECTION, "task 'detect' in the file's metadata, %s",
+        decided(task, kind, "task '%.40s' in the file's metadata, %s", told,
                 task_layouts[task->layout].name);
 }
 
@@ -406,6 +438,37 @@ static enum status told_layout(const struct task_facts *facts, struct task *task
     return STATUS_OK;
 }
 
+/* A task whose answers are boxes: the layout says how these are found. */
+static enum status told_boxes(const struct task_facts *facts, enum task_kind kind,
+                              struct task *task, struct error *err)
+{
+    const bool has_extras = kind != TASK_DETECTION;
+    if (task->kind != kind && !facts->told_layout)
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: \"task\" is \"%s\", but the outputs do not tell how boxes "
+                         "are laid out; write \"layout\", too",
+                         task_names[kind]);
+    if (has_extras && task->layout != LAYOUT_YOLOV8 && task->layout != LAYOUT_YOLO_FINAL)
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: the task \"%s\" has the layout \"yolov8\" or \"yolo-final\"",
+                         task_names[kind]);
+    if (kind == TASK_POSE && !read_points(facts->point_shape, task))
+        return error_set(err, STATUS_MODEL, "kpt_shape in the file's metadata is '%.40s'",
+                         facts->point_shape);
+    if (task->kind != kind)
+        decided(task, kind, "task '%s' in lensd.json, %s", task_names[kind],
+                task_layouts[task->layout].name);
+    return STATUS_OK;
+}
+
+static enum task_kind kind_named(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(task_names); i++)
+        if (!strcmp(task_names[i], name))
+            return (enum task_kind)i;
+    return TASK_UNKNOWN;
+}
+
 static enum status told_kind(const struct task_facts *facts, struct task *task, struct error *err)
 {
     const char *told = facts->told;
@@ -429,15 +492,13 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
                              "lensd.json: \"task\" is \"classification\", but no output of the "
                              "model has one score a class");
         decided(task, TASK_CLASSIFICATION, "task 'classification' in lensd.json");
-    } else if (!strcmp(told, "detection")) {
-        if (task->kind != TASK_DETECTION)
-            return error_set(err, STATUS_MODEL,
-                             "lensd.json: \"task\" is \"detection\", but the outputs do not tell "
-                             "how boxes are laid out; write \"layout\", too");
+    } else if (task_has_boxes(kind_named(told))) {
+        return told_boxes(facts, kind_named(told), task, err);
     } else {
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "
-                         "\"detection\", \"embedding\", \"segmentation\" or \"tensors\"",
+                         "\"detection\", \"pose\", \"oriented-boxes\", \"embedding\", "
+                         "\"segmentation\" or \"tensors\"",
                          told);
     }
     return STATUS_OK;

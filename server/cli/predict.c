@@ -51,6 +51,36 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
     }
 }
 
+static void print_points(const struct predict_image *image, size_t box)
+{
+    const struct detections *found = &image->answer.detections;
+    char shown[1024];
+    for (size_t i = 0; i < found->point_count; i++) {
+        const struct task_point *point = &found->points[box * found->point_count + i];
+        const char *name = labels_name(&image->request->used_model->point_names, i);
+        printf("        ");
+        if (point->score >= 0)
+            printf("%6.2f %%  ", (double)point->score * 100);
+        printf("(%.0f, %.0f)  ", (double)point->x, (double)point->y);
+        if (name)
+            printf("%s\n", utf8_shown(name, shown, sizeof shown));
+        else
+            printf("point %zu\n", i);
+    }
+}
+
+static void print_place(const struct predict_image *image, const struct detection *box)
+{
+    if (image->request->used_model->task.kind != TASK_ORIENTED) {
+        printf("(%.0f, %.0f) to (%.0f, %.0f)", (double)box->x1, (double)box->y1, (double)box->x2,
+               (double)box->y2);
+        return;
+    }
+    printf("%.0f x %.0f around (%.0f, %.0f), turned by %.1f degrees", (double)(box->x2 - box->x1),
+           (double)(box->y2 - box->y1), (double)(box->x1 + box->x2) / 2,
+           (double)(box->y1 + box->y2) / 2, (double)box->angle * 180 / 3.14159265358979);
+}
+
 static void print_boxes(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;
@@ -58,12 +88,13 @@ static void print_boxes(const struct predict_image *image)
     for (size_t i = 0; i < found->count; i++) {
         const struct detection *box = &found->items[i];
         const char *label = labels_name(&image->request->used_model->labels, box->index);
-        printf("    %6.2f %%  (%.0f, %.0f) to (%.0f, %.0f)  %s%s%u%s\n", (double)box->score * 100,
-               (double)box->x1, (double)box->y1, (double)box->x2, (double)box->y2,
-               label ? utf8_shown(label, shown, sizeof shown) : "class ", label ? "  (class " : "",
-               box->index, label ? ")" : "");
+        printf("    %6.2f %%  ", (double)box->score * 100);
+        print_place(image, box);
+        printf("  %s%s%u%s\n", label ? utf8_shown(label, shown, sizeof shown) : "class ",
+               label ? "  (class " : "", box->index, label ? ")" : "");
+        print_points(image, i);
     }
-    if (image->request->used_model->task.kind == TASK_DETECTION && found->count == 0)
+    if (task_has_boxes(image->request->used_model->task.kind) && found->count == 0)
         printf("    nothing found\n");
 }
 

@@ -1,5 +1,8 @@
 // Asking: a request is made of files, sent, and its answer shown.
 
+// Tasks whose answers are boxes.
+const BOX_TASKS = ["detection", "pose", "oriented-boxes"];
+
 const key = { text: sessionStorage.getItem("lensd-key") || "" };
 
 function byId(id) { return document.getElementById(id); }
@@ -270,7 +273,7 @@ class Asker {
     if (result.embedding) {
       const some = result.embedding.slice(0, 6).map(short).join(", ");
       box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));
-    } else if ((this.model(false) || {}).task === "detection") {
+    } else if (BOX_TASKS.includes((this.model(false) || {}).task)) {
       box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "box" : "boxes"} found`));
       if (figure) drawBoxes(figure.querySelector(".frame"), predictions, width, height);
     } else if (result.segments) {

@@ -18,17 +18,34 @@ function inputGeometry(model, width, height) {
 
 function hue(label) { return (label * 137.508 + 210) % 360; }
 
+// Limbs between COCO's 17 key points.
+const LIMBS = [[0, 1], [0, 2], [1, 3], [2, 4], [5, 6], [5, 7], [7, 9], [6, 8], [8, 10], [5, 11], [6, 12], [11, 12], [11, 13],
+  [13, 15], [12, 14], [14, 16]];
+
+// Points that the model is not sure of are left out.
+function drawPoints(svg, points, unit, colour) {
+  const isSure = (p) => p && (p.score === undefined || p.score >= 0.5);
+  for (const [a, b] of points.length === 17 ? LIMBS : []) {
+    if (isSure(points[a]) && isSure(points[b]))
+      svg.append(shape("line", { x1: points[a].x, y1: points[a].y, x2: points[b].x, y2: points[b].y, stroke: colour, "stroke-width": unit * 0.4 }));
+  }
+  for (const point of points.filter(isSure))
+    svg.append(shape("circle", { cx: point.x, cy: point.y, r: unit * 0.6, fill: colour }));
+}
+
 // Boxes as the server answers them, in pixels of the picture.
 function drawBoxes(frame, boxes, width, height) {
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
   frame.append(svg);
   const unit = Math.max(width, height) / 100;
-  for (const { box: { x1, y1, x2, y2 }, index, label, score } of boxes) {
+  for (const { box: { x1, y1, x2, y2 }, oriented_box: oriented, keypoints, index, label, score } of boxes) {
     const colour = `hsl(${hue(index)} 85% 45%)`;
     const text = `${label === undefined ? `class ${index}` : label} ${(score * 100).toFixed(0)} %`;
     const x = Math.max(0, x1), y = Math.max(0, y1);
-    svg.append(shape("rect", { x, y, width: Math.max(0, Math.min(width, x2) - x), height: Math.max(0, Math.min(height, y2) - y),
-      fill: "none", stroke: colour, "stroke-width": unit * 0.5 }));
+    const line = { fill: "none", stroke: colour, "stroke-width": unit * 0.5 };
+    svg.append(oriented ? shape("polygon", { points: oriented.corners.join(" "), ...line })
+      : shape("rect", { x, y, width: Math.max(0, Math.min(width, x2) - x), height: Math.max(0, Math.min(height, y2) - y), ...line }));
+    drawPoints(svg, keypoints || [], unit, colour);
     const size = unit * 3.2;
     const under = y < size * 1.3 ? y : y - size * 1.3;
     svg.append(shape("rect", { x, y: under, width: text.length * size * 0.6, height: size * 1.3, fill: colour }));

@@ -23,17 +23,24 @@ static struct task_rows make_row(const uint8_t *data, size_t size, struct shape 
 }
 
 static void check_boxes(const struct detections *found, const struct task_options *options,
-                        const struct task_geometry *geometry)
+                        const struct task_geometry *geometry, bool is_oriented)
 {
     HOLDS(found->count <= (size_t)options->max_detections);
     for (size_t i = 0; i < found->count; i++) {
         const struct detection *box = &found->items[i];
         HOLDS(box->score > options->confidence && isfinite(box->score));
         HOLDS(i == 0 || box->score <= box[-1].score);
+        if (is_oriented)
+            continue;
         HOLDS(box->x1 >= 0 && box->x1 <= geometry->photo_width);
         HOLDS(box->y2 >= 0 && box->y2 <= geometry->photo_height);
         HOLDS(box->x2 >= 0 && box->x2 <= geometry->photo_width);
         HOLDS(box->y1 >= 0 && box->y1 <= geometry->photo_height);
+    }
+    for (size_t i = 0; i < found->count * found->point_count; i++) {
+        HOLDS(found->points[i].x >= 0 && found->points[i].x <= geometry->photo_width);
+        HOLDS(found->points[i].y >= 0 && found->points[i].y <= geometry->photo_height);
+        HOLDS(found->points[i].score >= 0 && found->points[i].score <= 1);
     }
 }
 
@@ -42,14 +49,20 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
 {
     struct error err;
     struct detections found = {0};
-    const struct task task = {.kind = TASK_DETECTION,
-                              .layout = (enum task_layout)(1 + head[0] % LAYOUT_TENSORFLOW),
-                              .output_count = TASK_MAX_OUTPUTS};
+    static const enum task_kind kinds[] = {TASK_DETECTION, TASK_POSE, TASK_ORIENTED,
+                                           TASK_DETECTION};
+    const enum task_layout layout = (enum task_layout)(1 + head[0] % LAYOUT_TENSORFLOW);
+    const bool may_have_more = layout == LAYOUT_YOLOV8 || layout == LAYOUT_YOLO_FINAL;
+    const struct task task = {.kind = may_have_more ? kinds[head[7] >> 6] : TASK_DETECTION,
+                              .layout = layout,
+                              .output_count = TASK_MAX_OUTPUTS,
+                              .point_count = 5,
+                              .point_numbers = 3};
     if (detect_decode(&task, rows, options, geometry, &found, &err) != STATUS_OK) {
         HOLDS(err.message[0] && !found.items);
         return;
     }
-    check_boxes(&found, options, geometry);
+    check_boxes(&found, options, geometry, task.kind == TASK_ORIENTED);
     detections_done(&found);
 }
 

@@ -1,6 +1,7 @@
 """Answers by the model's task: boxes, areas and vectors, their parameters, and raw tensors."""
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -257,6 +258,86 @@ class CommandLine(Tasks):
         made = run_lensd("predict", "--model", self.folder, "--classes", "a bird", path)
         self.assertNotEqual(made.returncode, 0)
         self.assertIn("'a bird' is neither a number nor a label", made.stderr)
+        os.unlink(path)
+
+
+class Pose(Tasks):
+    """Ultralytics' pose models, by the file's metadata; COCO's names for 17 points."""
+
+    NOSE = [34, 20, .9]
+
+    @classmethod
+    def make(cls, path):
+        row = [24, 12, 40, 44, .8, 0, *cls.NOSE, *[0, 0, .1] * 16]
+        small_onnx.always(path, [("output0", (2, 57), row + [0] * 57)],
+                          metadata=[("author", "Ultralytics"), ("task", "pose"), ("names", "{0: 'person'}"),
+                                    ("kpt_shape", "[17, 3]"), ("end2end", "True")])
+
+    def test_points(self):
+        (found,) = self.ask()["predictions"]
+        self.assertEqual(found["label"], "person")
+        self.assertEqual(len(found["keypoints"]), 17)
+        nose = found["keypoints"][0]
+        self.assertEqual((nose["name"], nose["x"], nose["y"], round(nose["score"], 3)), ("nose", 212.5, 75, .9))
+        self.assertEqual(found["keypoints"][16], {"name": "right_ankle", "x": 0, "y": 0, "score": .1})
+        self.assertEqual(self.task(), ("pose", "task 'pose' in the file's metadata, yolo-final"))
+
+    def test_command_line(self):
+        path = os.path.join(self.folder, "photo.png")
+        with open(path, "wb") as file:
+            file.write(png(64, 64))
+        lines = run_lensd("predict", "--model", self.folder, path).stdout.splitlines()
+        self.assertEqual(lines[1].strip(), "80.00 %  (24, 12) to (40, 44)  person  (class 0)")
+        self.assertEqual(lines[2].strip(), "90.00 %  (34, 20)  nose")
+        os.unlink(path)
+
+
+class OwnPoints(Pose):
+    """Points of another kind, without scores."""
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("output0", (2, 8), [24, 12, 40, 44, .8, 0, 34, 20] + [0] * 8)],
+                          metadata=[("author", "Ultralytics"), ("task", "pose"), ("names", "{0: 'dog'}"),
+                                    ("kpt_shape", "[1, 2]"), ("kpt_names", "{0: ['tail']}"), ("end2end", "True")])
+
+    def test_points(self):
+        (found,) = self.ask()["predictions"]
+        self.assertEqual(found["keypoints"], [{"name": "tail", "x": 212.5, "y": 75}])
+
+    def test_command_line(self):
+        path = os.path.join(self.folder, "photo.png")
+        with open(path, "wb") as file:
+            file.write(png(64, 64))
+        lines = run_lensd("predict", "--model", self.folder, path).stdout.splitlines()
+        self.assertEqual(lines[2].strip(), "(34, 20)  tail")
+        os.unlink(path)
+
+
+class Oriented(Tasks):
+    """Ultralytics' oriented boxes: centre, size and angle."""
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("output0", (2, 7), [32, 32, 16, 8, .8, 1, math.pi / 2] + [0] * 7)],
+                          metadata=[("author", "Ultralytics"), ("task", "obb"), ("end2end", "True"),
+                                    ("names", "{0: 'plane', 1: 'ship'}")])
+
+    def test_boxes(self):
+        (found,) = self.ask(photo=png(128, 128))["predictions"]
+        self.assertEqual((found["label"], corners(found)), ("ship", [56, 48, 72, 80]))
+        box = found["oriented_box"]
+        self.assertEqual([box[k] for k in ("x", "y", "width", "height")], [64, 64, 32, 16])
+        self.assertAlmostEqual(box["angle"], math.pi / 2, places=5)
+        self.assertEqual(box["corners"], [[56, 80], [72, 80], [72, 48], [56, 48]])
+        self.assertEqual(self.task(), ("oriented-boxes", "task 'obb' in the file's metadata, yolo-final"))
+
+    def test_command_line(self):
+        path = os.path.join(self.folder, "photo.png")
+        with open(path, "wb") as file:
+            file.write(png(64, 64))
+        lines = run_lensd("predict", "--model", self.folder, path).stdout.splitlines()
+        self.assertEqual(lines[1].strip(), "80.00 %  16 x 8 around (32, 32), turned by 90.0 degrees  ship  (class 1)")
         os.unlink(path)
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import torch
 from transformers import DetrImageProcessor, RTDetrImageProcessor
 from ultralytics.utils.nms import non_max_suppression
-from ultralytics.utils.ops import scale_boxes
+from ultralytics.utils.ops import scale_boxes, scale_coords
 
 WIDTH, HEIGHT, SIDE = 500, 333, 64
 
@@ -46,6 +46,32 @@ def yolov8(generator):
         put_boxes(f"yolov8_boxes{name}", [(f[5].item(), f[4].item(), *f[:4].tolist()) for f in found])
 
 
+def oriented(generator):
+    """Best first: class, score, centre, size, angle."""
+    boxes = clusters(generator, 48, False)
+    scores = torch.tensor([[generator.random() for _ in range(3)] for _ in range(48)])
+    angles = torch.tensor([[generator.uniform(-.7, 2.3)] for _ in range(48)])
+    output = torch.cat([boxes, scores, angles], 1).T[None].contiguous()
+    put("oriented", output.flatten().tolist())
+    (found,) = non_max_suppression(output.clone(), 0.25, 0.4, nc=3, rotated=True)
+    scale_boxes((SIDE, SIDE), found[:, :4], (HEIGHT, WIDTH), xywh=True)
+    put_boxes("oriented_boxes", [(f[5].item(), f[4].item(), *f[:4].tolist(), f[6].item()) for f in found])
+
+
+def pose(generator):
+    """Best first: class, score, corners; then x, y, score of two points."""
+    boxes = clusters(generator, 12, False)
+    scores = torch.tensor([[generator.random()] for _ in range(12)])
+    points = torch.tensor([[[generator.uniform(-5, SIDE + 5), generator.uniform(-5, SIDE + 5), generator.random()]
+                            for _ in range(2)] for _ in range(12)])
+    output = torch.cat([boxes, scores, points.flatten(1)], 1).T[None].contiguous()
+    put("pose", output.flatten().tolist())
+    (found,) = non_max_suppression(output.clone(), 0.25, 0.45, nc=1)
+    scale_boxes((SIDE, SIDE), found[:, :4], (HEIGHT, WIDTH))
+    points = scale_coords((SIDE, SIDE), found[:, 6:].reshape(-1, 2, 3).clone(), (HEIGHT, WIDTH)).flatten(1)
+    put_boxes("pose_boxes", [(f[5].item(), f[4].item(), *f[:4].tolist(), *p.tolist()) for f, p in zip(found, points)])
+
+
 def queries(generator):
     boxes = clusters(generator, 12, True)
     logits = torch.tensor([[generator.gauss(-1, 2) for _ in range(4)] for _ in range(12)])
@@ -64,4 +90,6 @@ def queries(generator):
 print("/* Written by tests/tasks/make_golden.py: outputs, and what Ultralytics and Transformers make of them. A\n"
       " * photo of 500 x 333 in an input of 64 x 64; boxes are class, score, x1, y1, x2, y2. */\n#pragma once\n")
 yolov8(random.Random(7))
+oriented(random.Random(9))
+pose(random.Random(10))
 queries(random.Random(8))

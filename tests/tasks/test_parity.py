@@ -71,8 +71,9 @@ class Parity(unittest.TestCase):
             at = end
         return tensors
 
-    def compare(self, reference, kind="detection", query=""):
-        """`reference(outputs, width, height)`: lists of (class, score, x1, y1, x2, y2)."""
+    def compare(self, reference, query="", rest=lambda p: [p["box"][k] for k in ("x1", "y1", "x2", "y2")]):
+        """`reference(outputs, width, height)`: lists of (class, score, x1, y1, x2, y2), or what `rest` makes of an
+        answer. All but class and score are compared as pixels."""
         with contextlib.closing(Serving(self)):
             found, differing = 0, 0
             for path in PHOTOS:
@@ -81,8 +82,7 @@ class Parity(unittest.TestCase):
                 answer = self.server.request("POST", f"/predict{query}", photo)
                 self.assertEqual(answer.status, 200, answer.body[:300])
                 self.assertEqual(answer.json()["image"], {"width": width, "height": height})
-                boxes = [(p["index"], p["score"], *(p["box"][k] for k in ("x1", "y1", "x2", "y2")))
-                         for p in answer.json()["predictions"]]
+                boxes = [(p["index"], p["score"], *rest(p)) for p in answer.json()["predictions"]]
                 self.assertEqual(boxes, sorted(boxes, key=lambda box: -box[1]), "best first")
                 wanted = reference(self.outputs(photo), width, height)
                 differing += self.match(boxes, wanted, os.path.basename(path))
@@ -177,11 +177,68 @@ class Ultralytics(Parity):
         settings = {"conf_thres": 0.25, "iou_thres": 0.7, "max_det": 300, **options}
         (found,) = non_max_suppression(outputs["output0"].clone(), **settings)
         scale_boxes((SIDE, SIDE), found[:, :4], (height, width))
+        self.extras = found[:, 6:]
         return [(int(f[5]), f[4].item(), *f[:4].tolist()) for f in found]
 
     def check(self, name, nms=False):
         self.export(name, nms)
         self.compare(self.suppressed)
+
+    def check_pose(self, name, nms=False):
+        """A point's score counts 500 times, so that half a pixel is 1e-3 of it."""
+        def reference(outputs, width, height):
+            from ultralytics.utils import ops
+            boxes = self.suppressed(outputs, width, height, nc=1, end2end=outputs["output0"].shape[-1] == 57)
+            points = ops.scale_coords((SIDE, SIDE), self.extras.reshape(-1, 17, 3).clone(), (height, width))
+            points[..., 2] *= 500
+            return [(*box, *point.flatten().tolist()) for box, point in zip(boxes, points)]
+
+        self.export(name, nms)
+        self.compare(reference, rest=lambda p: [p["box"][k] for k in ("x1", "y1", "x2", "y2")]
+                     + [v for k in p["keypoints"] for v in (k["x"], k["y"], 500 * k["score"])])
+
+    def check_obb(self, name, nms=False):
+        """Centre, size and corners."""
+        def reference(outputs, width, height):
+            import torch
+            from ultralytics.utils import ops
+            from ultralytics.utils.nms import non_max_suppression
+            output = outputs["output0"].clone()
+            (found,) = non_max_suppression(output, 0.25, 0.7, nc=output.shape[1] - 5, rotated=True,
+                                           end2end=output.shape[-1] == 7)
+            boxes = torch.cat([found[:, :4], found[:, -1:]], -1)
+            boxes[:, :4] = ops.scale_boxes((SIDE, SIDE), boxes[:, :4], (height, width), xywh=True)
+            corners = ops.xywhr2xyxyxyxy(boxes)
+            return [(int(f[5]), f[4].item(), *b[:4].tolist(), *c.flatten().tolist())
+                    for f, b, c in zip(found, boxes, corners)]
+
+        self.export(name, nms)
+        self.compare(reference, rest=lambda p: [p["oriented_box"][k] for k in ("x", "y", "width", "height")]
+                     + [v for corner in p["oriented_box"]["corners"] for v in corner])
+
+    def test_yolov8_pose(self):
+        self.check_pose("yolov8n-pose")
+
+    def test_yolo11_pose(self):
+        self.check_pose("yolo11n-pose")
+
+    def test_yolo26_pose(self):
+        self.check_pose("yolo26n-pose")
+
+    def test_pose_nms_in_the_graph(self):
+        self.check_pose("yolov8n-pose", nms=True)
+
+    def test_yolov8_obb(self):
+        self.check_obb("yolov8n-obb")
+
+    def test_yolo11_obb(self):
+        self.check_obb("yolo11n-obb")
+
+    def test_yolo26_obb(self):
+        self.check_obb("yolo26n-obb")
+
+    def test_obb_nms_in_the_graph(self):
+        self.check_obb("yolov8n-obb", nms=True)
 
     def test_yolov8(self):
         self.check("yolov8n")

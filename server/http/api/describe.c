@@ -1,6 +1,7 @@
 /* Writes the state of the pipeline, its models, devices and predictions as JSON. */
 #include "server/http/api/describe.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,45 +32,85 @@ static size_t prediction_entries(const struct predict_image *image)
     return image->prediction_count + image->answer.detections.count + image->answer.segments.count;
 }
 
-/* Writes the boxes or areas that `model` found. */
-static void describe_task(const struct task_answer *answer, const struct model *model,
-                          struct answer_prediction *predictions, struct answer_image *ret)
+/* What the predictions of a request are made of; arrays with room for all of its images. */
+struct described {
+    struct answer_prediction *predictions;
+    struct answer_oriented *oriented;
+    struct answer_point *points;
+};
+
+static void describe_oriented(const struct detection *box, const struct predict_image *image,
+                              struct answer_oriented *oriented, struct answer_prediction *ret)
 {
-    const struct detections *found = &answer->detections;
-    const struct segments *segments = &answer->segments;
+    const float sides[] = {(float)image->width, (float)image->height};
+    *oriented = (struct answer_oriented){.x = (box->x1 + box->x2) / 2,
+                                         .y = (box->y1 + box->y2) / 2,
+                                         .width = box->x2 - box->x1,
+                                         .height = box->y2 - box->y1,
+                                         .angle = box->angle};
+    detection_corners(box, oriented->corners);
+    /* The box around the corners, clipped to the picture. */
+    for (int k = 0; k < 2; k++) {
+        float least = oriented->corners[0][k], most = least;
+        for (int i = 1; i < 4; i++) {
+            least = fminf(least, oriented->corners[i][k]);
+            most = fmaxf(most, oriented->corners[i][k]);
+        }
+        ret->box[k] = fminf(fmaxf(least, 0), sides[k]);
+        ret->box[2 + k] = fminf(fmaxf(most, 0), sides[k]);
+    }
+    ret->oriented = oriented;
+}
+
+/* Moves `room` behind what it used. */
+static void describe_boxes(const struct predict_image *image, const struct model *model,
+                           struct described *room)
+{
+    const struct detections *found = &image->answer.detections;
     for (size_t i = 0; i < found->count; i++) {
         const struct detection *box = &found->items[i];
-        predictions[i] =
-            (struct answer_prediction){.label = labels_name(&model->labels, box->index),
-                                       .index = box->index,
-                                       .probability = box->score,
-                                       .box = {box->x1, box->y1, box->x2, box->y2}};
+        struct answer_prediction *prediction = room->predictions++;
+        *prediction = (struct answer_prediction){.label = labels_name(&model->labels, box->index),
+                                                 .index = box->index,
+                                                 .probability = box->score,
+                                                 .box = {box->x1, box->y1, box->x2, box->y2},
+                                                 .points = room->points,
+                                                 .point_count = found->point_count};
+        if (model->task.kind == TASK_ORIENTED)
+            describe_oriented(box, image, room->oriented++, prediction);
+        for (size_t k = 0; k < found->point_count; k++) {
+            const struct task_point *point = &found->points[i * found->point_count + k];
+            *room->points++ = (struct answer_point){labels_name(&model->point_names, k), point->x,
+                                                    point->y, point->score};
+        }
     }
+}
+
+static void describe_areas(const struct predict_image *image, const struct model *model,
+                           struct described *room)
+{
+    const struct segments *segments = &image->answer.segments;
     for (size_t i = 0; i < segments->count; i++) {
         const struct segment *segment = &segments->items[i];
-        predictions[i] = (struct answer_prediction){
+        *room->predictions++ = (struct answer_prediction){
             .label = labels_name(&model->labels, segment->index),
             .index = segment->index,
             .probability =
-                (float)((double)segment->area / ((double)ret->width * (double)ret->height)),
+                (float)((double)segment->area / ((double)image->width * (double)image->height)),
             .area = segment->area,
             .counts = segment->counts};
     }
-    ret->kind = model->task.kind == TASK_DETECTION      ? ANSWER_BOXES
-                : model->task.kind == TASK_SEGMENTATION ? ANSWER_AREAS
-                                                        : ANSWER_CLASSES;
 }
 
 static void describe_image(const struct predict_image *image, const struct model_status *model,
-                           struct answer_prediction *predictions, char *device,
-                           struct answer_image *ret)
+                           struct described *room, char *device, struct answer_image *ret)
 {
     *ret = (struct answer_image){.name = image->name,
                                  .device = device_text(image->device, device),
                                  .precision = precision_on(model, image->device),
                                  .width = image->width,
                                  .height = image->height,
-                                 .predictions = predictions,
+                                 .predictions = room->predictions,
                                  .prediction_count = prediction_entries(image),
                                  .embedding = image->answer.embedding.values,
                                  .embedding_count = image->answer.embedding.count,
@@ -84,11 +125,41 @@ static void describe_image(const struct predict_image *image, const struct model
         return;
     }
     for (size_t i = 0; i < image->prediction_count; i++)
-        predictions[i] =
+        *room->predictions++ =
             (struct answer_prediction){.label = image->predictions[i].label,
                                        .index = image->predictions[i].index,
                                        .probability = image->predictions[i].probability};
-    describe_task(&image->answer, image->request->used_model, predictions, ret);
+    const struct model *used = image->request->used_model;
+    describe_boxes(image, used, room);
+    describe_areas(image, used, room);
+    ret->kind = task_has_boxes(used->task.kind)        ? ANSWER_BOXES
+                : used->task.kind == TASK_SEGMENTATION ? ANSWER_AREAS
+                                                       : ANSWER_CLASSES;
+}
+
+/* Room for the answers of all images; false: out of memory. Free with described_done. */
+static bool described_init(const struct predict_request *request, struct described *ret)
+{
+    size_t predictions = 0, oriented = 0, points = 0;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct detections *found = &request->images[i].answer.detections;
+        predictions += prediction_entries(&request->images[i]);
+        oriented += found->count;
+        points += found->count * found->point_count;
+    }
+    if (!request->used_model || request->used_model->task.kind != TASK_ORIENTED)
+        oriented = 0;
+    *ret = (struct described){alloc_array(predictions, sizeof *ret->predictions),
+                              alloc_array(oriented, sizeof *ret->oriented),
+                              alloc_array(points, sizeof *ret->points)};
+    return ret->predictions && ret->oriented && ret->points;
+}
+
+static void described_done(struct described *described)
+{
+    free(described->predictions);
+    free(described->oriented);
+    free(described->points);
 }
 
 /* `model`: what is known of the one that answered; NULL: nothing. */
@@ -96,19 +167,16 @@ static char *describe_request(enum describe_form form, const struct predict_requ
                               const struct model_status *model, bool as_list, double total_ms,
                               size_t *ret_size)
 {
-    size_t count = request->image_count, prediction_count = 0;
-    for (size_t i = 0; i < count; i++)
-        prediction_count += prediction_entries(&request->images[i]);
+    const size_t count = request->image_count;
     struct answer_image *images = alloc_array(count, sizeof *images);
-    struct answer_prediction *predictions = alloc_array(prediction_count, sizeof *predictions);
+    struct described described;
+    const bool has_room = described_init(request, &described);
     char(*devices)[DEVICE_TEXT] = alloc_array(count, sizeof *devices);
     char *text = NULL;
-    if (images && predictions && devices) {
-        size_t used = 0;
-        for (size_t i = 0; i < count; i++) {
-            describe_image(&request->images[i], model, predictions + used, devices[i], &images[i]);
-            used += prediction_entries(&request->images[i]);
-        }
+    if (images && has_room && devices) {
+        struct described room = described;
+        for (size_t i = 0; i < count; i++)
+            describe_image(&request->images[i], model, &room, devices[i], &images[i]);
         struct predict_answer answer = {.model =
                                             request->used_model ? request->used_model->name : "",
                                         .images = images,
@@ -122,7 +190,7 @@ static char *describe_request(enum describe_form form, const struct predict_requ
                                              : predict_answer_json(&answer, ret_size);
     }
     free(images);
-    free(predictions);
+    described_done(&described);
     free(devices);
     return text;
 }

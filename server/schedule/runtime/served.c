@@ -23,7 +23,7 @@ bool served_is_classifier(const struct served *served)
 
 bool served_may_batch(const struct model *model)
 {
-    if (model->task.kind == TASK_DETECTION && !task_layout_has_rows(model->task.layout))
+    if (task_has_boxes(model->task.kind) && !task_layout_has_rows(model->task.layout))
         return false;
     if (served_image_input(model) != SIZE_MAX)
         return true; /* the session finds out */

@@ -222,6 +222,123 @@ Test(detect, what_ultralytics_finds)
                   golden_yolov8_boxes_agnostic, COUNT_OF(golden_yolov8_boxes_agnostic));
 }
 
+static const struct task_geometry letterboxed = {64 / 500.0f, 43 / 333.0f, 0, 10, 500, 333, 64, 64};
+
+static struct detections decode_task(struct task task, const struct task_rows *rows, float iou)
+{
+    const struct task_options options = options_of(.25f, iou);
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, rows, &options, &letterboxed, &found, &err), STATUS_OK, "%s",
+                 err.message);
+    return found;
+}
+
+Test(detect, oriented_boxes_of_ultralytics)
+{
+    const struct task task = {.kind = TASK_ORIENTED, .layout = LAYOUT_YOLOV8, .output_count = 1};
+    const struct task_rows row = {golden_oriented, SHAPE(8, 48), COUNT_OF(golden_oriented)};
+    struct detections found = decode_task(task, &row, .4f);
+    cr_assert_eq(found.count, COUNT_OF(golden_oriented_boxes) / 7);
+    for (size_t i = 0; i < found.count; i++) {
+        const struct detection *box = &found.items[i];
+        const float *wanted = golden_oriented_boxes + 7 * i;
+        const float numbers[] = {(float)box->index,
+                                 box->score,
+                                 (box->x1 + box->x2) / 2,
+                                 (box->y1 + box->y2) / 2,
+                                 box->x2 - box->x1,
+                                 box->y2 - box->y1,
+                                 box->angle};
+        for (int k = 0; k < 7; k++)
+            cr_expect_float_eq(numbers[k], wanted[k], 1e-2f, "box %zu: %g, not %g", i,
+                               (double)numbers[k], (double)wanted[k]);
+    }
+    detections_done(&found);
+}
+
+Test(detect, key_points_of_ultralytics)
+{
+    const struct task task = {.kind = TASK_POSE,
+                              .layout = LAYOUT_YOLOV8,
+                              .output_count = 1,
+                              .point_count = 2,
+                              .point_numbers = 3};
+    const struct task_rows row = {golden_pose, SHAPE(11, 12), COUNT_OF(golden_pose)};
+    struct detections found = decode_task(task, &row, .45f);
+    cr_assert_eq(found.count, COUNT_OF(golden_pose_boxes) / 12);
+    cr_assert_eq(found.point_count, 2);
+    for (size_t i = 0; i < found.count; i++) {
+        const float *wanted = golden_pose_boxes + 12 * i;
+        cr_expect_float_eq(found.items[i].score, wanted[1], 1e-6f);
+        cr_expect_float_eq(found.items[i].x2, wanted[4], 1e-2f);
+        for (size_t p = 0; p < 2; p++) {
+            const struct task_point *point = &found.points[2 * i + p];
+            cr_expect_float_eq(point->x, wanted[6 + 3 * p], 1e-2f);
+            cr_expect_float_eq(point->y, wanted[7 + 3 * p], 1e-2f);
+            cr_expect_float_eq(point->score, wanted[8 + 3 * p], 1e-6f);
+        }
+    }
+    detections_done(&found);
+}
+
+Test(detect, rows_with_more_numbers)
+{
+    static const float box[] = {32, 32, 16, 8, .9f, 1, 0.5f};
+    static const float points[] = {8, 8, 24, 24, .9f, 0, 9, NAN, 1e9f, 20};
+    struct task task = {.kind = TASK_ORIENTED, .layout = LAYOUT_YOLO_FINAL, .output_count = 1};
+    const struct task_options options = options_of(.25f, 1);
+    struct task_rows row = {box, SHAPE(1, 7), 7};
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, &row, &options, &same, &found, &err), STATUS_OK);
+    cr_assert_eq(found.count, 1);
+    expect_box(&found.items[0], 1, .9f, 24, 28, 40, 36);
+    float corners[4][2];
+    detection_corners(&found.items[0], corners);
+    cr_expect_float_eq(corners[0][0], 32 + 8 * cosf(.5f) - 4 * sinf(.5f), 1e-4f);
+    cr_expect_float_eq(corners[2][1], 32 - 8 * sinf(.5f) - 4 * cosf(.5f), 1e-4f);
+    detections_done(&found);
+    /* Points that are no numbers, or outside the photo, are clipped; without a score it is -1. */
+    task = (struct task){.kind = TASK_POSE,
+                         .layout = LAYOUT_YOLO_FINAL,
+                         .output_count = 1,
+                         .point_count = 2,
+                         .point_numbers = 2};
+    row = (struct task_rows){points, SHAPE(1, 10), 10};
+    cr_assert_eq(detect_decode(&task, &row, &options, &same, &found, &err), STATUS_OK);
+    cr_assert_eq(found.count, 1);
+    cr_expect_eq(found.points[0].x, 9);
+    cr_expect_eq(found.points[0].y, 0);
+    cr_expect_eq(found.points[1].x, 64);
+    cr_expect(found.points[1].score < 0);
+    detections_done(&found);
+    row.shape = SHAPE(1, 9);
+    cr_expect_eq(detect_decode(&task, &row, &options, &same, &found, &err), STATUS_INVALID);
+}
+
+/* The worst case of oriented boxes: none overlaps another, so all are compared with all. */
+Test(detect, many_oriented_boxes)
+{
+    enum { ALL = 8400 };
+    float *rows = alloc_array(ALL * 7, sizeof *rows);
+    cr_assert_not_null(rows);
+    for (size_t i = 0; i < ALL; i++) {
+        const float row[] = {(float)(i % 100) * 9, (float)(i / 100) * 9, 4, 6, .5f, 0, (float)i};
+        memcpy(rows + 7 * i, row, sizeof row);
+    }
+    const struct task task = {.kind = TASK_ORIENTED, .layout = LAYOUT_YOLO_FINAL};
+    const struct task_rows row = {rows, SHAPE(ALL, 7), ALL * 7};
+    struct task_options options = options_of(.25f, .7f);
+    struct detections found = {0};
+    struct error err;
+    options.max_detections = TASK_MAX_DETECTIONS;
+    cr_assert_eq(detect_decode(&task, &row, &options, &same, &found, &err), STATUS_OK);
+    cr_expect_eq(found.count, TASK_MAX_DETECTIONS);
+    detections_done(&found);
+    free(rows);
+}
+
 Test(detect, what_transformers_find)
 {
     const struct task_geometry stretched = {64 / 500.0f, 64 / 333.0f, 0, 0, 500, 333, 64, 64};

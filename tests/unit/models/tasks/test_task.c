@@ -50,6 +50,26 @@ Test(task, ultralytics_metadata)
     struct task task = decide(segment, masks, 2);
     cr_expect_eq(task.kind, TASK_UNKNOWN);
     cr_expect(strstr(task.evidence, "'segment'"), "%s", task.evidence);
+    struct task_facts pose = {.metadata_task = "pose", .label_count = 1, .point_shape = "[17, 3]"};
+    task = decide(pose, &OUTPUT("output0", 1, 56, 8400), 1);
+    cr_expect(task.kind == TASK_POSE && task.layout == LAYOUT_YOLOV8, "%s", task.evidence);
+    cr_expect(task.point_count == 17 && task.point_numbers == 3);
+    pose.is_final = true;
+    pose.point_shape = "(4, 2)";
+    task = decide(pose, &OUTPUT("output0", 1, 300, 14), 1);
+    cr_expect(task.kind == TASK_POSE && task.layout == LAYOUT_YOLO_FINAL, "%s", task.evidence);
+    cr_expect(task.point_count == 4 && task.point_numbers == 2);
+    pose.point_shape = "[999999999999999999999, -1]";
+    task = decide(pose, &OUTPUT("output0", 1, 300, 14), 1);
+    cr_expect_eq(task.kind, TASK_UNKNOWN);
+    cr_expect(strstr(task.evidence, "kpt_shape"), "%s", task.evidence);
+    struct task_facts obb = {.metadata_task = "obb", .label_count = 15};
+    task = decide(obb, &OUTPUT("output0", 1, 20, 8400), 1);
+    cr_expect(task.kind == TASK_ORIENTED && task.layout == LAYOUT_YOLOV8, "%s", task.evidence);
+    cr_expect_eq(decide(obb, &OUTPUT("output0", 1, 19, 8400), 1).kind, TASK_UNKNOWN);
+    struct task_facts told = {.told = "oriented-boxes", .told_layout = "yolo-final"};
+    task = decide(told, &OUTPUT("o", 1, 300, 7), 1);
+    cr_expect_eq(task.kind, TASK_ORIENTED);
     struct task_facts odd = {.metadata_task = "detect", .label_count = 80};
     cr_expect_eq(decide(odd, &OUTPUT("output0", 1, 90, 8400), 1).kind, TASK_UNKNOWN);
 }
