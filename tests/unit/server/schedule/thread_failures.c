@@ -89,12 +89,12 @@ static void test_out_of_memory_makes_batches_smaller(void)
     CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_batch_cap", "",
                                    "model=\"m\",device=\"cpu\"", NULL, 0)) == 2);
     fake_memory_fits(0);
-    const char *sizes = "2 2 2 2"; /* it recovers step by step */
-    while (!strcmp(sizes, "2 2 2 2")) {
+    /* It recovers with time, perhaps in the middle of the eight. */
+    const char *sizes;
+    while (sizes = run_together(pipeline, "m", eight), strcmp(sizes, "4 4")) {
+        CHECK(!strncmp(sizes, "2 2", 3));
         usleep(100000);
-        sizes = run_together(pipeline, "m", eight);
     }
-    CHECK_SIZES(sizes, "4 4");
     pipeline_free(pipeline);
 
     /* An image that does not fit even alone is nobody else's error. */
