@@ -99,7 +99,7 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     }
     close_gaps(lane, batch);
     lane->inflight_count++;
-    if (batch->count <= batch_cap_now(&lane->cap, clock_now()))
+    if (batch->count <= lane_batch_cap(lane))
         inflight_submit(lane, inflight);
     inflight->copy_in_ms = clock_ms(clock_now() - inflight->begun);
 }

@@ -316,6 +316,13 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *b
     return SUB_BATCH_ANSWERED;
 }
 
+int lane_batch_cap(struct lane *lane)
+{
+    int cap = batch_cap_now(&lane->cap, clock_now());
+    metric_set(lane->meters.batch_cap, cap);
+    return cap;
+}
+
 int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran)
 {
     struct sub_batch parts[MAX_SUB_BATCHES] = {{0, batch->count}};
@@ -323,7 +330,7 @@ int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const str
     bool is_retry = false, has_probed = false;
     while (count > 0) {
         struct sub_batch part = parts[--count];
-        int cap = batch_cap_now(&lane->cap, clock_now());
+        int cap = lane_batch_cap(lane);
         bool too_large = part.count > cap || (is_retry && is_awkward(lane, part.count));
         if (!too_large || ran) {
             enum sub_batch_end end =

@@ -100,6 +100,9 @@ void lane_serve(struct lane *lane, const struct batch *first);
 
 /* ---- lane_passes.c ---- */
 
+/* How many images a pass may have now (batch_cap.h); the gauge shows it. */
+int lane_batch_cap(struct lane *lane);
+
 /* Runs the batch whole; `ran`, if not NULL, is how that has failed already. A sub-batch that fails
  * is split further, down to the single images that fail; one larger than the cap is split at once.
  * Returns how many images, from the first on, were answered: all, unless the device fails. */
