@@ -101,7 +101,12 @@ class Keys(WithKeys):
             self.assertEqual(read_to_end(connection), b"")
 
     def test_rate(self):
+        def counted(result):
+            return self.server.metric(f'lensd_key_requests_total{{key="bob",result="{result}"}}')
+
+        before = counted("granted"), counted("limited")
         answers = [self.server.predict(seven(), headers=bearer(BOB)) for _ in range(4)]
+        self.assertEqual((counted("granted"), counted("limited")), (before[0] + 3, before[1] + 1))
         self.assertEqual([answer.status for answer in answers[:3]], [200] * 3)
         self.assert_error(answers[3], 429, "rate_limited", "bob")
         self.assertIn(int(answers[3].headers["Retry-After"]), range(1, 101))

@@ -70,6 +70,19 @@ class Metrics(ServedCase):
                   if line.startswith("lensd_phase_seconds_bucket")}
         self.assertTrue({"1e-05", "0.0001", "0.001", "0.01", "0.1", "1", "10", "+Inf"} <= bounds)
 
+    def test_requests_by_path(self):
+        """Paths that clients make up are one series."""
+        name = "lensd_http_path_requests_total"
+        expected = {("/predict", "2xx"): 2, ("/predict", "4xx"): 1, ("other", "4xx"): 3, ("/v2/models/{model}", "2xx"): 1}
+        before = {key: self.value(name, path=key[0], status=key[1]) or 0 for key in expected}
+        for method, path, body in (("POST", "/predict", seven()), ("POST", "/predict?top_k=2", seven()), ("POST", "/predict", b"x"),
+                                   ("GET", "/a", None), ("GET", "/b", None), ("GET", '/c"%0a', None),
+                                   ("GET", "/v2/models/digits", None)):
+            self.server.request(method, path, body)
+        for key, more in expected.items():
+            self.wait_value(before[key] + more, name, path=key[0], status=key[1])
+        self.assertNotIn('path="/a"', self.read())
+
     def test_triton_names_add_up(self):
         labels = {"model": "digits", "version": "1"}
         names = ["request_success", "count", "exec_count", "request_duration_us",

@@ -28,6 +28,7 @@ struct key {
     double tokens;      /* requests that may come now */
     int64_t filled;     /* clock_now() of `tokens` */
     bool is_admin;
+    struct metric *granted, *limited;
 };
 
 struct lines {
@@ -208,6 +209,26 @@ static size_t count_admins(const struct lines *lines)
     return count;
 }
 
+static struct metric *key_metric(struct metrics *metrics, const char *name, const char *result)
+{
+    char labels[KEY_NAME_MAX + 64];
+    snprintf(labels, sizeof labels, "key=\"%s\",result=\"%s\"", name, result);
+    return metrics_get(metrics, METRIC_COUNTER, "lensd_key_requests_total",
+                       "Requests with an API key, by the key's name and whether its rate allowed "
+                       "them.",
+                       labels, NULL, 0);
+}
+
+/* The operator's files bound the number of names. */
+static void add_metrics(struct metrics *metrics, struct lines *lines)
+{
+    for (size_t i = 0; metrics && i < lines->count; i++) {
+        struct key *key = &lines->keys[i];
+        key->granted = key_metric(metrics, key->name, "granted");
+        key->limited = key_metric(metrics, key->name, "limited");
+    }
+}
+
 enum status keyring_create(const struct keyring_options *options, struct keyring **ret,
                            struct error *err)
 {
@@ -221,6 +242,7 @@ enum status keyring_create(const struct keyring_options *options, struct keyring
         keyring_free(keyring);
         return status;
     }
+    add_metrics(options->metrics, &keyring->lines);
     keyring->admin_count = count_admins(&keyring->lines);
     *ret = keyring;
     return STATUS_OK;
@@ -251,6 +273,7 @@ enum status keyring_reload(struct keyring *keyring, struct error *err)
     struct lines fresh = {.count = 0};
     enum status status = read_files(&keyring->options, &fresh, err);
     if (status == STATUS_OK) {
+        add_metrics(keyring->options.metrics, &fresh);
         pthread_mutex_lock(&keyring->lock);
         keep_tokens(&keyring->lines, &fresh);
         struct lines old = keyring->lines;
@@ -329,6 +352,10 @@ enum key_verdict keyring_check(struct keyring *keyring, enum route_access access
         snprintf(name, KEY_NAME_MAX + 1, "%s", found->name);
     if (!anybody || found)
         verdict = judge_locked(keyring, access, found, key != NULL, ret_wait_s);
+    if (found && verdict == KEY_GRANTED)
+        metric_add(found->granted, 1);
+    else if (found && verdict == KEY_LIMITED)
+        metric_add(found->limited, 1);
     pthread_mutex_unlock(&keyring->lock);
     return verdict;
 }

@@ -19,6 +19,7 @@
 
 #include "engine/base/status.h"
 #include "server/http/transport/routes.h"
+#include "server/observe/metrics.h"
 
 #define KEY_NAME_MAX  63   /* bytes; letters, digits and -_.@ */
 #define KEY_LINES_MAX 1000 /* of a file */
@@ -27,9 +28,10 @@
 struct keyring;
 
 struct keyring_options {
-    const char *keys_file;  /* NULL: no key is needed */
-    const char *admin_file; /* keys of admins, in the same format; NULL: there are none */
-    bool protect_open;      /* ROUTE_OPEN needs a key, too */
+    const char *keys_file;   /* NULL: no key is needed */
+    const char *admin_file;  /* keys of admins, in the same format; NULL: there are none */
+    bool protect_open;       /* ROUTE_OPEN needs a key, too */
+    struct metrics *metrics; /* borrowed; NULL: nothing is counted */
 };
 
 /* Reads the files. STATUS_CONFIG with a sentence that names file and line. Texts are borrowed. */
@@ -53,7 +55,8 @@ enum key_verdict {
 
 /* Whether `key` (NULL: none was given) may use a route that needs `access`. `name` gets the key's
  * name, "" without a key. With KEY_LIMITED *ret_wait_s gets the seconds until the next request may
- * come. An admin's key gives access to every route. Only granted requests count towards a rate. */
+ * come. An admin's key gives access to every route. Only granted requests count towards a rate.
+ * Requests that were granted or limited are counted by the key's name. */
 enum key_verdict keyring_check(struct keyring *keyring, enum route_access access, const char *key,
                                char name[static KEY_NAME_MAX + 1], int *ret_wait_s);
 

@@ -15,16 +15,27 @@
 struct request_log {
     struct metrics *metrics;
     struct metric *bytes_in, *seconds;
+    const struct route_table *routes;
     struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
+    struct metric **by_path; /* lensd_http_path_requests_total, for each route and for what has
+                                none, by the first digit of the status */
     pthread_mutex_t lock;
     struct log_sample refusals; /* guarded by lock */
 };
 
-struct request_log *request_log_create(struct metrics *metrics)
+#define STATUS_CLASSES 6 /* 1xx … 5xx; the first is not used */
+
+struct request_log *request_log_create(struct metrics *metrics, const struct route_table *routes)
 {
     struct request_log *log = calloc(1, sizeof *log);
     if (!log)
         return NULL;
+    log->routes = routes;
+    log->by_path = alloc_array((routes->count + 1) * STATUS_CLASSES, sizeof(struct metric *));
+    if (!log->by_path) {
+        free(log);
+        return NULL;
+    }
     pthread_mutex_init(&log->lock, NULL);
     log->metrics = metrics;
     log->bytes_in = metrics_get(metrics, METRIC_COUNTER, "lensd_http_body_bytes_total",
@@ -42,21 +53,37 @@ void request_log_free(struct request_log *log)
         return;
     (void)request_log_tell_left_out(log, true);
     pthread_mutex_destroy(&log->lock);
+    free(log->by_path);
     free(log);
 }
 
-static void count_status(struct request_log *log, int status)
+/* Counts in the series *at, which is made if it is NULL. */
+static void count_in(struct request_log *log, struct metric **at, const char *name,
+                     const char *help, const char *labels)
 {
     /* Two threads may look up the same series at once: they get the same pointer. */
-    struct metric *metric = __atomic_load_n(&log->by_status[status], __ATOMIC_ACQUIRE);
+    struct metric *metric = __atomic_load_n(at, __ATOMIC_ACQUIRE);
     if (!metric) {
-        char labels[32];
-        snprintf(labels, sizeof labels, "status=\"%d\"", status);
-        metric = metrics_get(log->metrics, METRIC_COUNTER, "lensd_http_requests_total",
-                             "Answered HTTP requests by status.", labels, NULL, 0);
-        __atomic_store_n(&log->by_status[status], metric, __ATOMIC_RELEASE);
+        metric = metrics_get(log->metrics, METRIC_COUNTER, name, help, labels, NULL, 0);
+        __atomic_store_n(at, metric, __ATOMIC_RELEASE);
     }
     metric_add(metric, 1);
+}
+
+/* `route`: NULL: there is none. Clients cannot make series: paths are those of the table. */
+static void count_status(struct request_log *log, const struct route *route, int status)
+{
+    char labels[256];
+    const size_t place = route ? (size_t)(route - log->routes->routes) : log->routes->count;
+    snprintf(labels, sizeof labels, "status=\"%d\"", status);
+    count_in(log, &log->by_status[status], "lensd_http_requests_total",
+             "Answered HTTP requests by status.", labels);
+    snprintf(labels, sizeof labels, "path=\"%.200s\",status=\"%dxx\"",
+             route ? route->path : "other", status / 100);
+    count_in(log, &log->by_path[place * STATUS_CLASSES + (size_t)(status / 100)],
+             "lensd_http_path_requests_total",
+             "Answered HTTP requests by path and class of status; other: no such path, or unknown.",
+             labels);
 }
 
 static void count_request(struct request_log *log, const struct exchange *x, int64_t now)
@@ -66,7 +93,7 @@ static void count_request(struct request_log *log, const struct exchange *x, int
         metric_observe(x->write_seconds, (double)(now - x->answered) * 1e-9);
     if (status < 100 || status >= (int)COUNT_OF(log->by_status))
         return;
-    count_status(log, status);
+    count_status(log, x->route, status);
     metric_add(log->bytes_in, (double)x->bytes_in);
     if (x->route && x->route->takes_body)
         metric_observe(log->seconds, (double)(now - x->started) * 1e-9);
@@ -163,7 +190,7 @@ void request_log_write(struct request_log *log, const struct exchange *x, const 
 void request_log_late(struct request_log *log, const char *address, int64_t waited)
 {
     const int status = status_http(STATUS_REQUEST_TIMEOUT);
-    count_status(log, status);
+    count_status(log, NULL, status);
     log_event(LOG_INFO, "request", LOG_STR("client", address), LOG_INT("status", status),
               LOG_STR("outcome", "refused"), LOG_STR("code", status_word(STATUS_REQUEST_TIMEOUT)),
               LOG_REAL("ms", rounded_ms(clock_ms(waited))));

@@ -5,8 +5,8 @@
 
 struct request_log;
 
-/* `metrics` may be NULL. NULL when out of memory. */
-struct request_log *request_log_create(struct metrics *metrics);
+/* `metrics` may be NULL. Borrows both. NULL when out of memory. */
+struct request_log *request_log_create(struct metrics *metrics, const struct route_table *routes);
 void request_log_free(struct request_log *log); /* NULL is fine */
 
 /* Writes the line of an exchange that is over and counts it. `outcome` is a constant: "answered",

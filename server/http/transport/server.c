@@ -45,7 +45,7 @@ static struct http_daemon *daemon_create(const struct http_options *options)
     if (!daemon)
         return NULL;
     daemon->listener.fd = daemon->admin.fd = -1;
-    daemon->log = request_log_create(options->metrics);
+    daemon->log = request_log_create(options->metrics, options->routes);
     if (daemon->log)
         return daemon;
     free(daemon);
