@@ -108,6 +108,16 @@ def stop(process):
     process.stdout.close()
 
 
+def parse_loadgen(text):
+    """The last line of loadgen's output: its result."""
+    found = {}
+    for line in text.splitlines():
+        found = json.loads(line).get("result", found)
+    if not found:
+        raise Broken("loadgen gave no result")
+    return found
+
+
 class Generators:
     """Runs them. headers: {name: value} for every request; progress: see progress.py."""
 

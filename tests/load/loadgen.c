@@ -27,7 +27,7 @@
 #define REQUESTS_MAX 20000000
 
 struct options {
-    const char *url, *manifest;
+    const char *url, *manifest, *source;
     double rate; /* 0: closed loop */
     double seconds, warmup, timeout, interval;
     long concurrency, requests, connections, seed;
@@ -316,6 +316,7 @@ static bool run_load(struct run *run)
         .slots = (int)(open ? options->connections : options->concurrency),
         .timeout_us = (int64_t)(options->timeout * 1e6),
         .insecure = options->insecure,
+        .source = options->source,
     };
     run->random = (uint64_t)options->seed;
     run->transfers = transfers_create(&transfers);
@@ -343,6 +344,7 @@ static void usage(FILE *out)
                  "  --requests N       at most this many altogether (1000000)\n"
                  "  --connections N    open loop: at most this many under way (256)\n"
                  "  --timeout S        of a request (10)\n"
+                 "  --from ADDRESS     of this machine, to connect from\n"
                  "  --header TEXT      for every request; may be repeated\n"
                  "  --seed N           of arrivals and of which body is sent (1)\n"
                  "  --interval S       between progress lines (0.5)\n"
@@ -417,12 +419,13 @@ static void set_number(struct options *options, int id, double value)
 
 static void read_options(int argc, char **argv, struct options *options)
 {
-    struct option long_options[17] = {
+    struct option long_options[18] = {
         {"url", required_argument, NULL, 'u'},    {"manifest", required_argument, NULL, 'm'},
         {"header", required_argument, NULL, 'H'}, {"insecure", no_argument, NULL, 'k'},
         {"help", no_argument, NULL, 'h'},         {"even", no_argument, NULL, 'e'},
+        {"from", required_argument, NULL, 'f'},
     };
-    const size_t texts = 6, count = sizeof numbers / sizeof *numbers;
+    const size_t texts = 7, count = sizeof numbers / sizeof *numbers;
     for (size_t i = 0; i < count; i++)
         long_options[texts + i] =
             (struct option){numbers[i].name, required_argument, NULL, numbers[i].id};
@@ -432,6 +435,8 @@ static void read_options(int argc, char **argv, struct options *options)
             options->url = optarg;
         else if (id == 'm')
             options->manifest = optarg;
+        else if (id == 'f')
+            options->source = optarg;
         else if (id == 'k')
             options->insecure = true;
         else if (id == 'e')

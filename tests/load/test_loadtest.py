@@ -3,7 +3,11 @@
 model with a known answer, the whole against lensd. LOADGEN and LENSD name the programs."""
 
 import asyncio
+import contextlib
 import csv
+import importlib.machinery
+import importlib.util
+import io
 import json
 import os
 import shutil
@@ -13,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 import xml.etree.ElementTree
 
@@ -38,7 +43,7 @@ class KnownServer:
     def __init__(self, stall=None, delay=0.0, status=lambda n: 200, answers=None):
         self.stall, self.delay, self.status = stall, delay, status
         self.answers = answers or {}
-        self.arrivals, self.seen, self.connections = [], [], 0
+        self.arrivals, self.seen, self.connections, self.peers = [], [], 0, set()
         self.loop = asyncio.new_event_loop()
         ready = threading.Event()
         self.thread = threading.Thread(target=self.run, args=(ready,), daemon=True)
@@ -63,6 +68,7 @@ class KnownServer:
 
     async def serve(self, reader, writer):
         self.connections += 1
+        self.peers.add(writer.get_extra_info("peername")[0])
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -136,6 +142,12 @@ class Loadgen(Folder):
         """The same from the intended time; what was given up has waited longer than any."""
         value = generators.quantile(result["latency"]["buckets"], share, sum(result["errors"].values()))
         return float("inf") if value is None else value
+
+    def test_from_another_address(self):
+        with KnownServer() as server:
+            result = self.loadgen(server.url, "--concurrency", "2", "--seconds", "0.2", "--warmup", "0", "--from", "127.0.0.3")
+            self.assertEqual(set(result["statuses"]), {"200"})
+            self.assertEqual(server.peers, {"127.0.0.3"})
 
     def test_rate_is_kept_and_random(self):
         with KnownServer() as server:
@@ -225,6 +237,37 @@ class Loadgen(Folder):
                                     self.manifest, *arguments], stderr=subprocess.PIPE, timeout=BOUND)
             self.assertEqual(ended.returncode, 2, arguments)
             self.assertTrue(ended.stderr)
+
+
+class Overload(unittest.TestCase):
+    """Its judgement of figures that were made up; it starts and loads its own server."""
+
+    def setUp(self):
+        loader = importlib.machinery.SourceFileLoader("overload", os.path.join(HERE, "overload"))
+        self.overload = importlib.util.module_from_spec(importlib.util.spec_from_loader("overload", loader))
+        loader.exec_module(self.overload)
+        probes = {"/livez": {"p50": 1.0, "p99": 2.0, "max": 49.0, "count": 9}}
+        run = {"answers_per_s": 100.0, "p50_ms": 10.0, "p99_ms": 29.0, "statuses": {"200": 1}}
+        self.round = {"8 clients": {**run, "probes": probes, "probes_failed": 0},
+                      "256 clients": {**run, "probes": probes, "probes_failed": 0}, "polite alone": run,
+                      "polite beside 64 greedy, same": run}
+
+    def judge(self, apart=False, **changes):
+        found = json.loads(json.dumps(self.round))
+        for name, values in changes.items():
+            found[name.replace("_", " ")].update(values)
+        with contextlib.redirect_stdout(io.StringIO()):
+            return self.overload.judge(types.SimpleNamespace(apart=apart), [found], 10.0)
+
+    def test_bars(self):
+        self.assertEqual(self.judge(), [])
+        self.assertEqual(self.judge(**{"256 clients": {"answers_per_s": 86.0}}), [])
+        self.assertEqual(self.judge(apart=True, **{"256 clients": {"answers_per_s": 86.0}}), ["goodput"])
+        self.assertEqual(self.judge(**{"256 clients": {"probes_failed": 1}}), ["probes failed"])
+        self.assertEqual(self.judge(**{"polite beside 64 greedy, same": {"p99_ms": 31.0}}), ["polite beside 64 greedy, same"])
+        self.assertEqual(self.judge(**{"polite beside 64 greedy, same": {"p99_ms": None}}), ["polite beside 64 greedy, same"])
+        self.round["256 clients"]["probes"] = {"/livez": {"p50": 1.0, "p99": 2.0, "max": 51.0, "count": 9}}
+        self.assertEqual(self.judge(), ["/livez"])
 
 
 class Search(unittest.TestCase):

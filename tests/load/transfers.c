@@ -79,6 +79,7 @@ static CURL *make_easy(const struct transfers_options *options, struct slot *slo
         return NULL;
     bool ok = curl_easy_setopt(easy, CURLOPT_URL, options->url) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_INTERFACE, options->source) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_PRIVATE, slot) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, discard) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;

@@ -15,6 +15,7 @@ struct transfers_options {
     int slots;
     int64_t timeout_us; /* of one transfer, connecting included */
     bool insecure;      /* take any certificate */
+    const char *source; /* this machine's address to connect from; NULL: any */
 };
 
 /* How a transfer ended. */
