@@ -63,12 +63,14 @@ static void offload_run_jobs(struct offload *offload, bool is_first)
 
 static void *first_thread(void *offload)
 {
+    pthread_setname_np(pthread_self(), "offload");
     offload_run_jobs(offload, true);
     return NULL;
 }
 
 static void *other_thread(void *offload)
 {
+    pthread_setname_np(pthread_self(), "offload");
     offload_run_jobs(offload, false);
     return NULL;
 }
@@ -92,7 +94,6 @@ enum status offload_create(struct offload **ret, struct error *err)
                              "cannot start the threads for large requests (%s); " THREAD_LIMIT_HINT,
                              strerror(failure));
         }
-        pthread_setname_np(offload->threads[i], "offload");
         offload->thread_count++;
     }
     *ret = offload;

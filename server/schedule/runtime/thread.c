@@ -3,23 +3,42 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
+
+struct thread_beginning {
+    void *(*run)(void *argument);
+    void *argument;
+    char name[16];
+};
+
+/* A thread names itself: the name of another one is a file of /proc, which a confined process may
+ * not write. */
+static void *run_named(void *context)
+{
+    const struct thread_beginning beginning = *(struct thread_beginning *)context;
+    free(context);
+    pthread_setname_np(pthread_self(), beginning.name);
+    return beginning.run(beginning.argument);
+}
 
 bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument), void *argument)
 {
+    struct thread_beginning *beginning = malloc(sizeof *beginning);
+    if (!beginning)
+        return false;
+    *beginning = (struct thread_beginning){.run = run, .argument = argument};
+    snprintf(beginning->name, sizeof beginning->name, "%.15s", name);
     /* A new thread inherits the mask; so do the threads of the team that it makes. */
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(ret, NULL, run, argument);
+    const bool started = pthread_create(ret, NULL, run_named, beginning) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed)
-        return false;
-    char cut[16];
-    snprintf(cut, sizeof cut, "%.15s", name);
-    pthread_setname_np(*ret, cut);
-    return true;
+    if (!started)
+        free(beginning);
+    return started;
 }
 
 void condition_init(pthread_cond_t *condition)
