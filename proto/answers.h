@@ -154,12 +154,13 @@ struct health_answer {
     const char *state;   /* "loading", "ready", "draining", "failed" */
     const char *version; /* of lensd */
     double uptime_s;
-    const char *note; /* why --device auto fell back; NULL or "" otherwise */
+    const char *note;        /* why --device auto fell back; NULL or "" otherwise */
+    const char *confinement; /* "seccomp, Landlock 4"; NULL: not settled yet */
     const struct health_model *models;
     size_t model_count;
 };
 
-/* {"status","ready","version","uptime_seconds","note"?,"models":[…]} */
+/* {"status","ready","version","uptime_seconds","note"?,"confinement"?,"models":[…]} */
 char *health_answer_json(const struct health_answer *answer, size_t *ret_size);
 
 /* {"status": word} */

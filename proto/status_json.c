@@ -42,6 +42,8 @@ char *health_answer_json(const struct health_answer *answer, size_t *ret_size)
     write_decimal(&w, root, "uptime_seconds", answer->uptime_s);
     if (given(answer->note))
         write_text(&w, root, "note", answer->note);
+    if (given(answer->confinement))
+        write_text(&w, root, "confinement", answer->confinement);
     cJSON *list = write_array(&w, root, "models");
     for (size_t i = 0; i < answer->model_count; i++)
         write_health_model(&w, list, &answer->models[i]);

@@ -314,8 +314,7 @@ enum status tuning_read(const char *folder, struct error *err)
 
 /* ---- writing ---- */
 
-/* Makes the folder and those above it, as far as they are missing. */
-static bool make_folder(const char *folder)
+bool tuning_make_folder(const char *folder)
 {
     char *path = strdup(folder);
     bool made = path != NULL;
@@ -415,7 +414,7 @@ enum status tuning_write(const char *folder, struct error *err)
 {
     if (!is_news())
         return STATUS_OK;
-    int cause = make_folder(folder) ? 0 : errno;
+    int cause = tuning_make_folder(folder) ? 0 : errno;
     const int lock = cause ? -1 : lock_folder(folder);
     char *path = path_in(folder), *bytes = NULL;
     size_t size;

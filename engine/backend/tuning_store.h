@@ -63,6 +63,9 @@ enum status tuning_read(const char *folder, struct error *err) MUST_USE;
  * STATUS_IO leaves the file before as it was; the next call tries again. STATUS_NO_MEMORY. */
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
 
+/* Makes the folder and those above it, as far as they are missing; false with errno set. */
+bool tuning_make_folder(const char *folder);
+
 /* Whether something could be written there: tried in what there is of the folder, leaving nothing
  * behind. STATUS_IO; the message is the system's reason alone ("Permission denied"). */
 enum status tuning_try_folder(const char *folder, struct error *err) MUST_USE;

@@ -27,6 +27,8 @@ enum command {
 
 enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
 
+enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
+
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 
 /* The settings of one run. Texts and lists are owned by the struct; what arguments point to is
@@ -78,6 +80,7 @@ struct config {
     char *pid_file;     /* NULL: none */
     char *user;         /* "NAME" or "NAME:GROUP"; NULL: who starts it */
     bool check, core_dumps;
+    int64_t confine; /* enum config_confine */
     char *unix_path; /* NULL: host and port */
     char *unix_mode; /* octal digits */
     unsigned unix_bits;

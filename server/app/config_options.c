@@ -127,6 +127,9 @@ const struct option config_options[] = {
      "when started as root, become this user (NAME:GROUP: and group) once the port is open"},
     {"core-dumps", OPTION_SWITCH, COMMAND_SERVE, FIELD(core_dumps), 0, 0, "false", NULL, SERVER,
      "allow core dumps and debuggers, which can see photos and keys"},
+    {"confine", OPTION_CHOICE, COMMAND_SERVE, FIELD(confine), 0, 0, "on", "on|off", SERVER,
+     "after the start allow only the system calls, files and folders that serving needs (seccomp, "
+     "Landlock), as far as the kernel can; /health says what is in force"},
     {"check", OPTION_SWITCH, COMMAND_SERVE, FIELD(check), 0, 0, "false", NULL, SERVER,
      "check settings, keys, certificate and model, then exit: 0 if valid, 2 if not"},
     {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,

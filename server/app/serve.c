@@ -29,6 +29,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "lensd_version.h"
+#include "server/app/confine.h"
 #include "server/app/process.h"
 #include "server/app/settings.h"
 #include "server/app/supervisor.h"
@@ -61,6 +62,7 @@ struct serve {
 
     struct supervisor *supervisor;
     struct process_user user;
+    struct confinement confinement;
     int port; /* what --port-file holds; 0: not written */
 
     int signal_fd;
@@ -107,6 +109,25 @@ static enum status take_signals(struct serve *serve, struct error *err)
     return STATUS_OK;
 }
 
+static bool is_confined(const struct config *config)
+{
+    return config->confine == CONFIG_CONFINE_ON && !config->check;
+}
+
+/* All threads are there but the loader's and those of models. */
+static void confine(struct serve *serve)
+{
+    struct confinement *confinement = &serve->confinement;
+    if (is_confined(serve->config)) {
+        confine_calls(confinement);
+        log_event(confinement->missing[0] ? LOG_WARN : LOG_DEBUG, "confined",
+                  LOG_STR("text", confinement->text));
+    } else {
+        snprintf(confinement->text, sizeof confinement->text, "off");
+    }
+    http_server_confined(serve->http, confinement->text);
+}
+
 static void warn_of_cache(const char *cache)
 {
     char warning[400] = "";
@@ -132,6 +153,8 @@ static enum status find_all(struct serve *serve, struct error *err)
                          config->model ? "MODEL" : "--model-name");
     serve->metrics = metrics_create();
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
+    if (is_confined(config))
+        pipeline_options.worker_begin = confine_decode_worker;
     TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
     struct loader_options loader_options = {.models = config->models,
                                             .model = config->model,
@@ -199,6 +222,8 @@ static enum status set_up(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
     TRY(take_signals(serve, err));
+    if (is_confined(config)) /* NOTIFY_SOCKET is still in the environment */
+        confine_files(config, &serve->confinement);
     serve->supervisor = supervisor_create();
     TRY(find_all(serve, err));
     struct http_options http_options =
@@ -216,6 +241,7 @@ static enum status set_up(struct serve *serve, struct error *err)
               LOG_STR("version", LENSD_VERSION));
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
+    confine(serve);
     return loader_start(serve->loader, serve->loaded_fd, err);
 }
 

@@ -78,6 +78,12 @@ class Serving(CudaCase):
             self.assertEqual(len(device(server, name)["models"]), 1)
         self.assertEqual(device(server, "cpu")["models"], [])
 
+    def test_confinement_is_wider(self):
+        server = self.serve(self.model(), "--device", "cuda", *PLAIN)
+        self.assertEqual(server.predict(flat_png(99)).status, 200)
+        self.assertIn("seccomp", server.get("/health").json()["confinement"])
+        self.assertIn(" (wider, for CUDA)", server.get("/health").json()["confinement"])
+
     def test_devices_that_are_not_there(self):
         for name, words in (("cuda:2", "device 'cuda:2' is not available"),
                             ("mps", "no MPS (Apple Metal) backend"),

@@ -258,7 +258,7 @@ static size_t list_quarantines(const struct model_status *model, struct quaranti
 }
 
 char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
-                      size_t *ret_size)
+                      const char *confinement, size_t *ret_size)
 {
     static const char *const states[] = {[MODEL_LOADING] = "loading",
                                          [MODEL_READY] = "ready",
@@ -288,6 +288,7 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
                                        .version = LENSD_VERSION,
                                        .uptime_s = uptime_s,
                                        .note = note,
+                                       .confinement = confinement,
                                        .models = rows,
                                        .model_count = count};
         text = health_answer_json(&answer, ret_size);

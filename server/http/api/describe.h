@@ -26,7 +26,7 @@ char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_
 
 /* The state, the models and their progress. `draining` overrules the pipeline's own state. */
 char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
-                      size_t *ret_size);
+                      const char *confinement, size_t *ret_size);
 
 /* "loading", "ready", "draining", "failed", "unloaded". */
 const char *describe_state(struct pipeline *pipeline, bool draining);

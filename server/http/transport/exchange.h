@@ -31,7 +31,8 @@ struct http_server {
     struct keyring *keys;    /* NULL in tests */
     struct offload *offload; /* NULL in tests */
     _Atomic int draining;
-    _Atomic uint64_t next_id; /* of requests without one of their own */
+    _Atomic(const char *) confinement; /* NULL: not settled yet; borrowed */
+    _Atomic uint64_t next_id;          /* of requests without one of their own */
     uint64_t id_seed;
     int64_t started; /* clock_now() */
     char url[320];

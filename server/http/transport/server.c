@@ -245,6 +245,11 @@ const char *http_server_where(const struct http_server *server)
     return server->daemon->listener.where;
 }
 
+void http_server_confined(struct http_server *server, const char *text)
+{
+    atomic_store(&server->confinement, text);
+}
+
 void http_server_begin_drain(struct http_server *server)
 {
     atomic_store(&server->draining, 1);

@@ -93,6 +93,9 @@ enum status http_server_check(const struct http_options *options,
  * as it was. From one thread at a time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
+/* What /health says of the daemon's confinement; borrowed. */
+void http_server_confined(struct http_server *server, const char *text);
+
 int http_server_port(const struct http_server *server);
 const char *http_server_url(const struct http_server *server);   /* "http://127.0.0.1:8080" */
 const char *http_server_where(const struct http_server *server); /* the same, or "unix:PATH" */

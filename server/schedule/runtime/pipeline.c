@@ -100,6 +100,7 @@ enum status pipeline_create(const struct pipeline_options *options, struct pipel
     else
         status = pool_create(&(struct pool_options){.threads = pipeline->options.workers,
                                                     .start = worker_start,
+                                                    .begin = pipeline->options.worker_begin,
                                                     .run = worker_run,
                                                     .stop = worker_stop,
                                                     .context = &pipeline->options},

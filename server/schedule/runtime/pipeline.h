@@ -63,7 +63,8 @@ struct pipeline_options {
     struct image_limits limits;
     bool fast_decode;                        /* image_decode_reduced */
     const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
-    struct metrics *metrics;                 /* borrowed; may be NULL in tests */
+    void (*worker_begin)(void); /* called by each decode worker before its first image; or NULL */
+    struct metrics *metrics;    /* borrowed; may be NULL in tests */
 };
 
 #define PREDICT_MAX_TOP_K 1000

@@ -87,6 +87,7 @@ static void *thread_main(void *argument)
 {
     struct pool_thread *thread = argument;
     struct pool *pool = thread->pool;
+    bool has_begun = !pool->options.begin;
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (!pool->first && !pool->stopping) {
@@ -100,6 +101,9 @@ static void *thread_main(void *argument)
         struct pool_source *source = next_source_locked(pool, &charged);
         thread->current = source;
         pthread_mutex_unlock(&pool->lock);
+        if (!has_begun)
+            pool->options.begin();
+        has_begun = true;
         pool->options.run(thread->state, source);
         pthread_mutex_lock(&pool->lock);
         settle_locked(source, charged, pool->options.now() - start);

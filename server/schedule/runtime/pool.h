@@ -27,6 +27,7 @@ struct pool_options {
     /* Called in each thread when it starts, in pool_create's own time: the state that run gets;
      * NULL makes pool_create fail. stop frees it. */
     void *(*start)(void *context);
+    void (*begin)(void); /* called by each thread before its first task; NULL: nothing */
     void (*run)(void *state, struct pool_source *source);
     void (*stop)(void *state);
     void *context;

@@ -1,0 +1,38 @@
+/* The daemon confines itself: once it has started, neither a fault in a decoder nor a hostile model
+ * can make it run a program, open a file of somebody else, connect anywhere or attack the kernel
+ * through rare system calls.
+ *
+ *     process_protect()       no_new_privs
+ *     confine_files()         Landlock, before the first thread: they all inherit it
+ *     threads start, the port opens, the pid and port files are written, root's rights are dropped
+ *     confine_calls()         seccomp, in all threads that are there; later ones inherit it
+ *     models load
+ *     confine_decode_worker() a narrower seccomp filter in each decode worker
+ *
+ * Neither can be taken back. confine_files.c and confine_calls.c say what is allowed, and why. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "server/app/config.h"
+
+/* What of it is in force. */
+struct confinement {
+    int landlock; /* version of its ABI; 0: none */
+    bool seccomp;
+    bool is_wide;      /* the rules for CUDA: its module is loaded */
+    char missing[256]; /* a sentence on what the kernel does not do; "" otherwise */
+    char text[320];    /* for /health: "seccomp, Landlock 4"; set by confine_calls */
+};
+
+/* Restricts the calling thread, and those that it starts, to the files and folders that `config`
+ * names and to what libraries need. What is not there gets no rule, but the cache folder is made
+ * (not with --user, who would not own it). Where the kernel cannot do it, ret->missing says so. */
+void confine_files(const struct config *config, struct confinement *ret);
+
+/* Restricts the system calls of all threads, and completes *confinement. Where the kernel cannot do
+ * it, confinement->missing says so. Before any decode worker has confined itself. */
+void confine_calls(struct confinement *confinement);
+
+/* Restricts the calling thread to what decoding a photo takes. Best effort. */
+void confine_decode_worker(void);

@@ -1,0 +1,442 @@
+/* System calls that the daemon may make once it has started: seccomp filters.
+ *
+ * Photos come from strangers, so decode workers have a short list of their own. All other threads
+ * share one, because each of them may load a library, write the log or make a thread:
+ *
+ *     main, signals, supervisor   signals, the pid file, sendto() to systemd
+ *     loader                      files, inotify, new threads, executable memory for oneDNN's
+ *                                 kernels
+ *     HTTP, offload, watcher      accept, send, receive, epoll; /proc and /sys for /metrics
+ *     lanes and their teams       memory, also executable; futex
+ *     decode workers              memory, never executable; futex; write(), which wakes the HTTP
+ *                                 thread
+ *
+ * Which files are opened is decided by Landlock: a filter does not see paths. Missing is what only
+ * the start needs (socket, bind, listen, connect, setuid, chown) and what no thread ever needs
+ * (execve, fork, ptrace, mount, bpf, io_uring, perf_event_open, kexec and so on).
+ *
+ * Where the CUDA module is loaded, the shared list is the other way round: everything but the calls
+ * named in forbidden_calls. NVIDIA's driver and libraries are closed, and nobody lists their calls.
+ *
+ * A call that is refused fails with EPERM instead of ending the process: a library that tries an
+ * optional call goes on without it. The kernel's audit log names it (type=1326). clone3 fails with
+ * ENOSYS and without a line there: its flags are in memory, where no filter sees them. libc then
+ * uses clone, which is allowed for threads only. In builds with a sanitizer cloning and tracing are
+ * allowed, for the leak check at the end.
+ *
+ * Kernels before 5.16 would switch off a part of speculative execution together with the filter,
+ * which would slow the forward pass: SPEC_ALLOW. */
+#include <assert.h>
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/base/size.h"
+#include "server/app/confine.h"
+
+#if defined __x86_64__
+#define ARCHITECTURE AUDIT_ARCH_X86_64
+#elif defined __aarch64__
+#define ARCHITECTURE AUDIT_ARCH_AARCH64
+#else
+#define ARCHITECTURE 0 /* no filter */
+#endif
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define IS_SANITIZED 1
+#elif defined __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define IS_SANITIZED 1
+#endif
+#endif
+#ifndef IS_SANITIZED
+#define IS_SANITIZED 0
+#endif
+
+/* A system call, or only those of its calls whose argument agrees: (argument & mask) == value, in
+ * the argument's lower 32 bits. */
+struct call_rule {
+    int number;
+    bool has_argument;
+    unsigned argument;
+    uint32_t mask, value;
+};
+
+#define CALL(name)                                                                                 \
+    {                                                                                              \
+        .number = SYS_##name                                                                       \
+    }
+#define CALL_IF(name, index, bits, wanted)                                                         \
+    {                                                                                              \
+        SYS_##name, true, index, bits, wanted                                                      \
+    }
+#define SAME UINT32_MAX
+
+/* ---- the lists ---- */
+
+/* Every thread. */
+static const struct call_rule basic_calls[] = {
+    CALL(futex),
+    CALL(write),
+    CALL_IF(mmap, 2, PROT_EXEC, 0),
+    CALL_IF(mprotect, 2, PROT_EXEC, 0),
+    CALL(munmap),
+    CALL(mremap),
+    CALL(madvise),
+    CALL(brk),
+    CALL(clock_gettime),
+    CALL(clock_getres),
+    CALL(clock_nanosleep),
+    CALL(nanosleep),
+    CALL(gettimeofday),
+    CALL(getrandom),
+    CALL(getpid),
+    CALL(gettid),
+    CALL(sched_yield),
+    CALL(sched_getaffinity),
+    CALL(membarrier),
+    CALL(rt_sigaction),
+    CALL(rt_sigprocmask),
+    CALL(rt_sigreturn),
+    CALL(restart_syscall),
+    CALL(sigaltstack),
+    CALL(set_robust_list),
+    CALL(rseq),
+    CALL(exit),
+    CALL(exit_group),
+    CALL_IF(prctl, 0, SAME, PR_SET_NAME),
+    CALL_IF(prctl, 0, SAME, PR_GET_NAME),
+    CALL_IF(prctl, 0, SAME, 0x53564d41), /* PR_SET_VMA: libc names its memory */
+};
+
+/* Every thread but decode workers. */
+static const struct call_rule server_calls[] = {
+    /* connections */
+    CALL(recvfrom),
+    CALL(recvmsg),
+    CALL(sendto),
+    CALL(sendmsg),
+    CALL(writev),
+    CALL(accept4),
+    CALL(accept),
+    CALL(shutdown),
+    CALL(getsockopt),
+    CALL(setsockopt),
+    CALL(getsockname),
+    CALL(getpeername),
+    CALL(epoll_ctl),
+    CALL(epoll_pwait),
+    CALL(ppoll),
+    CALL(pselect6),
+    CALL(eventfd2),
+    CALL_IF(ioctl, 1, SAME, FIONBIO),
+    CALL_IF(ioctl, 1, SAME, FIONREAD),
+    CALL_IF(ioctl, 1, SAME, TCGETS), /* isatty() */
+    /* files */
+    CALL(read),
+    CALL(pread64),
+    CALL(lseek),
+    CALL(close),
+    CALL(openat),
+    CALL(openat2),
+    CALL(fstat),
+    CALL(newfstatat),
+    CALL(statx),
+    CALL(faccessat),
+    CALL(faccessat2),
+    CALL(readlinkat),
+    CALL(getcwd),
+    CALL(getdents64),
+    CALL(fcntl),
+    CALL(flock),
+    CALL(mkdirat),
+    CALL(unlinkat),
+    CALL(renameat),
+    CALL(renameat2),
+    CALL(inotify_init1),
+    CALL(inotify_add_watch),
+    CALL(inotify_rm_watch),
+    /* the process; code is written by oneDNN, and mapped from libraries */
+    CALL(mmap),
+    CALL(mprotect),
+    CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD),
+    CALL_IF(prlimit64, 0, SAME, 0), /* its own */
+    CALL(getrusage),
+    CALL(sysinfo),
+    CALL(uname),
+    CALL(getuid),
+    CALL(geteuid),
+    CALL(getgid),
+    CALL(getegid),
+    CALL(set_tid_address),
+    CALL(rt_sigtimedwait),
+    CALL(seccomp), /* a filter more only takes away */
+#ifdef __x86_64__
+    /* The older forms that libc uses here, and permission to use AMX tiles. */
+    CALL(access),
+    CALL(epoll_wait),
+    CALL(lstat),
+    CALL(mkdir),
+    CALL(open),
+    CALL(poll),
+    CALL(readlink),
+    CALL(rename),
+    CALL(rmdir),
+    CALL(select),
+    CALL(stat),
+    CALL(unlink),
+    CALL(arch_prctl),
+#endif
+};
+
+/* Where most calls are allowed, these are not. */
+static const struct call_rule forbidden_calls[] = {
+    /* programs and other processes */
+    CALL(execve),
+    CALL(execveat),
+    CALL(ptrace),
+    CALL(process_vm_readv),
+    CALL(process_vm_writev),
+    CALL(kcmp),
+    CALL(pidfd_getfd),
+    CALL(kill),
+    CALL(tkill),
+    /* the file system's shape, other files' handles */
+    CALL(mount),
+    CALL(umount2),
+    CALL(mount_setattr),
+    CALL(move_mount),
+    CALL(open_tree),
+    CALL(fsopen),
+    CALL(fspick),
+    CALL(fsconfig),
+    CALL(fsmount),
+    CALL(pivot_root),
+    CALL(chroot),
+    CALL(setns),
+    CALL(unshare),
+    CALL(swapon),
+    CALL(swapoff),
+    CALL(quotactl),
+    CALL(acct),
+    CALL(name_to_handle_at),
+    CALL(open_by_handle_at),
+    /* the kernel */
+    CALL(bpf),
+    CALL(perf_event_open),
+    CALL(userfaultfd),
+    CALL(io_uring_setup),
+    CALL(io_uring_enter),
+    CALL(io_uring_register),
+    CALL(kexec_load),
+    CALL(kexec_file_load),
+    CALL(init_module),
+    CALL(finit_module),
+    CALL(delete_module),
+    CALL(add_key),
+    CALL(request_key),
+    CALL(keyctl),
+    CALL(reboot),
+    CALL(syslog),
+    CALL(personality),
+    CALL(settimeofday),
+    CALL(clock_settime),
+    CALL(clock_adjtime),
+    CALL(adjtimex),
+    CALL(sethostname),
+    CALL(setdomainname),
+    /* rights */
+    CALL(setuid),
+    CALL(setgid),
+    CALL(setreuid),
+    CALL(setregid),
+    CALL(setresuid),
+    CALL(setresgid),
+    CALL(setgroups),
+    CALL(setfsuid),
+    CALL(setfsgid),
+    CALL(capset),
+    CALL(fchown),
+    CALL(fchownat),
+#ifdef __x86_64__
+    CALL(fork),
+    CALL(vfork),
+    CALL(chown),
+    CALL(lchown),
+    CALL(iopl),
+    CALL(ioperm),
+    CALL(modify_ldt),
+    CALL(uselib),
+#endif
+};
+
+/* Only in builds with a sanitizer, for its leak check and its reports. */
+static const struct call_rule sanitizer_calls[] = {
+    CALL(clone), CALL(getppid), CALL(mincore), CALL(personality),
+    CALL(pipe2), CALL(prctl),   CALL(ptrace),  CALL(wait4),
+#ifdef __x86_64__
+    CALL(fork),  CALL(pipe),
+#endif
+};
+
+/* ---- filters ---- */
+
+enum { PROGRAM_MOST = 1024 };
+
+struct call_filter {
+    struct sock_filter code[PROGRAM_MOST];
+    unsigned short length;
+};
+
+#define ALLOW  SECCOMP_RET_ALLOW
+#define REFUSE (SECCOMP_RET_ERRNO | EPERM)
+#define ABSENT (SECCOMP_RET_ERRNO | ENOSYS)
+
+/* The jumps skip so many instructions. */
+static void filter_put(struct call_filter *filter, unsigned code, uint32_t k, unsigned jump_true,
+                       unsigned jump_false)
+{
+    assert(filter->length < PROGRAM_MOST);
+    filter->code[filter->length++] =
+        (struct sock_filter){(uint16_t)code, (uint8_t)jump_true, (uint8_t)jump_false, k};
+}
+
+static void filter_load(struct call_filter *filter, size_t offset)
+{
+    filter_put(filter, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
+}
+
+static void filter_answer(struct call_filter *filter, uint32_t answer)
+{
+    filter_put(filter, BPF_RET | BPF_K, answer, 0, 0);
+}
+
+/* Numbers of another architecture's calls (32-bit programs, x32) mean something else. */
+static void filter_begin(struct call_filter *filter)
+{
+    filter->length = 0;
+    filter_load(filter, offsetof(struct seccomp_data, arch));
+    filter_put(filter, BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
+    filter_answer(filter, REFUSE);
+    filter_load(filter, offsetof(struct seccomp_data, nr));
+#ifdef __x86_64__
+    filter_put(filter, BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1); /* x32 */
+    filter_answer(filter, REFUSE);
+#endif
+}
+
+/* Answers the calls of a list; the others go on to what follows. */
+static void filter_add(struct call_filter *filter, const struct call_rule *rules, size_t count,
+                       uint32_t answer)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct call_rule *rule = &rules[i];
+        const uint32_t number = (uint32_t)rule->number;
+        if (!rule->has_argument) {
+            filter_put(filter, BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1);
+            filter_answer(filter, answer);
+            continue;
+        }
+        /* The lower half comes first: both architectures are little-endian. */
+        filter_put(filter, BPF_JMP | BPF_JEQ | BPF_K, number, 0, 5);
+        filter_load(filter, offsetof(struct seccomp_data, args) + 8 * (size_t)rule->argument);
+        filter_put(filter, BPF_ALU | BPF_AND | BPF_K, rule->mask, 0, 0);
+        filter_put(filter, BPF_JMP | BPF_JEQ | BPF_K, rule->value, 0, 1);
+        filter_answer(filter, answer);
+        filter_load(filter, offsetof(struct seccomp_data, nr));
+    }
+}
+
+/* Its own threads may be signalled, for abort() and pthread_cancel(). */
+static void filter_add_basic(struct call_filter *filter)
+{
+    const struct call_rule own[] = {CALL_IF(tgkill, 0, SAME, (uint32_t)getpid())};
+    filter_add(filter, basic_calls, COUNT_OF(basic_calls), ALLOW);
+    filter_add(filter, own, COUNT_OF(own), ALLOW);
+    if (IS_SANITIZED)
+        filter_add(filter, sanitizer_calls, COUNT_OF(sanitizer_calls), ALLOW);
+}
+
+/* Installs it; false with errno set. */
+static bool filter_install(struct call_filter *filter, uint32_t otherwise, unsigned flags)
+{
+    filter_answer(filter, otherwise);
+    struct sock_fprog program = {filter->length, filter->code};
+    errno = EBUSY; /* with TSYNC a positive result is a thread that cannot take the filter */
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags | SECCOMP_FILTER_FLAG_SPEC_ALLOW,
+                   &program) == 0;
+}
+
+/* clone3, without a line in the audit log for each new thread. */
+static bool hide_clone3(struct call_filter *filter)
+{
+    static const struct call_rule hidden[] = {CALL(clone3)};
+    filter_begin(filter);
+    filter_add(filter, hidden, COUNT_OF(hidden), ABSENT);
+    return filter_install(filter, ALLOW, SECCOMP_FILTER_FLAG_TSYNC);
+}
+
+static bool filter_all_threads(bool is_wide)
+{
+    static const struct call_rule others[] = {CALL(clone3)}; /* answered by the other filter */
+    static const struct call_rule threads[] = {CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD)};
+    static const struct call_rule processes[] = {CALL(clone)};
+    struct call_filter filter;
+    if (!hide_clone3(&filter))
+        return false;
+    filter_begin(&filter);
+    if (is_wide) {
+        if (IS_SANITIZED)
+            filter_add(&filter, sanitizer_calls, COUNT_OF(sanitizer_calls), ALLOW);
+        filter_add(&filter, threads, COUNT_OF(threads), ALLOW);
+        filter_add(&filter, processes, COUNT_OF(processes), REFUSE);
+        filter_add(&filter, forbidden_calls, COUNT_OF(forbidden_calls), REFUSE);
+    } else {
+        filter_add(&filter, others, COUNT_OF(others), ALLOW);
+        filter_add_basic(&filter);
+        filter_add(&filter, server_calls, COUNT_OF(server_calls), ALLOW);
+    }
+    return filter_install(&filter, is_wide ? ALLOW : REFUSE,
+                          SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_LOG);
+}
+
+void confine_calls(struct confinement *confinement)
+{
+    confinement->seccomp = ARCHITECTURE && filter_all_threads(confinement->is_wide);
+    if (!confinement->seccomp) {
+        const size_t used = strlen(confinement->missing);
+        snprintf(confinement->missing + used, sizeof confinement->missing - used,
+                 "%sno seccomp: %s", used ? "; " : "",
+                 ARCHITECTURE ? strerror(errno) : "not for this processor");
+    }
+    char landlock[32] = "";
+    if (confinement->landlock)
+        snprintf(landlock, sizeof landlock, "Landlock %d", confinement->landlock);
+    const bool is_any = confinement->seccomp || confinement->landlock;
+    snprintf(confinement->text, sizeof confinement->text, "%s%s%s%s%s%s",
+             confinement->seccomp ? "seccomp" : "",
+             confinement->seccomp && confinement->landlock ? ", " : "", landlock,
+             is_any && confinement->is_wide ? " (wider, for CUDA)" : "",
+             is_any && confinement->missing[0] ? "; " : "", confinement->missing);
+}
+
+void confine_decode_worker(void)
+{
+    struct call_filter filter;
+    if (!ARCHITECTURE)
+        return;
+    filter_begin(&filter);
+    filter_add_basic(&filter);
+    (void)filter_install(&filter, REFUSE, SECCOMP_FILTER_FLAG_LOG);
+}

@@ -1,0 +1,310 @@
+/* Files that the daemon may open once it has started: Landlock.
+ *
+ *     read           the model's folder; --models; what is beside the files of --api-keys,
+ *                    --admin-key-file, --tls-cert and --tls-key; libraries (/usr, /lib and the
+ *                    folders of those that are loaded); /proc, /sys/devices/system and
+ *                    /sys/fs/cgroup for cores, memory and metrics; what libc reads of /etc for
+ *                    --host and --user
+ *     read, write    the cache folder; the folders of --port-file and --pid-file, which are
+ *                    removed at the end; of --unix only sockets may be made and removed
+ *     run            nothing
+ *     connect, bind  TCP: the own port only (ABI 4)
+ *     signal         the own processes only (ABI 6); abstract unix sockets of others: only where
+ *                    systemd's NOTIFY_SOCKET is one
+ *
+ * Rules hold for folders, not for single files, because keys, certificates and models are replaced
+ * by renaming a new file over the old one. Where a name is a link, the folder that the link leads
+ * to is added: a certificate of Let's Encrypt is replaced there. The root folder never is (a file
+ * in it gets a rule of its own), except for files that are written there. What SIGHUP, --watch and
+ * admins read later must lie within: a link in a folder of models that leads elsewhere is refused.
+ *
+ * Descriptors that are open already are not affected: standard error, the listening socket. /proc
+ * is allowed as a whole, because rules for files in it are lost with the kernel's cache of them;
+ * Landlock itself forbids tracing, and so the memory and environment of other processes.
+ *
+ * Where the CUDA module is loaded: NVIDIA's device files, /dev/shm, /sys, the folders of
+ * LD_LIBRARY_PATH, and the cache of compiled kernels, if it is there. Threads that the driver
+ * started before are not restricted.
+ *
+ * libc has no functions for the three system calls, and older headers lack the later bits. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <linux/landlock.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/backend/cuda_module.h"
+#include "engine/backend/tuning_store.h"
+#include "engine/base/size.h"
+#include "server/app/confine.h"
+#include "server/loader/model_open.h"
+
+#define BIT(n) (UINT64_C(1) << (n))
+
+/* Source: linux/landlock.h of Linux 6.12. Of handled_access_fs: */
+#define READ_FILE   BIT(2)
+#define READ_DIR    BIT(3)
+#define WRITE_FILE  BIT(1)
+#define REMOVE_DIR  BIT(4)
+#define REMOVE_FILE BIT(5)
+#define MAKE_DIR    BIT(7)
+#define MAKE_REG    BIT(8)
+#define MAKE_SOCK   BIT(9)
+#define TRUNCATE    BIT(14) /* ABI 3 */
+#define IOCTL_DEV   BIT(15) /* ABI 5 */
+
+#define READ      (READ_FILE | READ_DIR)
+#define CHANGE    (READ | WRITE_FILE | TRUNCATE)
+#define MAKE      (CHANGE | MAKE_REG | REMOVE_FILE)
+#define OF_A_FILE (READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV)
+
+/* Of handled_access_net and of a rule for ports; of scoped. */
+#define BIND_TCP        BIT(0)
+#define CONNECT_TCP     BIT(1)
+#define ABSTRACT_SOCKET BIT(0)
+#define SIGNALS         BIT(1)
+
+/* struct landlock_ruleset_attr of ABI 6; older kernels take the first fields. */
+struct handled_access {
+    uint64_t files, net, scoped;
+};
+
+struct port_rule {
+    uint64_t access, port;
+};
+
+struct file_rules {
+    int fd; /* of the ruleset */
+    uint64_t handled;
+    int cause; /* errno of the first rule that the kernel did not take; 0: none */
+};
+
+/* ---- rules ---- */
+
+/* What is not there needs no rule. */
+static void allow(struct file_rules *rules, const char *path, uint64_t access)
+{
+    struct stat info;
+    const int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &info) == 0 && !S_ISDIR(info.st_mode))
+        access &= OF_A_FILE;
+    struct landlock_path_beneath_attr rule = {.allowed_access = access & rules->handled,
+                                              .parent_fd = fd};
+    if (syscall(SYS_landlock_add_rule, rules->fd, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) != 0 &&
+        !rules->cause)
+        rules->cause = errno;
+    close(fd);
+}
+
+/* The folder in which `path` lies; "." and "/" included. */
+static void folder_of(const char *path, char folder[static PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        snprintf(folder, PATH_MAX, ".");
+    else
+        snprintf(folder, PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+}
+
+/* What lies beside a file that is read, and what may replace it. NULL: nothing. */
+static void allow_beside(struct file_rules *rules, const char *path)
+{
+    char folder[PATH_MAX], real[PATH_MAX];
+    const char *const names[] = {path, path && realpath(path, real) ? real : NULL};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        if (!names[i])
+            continue;
+        folder_of(names[i], folder);
+        allow(rules, strcmp(folder, "/") != 0 ? folder : names[i], READ);
+    }
+}
+
+/* A folder; if the name is a link, also what the link may lead to later. */
+static void allow_folder(struct file_rules *rules, const char *path)
+{
+    char real[PATH_MAX];
+    struct stat info;
+    allow(rules, path, READ);
+    if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && realpath(path, real))
+        allow_beside(rules, real);
+}
+
+static void allow_models(struct file_rules *rules, const struct config *config)
+{
+    struct stat info;
+    if (config->models)
+        allow_folder(rules, config->models);
+    else if (model_is_embedded(config->model))
+        return;
+    else if (stat(config->model, &info) == 0 && S_ISDIR(info.st_mode))
+        allow_folder(rules, config->model);
+    else
+        allow_beside(rules, config->model);
+}
+
+/* The folder of a file that is made, and removed at the end. NULL: nothing. */
+static void allow_made(struct file_rules *rules, const char *path, uint64_t access)
+{
+    char folder[PATH_MAX];
+    if (!path)
+        return;
+    folder_of(path, folder);
+    allow(rules, folder, access);
+}
+
+static void allow_cache(struct file_rules *rules, const struct config *config)
+{
+    char *folder = tuning_folder(config->cache);
+    if (folder && !config->user)
+        (void)tuning_make_folder(folder); /* whether it can be used is said elsewhere */
+    if (folder)
+        allow(rules, folder, MAKE | MAKE_DIR | REMOVE_DIR);
+    free(folder);
+}
+
+static int allow_library(struct dl_phdr_info *info, size_t size, void *context)
+{
+    (void)size;
+    if (info->dlpi_name && info->dlpi_name[0] == '/')
+        allow_beside(context, info->dlpi_name);
+    return 0;
+}
+
+static void allow_system(struct file_rules *rules)
+{
+    static const char *const paths[] = {
+        /* libraries */
+        "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/gnutls", "/etc/crypto-policies",
+        /* cores, memory, metrics */
+        "/proc", "/sys/devices/system", "/sys/fs/cgroup",
+        /* the names of --user and --host */
+        "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/host.conf",
+        "/etc/resolv.conf", "/etc/gai.conf"};
+    for (size_t i = 0; i < COUNT_OF(paths); i++)
+        allow(rules, paths[i], READ);
+    (void)dl_iterate_phdr(allow_library, rules);
+}
+
+/* ---- CUDA ---- */
+
+static bool is_gpu_file(const char *name)
+{
+    static const char *const beginnings[] = {"nvidia", "nvhost", "nvmap", "nvgpu", "dxg", "shm"};
+    for (size_t i = 0; i < COUNT_OF(beginnings); i++)
+        if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    return false;
+}
+
+static void allow_gpus(struct file_rules *rules)
+{
+    char path[PATH_MAX];
+    DIR *devices = opendir("/dev");
+    for (const struct dirent *entry; devices && (entry = readdir(devices));) {
+        snprintf(path, sizeof path, "/dev/%s", entry->d_name);
+        if (is_gpu_file(entry->d_name))
+            allow(rules, path, MAKE | IOCTL_DEV);
+    }
+    if (devices)
+        closedir(devices);
+    allow(rules, "/sys", READ);
+    const char *kernels = getenv("CUDA_CACHE_PATH"), *home = getenv("HOME");
+    if (kernels && kernels[0])
+        snprintf(path, sizeof path, "%s", kernels);
+    else
+        snprintf(path, sizeof path, "%s/.nv", home ? home : "");
+    allow(rules, path, MAKE | MAKE_DIR | REMOVE_DIR);
+    char *folders = strdup(getenv("LD_LIBRARY_PATH") ? getenv("LD_LIBRARY_PATH") : "");
+    char *rest = folders;
+    for (const char *folder; rest && (folder = strsep(&rest, ":"));)
+        if (folder[0])
+            allow(rules, folder, READ);
+    free(folders);
+}
+
+/* ---- the ruleset ---- */
+
+/* What this kernel can restrict. Everything there is, but for what is granted by a rule. */
+static struct handled_access access_of(int abi)
+{
+    const char *notify = getenv("NOTIFY_SOCKET");
+    struct handled_access handled = {.files = BIT(13) - 1};
+    if (abi >= 2)
+        handled.files |= BIT(13); /* moving files to other folders */
+    if (abi >= 3)
+        handled.files |= TRUNCATE;
+    if (abi >= 4)
+        handled.net = BIND_TCP | CONNECT_TCP;
+    if (abi >= 5)
+        handled.files |= IOCTL_DEV;
+    if (abi >= 6)
+        handled.scoped = notify && notify[0] == '@' ? SIGNALS : SIGNALS | ABSTRACT_SOCKET;
+    return handled;
+}
+
+static int make_ruleset(const struct handled_access *handled, int abi)
+{
+    const size_t size = abi >= 6   ? sizeof *handled
+                        : abi >= 4 ? offsetof(struct handled_access, scoped)
+                                   : offsetof(struct handled_access, net);
+    return (int)syscall(SYS_landlock_create_ruleset, handled, size, 0);
+}
+
+static void allow_port(struct file_rules *rules, const struct config *config)
+{
+    enum { RULE_NET_PORT = 2 };
+    struct port_rule rule = {BIND_TCP, (uint64_t)config->port};
+    if (!config->unix_path &&
+        syscall(SYS_landlock_add_rule, rules->fd, RULE_NET_PORT, &rule, 0) != 0 && !rules->cause)
+        rules->cause = errno;
+}
+
+/* 0, or errno: nothing is restricted. */
+static int restrict_files(const struct config *config, int abi, bool is_wide)
+{
+    const struct handled_access handled = access_of(abi);
+    struct file_rules rules = {.fd = make_ruleset(&handled, abi), .handled = handled.files};
+    if (rules.fd < 0)
+        return errno;
+    allow_system(&rules);
+    allow_models(&rules, config);
+    allow_beside(&rules, config->api_keys);
+    allow_beside(&rules, config->admin_key_file);
+    allow_beside(&rules, config->tls_cert);
+    allow_beside(&rules, config->tls_key);
+    allow_cache(&rules, config);
+    allow_made(&rules, config->port_file, MAKE);
+    allow_made(&rules, config->pid_file, MAKE);
+    allow_made(&rules, config->unix_path, MAKE_SOCK | REMOVE_FILE);
+    if (is_wide)
+        allow_gpus(&rules);
+    if (handled.net)
+        allow_port(&rules, config);
+    if (!rules.cause && syscall(SYS_landlock_restrict_self, rules.fd, 0) != 0)
+        rules.cause = errno;
+    close(rules.fd);
+    return rules.cause;
+}
+
+void confine_files(const struct config *config, struct confinement *ret)
+{
+    *ret = (struct confinement){.is_wide = cuda_module(NULL) != NULL};
+    tzset(); /* reads the time zone for the log */
+    const long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+    const int cause = abi < 0 ? errno : restrict_files(config, (int)abi, ret->is_wide);
+    if (cause)
+        snprintf(ret->missing, sizeof ret->missing, "no Landlock: %s", strerror(cause));
+    else
+        ret->landlock = (int)abi;
+}

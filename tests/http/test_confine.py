@@ -1,0 +1,166 @@
+"""The daemon confines itself: which threads, what is said of it, and what is refused. That everything else works
+under it is shown by the other suites, which run with it, and each rule by tests/unit/server/app/thread_confine.c."""
+
+import ctypes
+import os
+import signal
+import stat
+import sys
+import tempfile
+import unittest
+
+import harness
+import small_onnx
+from harness import Server, read, seven
+
+# Runs the real program where a container's filter refuses landlock_* and seccomp.
+WITHOUT = """#!{python}
+import ctypes, os, struct, sys
+calls = [444, 445, 446, {seccomp}]
+code = [(0x20, 0, 0, 0)] + [(0x15, len(calls) - i, 0, call) for i, call in enumerate(calls)]
+code += [(0x06, 0, 0, 0x7fff0000), (0x06, 0, 0, 0x50000 | 1)]
+bytes = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+program = Program(len(code), ctypes.addressof(bytes))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(program)) == 0, os.strerror(ctypes.get_errno())
+os.execv({binary!r}, [{binary!r}] + sys.argv[1:])
+"""
+
+
+def landlock():
+    """The version of its ABI; 0 where there is none."""
+    return max(ctypes.CDLL(None).syscall(444, None, 0, 1), 0)
+
+
+class ConfineCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-confine-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def serve(self, *arguments, **options):
+        server = Server(*arguments, **options)
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        return server
+
+    def assert_ended(self, server):
+        code, log = server.stop()
+        self.assertEqual(code, 0, log)
+        return log
+
+    @staticmethod
+    def threads(server):
+        """{name: {"Seccomp": "2", …}} of /proc/PID/task."""
+        folder, found = f"/proc/{server.process.pid}/task", {}
+        for task in os.listdir(folder):
+            lines = read(f"{folder}/{task}/status").decode().splitlines()
+            status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            found[status["Name"], task] = status
+        return found
+
+
+class Threads(ConfineCase):
+    def test_every_thread(self):
+        server = self.serve("--workers", "1")
+        self.assertEqual(server.predict(seven()).status, 200)
+        threads = self.threads(server)
+        self.assertGreater(len(threads), 5)
+        for name, status in threads.items():
+            self.assertEqual((status["NoNewPrivs"], status["Seccomp"]), ("1", "2"), name)
+        if "Seccomp_filters" in status:
+            counts = {name: int(status["Seccomp_filters"]) for (name, _), status in threads.items()}
+            self.assertEqual(counts["decode-0"], counts["http"] + 1)
+        said = server.get("/health").json()["confinement"]
+        self.assertRegex(said, f"^seccomp, Landlock {landlock()}$" if landlock() else "^seccomp; no Landlock: ")
+        self.assertEqual(" warn  confined " in self.assert_ended(server), not landlock())
+
+    def test_off(self):
+        server = self.serve("--confine", "off")
+        self.assertEqual(server.predict(seven()).status, 200)
+        for name, status in self.threads(server).items():
+            self.assertEqual(status["NoNewPrivs"], "1", name)
+        self.assertEqual(server.get("/health").json()["confinement"], "off")
+        self.assertNotIn("confined", self.assert_ended(server))
+
+    @unittest.skipUnless(os.uname().machine in ("x86_64", "aarch64"), "the number of seccomp(2) is not known here")
+    def test_where_the_kernel_cannot(self):
+        """The start goes on, with one line that says what is missing."""
+        wrapper = self.path("lensd")
+        with open(wrapper, "w") as file:
+            file.write(WITHOUT.format(python=sys.executable, binary=harness.BINARY,
+                                      seccomp=317 if os.uname().machine == "x86_64" else 277))
+        os.chmod(wrapper, stat.S_IRWXU)
+        real, harness.BINARY = harness.BINARY, wrapper
+        try:
+            server = self.serve()
+        finally:
+            harness.BINARY = real
+        self.assertEqual(server.predict(seven()).status, 200)
+        said = "no Landlock: Operation not permitted; no seccomp: Operation not permitted"
+        self.assertEqual(server.get("/health").json()["confinement"], said)
+        log = self.assert_ended(server)
+        self.assertEqual(log.count("confined"), 1, log)
+        self.assertIn(f' warn  confined text="{said}"', log)
+
+
+@unittest.skipUnless(landlock(), "this kernel has no Landlock")
+class Files(ConfineCase):
+    def test_a_model_that_is_a_link_out_of_the_folder(self):
+        models, elsewhere = self.path("models"), self.path("elsewhere")
+        for path in (os.path.join(models, "inside"), elsewhere):
+            os.makedirs(path)
+            small_onnx.doubled_image(os.path.join(path, "model.onnx"), 2)
+        os.symlink(elsewhere, os.path.join(models, "outside"))
+        server = self.serve("--models", models, wait_ready=False)
+        states = server.wait_for(
+            lambda: (lambda rows: len(rows) == 2 and "loading" not in {row["state"] for row in rows} and rows)(
+                server.get("/health").json()["models"]), "both models")
+        states = {row["name"]: row for row in states}
+        self.assertEqual(states["inside"]["state"], "ready")
+        self.assertEqual(states["outside"]["state"], "failed")
+        self.assertIn("Permission denied", states["outside"]["error"])
+        self.assert_ended(server)
+        server = self.serve("--models", models, "--confine", "off")
+        self.assertEqual({row["state"] for row in server.get("/health").json()["models"]}, {"ready"})
+        self.assert_ended(server)
+
+    def test_keys_are_reread_in_their_folder_only(self):
+        """A new file over the old one is read; a link to another folder is not, and the old keys hold."""
+        os.mkdir(self.path("etc"))
+        os.mkdir(self.path("elsewhere"))
+        keys = self.path("etc/keys")
+
+        def write(path, name):
+            with open(path, "w") as file:
+                file.write(f"{name} sha256:{'0' * 64}\n")
+        write(keys, "alice")
+        server = self.serve("--api-keys", keys)
+
+        def reload(result):
+            before = server.metric(f'lensd_reloads_total{{result="{result}"}}')
+            server.signal(signal.SIGHUP)
+            server.wait_metric(f'lensd_reloads_total{{result="{result}"}}', before + 1)
+        write(keys + ".new", "bob")
+        os.replace(keys + ".new", keys)
+        reload("ok")
+        write(self.path("elsewhere/keys"), "carol")
+        os.symlink(self.path("elsewhere/keys"), keys + ".new")
+        os.replace(keys + ".new", keys)
+        reload("failed")
+        server.wait_log("Permission denied")
+        self.assert_ended(server)
+
+    def test_a_cache_that_is_not_there_yet(self):
+        cache = self.path("not/yet/there")
+        server = self.serve("--cache", cache)
+        self.assertTrue(os.path.isdir(cache))
+        self.assertNotIn("nothing can be kept", self.assert_ended(server))
+
+
+if __name__ == "__main__":
+    unittest.main()
