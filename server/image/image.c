@@ -11,6 +11,7 @@
 struct image_decoder {
     struct pixel_buffer stored;  /* pixels in the file's order */
     struct pixel_buffer upright; /* used for turned pictures only */
+    uint8_t *last;               /* of the two, the last picture's */
 };
 
 /* One reader a format. A new format needs a line here, a name in image.h and its signature in
@@ -39,6 +40,11 @@ void image_decoder_free(struct image_decoder *decoder)
     pixel_buffer_done(&decoder->stored);
     pixel_buffer_done(&decoder->upright);
     free(decoder);
+}
+
+uint8_t *image_pixels(const struct image_decoder *decoder)
+{
+    return decoder->last;
 }
 
 static enum status find_reader(const uint8_t *data, size_t size, enum image_format *ret_format,
@@ -94,13 +100,14 @@ static enum status image_decode_with(struct image_decoder *decoder,
     struct stored_size stored;
     TRY(reader->decode(data, size, limits, reduction, part ? &read : NULL, &decoder->stored,
                        &stored, err));
-    const uint8_t *pixels = decoder->stored.data;
+    uint8_t *pixels = decoder->stored.data;
     if (orientation != 1) {
         /* The decode has computed the same product: it does not overflow. */
         TRY(pixel_buffer_reserve(&decoder->upright, (size_t)stored.width * stored.height * 3, err));
         pixels_orient(pixels, stored.width, stored.height, orientation, decoder->upright.data);
         pixels = decoder->upright.data;
     }
+    decoder->last = pixels;
     const bool swapped = orientation >= 5;
     const uint32_t width = swapped ? stored.height : stored.width;
     *ret = (struct image){

@@ -3,8 +3,8 @@
  * image_decode_part() and image_decode_reduced() turn JPEG and PNG bytes into upright 8-bit RGB;
  * transform_numbers() and transform_bytes() (transform.h) resize and crop those into the slot of a
  * batch. Both run on the decode workers: one `struct image_decoder` per worker, used by that worker
- * alone. Nothing here knows of HTTP, models' graphs or batches. Only jpeg.c uses libjpeg-turbo,
- * only png.c libpng.
+ * alone. Nothing here knows of HTTP, models' graphs or batches. Only jpeg.c and jpeg_encode.c use
+ * libjpeg-turbo, only png.c and png_encode.c libpng.
  *
  * What "the same as Pillow" means here: pixels equal to PIL.ImageOps.exif_transpose(
  * Image.open(f)).convert("RGB"), with alpha dropped, not blended, and 16 bit PNG reduced to its
@@ -45,6 +45,9 @@ struct image {
 };
 
 struct image_decoder;
+
+/* The pixels of the decoder's last picture, to draw on. */
+uint8_t *image_pixels(const struct image_decoder *decoder);
 
 /* The format as the first bytes tell it; never from a header or a file name. */
 enum image_format image_sniff(const uint8_t *data, size_t size);

@@ -1,0 +1,183 @@
+/* Draws lines by their distance from each pixel: coverage falls from 1 to 0 within one pixel around
+ * the edge. Letters are strokes (draw_font.c), so they are lines, too. */
+#include "server/image/draw.h"
+
+#include <math.h>
+
+#include "server/image/draw_font.h"
+
+/* Coordinates beyond this are not drawn; it keeps conversions to integers in range. */
+#define FARTHEST 1e6f
+
+struct rgb_colour draw_colour(uint32_t index)
+{
+    /* Steps of the golden angle, at full saturation and 45 % lightness. */
+    const float hue = fmodf((float)(index % 360) * 137.508f + 210, 360) / 30;
+    uint8_t parts[3];
+    static const float shifts[] = {0, 8, 4};
+    for (int i = 0; i < 3; i++) {
+        const float k = fmodf(shifts[i] + hue, 12);
+        const float slope = fminf(fminf(k - 3, 9 - k), 1);
+        parts[i] = (uint8_t)lrintf(255 * (0.45f - 0.4f * fmaxf(slope, -1)));
+    }
+    return (struct rgb_colour){parts[0], parts[1], parts[2]};
+}
+
+static uint8_t mix(uint8_t under, uint8_t over, float share)
+{
+    return (uint8_t)lrintf((float)under + share * ((float)over - (float)under));
+}
+
+static void mix_pixel(uint8_t *pixel, struct rgb_colour colour, float share)
+{
+    pixel[0] = mix(pixel[0], colour.red, share);
+    pixel[1] = mix(pixel[1], colour.green, share);
+    pixel[2] = mix(pixel[2], colour.blue, share);
+}
+
+/* First pixel at or behind `at`, in 0 … side. */
+static uint32_t first_pixel(float at, uint32_t side)
+{
+    const float up = ceilf(at);
+    return !(up > 0) ? 0 : up >= (float)side ? side : (uint32_t)up;
+}
+
+/* A line from (x, y) along (dx, dy). */
+struct stroke {
+    float x, y, dx, dy, square; /* of its length */
+    float reach;                /* half its thickness */
+};
+
+static float distance_to(const struct stroke *stroke, float x, float y)
+{
+    const float along = (x - stroke->x) * stroke->dx + (y - stroke->y) * stroke->dy;
+    const float share = stroke->square > 0 ? fminf(fmaxf(along / stroke->square, 0), 1) : 0;
+    return hypotf(x - stroke->x - share * stroke->dx, y - stroke->y - share * stroke->dy);
+}
+
+/* The columns that the line may touch in the row of centre y: those of the line's part that is not
+ * farther than its reach above or below. */
+static void columns_of(const struct stroke *stroke, float y, float *ret_first, float *ret_last)
+{
+    const float reach = stroke->reach + 1;
+    float from = 0, to = 1;
+    if (fabsf(stroke->dy) > 1e-6f) {
+        const float a = (y - reach - stroke->y) / stroke->dy;
+        const float b = (y + reach - stroke->y) / stroke->dy;
+        from = fmaxf(0, fminf(a, b));
+        to = fminf(1, fmaxf(a, b));
+    }
+    const float begin = stroke->x + from * stroke->dx, end = stroke->x + to * stroke->dx;
+    *ret_first = fminf(begin, end) - reach;
+    *ret_last = fmaxf(begin, end) + reach;
+}
+
+void draw_line(const struct canvas *canvas, float x1, float y1, float x2, float y2, float thickness,
+               struct rgb_colour colour)
+{
+    if (!(fabsf(x1) < FARTHEST && fabsf(y1) < FARTHEST && fabsf(x2) < FARTHEST &&
+          fabsf(y2) < FARTHEST && thickness > 0 && thickness < FARTHEST))
+        return;
+    const struct stroke stroke = {
+        x1, y1, x2 - x1, y2 - y1, (x2 - x1) * (x2 - x1) + (y2 - y1) * (y2 - y1), thickness / 2};
+    const float reach = stroke.reach + 1;
+    const uint32_t end = first_pixel(fmaxf(y1, y2) + reach, canvas->height);
+    for (uint32_t y = first_pixel(fminf(y1, y2) - reach, canvas->height); y < end; y++) {
+        float left, right;
+        columns_of(&stroke, (float)y + 0.5f, &left, &right);
+        const uint32_t last = first_pixel(right, canvas->width);
+        for (uint32_t x = first_pixel(left, canvas->width); x < last; x++) {
+            const float distance = distance_to(&stroke, (float)x + 0.5f, (float)y + 0.5f);
+            const float share = fminf(stroke.reach + 0.5f - distance, 1);
+            if (share > 0)
+                mix_pixel(canvas->pixels + y * canvas->stride + 3 * (size_t)x, colour, share);
+        }
+    }
+}
+
+void draw_disc(const struct canvas *canvas, float x, float y, float radius,
+               struct rgb_colour colour)
+{
+    draw_line(canvas, x, y, x, y, 2 * radius, colour);
+}
+
+void draw_fill(const struct canvas *canvas, float x1, float y1, float x2, float y2,
+               struct rgb_colour colour)
+{
+    const uint32_t bottom = first_pixel(y2 - 0.5f, canvas->height);
+    const uint32_t left = first_pixel(x1 - 0.5f, canvas->width);
+    const uint32_t right = first_pixel(x2 - 0.5f, canvas->width);
+    for (uint32_t y = first_pixel(y1 - 0.5f, canvas->height); y < bottom; y++)
+        for (uint32_t x = left; x < right; x++)
+            mix_pixel(canvas->pixels + y * canvas->stride + 3 * (size_t)x, colour, 1);
+}
+
+void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t count, float opacity,
+                 struct rgb_colour colour)
+{
+    if (x >= canvas->width || y >= canvas->height)
+        return;
+    if (count > canvas->height - y)
+        count = canvas->height - y;
+    uint8_t *pixel = canvas->pixels + y * canvas->stride + 3 * (size_t)x;
+    for (uint32_t i = 0; i < count; i++, pixel += canvas->stride)
+        mix_pixel(pixel, colour, opacity);
+}
+
+/* ---- text ---- */
+
+/* The letter at *text, which moves behind it; NULL at the end. */
+static const char *next_letter(const char **text)
+{
+    const unsigned char first = (unsigned char)**text;
+    if (!first)
+        return NULL;
+    do
+        ++*text;
+    while (((unsigned char)**text & 0xC0) == 0x80); /* the rest of a character */
+    const unsigned at = (unsigned)first - DRAW_FONT_FIRST;
+    return draw_font[at < DRAW_FONT_LETTERS ? at : '?' - DRAW_FONT_FIRST];
+}
+
+static float unit_of(float size)
+{
+    return size / (DRAW_FONT_BASE - DRAW_FONT_TOP);
+}
+
+float draw_text_width(const char *text, float size)
+{
+    int width = 0;
+    for (const char *letter; (letter = next_letter(&text));)
+        width += letter[1] - letter[0];
+    return (float)width * unit_of(size);
+}
+
+/* Draws the strokes of a letter whose left edge is at x. */
+static void draw_letter(const struct canvas *canvas, const char *letter, float x, float y,
+                        float size, struct rgb_colour colour)
+{
+    const float unit = unit_of(size), thickness = fmaxf(size / 8, 1.2f);
+    const char left = letter[0];
+    for (const char *at = letter + 2; *at; at++) { /* one stroke; between them is a space */
+        float from_x = 0, from_y = 0;
+        for (bool is_first = true; *at && *at != ' '; at += 2, is_first = false) {
+            const float to_x = x + unit * (float)(at[0] - left);
+            const float to_y = y + unit * (float)(at[1] - 'R' - DRAW_FONT_TOP);
+            if (!is_first)
+                draw_line(canvas, from_x, from_y, to_x, to_y, thickness, colour);
+            from_x = to_x;
+            from_y = to_y;
+        }
+        if (!*at)
+            break;
+    }
+}
+
+void draw_text(const struct canvas *canvas, float x, float y, float size, const char *text,
+               struct rgb_colour colour)
+{
+    for (const char *letter; (letter = next_letter(&text));) {
+        draw_letter(canvas, letter, x, y, size, colour);
+        x += unit_of(size) * (float)(letter[1] - letter[0]);
+    }
+}

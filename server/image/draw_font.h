@@ -1,0 +1,14 @@
+/* Private to server/image: the letters of labels (draw_font.c). */
+#pragma once
+
+/* The printable characters of ASCII, from the space to the tilde. */
+#define DRAW_FONT_FIRST   32
+#define DRAW_FONT_LETTERS 95
+
+/* In the font's units: y of the top of capitals and of the bottom of descenders; 0 is the middle of
+ * a line, y points down. */
+#define DRAW_FONT_TOP    (-12)
+#define DRAW_FONT_BASE   9
+#define DRAW_FONT_BOTTOM 16
+
+extern const char *const draw_font[DRAW_FONT_LETTERS];

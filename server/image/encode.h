@@ -1,0 +1,22 @@
+/* Writes pictures as JPEG (libjpeg-turbo) and PNG (libpng). Any thread. */
+#pragma once
+
+#include "engine/base/status.h"
+#include "server/image/draw.h"
+
+/* On success the caller frees *ret. STATUS_TOO_LARGE if a side is longer than a JPEG's may be
+ * (65,500 pixels); STATUS_INTERNAL with the library's own words. */
+enum status image_encode_jpeg(const struct canvas *canvas, uint8_t **ret, size_t *ret_size,
+                              struct error *err) MUST_USE;
+
+enum png_kind {
+    PNG_KIND_RGB8,
+    PNG_KIND_GREY1, /* a byte a pixel, 0 or 1 */
+    PNG_KIND_GREY8,
+    PNG_KIND_GREY16, /* two bytes a pixel, in the machine's order */
+};
+
+/* Pixels of `kind`, rows without gaps. Errors as above, but for the side. */
+enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
+                             uint32_t height, uint8_t **ret, size_t *ret_size,
+                             struct error *err) MUST_USE;

@@ -1,0 +1,109 @@
+/* Encodes PNG with libpng. An error jumps back instead of ending the process. */
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <png.h>
+
+#include "engine/base/size.h"
+#include "server/image/encode.h"
+
+/* Little compression: the answer is wanted soon, and it is compressed once and sent once. */
+enum { PNG_LEVEL = 3 };
+
+struct png_writer {
+    png_structp png;
+    png_infop info;
+    jmp_buf failed;
+    uint8_t *bytes;
+    size_t size, capacity;
+    char text[120]; /* why it failed */
+};
+
+static _Noreturn void png_writer_fail(png_structp png, png_const_charp text)
+{
+    struct png_writer *writer = png_get_error_ptr(png);
+    strncpy(writer->text, text, sizeof writer->text - 1);
+    longjmp(writer->failed, 1);
+}
+
+static void png_writer_warn(png_structp png, png_const_charp text)
+{
+    (void)png, (void)text;
+}
+
+static void png_writer_put(png_structp png, png_bytep data, size_t size)
+{
+    struct png_writer *writer = png_get_io_ptr(png);
+    if (size > writer->capacity - writer->size) {
+        size_t capacity;
+        if (!size_add(writer->size, size, &capacity) || !size_mul(capacity, 2, &capacity))
+            png_error(png, "the file is too large");
+        uint8_t *bytes = realloc(writer->bytes, capacity);
+        if (!bytes)
+            png_error(png, "out of memory");
+        writer->bytes = bytes;
+        writer->capacity = capacity;
+    }
+    memcpy(writer->bytes + writer->size, data, size);
+    writer->size += size;
+}
+
+static void png_writer_flush(png_structp png)
+{
+    (void)png;
+}
+
+static const struct {
+    int colour, depth;
+    size_t bytes; /* of a pixel */
+} png_kinds[] = {
+    [PNG_KIND_RGB8] = {PNG_COLOR_TYPE_RGB, 8, 3},
+    [PNG_KIND_GREY1] = {PNG_COLOR_TYPE_GRAY, 1, 1},
+    [PNG_KIND_GREY8] = {PNG_COLOR_TYPE_GRAY, 8, 1},
+    [PNG_KIND_GREY16] = {PNG_COLOR_TYPE_GRAY, 16, 2},
+};
+
+/* setjmp stands in a function of its own: what changes between setjmp and longjmp may not be local
+ * to it (C17 7.13.2.1). False: libpng gave up. */
+static bool png_write(struct png_writer *writer, enum png_kind kind, const uint8_t *pixels,
+                      uint32_t width, uint32_t height)
+{
+    if (setjmp(writer->failed) != 0)
+        return false;
+    writer->png =
+        png_create_write_struct(PNG_LIBPNG_VER_STRING, writer, png_writer_fail, png_writer_warn);
+    writer->info = writer->png ? png_create_info_struct(writer->png) : NULL;
+    if (!writer->info)
+        return false;
+    png_set_write_fn(writer->png, writer, png_writer_put, png_writer_flush);
+    png_set_user_limits(writer->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+    png_set_compression_level(writer->png, PNG_LEVEL);
+    png_set_IHDR(writer->png, writer->info, width, height, png_kinds[kind].depth,
+                 png_kinds[kind].colour, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
+                 PNG_FILTER_TYPE_DEFAULT);
+    png_write_info(writer->png, writer->info);
+    if (kind == PNG_KIND_GREY1)
+        png_set_packing(writer->png);
+    if (kind == PNG_KIND_GREY16 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+        png_set_swap(writer->png);
+    for (size_t y = 0; y < height; y++)
+        png_write_row(writer->png, pixels + y * width * png_kinds[kind].bytes);
+    png_write_end(writer->png, NULL);
+    return true;
+}
+
+enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
+                             uint32_t height, uint8_t **ret, size_t *ret_size, struct error *err)
+{
+    struct png_writer writer = {.text = "out of memory"};
+    const bool is_done = png_write(&writer, kind, pixels, width, height);
+    png_destroy_write_struct(&writer.png, &writer.info);
+    if (!is_done) {
+        free(writer.bytes);
+        return error_set(err, STATUS_INTERNAL, "cannot write a PNG: %s", writer.text);
+    }
+    *ret = writer.bytes;
+    *ret_size = writer.size;
+    return STATUS_OK;
+}
