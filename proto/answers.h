@@ -35,6 +35,17 @@ struct answer_oriented {
     float corners[4][2];
 };
 
+/* A mask in one of three forms. */
+struct answer_mask {
+    uint64_t area;          /* pixels */
+    const char *counts;     /* COCO's compressed run lengths; NULL: another form */
+    const uint32_t *points; /* else polygons, x, y, x, y …; where each ends; NULL: another form */
+    const size_t *ends;
+    size_t polygons;
+    const char *png; /* else a PNG in base64, of this part of the picture */
+    uint32_t left, top, width, height;
+};
+
 struct answer_prediction {
     const char *label; /* NULL: the model has none, and the member is left out */
     size_t index;
@@ -43,8 +54,7 @@ struct answer_prediction {
     const struct answer_oriented *oriented; /* the same with its angle; NULL: it has none */
     const struct answer_point *points;      /* key points of a box */
     size_t point_count;
-    uint64_t area;      /* pixels */
-    const char *counts; /* of an area: COCO's compressed run lengths */
+    const struct answer_mask *mask; /* of an area, or of the object in a box; NULL: none */
 };
 
 /* What the predictions of an image are. */
@@ -78,7 +88,8 @@ struct predict_answer {
  * or of a detector [{"label","index","score","box":{"x1","y1","x2","y2"}}…], of which each may have
  * "oriented_box":{"x","y","width","height","angle","corners":[[x,y]…]} and
  * "keypoints":[{"name","x","y","score"}…], or "embedding":[…],
- * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…],
+ * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…], where a mask
+ * may be "polygons":[[x,y,x,y…]…] or "png":{"x","y","width","height","data"} instead of "rle",
  * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
  * its error, if it has one, is the whole answer. A list:
  * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or

@@ -1,6 +1,8 @@
 /* Decodes base64 in both alphabets of RFC 4648, and says where a text is not base64. */
 #include "proto/base64.h"
 
+#include "engine/base/size.h"
+
 enum { BAD = 64, SKIP = 65, PAD = 66 };
 
 /* What each byte means: 0 … 63, or one of the above. Both alphabets (RFC 4648, sections 4 and 5).
@@ -100,4 +102,22 @@ enum status base64_decode(const char *text, size_t size, uint8_t *dst, size_t *r
     }
     *ret_size = used;
     return STATUS_OK;
+}
+
+char *base64_text(const uint8_t *data, size_t size)
+{
+    static const char letters[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char *text = alloc_array(size / 3 + 2, 4), *to = text;
+    for (size_t i = 0; text && i < size; i += 3) {
+        const size_t left = size - i;
+        const uint32_t bits = (uint32_t)data[i] << 16 |
+                              (left > 1 ? (uint32_t)data[i + 1] << 8 : 0) |
+                              (left > 2 ? (uint32_t)data[i + 2] : 0);
+        *to++ = letters[bits >> 18];
+        *to++ = letters[bits >> 12 & 63];
+        *to++ = left > 1 ? letters[bits >> 6 & 63] : '=';
+        *to++ = left > 2 ? letters[bits & 63] : '=';
+    }
+    return text;
 }

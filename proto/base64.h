@@ -1,4 +1,4 @@
-/* Base64 (RFC 4648): decoding only, for images inside JSON. */
+/* Base64 (RFC 4648), for images inside JSON. */
 #pragma once
 
 #include <stddef.h>
@@ -14,3 +14,6 @@
  * character and its offset; *dst is then undefined. */
 enum status base64_decode(const char *text, size_t size, uint8_t *dst, size_t *ret_size,
                           struct error *err) MUST_USE;
+
+/* The standard alphabet with padding, terminated; malloc'ed, NULL when out of memory. */
+char *base64_text(const uint8_t *data, size_t size);

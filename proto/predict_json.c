@@ -51,7 +51,46 @@ static void write_points(struct writer *w, cJSON *entry, const struct answer_pre
     }
 }
 
-static void write_box(struct writer *w, cJSON *entry, const struct answer_prediction *prediction)
+static void write_rle(struct writer *w, cJSON *entry, const char *counts,
+                      const struct answer_image *image)
+{
+    cJSON *rle = write_object(w, entry, "rle");
+    cJSON *size = write_array(w, rle, "size");
+    write_count(w, size, NULL, image->height);
+    write_count(w, size, NULL, image->width);
+    write_text(w, rle, "counts", counts);
+}
+
+static void write_polygons(struct writer *w, cJSON *entry, const struct answer_mask *mask)
+{
+    cJSON *list = write_array(w, entry, "polygons");
+    for (size_t i = 0, at = 0; i < mask->polygons; i++) {
+        cJSON *points = write_array(w, list, NULL);
+        for (; at < mask->ends[i]; at++)
+            write_count(w, points, NULL, mask->points[at]);
+    }
+}
+
+static void write_mask(struct writer *w, cJSON *entry, const struct answer_mask *mask,
+                       const struct answer_image *image)
+{
+    write_count(w, entry, "area", mask->area);
+    if (mask->counts) {
+        write_rle(w, entry, mask->counts, image);
+    } else if (mask->png) {
+        cJSON *png = write_object(w, entry, "png");
+        write_count(w, png, "x", mask->left);
+        write_count(w, png, "y", mask->top);
+        write_count(w, png, "width", mask->width);
+        write_count(w, png, "height", mask->height);
+        write_text(w, png, "data", mask->png);
+    } else {
+        write_polygons(w, entry, mask);
+    }
+}
+
+static void write_box(struct writer *w, cJSON *entry, const struct answer_prediction *prediction,
+                      const struct answer_image *image)
 {
     static const char *const corners[] = {"x1", "y1", "x2", "y2"};
     cJSON *box = write_object(w, entry, "box");
@@ -61,6 +100,8 @@ static void write_box(struct writer *w, cJSON *entry, const struct answer_predic
         write_oriented(w, entry, prediction->oriented);
     if (prediction->point_count)
         write_points(w, entry, prediction);
+    if (prediction->mask)
+        write_mask(w, entry, prediction->mask, image);
 }
 
 static void write_predictions(struct writer *w, cJSON *object, const struct answer_image *image)
@@ -75,7 +116,7 @@ static void write_predictions(struct writer *w, cJSON *object, const struct answ
         write_float(w, entry, image->kind == ANSWER_BOXES ? "score" : "probability",
                     prediction->probability);
         if (image->kind == ANSWER_BOXES)
-            write_box(w, entry, prediction);
+            write_box(w, entry, prediction, image);
     }
 }
 
@@ -95,12 +136,7 @@ static void write_areas(struct writer *w, cJSON *object, const struct answer_ima
         if (area->label)
             write_text(w, entry, "label", area->label);
         write_count(w, entry, "index", area->index);
-        write_count(w, entry, "area", area->area);
-        cJSON *rle = write_object(w, entry, "rle");
-        cJSON *size = write_array(w, rle, "size");
-        write_count(w, size, NULL, image->height);
-        write_count(w, size, NULL, image->width);
-        write_text(w, rle, "counts", area->counts);
+        write_mask(w, entry, area->mask, image);
     }
 }
 

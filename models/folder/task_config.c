@@ -87,12 +87,17 @@ static enum status read_member(const cJSON *item, struct task_config *config, st
         return read_flag(item, &options->agnostic, err);
     if (!strcmp(key, "normalize"))
         return read_flag(item, &options->normalize, err);
+    if (!strcmp(key, "masks"))
+        return cJSON_IsString(item) &&
+                       task_option_set(options, key, item->valuestring, NULL) == STATUS_OK
+                   ? STATUS_OK
+                   : bad_value(item, "\"rle\", \"polygon\" or \"png\"", err);
     if (!strcmp(key, "classes"))
         return read_classes(item, config, err);
     if (strcmp(key, "max_detections") != 0)
         return error_set(err, STATUS_MODEL,
                          "unknown key \"%.60s\"; it takes task, layout, confidence, iou, "
-                         "max_detections, classes, agnostic and normalize",
+                         "max_detections, classes, agnostic, normalize and masks",
                          key);
     if (!is_whole(item, 1, TASK_MAX_DETECTIONS))
         return bad_value(item, "a whole number from 1 to 1000", err);

@@ -16,6 +16,9 @@ size_t task_answer_bytes(const struct task_answer *answer)
     size_t bytes = (answer->detections.count + answer->segments.count) * ENTRY +
                    answer->embedding.count * NUMBER;
     bytes += answer->detections.count * answer->detections.point_count * POINT;
+    const struct detections *found = &answer->detections;
+    for (size_t i = 0; found->masks && i < found->count; i++)
+        bytes += strlen(found->masks[i].counts);
     for (size_t i = 0; i < answer->segments.count; i++)
         bytes += strlen(answer->segments.items[i].counts);
     return bytes;
@@ -35,6 +38,7 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
     case TASK_DETECTION:
     case TASK_POSE:
     case TASK_ORIENTED:
+    case TASK_INSTANCES:
         return detect_decode(task, rows, options, geometry, &ret->detections, err);
     case TASK_EMBEDDING:
         return embed_decode(&rows[0], options, &ret->embedding, err);

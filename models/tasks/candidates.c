@@ -15,6 +15,9 @@ void detections_done(struct detections *detections)
 {
     free(detections->items);
     free(detections->points);
+    for (size_t i = 0; detections->masks && i < detections->count; i++)
+        free(detections->masks[i].counts);
+    free(detections->masks);
     *detections = (struct detections){0};
 }
 

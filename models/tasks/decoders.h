@@ -29,6 +29,20 @@ enum status decode_tensorflow(const struct task_rows *outputs, size_t output_cou
                               const struct task_geometry *geometry, struct candidates *candidates,
                               struct error *err) MUST_USE;
 
+/* The numbers behind the box, scores and class of a candidate: first[i * step]. */
+struct extra_numbers {
+    const float *first;
+    size_t step;
+};
+struct extra_numbers detect_extras(const struct task *task, const struct task_rows *rows,
+                                   uint32_t place);
+
+/* Adds the masks of the boxes, which are in pixels of the photo. Of YOLO's, boxes without a pixel
+ * are dropped. STATUS_INVALID; STATUS_NO_MEMORY. */
+enum status instances_add(const struct task *task, const struct task_rows *outputs,
+                          const struct task_geometry *geometry, struct detections *found,
+                          struct error *err) MUST_USE;
+
 /* The box with this centre and size. */
 static inline struct detection decode_centred(float x, float y, float width, float height)
 {

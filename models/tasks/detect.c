@@ -79,29 +79,6 @@ void detection_corners(const struct detection *box, float ret[static 4][2])
 
 /* ---- what belongs to a box ---- */
 
-/* The numbers behind the box, scores and class of a candidate: first[i * step]. */
-struct extra_numbers {
-    const float *first;
-    size_t step;
-};
-
-static struct extra_numbers extras_of(const struct task *task, const struct task_rows *rows,
-                                      size_t extras, uint32_t place)
-{
-    const size_t columns = (size_t)rows->shape.dims[1];
-    if (task->layout == LAYOUT_YOLO_FINAL)
-        return (struct extra_numbers){rows->data + place * columns + 6, 1};
-    const size_t before = (size_t)rows->shape.dims[0] - extras;
-    return (struct extra_numbers){rows->data + before * columns + place, columns};
-}
-
-size_t task_extras(const struct task *task)
-{
-    return task->kind == TASK_POSE       ? task->point_count * task->point_numbers
-           : task->kind == TASK_ORIENTED ? 1
-                                         : 0;
-}
-
 static enum status add_points(const struct task *task, const struct task_rows *rows,
                               const struct task_geometry *g, struct detections *found,
                               struct error *err)
@@ -112,8 +89,7 @@ static enum status add_points(const struct task *task, const struct task_rows *r
         return error_set(err, STATUS_NO_MEMORY, "no memory for the key points of an image");
     struct task_point *point = found->points;
     for (size_t i = 0; i < found->count; i++) {
-        const struct extra_numbers numbers =
-            extras_of(task, rows, task_extras(task), found->items[i].place);
+        const struct extra_numbers numbers = detect_extras(task, rows, found->items[i].place);
         for (size_t p = 0; p < task->point_count; p++, point++) {
             const float *at = numbers.first + p * task->point_numbers * numbers.step;
             point->x = to_photo(at[0], g->left, g->gain_x, g->photo_width);
@@ -141,6 +117,8 @@ static enum status find_boxes(const struct task *task, const struct task_rows *o
         place_in_photo(&candidates->found.items[i], geometry, candidates->is_oriented);
     if (task->kind == TASK_POSE)
         TRY(add_points(task, &outputs[0], geometry, &candidates->found, err));
+    if (task->kind == TASK_INSTANCES)
+        TRY(instances_add(task, outputs, geometry, &candidates->found, err));
     return STATUS_OK;
 }
 

@@ -12,6 +12,13 @@ struct detection {
     uint32_t place;       /* number of the candidate in the outputs; breaks ties of scores */
 };
 
+/* The area of a class, or of the object in a box. */
+struct segment {
+    uint32_t index; /* class */
+    uint64_t area;  /* pixels of the photo */
+    char *counts;   /* COCO's compressed run lengths, column by column, terminated */
+};
+
 /* A key point. */
 struct task_point {
     float x, y;  /* pixels of the photo, clipped to it */
@@ -25,6 +32,7 @@ struct detections {
     size_t capacity;           /* private */
     struct task_point *points; /* TASK_POSE: `point_count` for each item, in its order */
     size_t point_count;
+    struct segment *masks; /* TASK_INSTANCES: one for each item, in its order */
 };
 
 void detections_done(struct detections *detections);

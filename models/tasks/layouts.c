@@ -2,6 +2,7 @@
 #include "models/tasks/layouts.h"
 
 #include "engine/base/size.h"
+#include "models/tasks/decoders.h"
 
 /* Sources: Ultralytics' predictor (confidence 0.25, IoU 0.7, 300 boxes), YOLOv5's detect.py (0.25,
  * 0.45, 1000), YOLOX's demo.py (0.3, 0.3), Hugging Face's object-detection pipeline (0.5),
@@ -26,4 +27,22 @@ const size_t task_layout_count = COUNT_OF(task_layouts);
 bool task_layout_has_rows(enum task_layout layout)
 {
     return task_layouts[layout].has_rows;
+}
+
+size_t task_extras(const struct task *task)
+{
+    return task->kind == TASK_POSE        ? task->point_count * task->point_numbers
+           : task->kind == TASK_ORIENTED  ? 1
+           : task->kind == TASK_INSTANCES ? task->prototypes
+                                          : 0;
+}
+
+struct extra_numbers detect_extras(const struct task *task, const struct task_rows *rows,
+                                   uint32_t place)
+{
+    const size_t columns = (size_t)rows->shape.dims[1];
+    if (task->layout == LAYOUT_YOLO_FINAL)
+        return (struct extra_numbers){rows->data + place * columns + 6, 1};
+    const size_t before = (size_t)rows->shape.dims[0] - task_extras(task);
+    return (struct extra_numbers){rows->data + before * columns + place, columns};
 }

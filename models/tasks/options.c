@@ -18,6 +18,8 @@ struct task_options task_options_merge(const struct task_options *first,
         merged.max_detections = second->max_detections;
     if (first->agnostic < 0)
         merged.agnostic = second->agnostic;
+    if (first->masks == MASK_FORM_NONE)
+        merged.masks = second->masks;
     if (first->normalize < 0)
         merged.normalize = second->normalize;
     if (first->class_count == 0 && !first->class_names) {
@@ -37,8 +39,8 @@ bool task_option_wants(const struct task_options *options, uint32_t index)
     return options->class_count == 0;
 }
 
-static const char *const option_names[] = {"confidence", "iou",      "max_detections",
-                                           "classes",    "agnostic", "normalize"};
+static const char *const option_names[] = {"confidence", "iou",       "max_detections", "classes",
+                                           "agnostic",   "normalize", "masks"};
 
 bool task_option_is(const char *name)
 {
@@ -122,6 +124,19 @@ static enum status option_max_detections(const char *text, struct task_options *
     return STATUS_OK;
 }
 
+static enum status option_masks(const char *text, struct task_options *options, struct error *err)
+{
+    static const char *const forms[] = {
+        [MASK_FORM_RLE] = "rle", [MASK_FORM_POLYGON] = "polygon", [MASK_FORM_PNG] = "png"};
+    for (size_t i = MASK_FORM_RLE; i < COUNT_OF(forms); i++) {
+        if (strcmp(text, forms[i]) != 0)
+            continue;
+        options->masks = (enum mask_form)i;
+        return STATUS_OK;
+    }
+    return error_set(err, STATUS_INVALID, "masks is '%.40s'; it must be rle, polygon or png", text);
+}
+
 enum status task_option_set(struct task_options *options, const char *name, const char *text,
                             struct error *err)
 {
@@ -133,6 +148,8 @@ enum status task_option_set(struct task_options *options, const char *name, cons
         return option_flag(name, text, &options->agnostic, err);
     if (!strcmp(name, "normalize"))
         return option_flag(name, text, &options->normalize, err);
+    if (!strcmp(name, "masks"))
+        return option_masks(text, options, err);
     if (!strcmp(name, "classes"))
         return option_classes(text, options, err);
     return option_max_detections(text, options, err);

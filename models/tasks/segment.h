@@ -6,13 +6,6 @@
 /* Most classes of a map. */
 #define SEGMENT_MAX_CLASSES 1024
 
-/* The area of one class. */
-struct segment {
-    uint32_t index; /* class */
-    uint64_t area;  /* pixels of the photo */
-    char *counts;   /* COCO's compressed run lengths, column by column, terminated */
-};
-
 /* Zeroed: none. Free with segments_done. */
 struct segments {
     struct segment *items; /* the largest first */

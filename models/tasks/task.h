@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "engine/tensor/tensor.h"
+#include "models/tasks/mask.h"
 
 enum task_kind {
     TASK_UNKNOWN, /* the meaning of the outputs is unknown: clients get them as tensors only */
@@ -17,12 +18,15 @@ enum task_kind {
     TASK_SEGMENTATION, /* semantic: a class for each pixel */
     TASK_POSE,         /* boxes with key points */
     TASK_ORIENTED,     /* boxes with an angle */
+    TASK_INSTANCES,    /* boxes with the mask of the object in each */
 };
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
  * pixels of the model's input, unless they are shares (0 … 1) of its sides. The candidates of
  * YOLOV8 and YOLO_FINAL may end in more numbers: with TASK_POSE x, y (and a score) of each key
- * point; with TASK_ORIENTED the angle, and then a box of YOLO_FINAL is centre and size. */
+ * point; with TASK_ORIENTED the angle, and then a box of YOLO_FINAL is centre and size; with
+ * TASK_INSTANCES a factor for each prototype of a mask, where the prototypes [P, height, width] are
+ * the last output. The last output of TORCHVISION may be masks: [N, 1, height, width]. */
 enum task_layout {
     LAYOUT_NONE,
     LAYOUT_YOLOV8,       /* [4 + C, A]: centre, size, scores; YOLOv8, 9, 11, 12 */
@@ -58,6 +62,7 @@ struct task_options {
     const char *class_names; /* classes as numbers and labels with commas between them, until
                                 model_find_classes() looks them up; borrowed; NULL: none */
     int normalize;           /* embeddings: 1: scaled to length 1; -1: not given */
+    enum mask_form masks;    /* how masks are written */
 };
 
 #define TASK_OPTIONS_NONE                                                                          \
@@ -71,7 +76,7 @@ struct task_options task_options_merge(const struct task_options *first,
 bool task_option_wants(const struct task_options *options, uint32_t index);
 
 /* Whether an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
- * "normalize". */
+ * "normalize", "masks". */
 bool task_option_is(const char *name);
 
 /* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The text of
@@ -86,6 +91,7 @@ struct task {
     size_t outputs[TASK_MAX_OUTPUTS];  /* indices in the graph's outputs, in the layout's order */
     size_t point_count, point_numbers; /* TASK_POSE: key points of a box, and numbers of a point: 2
                                           (x, y) or 3 (and a score) */
+    size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
     struct task_options options;       /* complete */
     char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */
 };

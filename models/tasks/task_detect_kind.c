@@ -13,7 +13,7 @@ static const char *const task_names[] = {
     [TASK_UNKNOWN] = "unknown",           [TASK_CLASSIFICATION] = "classification",
     [TASK_DETECTION] = "detection",       [TASK_EMBEDDING] = "embedding",
     [TASK_SEGMENTATION] = "segmentation", [TASK_POSE] = "pose",
-    [TASK_ORIENTED] = "oriented-boxes",
+    [TASK_ORIENTED] = "oriented-boxes",   [TASK_INSTANCES] = "instance-segmentation",
 };
 
 const char *task_name(enum task_kind kind)
@@ -23,7 +23,8 @@ const char *task_name(enum task_kind kind)
 
 bool task_has_boxes(enum task_kind kind)
 {
-    return kind == TASK_DETECTION || kind == TASK_POSE || kind == TASK_ORIENTED;
+    return kind == TASK_DETECTION || kind == TASK_POSE || kind == TASK_ORIENTED ||
+           kind == TASK_INSTANCES;
 }
 
 static void decided(struct task *task, enum task_kind kind, const char *format, ...)
@@ -79,6 +80,18 @@ static bool take_named(const struct task_facts *facts, const char *const *names,
     return true;
 }
 
+/* The first output that has a score for each class and each point of a map; SIZE_MAX: none. */
+static size_t find_map(const struct task_facts *facts)
+{
+    for (size_t i = 0; i < facts->output_count; i++) {
+        const struct task_output *output = &facts->outputs[i];
+        if (dtype_is_float(output->dtype) && output->shape.rank == 4 && dim_of(output, 1) != 1 &&
+            dim_of(output, 2) != 1)
+            return i;
+    }
+    return SIZE_MAX;
+}
+
 /* ---- detectors with one output ---- */
 
 /* Number of candidates of grids with 8, 16 and 32 pixels per cell. */
@@ -109,20 +122,41 @@ static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t 
     return LAYOUT_NONE;
 }
 
+/* Uses the output with YOLO's prototypes of masks as the second one. */
+static bool take_prototypes(const struct task_facts *facts, struct task *task)
+{
+    const size_t at = find_map(facts);
+    const int64_t count = at != SIZE_MAX && at > 0 ? dim_of(&facts->outputs[at], 0) : 0;
+    if (count < 1 || count > TASK_MAX_POINTS)
+        return false;
+    task->prototypes = (size_t)count;
+    task->outputs[1] = at;
+    task->output_count = 2;
+    return true;
+}
+
 static void detect_by_shape(const struct task_facts *facts, struct task *task)
 {
     char text[SHAPE_TEXT];
     const struct task_output *output = &facts->outputs[0];
-    if (facts->output_count != 1 || output->shape.rank != 3 || !dtype_is_float(output->dtype) ||
-        facts->class_output == 0) /* [batch, 1, 6] has six classes */
+    if (facts->output_count < 1 || facts->output_count > 2 || output->shape.rank != 3 ||
+        !dtype_is_float(output->dtype) || facts->class_output == 0) /* [batch, 1, 6]: six classes */
         return;
+    struct task found = *task;
+    const bool has_masks = facts->output_count == 2;
+    if (has_masks && !take_prototypes(facts, &found))
+        return;
+    /* Of masks no other rows have as many columns as the grids have cells. */
+    const int64_t rows = dim_of(output, 0) - (int64_t)found.prototypes;
     const enum task_layout layout =
-        layout_by_shape(facts, dim_of(output, 0), dim_of(output, 1), (int64_t)facts->label_count);
-    if (layout == LAYOUT_NONE)
+        layout_by_shape(facts, rows, dim_of(output, 1), (int64_t)facts->label_count);
+    if (layout == LAYOUT_NONE || (has_masks && layout != LAYOUT_YOLOV8))
         return;
+    *task = found;
     task->layout = layout;
-    task->output_count = 1;
-    decided(task, TASK_DETECTION, "output '%.60s' has the shape %s, as %s has it", output->name,
+    task->output_count = has_masks ? 2 : 1;
+    decided(task, has_masks ? TASK_INSTANCES : TASK_DETECTION,
+            "output '%.60s' has the shape %s, as %s has it", output->name,
             shape_text(&output->shape, text), task_layouts[layout].name);
 }
 
@@ -164,10 +198,11 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
         decided(task, TASK_CLASSIFICATION, "task 'classify' in the file's metadata");
         return;
     }
-    const enum task_kind kind = !strcmp(told, "detect") ? TASK_DETECTION
-                                : !strcmp(told, "pose") ? TASK_POSE
-                                : !strcmp(told, "obb")  ? TASK_ORIENTED
-                                                        : TASK_UNKNOWN;
+    const enum task_kind kind = !strcmp(told, "detect")    ? TASK_DETECTION
+                                : !strcmp(told, "pose")    ? TASK_POSE
+                                : !strcmp(told, "obb")     ? TASK_ORIENTED
+                                : !strcmp(told, "segment") ? TASK_INSTANCES
+                                                           : TASK_UNKNOWN;
     if (kind == TASK_UNKNOWN || facts->output_count < 1) {
         decided(task, TASK_UNKNOWN,
                 "the file's metadata names the task '%.40s', which lensd does not answer", told);
@@ -179,8 +214,14 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
         return;
     }
     task->kind = kind;
-    task->layout = ultralytics_layout(facts, task_extras(task));
     task->output_count = 1;
+    if (kind == TASK_INSTANCES && !take_prototypes(facts, task)) {
+        decided(task, TASK_UNKNOWN,
+                "the file's metadata names the task 'segment', but no second output has the shape "
+                "[batch, prototypes, height, width]");
+        return;
+    }
+    task->layout = ultralytics_layout(facts, task_extras(task));
     char text[SHAPE_TEXT];
     if (task->layout == LAYOUT_NONE)
         decided(task, TASK_UNKNOWN,
@@ -240,14 +281,15 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
 }
 
 /* torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of integers, a
- * list of floats. n depends on the photo. A classifier of 4 classes that also outputs its best
- * class and that class's score has as many rows as photos instead. */
+ * list of floats, and perhaps masks [n, 1, height, width]. n depends on the photo. A classifier of
+ * 4 classes that also outputs its best class and that class's score has as many rows as photos
+ * instead. */
 static bool take_lists(const struct task_facts *facts, struct task *task)
 {
-    size_t boxes = SIZE_MAX, labels = SIZE_MAX, scores = SIZE_MAX;
-    if (facts->output_count != 3)
+    size_t boxes = SIZE_MAX, labels = SIZE_MAX, scores = SIZE_MAX, masks = SIZE_MAX;
+    if (facts->output_count != 3 && facts->output_count != 4)
         return false;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < facts->output_count; i++) {
         const struct task_output *output = &facts->outputs[i];
         const bool is_float = dtype_is_float(output->dtype);
         if (is_float && output->shape.rank == 2 && output->shape.dims[0] == DIM_UNKNOWN &&
@@ -257,20 +299,25 @@ static bool take_lists(const struct task_facts *facts, struct task *task)
             labels = i;
         else if (is_float && output->shape.rank == 1)
             scores = i;
+        else if (is_float && output->shape.rank == 4 && output->shape.dims[0] == DIM_UNKNOWN &&
+                 output->shape.dims[1] == 1)
+            masks = i;
     }
-    if (boxes == SIZE_MAX || labels == SIZE_MAX || scores == SIZE_MAX)
+    if (boxes == SIZE_MAX || labels == SIZE_MAX || scores == SIZE_MAX ||
+        (facts->output_count == 4 && masks == SIZE_MAX))
         return false;
     task->outputs[0] = boxes;
     task->outputs[1] = labels;
     task->outputs[2] = scores;
-    task->output_count = 3;
+    task->outputs[3] = masks;
+    task->output_count = facts->output_count;
     return true;
 }
 
 static void detect_by_outputs(const struct task_facts *facts, struct task *task)
 {
     static const char *const detr[] = {"logits", "pred_boxes"};
-    static const char *const torchvision[] = {"boxes", "labels", "scores"};
+    static const char *const torchvision[] = {"boxes", "labels", "scores", "masks"};
     static const char *const tensorflow[] = {"detection_boxes", "detection_classes",
                                              "detection_scores", "num_detections"};
     if (take_named(facts, detr, 2, task)) {
@@ -278,10 +325,14 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
     } else if (take_named(facts, tensorflow, 4, task) || take_named(facts, tensorflow, 3, task)) {
         task->layout = LAYOUT_TENSORFLOW;
         decided(task, TASK_DETECTION, "output 'detection_boxes' and its neighbours");
-    } else if ((facts->output_count == 3 && take_named(facts, torchvision, 3, task)) ||
+    } else if ((facts->output_count == 4 && take_named(facts, torchvision, 4, task)) ||
+               (facts->output_count == 3 && take_named(facts, torchvision, 3, task)) ||
                take_lists(facts, task)) {
+        const bool has_masks = task->output_count == 4;
         task->layout = LAYOUT_TORCHVISION;
-        decided(task, TASK_DETECTION, "outputs of boxes, labels and scores, as torchvision's");
+        decided(task, has_masks ? TASK_INSTANCES : TASK_DETECTION,
+                "outputs of boxes, labels and scores%s, as torchvision's",
+                has_masks ? " with masks" : "");
     } else {
         task->output_count = 0;
     }
@@ -341,18 +392,6 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
 }
 
 /* ---- segmentation ---- */
-
-/* The first output that has a score for each class and each point of a map; SIZE_MAX: none. */
-static size_t find_map(const struct task_facts *facts)
-{
-    for (size_t i = 0; i < facts->output_count; i++) {
-        const struct task_output *output = &facts->outputs[i];
-        if (dtype_is_float(output->dtype) && output->shape.rank == 4 && dim_of(output, 1) != 1 &&
-            dim_of(output, 2) != 1)
-            return i;
-    }
-    return SIZE_MAX;
-}
 
 static void decide_segmentation(const struct task_facts *facts, struct task *task)
 {
@@ -448,9 +487,17 @@ static enum status told_boxes(const struct task_facts *facts, enum task_kind kin
                          "lensd.json: \"task\" is \"%s\", but the outputs do not tell how boxes "
                          "are laid out; write \"layout\", too",
                          task_names[kind]);
-    if (has_extras && task->layout != LAYOUT_YOLOV8 && task->layout != LAYOUT_YOLO_FINAL)
+    if (kind == TASK_INSTANCES && task->layout == LAYOUT_TORCHVISION && task->output_count == 4)
+        task->kind = kind;
+    if (has_extras && task->kind != kind && task->layout != LAYOUT_YOLOV8 &&
+        task->layout != LAYOUT_YOLO_FINAL)
         return error_set(err, STATUS_MODEL,
                          "lensd.json: the task \"%s\" has the layout \"yolov8\" or \"yolo-final\"",
+                         task_names[kind]);
+    if (kind == TASK_INSTANCES && task->kind != kind && !take_prototypes(facts, task))
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: the task \"%s\" needs a second output of the shape "
+                         "[batch, prototypes, height, width]",
                          task_names[kind]);
     if (kind == TASK_POSE && !read_points(facts->point_shape, task))
         return error_set(err, STATUS_MODEL, "kpt_shape in the file's metadata is '%.40s'",
@@ -497,8 +544,9 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
     } else {
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "
-                         "\"detection\", \"pose\", \"oriented-boxes\", \"embedding\", "
-                         "\"segmentation\" or \"tensors\"",
+                         "\"detection\", \"pose\", \"oriented-boxes\", "
+                         "\"instance-segmentation\", \"embedding\", \"segmentation\" or "
+                         "\"tensors\"",
                          told);
     }
     return STATUS_OK;
@@ -512,7 +560,8 @@ static void complete_options(const struct task_facts *facts, struct task *task)
                                .iou = entry->iou,
                                .max_detections = entry->max_detections,
                                .agnostic = 0,
-                               .normalize = 0};
+                               .normalize = 0,
+                               .masks = MASK_FORM_RLE};
     if (task->options.max_detections)
         own.max_detections = task->options.max_detections;
     task->options = task_options_merge(&facts->options, &own);

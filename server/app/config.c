@@ -735,8 +735,10 @@ static enum status read_task_options(struct config *config, struct error *err)
 {
     const struct {
         const char *name, *text;
-    } texts[] = {
-        {"confidence", config->confidence}, {"iou", config->iou}, {"classes", config->classes}};
+    } texts[] = {{"confidence", config->confidence},
+                 {"iou", config->iou},
+                 {"classes", config->classes},
+                 {"masks", config->masks}};
     struct task_options *options = &config->task_options;
     *options = TASK_OPTIONS_NONE;
     options->max_detections = (int)config->max_detections;

@@ -47,7 +47,7 @@ struct config {
     char **arguments; /* predict: the image files */
     size_t argument_count;
     int64_t top_k;                    /* 1 … PREDICT_MAX_TOP_K */
-    char *confidence, *iou, *classes; /* texts of the options; NULL: not given */
+    char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */
     int64_t max_detections;           /* 0: not given */
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */

@@ -44,7 +44,7 @@ const struct option config_options[] = {
 
     {"confidence", OPTION_TEXT, RUNS, FIELD(confidence), 0, 0, NULL, "N", TASK,
      "detectors: drop boxes whose score is not above N, 0 to 1; the default of this and the next "
-     "five options is in the model's lensd.json, else that of the model's framework"},
+     "six options is in the model's lensd.json, else that of the model's framework"},
     {"iou", OPTION_TEXT, RUNS, FIELD(iou), 0, 0, NULL, "N", TASK,
      "detectors: drop a box that overlaps a better one of its class by more than N (intersection "
      "over union), 0 to 1"},
@@ -56,6 +56,9 @@ const struct option config_options[] = {
      "detectors: let boxes of different classes suppress each other, too"},
     {"normalize", OPTION_SWITCH, RUNS, FIELD(normalize), 0, 0, "false", NULL, TASK,
      "embeddings: scale the vectors to length 1"},
+    {"masks", OPTION_TEXT, RUNS, FIELD(masks), 0, 0, NULL, "rle|polygon|png", TASK,
+     "segmenters: write masks as COCO's run lengths, as outlines, or as PNG pictures; default: "
+     "rle"},
 
     {"device", OPTION_TEXT, TIMED, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
      "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "

@@ -92,6 +92,8 @@ static void print_boxes(const struct predict_image *image)
         print_place(image, box);
         printf("  %s%s%u%s\n", label ? utf8_shown(label, shown, sizeof shown) : "class ",
                label ? "  (class " : "", box->index, label ? ")" : "");
+        if (found->masks)
+            printf("        %llu pixels\n", (unsigned long long)found->masks[i].area);
         print_points(image, i);
     }
     if (task_has_boxes(image->request->used_model->task.kind) && found->count == 0)

@@ -1,7 +1,7 @@
 // Asking: a request is made of files, sent, and its answer shown.
 
 // Tasks whose answers are boxes.
-const BOX_TASKS = ["detection", "pose", "oriented-boxes"];
+const BOX_TASKS = ["detection", "pose", "oriented-boxes", "instance-segmentation"];
 
 const key = { text: sessionStorage.getItem("lensd-key") || "" };
 
@@ -275,6 +275,7 @@ class Asker {
       box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));
     } else if (BOX_TASKS.includes((this.model(false) || {}).task)) {
       box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "box" : "boxes"} found`));
+      if (figure && predictions.some((p) => p.rle)) drawAreas(figure.querySelector(".frame"), predictions, width, height);
       if (figure) drawBoxes(figure.querySelector(".frame"), predictions, width, height);
     } else if (result.segments) {
       box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "kind" : "kinds"} of area found`));

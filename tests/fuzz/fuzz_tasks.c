@@ -22,6 +22,27 @@ static struct task_rows make_row(const uint8_t *data, size_t size, struct shape 
     return (struct task_rows){numbers, shape, count};
 }
 
+/* Its runs cover the photo; its bitmap and outlines exist. */
+static void check_mask(const struct segment *mask, uint32_t width, uint32_t height)
+{
+    struct mask_reader reader = {.at = mask->counts};
+    uint64_t all = 0, area = 0;
+    uint32_t length;
+    for (bool inside; mask_next(&reader, &length, &inside); all += length)
+        area += inside ? length : 0;
+    HOLDS(!*reader.at && all == (uint64_t)width * height && area == mask->area);
+    struct mask_bitmap bitmap;
+    struct mask_polygons polygons;
+    HOLDS(mask_bitmap_of(mask->counts, height, &bitmap, NULL) == STATUS_OK);
+    HOLDS(bitmap.left + bitmap.width <= width && bitmap.top + bitmap.height <= height);
+    HOLDS(mask_polygons_of(&bitmap, &polygons, NULL) == STATUS_OK);
+    HOLDS((polygons.polygons > 0) == (area > 0));
+    for (size_t i = 0; i < polygons.count; i++)
+        HOLDS(polygons.points[i] <= (i % 2 ? height : width));
+    mask_polygons_done(&polygons);
+    free(bitmap.pixels);
+}
+
 static void check_boxes(const struct detections *found, const struct task_options *options,
                         const struct task_geometry *geometry, bool is_oriented)
 {
@@ -37,6 +58,9 @@ static void check_boxes(const struct detections *found, const struct task_option
         HOLDS(box->x2 >= 0 && box->x2 <= geometry->photo_width);
         HOLDS(box->y1 >= 0 && box->y1 <= geometry->photo_height);
     }
+    for (size_t i = 0; found->masks && i < found->count; i++)
+        check_mask(&found->masks[i], (uint32_t)geometry->photo_width,
+                   (uint32_t)geometry->photo_height);
     for (size_t i = 0; i < found->count * found->point_count; i++) {
         HOLDS(found->points[i].x >= 0 && found->points[i].x <= geometry->photo_width);
         HOLDS(found->points[i].y >= 0 && found->points[i].y <= geometry->photo_height);
@@ -50,14 +74,15 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
     struct error err;
     struct detections found = {0};
     static const enum task_kind kinds[] = {TASK_DETECTION, TASK_POSE, TASK_ORIENTED,
-                                           TASK_DETECTION};
+                                           TASK_INSTANCES};
     const enum task_layout layout = (enum task_layout)(1 + head[0] % LAYOUT_TENSORFLOW);
     const bool may_have_more = layout == LAYOUT_YOLOV8 || layout == LAYOUT_YOLO_FINAL;
     const struct task task = {.kind = may_have_more ? kinds[head[7] >> 6] : TASK_DETECTION,
                               .layout = layout,
                               .output_count = TASK_MAX_OUTPUTS,
                               .point_count = 5,
-                              .point_numbers = 3};
+                              .point_numbers = 3,
+                              .prototypes = 2};
     if (detect_decode(&task, rows, options, geometry, &found, &err) != STATUS_OK) {
         HOLDS(err.message[0] && !found.items);
         return;
@@ -75,7 +100,8 @@ static void decode_others(const struct task_rows *row, const struct task_options
     if (segment_decode(row, options, geometry, &areas, &err) == STATUS_OK) {
         uint64_t pixels = 0;
         for (size_t i = 0; i < areas.count; i++) {
-            HOLDS(areas.items[i].counts[0] && areas.items[i].area > 0);
+            HOLDS(areas.items[i].area > 0);
+            check_mask(&areas.items[i], areas.width, areas.height);
             HOLDS(i == 0 || areas.items[i].area <= areas.items[i - 1].area);
             pixels += areas.items[i].area;
         }
@@ -104,11 +130,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     /* One output; or, of lists, one box a row and a number for each. */
     const bool is_list = data[7] & 16;
+    const bool is_masks = data[7] >> 6 == 3; /* then the last one is prototypes */
     const struct task_rows rows[TASK_MAX_OUTPUTS] = {
         make_row(data + HEAD, size - HEAD, is_list ? SHAPE(first, 4) : SHAPE(first, second)),
         make_row(data + HEAD, size - HEAD, is_list ? SHAPE(first) : SHAPE(first, 4)),
         make_row(data + HEAD, size - HEAD, SHAPE(first)),
-        make_row(data + HEAD, size - HEAD, SHAPE(1))};
+        make_row(data + HEAD, size - HEAD, is_masks ? SHAPE(2, third, 1 + third) : SHAPE(1))};
     const struct task_rows map =
         make_row(data + HEAD, size - HEAD, SHAPE(third, second % 32, 1 + first % 32));
     decode_boxes(data, rows, &options, &geometry);

@@ -1,9 +1,11 @@
 """Answers by the model's task: boxes, areas and vectors, their parameters, and raw tensors."""
 
+import base64
 import json
 import math
 import os
 import shutil
+import struct
 import tempfile
 import unittest
 
@@ -341,6 +343,65 @@ class Oriented(Tasks):
         os.unlink(path)
 
 
+class Instances(Tasks):
+    """YOLO's masks: a prototype that is positive in the left half, and its factor for each box."""
+
+    files = {"labels.txt": LABELS}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("output0", (2, 7), [16, 16, 48, 48, .8, 1, 1] + [0] * 7),
+                                 ("output1", (1, 16, 16), ([1] * 8 + [-1] * 8) * 16)],
+                          metadata=[("author", "Ultralytics"), ("task", "segment"), ("end2end", "True")])
+
+    def test_masks(self):
+        (found,) = self.ask(photo=png(64, 64))["predictions"]
+        self.assertEqual((found["label"], corners(found), found["area"]), ("a dog", [16, 16, 48, 48], 16 * 32))
+        self.assertEqual(found["rle"]["size"], [64, 64])
+        (again,) = self.ask("?masks=rle", photo=png(64, 64))["predictions"]
+        self.assertEqual(again["rle"], found["rle"])
+        self.assertEqual(self.task(), ("instance-segmentation", "task 'segment' in the file's metadata, yolo-final"))
+
+    def test_forms(self):
+        (found,) = self.ask("?masks=polygon", photo=png(64, 64))["predictions"]
+        self.assertEqual(found["polygons"], [[16, 16, 32, 16, 32, 48, 16, 48]])
+        self.assertNotIn("rle", found)
+        (found,) = self.ask("?masks=png", photo=png(64, 64))["predictions"]
+        mask = found["png"]
+        self.assertEqual([mask[k] for k in ("x", "y", "width", "height")], [16, 16, 16, 32])
+        data = base64.b64decode(mask["data"], validate=True)
+        self.assertEqual(data[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertEqual(struct.unpack(">IIBB", data[16:26]), (16, 32, 1, 0))
+        for form in ("", "jpeg", "RLE"):
+            self.assertIn("masks", self.ask(f"?masks={form}", status=400)["error"])
+
+    def test_command_line(self):
+        path = os.path.join(self.folder, "photo.png")
+        with open(path, "wb") as file:
+            file.write(png(64, 64))
+        answer = json.loads(run_lensd("predict", "--model", self.folder, "--masks", "polygon", "--json", path).stdout)
+        self.assertEqual(len(answer["results"][0]["predictions"][0]["polygons"]), 1)
+        self.assertIn("512 pixels", run_lensd("predict", "--model", self.folder, path).stdout)
+        os.unlink(path)
+
+
+class MaskLists(Tasks):
+    """torchvision's Mask R-CNN: probabilities in pixels of the input; lensd.json chooses the form."""
+
+    files = {"lensd.json": '{"masks": "polygon"}'}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("boxes", ("n", 4), [0, 0, 4, 2, 0, 0, 1, 1]), ("labels", ("n",), [5, 1], 7),
+                                 ("scores", ("n",), [.75, .1]), ("masks", ("n", 1, 4, 4), [1, 1, 0, 0] * 4 + [0] * 16)],
+                          batch=1, side=4)
+
+    def test_masks(self):
+        (found,) = self.ask(photo=png(4, 4))["predictions"]
+        self.assertEqual((found["index"], found["area"], found["polygons"]), (5, 8, [[0, 0, 2, 0, 2, 4, 0, 4]]))
+        self.assertEqual(self.task()[0], "instance-segmentation")
+
+
 class Queries(Tasks):
     """Hugging Face's DETR, by config.json."""
 
@@ -409,6 +470,8 @@ class Segmentation(Tasks):
             {"label": "a cat", "index": 0, "area": 4, "rle": {"size": [2, 4], "counts": "044"}},
             {"label": "a dog", "index": 1, "area": 4, "rle": {"size": [2, 4], "counts": "44"}}])
         self.assertNotIn("predictions", answer)
+        outlines = self.ask("?masks=polygon", photo=png(4, 2))["segments"]
+        self.assertEqual([s["polygons"] for s in outlines], [[[0, 0, 2, 0, 2, 2, 0, 2]], [[2, 0, 4, 0, 4, 2, 2, 2]]])
         self.assertEqual([s["index"] for s in self.ask("?classes=1")["segments"]], [1])
         self.assertEqual(self.task(), ("segmentation", "output 'map' has a map for each of the 2 labels"))
         lines = self.server.request("POST", "/predict", png(4, 2), {"Accept": "text/plain"}).body.decode()

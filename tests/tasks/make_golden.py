@@ -1,15 +1,17 @@
-"""Writes tests/unit/models/tasks/golden.h: small outputs and what the frameworks make of them.
+"""Writes tests/unit/models/tasks/golden.h and golden_masks.h: small outputs and what the frameworks make of them.
 
-    make_golden.py >tests/unit/models/tasks/golden.h    with the packages of run.sh, and clang-format-14
+    make_golden.py boxes >tests/unit/models/tasks/golden.h          with the packages of run.sh, and clang-format-14
+    make_golden.py masks >tests/unit/models/tasks/golden_masks.h
 """
 
 import random
+import sys
 from types import SimpleNamespace
 
 import torch
 from transformers import DetrImageProcessor, RTDetrImageProcessor
 from ultralytics.utils.nms import non_max_suppression
-from ultralytics.utils.ops import scale_boxes, scale_coords
+from ultralytics.utils.ops import process_mask_native, scale_boxes, scale_coords
 
 WIDTH, HEIGHT, SIDE = 500, 333, 64
 
@@ -72,6 +74,24 @@ def pose(generator):
     put_boxes("pose_boxes", [(f[5].item(), f[4].item(), *f[:4].tolist(), *p.tolist()) for f, p in zip(found, points)])
 
 
+def masks(generator):
+    """Best first: class, score, corners, pixels of the mask."""
+    boxes = clusters(generator, 10, False)
+    boxes[:, 2:] *= 2
+    scores = torch.tensor([[generator.random()] for _ in range(10)])
+    factors = torch.tensor([[generator.gauss(0, 1) for _ in range(4)] for _ in range(10)])
+    prototypes = torch.nn.functional.interpolate(
+        torch.tensor([[[[generator.gauss(0, 1) for _ in range(4)] for _ in range(4)] for _ in range(4)]]), (16, 16),
+        mode="bicubic")
+    output = torch.cat([boxes, scores, factors], 1).T[None].contiguous()
+    put("masks_rows", output.flatten().tolist())
+    put("masks_prototypes", prototypes.flatten().tolist())
+    (found,) = non_max_suppression(output.clone(), 0.25, 0.45, nc=1)
+    scale_boxes((SIDE, SIDE), found[:, :4], (HEIGHT, WIDTH))
+    cut = process_mask_native(prototypes[0], found[:, 6:], found[:, :4], (HEIGHT, WIDTH)).sum((1, 2))
+    put_boxes("masks", [(f[5].item(), f[4].item(), *f[:4].tolist(), float(m)) for f, m in zip(found, cut) if m > 0])
+
+
 def queries(generator):
     boxes = clusters(generator, 12, True)
     logits = torch.tensor([[generator.gauss(-1, 2) for _ in range(4)] for _ in range(12)])
@@ -89,7 +109,10 @@ def queries(generator):
 
 print("/* Written by tests/tasks/make_golden.py: outputs, and what Ultralytics and Transformers make of them. A\n"
       " * photo of 500 x 333 in an input of 64 x 64; boxes are class, score, x1, y1, x2, y2. */\n#pragma once\n")
-yolov8(random.Random(7))
-oriented(random.Random(9))
-pose(random.Random(10))
-queries(random.Random(8))
+if sys.argv[1] == "masks":
+    masks(random.Random(11))
+else:
+    yolov8(random.Random(7))
+    oriented(random.Random(9))
+    pose(random.Random(10))
+    queries(random.Random(8))

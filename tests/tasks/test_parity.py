@@ -92,6 +92,42 @@ class Parity(unittest.TestCase):
                   file=sys.stderr)
             self.assertLessEqual(differing, 0.01 * found)
 
+    def compare_masks(self, reference, query=""):
+        """`reference(outputs, width, height)`: lists of ((class, score, x1, y1, x2, y2), mask)."""
+        from pycocotools import mask
+        with contextlib.closing(Serving(self)):
+            found, differing, unlike, outlined = 0, 0, 0, 0
+            for path in PHOTOS:
+                photo, name = read(path), os.path.basename(path)
+                width, height = upright(path).size
+                answer = self.server.request("POST", f"/predict{query}", photo)
+                self.assertEqual(answer.status, 200, answer.body[:300])
+                seen = [((p["index"], p["score"], *(p["box"][k] for k in ("x1", "y1", "x2", "y2"))), p["rle"], p["area"])
+                        for p in answer.json()["predictions"]]
+                wanted = reference(self.outputs(photo), width, height)
+                differing += self.match([s[0] for s in seen], [w[0] for w in wanted], name)
+                polygons = [p["polygons"] for p in self.server.request(
+                    "POST", f"/predict{query}{'&' if query else '?'}masks=polygon", photo).json()["predictions"]]
+                for (box, rle, area), outlines in zip(seen, polygons):
+                    self.assertEqual(int(mask.area(rle)), area)
+                    inside = mask.decode(rle).astype(bool)
+                    near = [w for b, w in wanted if b[0] == box[0] and abs(b[1] - box[1]) <= 1e-3
+                            and all(abs(p - q) <= 0.5 for p, q in zip(b[2:], box[2:]))]
+                    overlaps = [(inside & w.astype(bool)).sum() / (inside | w.astype(bool)).sum() for w in near]
+                    if near and max(overlaps) < 0.99:
+                        unlike += 1
+                        print(f"{name}: mask of {area} pixels: {max(overlaps):.4f}", file=sys.stderr)
+                    found += 1
+                    if area >= 1000 and outlines:
+                        again = mask.decode(mask.merge(mask.frPyObjects(outlines, height, width))).astype(bool)
+                        outlined += (inside & again).sum() / (inside | again).sum() < 0.9
+            print(f"{self.id().split('.')[-1]}: {found} masks in {len(PHOTOS)} photos, {differing} boxes differ, {unlike} "
+                  f"masks overlap by less than 0.99, {outlined} outlines by less than 0.9", file=sys.stderr)
+            self.assertGreater(found, 20, "too few masks to say anything")
+            self.assertLessEqual(differing, 0.01 * found)
+            self.assertLessEqual(unlike, 0.01 * found)
+            self.assertLessEqual(outlined, 0.01 * found)
+
     def match(self, boxes, wanted, name):
         """How many boxes of either list are not in the other; each is printed."""
         left, missing = list(boxes), []
@@ -215,6 +251,36 @@ class Ultralytics(Parity):
         self.export(name, nms)
         self.compare(reference, rest=lambda p: [p["oriented_box"][k] for k in ("x", "y", "width", "height")]
                      + [v for corner in p["oriented_box"]["corners"] for v in corner])
+
+    def check_masks(self, name, nms=False):
+        """Masks are compared where the boxes are the same: an intersection over union of 0.99."""
+        def reference(outputs, width, height):
+            from ultralytics.utils import ops
+            is_final = outputs["output0"].shape[-1] == 38
+            boxes = self.suppressed(outputs, width, height, nc=80, end2end=is_final)
+            boxes_in_photo = torch.tensor([box[2:] for box in boxes]).reshape(-1, 4)
+            masks = ops.process_mask_native(outputs["output1"][0], self.extras, boxes_in_photo, (height, width))
+            return [(box, mask.numpy()) for box, mask in zip(boxes, masks) if mask.any()]
+
+        import torch
+        self.export(name, nms)
+        self.compare_masks(reference)
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_yolov8_seg(self):
+        self.check_masks("yolov8n-seg")
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_yolo11_seg(self):
+        self.check_masks("yolo11n-seg")
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_yolo26_seg(self):
+        self.check_masks("yolo26n-seg")
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_seg_nms_in_the_graph(self):
+        self.check_masks("yolov8n-seg", nms=True)
 
     def test_yolov8_pose(self):
         self.check_pose("yolov8n-pose")
@@ -448,6 +514,28 @@ class TorchVision(Parity):
 
     def test_faster_rcnn(self):
         self.check("fasterrcnn_mobilenet_v3_large_320_fpn", num_classes=5, box_score_thresh=0.001)
+
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_mask_rcnn(self):
+        import torch
+        import torchvision
+        torch.manual_seed(7)
+        model = torchvision.models.detection.maskrcnn_resnet50_fpn(
+            weights=None, weights_backbone=None, num_classes=5, box_score_thresh=0.001, min_size=SIDE, max_size=SIDE,
+            box_detections_per_img=20).eval()
+        names = ["boxes", "labels", "scores", "masks"]
+        torch.onnx.export(model, (torch.rand(1, 3, SIDE, SIDE),), os.path.join(self.folder, "model.onnx"),
+                          input_names=["image"], output_names=names, dynamic_axes={n: {0: "n"} for n in names},
+                          opset_version=17, dynamo=False)
+
+        def reference(outputs, width, height):
+            boxes = outputs["boxes"] * torch.tensor([width, height, width, height]) / SIDE
+            masks = torch.nn.functional.interpolate(outputs["masks"], (height, width), mode="bilinear") > 0.5
+            return [((int(label), score.item(), *box.tolist()), mask[0].numpy()) for box, label, score, mask in
+                    zip(boxes, outputs["labels"], outputs["scores"], masks) if score > 0.001]
+
+        self.compare_masks(reference, query="?confidence=0.001")
 
 
 if __name__ == "__main__":

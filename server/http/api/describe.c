@@ -8,7 +8,9 @@
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/answers.h"
+#include "proto/base64.h"
 #include "proto/v1.h"
+#include "server/image/encode.h"
 
 /* ---- predictions ---- */
 
@@ -32,11 +34,19 @@ static size_t prediction_entries(const struct predict_image *image)
     return image->prediction_count + image->answer.detections.count + image->answer.segments.count;
 }
 
+/* A mask, and what its form is made of. */
+struct described_mask {
+    struct answer_mask answer;
+    struct mask_polygons polygons;
+    char *png;
+};
+
 /* What the predictions of a request are made of; arrays with room for all of its images. */
 struct described {
     struct answer_prediction *predictions;
     struct answer_oriented *oriented;
     struct answer_point *points;
+    struct described_mask *masks;
 };
 
 static void describe_oriented(const struct detection *box, const struct predict_image *image,
@@ -62,9 +72,53 @@ static void describe_oriented(const struct detection *box, const struct predict_
     ret->oriented = oriented;
 }
 
+/* Encodes the part of the mask around its pixels. NULL: out of memory. */
+static char *mask_png(struct mask_bitmap *bitmap)
+{
+    struct error ignored;
+    uint8_t *bytes;
+    size_t size;
+    if (image_encode_png(PNG_KIND_GREY1, bitmap->pixels, bitmap->width, bitmap->height, &bytes,
+                         &size, &ignored) != STATUS_OK)
+        return NULL;
+    char *text = base64_text(bytes, size);
+    free(bytes);
+    return text;
+}
+
+/* False: out of memory. */
+static bool describe_mask(const struct segment *segment, enum mask_form form, uint32_t height,
+                          struct described_mask *ret)
+{
+    struct mask_bitmap bitmap;
+    ret->answer.area = segment->area;
+    if (form <= MASK_FORM_RLE) {
+        ret->answer.counts = segment->counts;
+        return true;
+    }
+    if (mask_bitmap_of(segment->counts, height, &bitmap, NULL) != STATUS_OK)
+        return false;
+    bool is_done = true;
+    if (form == MASK_FORM_POLYGON || segment->area == 0) {
+        is_done = mask_polygons_of(&bitmap, &ret->polygons, NULL) == STATUS_OK;
+        ret->answer.points = ret->polygons.points;
+        ret->answer.ends = ret->polygons.ends;
+        ret->answer.polygons = ret->polygons.polygons;
+    } else {
+        ret->answer.png = ret->png = mask_png(&bitmap);
+        is_done = ret->png != NULL;
+        ret->answer.left = bitmap.left;
+        ret->answer.top = bitmap.top;
+        ret->answer.width = bitmap.width;
+        ret->answer.height = bitmap.height;
+    }
+    free(bitmap.pixels);
+    return is_done;
+}
+
 /* Moves `room` behind what it used. */
-static void describe_boxes(const struct predict_image *image, const struct model *model,
-                           struct described *room)
+static bool describe_boxes(const struct predict_image *image, const struct model *model,
+                           enum mask_form form, struct described *room)
 {
     const struct detections *found = &image->answer.detections;
     for (size_t i = 0; i < found->count; i++) {
@@ -83,11 +137,17 @@ static void describe_boxes(const struct predict_image *image, const struct model
             *room->points++ = (struct answer_point){labels_name(&model->point_names, k), point->x,
                                                     point->y, point->score};
         }
+        if (found->masks) {
+            prediction->mask = &room->masks->answer;
+            if (!describe_mask(&found->masks[i], form, image->height, room->masks++))
+                return false;
+        }
     }
+    return true;
 }
 
-static void describe_areas(const struct predict_image *image, const struct model *model,
-                           struct described *room)
+static bool describe_areas(const struct predict_image *image, const struct model *model,
+                           enum mask_form form, struct described *room)
 {
     const struct segments *segments = &image->answer.segments;
     for (size_t i = 0; i < segments->count; i++) {
@@ -97,12 +157,23 @@ static void describe_areas(const struct predict_image *image, const struct model
             .index = segment->index,
             .probability =
                 (float)((double)segment->area / ((double)image->width * (double)image->height)),
-            .area = segment->area,
-            .counts = segment->counts};
+            .mask = &room->masks->answer};
+        if (!describe_mask(segment, form, image->height, room->masks++))
+            return false;
     }
+    return true;
 }
 
-static void describe_image(const struct predict_image *image, const struct model_status *model,
+/* How masks are written. */
+static enum mask_form mask_form_of(const struct predict_request *request)
+{
+    const enum mask_form asked = request->options ? request->options->masks : MASK_FORM_NONE;
+    const struct model *model = request->used_model;
+    return asked != MASK_FORM_NONE || !model ? asked : model->task.options.masks;
+}
+
+/* False: out of memory. */
+static bool describe_image(const struct predict_image *image, const struct model_status *model,
                            struct described *room, char *device, struct answer_image *ret)
 {
     *ret = (struct answer_image){.name = image->name,
@@ -122,7 +193,7 @@ static void describe_image(const struct predict_image *image, const struct model
     if (image->status != STATUS_OK) {
         ret->error = image->error.message;
         ret->code = status_word(image->status);
-        return;
+        return true;
     }
     for (size_t i = 0; i < image->prediction_count; i++)
         *room->predictions++ =
@@ -130,33 +201,42 @@ static void describe_image(const struct predict_image *image, const struct model
                                        .index = image->predictions[i].index,
                                        .probability = image->predictions[i].probability};
     const struct model *used = image->request->used_model;
-    describe_boxes(image, used, room);
-    describe_areas(image, used, room);
+    const enum mask_form form = mask_form_of(image->request);
     ret->kind = task_has_boxes(used->task.kind)        ? ANSWER_BOXES
                 : used->task.kind == TASK_SEGMENTATION ? ANSWER_AREAS
                                                        : ANSWER_CLASSES;
+    return describe_boxes(image, used, form, room) && describe_areas(image, used, form, room);
 }
 
 /* Room for the answers of all images; false: out of memory. Free with described_done. */
-static bool described_init(const struct predict_request *request, struct described *ret)
+static bool described_init(const struct predict_request *request, struct described *ret,
+                           size_t *ret_masks)
 {
-    size_t predictions = 0, oriented = 0, points = 0;
+    size_t predictions = 0, oriented = 0, points = 0, masks = 0;
     for (size_t i = 0; i < request->image_count; i++) {
         const struct detections *found = &request->images[i].answer.detections;
         predictions += prediction_entries(&request->images[i]);
         oriented += found->count;
         points += found->count * found->point_count;
+        masks += (found->masks ? found->count : 0) + request->images[i].answer.segments.count;
     }
     if (!request->used_model || request->used_model->task.kind != TASK_ORIENTED)
         oriented = 0;
     *ret = (struct described){alloc_array(predictions, sizeof *ret->predictions),
                               alloc_array(oriented, sizeof *ret->oriented),
-                              alloc_array(points, sizeof *ret->points)};
-    return ret->predictions && ret->oriented && ret->points;
+                              alloc_array(points, sizeof *ret->points),
+                              alloc_array(masks, sizeof *ret->masks)};
+    *ret_masks = masks;
+    return ret->predictions && ret->oriented && ret->points && ret->masks;
 }
 
-static void described_done(struct described *described)
+static void described_done(struct described *described, size_t masks)
 {
+    for (size_t i = 0; described->masks && i < masks; i++) {
+        mask_polygons_done(&described->masks[i].polygons);
+        free(described->masks[i].png);
+    }
+    free(described->masks);
     free(described->predictions);
     free(described->oriented);
     free(described->points);
@@ -170,13 +250,15 @@ static char *describe_request(enum describe_form form, const struct predict_requ
     const size_t count = request->image_count;
     struct answer_image *images = alloc_array(count, sizeof *images);
     struct described described;
-    const bool has_room = described_init(request, &described);
+    size_t masks;
+    bool has_room = described_init(request, &described, &masks);
     char(*devices)[DEVICE_TEXT] = alloc_array(count, sizeof *devices);
     char *text = NULL;
-    if (images && has_room && devices) {
-        struct described room = described;
-        for (size_t i = 0; i < count; i++)
-            describe_image(&request->images[i], model, &room, devices[i], &images[i]);
+    struct described room = described;
+    has_room = has_room && images && devices;
+    for (size_t i = 0; has_room && i < count; i++)
+        has_room = describe_image(&request->images[i], model, &room, devices[i], &images[i]);
+    if (has_room) {
         struct predict_answer answer = {.model =
                                             request->used_model ? request->used_model->name : "",
                                         .images = images,
@@ -190,9 +272,21 @@ static char *describe_request(enum describe_form form, const struct predict_requ
                                              : predict_answer_json(&answer, ret_size);
     }
     free(images);
-    described_done(&described);
+    described_done(&described, masks);
     free(devices);
     return text;
+}
+
+bool describe_is_slow(const struct predict_request *request)
+{
+    if (mask_form_of(request) <= MASK_FORM_RLE)
+        return false;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct task_answer *answer = &request->images[i].answer;
+        if (answer->segments.count || (answer->detections.masks && answer->detections.count))
+            return true;
+    }
+    return false;
 }
 
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,

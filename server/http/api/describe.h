@@ -10,6 +10,9 @@
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms, size_t *ret_size);
 
+/* Whether the answer takes more time than its size tells: masks to convert. */
+bool describe_is_slow(const struct predict_request *request);
+
 /* The same without the precision, in any form. */
 enum describe_form {
     DESCRIBE_JSON,

@@ -6,6 +6,7 @@
 
 #include "engine/base/size.h"
 #include "proto/v2.h"
+#include "server/http/api/describe.h"
 #include "server/http/transport/respond.h"
 
 /* Bytes of one prediction in an answer: label, index and probability; and how many of them are the
@@ -127,7 +128,7 @@ static void work_done(struct predict_request *request)
         predict_request_done(request); /* at once: there is no room for its outputs */
         respond_error(x, &err);
         exchange_resume(x);
-    } else if (bytes >= WORK_LARGE_ANSWER) {
+    } else if (bytes >= WORK_LARGE_ANSWER || describe_is_slow(request)) {
         /* in the measure of a body: see the two limits */
         exchange_offload(x, bytes * (WORK_LARGE_BODY / WORK_LARGE_ANSWER), exchange_answer);
     } else {

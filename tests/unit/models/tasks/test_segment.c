@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/detect.h"
+#include "models/tasks/mask.h"
 #include "models/tasks/segment.h"
+#include "tests/unit/models/tasks/golden_masks.h"
 
 static const struct task_options all = {.confidence = -1};
 
@@ -175,4 +178,200 @@ Test(segment, hostile_maps)
     cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_INVALID);
     row = (struct task_rows){numbers, SHAPE(2, 4), 8};
     cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_INVALID);
+}
+
+/* ---- masks of objects ---- */
+
+Test(instances, prototypes_in_boxes)
+{
+    /* A prototype of 4 x 4 points whose left half is positive; the photo is the input, 16 x 16. */
+    static const float prototype[] = {1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1};
+    static const float rows[] = {4, 4, 12, 12, .9f, 3, 1,  2,  2,  6, 6, .8f, 4, -1,
+                                 9, 0, 16, 4,  .7f, 5, -2, 12, 12, 4, 4, .6f, 6, 1};
+    const struct task task = {
+        .kind = TASK_INSTANCES, .layout = LAYOUT_YOLO_FINAL, .output_count = 2, .prototypes = 1};
+    const struct task_rows outputs[] = {{rows, SHAPE(4, 7), COUNT_OF(rows)},
+                                        {prototype, SHAPE(1, 4, 4), COUNT_OF(prototype)}};
+    const struct task_options options = {.confidence = .1f, .iou = 1, .max_detections = 9};
+    const struct task_geometry geometry = stretched(16, 16, 16, 16);
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_eq(found.count, 2, "the second box has no pixel above 0, the last one none at all");
+    cr_expect_eq(found.masks[0].index, 3);
+    cr_expect_eq(found.masks[0].area, 4 * 8);
+    cr_expect_eq(found.items[1].index, 5, "the box moved up with its mask");
+    cr_expect_eq(found.masks[1].area, 7 * 4);
+    uint8_t mask[256] = {0};
+    read_counts(found.masks[0].counts, mask, sizeof mask);
+    for (size_t i = 0; i < sizeof mask; i++)
+        cr_expect_eq(mask[i], i / 16 >= 4 && i / 16 < 8 && i % 16 >= 4 && i % 16 < 12);
+    detections_done(&found);
+    const struct task_rows wrong[] = {outputs[0], {prototype, SHAPE(2, 2, 4), 16}};
+    cr_expect_eq(detect_decode(&task, wrong, &options, &geometry, &found, &err), STATUS_INVALID);
+}
+
+Test(instances, what_ultralytics_cuts_out)
+{
+    const struct task task = {
+        .kind = TASK_INSTANCES, .layout = LAYOUT_YOLOV8, .output_count = 2, .prototypes = 4};
+    const struct task_rows outputs[] = {
+        {golden_masks_rows, SHAPE(9, 10), COUNT_OF(golden_masks_rows)},
+        {golden_masks_prototypes, SHAPE(4, 16, 16), COUNT_OF(golden_masks_prototypes)}};
+    const struct task_options options = {.confidence = .25f, .iou = .45f, .max_detections = 300};
+    const struct task_geometry geometry = {64 / 500.0f, 43 / 333.0f, 0, 10, 500, 333, 64, 64};
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err), STATUS_OK);
+    cr_assert_eq(found.count, COUNT_OF(golden_masks) / 7);
+    for (size_t i = 0; i < found.count; i++) {
+        const float *wanted = golden_masks + 7 * i;
+        cr_expect_float_eq(found.items[i].score, wanted[1], 1e-6f);
+        cr_expect_float_eq((float)found.masks[i].area, wanted[6], .01f * wanted[6] + 20,
+                           "mask %zu has %g pixels, not %g", i, (double)found.masks[i].area,
+                           (double)wanted[6]);
+    }
+    detections_done(&found);
+}
+
+Test(instances, torchvision)
+{
+    static const float boxes[] = {0, 0, 4, 4, 0, 0, 4, 4}, labels[] = {1, 2}, scores[] = {.6f, .9f};
+    static const float masks[] = {1, 1, 0, 0, 0, .25f, .5f, .75f};
+    const struct task task = {
+        .kind = TASK_INSTANCES, .layout = LAYOUT_TORCHVISION, .output_count = 4};
+    const struct task_rows outputs[] = {{boxes, SHAPE(2, 4), 8},
+                                        {labels, SHAPE(2), 2},
+                                        {scores, SHAPE(2), 2},
+                                        {masks, SHAPE(2, 1, 2, 2), 8}};
+    const struct task_options options = {.confidence = .1f, .iou = 1, .max_detections = 9};
+    const struct task_geometry geometry = stretched(2, 2, 2, 2);
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_eq(found.count, 2);
+    cr_expect_eq(found.masks[0].area, 1, "0.5 is not above 0.5");
+    cr_expect_eq(found.masks[1].area, 2);
+    detections_done(&found);
+    const struct task_rows none[] = {{NULL, SHAPE(0, 4), 0},
+                                     {NULL, SHAPE(0), 0},
+                                     {NULL, SHAPE(0), 0},
+                                     {NULL, SHAPE(0, 1, 2, 2), 0}};
+    cr_assert_eq(detect_decode(&task, none, &options, &geometry, &found, &err), STATUS_OK);
+    cr_expect_eq(found.count, 0);
+    detections_done(&found);
+}
+
+/* ---- bitmaps and polygons ---- */
+
+/* The counts of a mask, as pycocotools writes them; small counts only. */
+static void write_counts(const uint8_t *mask, size_t size, char *text)
+{
+    int64_t counts[512];
+    size_t count = 0, length = 0;
+    for (size_t i = 0; i <= size; i++) {
+        if (i < size && mask[i] == count % 2) {
+            length++;
+            continue;
+        }
+        cr_assert_lt(count, COUNT_OF(counts));
+        counts[count++] = (int64_t)length;
+        length = 1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        int64_t value = counts[i] - (i > 2 ? counts[i - 2] : 0);
+        for (bool more = true; more;) {
+            int bits = (int)(value & 31);
+            value >>= 5;
+            more = (bits & 16) ? value != -1 : value != 0;
+            *text++ = (char)((bits | (more ? 32 : 0)) + 48);
+        }
+    }
+    *text = '\0';
+}
+
+static struct mask_polygons polygons_of(const uint8_t *mask, uint32_t width, uint32_t height,
+                                        struct mask_bitmap *bitmap)
+{
+    char text[4096];
+    struct mask_polygons found;
+    struct error err;
+    write_counts(mask, (size_t)width * height, text);
+    cr_assert_eq(mask_bitmap_of(text, height, bitmap, &err), STATUS_OK);
+    cr_assert_eq(mask_polygons_of(bitmap, &found, &err), STATUS_OK);
+    return found;
+}
+
+Test(mask, rectangle)
+{
+    uint8_t mask[6 * 8] = {0}; /* column by column, 8 pixels high */
+    for (size_t x = 2; x < 5; x++)
+        for (size_t y = 3; y < 7; y++)
+            mask[x * 8 + y] = 1;
+    struct mask_bitmap bitmap;
+    struct mask_polygons found = polygons_of(mask, 6, 8, &bitmap);
+    cr_expect(bitmap.left == 2 && bitmap.top == 3 && bitmap.width == 3 && bitmap.height == 4);
+    static const uint32_t wanted[] = {2, 3, 5, 3, 5, 7, 2, 7};
+    cr_assert_eq(found.polygons, 1);
+    cr_assert_eq(found.count, COUNT_OF(wanted));
+    for (size_t i = 0; i < found.count; i++)
+        cr_expect_eq(found.points[i], wanted[i]);
+    free(bitmap.pixels);
+    mask_polygons_done(&found);
+}
+
+Test(mask, parts_and_holes)
+{
+    /* Two pixels that touch at a corner, and a ring. */
+    uint8_t mask[9 * 4] = {0};
+    mask[0] = mask[4 + 1] = 1;
+    for (size_t x = 4; x < 7; x++)
+        for (size_t y = 0; y < 3; y++)
+            mask[x * 4 + y] = x != 5 || y != 1;
+    struct mask_bitmap bitmap;
+    struct mask_polygons found = polygons_of(mask, 9, 4, &bitmap);
+    cr_expect_eq(found.polygons, 3);
+    free(bitmap.pixels);
+    mask_polygons_done(&found);
+}
+
+Test(mask, a_disc_has_few_corners)
+{
+    enum { SIDE = 64 };
+    static uint8_t mask[SIDE * SIDE];
+    size_t area = 0;
+    for (size_t i = 0; i < SIDE * SIDE; i++) {
+        const double x = (double)(i / SIDE) + .5 - 32, y = (double)(i % SIDE) + .5 - 32;
+        mask[i] = x * x + y * y < 28 * 28;
+        area += mask[i];
+    }
+    struct mask_bitmap bitmap;
+    struct mask_polygons found = polygons_of(mask, SIDE, SIDE, &bitmap);
+    cr_assert_eq(found.polygons, 1);
+    cr_expect_lt(found.count / 2, 80, "%zu corners", found.count / 2);
+    int64_t twice = 0;
+    for (size_t i = 0; i < found.count; i += 2) {
+        const size_t next = (i + 2) % found.count;
+        twice += (int64_t)found.points[i] * found.points[next + 1] -
+                 (int64_t)found.points[next] * found.points[i + 1];
+    }
+    cr_expect_float_eq((double)twice / 2, (double)area, .02 * (double)area, "%g of %zu pixels",
+                       (double)twice / 2, area);
+    free(bitmap.pixels);
+    mask_polygons_done(&found);
+}
+
+Test(mask, texts_that_are_no_counts)
+{
+    static const char *const texts[] = {"", "0", "\x1f", "PPPPPPPPPPPPPPPP", "4O4", "zzzzzzz0"};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        struct mask_reader reader = {.at = texts[i]};
+        uint32_t length;
+        bool inside;
+        for (int k = 0; k < 20 && mask_next(&reader, &length, &inside); k++)
+            ;
+        cr_expect_leq(reader.at, texts[i] + strlen(texts[i]));
+    }
 }

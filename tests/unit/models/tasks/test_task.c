@@ -48,8 +48,18 @@ Test(task, ultralytics_metadata)
     const struct task_output masks[] = {OUTPUT("output0", 1, 116, 8400),
                                         OUTPUT("output1", 1, 32, 160, 160)};
     struct task task = decide(segment, masks, 2);
+    cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_YOLOV8, "%s", task.evidence);
+    cr_expect(task.prototypes == 32 && task.output_count == 2 && task.outputs[1] == 1);
+    const struct task_facts bare = {0};
+    task = decide(bare, masks, 2);
+    cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_YOLOV8, "%s", task.evidence);
+    task = decide(segment, masks, 1);
     cr_expect_eq(task.kind, TASK_UNKNOWN);
     cr_expect(strstr(task.evidence, "'segment'"), "%s", task.evidence);
+    struct task_facts depth = {.metadata_task = "poetry"};
+    task = decide(depth, masks, 2);
+    cr_expect_eq(task.kind, TASK_UNKNOWN);
+    cr_expect(strstr(task.evidence, "'poetry'"), "%s", task.evidence);
     struct task_facts pose = {.metadata_task = "pose", .label_count = 1, .point_shape = "[17, 3]"};
     task = decide(pose, &OUTPUT("output0", 1, 56, 8400), 1);
     cr_expect(task.kind == TASK_POSE && task.layout == LAYOUT_YOLOV8, "%s", task.evidence);
@@ -121,6 +131,14 @@ Test(task, lists)
     expect_layout(task, LAYOUT_TORCHVISION);
     cr_expect(task.outputs[0] == 1 && task.outputs[1] == 2 && task.outputs[2] == 0);
     cr_expect_not(task_layout_has_rows(task.layout));
+    const struct task_output masked[] = {OUTPUT("9", DIM_UNKNOWN, 1, 640, 640),
+                                         OUTPUT("12", DIM_UNKNOWN),
+                                         OUTPUT("10", DIM_UNKNOWN, 4),
+                                         {"11", DTYPE_I64, SHAPE(DIM_UNKNOWN)}};
+    task = decide(none, masked, 4);
+    cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_TORCHVISION, "%s",
+              task.evidence);
+    cr_expect(task.outputs[0] == 2 && task.outputs[3] == 0);
     const struct task_output tensorflow[] = {
         OUTPUT("num_detections:0", 1), OUTPUT("detection_scores:0", 1, 100),
         OUTPUT("detection_classes:0", 1, 100), OUTPUT("detection_boxes:0", 1, 100, 4)};

@@ -1,0 +1,152 @@
+/* Interpolates scores between the points of a map, and writes run lengths.
+ *
+ * A pixel's scores are convex combinations of those at the four neighbouring points of the map. If
+ * one class is the best at all four, it is the best at every pixel between them. So scores are
+ * computed only between points whose best classes differ. */
+#include "models/tasks/areas.h"
+
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+
+bool area_add(struct area_runs *runs, uint16_t index, uint32_t length)
+{
+    struct area_run *last = runs->count ? &runs->items[runs->count - 1] : NULL;
+    if (last && last->index == index && last->length <= UINT32_MAX - length) {
+        last->length += length;
+        return true;
+    }
+    if (runs->count == runs->capacity) {
+        const size_t capacity = runs->capacity ? 2 * runs->capacity : 1024;
+        struct area_run *items = realloc(runs->items, capacity * sizeof *items);
+        if (!items)
+            return false;
+        runs->items = items;
+        runs->capacity = capacity;
+    }
+    runs->items[runs->count++] = (struct area_run){index, length};
+    return true;
+}
+
+uint16_t area_best(const struct area_map *map, const float *scores, size_t step)
+{
+    uint16_t best = 0;
+    if (map->classes == 1)
+        return scores[0] > map->threshold ? 0 : AREA_NONE;
+    for (size_t c = 1; c < map->classes; c++)
+        if (scores[c * step] > scores[best * step])
+            best = (uint16_t)c;
+    return best;
+}
+
+struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side)
+{
+    struct area_place *places = alloc_array(count, sizeof *places);
+    for (size_t i = 0; places && i < count; i++) {
+        const float at = ((float)i + 0.5f) * gain + begin;
+        float point = at * ((float)side / input) - 0.5f;
+        point = point < 0 ? 0 : point;
+        if (!(at >= 0 && at <= input)) {
+            places[i] = (struct area_place){-1, -1, 0, 0};
+            continue;
+        }
+        const int32_t first = point < (float)(side - 1) ? (int32_t)point : side - 1;
+        places[i].first = first;
+        places[i].second = first + 1 < side ? first + 1 : first;
+        places[i].share = point - (float)first;
+    }
+    for (size_t i = count; places && i-- > 0;) {
+        const bool goes_on = i + 1 < count && places[i + 1].first == places[i].first;
+        places[i].end = goes_on ? places[i + 1].end : (uint32_t)(i + 1);
+    }
+    return places;
+}
+
+/* ---- columns of the photo ---- */
+
+/* Classifies the pixels of a column from row `y` on that lie between the same two rows of the map,
+ * if the best classes of the four neighbours differ. */
+static bool blend_rows(const struct area_map *map, const struct area_place *x,
+                       const struct area_place *rows, uint32_t count, struct area_runs *runs)
+{
+    float upper[SEGMENT_MAX_CLASSES], lower[SEGMENT_MAX_CLASSES], mixed[SEGMENT_MAX_CLASSES];
+    const float *first = map->scores + (size_t)rows->first * (size_t)map->width;
+    const float *second = map->scores + (size_t)rows->second * (size_t)map->width;
+    for (size_t c = 0; c < map->classes; c++, first += map->plane, second += map->plane) {
+        upper[c] = (1 - x->share) * first[x->first] + x->share * first[x->second];
+        lower[c] = (1 - x->share) * second[x->first] + x->share * second[x->second];
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const float share = rows[i].share;
+        for (size_t c = 0; c < map->classes; c++)
+            mixed[c] = (1 - share) * upper[c] + share * lower[c];
+        if (!area_add(runs, area_best(map, mixed, 1), 1))
+            return false;
+    }
+    return true;
+}
+
+bool area_column(const struct area_map *map, const struct area_place *x,
+                 const struct area_place *rows, uint32_t top, uint32_t bottom,
+                 struct area_runs *runs)
+{
+    for (uint32_t y = top, next; y < bottom; y = next) {
+        next = rows[y].end < bottom ? rows[y].end : bottom;
+        if (x->first < 0 || rows[y].first < 0) {
+            if (!area_add(runs, AREA_NONE, next - y))
+                return false;
+            continue;
+        }
+        const uint16_t *upper = map->best + (size_t)rows[y].first * (size_t)map->width;
+        const uint16_t *lower = map->best + (size_t)rows[y].second * (size_t)map->width;
+        const uint16_t best = upper[x->first];
+        const bool is_one =
+            upper[x->second] == best && lower[x->first] == best && lower[x->second] == best;
+        if (!(is_one ? area_add(runs, best, next - y)
+                     : blend_rows(map, x, rows + y, next - y, runs)))
+            return false;
+    }
+    return true;
+}
+
+/* Most characters of a count: 33 bits with sign, 5 bits per character. */
+enum { COUNT_TEXT = 7 };
+
+/* As rleToString in COCO's maskApi.c: 5 bits per character; the sixth bit says that more follow.
+ * From the fourth count on it writes the difference to the count two before. */
+static size_t put_count(const uint32_t counts[3], size_t i, char *text)
+{
+    int64_t value = (int64_t)counts[0] - (i > 2 ? (int64_t)counts[2] : 0);
+    size_t used = 0;
+    for (bool more = true; more;) {
+        int bits = (int)(value & 31);
+        value >>= 5;
+        more = (bits & 16) ? value != -1 : value != 0;
+        text[used++] = (char)((bits | (more ? 32 : 0)) + 48);
+    }
+    return used;
+}
+
+char *area_counts(const struct area_runs *runs, uint16_t index, size_t pieces)
+{
+    char *text = alloc_array(2 * pieces + 2, COUNT_TEXT);
+    uint32_t counts[3] = {0}; /* this count, and the two before it */
+    size_t used = 0, written = 0;
+    bool inside = false;
+    for (size_t i = 0; text && i < runs->count; i++) {
+        const struct area_run *run = &runs->items[i];
+        if ((run->index == index) != inside) {
+            used += put_count(counts, written++, text + used);
+            counts[2] = counts[1];
+            counts[1] = counts[0];
+            counts[0] = 0;
+            inside = !inside;
+        }
+        counts[0] += run->length;
+    }
+    if (text)
+        used += put_count(counts, written, text + used);
+    if (text)
+        text[used] = '\0';
+    return text;
+}

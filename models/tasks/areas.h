@@ -1,0 +1,52 @@
+/* Private to models/tasks: from scores on the points of a map to run lengths of the photo's pixels,
+ * column by column. Functions return false or NULL when out of memory. */
+#pragma once
+
+#include "models/tasks/segment.h"
+
+#define AREA_NONE UINT16_MAX
+
+/* A run of pixels of one class, in column-major order. */
+struct area_run {
+    uint16_t index;
+    uint32_t length;
+};
+
+/* Zeroed: none. Free `items`. */
+struct area_runs {
+    struct area_run *items;
+    size_t count, capacity;
+};
+
+/* A pixel's position between two rows or columns of the map. */
+struct area_place {
+    int32_t first, second; /* -1: not in the map */
+    float share;           /* weight of the second */
+    uint32_t end;          /* the pixels up to here have the same `first` */
+};
+
+struct area_map {
+    const float *scores;
+    size_t classes, plane; /* floats of a plane */
+    int32_t width, height;
+    float threshold; /* of a single class */
+    uint16_t *best;  /* best class of each point of the map, or AREA_NONE; owned by the caller */
+};
+
+/* The class with the greatest of the scores, which are `step` apart; a single class if its score is
+ * above the threshold. */
+uint16_t area_best(const struct area_map *map, const float *scores, size_t step);
+
+/* The positions of the `count` pixels of one side; free() them. `side`: points of the map. */
+struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side);
+
+/* Adds `length` pixels of a class, or of AREA_NONE. */
+bool area_add(struct area_runs *runs, uint16_t index, uint32_t length);
+
+/* Adds the pixels [top, bottom) of a column. */
+bool area_column(const struct area_map *map, const struct area_place *x,
+                 const struct area_place *rows, uint32_t top, uint32_t bottom,
+                 struct area_runs *runs);
+
+/* COCO's compressed text of a class that `pieces` runs have; free() it. */
+char *area_counts(const struct area_runs *runs, uint16_t index, size_t pieces);

@@ -1,0 +1,262 @@
+/* Run lengths to bitmaps and polygons.
+ *
+ * Outlines are followed along the edges between pixels, with the mask on the right. From a corner
+ * on, as many edges as lie within the tolerance of one straight line become that line. */
+#include "models/tasks/mask.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+
+/* ---- runs ---- */
+
+/* As rleFrString in COCO's maskApi.c. */
+bool mask_next(struct mask_reader *reader, uint32_t *ret_length, bool *ret_is_inside)
+{
+    int64_t value = 0;
+    int bits = 32;
+    for (int shift = 0; bits & 32; shift += 5) {
+        bits = *reader->at - 48;
+        if (bits < 0 || bits > 63 || shift > 35)
+            return false;
+        reader->at++;
+        value |= (int64_t)(bits & 31) << shift;
+        if (!(bits & 32) && (bits & 16))
+            value -= (int64_t)1 << (shift + 5);
+    }
+    if (reader->read > 2)
+        value += reader->counts[1];
+    if (value < 0 || value > UINT32_MAX)
+        return false;
+    reader->counts[1] = reader->counts[0];
+    reader->counts[0] = value;
+    *ret_length = (uint32_t)value;
+    *ret_is_inside = reader->read++ % 2;
+    return true;
+}
+
+/* ---- bitmaps ---- */
+
+static void extend(struct mask_bitmap *box, uint32_t x, uint32_t first, uint32_t last)
+{
+    const uint32_t right = box->width ? box->left + box->width : x;
+    const uint32_t bottom = box->width ? box->top + box->height : first;
+    if (!box->width) {
+        box->left = x;
+        box->top = first;
+    }
+    box->top = first < box->top ? first : box->top;
+    box->width = (right > x + 1 ? right : x + 1) - box->left;
+    box->height = (bottom > last + 1 ? bottom : last + 1) - box->top;
+}
+
+/* Calls `extend` for the columns of all runs, or fills `box->pixels` where it has some. */
+static void for_columns(const char *counts, uint32_t height, struct mask_bitmap *box)
+{
+    struct mask_reader reader = {.at = counts};
+    uint64_t at = 0;
+    uint32_t length;
+    for (bool inside; mask_next(&reader, &length, &inside); at += length) {
+        for (uint64_t from = at; inside && from < at + length;) {
+            const uint32_t x = (uint32_t)(from / height), y = (uint32_t)(from % height);
+            const uint64_t end = (uint64_t)(x + 1) * height;
+            const uint32_t count = (uint32_t)((end < at + length ? end : at + length) - from);
+            for (uint32_t i = 0; box->pixels && i < count; i++)
+                box->pixels[(size_t)(y + i - box->top) * box->width + x - box->left] = 1;
+            if (!box->pixels)
+                extend(box, x, y, y + count - 1);
+            from += count;
+        }
+    }
+}
+
+enum status mask_bitmap_of(const char *counts, uint32_t height, struct mask_bitmap *ret,
+                           struct error *err)
+{
+    struct mask_bitmap found = {0};
+    for_columns(counts, height, &found);
+    found.pixels = alloc_array(found.width, found.height);
+    if (!found.pixels)
+        return error_no_memory(err, "for the mask of an object");
+    for_columns(counts, height, &found);
+    *ret = found;
+    return STATUS_OK;
+}
+
+/* ---- polygons ---- */
+
+/* Marks a pixel whose upper edge belongs to an outline that was followed. */
+enum { IS_FOLLOWED = 2 };
+
+struct corner {
+    int64_t x, y;
+};
+
+/* An outline in the making: its corners are simplified as they come. */
+struct outline {
+    struct mask_polygons *into;
+    size_t capacity;
+    struct corner anchor, last;              /* the last corner that was kept; the last one */
+    double left_x, left_y, right_x, right_y; /* directions that the line from `anchor` may have */
+    double tolerance;                        /* pixels */
+    bool has_line;
+    bool failed;
+};
+
+void mask_polygons_done(struct mask_polygons *polygons)
+{
+    free(polygons->points);
+    free(polygons->ends);
+    *polygons = (struct mask_polygons){0};
+}
+
+static void outline_keep(struct outline *outline, struct corner corner)
+{
+    struct mask_polygons *into = outline->into;
+    if (into->count + 2 > outline->capacity) {
+        const size_t capacity = outline->capacity ? 2 * outline->capacity : 64;
+        uint32_t *points = realloc(into->points, capacity * sizeof *points);
+        if (!points) {
+            outline->failed = true;
+            return;
+        }
+        into->points = points;
+        outline->capacity = capacity;
+    }
+    into->points[into->count++] = (uint32_t)corner.x;
+    into->points[into->count++] = (uint32_t)corner.y;
+    outline->anchor = corner;
+    outline->has_line = false;
+}
+
+/* Whether a line from the anchor to the corner passes all corners between them. */
+static bool outline_fits(const struct outline *outline, double x, double y)
+{
+    return !outline->has_line || (outline->left_x * y - outline->left_y * x >= 0 &&
+                                  outline->right_x * y - outline->right_y * x <= 0);
+}
+
+/* Lets the line pass this corner within the tolerance. */
+static void outline_narrow(struct outline *outline, double x, double y)
+{
+    const double length = hypot(x, y), sine = outline->tolerance / length;
+    if (sine >= 1)
+        return;
+    const double cosine = sqrt(1 - sine * sine);
+    const double left_x = x * cosine + y * sine, left_y = y * cosine - x * sine;
+    const double right_x = x * cosine - y * sine, right_y = y * cosine + x * sine;
+    if (!outline->has_line || outline->left_x * left_y - outline->left_y * left_x > 0) {
+        outline->left_x = left_x;
+        outline->left_y = left_y;
+    }
+    if (!outline->has_line || outline->right_x * right_y - outline->right_y * right_x < 0) {
+        outline->right_x = right_x;
+        outline->right_y = right_y;
+    }
+    outline->has_line = true;
+}
+
+static void outline_add(struct outline *outline, struct corner corner)
+{
+    double x = (double)(corner.x - outline->anchor.x), y = (double)(corner.y - outline->anchor.y);
+    if (!outline_fits(outline, x, y)) {
+        outline_keep(outline, outline->last);
+        x = (double)(corner.x - outline->anchor.x);
+        y = (double)(corner.y - outline->anchor.y);
+    }
+    outline_narrow(outline, x, y);
+    outline->last = corner;
+}
+
+static bool is_inside(const struct mask_bitmap *bitmap, int64_t x, int64_t y)
+{
+    return x >= 0 && y >= 0 && x < bitmap->width && y < bitmap->height &&
+           bitmap->pixels[(size_t)y * bitmap->width + (size_t)x];
+}
+
+/* Follows the outline from the upper edge of pixel (x, y) to the right. Returns twice the area that
+ * it encloses: negative around a hole. */
+static int64_t follow(struct mask_bitmap *bitmap, int64_t x, int64_t y, struct outline *outline)
+{
+    static const int step_x[] = {1, 0, -1, 0}, step_y[] = {0, 1, 0, -1}; /* clockwise */
+    const struct corner start = {x, y};
+    int64_t area = 0;
+    int heading = 0;
+    do {
+        if (heading == 0)
+            bitmap->pixels[(size_t)y * bitmap->width + (size_t)x] |= IS_FOLLOWED;
+        area += x * step_y[heading] - y * step_x[heading];
+        x += step_x[heading];
+        y += step_y[heading];
+        /* The pixels ahead, to the right and to the left of the edge that goes straight on. */
+        static const int right_x[] = {0, -1, -1, 0}, right_y[] = {0, 0, -1, -1};
+        static const int left_x[] = {0, 0, -1, -1}, left_y[] = {-1, 0, 0, -1};
+        int turn = 0;
+        if (!is_inside(bitmap, x + right_x[heading], y + right_y[heading]))
+            turn = 1;
+        else if (is_inside(bitmap, x + left_x[heading], y + left_y[heading]))
+            turn = 3;
+        if (turn)
+            outline_add(outline, (struct corner){x + bitmap->left, y + bitmap->top});
+        heading = (heading + turn) % 4;
+    } while (x != start.x || y != start.y || heading != 0);
+    return area;
+}
+
+/* Follows the outline that begins at pixel (x, y) and adds its corners. Returns twice its area. */
+static int64_t add_corners(struct mask_bitmap *bitmap, uint32_t x, uint32_t y, double tolerance,
+                           struct outline *outline)
+{
+    const struct corner first = {x + (int64_t)bitmap->left, y + (int64_t)bitmap->top};
+    outline->tolerance = tolerance;
+    outline->last = first;
+    outline_keep(outline, first);
+    return follow(bitmap, x, y, outline);
+}
+
+/* Adds the outline that begins at pixel (x, y), unless it goes around a hole. */
+static bool add_polygon(struct mask_bitmap *bitmap, uint32_t x, uint32_t y, struct outline *outline,
+                        size_t *ends_capacity)
+{
+    struct mask_polygons *into = outline->into;
+    const size_t begin = into->count;
+    const int64_t area = add_corners(bitmap, x, y, 0.75, outline);
+    if (area > 0 && into->count < begin + 6) { /* tiny: nothing would be left of it */
+        into->count = begin;
+        (void)add_corners(bitmap, x, y, 0, outline);
+    }
+    if (area <= 0)
+        into->count = begin;
+    if (outline->failed || area <= 0)
+        return !outline->failed;
+    if (into->polygons == *ends_capacity) {
+        const size_t capacity = *ends_capacity ? 2 * *ends_capacity : 16;
+        size_t *ends = realloc(into->ends, capacity * sizeof *ends);
+        if (!ends)
+            return false;
+        into->ends = ends;
+        *ends_capacity = capacity;
+    }
+    into->ends[into->polygons++] = into->count;
+    return true;
+}
+
+enum status mask_polygons_of(struct mask_bitmap *bitmap, struct mask_polygons *ret,
+                             struct error *err)
+{
+    struct mask_polygons found = {0};
+    struct outline outline = {.into = &found};
+    size_t ends_capacity = 0;
+    for (uint32_t y = 0; y < bitmap->height; y++)
+        for (uint32_t x = 0; x < bitmap->width; x++) {
+            const uint8_t pixel = bitmap->pixels[(size_t)y * bitmap->width + x];
+            if (!pixel || (pixel & IS_FOLLOWED) || is_inside(bitmap, x, (int64_t)y - 1) ||
+                add_polygon(bitmap, x, y, &outline, &ends_capacity))
+                continue;
+            mask_polygons_done(&found);
+            return error_no_memory(err, "for the outline of a mask");
+        }
+    *ret = found;
+    return STATUS_OK;
+}
