@@ -267,16 +267,11 @@ char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size);
 struct console_model {
     const char *name, *version;
     bool is_default;
-    bool takes_images;  /* photos can be sent to it */
-    const char *task;   /* "classification" … */
-    const char *resize; /* "none", "short", "exact", "letterbox" */
-    int resize_short, resize_width, resize_height, width, height; /* pixels, as struct preprocess */
-    const char *const *labels;
-    size_t label_count;
+    bool takes_images; /* photos can be sent to it */
+    const char *task;  /* "classification" … */
 };
 
-/* {"models":[{"name","version","default","photos","task","resize"?:{"mode","short","width",
- * "height"},"width"?,"height"?,"labels"?:[…]}]} */
+/* {"models":[{"name","version","default","photos","task"}]} */
 char *console_answer_json(const struct console_model *models, size_t count, size_t *ret_size);
 
 /* ---- `lensd inspect --json` ---- */

@@ -85,11 +85,6 @@ class Asker {
   async ask(files, drawn = false) {
     if (!files.length) return;
     this.files = drawn ? null : files;
-    const model = this.model(drawn);
-    if (model && model.task === "unknown") {
-      await this.askTensors(files, model);
-      return;
-    }
     const number = ++this.number;
     const path = this.address(drawn);
     const figures = drawn ? [] : this.showPictures(files);
@@ -113,57 +108,6 @@ class Asker {
     } else {
       this.showAnswer(body, files, performance.now() - begin, figures);
     }
-  }
-
-  // A model whose task the server does not know: its raw outputs; masks of YOLO, drawn over the picture.
-  async askTensors(files, model) {
-    const number = ++this.number;
-    const file = files[0];
-    const path = `v2/models/${encodeURIComponent(model.name)}/infer`;
-    const [figure] = this.showPictures([file]);
-    this.showCurl(path, [file], ["-H 'Inference-Header-Content-Length: 0'"], " -o outputs.bin");
-    this.answer.setAttribute("aria-busy", "true");
-    const begin = performance.now();
-    let answer, buffer;
-    try {
-      answer = await call(path, { method: "POST", body: file, headers: { "Inference-Header-Content-Length": "0" } });
-      buffer = await answer.arrayBuffer();
-    } catch {
-      answer = null;
-    }
-    const milliseconds = performance.now() - begin;
-    if (number !== this.number) return;
-    this.answer.setAttribute("aria-busy", "false");
-    if (!answer) {
-      this.showError({ error: "The server does not answer. Is it still running?", code: "no_answer" });
-    } else if (!answer.ok) {
-      this.showError(JSON.parse(new TextDecoder().decode(buffer)), answer.status);
-      this.again = answer.status === 401 ? () => this.ask(files) : null;
-    } else {
-      const outputs = parseTensors(buffer, Number(answer.headers.get("Inference-Header-Content-Length")));
-      await this.showTensors(outputs, model, figure, milliseconds, files.length);
-    }
-  }
-
-  async showTensors(outputs, model, figure, milliseconds, count) {
-    const image = figure.querySelector("img");
-    const found = decodeOutputs(outputs, model);
-    const parts = [];
-    if (found && image) {
-      await image.decode().catch(() => {});
-      const lines = showFound(figure.querySelector(".frame"), image, found, model);
-      parts.push(element("h3", "found", `${lines.length} ${lines.length === 1 ? "box" : "boxes"} found`), this.bars(lines.slice(0, 20)));
-    } else {
-      parts.push(element("p", "", "This page cannot decode these outputs as masks. The raw outputs:"));
-    }
-    const list = element("ul", "outputs");
-    for (const o of outputs) {
-      const some = Array.from(o.data.subarray(0, 6), (v) => short(v)).join(", ");
-      list.append(element("li", "", `${o.name}: ${o.datatype} [${o.shape.join(", ")}] ${some}${o.data.length > 6 ? ", …" : ""}`));
-    }
-    parts.push(list, element("p", "dim", `${model.name}; seen from here ${short(milliseconds)} ms, with the way there and back.`
-      + (count > 1 ? " Of several photos the first was taken." : "")));
-    this.answer.replaceChildren(...parts);
   }
 
   bars(lines) {
@@ -211,14 +155,14 @@ class Asker {
     return figures;
   }
 
-  showCurl(path, files, headers = [], end = "") {
+  showCurl(path, files) {
     const url = new URL(path, location.href).href;
-    const parts = ["curl", ...headers];
+    const parts = ["curl"];
     if (key.text) parts.push('-H "Authorization: Bearer $LENSD_KEY"');
     if (files.length === 1) parts.push(`--data-binary ${shellQuote("@" + files[0].name)}`);
     else files.forEach((file) => parts.push(`-F ${shellQuote("image=@" + file.name)}`));
     parts.push(shellQuote(url));
-    byId("curl-text").textContent = parts.join(" ") + end;
+    byId("curl-text").textContent = parts.join(" ");
     byId("curl").hidden = false;
   }
 

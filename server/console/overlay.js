@@ -1,21 +1,5 @@
 // What a detector or a segmenter found, drawn over the picture.
 
-// From pixels of the model's input to those of the picture, the resize and crop of the model undone.
-function inputGeometry(model, width, height) {
-  const { mode } = model.resize;
-  let sx = 1, sy = 1;
-  if (mode === "short") sx = sy = model.resize.short / Math.min(width, height);
-  if (mode === "letterbox") sx = sy = Math.min(model.resize.width / width, model.resize.height / height);
-  if (mode === "exact") [sx, sy] = [model.resize.width / width, model.resize.height / height];
-  // What is left is cropped, or padded, around the middle.
-  const left = (width * sx - model.width) / 2;
-  const top = (height * sy - model.height) / 2;
-  return {
-    toPicture: (x, y) => [(x + left) / sx, (y + top) / sy],
-    toInput: (x, y) => [x * sx - left, y * sy - top],
-  };
-}
-
 function hue(label) { return (label * 137.508 + 210) % 360; }
 
 // Limbs between COCO's 17 key points.
@@ -113,21 +97,4 @@ function rgbOf(h) {
     return Math.round(255 * (0.5 - 0.45 * Math.max(-1, Math.min(k - 3, 9 - k, 1))));
   };
   return [part(0), part(8), part(4), 150];
-}
-
-// Shows boxes with masks over the image in `frame`; returns lines for the list beside it: [text, share 0 … 1].
-function showFound(frame, image, boxes, model) {
-  const [width, height] = [image.naturalWidth, image.naturalHeight];
-  const geometry = inputGeometry(model, width, height);
-  const names = (label) => (model.labels || [])[label] || `class ${label}`;
-  drawMask(frame, (x, y) => {
-    const box = boxes.find((b) => b.mask.inside(...geometry.toInput(x, y)));
-    return box ? box.label : -1;
-  }, width, height);
-  drawBoxes(frame, boxes.map((box) => {
-    const [x1, y1] = geometry.toPicture(box.x, box.y);
-    const [x2, y2] = geometry.toPicture(box.x + box.w, box.y + box.h);
-    return { box: { x1, y1, x2, y2 }, index: box.label, label: names(box.label), score: box.score };
-  }), width, height);
-  return boxes.map((box) => [names(box.label), box.score]);
 }
