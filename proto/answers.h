@@ -117,13 +117,23 @@ struct predict_json_image {
     struct error error; /* status != OK: its base64 is bad, data is NULL */
 };
 
+/* A parameter as it would be in a query: "0.25", "true", "0,person". */
+struct predict_json_parameter {
+    const char *name;
+    char *text;
+};
+
+#define PREDICT_JSON_PARAMETERS 16
+
 struct predict_json {
     struct predict_json_image *images;
     size_t image_count;
-    bool as_list;      /* it said "images" */
-    int top_k;         /* 0: not given */
-    const char *model; /* NULL: not given */
-    void *tree;        /* private: what the pointers above point into */
+    bool as_list;                              /* it said "images" */
+    int top_k;                                 /* 0: not given */
+    const char *model;                         /* NULL: not given */
+    struct predict_json_parameter *parameters; /* the other members */
+    size_t parameter_count;
+    void *tree; /* private: what the pointers above point into */
 };
 
 struct predict_json_limits {
@@ -133,7 +143,8 @@ struct predict_json_limits {
 };
 
 /* Reads {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with "top_k" and
- * "model" beside it. `text` is hostile. STATUS_INVALID says what is wrong with the request;
+ * "model" beside it, and at most PREDICT_JSON_PARAMETERS others: texts, numbers, true, false, lists
+ * of texts and numbers. `text` is hostile. STATUS_INVALID says what is wrong with the request;
  * STATUS_TOO_LARGE when it has more than max_images. Bad base64 is an error of that image alone.
  * The caller frees *ret with predict_json_free (NULL is fine); text is not needed any more. */
 enum status predict_json_parse(const char *text, size_t size,

@@ -1,6 +1,7 @@
 /* The JSON of /predict: parses a request's images and options, writes results and errors. */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -280,6 +281,53 @@ static enum status read_top_k(const cJSON *member, int max, struct predict_json 
     return STATUS_OK;
 }
 
+/* A value as the text of a query parameter. False: out of memory, or it is no such value. */
+static bool put_parameter(FILE *out, const cJSON *value)
+{
+    if (cJSON_IsString(value))
+        return fputs(value->valuestring, out) >= 0;
+    if (cJSON_IsBool(value))
+        return fputs(cJSON_IsTrue(value) ? "true" : "false", out) >= 0;
+    if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble))
+        return false;
+    const bool is_whole = floor(value->valuedouble) >= value->valuedouble;
+    return fprintf(out, is_whole ? "%.0f" : "%.9f", value->valuedouble) >= 0;
+}
+
+static enum status read_parameter(const cJSON *member, struct predict_json *request,
+                                  struct error *err)
+{
+    if (!request->parameters)
+        request->parameters = alloc_array(PREDICT_JSON_PARAMETERS, sizeof *request->parameters);
+    if (request->parameter_count == PREDICT_JSON_PARAMETERS)
+        return error_set(err, STATUS_INVALID, "the request has more than %d parameters",
+                         PREDICT_JSON_PARAMETERS);
+    char *text = NULL;
+    size_t size;
+    FILE *out = request->parameters ? open_memstream(&text, &size) : NULL;
+    if (!out)
+        return error_no_memory(err, "for a JSON request");
+    bool is_value = true;
+    if (!cJSON_IsArray(member))
+        is_value = put_parameter(out, member);
+    for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
+         entry = entry->next) {
+        is_value = !cJSON_IsBool(entry) && put_parameter(out, entry);
+        if (entry->next)
+            fputc(',', out);
+    }
+    if (fclose(out) != 0 || !is_value) {
+        free(text);
+        return error_set(err, STATUS_INVALID,
+                         "\"%.40s\" must be a text, a number, true, false, or a list of texts and "
+                         "numbers",
+                         member->string);
+    }
+    request->parameters[request->parameter_count++] =
+        (struct predict_json_parameter){member->string, text};
+    return STATUS_OK;
+}
+
 static enum status read_request(cJSON *root, const struct predict_json_limits *limits,
                                 struct predict_json *request, struct error *err)
 {
@@ -297,10 +345,7 @@ static enum status read_request(cJSON *root, const struct predict_json_limits *l
                 return error_set(err, STATUS_INVALID, "\"model\" must be a text");
             request->model = member->valuestring;
         } else {
-            return error_set(err, STATUS_INVALID,
-                             "unknown member \"%.40s\"; a request has \"image\" or \"images\", and "
-                             "may have \"top_k\" and \"model\"",
-                             member->string);
+            TRY(read_parameter(member, request, err));
         }
     }
     if (!request->images)
@@ -335,6 +380,9 @@ void predict_json_free(struct predict_json *request)
     if (!request)
         return;
     cJSON_Delete(request->tree);
+    for (size_t i = 0; i < request->parameter_count; i++)
+        free(request->parameters[i].text);
+    free(request->parameters);
     free(request->images);
     free(request);
 }

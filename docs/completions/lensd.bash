@@ -15,7 +15,7 @@ _lensd()
     elif [ -z "$words" ] && [[ $current == -* ]]; then
         case ${COMP_WORDS[1]} in
         serve) words='--model --model-name --models --watch --top-k --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --max-delay-us --host --port --port-file --unix --unix-mode --tls-cert --tls-key --pid-file --user --core-dumps --check --http-threads --config --api-keys --admin-key-file --protect-health --cors-origin --allowed-hosts --trusted-proxies --max-body --max-upload-memory --max-header --max-inflate-ratio --max-images --max-queue --max-queue-bytes --max-queue-ms --max-json-depth --max-pixels --max-side --max-scans --max-connections --max-connections-per-address --header-timeout --body-timeout --answer-timeout --idle-timeout --default-timeout --drain-delay --grace --log-format --log-level' ;;
-        predict) words='--model --top-k --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --config --max-queue --max-pixels --max-side --max-scans --json' ;;
+        predict) words='--model --top-k --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --config --max-queue --max-pixels --max-side --max-scans --annotate --json' ;;
         devices) words='--config --json' ;;
         health) words='--host --port --unix --tls-cert --config --api-key-file' ;;
         inspect) words='--model --precision --cache --threads --profile --profile-batch --sort --config --json' ;;

@@ -51,6 +51,7 @@ struct config {
     int64_t max_detections;           /* 0: not given */
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */
+    char *annotate;                   /* predict: where pictures go; NULL: nowhere */
     bool json;                        /* predict, devices, inspect: JSON instead of a table */
 
     char *batch;        /* bench: "1,8,32" */

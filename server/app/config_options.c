@@ -231,6 +231,9 @@ const struct option config_options[] = {
      OUTPUT, "format of the log on standard error; auto: text on a terminal, else json"},
     {"log-level", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_level), 0, 0, "info",
      "debug|info|warn|error", OUTPUT, "lowest level written; info includes one line per request"},
+    {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
+     "write the photos with labels, boxes, masks and points drawn: to the file OUT (.jpg or .png) "
+     "of one photo, or into the folder OUT, as JPEG under the photos' names"},
     {"json", OPTION_SWITCH, SHOWS, FIELD(json), 0, 0, "false", NULL, OUTPUT,
      "print JSON instead of a table"},
 };

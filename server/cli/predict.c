@@ -1,8 +1,11 @@
 /* lensd predict: images from files through the same pipeline the server uses. */
+#include <errno.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
@@ -11,6 +14,7 @@
 #include "server/app/process.h"
 #include "server/app/settings.h"
 #include "server/cli/commands.h"
+#include "server/http/api/annotate.h"
 #include "server/http/api/describe.h"
 #include "server/loader/model_open.h"
 
@@ -159,6 +163,64 @@ static void hint_at_labels(const struct predict_request *request)
                         "one name a line\n");
 }
 
+/* Whether OUT of --annotate is the name of a picture; else it is a folder. */
+static bool is_picture_name(const char *out)
+{
+    const char *dot = strrchr(out, '.');
+    return dot &&
+           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
+}
+
+/* Where the picture of photo `path` goes: `out` itself if it is named as a picture, else a file in
+ * the folder `out`. */
+static enum status annotated_path(const char *out, const char *path, enum annotate_format *ret,
+                                  char *ret_path, size_t size, struct error *err)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path, *end = strrchr(name, '.');
+    int length;
+    *ret = ANNOTATE_JPEG;
+    if (is_picture_name(out)) {
+        *ret = strcasecmp(strrchr(out, '.'), ".png") ? ANNOTATE_JPEG : ANNOTATE_PNG;
+        length = snprintf(ret_path, size, "%s", out);
+    } else {
+        length = snprintf(ret_path, size, "%s/%.*s.jpg", out,
+                          (int)(end && end != name ? end - name : (ptrdiff_t)strlen(name)), name);
+    }
+    return length >= 0 && (size_t)length < size
+               ? STATUS_OK
+               : error_set(err, STATUS_INVALID, "the name is longer than %zu bytes", size - 1);
+}
+
+static enum status write_bytes(const char *path, const uint8_t *bytes, size_t size,
+                               struct error *err)
+{
+    FILE *file = fopen(path, "wb");
+    bool is_done = file && fwrite(bytes, 1, size, file) == size;
+    if (file && fclose(file) != 0)
+        is_done = false;
+    return is_done ? STATUS_OK : error_set(err, STATUS_IO, "cannot write it: %s", strerror(errno));
+}
+
+/* Writes the annotated photo; says on standard error what went wrong. */
+static bool annotate_photo(const char *out, const char *path, const struct predict_image *image)
+{
+    char target[4096] = "";
+    enum annotate_format format;
+    uint8_t *bytes = NULL;
+    size_t size;
+    struct error err;
+    enum status status = annotated_path(out, path, &format, target, sizeof target, &err);
+    if (status == STATUS_OK)
+        status = annotate_image(image, format, &bytes, &size, &err);
+    if (status == STATUS_OK)
+        status = write_bytes(target, bytes, size, &err);
+    free(bytes);
+    if (status != STATUS_OK)
+        fprintf(stderr, "lensd: --annotate %s: %s\n", target[0] ? target : out, err.message);
+    return status == STATUS_OK;
+}
+
 static int print_as_json(struct pipeline *pipeline, const struct predict_request *request)
 {
     struct model_status *model = calloc(1, sizeof *model);
@@ -175,6 +237,10 @@ static int print_results(const struct config *config, struct pipeline *pipeline,
     int failed = 0;
     for (size_t i = 0; i < request->image_count; i++)
         failed |= request->images[i].status != STATUS_OK;
+    for (size_t i = 0; config->annotate && i < request->image_count; i++)
+        if (request->images[i].status == STATUS_OK &&
+            !annotate_photo(config->annotate, config->arguments[i], &request->images[i]))
+            failed = 1;
     if (config->json) {
         int printed = print_as_json(pipeline, request);
         return printed ? printed : failed;
@@ -233,6 +299,13 @@ int command_predict(const struct config *config)
     if (open_pipeline(config, &pipeline, &err) != STATUS_OK)
         return process_failed(&err);
     size_t count = config->argument_count;
+    if (config->annotate && count > 1 && is_picture_name(config->annotate)) {
+        error_set(&err, STATUS_CONFIG,
+                  "--annotate %s is one picture, but there are %zu photos; name a folder",
+                  config->annotate, count);
+        pipeline_free(pipeline);
+        return process_failed(&err);
+    }
     struct predict_request request = {
         .image_count = count, .top_k = (int)config->top_k, .started = clock_now()};
     request.images = alloc_array(count, sizeof *request.images);

@@ -129,9 +129,13 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
 /* The letter at *text, which moves behind it; NULL at the end. */
 static const char *next_letter(const char **text)
 {
-    const unsigned char first = (unsigned char)**text;
+    /* U+00C0 … U+00FF without their accents. */
+    static const char latin[] = "AAAAAAACEEEEIIIIDNOOOOOxOUUUUYPsaaaaaaaceeeeiiiidnooooo/ouuuuypy";
+    unsigned char first = (unsigned char)**text;
     if (!first)
         return NULL;
+    if (first == 0xC3 && ((unsigned char)(*text)[1] & 0xC0) == 0x80)
+        first = (unsigned char)latin[(unsigned char)(*text)[1] & 0x3F];
     do
         ++*text;
     while (((unsigned char)**text & 0xC0) == 0x80); /* the rest of a character */

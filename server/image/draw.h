@@ -41,7 +41,7 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
 /* Width in pixels of a text whose capitals are `size` pixels high. */
 float draw_text_width(const char *text, float size);
 
-/* Draws a text, UTF-8, with its left edge at x and the top of its capitals at y. Characters beyond
- * ASCII are drawn as '?'. */
+/* Draws a text, UTF-8, with its left edge at x and the top of its capitals at y. Accents of
+ * Latin letters are left out; other characters are drawn as '?'. */
 void draw_text(const struct canvas *canvas, float x, float y, float size, const char *text,
                struct rgb_colour colour);

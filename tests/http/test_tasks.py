@@ -8,6 +8,7 @@ import shutil
 import struct
 import tempfile
 import unittest
+import zlib
 
 import small_onnx
 from harness import ROOT, Server, multipart, png, read, run_lensd
@@ -152,6 +153,139 @@ class Detection(Tasks):
                 file.write("a cat\na \x1b[2Jdog\n")
             self.assertIn("  a \\x1b[2Jdog  (class 1)", run_lensd("predict", "--model", folder, path).stdout)
         os.unlink(path)
+
+
+    def test_json_bodies_take_parameters(self):
+        image = {"b64": base64.b64encode(png(400, 300)).decode()}
+        def scores(**more):
+            answer = self.ask(photo=json.dumps({"image": image, **more}).encode(), headers={"Content-Type": "application/json"})
+            return [round(p["score"], 3) for p in answer["predictions"]]
+        self.assertEqual(scores(), [.9, .55, .5])
+        self.assertEqual(scores(confidence=0.56), [.9])
+        self.assertEqual(scores(iou=1), [.9, .6, .55, .5])
+        self.assertEqual(scores(agnostic=True, max_detections=5), [.9, .55])
+        self.assertEqual(scores(classes=["a cat"]), [.55])
+        self.assertEqual(scores(classes=["a dog", 0]), [.9, .55, .5])
+        self.assertEqual(scores(classes="0"), [.55])
+        for more, what in (({"confidence": 2}, "confidence"), ({"confidence": "high"}, "confidence"),
+                           ({"iou": None}, "iou"), ({"classes": ["a bird"]}, "'a bird'"), ({"classes": []}, "classes"),
+                           ({"treshold": .5}, "unknown parameter 'treshold'"), ({"max_detections": 1.5}, "max_detections"),
+                           ({f"p{i}": 1 for i in range(20)}, "more than 16 parameters")):
+            with self.subTest(more):
+                answer = self.ask(photo=json.dumps({"image": image, **more}).encode(), status=400,
+                                  headers={"Content-Type": "application/json"})
+                self.assertIn(what, answer["error"])
+
+
+class Pictures(Tasks):
+    """Answers as the photo, drawn on."""
+
+    files = {"labels.txt": LABELS}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, DETECT)
+
+    def picture(self, query="", photo=None, headers=None):
+        answer = self.server.request("POST", f"/predict{query}", photo or png(400, 300), headers)
+        self.assertEqual(answer.status, 200, answer.body[:300])
+        return answer
+
+    def test_forms(self):
+        for query, accept, kind in (("?format=image", None, "image/jpeg"), ("?format=jpeg", "text/plain", "image/jpeg"),
+                                    ("", "image/jpeg", "image/jpeg"), ("", "image/png", "image/png"),
+                                    ("?format=png", None, "image/png"), ("", "image/*;q=0.9, text/html", "image/jpeg"),
+                                    ("?format=json", "image/png", "application/json"), ("", "*/*", "application/json")):
+            with self.subTest(query=query, accept=accept):
+                answer = self.picture(query, headers={"Accept": accept} if accept else None)
+                self.assertEqual(answer.headers["Content-Type"], kind)
+                begin = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG\r\n\x1a\n", "application/json": b"{"}[kind]
+                self.assertTrue(answer.body.startswith(begin), answer.body[:20])
+
+    def test_what_is_drawn(self):
+        """Of a black photo the boxes' outlines are what is not black."""
+        blank = self.rows("?format=png&confidence=1")
+        drawn = self.rows("?format=png&confidence=0.6")
+        self.assertEqual((len(drawn), len(drawn[0])), (300, 1200))
+        self.assertNotEqual(drawn, blank)
+        # The box is (150, 75) to (250, 225): its sides differ from the photo, its inside and the rest do not.
+        pixel = lambda rows, x, y: rows[y][3 * x:3 * x + 3]
+        for x, y, differs in ((150, 150, True), (250, 150, True), (200, 225, True), (200, 150, False), (300, 150, False)):
+            self.assertEqual(pixel(drawn, x, y) != pixel(blank, x, y), differs, (x, y))
+
+    def rows(self, query):
+        """The pixels of a PNG answer, row by row."""
+        data = self.picture(query).body
+        width, height = struct.unpack(">II", data[16:24])
+        at, packed = 8, b""
+        while at < len(data):
+            size = struct.unpack(">I", data[at:at + 4])[0]
+            if data[at + 4:at + 8] == b"IDAT":
+                packed += data[at + 8:at + 8 + size]
+            at += 12 + size
+        raw, stride, rows = zlib.decompress(packed), 3 * width, []
+        above = bytearray(stride)
+        for y in range(height):
+            kind, line = raw[y * (stride + 1)], bytearray(raw[y * (stride + 1) + 1:(y + 1) * (stride + 1)])
+            for i in range(stride):
+                a, b, c = line[i - 3] if i > 2 else 0, above[i], above[i - 3] if i > 2 else 0
+                p = a + b - c
+                paeth = min(((abs(p - a), 0, a), (abs(p - b), 1, b), (abs(p - c), 2, c)))[2]
+                line[i] = (line[i] + (0, a, b, (a + b) // 2, paeth)[kind]) & 255
+            rows.append(bytes(line))
+            above = line
+        return rows
+
+    def test_turned_photo(self):
+        photo = read(os.path.join(ROOT, "tests", "data", "images", "exif_6.jpg"))
+        size = self.ask(photo=photo)["image"]
+        data = self.picture("?format=png", photo).body
+        self.assertEqual(struct.unpack(">II", data[16:24]), (size["width"], size["height"]))
+
+    def test_refusals(self):
+        kind, body = multipart([("image", "a.png", png(9, 9)), ("image", "b.png", png(9, 9))])
+        answer = self.ask("?format=image", body, 400, {"Content-Type": kind})
+        self.assertIn("one photo", answer["error"])
+        kind, body = multipart([("image", "a.png", png(9, 9)), ("format", None, b"png")])
+        self.assertEqual(self.picture(photo=body, headers={"Content-Type": kind}).headers["Content-Type"], "image/png")
+        self.assertIn("format", self.ask("?format=gif", status=400)["error"])
+        answer = self.server.request("POST", "/predict?format=image", b"no picture")
+        self.assertEqual((answer.status, answer.json()["code"]), (415, "unsupported_media_type"))
+
+    def test_command_line(self):
+        paths = [os.path.join(self.folder, name) for name in ("one.png", "two.png")]
+        for path in paths:
+            with open(path, "wb") as file:
+                file.write(png(64, 64))
+        with tempfile.TemporaryDirectory() as out:
+            self.assertEqual(run_lensd("predict", "--model", self.folder, *paths, "--annotate", out).returncode, 0)
+            self.assertEqual(sorted(os.listdir(out)), ["one.jpg", "two.jpg"])
+            one = os.path.join(out, "drawn.png")
+            self.assertEqual(run_lensd("predict", "--model", self.folder, paths[0], "--annotate", one).returncode, 0)
+            self.assertTrue(read(one).startswith(b"\x89PNG"))
+            made = run_lensd("predict", "--model", self.folder, *paths, "--annotate", one)
+            self.assertIn("name a folder", made.stderr)
+            self.assertNotEqual(made.returncode, 0)
+            made = run_lensd("predict", "--model", self.folder, paths[0], "--annotate", os.path.join(out, "none"))
+            self.assertIn("cannot write it", made.stderr)
+            self.assertEqual(made.returncode, 1)
+        for path in paths:
+            os.unlink(path)
+
+
+class PictureMemory(Tasks):
+    """Pixels of answers count as their other bytes do."""
+
+    arguments = ("--max-body", "100000", "--max-upload-memory", "200000")
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, DETECT)
+
+    def test_too_large(self):
+        self.ask(photo=png(400, 300))
+        answer = self.ask("?format=image", png(400, 300), status=413)
+        self.assertIn("--max-upload-memory", answer["error"])
 
 
 class Yolox(Tasks):
@@ -354,6 +488,10 @@ class Instances(Tasks):
                                  ("output1", (1, 16, 16), ([1] * 8 + [-1] * 8) * 16)],
                           metadata=[("author", "Ultralytics"), ("task", "segment"), ("end2end", "True")])
 
+    def test_picture(self):
+        answer = self.server.request("POST", "/predict?format=image", png(64, 64))
+        self.assertEqual((answer.status, answer.headers["Content-Type"]), (200, "image/jpeg"))
+
     def test_masks(self):
         (found,) = self.ask(photo=png(64, 64))["predictions"]
         self.assertEqual((found["label"], corners(found), found["area"]), ("a dog", [16, 16, 48, 48], 16 * 32))
@@ -455,6 +593,10 @@ class Embedding(Tasks):
         self.assertEqual(self.server.request("POST", f"/predictions/{self.name}", png(9, 9)).json(), [3, 0, 0, -4])
 
 
+    def test_picture(self):
+        self.assertIn("vectors", self.ask("?format=image", status=400)["error"])
+
+
 class Segmentation(Tasks):
     """A map of 2 x 2 points: the right half is class 1."""
 
@@ -474,6 +616,7 @@ class Segmentation(Tasks):
         self.assertEqual([s["polygons"] for s in outlines], [[[0, 0, 2, 0, 2, 2, 0, 2]], [[2, 0, 4, 0, 4, 2, 2, 2]]])
         self.assertEqual([s["index"] for s in self.ask("?classes=1")["segments"]], [1])
         self.assertEqual(self.task(), ("segmentation", "output 'map' has a map for each of the 2 labels"))
+        self.assertEqual(self.server.request("POST", "/predict", png(40, 20), {"Accept": "image/png"}).status, 200)
         lines = self.server.request("POST", "/predict", png(4, 2), {"Accept": "text/plain"}).body.decode()
         self.assertEqual(lines, "0.500000 a cat\n0.500000 a dog\n")
 

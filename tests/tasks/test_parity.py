@@ -126,7 +126,7 @@ class Parity(unittest.TestCase):
             self.assertGreater(found, 20, "too few masks to say anything")
             self.assertLessEqual(differing, 0.01 * found)
             self.assertLessEqual(unlike, 0.01 * found)
-            self.assertLessEqual(outlined, 0.01 * found)
+            self.assertLessEqual(outlined, 0.05 * found, "random masks have holes, which outlines leave out")
 
     def match(self, boxes, wanted, name):
         """How many boxes of either list are not in the other; each is printed."""

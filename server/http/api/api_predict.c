@@ -14,6 +14,7 @@
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "proto/answers.h"
+#include "server/http/api/annotate.h"
 #include "server/http/api/describe.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/urgency.h"
@@ -31,6 +32,7 @@ struct predict_work {
     bool as_list;
     struct multipart multipart; /* zeroed without one */
     struct predict_json *json;  /* NULL without one */
+    int form;                   /* enum describe_form that `format` names; -1: Accept decides */
     char model[128];            /* as asked for; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
@@ -49,7 +51,7 @@ static void predict_free_work(struct exchange *x)
 /* ---- can it be served now? ---- */
 
 /* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
-static const char *const forms[] = {"application/json", "text/plain", "application/octet-stream"};
+static const char *const forms[] = {TYPE_JSON, "text/plain", TYPE_BYTES, "image/jpeg", "image/png"};
 
 /* Multipart and JSON bodies may name their model inside, so it is not known yet. */
 static enum status check_room(struct exchange *x, struct error *err)
@@ -85,8 +87,8 @@ enum status predict_admit(struct exchange *x, struct error *err)
     x->answer_form = negotiate_type(exchange_header(x, "Accept"), forms, COUNT_OF(forms));
     if (x->answer_form < 0) {
         respond_refusal(x, 406, "not_acceptable",
-                        "%s answers as %s, %s or %s; name one of them in Accept, or none", x->path,
-                        forms[0], forms[1], forms[2]);
+                        "%s answers as %s, %s, %s, %s or %s; name one of them in Accept, or none",
+                        x->path, forms[0], forms[1], forms[2], forms[3], forms[4]);
         return STATUS_OK;
     }
     if (!x->has_length && !x->chunked) {
@@ -117,6 +119,27 @@ static enum status set_top_k(struct predict_work *work, const char *text, size_t
                          size < 40 ? (int)size : 40, text, PREDICT_MAX_TOP_K);
     work->request.top_k = (int)value;
     return STATUS_OK;
+}
+
+static enum status set_format(struct predict_work *work, const char *text, size_t size,
+                              struct error *err)
+{
+    static const struct {
+        const char *name;
+        enum describe_form form;
+    } formats[] = {{"json", DESCRIBE_JSON},
+                   {"image", DESCRIBE_JPEG},
+                   {"jpeg", DESCRIBE_JPEG},
+                   {"png", DESCRIBE_PNG}};
+    for (size_t i = 0; i < COUNT_OF(formats); i++) {
+        if (size != strlen(formats[i].name) || memcmp(text, formats[i].name, size) != 0)
+            continue;
+        work->form = (int)formats[i].form;
+        return STATUS_OK;
+    }
+    return error_set(err, STATUS_INVALID,
+                     "format is '%.*s'; it must be json, image (a JPEG), jpeg or png",
+                     size < 40 ? (int)size : 40, text);
 }
 
 static enum status set_model(struct predict_work *work, const char *text, size_t size,
@@ -163,13 +186,15 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return set_top_k(work, text, size, err);
     if (!strcmp(name, "model"))
         return set_model(work, text, size, err);
+    if (!strcmp(name, "format"))
+        return set_format(work, text, size, err);
     if (task_option_is(name))
         return set_task_option(work, name, text, size, err);
     return error_set(
         err, STATUS_INVALID,
-        "unknown parameter '%.60s'; /predict takes top_k and model; for detectors also "
+        "unknown parameter '%.60s'; /predict takes top_k, model and format; for detectors also "
         "confidence, iou, max_detections, classes and agnostic; for segmenters "
-        "classes; for embedding models normalize",
+        "classes and masks; for embedding models normalize",
         name);
 }
 
@@ -209,7 +234,8 @@ static enum status predict_read_field(struct predict_work *work, const struct mu
                                       struct error *err)
 {
     const char *text = (const char *)part->data;
-    if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") || task_option_is(part->name))
+    if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") ||
+        !strcmp(part->name, "format") || task_option_is(part->name))
         return set_parameter(work, part->name, text, part->size, err);
     bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,
@@ -279,6 +305,9 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
         work->request.top_k = json->top_k;
     if (json->model)
         TRY(set_model(work, json->model, strlen(json->model), err));
+    for (size_t i = 0; i < json->parameter_count; i++)
+        TRY(set_parameter(work, json->parameters[i].name, json->parameters[i].text,
+                          strlen(json->parameters[i].text), err));
     TRY(work_images(&work->request, json->image_count, err));
     work->as_list = json->as_list;
     for (size_t i = 0; i < json->image_count; i++) {
@@ -334,6 +363,21 @@ static void hint_at_form(const struct exchange *x, struct predict_image *image)
               "%.380s; with curl, --data changes the file: use --data-binary @file", plain.message);
 }
 
+/* Answers with the photo, and what was found in it. */
+static void finish_picture(struct exchange *x, const struct predict_image *image)
+{
+    struct error err;
+    uint8_t *bytes;
+    size_t size;
+    const bool is_jpeg = x->answer_form == DESCRIBE_JPEG;
+    exchange_note(x, image->request);
+    if (annotate_image(image, is_jpeg ? ANNOTATE_JPEG : ANNOTATE_PNG, &bytes, &size, &err) !=
+        STATUS_OK)
+        respond_error(x, &err);
+    else
+        respond_text(x, 200, forms[x->answer_form], (char *)bytes, size);
+}
+
 static void predict_finish(struct exchange *x)
 {
     struct predict_work *work = x->work;
@@ -343,7 +387,12 @@ static void predict_finish(struct exchange *x)
     /* With one image its failure fails the request; with several, each reports its own. */
     const struct predict_image *image = &request->images[0];
     int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
-    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON, TYPE_JSON};
+    if (http == 200 && request->wants_picture) {
+        finish_picture(x, image);
+        return;
+    }
+    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON,
+                                        TYPE_JSON, TYPE_JSON, TYPE_JSON};
     enum describe_form form = http == 200 ? (enum describe_form)x->answer_form : DESCRIBE_JSON;
     char *text = describe_predictions_as(form, request, work->as_list,
                                          clock_ms(clock_now() - request->started), &size);
@@ -361,6 +410,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     struct predict_work *work = work_create(x, sizeof *work, predict_finish, predict_free_work);
     if (!work)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+    work->form = -1;
     TRY(urgency_read(x, &work->request, err));
     TRY(read_query(x, work, err));
     TRY(predict_read_body(x, work, err));
@@ -370,6 +420,14 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
         work->request.version = x->match.version[0] ? x->match.version : NULL;
     }
     x->image_count = work->request.image_count;
+    if (work->form >= 0)
+        x->answer_form = work->form;
+    work->request.wants_picture = x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG;
+    if (work->request.wants_picture && work->as_list)
+        return error_set(err, STATUS_INVALID,
+                         "a picture is the answer to one photo, and the request has %zu; send them "
+                         "one by one, or ask for JSON",
+                         work->request.image_count);
     return STATUS_OK;
 }
 

@@ -279,6 +279,8 @@ static char *describe_request(enum describe_form form, const struct predict_requ
 
 bool describe_is_slow(const struct predict_request *request)
 {
+    if (request->wants_picture)
+        return true;
     if (mask_form_of(request) <= MASK_FORM_RLE)
         return false;
     for (size_t i = 0; i < request->image_count; i++) {

@@ -10,7 +10,7 @@
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms, size_t *ret_size);
 
-/* Whether the answer takes more time than its size tells: masks to convert. */
+/* Whether the answer takes more time than its size tells: a picture, masks to convert. */
 bool describe_is_slow(const struct predict_request *request);
 
 /* The same without the precision, in any form. */
@@ -18,6 +18,8 @@ enum describe_form {
     DESCRIBE_JSON,
     DESCRIBE_LINES,
     DESCRIBE_NUMBERS,
+    DESCRIBE_JPEG, /* pictures are annotate.h's; errors instead of them are JSON */
+    DESCRIBE_PNG,
     DESCRIBE_TORCHSERVE, /* {label: probability} */
     DESCRIBE_KSERVE,     /* {"predictions": [{"classes", "indices", "probabilities"}]} */
 };

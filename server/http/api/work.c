@@ -6,6 +6,7 @@
 
 #include "engine/base/size.h"
 #include "proto/v2.h"
+#include "server/http/api/annotate.h"
 #include "server/http/api/describe.h"
 #include "server/http/transport/respond.h"
 
@@ -95,7 +96,8 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
         labels +=
             image->prediction_count + image->answer.detections.count + image->answer.segments.count;
         /* The size of these outputs was unknown until the run. */
-        const size_t own = task_answer_bytes(&image->answer);
+        const size_t own = task_answer_bytes(&image->answer) +
+                           (request->wants_picture ? annotate_bytes(image) / 2 : 0);
         bytes += own;
         *ret_unforeseen += 2 * own;
         for (size_t o = 0; image->outputs && served && o < served->output_count; o++) {

@@ -111,6 +111,7 @@ struct predict_request {
     const void *const *tensors;
     bool raw_outputs;             /* return the model's outputs unchanged, no predictions */
     const bool *wanted_outputs;   /* of output_count; NULL: all; borrowed until on_done */
+    bool wants_picture;           /* not the pipeline's: the answer will be the photo, drawn on */
     int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
     struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks
                                      up class names in it */

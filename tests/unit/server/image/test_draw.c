@@ -78,7 +78,8 @@ Test(draw, letters)
     const float width = draw_text_width("Hello, person 88 %", 14);
     cr_expect(width > 100 && width < 260, "%g", (double)width);
     cr_expect_eq(draw_text_width("", 14), 0);
-    cr_expect_eq(draw_text_width("\xc3\xa4", 14), draw_text_width("?", 14), "one character");
+    cr_expect_eq(draw_text_width("\xc3\xa4", 14), draw_text_width("a", 14), "without accent");
+    cr_expect_eq(draw_text_width("\xe7\x8a\xac", 14), draw_text_width("?", 14), "one character");
     cr_expect_gt(draw_text_width("\xff\x80\x01", 14), 0);
     for (char c = '!'; c <= '~'; c++) {
         memset(pixels, 0, sizeof pixels);

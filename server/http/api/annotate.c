@@ -1,0 +1,218 @@
+/* Draws answers: masks first, then boxes and key points, labels on top. Colours belong to classes;
+ * lines and letters grow with the picture. */
+#include "server/http/api/annotate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/size.h"
+#include "server/image/encode.h"
+
+#define MASK_OPACITY 0.45f
+
+/* Key points with a lower score are not drawn. */
+#define POINT_SCORE 0.5f
+
+enum { LABEL_TEXT = 120 };
+
+/* A picture in the making. */
+struct annotation {
+    struct canvas canvas;
+    const struct model *model;
+    float line, letter; /* thickness of lines, height of capitals; pixels */
+};
+
+size_t annotate_bytes(const struct predict_image *image)
+{
+    /* Decoded, turned, and encoded: three bytes a pixel each. */
+    return (size_t)image->width * image->height * 9;
+}
+
+static void write_label(const struct annotation *a, size_t index, float share,
+                        char ret[static LABEL_TEXT])
+{
+    const char *label = labels_name(&a->model->labels, index);
+    if (label)
+        snprintf(ret, LABEL_TEXT, "%.100s %.0f %%", label, (double)share * 100);
+    else
+        snprintf(ret, LABEL_TEXT, "class %zu %.0f %%", index, (double)share * 100);
+}
+
+/* White letters on the colour; the lower left corner is at (x, y), moved into the picture. Returns
+ * the height. */
+static float draw_label(const struct annotation *a, float x, float y, const char *text,
+                        struct rgb_colour colour)
+{
+    const float pad = a->letter * 0.4f, height = a->letter + 2 * pad;
+    const float width = draw_text_width(text, a->letter) + 2 * pad;
+    x = fmaxf(fminf(x, (float)a->canvas.width - width), 0);
+    y = fmaxf(y, height);
+    draw_fill(&a->canvas, x, y - height, x + width, y, colour);
+    draw_text(&a->canvas, x + pad, y - height + pad, a->letter, text, DRAW_WHITE);
+    return height;
+}
+
+static void draw_mask(const struct annotation *a, const struct segment *mask)
+{
+    struct mask_reader reader = {.at = mask->counts};
+    const struct rgb_colour colour = draw_colour(mask->index);
+    const uint32_t height = a->canvas.height;
+    uint64_t at = 0;
+    uint32_t length;
+    for (bool inside; mask_next(&reader, &length, &inside); at += length) {
+        for (uint64_t from = at; inside && from < at + length;) {
+            const uint64_t end = (from / height + 1) * height;
+            const uint64_t count = (end < at + length ? end : at + length) - from;
+            draw_column(&a->canvas, (uint32_t)(from / height), (uint32_t)(from % height),
+                        (uint32_t)count, MASK_OPACITY, colour);
+            from += count;
+        }
+    }
+}
+
+static void draw_outline(const struct annotation *a, const struct detection *box)
+{
+    float corners[4][2];
+    detection_corners(box, corners);
+    for (int i = 0; i < 4; i++)
+        draw_line(&a->canvas, corners[i][0], corners[i][1], corners[(i + 1) % 4][0],
+                  corners[(i + 1) % 4][1], a->line, draw_colour(box->index));
+}
+
+/* Limbs between COCO's 17 key points. */
+static const uint8_t limbs[][2] = {{0, 1},   {0, 2},   {1, 3},   {2, 4},  {5, 6},  {5, 7},
+                                   {7, 9},   {6, 8},   {8, 10},  {5, 11}, {6, 12}, {11, 12},
+                                   {11, 13}, {13, 15}, {12, 14}, {14, 16}};
+
+static bool is_seen(const struct task_point *point)
+{
+    return point->score < 0 || point->score >= POINT_SCORE;
+}
+
+static void draw_points(const struct annotation *a, const struct task_point *points, size_t count,
+                        struct rgb_colour colour)
+{
+    for (size_t i = 0; count == 17 && i < COUNT_OF(limbs); i++) {
+        const struct task_point *from = &points[limbs[i][0]], *to = &points[limbs[i][1]];
+        if (is_seen(from) && is_seen(to))
+            draw_line(&a->canvas, from->x, from->y, to->x, to->y, a->line, colour);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!is_seen(&points[i]))
+            continue;
+        draw_disc(&a->canvas, points[i].x, points[i].y, a->line * 1.6f, DRAW_WHITE);
+        draw_disc(&a->canvas, points[i].x, points[i].y, a->line * 1.2f, colour);
+    }
+}
+
+static void draw_boxes(const struct annotation *a, const struct detections *found)
+{
+    char text[LABEL_TEXT];
+    for (size_t i = 0; found->masks && i < found->count; i++)
+        draw_mask(a, &found->masks[i]);
+    for (size_t i = found->count; i-- > 0;) { /* the best ones on top */
+        draw_outline(a, &found->items[i]);
+        draw_points(a, found->points + i * found->point_count, found->point_count,
+                    draw_colour(found->items[i].index));
+    }
+    for (size_t i = found->count; i-- > 0;) {
+        const struct detection *box = &found->items[i];
+        write_label(a, box->index, box->score, text);
+        float corners[4][2], *highest = corners[2]; /* left above, unless the box is turned */
+        detection_corners(box, corners);
+        for (int k = 0; k < 4; k++)
+            highest = corners[k][1] < highest[1] ? corners[k] : highest;
+        draw_label(a, highest[0] - a->line / 2, highest[1], text, draw_colour(box->index));
+    }
+}
+
+static bool is_background(const struct annotation *a, uint32_t index)
+{
+    const char *label = labels_name(&a->model->labels, index);
+    return label && strcasestr(label, "background") != NULL;
+}
+
+/* Areas in the colours of their classes, and a list of the classes. */
+static void draw_areas(const struct annotation *a, const struct segments *found)
+{
+    const double pixels = (double)a->canvas.width * a->canvas.height;
+    char text[LABEL_TEXT];
+    float y = 0;
+    for (size_t i = 0; i < found->count; i++)
+        if (!is_background(a, found->items[i].index))
+            draw_mask(a, &found->items[i]);
+    for (size_t i = 0; i < found->count && y < (float)a->canvas.height; i++) {
+        if (is_background(a, found->items[i].index))
+            continue;
+        write_label(a, found->items[i].index, (float)((double)found->items[i].area / pixels), text);
+        y += draw_label(a, 0, y + 2 * a->letter, text, draw_colour(found->items[i].index));
+    }
+}
+
+static void draw_classes(const struct annotation *a, const struct predict_image *image)
+{
+    char text[LABEL_TEXT];
+    float y = 0;
+    for (size_t i = 0; i < image->prediction_count && y < (float)a->canvas.height; i++) {
+        const struct prediction *found = &image->predictions[i];
+        write_label(a, found->index, found->probability, text);
+        y += draw_label(a, 0, y + 2 * a->letter, text, draw_colour((uint32_t)found->index));
+    }
+}
+
+static enum status draw_answer(const struct annotation *a, const struct predict_image *image,
+                               struct error *err)
+{
+    switch (a->model->task.kind) {
+    case TASK_CLASSIFICATION:
+        draw_classes(a, image);
+        return STATUS_OK;
+    case TASK_DETECTION:
+    case TASK_POSE:
+    case TASK_ORIENTED:
+    case TASK_INSTANCES:
+        draw_boxes(a, &image->answer.detections);
+        return STATUS_OK;
+    case TASK_SEGMENTATION:
+        draw_areas(a, &image->answer.segments);
+        return STATUS_OK;
+    case TASK_EMBEDDING:
+    case TASK_UNKNOWN:
+        break;
+    }
+    return error_set(err, STATUS_INVALID,
+                     "a picture cannot show the answers of model '%s', which are vectors; ask for "
+                     "JSON",
+                     a->model->name);
+}
+
+enum status annotate_image(const struct predict_image *image, enum annotate_format format,
+                           uint8_t **ret, size_t *ret_size, struct error *err)
+{
+    /* It was decoded within the limits before. */
+    const struct image_limits none = {0};
+    struct image_decoder *decoder = image_decoder_create();
+    struct image photo;
+    enum status status = decoder
+                             ? image_decode(decoder, image->data, image->size, &none, &photo, err)
+                             : error_no_memory(err, "for a photo");
+    if (status == STATUS_OK) {
+        const float side = (float)(photo.width > photo.height ? photo.width : photo.height);
+        const struct annotation a = {
+            .canvas = {image_pixels(decoder), photo.stride, photo.width, photo.height},
+            .model = image->request->used_model,
+            .line = fmaxf(side / 300, 1.5f),
+            .letter = fmaxf(side / 60, 8)};
+        status = draw_answer(&a, image, err);
+        if (status == STATUS_OK)
+            status = format == ANNOTATE_JPEG
+                         ? image_encode_jpeg(&a.canvas, ret, ret_size, err)
+                         : image_encode_png(PNG_KIND_RGB8, a.canvas.pixels, a.canvas.width,
+                                            a.canvas.height, ret, ret_size, err);
+    }
+    image_decoder_free(decoder);
+    return status;
+}
