@@ -101,6 +101,25 @@ static enum status add_points(const struct task *task, const struct task_rows *r
     return STATUS_OK;
 }
 
+/* Refuses outputs that are mostly NaN or infinite. A class or a coordinate may be a number even
+ * then: the index that TopK found, a constant. */
+static enum status check_finite(const struct task *task, const struct task_rows *outputs,
+                                struct error *err)
+{
+    for (size_t o = 0; o < task->output_count; o++) {
+        size_t bad = 0;
+        for (size_t i = 0; i < outputs[o].count; i++)
+            bad += !isfinite(outputs[o].data[i]);
+        if (bad > outputs[o].count / 2)
+            return error_set(err, STATUS_NUMERIC,
+                             "%zu of the %zu numbers of an output are NaN or infinite for this "
+                             "image; it may hold values the model cannot handle, or the model "
+                             "overflows in this precision",
+                             bad, outputs[o].count);
+    }
+    return STATUS_OK;
+}
+
 static enum status find_boxes(const struct task *task, const struct task_rows *outputs,
                               const struct task_geometry *geometry, struct candidates *candidates,
                               struct error *err)
@@ -108,6 +127,8 @@ static enum status find_boxes(const struct task *task, const struct task_rows *o
     TRY(decode_layout(task, outputs, geometry, candidates, err));
     if (candidates->is_out_of_memory)
         return error_set(err, STATUS_NO_MEMORY, "no memory for the boxes of an image");
+    if (candidates->found.count == 0)
+        TRY(check_finite(task, outputs, err));
     /* Of all pairs of query and class, keep as many as there are queries. */
     struct task_options cut = *candidates->options;
     if (task->layout == LAYOUT_DETR_SIGMOID && outputs[1].shape.dims[0] < cut.max_detections)

@@ -374,6 +374,31 @@ Test(detect, hostile_numbers)
     detections_done(&found);
 }
 
+Test(detect, nothing_but_nan_is_an_error)
+{
+    static float scores[6 * 4]; /* boxes are numbers, scores are not */
+    for (size_t i = 4 * 4; i < COUNT_OF(scores); i++)
+        scores[i] = NAN;
+    for (size_t i = 0; i < 2 * 4; i++)
+        scores[i] = NAN;
+    static const float final[] = {NAN, NAN, NAN, NAN, NAN, 3, NAN, NAN, NAN, NAN, INFINITY, 0};
+    static const float queries[] = {NAN, NAN, NAN, NAN}, boxes[] = {0, 0, 1, 1, 0, 0, 1, 1};
+    const struct task_rows outputs[][2] = {{{scores, SHAPE(6, 4), 24}},
+                                           {{final, SHAPE(2, 6), 12}},
+                                           {{queries, SHAPE(2, 2), 4}, {boxes, SHAPE(2, 4), 8}}};
+    static const enum task_layout layouts[] = {LAYOUT_YOLOV8, LAYOUT_YOLO_FINAL, LAYOUT_DETR};
+    const struct task_options options = options_of(.25f, .7f);
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        const struct task task = {
+            .kind = TASK_DETECTION, .layout = layouts[i], .output_count = i == 2 ? 2 : 1};
+        struct detections found = {0};
+        struct error err;
+        cr_expect_eq(detect_decode(&task, outputs[i], &options, &same, &found, &err),
+                     STATUS_NUMERIC, "layout %zu", i);
+        cr_expect_eq(found.count, 0);
+    }
+}
+
 Test(detect, a_million_candidates)
 {
     enum { ALL = 1000000 };
