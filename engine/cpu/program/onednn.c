@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "engine/cpu/program/onednn_reserve.h"
+
 struct onednn {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -28,6 +30,7 @@ static enum status onednn_check(dnnl_status_t status, const char *what, struct e
 
 enum status onednn_open(struct onednn **ret, struct error *err)
 {
+    TRY(onednn_reserve_fill(err));
     struct onednn *onednn = calloc(1, sizeof *onednn);
     if (!onednn)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
@@ -185,6 +188,7 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
                            struct error *err)
 {
     struct packed_layout plain = {0};
+    TRY(onednn_reserve_fill(err));
     TRY(layout_of(given, given->dtype, &plain, err));
     const enum status status = reorder(onednn, &plain, from, wanted, to, err);
     layout_done(&plain);
@@ -416,6 +420,7 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
                                   struct error *err)
 {
     dnnl_primitive_t primitive = NULL;
+    TRY(onednn_reserve_fill(err));
     TRY(make_primitive(onednn, desc, epilogue, &primitive, err));
     if (!primitive)
         return STATUS_OK;
@@ -492,6 +497,7 @@ enum status onednn_product_bind(struct onednn_product *product, void *weights, v
 enum status onednn_product_run(const struct onednn_product *product, void *src, void *weights,
                                void *dst, void *scratch, struct error *err)
 {
+    TRY(onednn_reserve_fill(err));
     dnnl_memory_set_data_handle(product->args[ARG_SRC].memory, src);
     dnnl_memory_set_data_handle(product->args[ARG_DST].memory, dst);
     if (weights)
