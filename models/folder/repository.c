@@ -63,21 +63,56 @@ static uint64_t file_signature(const char *path, const char *name)
     return mix(hash, facts, sizeof facts);
 }
 
+static enum status no_memory(struct error *err)
+{
+    return error_no_memory(err, "while looking through a repository");
+}
+
+static enum status open_folder(const char *folder, DIR **ret, struct error *err)
+{
+    *ret = opendir(folder);
+    if (*ret)
+        return STATUS_OK;
+    if (errno == ENOMEM)
+        return no_memory(err);
+    return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s%s", folder,
+                     errno == ENOENT ? "there is no such folder" : strerror(errno),
+                     access_advice(errno));
+}
+
+/* The next entry, NULL behind the last. An entry that cannot be read must not look like the end:
+ * its model would be unloaded. */
+static enum status next_entry(DIR *dir, const char *folder, struct dirent **ret, struct error *err)
+{
+    errno = 0;
+    *ret = readdir(dir);
+    return *ret || errno == 0 ? STATUS_OK
+                              : error_set(err, STATUS_IO, "%.200s: %s", folder, strerror(errno));
+}
+
 /* Of the files that lie in a folder, in any order. */
-static uint64_t folder_signature(const char *folder)
+static enum status folder_signature(const char *folder, uint64_t *ret, struct error *err)
 {
     uint64_t sum = 0;
-    DIR *dir = opendir(folder);
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+    DIR *dir;
+    struct dirent *entry;
+    TRY(open_folder(folder, &dir, err));
+    enum status status = next_entry(dir, folder, &entry, err);
+    while (status == STATUS_OK && entry) {
         char *path;
-        if (entry->d_name[0] == '.' || asprintf(&path, "%s/%s", folder, entry->d_name) < 0)
-            continue;
-        sum += file_signature(path, entry->d_name);
-        free(path);
+        if (entry->d_name[0] != '.') {
+            if (asprintf(&path, "%s/%s", folder, entry->d_name) < 0) {
+                status = no_memory(err);
+                break;
+            }
+            sum += file_signature(path, entry->d_name);
+            free(path);
+        }
+        status = next_entry(dir, folder, &entry, err);
     }
-    if (dir)
-        closedir(dir);
-    return sum;
+    closedir(dir);
+    *ret = sum;
+    return status;
 }
 
 /* ---- versions ---- */
@@ -97,7 +132,7 @@ static enum status add_version(struct repository_model *model, uint64_t number, 
     struct repository_version *grown =
         reallocarray(model->versions, model->version_count + 1, sizeof *grown);
     if (!grown)
-        return error_no_memory(err, "while looking through a repository");
+        return no_memory(err);
     model->versions = grown;
     struct repository_version *version = &grown[model->version_count++];
     *version = (struct repository_version){.number = number, .signature = signature};
@@ -105,28 +140,41 @@ static enum status add_version(struct repository_model *model, uint64_t number, 
     return STATUS_OK;
 }
 
-/* FOLDER/N/model.onnx, all of them. */
+/* FOLDER/N/model.onnx, if it is one. `shared`: signature of the files beside the versions. */
+static enum status find_version(struct repository_model *model, const char *entry, uint64_t shared,
+                                struct error *err)
+{
+    uint64_t number, own = 0;
+    char *folder = NULL, *file = NULL;
+    struct stat info;
+    enum status status = STATUS_OK;
+    if (!model_version_number(entry, &number))
+        return STATUS_OK;
+    if (asprintf(&folder, "%s/%s", model->path, entry) < 0 ||
+        asprintf(&file, "%s/model.onnx", folder) < 0) {
+        status = no_memory(err);
+    } else if (stat(file, &info) == 0 && S_ISREG(info.st_mode)) {
+        status = folder_signature(folder, &own, err);
+        if (status == STATUS_OK)
+            status = add_version(model, number, shared * 31 + own, err);
+    }
+    free(folder);
+    free(file);
+    return status;
+}
+
 static enum status find_versions(struct repository_model *model, struct error *err)
 {
-    DIR *dir = opendir(model->path);
-    if (!dir)
-        return error_set(err, STATUS_IO, "%.200s: %s%s", model->path, strerror(errno),
-                         access_advice(errno));
-    uint64_t shared = folder_signature(model->path);
-    enum status status = STATUS_OK;
-    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));) {
-        uint64_t number;
-        char *folder = NULL, *file = NULL;
-        struct stat info;
-        if (!model_version_number(entry->d_name, &number))
-            continue;
-        if (asprintf(&folder, "%s/%s", model->path, entry->d_name) < 0 ||
-            asprintf(&file, "%s/model.onnx", folder) < 0)
-            status = error_no_memory(err, "while looking through a repository");
-        else if (stat(file, &info) == 0 && S_ISREG(info.st_mode))
-            status = add_version(model, number, shared * 31 + folder_signature(folder), err);
-        free(folder);
-        free(file);
+    DIR *dir;
+    struct dirent *entry;
+    uint64_t shared;
+    TRY(folder_signature(model->path, &shared, err));
+    TRY(open_folder(model->path, &dir, err));
+    enum status status = next_entry(dir, model->path, &entry, err);
+    while (status == STATUS_OK && entry) {
+        status = find_version(model, entry->d_name, shared, err);
+        if (status == STATUS_OK)
+            status = next_entry(dir, model->path, &entry, err);
     }
     closedir(dir);
     if (model->version_count > 1)
@@ -180,16 +228,19 @@ static enum status describe(struct repository_model *model, struct error *err)
 {
     struct model_place place;
     TRY(model_place_find(model->path, NULL, &place, err));
-    bool numbered = place.is_numbered;
-    uint64_t signature = file_signature(place.file, "");
-    for (size_t i = 0; !numbered && i < COUNT_OF(place.folders); i++)
-        if (place.folders[i])
-            signature = signature * 31 + folder_signature(place.folders[i]);
     struct stat info;
     /* Beside a file alone there may be anything. */
-    if (stat(model->path, &info) == 0 && S_ISREG(info.st_mode))
-        signature = file_signature(place.file, "");
+    bool numbered = place.is_numbered,
+         alone = stat(model->path, &info) == 0 && S_ISREG(info.st_mode);
+    uint64_t signature = file_signature(place.file, ""), own;
+    enum status status = STATUS_OK;
+    for (size_t i = 0; !numbered && !alone && i < COUNT_OF(place.folders); i++)
+        if (status == STATUS_OK && place.folders[i]) {
+            status = folder_signature(place.folders[i], &own, err);
+            signature = signature * 31 + own;
+        }
     model_place_done(&place);
+    TRY(status);
     return numbered ? describe_versions(model, err) : add_version(model, 1, signature, err);
 }
 
@@ -202,17 +253,16 @@ static enum status add_model(struct repository *repository, const char *path, co
     struct repository_model *grown =
         reallocarray(repository->models, repository->count + 1, sizeof *grown);
     if (!grown)
-        return error_no_memory(err, "while looking through a repository");
+        return no_memory(err);
     repository->models = grown;
     struct repository_model *model = &grown[repository->count++];
     *model = (struct repository_model){.name = strdup(name), .path = strdup(path)};
     if (!model->name || !model->path)
-        return error_no_memory(err, "while looking through a repository");
+        return no_memory(err);
     enum status status = describe(model, &model->problem);
     if (status == STATUS_OK)
         model->problem = (struct error){0};
-    return status == STATUS_NO_MEMORY ? error_no_memory(err, "while looking through a repository")
-                                      : STATUS_OK;
+    return status == STATUS_NO_MEMORY ? no_memory(err) : STATUS_OK;
 }
 
 static bool ends_in_onnx(const char *name, size_t *ret_stem)
@@ -242,14 +292,15 @@ static enum status add_entry(struct repository *repository, const char *folder, 
     if (entry[0] == '.')
         return STATUS_OK;
     if (asprintf(&path, "%s/%s", folder, entry) < 0)
-        return error_no_memory(err, "while looking through a repository");
+        return no_memory(err);
     enum status status = STATUS_OK;
-    bool there = stat(path, &info) == 0;
-    if (there && S_ISDIR(info.st_mode))
-        name = strdup(entry);
-    else if (there && S_ISREG(info.st_mode) && ends_in_onnx(entry, &stem))
-        name = strndup(entry, stem);
-    if (name && repository->count == MODELS_MAX)
+    bool there = stat(path, &info) == 0, is_folder = there && S_ISDIR(info.st_mode),
+         is_model = is_folder || (there && S_ISREG(info.st_mode) && ends_in_onnx(entry, &stem));
+    if (is_model)
+        name = is_folder ? strdup(entry) : strndup(entry, stem);
+    if (is_model && !name)
+        status = no_memory(err);
+    else if (name && repository->count == MODELS_MAX)
         status = error_set(err, STATUS_MODEL, "%.200s has more than %d models", folder, MODELS_MAX);
     else if (name && (twin = find_entry(repository, name)))
         refuse_twins(twin);
@@ -269,14 +320,15 @@ static int compare_models(const void *a, const void *b)
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err)
 {
     struct repository repository = {0};
-    DIR *dir = opendir(folder);
-    if (!dir)
-        return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s%s",
-                         folder, errno == ENOENT ? "there is no such folder" : strerror(errno),
-                         access_advice(errno));
-    enum status status = STATUS_OK;
-    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
+    DIR *dir;
+    struct dirent *entry;
+    TRY(open_folder(folder, &dir, err));
+    enum status status = next_entry(dir, folder, &entry, err);
+    while (status == STATUS_OK && entry) {
         status = add_entry(&repository, folder, entry->d_name, err);
+        if (status == STATUS_OK)
+            status = next_entry(dir, folder, &entry, err);
+    }
     closedir(dir);
     if (status != STATUS_OK) {
         repository_done(&repository);
