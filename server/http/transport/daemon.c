@@ -260,6 +260,23 @@ static void note_penalty(struct exchange *x, bool last)
                             x->answer.retry_after_s > 0, x->waited, last);
 }
 
+/* Answers without memory, past libmicrohttpd, which closes the connection after MHD_NO. */
+static enum MHD_Result fail_without_memory(const struct http_server *server,
+                                           struct MHD_Connection *handle)
+{
+    static const char text[] =
+        "HTTP/1.1 500 Internal Server Error\r\n"
+        "Content-Type: application/json\r\n"
+        "Connection: close\r\n\r\n"
+        "{\"error\":\"out of memory for a request; try again\",\"code\":\"out_of_memory\"}\n";
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (fd && !server->daemon->tls)
+        (void)!send(fd->connect_fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    log_event(LOG_ERROR, "http", LOG_STR("text", "out of memory for a request"));
+    return MHD_NO;
+}
+
 static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
@@ -268,7 +285,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
     struct MHD_Response *response =
         MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
     if (!response)
-        return MHD_NO;
+        return fail_without_memory(x->server, x->handle);
     answer->text = NULL; /* the response's now */
     bool added = true;
     if (answer->type)
@@ -304,7 +321,11 @@ static enum MHD_Result queue_answer(struct exchange *x)
     enum MHD_Result result =
         added ? MHD_queue_response(x->handle, (unsigned)answer->status, response) : MHD_NO;
     MHD_destroy_response(response);
-    return result;
+    if (result == MHD_YES)
+        return MHD_YES;
+    answer->status = status_http(STATUS_NO_MEMORY);
+    answer->code = status_word(STATUS_NO_MEMORY);
+    return fail_without_memory(x->server, x->handle);
 }
 
 /* Past libmicrohttpd; the rest of the body is dropped as it comes. */
@@ -557,11 +578,10 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, 
                                   const char *method, const char *version, const char *bytes,
                                   size_t *size, void **exchange)
 {
-    (void)context;
     (void)url;
     struct exchange *x = *exchange;
     if (!x)
-        return MHD_NO; /* out of memory when it began */
+        return fail_without_memory(context, handle);
     note_socket(handle);
     if (x->state == EXCHANGE_NEW)
         return begin_exchange(x, method, version);
