@@ -98,16 +98,17 @@ class Answer:
 
 
 class Server:
-    """A running `lensd serve` on a free port, for any Host. `environment`: a value of None unsets a variable."""
+    """A running `lensd serve` on a free port, for any Host. `environment`: a value of None unsets a variable. `prepare`:
+    is called in the new process before lensd."""
 
-    def __init__(self, *arguments, wait_ready=True, environment=None):
+    def __init__(self, *arguments, wait_ready=True, environment=None, prepare=None):
         self.folder = tempfile.mkdtemp(prefix="lensd-http-")
         port_file = os.path.join(self.folder, "port")
         self.log_path = os.path.join(self.folder, "log")
         self.log_file = open(self.log_path, "wb")
         self.process = subprocess.Popen(
             [BINARY, "serve", *arguments, "--port", "0", "--port-file", port_file],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log_file,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log_file, preexec_fn=prepare,
             env={name: value for name, value in {**os.environ, "LENSD_ALLOWED_HOSTS": "*", **(environment or {})}.items()
                  if value is not None})
         self.port = int(self.wait_for(lambda: os.path.exists(port_file) and read(port_file),
@@ -128,7 +129,12 @@ class Server:
         raise AssertionError(f"no {what} within {patience} s:\n{self.log()}")
 
     def wait_ready(self):
-        self.wait_for(lambda: self.get("/readyz").status == 200, "readiness")
+        def is_ready():
+            try:
+                return self.get("/readyz").status == 200
+            except OSError:  # it ends; wait_for() says how
+                return False
+        self.wait_for(is_ready, "readiness")
 
     def log(self):
         self.log_file.flush()
