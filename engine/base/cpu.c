@@ -1,8 +1,7 @@
 /* Reads what the process may use of the host: cores from the affinity mask and the cgroup quota,
- * instruction sets from CPUID, memory from /proc/meminfo and the cgroup. */
+ * memory from /proc/meminfo and the cgroup; instruction sets: cpu_x86.c, cpu_arm.c. */
 #include "engine/base/cpu.h"
 
-#include <cpuid.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -225,39 +224,6 @@ static int affinity_cores(void)
     return 1;
 }
 
-static uint64_t xgetbv0(void)
-{
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (uint64_t)high << 32 | low;
-}
-
-static void read_features(void)
-{
-    unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d))
-        return;
-    bool os_saves = c & bit_OSXSAVE;
-    bool fma = c & bit_FMA, f16c = c & bit_F16C;
-    if (!os_saves || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
-        return;
-    uint64_t saved = xgetbv0();
-    bool ymm = (saved & 0x6) == 0x6, zmm = (saved & 0xe6) == 0xe6;
-    bool tiles = (saved & 0x60000) == 0x60000;
-    features.avx2 = ymm && fma && f16c && (b & bit_AVX2);
-    features.avx512 =
-        zmm && (b & bit_AVX512F) && (b & bit_AVX512BW) && (b & bit_AVX512VL) && (b & bit_AVX512DQ);
-    features.avx512_vnni = features.avx512 && (c & 1u << 11);
-    features.avx512_vbmi = features.avx512 && (c & 1u << 1);
-    features.avx512_fp16 = features.avx512 && (d & 1u << 23);
-    features.amx_bf16 = tiles && (d & 1u << 22);
-    features.amx_int8 = tiles && (d & 1u << 25);
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {
-        features.avx_vnni = features.avx2 && (a & 1u << 4);
-        features.avx512_bf16 = features.avx512 && (a & 1u << 5);
-    }
-}
-
 static void read_once(void)
 {
     char text[16384];
@@ -268,7 +234,7 @@ static void read_once(void)
             cores = quota < 1 ? 1 : (int)quota;
     }
     available_cores = cores;
-    read_features();
+    cpu_read_features(&features);
 }
 
 int cpu_available_cores(void)
@@ -285,7 +251,7 @@ const struct cpu_features *cpu_features(void)
 
 void cpu_model_name(char *text, size_t size)
 {
-    snprintf(text, size, "x86-64 CPU");
+    snprintf(text, size, "%s CPU", cpu_architecture);
     FILE *file = fopen("/proc/cpuinfo", "re");
     if (!file)
         return;

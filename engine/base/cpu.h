@@ -22,9 +22,21 @@ struct cpu_features {
     bool avx512_bf16;
     bool avx512_fp16;
     bool amx_bf16, amx_int8;
+    bool neon_dot; /* arm64, all of which have NEON */
+    bool neon_i8mm;
+    bool neon_bf16;
+    bool neon_fp16;
 };
 
 const struct cpu_features *cpu_features(void);
+
+/* Reads them from the CPU; *ret is zeroed before. For cpu_features(). */
+void cpu_read_features(struct cpu_features *ret);
+
+/* "avx512 vnni", "neon dot": at most `size` bytes with the terminator. */
+void cpu_instructions(const struct cpu_features *cpu, char *text, size_t size);
+
+extern const char cpu_architecture[]; /* "x86-64" */
 
 /* "AMD EPYC 9004", from /proc/cpuinfo; at most `size` bytes with the terminator. */
 void cpu_model_name(char *text, size_t size);

@@ -2,120 +2,14 @@
  * units, operands in registers. */
 #include "engine/backend/peak.h"
 
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include "engine/base/clock.h"
-#include "engine/base/cpu.h"
 #include "engine/base/forkjoin.h"
+#include "engine/cpu/peak_probe.h"
 
-enum { SUMS = 12, STRETCHES = 60 };
-
-/* Each runs `count` rounds and returns something of the sums, so that they are computed. */
-typedef float (*probe_fn)(long count);
-
-/* Written out, as variables: an array of sums would live in memory. */
-#define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-
-/* A probe on registers of `type`: `step` makes the next sum of s, a and b. */
-#define PROBE(name, features, type, factor, set, step, first)                                      \
-    __attribute__((target(features))) static float name(long count)                                \
-    {                                                                                              \
-        const factor a = set(0.999f), b = set(1e-3f);                                              \
-        EACH_SUM(DECLARE_##type)                                                                   \
-        for (long i = 0; i < count; i++) {                                                         \
-            EACH_SUM(step)                                                                         \
-        }                                                                                          \
-        float total = 0;                                                                           \
-        EACH_SUM(first)                                                                            \
-        return total;                                                                              \
-    }
-
-#define DECLARE___m512(n) __m512 s##n = _mm512_set1_ps((float)(n));
-#define DECLARE___m256(n) __m256 s##n = _mm256_set1_ps((float)(n));
-#define DECLARE___m128(n) __m128 s##n = _mm_set1_ps((float)(n));
-
-#define FMA_512(n)   s##n = _mm512_fmadd_ps(s##n, a, b);
-#define FMA_256(n)   s##n = _mm256_fmadd_ps(s##n, a, b);
-#define FMA_128(n)   s##n = _mm_add_ps(_mm_mul_ps(s##n, a), b);
-#define BF16_512(n)  s##n = _mm512_dpbf16_ps(s##n, a, b);
-#define FIRST_512(n) total += _mm512_cvtss_f32(s##n);
-#define FIRST_256(n) total += _mm256_cvtss_f32(s##n);
-#define FIRST_128(n) total += _mm_cvtss_f32(s##n);
-
-__attribute__((target("avx512f,avx512bf16"))) static inline __m512bh set_bf16(float value)
-{
-    return _mm512_cvtne2ps_pbh(_mm512_set1_ps(value), _mm512_set1_ps(value));
-}
-
-PROBE(probe_avx512, "avx512f", __m512, __m512, _mm512_set1_ps, FMA_512, FIRST_512)
-PROBE(probe_avx2, "avx2,fma", __m256, __m256, _mm256_set1_ps, FMA_256, FIRST_256)
-PROBE(probe_sse, "sse2", __m128, __m128, _mm_set1_ps, FMA_128, FIRST_128)
-PROBE(probe_avx512_bf16, "avx512f,avx512bf16", __m512, __m512bh, set_bf16, BF16_512, FIRST_512)
-
-/* The state of Intel's tiles, as ldtilecfg reads it (SDM volume 1, 18.3). */
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-/* Linux hands tiles out only to those who ask (Documentation/x86/xstate.rst). */
-static bool tiles_allowed(void)
-{
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-}
-
-/* Tiles of zeros: their products take the same time as any. The configuration goes through inline
- * assembly because gcc 12 may drop the stores in front of its intrinsic. */
-__attribute__((target("amx-tile,amx-bf16"))) static float probe_amx_bf16(long count)
-{
-    struct tile_config config = {.palette = 1};
-    for (int t = 0; t < 8; t++) {
-        config.row_bytes[t] = 64;
-        config.rows[t] = 16;
-    }
-    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
-    for (long i = 0; i < count; i++) {
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_dpbf16ps(1, 4, 5);
-        _tile_dpbf16ps(2, 4, 5);
-        _tile_dpbf16ps(3, 4, 5);
-    }
-    _tile_release();
-    return 0;
-}
-
-struct probe {
-    probe_fn run;
-    double flops; /* of a round */
-    const char *instructions;
-};
-
-static struct probe pick_probe(enum precision precision)
-{
-    const struct cpu_features *cpu = cpu_features();
-    if (precision == PRECISION_BF16 && cpu->amx_bf16 && tiles_allowed())
-        return (struct probe){probe_amx_bf16, 4.0 * 16 * 16 * 32 * 2, "AMX bf16"};
-    if (precision == PRECISION_BF16 && cpu->avx512_bf16)
-        return (struct probe){probe_avx512_bf16, SUMS * 32.0 * 2, "AVX512-BF16"};
-    if (cpu->avx512)
-        return (struct probe){probe_avx512, SUMS * 16.0 * 2, "AVX-512 FMA"};
-    if (cpu->avx2)
-        return (struct probe){probe_avx2, SUMS * 8.0 * 2, "AVX2 FMA"};
-    return (struct probe){probe_sse, SUMS * 4.0 * 2, "SSE"};
-}
+enum { STRETCHES = 60 };
 
 struct stretch_of {
-    const struct probe *probe;
+    const struct peak_probe *probe;
     long count;
 };
 
@@ -123,11 +17,11 @@ static void run_stretch(void *context)
 {
     const struct stretch_of *of = context;
     float total = of->probe->run(of->count);
-    __asm__ volatile("" ::"x"(total)); /* a use: else the compiler may drop the loops */
+    __asm__ volatile("" ::"m"(total)); /* a use: else the compiler may drop the loops */
 }
 
 /* Seconds of `count` rounds on all threads at once, from the first's start to the last's end. */
-static double stretch(const struct probe *probe, int threads, long count)
+static double stretch(const struct peak_probe *probe, int threads, long count)
 {
     struct stretch_of of = {probe, count};
     const int64_t start = clock_now();
@@ -139,7 +33,7 @@ struct peak peak_measure(struct device_id device, enum precision precision, int 
 {
     if (device.kind != DEVICE_CPU)
         return (struct peak){0, ""};
-    const struct probe probe = pick_probe(precision);
+    const struct peak_probe probe = peak_probe_pick(precision);
     if (threads < 1)
         threads = device_cpu_threads();
     long count = 1000;

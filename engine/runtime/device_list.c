@@ -18,16 +18,11 @@ static void describe_cpu(struct device_info *ret)
     cpu_model_name(ret->name, sizeof ret->name);
     cpu_memory(&ret->total_bytes, &ret->free_bytes);
     ret->cores = ret->threads = cpu_available_cores();
-    snprintf(ret->isa, sizeof ret->isa, "%s%s%s%s%s",
-             features->avx512 ? "avx512"
-             : features->avx2 ? "avx2"
-                              : "sse",
-             features->avx512_vnni || features->avx_vnni ? " vnni" : "",
-             features->avx512_bf16 ? " bf16" : "", features->avx512_fp16 ? " fp16" : "",
-             features->amx_bf16 ? " amx" : "");
+    cpu_instructions(features, ret->isa, sizeof ret->isa);
     ret->bf16 = device_cpu_has_bf16();
     ret->fp16 = features->avx512_fp16;
-    ret->int8 = features->avx512_vnni || features->avx_vnni || features->amx_int8;
+    ret->int8 =
+        features->avx512_vnni || features->avx_vnni || features->amx_int8 || features->neon_dot;
 }
 
 /* What is free of a GPU that this process does not use. */

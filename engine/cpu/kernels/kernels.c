@@ -144,4 +144,11 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
         .depthwise_8bit = SIMD_COMMON(depthwise_8bit),
     .depthwise_8bit_channels = 16,
 #endif
+#if defined __AVX512F__ || defined __ARM_FEATURE_DOTPROD
+    .gemm_dot = SIMD_COMMON(gemm_dot),
+    .dot_neighbours = 4,
+#endif
+#if defined __ARM_FEATURE_DOTPROD
+    .dot_is_signed = true,
+#endif
 };

@@ -10,14 +10,39 @@ void simd_use(const struct simd_kernels *kernels)
     chosen = kernels;
 }
 
+/* Sorted from the plainest to the widest. */
+const struct simd_kernels *simd_at(size_t i)
+{
+    const struct cpu_features *cpu = cpu_features();
+    const struct simd_kernels *usable[SIMD_VARIANTS] = {&simd_base};
+    size_t count = 1;
+#if defined __x86_64__
+    if (cpu->avx2)
+        usable[count++] = &simd_avx2;
+    if (cpu->avx512)
+        usable[count++] = &simd_avx512;
+    if (cpu->avx512_bf16)
+        usable[count++] = &simd_avx512_bf16;
+#else
+    if (cpu->neon_dot)
+        usable[count++] = &simd_dot;
+    if (cpu->neon_dot && cpu->neon_i8mm && cpu->neon_bf16)
+        usable[count++] = &simd_i8mm;
+#endif
+    return i < count ? usable[i] : NULL;
+}
+
 const struct simd_kernels *simd(void)
 {
-    const struct cpu_features *features = cpu_features();
+    size_t last = 0;
     if (chosen)
         return chosen;
-    if (features->avx512_bf16)
-        return &simd_avx512_bf16;
-    if (features->avx512)
-        return &simd_avx512;
-    return features->avx2 ? &simd_avx2 : &simd_base;
+    while (simd_at(last + 1))
+        last++;
+    return simd_at(last);
+}
+
+bool simd_has_dot(const struct simd_kernels *kernels)
+{
+    return kernels->gemm_dot && (cpu_features()->avx512_vnni || cpu_features()->neon_dot);
 }

@@ -90,6 +90,18 @@ struct depthwise_8bit {
     bool is_signed; /* the result */
 };
 
+/* c = a * b in whole numbers. b: 8 bits, in panels of gemm_columns columns, [panel][k / neighbours]
+ * [column][neighbours]; a panel's columns beyond n are 0. gemm_pairs: two neighbours, a holds
+ * 16-bit integers; gemm_dot: dot_neighbours, a holds bytes. */
+struct gemm_8bit {
+    const void *a;
+    const int8_t *b;
+    int32_t *c;
+    size_t lda;  /* bytes from row to row */
+    size_t ldc;  /* elements; whole panels are written */
+    size_t k, n; /* k: a multiple of the neighbours */
+};
+
 struct simd_kernels {
     const char *name; /* "avx512" … */
 
@@ -102,6 +114,17 @@ struct simd_kernels {
                       float *packed);
     size_t (*gemm_packed)(size_t k, size_t n);
     size_t gemm_rows, gemm_columns; /* of the block that stays in registers */
+
+    /* The product for m rows. gemm_dot is NULL where there is no such instruction; it needs what
+     * simd_has_dot() asks for. Its bytes of a are signed or not as dot_is_signed says. */
+    void (*gemm_pairs)(const struct gemm_8bit *g, size_t m);
+    void (*gemm_dot)(const struct gemm_8bit *g, size_t m);
+    bool dot_is_signed;
+    size_t dot_neighbours; /* 4 or 8 */
+    /* y[i] = (sums[i] + bias[i]) * scales[i], rounded half to even, plus zero, saturated. The sum
+     * wraps, as the operators are defined. */
+    void (*finish_8bit)(const int32_t *sums, const int32_t *bias, const float *scales, size_t n,
+                        int zero, bool is_signed, void *y);
 
     /* One panel as gemm_pack() would make it of the transpose of n <= gemm_columns rows of k. */
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
@@ -219,10 +242,20 @@ struct simd_kernels {
     void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
 };
 
+/* Of x86-64, and (base, too) of arm64: NEON, with the dot product, with products of 8 x 2 bytes. */
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
+extern const struct simd_kernels simd_dot, simd_i8mm;
 
-/* The widest variant this CPU runs. Thread-safe. */
+enum { SIMD_VARIANTS = 4 }; /* at most */
+
+/* The variants this CPU runs, the plainest first; NULL beyond the last. Thread-safe. */
+const struct simd_kernels *simd_at(size_t i);
+
+/* The widest of them. Thread-safe. */
 const struct simd_kernels *simd(void);
+
+/* Whether gemm_dot can be called on this CPU. */
+bool simd_has_dot(const struct simd_kernels *kernels);
 
 /* For tests: what simd() answers from now on; NULL: the widest again. Not while a session is made
  * or used by another thread. */

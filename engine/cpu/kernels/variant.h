@@ -29,6 +29,11 @@
 #define GEMM_COLUMNS       16
 #define DEPTHWISE_CHANNELS 8
 #define DEPTHWISE_ROWS     1
+#elif defined __aarch64__
+#define GEMM_ROWS          14
+#define GEMM_COLUMNS       8
+#define DEPTHWISE_CHANNELS 4
+#define DEPTHWISE_ROWS     2
 #else
 #define GEMM_ROWS          6
 #define GEMM_COLUMNS       8
@@ -43,10 +48,10 @@
     X(winograd_source) X(winograd_sink) X(depthwise) X(pool_max) X(pool_sum) X(pool_max_bf16)      \
     X(pool_sum_bf16) X(accumulate_bf16) X(blend) X(sum_rows)
 #define SIMD_COMMON_KERNELS(X)                                                                     \
-    X(gemm) X(gemm_pack) X(gemm_packed) X(pack_rows) X(pack_columns) X(score_row) X(activate)      \
-    X(softmax) X(layer_norm) X(rms_norm) X(lrn) X(square_rows) X(center_rows) X(quantize)          \
-    X(dequantize) X(add_8bit) X(range) X(mul_8bit) X(lookup) X(pool_mean_8bit) X(pool_max_8bit)    \
-    X(sum_rows_8bit)
+    X(gemm) X(gemm_pack) X(gemm_packed) X(gemm_pairs) X(finish_8bit) X(pack_rows) X(pack_columns)  \
+    X(score_row) X(activate) X(softmax) X(layer_norm) X(rms_norm) X(lrn) X(square_rows)            \
+    X(center_rows) X(quantize) X(dequantize) X(add_8bit) X(range) X(mul_8bit) X(lookup)            \
+    X(pool_mean_8bit) X(pool_max_8bit) X(sum_rows_8bit)
 /* clang-format on */
 
 /* Declares `symbol` as a function of the type that the table's member `name` points to. */
@@ -57,6 +62,7 @@
 SIMD_NAMED_KERNELS(SIMD_DECLARE_NAMED)
 SIMD_COMMON_KERNELS(SIMD_DECLARE_COMMON)
 SIMD_DECLARE_COMMON(depthwise_8bit)
+SIMD_DECLARE_COMMON(gemm_dot)
 #if defined __AVX512BF16__
 SIMD_DECLARE(depthwise, simd_avx512_depthwise)
 #endif

@@ -3,7 +3,6 @@
  * left to the reference kernels. */
 #include "engine/cpu/lowering/quantised.h"
 
-#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/lowering/product.h"
 
@@ -62,13 +61,12 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 
 /* ---- QLinearConv ---- */
 
-/* Without VNNI instructions oneDNN multiplies pairs of u8 x i8 into 16 bits that saturate: 255 * (a
- * + b) has to fit. */
+/* Pairs of u8 x i8 that saturate at 16 bits: 255 * (a + b) has to fit. */
 static bool pairs_fit(const struct tensor *weights, enum dtype x)
 {
     enum { MOST = 64 };
     const int8_t *w = weights->data;
-    if (x != DTYPE_U8 || cpu_features()->avx512_vnni || cpu_features()->avx_vnni)
+    if (x != DTYPE_U8 || !onednn_pairs_saturate())
         return true;
     for (size_t i = 0; i < weights->bytes; i++)
         if (w[i] > MOST || w[i] < -MOST)

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "engine/base/cpu.h"
 #include "engine/cpu/program/onednn_reserve.h"
 
 struct onednn {
@@ -70,16 +71,13 @@ void onednn_drop_unused(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- layouts ---- */
-
-void strided_layout_row_major(struct strided_layout *layout)
+/* Without VNNI instructions. */
+bool onednn_pairs_saturate(void)
 {
-    int64_t stride = 1;
-    for (int a = layout->rank - 1; a >= 0; a--) {
-        layout->strides[a] = stride;
-        stride *= layout->dims[a];
-    }
+    return !cpu_features()->avx512_vnni && !cpu_features()->avx_vnni;
 }
+
+/* ---- layouts ---- */
 
 static dnnl_data_type_t type_of(enum dtype dtype)
 {

@@ -1,5 +1,6 @@
 /* Private to engine/cpu/: computes products with oneDNN 2.6 or later. Only onednn.c includes
- * oneDNN's header. onednn_version.h hides the differences between its versions 2 and 3. */
+ * oneDNN's header. onednn_version.h hides the differences between its versions 2 and 3. A lensd
+ * that is built without oneDNN has own_products.c behind this header instead. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -10,9 +11,6 @@ struct strided_layout {
     int rank;
     int64_t dims[TENSOR_MAX_RANK], strides[TENSOR_MAX_RANK]; /* strides in elements */
 };
-
-/* Sets the strides of a row-major tensor from its dims. */
-void strided_layout_row_major(struct strided_layout *layout);
 
 /* ---- the library ---- */
 
@@ -25,9 +23,13 @@ void onednn_close(struct onednn *onednn); /* NULL is fine; after all that was ma
  * after loading a ResNet-50. Any thread. */
 void onednn_drop_unused(void);
 
+/* Whether products of unsigned and signed 8-bit integers are added in pairs that saturate at 16
+ * bits: weights must be small then. */
+bool onednn_pairs_saturate(void);
+
 /* ---- layouts of packed weights ---- */
 
-struct packed_layout; /* a layout that oneDNN chose */
+struct packed_layout; /* a layout that a product chose */
 
 /* NULL: out of memory. */
 struct packed_layout *packed_layout_clone(const struct packed_layout *layout);

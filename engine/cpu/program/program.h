@@ -145,6 +145,9 @@ enum status finish_init(const struct compile *compile, const struct value *bias,
 
 /* ---- packed weights (weights.c) ---- */
 
+/* Sets the strides of a row-major tensor from its dims. */
+void strided_layout_row_major(struct strided_layout *layout);
+
 /* Memory holding `constant` (described by `given`: its own layout) reordered to `wanted`; packed
  * once per (constant, given, wanted) and backend, owned by the backend. When both are the same
  * layout, or `wanted` is NULL, the constant's own bytes are used. */

@@ -23,6 +23,15 @@ struct weight {
     bool owned;
 };
 
+void strided_layout_row_major(struct strided_layout *layout)
+{
+    int64_t stride = 1;
+    for (int a = layout->rank - 1; a >= 0; a--) {
+        layout->strides[a] = stride;
+        stride *= layout->dims[a];
+    }
+}
+
 /* FNV-1a over 8-byte words: quick, and compared bytes decide. */
 static uint64_t hash_bytes(const void *data, size_t size)
 {

@@ -152,3 +152,102 @@ Test(simd, bfloat16_rows_round_to_nearest_even)
         }
     }
 }
+
+/* ---- products of 8-bit integers ---- */
+
+enum { MOST_ROWS = 19, MOST_K = 40, MOST_COLUMNS = 64 };
+
+/* What both kernels are given: bytes of rows, weights [k][n], and the sums that belong to them. */
+struct product_8bit {
+    int rows[MOST_ROWS][MOST_K], weights[MOST_K][MOST_COLUMNS], sums[MOST_ROWS][MOST_COLUMNS];
+};
+
+static void make_product(struct product_8bit *p, int lowest, size_t k, size_t n)
+{
+    unsigned state = 1;
+    for (size_t r = 0; r < MOST_ROWS; r++)
+        for (size_t i = 0; i < MOST_K; i++)
+            p->rows[r][i] =
+                r % 3 ? lowest + (int)((state = state * 69069 + 1) >> 24) : lowest + 255;
+    for (size_t i = 0; i < MOST_K; i++)
+        for (size_t j = 0; j < MOST_COLUMNS; j++) {
+            const int any = (int)((state = state * 69069 + 1) >> 24) - 128;
+            p->weights[i][j] = i >= k || j >= n ? 0 : j % 3 ? any : 127;
+        }
+    for (size_t r = 0; r < MOST_ROWS; r++)
+        for (size_t j = 0; j < MOST_COLUMNS; j++) {
+            p->sums[r][j] = 0;
+            for (size_t i = 0; i < k; i++)
+                p->sums[r][j] += p->rows[r][i] * p->weights[i][j];
+        }
+}
+
+static void pack_panels(const struct product_8bit *p, const struct gemm_8bit *g, size_t columns,
+                        size_t together, int8_t *packed)
+{
+    for (size_t j = 0; j < g->n; j += columns)
+        for (size_t i = 0; i < g->k; i += together)
+            for (size_t c = 0; c < columns; c++)
+                for (size_t t = 0; t < together; t++)
+                    *packed++ = (int8_t)p->weights[i + t][j + c];
+}
+
+static void expect_sums(const struct simd_kernels *kernels, bool dot, size_t rows, size_t k,
+                        size_t n)
+{
+    static struct product_8bit p;
+    static int16_t pairs[MOST_ROWS][MOST_K];
+    static uint8_t bytes[MOST_ROWS][MOST_K];
+    static int8_t packed[MOST_K * MOST_COLUMNS];
+    static int32_t sums[MOST_ROWS][MOST_COLUMNS];
+    const size_t together = dot ? kernels->dot_neighbours : 2;
+    const struct gemm_8bit g = {.a = dot ? (void *)bytes : (void *)pairs,
+                                .b = packed,
+                                .c = sums[0],
+                                .lda = dot ? sizeof bytes[0] : sizeof pairs[0],
+                                .ldc = MOST_COLUMNS,
+                                .k = (k + together - 1) / together * together,
+                                .n = n};
+    make_product(&p, dot && kernels->dot_is_signed ? -128 : 0, k, n);
+    for (size_t r = 0; r < MOST_ROWS; r++)
+        for (size_t i = 0; i < MOST_K; i++) {
+            pairs[r][i] = (int16_t)p.rows[r][i];
+            bytes[r][i] = (uint8_t)p.rows[r][i];
+        }
+    pack_panels(&p, &g, kernels->gemm_columns, together, packed);
+    (dot ? kernels->gemm_dot : kernels->gemm_pairs)(&g, rows);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < n; j++)
+            cr_assert_eq(sums[r][j], p.sums[r][j],
+                         "%s %s, %zu rows, %zu x %zu: [%zu][%zu] is %d, not %d", kernels->name,
+                         dot ? "dot" : "pairs", rows, k, n, r, j, sums[r][j], p.sums[r][j]);
+}
+
+Test(simd, products_of_8_bits_are_exact)
+{
+    for (size_t v = 0; simd_at(v); v++)
+        for (size_t rows = 1; rows <= MOST_ROWS; rows++)
+            for (int dot = 0; dot <= simd_has_dot(simd_at(v)); dot++) {
+                expect_sums(simd_at(v), dot, rows, MOST_K, 33);
+                expect_sums(simd_at(v), dot, rows, 3, 5);
+            }
+}
+
+Test(simd, sums_of_8_bits_are_rounded_half_to_even_and_saturated)
+{
+    const int32_t sums[] = {1, 3, -1, 5, 1000000, -1000000, INT32_MAX, 0, 10};
+    const int32_t bias[] = {0, 0, 0, 0, 0, 0, 1, 7, -10};
+    const float scales[] = {0.5f, 0.5f, 0.5f, 0.5f, 1, 1, 1, 0.5f, NAN};
+    const int expected[] = {10, 12, 10, 12, 127, -128, -128, 14, -128};
+    int8_t is[COUNT_OF(sums)];
+    uint8_t as_unsigned[COUNT_OF(sums)];
+    for (size_t v = 0; simd_at(v); v++) {
+        simd_at(v)->finish_8bit(sums, bias, scales, COUNT_OF(sums), 10, true, is);
+        simd_at(v)->finish_8bit(sums, bias, scales, COUNT_OF(sums), 138, false, as_unsigned);
+        for (size_t i = 0; i < COUNT_OF(sums); i++) {
+            cr_expect_eq(is[i], expected[i], "%s: [%zu] is %d", simd_at(v)->name, i, is[i]);
+            cr_expect_eq(as_unsigned[i], expected[i] + 128, "%s: [%zu] is %d", simd_at(v)->name, i,
+                         as_unsigned[i]);
+        }
+    }
+}

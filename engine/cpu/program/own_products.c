@@ -1,0 +1,707 @@
+/* Products by lensd's own kernels, behind onednn.h: built instead of onednn.c where there is no
+ * oneDNN.
+ *
+ * A product consists of parts: an image and a group of a convolution, a batch of a matrix product.
+ * Each part is a product of matrices, rows x k times k x n. A row of a convolution is a window of
+ * taps x channels, which is gathered into a thread's scratch memory; the window of a transposed
+ * convolution is the input pixels that reach an output pixel, with zeros where a tap meets none. An
+ * axis of any of these says where tap k of result o lies:
+ *
+ *     (o * result_step + k * tap_step + offset) / divisor
+ *
+ * Rows of bfloat16 are widened, and their results narrowed. Rows of 8-bit integers are gathered as
+ * the CPU's instructions want them (kernels/gemm_8bit.c). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/float_bits.h"
+#include "engine/base/size.h"
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/program/parallel.h"
+#include "engine/cpu/program/program.h"
+
+enum { AXES = 3 };
+
+struct onednn {
+    int threads;
+};
+
+enum status onednn_open(struct onednn **ret, struct error *err)
+{
+    *ret = malloc(sizeof **ret);
+    if (!*ret)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    (*ret)->threads = forkjoin_threads();
+    return STATUS_OK;
+}
+
+void onednn_close(struct onednn *onednn)
+{
+    free(onednn);
+}
+
+void onednn_drop_unused(void)
+{
+}
+
+bool onednn_pairs_saturate(void)
+{
+    return false;
+}
+
+/* ---- layouts ---- */
+
+/* What rows and weights consist of. */
+enum product_operands { OPERANDS_F32, OPERANDS_PAIRS, OPERANDS_DOT };
+
+/* `parts` matrices of k x n in panels: floats as simd->gemm wants them, or 8-bit integers, behind
+ * all of which stand the sums of each matrix's columns (int32). */
+struct packed_layout {
+    const struct simd_kernels *simd;
+    enum product_operands operands;
+    size_t parts, k, n;
+    int leading; /* dims of the constant in front of the matrix: groups or batches */
+    bool matrix; /* the constant's last dims are k, n; otherwise n, channels, taps … */
+};
+
+struct packed_layout *packed_layout_clone(const struct packed_layout *layout)
+{
+    struct packed_layout *copy = malloc(sizeof *copy);
+    if (copy)
+        *copy = *layout;
+    return copy;
+}
+
+void packed_layout_free(struct packed_layout *layout)
+{
+    free(layout);
+}
+
+static size_t neighbours(const struct packed_layout *layout)
+{
+    return layout->operands == OPERANDS_F32     ? 1
+           : layout->operands == OPERANDS_PAIRS ? 2
+                                                : layout->simd->dot_neighbours;
+}
+
+static size_t whole_columns(const struct packed_layout *layout)
+{
+    const size_t panel = layout->simd->gemm_columns;
+    return (layout->n + panel - 1) / panel * panel;
+}
+
+static size_t whole_k(const struct packed_layout *layout)
+{
+    return size_align(layout->k, neighbours(layout));
+}
+
+/* Bytes of one matrix. */
+static size_t part_bytes(const struct packed_layout *layout)
+{
+    if (layout->operands == OPERANDS_F32)
+        return layout->simd->gemm_packed(layout->k, layout->n) * sizeof(float);
+    return whole_k(layout) * whole_columns(layout);
+}
+
+size_t packed_layout_bytes(const struct packed_layout *layout)
+{
+    const size_t sums =
+        layout->operands == OPERANDS_F32 ? 0 : whole_columns(layout) * sizeof(int32_t);
+    return layout->parts * (part_bytes(layout) + sums);
+}
+
+bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b)
+{
+    return a->simd == b->simd && a->operands == b->operands && a->parts == b->parts &&
+           a->k == b->k && a->n == b->n && a->leading == b->leading && a->matrix == b->matrix;
+}
+
+bool packed_layout_is(const struct packed_layout *packed, const struct strided_layout *layout)
+{
+    (void)packed;
+    (void)layout;
+    return false;
+}
+
+/* Element `index` of the dims first … last - 1 of a layout, row-major. */
+static int64_t offset_at(const struct strided_layout *layout, int first, int last, size_t index)
+{
+    int64_t offset = 0;
+    for (int a = last - 1; a >= first; a--) {
+        offset += (int64_t)(index % (size_t)layout->dims[a]) * layout->strides[a];
+        index /= (size_t)layout->dims[a];
+    }
+    return offset;
+}
+
+/* Where row p of the matrix lies, whose columns are *ret_step elements apart. */
+static int64_t weights_row(const struct packed_layout *layout, const struct strided_layout *given,
+                           size_t p, int64_t *ret_step)
+{
+    const int at = layout->leading;
+    *ret_step = given->strides[layout->matrix ? at + 1 : at];
+    if (layout->matrix)
+        return (int64_t)p * given->strides[at];
+    const size_t channels = (size_t)given->dims[at + 1];
+    return (int64_t)(p % channels) * given->strides[at + 1] +
+           offset_at(given, at + 2, given->rank, p / channels);
+}
+
+static void pack_floats(const struct packed_layout *layout, const struct strided_layout *given,
+                        const float *from, float *plain, float *to)
+{
+    for (size_t p = 0; p < layout->k; p++) {
+        int64_t step;
+        const float *row = from + weights_row(layout, given, p, &step);
+        for (size_t j = 0; j < layout->n; j++)
+            plain[p * layout->n + j] = row[(int64_t)j * step];
+    }
+    layout->simd->gemm_pack(plain, layout->n, 1, layout->k, layout->n, to);
+}
+
+static void pack_8bit(const struct packed_layout *layout, const struct strided_layout *given,
+                      const int8_t *from, int8_t *to, int32_t *sums)
+{
+    const size_t columns = layout->simd->gemm_columns, together = neighbours(layout);
+    memset(to, 0, part_bytes(layout));
+    memset(sums, 0, whole_columns(layout) * sizeof *sums);
+    for (size_t p = 0; p < layout->k; p++) {
+        int64_t step;
+        const int8_t *row = from + weights_row(layout, given, p, &step);
+        for (size_t j = 0; j < layout->n; j++) {
+            int8_t *panel = to + j / columns * columns * whole_k(layout);
+            panel[(p / together * columns + j % columns) * together + p % together] =
+                row[(int64_t)j * step];
+            sums[j] += row[(int64_t)j * step];
+        }
+    }
+}
+
+enum status onednn_reorder(const struct onednn *onednn, const struct strided_layout *given,
+                           void *from, const struct packed_layout *wanted, void *to,
+                           struct error *err)
+{
+    (void)onednn;
+    const size_t bytes = part_bytes(wanted);
+    unsigned char *matrix = to;
+    int32_t *sums = (int32_t *)(void *)(matrix + wanted->parts * bytes);
+    float *plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
+    if (!plain)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
+        const int64_t at = offset_at(given, 0, wanted->leading, i);
+        if (wanted->operands == OPERANDS_F32)
+            pack_floats(wanted, given, (const float *)from + at, plain, (float *)(void *)matrix);
+        else
+            pack_8bit(wanted, given, (const int8_t *)from + at, (int8_t *)matrix,
+                      sums + i * whole_columns(wanted));
+    }
+    free(plain);
+    return STATUS_OK;
+}
+
+/* ---- products ---- */
+
+struct product_axis {
+    int64_t in, out, kernel;
+    int64_t result_step, tap_step, offset, divisor;
+    int64_t stride; /* elements of the source from one position to the next */
+};
+
+struct onednn_product {
+    const struct simd_kernels *simd;
+    enum product_op op;
+    struct packed_layout weights;
+    struct strided_layout src, dst, given; /* given: weights that are an activation */
+    struct product_axis axis[AXES];
+    size_t parts, groups; /* groups: of a convolution, otherwise 1 */
+    size_t rows, channels;
+    int64_t channel_step;
+    size_t ldc;    /* elements of dst from row to row */
+    bool in_place; /* rows are read where they lie, channels * taps next to each other */
+    int threads;
+    size_t row_bytes; /* of a gathered row */
+    size_t row_chunks, column_chunks;
+    size_t packed_bytes; /* scratch for weights that are an activation */
+    size_t result_at;    /* in a thread's scratch, behind the gathered rows: sums, or floats */
+    size_t thread_bytes;
+    struct gemm finish; /* what follows the sum */
+    /* bound */
+    const unsigned char *bound;
+    const float *bias;
+    /* 8-bit integers */
+    float *scales;
+    int32_t *bias_sums; /* [groups or parts of weights][whole columns] */
+    uint8_t flip, zero; /* stored numbers are flipped to what the instructions want; the zero point
+                           after that */
+    int src_zero, dst_zero;
+};
+
+/* What a run adds to a product. */
+struct product_call {
+    const struct onednn_product *product;
+    const unsigned char *src, *weights;
+    unsigned char *dst, *scratch;
+    size_t packed_bytes; /* of one matrix of `weights` */
+};
+
+static bool is_8bit(const struct onednn_product *product)
+{
+    return product->weights.operands != OPERANDS_F32;
+}
+
+/* ---- running: rows ---- */
+
+/* Copies `count` numbers, `step` elements apart, in the form of the product's operands. */
+static void gather_run(const struct onednn_product *p, const void *from, size_t count, void *to)
+{
+    const int64_t step = p->channel_step;
+    if (p->weights.operands == OPERANDS_DOT) {
+        for (size_t i = 0; i < count; i++)
+            ((uint8_t *)to)[i] = ((const uint8_t *)from)[(int64_t)i * step] ^ p->flip;
+    } else if (p->weights.operands == OPERANDS_PAIRS && p->src.dtype == DTYPE_U8) {
+        for (size_t i = 0; i < count; i++)
+            ((int16_t *)to)[i] =
+                (int16_t)(((const uint8_t *)from)[(int64_t)i * step] - p->src_zero);
+    } else if (p->weights.operands == OPERANDS_PAIRS) {
+        for (size_t i = 0; i < count; i++)
+            ((int16_t *)to)[i] = (int16_t)(((const int8_t *)from)[(int64_t)i * step] - p->src_zero);
+    } else if (p->src.dtype == DTYPE_BF16 && step == 1) {
+        p->simd->widen_bf16(from, to, count);
+    } else if (p->src.dtype == DTYPE_BF16) {
+        for (size_t i = 0; i < count; i++)
+            ((float *)to)[i] =
+                float_from_bits((uint32_t)((const uint16_t *)from)[(int64_t)i * step] << 16);
+    } else if (step == 1) {
+        memcpy(to, from, count * sizeof(float));
+    } else {
+        for (size_t i = 0; i < count; i++)
+            ((float *)to)[i] = ((const float *)from)[(int64_t)i * step];
+    }
+}
+
+/* Where tap k of result o lies along an axis; -1: nowhere. */
+static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t k)
+{
+    const int64_t at = o * axis->result_step + k * axis->tap_step + axis->offset;
+    return at < 0 || at % axis->divisor || at / axis->divisor >= axis->in ? -1 : at / axis->divisor;
+}
+
+static size_t operand_bytes(const struct onednn_product *p)
+{
+    return is_8bit(p) ? (p->weights.operands == OPERANDS_DOT ? 1 : 2) : sizeof(float);
+}
+
+/* The window of result `row` of a part whose source is `src`, in the order of the packed weights:
+ * taps, channels. */
+static void gather_row(const struct onednn_product *p, const unsigned char *src, size_t row,
+                       unsigned char *to)
+{
+    const struct product_axis *z = &p->axis[0], *y = &p->axis[1], *x = &p->axis[2];
+    const size_t bytes = p->channels * operand_bytes(p), size = dtype_size(p->src.dtype);
+    const int64_t ox = (int64_t)row % x->out, oy = (int64_t)row / x->out % y->out;
+    const int64_t oz = (int64_t)row / x->out / y->out;
+    const unsigned char *const end = to + p->row_bytes;
+    for (int64_t kz = 0; kz < z->kernel; kz++) {
+        const int64_t iz = tap_position(z, oz, kz);
+        for (int64_t ky = 0; ky < y->kernel; ky++) {
+            const int64_t iy = tap_position(y, oy, ky);
+            for (int64_t kx = 0; kx < x->kernel; kx++, to += bytes) {
+                const int64_t ix = tap_position(x, ox, kx);
+                if (iz < 0 || iy < 0 || ix < 0)
+                    memset(to, p->zero, bytes);
+                else
+                    gather_run(
+                        p, src + (size_t)(iz * z->stride + iy * y->stride + ix * x->stride) * size,
+                        p->channels, to);
+            }
+        }
+    }
+    memset(to, 0, (size_t)(end - to)); /* numbers beyond k, whose weights are 0 */
+}
+
+/* ---- running: parts ---- */
+
+/* Element offsets of part i, and which matrix of the weights it reads. */
+static void locate_part(const struct onednn_product *p, size_t i, int64_t *ret_src,
+                        int64_t *ret_dst, size_t *ret_matrix)
+{
+    if (p->op != PRODUCT_MATMUL) {
+        const int64_t image = (int64_t)(i / p->groups), group = (int64_t)(i % p->groups);
+        *ret_src = image * p->src.strides[0] + group * (int64_t)p->channels * p->src.strides[1];
+        *ret_dst = image * p->dst.strides[0] + group * (int64_t)p->weights.n * p->dst.strides[1];
+        *ret_matrix = (size_t)group;
+        return;
+    }
+    size_t matrices = 1;
+    *ret_src = *ret_dst = 0;
+    *ret_matrix = 0;
+    for (int a = p->dst.rank - 3; a >= 0; a--) {
+        const int64_t at = (int64_t)(i % (size_t)p->dst.dims[a]);
+        i /= (size_t)p->dst.dims[a];
+        *ret_dst += at * p->dst.strides[a];
+        *ret_src += p->src.dims[a] == 1 ? 0 : at * p->src.strides[a];
+        *ret_matrix += p->given.dims[a] == 1 ? 0 : (size_t)at * matrices;
+        matrices *= (size_t)p->given.dims[a];
+    }
+}
+
+/* A block of a part's result. */
+struct product_block {
+    const unsigned char *src;
+    unsigned char *dst;           /* at its first row and column */
+    size_t matrix, channel;       /* channel: the first column's, in bias and scales */
+    size_t first, rows, from, to; /* columns */
+    unsigned char *gathered, *result;
+};
+
+static void run_floats(const struct product_call *call, const struct product_block *b)
+{
+    const struct onednn_product *p = call->product;
+    const bool narrow = p->dst.dtype == DTYPE_BF16;
+    const size_t n = b->to - b->from;
+    struct gemm g = p->finish;
+    g.a = (const float *)(const void *)b->gathered;
+    g.lda = p->weights.k;
+    if (p->in_place) {
+        g.lda = (size_t)p->axis[2].stride;
+        g.a = (const float *)(const void *)b->src + b->first * g.lda;
+    }
+    g.b = (const float *)(const void *)(call->weights + b->matrix * call->packed_bytes) +
+          b->from * p->weights.k;
+    g.k = p->weights.k;
+    g.n = n;
+    g.bias = p->bias ? p->bias + b->channel : NULL;
+    g.c = (float *)(void *)(narrow ? b->result : b->dst);
+    g.ldc = narrow ? n : p->ldc;
+    uint16_t *rows = (uint16_t *)(void *)b->dst;
+    for (size_t r = 0; narrow && g.accumulate && r < b->rows; r++)
+        p->simd->widen_bf16(rows + r * p->ldc, g.c + r * n, n);
+    p->simd->gemm(&g, b->rows);
+    for (size_t r = 0; narrow && r < b->rows; r++)
+        p->simd->narrow_bf16(g.c + r * n, rows + r * p->ldc, n);
+}
+
+static void run_8bit(const struct product_call *call, const struct product_block *b)
+{
+    const struct onednn_product *p = call->product;
+    const size_t n = b->to - b->from, panel = p->simd->gemm_columns;
+    const struct gemm_8bit g = {
+        .a = b->gathered,
+        .lda = p->row_bytes,
+        .b = (const int8_t *)call->weights + b->matrix * call->packed_bytes +
+             b->from * whole_k(&p->weights),
+        .k = whole_k(&p->weights),
+        .n = n,
+        .c = (int32_t *)(void *)b->result,
+        .ldc = (n + panel - 1) / panel * panel,
+    };
+    if (p->weights.operands == OPERANDS_DOT)
+        p->simd->gemm_dot(&g, b->rows);
+    else
+        p->simd->gemm_pairs(&g, b->rows);
+    const int32_t *bias = p->bias_sums + b->matrix * whole_columns(&p->weights) + b->from;
+    for (size_t r = 0; r < b->rows; r++)
+        p->simd->finish_8bit(g.c + r * g.ldc, bias, p->scales + b->channel, n, p->dst_zero,
+                             p->dst.dtype == DTYPE_I8, b->dst + r * p->ldc);
+}
+
+/* Blocks begin … end - 1: the columns' index runs slowest, so that a thread keeps its weights. */
+static void run_blocks(void *context, size_t begin, size_t end)
+{
+    const struct product_call *call = context;
+    const struct onednn_product *p = call->product;
+    const size_t panel = p->simd->gemm_columns, panels = whole_columns(&p->weights) / panel;
+    unsigned char *own =
+        call->scratch + p->packed_bytes + (size_t)forkjoin_member() * p->thread_bytes;
+    for (size_t i = begin; i < end; i++) {
+        const size_t r = i % p->row_chunks, part = i / p->row_chunks % p->parts;
+        const size_t c = i / p->row_chunks / p->parts;
+        struct product_block b = {.gathered = own, .result = own + p->result_at};
+        int64_t src, dst;
+        locate_part(p, part, &src, &dst, &b.matrix);
+        b.first = p->rows * r / p->row_chunks;
+        b.rows = p->rows * (r + 1) / p->row_chunks - b.first;
+        b.from = panels * c / p->column_chunks * panel;
+        b.to = panels * (c + 1) / p->column_chunks * panel;
+        b.to = b.to < p->weights.n ? b.to : p->weights.n;
+        b.channel = b.from + (p->op == PRODUCT_MATMUL ? 0 : b.matrix * p->weights.n);
+        b.src = call->src + src * (int64_t)dtype_size(p->src.dtype);
+        b.dst = call->dst + ((size_t)dst + b.first * p->ldc + b.from) * dtype_size(p->dst.dtype);
+        for (size_t row = 0; !p->in_place && row < b.rows; row++)
+            gather_row(p, b.src, b.first + row, b.gathered + row * p->row_bytes);
+        (is_8bit(p) ? run_8bit : run_floats)(call, &b);
+    }
+}
+
+/* Packs matrices of weights that are an activation. */
+static void pack_matrices(void *context, size_t begin, size_t end)
+{
+    const struct product_call *call = context;
+    const struct onednn_product *p = call->product;
+    const struct strided_layout *given = &p->given;
+    const int at = given->rank - 2;
+    const size_t k = p->weights.k, n = p->weights.n, size = dtype_size(given->dtype);
+    float *plain = (float *)(void *)(call->scratch + p->packed_bytes +
+                                     (size_t)forkjoin_member() * p->thread_bytes);
+    for (size_t i = begin; i < end; i++) {
+        const unsigned char *from = call->weights + (size_t)offset_at(given, 0, at, i) * size;
+        float *to = (float *)(void *)(call->scratch + i * call->packed_bytes);
+        if (given->dtype != DTYPE_BF16) {
+            p->simd->gemm_pack((const float *)(const void *)from, (size_t)given->strides[at],
+                               (size_t)given->strides[at + 1], k, n, to);
+            continue;
+        }
+        for (size_t row = 0; row < k; row++)
+            for (size_t j = 0; j < n; j++) {
+                const int64_t from_at =
+                    (int64_t)row * given->strides[at] + (int64_t)j * given->strides[at + 1];
+                plain[row * n + j] = float_from_bits(
+                    (uint32_t)((const uint16_t *)(const void *)from)[from_at] << 16);
+            }
+        p->simd->gemm_pack(plain, n, 1, k, n, to);
+    }
+}
+
+enum status onednn_product_run(const struct onednn_product *product, void *src, void *weights,
+                               void *dst, void *scratch, struct error *err)
+{
+    (void)err;
+    struct product_call call = {.product = product,
+                                .src = src,
+                                .weights = product->bound,
+                                .dst = dst,
+                                .scratch = scratch,
+                                .packed_bytes = part_bytes(&product->weights)};
+    const struct packed_layout *w = &product->weights;
+    if (weights) {
+        call.weights = weights;
+        parallel_for(product->threads, w->parts, w->k * w->n / 4, pack_matrices, &call);
+        call.weights = scratch;
+    }
+    const size_t blocks = product->row_chunks * product->column_chunks * product->parts;
+    parallel_for(product->threads, blocks,
+                 product->parts * product->rows * w->k * w->n / blocks / 32 + 1, run_blocks, &call);
+    return STATUS_OK;
+}
+
+/* ---- compiling ---- */
+
+static void describe_axes(struct onednn_product *p, const struct product_desc *desc)
+{
+    const int spatial = desc->op == PRODUCT_MATMUL ? 1 : desc->src.rank - 2;
+    for (int i = 0; i < AXES; i++)
+        p->axis[i] =
+            (struct product_axis){.in = 1, .out = 1, .kernel = 1, .result_step = 1, .divisor = 1};
+    for (int i = 0; i < spatial; i++) {
+        struct product_axis *axis = &p->axis[AXES - spatial + i];
+        const int at = desc->op == PRODUCT_MATMUL ? desc->src.rank - 2 : 2 + i;
+        axis->in = desc->src.dims[at];
+        axis->out = desc->dst.dims[at];
+        axis->stride = desc->src.strides[at];
+        if (desc->op == PRODUCT_MATMUL)
+            continue;
+        axis->kernel = desc->weights.dims[desc->weights.rank - spatial + i];
+        axis->result_step = desc->op == PRODUCT_CONV ? desc->stride[i] : 1;
+        axis->tap_step = desc->op == PRODUCT_CONV ? desc->dilation[i] : -desc->dilation[i];
+        axis->offset = desc->op == PRODUCT_CONV ? -desc->pad_begin[i] : desc->pad_begin[i];
+        axis->divisor = desc->op == PRODUCT_CONV ? 1 : desc->stride[i];
+    }
+}
+
+/* Is every row of floats one run in the source, all rows equally far apart? */
+static bool reads_in_place(const struct onednn_product *p)
+{
+    bool in_place = p->src.dtype == DTYPE_F32 && p->channel_step == 1;
+    for (int i = 0; i < AXES; i++) {
+        const struct product_axis *a = &p->axis[i];
+        in_place = in_place && a->kernel == 1 && a->result_step == 1 && !a->offset &&
+                   a->divisor == 1 && a->in == a->out;
+        if (i + 1 < AXES && a->in > 1)
+            in_place = in_place && a->stride == p->axis[i + 1].stride * p->axis[i + 1].in;
+    }
+    return in_place;
+}
+
+/* The matrices that the product consists of. */
+static void describe_matrices(struct onednn_product *p, const struct product_desc *desc)
+{
+    const bool matrix = desc->op == PRODUCT_MATMUL;
+    const struct strided_layout *w = &desc->weights;
+    struct packed_layout *packed = &p->weights;
+    *packed = (struct packed_layout){.simd = p->simd, .parts = 1, .matrix = matrix};
+    packed->leading = matrix ? w->rank - 2 : w->rank - desc->src.rank;
+    for (int a = 0; a < packed->leading; a++)
+        packed->parts *= (size_t)w->dims[a];
+    p->groups = matrix ? 1 : packed->parts;
+    p->channels = (size_t)w->dims[packed->leading + (matrix ? 0 : 1)];
+    packed->n = (size_t)w->dims[packed->leading + (matrix ? 1 : 0)];
+    packed->k = p->channels;
+    p->rows = 1;
+    for (int a = 0; a < AXES; a++) {
+        packed->k *= (size_t)p->axis[a].kernel;
+        p->rows *= (size_t)p->axis[a].out;
+    }
+    p->parts = matrix ? 1 : (size_t)desc->dst.dims[0] * p->groups;
+    for (int a = 0; matrix && a < desc->dst.rank - 2; a++)
+        p->parts *= (size_t)desc->dst.dims[a];
+    p->channel_step = desc->src.strides[matrix ? desc->src.rank - 1 : 1];
+    p->ldc = (size_t)desc->dst.strides[desc->dst.rank - (matrix ? 2 : 1)];
+}
+
+/* Chunks of rows whose source and result stay in the second-level cache, at least one for each
+ * thread; columns are divided where there are too few rows for that. */
+static void divide_work(struct onednn_product *p)
+{
+    enum { NEAR = 192 * 1024 };
+    const struct packed_layout *w = &p->weights;
+    const size_t unit = p->simd->gemm_rows, threads = (size_t)p->threads;
+    const size_t columns = whole_columns(w), panels = columns / p->simd->gemm_columns;
+    const size_t result = is_8bit(p) || p->dst.dtype == DTYPE_BF16 ? columns * sizeof(float) : 0;
+    size_t most = NEAR / (p->row_bytes + columns * sizeof(float)) / unit * unit;
+    most = most ? most : unit;
+    p->row_chunks = (p->rows + most - 1) / most;
+    if (p->parts * p->row_chunks < threads) {
+        const size_t wanted = (threads + p->parts - 1) / p->parts,
+                     units = (p->rows + unit - 1) / unit;
+        p->row_chunks = wanted < units ? wanted : units;
+    }
+    const size_t idle = threads / (p->parts * p->row_chunks);
+    p->column_chunks = idle > panels ? panels : idle ? idle : 1;
+    const size_t rows = p->rows / p->row_chunks + 1;
+    p->result_at = p->in_place ? 0 : size_align(rows * p->row_bytes, TENSOR_ALIGN);
+    p->thread_bytes = p->result_at + size_align(rows * result, TENSOR_ALIGN);
+}
+
+/* Scratch for weights that each run passes. */
+static void reserve_packed(struct onednn_product *p)
+{
+    const struct packed_layout *w = &p->weights;
+    p->packed_bytes = size_align(w->parts * part_bytes(w), TENSOR_ALIGN);
+    const size_t plain = size_align(w->k * w->n * sizeof(float), TENSOR_ALIGN);
+    if (p->given.dtype == DTYPE_BF16 && plain > p->thread_bytes)
+        p->thread_bytes = plain;
+}
+
+static bool describe_8bit(struct onednn_product *p, const struct product_desc *desc)
+{
+    const bool is_signed = desc->src.dtype == DTYPE_I8;
+    const size_t sums = p->weights.parts * whole_columns(&p->weights);
+    p->weights.operands = simd_has_dot(p->simd) ? OPERANDS_DOT : OPERANDS_PAIRS;
+    p->src_zero = desc->src_zero;
+    p->dst_zero = desc->dst_zero;
+    if (p->weights.operands == OPERANDS_DOT) {
+        p->flip = is_signed == p->simd->dot_is_signed ? 0 : 0x80;
+        p->zero = (uint8_t)desc->src_zero ^ p->flip;
+    }
+    p->scales = alloc_array(desc->scale_count, sizeof *p->scales);
+    p->bias_sums = alloc_array(sums, sizeof *p->bias_sums);
+    if (!p->scales || !p->bias_sums)
+        return false;
+    memcpy(p->scales, desc->scales, desc->scale_count * sizeof *p->scales);
+    return true;
+}
+
+static void describe_finish(struct onednn_product *p, const struct epilogue *epilogue)
+{
+    struct gemm *g = &p->finish;
+    g->row = *epilogue;
+    g->accumulate = epilogue->residual != NULL;
+    g->clamp =
+        epilogue_range(epilogue, &g->low, &g->high) && epilogue->activation != ACTIVATION_NONE;
+    if (g->clamp)
+        g->row.activation = ACTIVATION_NONE;
+}
+
+/* Quantised products have no epilogue (engine/passes/quantise_epilogues.c is for other backends).
+ */
+static bool is_computable(const struct product_desc *desc, const struct epilogue *epilogue)
+{
+    return !desc->scales || (!epilogue->residual && epilogue->activation == ACTIVATION_NONE);
+}
+
+enum status onednn_product_create(const struct onednn *onednn, const struct product_desc *desc,
+                                  const struct epilogue *epilogue, struct onednn_product **ret,
+                                  struct error *err)
+{
+    if (!is_computable(desc, epilogue))
+        return STATUS_OK;
+    struct onednn_product *product = calloc(1, sizeof *product);
+    if (!product)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    product->simd = simd();
+    product->op = desc->op;
+    product->threads = onednn->threads;
+    product->src = desc->src;
+    product->dst = desc->dst;
+    product->given = desc->weights;
+    describe_axes(product, desc);
+    describe_matrices(product, desc);
+    if (desc->scales && !describe_8bit(product, desc)) {
+        onednn_product_free(product);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    }
+    product->row_bytes = whole_k(&product->weights) * operand_bytes(product);
+    product->in_place = !desc->scales && reads_in_place(product);
+    describe_finish(product, epilogue);
+    divide_work(product);
+    if (!desc->weights_constant)
+        reserve_packed(product);
+    *ret = product;
+    return STATUS_OK;
+}
+
+void onednn_product_free(struct onednn_product *product)
+{
+    if (!product)
+        return;
+    free(product->scales);
+    free(product->bias_sums);
+    free(product);
+}
+
+const char *onednn_product_name(const struct onednn_product *product)
+{
+    if (is_8bit(product))
+        return product->weights.operands == OPERANDS_DOT ? "int8:dot" : "int8:pairs";
+    return product->in_place ? "gemm" : "gemm:windows";
+}
+
+size_t onednn_product_scratch(const struct onednn_product *product)
+{
+    return product->packed_bytes + (size_t)product->threads * product->thread_bytes;
+}
+
+const struct packed_layout *onednn_product_weights(const struct onednn_product *product)
+{
+    return &product->weights;
+}
+
+/* Sums of stored numbers are too great by the zero point times the weights' sum; numbers of pairs
+ * are free of it. */
+static void bind_sums(struct onednn_product *p, const int32_t *bias)
+{
+    const struct packed_layout *w = &p->weights;
+    const size_t columns = whole_columns(w);
+    const int32_t *sums = (const int32_t *)(const void *)(p->bound + w->parts * part_bytes(w));
+    const int zero = p->simd->dot_is_signed ? (int8_t)p->zero : p->zero;
+    for (size_t i = 0; i < w->parts; i++)
+        for (size_t j = 0; j < w->n; j++) {
+            const size_t channel = p->op == PRODUCT_MATMUL ? j : i * w->n + j;
+            const uint32_t start = bias ? (uint32_t)bias[channel] : 0;
+            p->bias_sums[i * columns + j] =
+                (int32_t)(start - (uint32_t)sums[i * columns + j] * (uint32_t)zero);
+        }
+}
+
+enum status onednn_product_bind(struct onednn_product *product, void *weights, void *bias,
+                                struct error *err)
+{
+    (void)err;
+    product->bound = weights;
+    if (is_8bit(product))
+        bind_sums(product, bias);
+    else
+        product->bias = bias;
+    return STATUS_OK;
+}
