@@ -647,6 +647,10 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
                                                  .is_proxied = loop->events.proxied != NULL};
         *connection = fd >= 0 ? connection_open(server->connections, &socket) : NULL;
     } else if (*connection) {
+        /* libmicrohttpd 1.0 skips on_completed() when a chunk's extension is too long. */
+        void *exchange = connection_exchange(*connection);
+        if (exchange)
+            on_completed(server, handle, &exchange, MHD_REQUEST_TERMINATED_WITH_ERROR);
         connection_close(server->connections, *connection);
         *connection = NULL;
     }
