@@ -27,7 +27,7 @@ DIGITS = os.path.join(ROOT, "tests", "data", "digits")
 os.environ.setdefault("LENSD_CACHE", "none")
 
 # Seconds. Sanitizers and loaded machines are slow; nothing here waits this long when all is well.
-PATIENCE = float(os.environ.get("TEST_PATIENCE", 60))
+PATIENCE = float(os.environ.get("TEST_PATIENCE", 120))
 
 
 def read(path):
