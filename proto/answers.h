@@ -165,6 +165,8 @@ struct health_model {
     const char *state;   /* "loading", "ready", "failed" */
     const char *failure; /* the sentence when it failed; NULL or "" otherwise */
     double progress;     /* 0 … 1 */
+    const char *phase;   /* "compiling"; NULL: it is not loading */
+    int seconds_left;    /* with `phase`: an estimate */
     bool is_default;
     const char *precision;    /* NULL or "": not settled yet */
     size_t queued, in_flight; /* images */

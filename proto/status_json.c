@@ -16,6 +16,10 @@ static void write_health_model(struct writer *w, cJSON *list, const struct healt
     write_text(w, entry, "version", model->version);
     write_text(w, entry, "state", model->state);
     write_decimal(w, entry, "progress", model->progress);
+    if (model->phase) {
+        write_text(w, entry, "phase", model->phase);
+        write_count(w, entry, "seconds_left", (unsigned long long)model->seconds_left);
+    }
     write_bool(w, entry, "default", model->is_default);
     if (given(model->precision))
         write_text(w, entry, "precision", model->precision);

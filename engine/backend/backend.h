@@ -23,9 +23,9 @@ struct backend_options {
     const struct session_pixels *pixels;
     size_t pixels_input;   /* graph input */
     bool no_kernel_trials; /* as in session_options */
-    /* Called by compile() on its thread as it gets on: `done` of a program's `count` nodes. NULL:
-     * nobody wants to know. A backend need not call it. */
-    void (*on_node)(void *context, size_t done, size_t count);
+    /* Called by compile() on its thread as it gets on: `done` of a program's `count` nodes. False:
+     * it ends with STATUS_CANCELLED. NULL: nobody wants to know. A backend need not call it. */
+    bool (*on_node)(void *context, size_t done, size_t count);
     void *node_context;
 };
 

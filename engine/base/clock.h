@@ -1,4 +1,4 @@
-/* Monotonic time. */
+/* Monotonic time, and CPU time. */
 #pragma once
 
 #include <stdint.h>
@@ -9,6 +9,14 @@ static inline int64_t clock_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Nanoseconds that the calling thread has computed so far. */
+static inline int64_t clock_thread(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 

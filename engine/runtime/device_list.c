@@ -19,8 +19,7 @@ static void describe_cpu(struct device_info *ret)
     cpu_memory(&ret->total_bytes, &ret->free_bytes);
     ret->cores = ret->threads = cpu_available_cores();
     cpu_instructions(features, ret->isa, sizeof ret->isa);
-    ret->bf16 = device_cpu_has_bf16();
-    ret->fp16 = features->avx512_fp16;
+    ret->bf16 = features->fast_bf16; /* float16 has no kernels here */
     ret->int8 =
         features->avx512_vnni || features->avx_vnni || features->amx_int8 || features->neon_dot;
 }

@@ -31,8 +31,8 @@ struct session_options {
     int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
                       so small that splitting it costs more than it gains */
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
-    bool trial;    /* leave checks and measurements of the batches to session_finish(), because this
-                      session is compared with another and may be discarded */
+    bool trial;    /* compile only 1 and max_batch, and neither check nor measure them: this session
+                      is compared with another and discarded */
     bool no_kernel_trials; /* CPU: choose kernels by the tuning store and by rule, without
                               measuring; a GPU measures all the same */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
@@ -48,7 +48,9 @@ struct session_options {
                                  compiled, as many as fit, and the note says so */
     size_t input_batches, input_images; /* what the caller keeps for the session beside it: inputs
                                            of so many largest batches and so many single images */
-    void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
+    /* Called by session_create on its thread: 0 … 1 of the whole, and what it does ("compiling");
+     * or NULL. */
+    void (*on_progress)(void *context, const char *phase, double fraction);
     void *progress_context;
     const _Atomic int *cancel; /* when it becomes 1, session_create ends with STATUS_CANCELLED, as
                                   do runs before session_set_stop() was called; or NULL */
@@ -105,10 +107,6 @@ void session_free(struct session *session);
  * that runs the session. If it returns true, the run ends with STATUS_CANCELLED. NULL: nothing
  * stops a run. This replaces options.cancel for runs. Do not call it during a run. */
 void session_set_stop(struct session *session, bool (*stop)(void *context), void *context);
-
-/* Completes a session that was created with session_options.trial: checks that images of a batch
- * are independent, and measures L(b). Errors: those of session_create. */
-enum status session_finish(struct session *session, struct error *err) MUST_USE;
 
 /* Returns the pages of activations to the system. The next run allocates them again on first use.
  */

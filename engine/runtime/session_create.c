@@ -65,22 +65,27 @@ void session_set_stop(struct session *session, bool (*stop)(void *context), void
     session->stop_context = context;
 }
 
-static void progress(const struct session *session, double fraction)
+static void progress(const struct session *session, const char *phase, double fraction)
 {
     if (session->options.on_progress)
-        session->options.on_progress(session->options.progress_context, fraction);
+        session->options.on_progress(session->options.progress_context, phase, fraction);
 }
 
-static void on_node(void *context, size_t done, size_t count)
+static bool is_stopped(const struct session *session)
+{
+    return session->stop && session->stop(session->stop_context);
+}
+
+static bool on_node(void *context, size_t done, size_t count)
 {
     const struct session *session = context;
     const double part = (double)done / (double)count;
     const int at = session->compiling.at, others = session->compiling.count - 1;
-    if (at == 0)
-        progress(session, PROGRESS_WEIGHTS + (PROGRESS_FIRST - PROGRESS_WEIGHTS) * part);
-    else
-        progress(session,
-                 PROGRESS_FIRST + (PROGRESS_ALL - PROGRESS_FIRST) * (at - 1 + part) / others);
+    double fraction = PROGRESS_WEIGHTS + (PROGRESS_FIRST - PROGRESS_WEIGHTS) * part;
+    if (at > 0)
+        fraction = PROGRESS_FIRST + (PROGRESS_ALL - PROGRESS_FIRST) * (at - 1 + part) / others;
+    progress(session, PHASE_COMPILE, fraction);
+    return !is_stopped(session);
 }
 
 static bool file_fixes_batch(const struct session *session)
@@ -111,20 +116,22 @@ static enum status compile_all(struct session *session, struct error *err)
     if (fixed > 1) {
         sizes[count++] = fixed; /* the file runs this size and no other */
     } else {
-        for (int b = 1; b < max && count < SESSION_MAX_BATCHES - 1; b *= 2)
+        const int step = session->options.trial ? max : 2;
+        for (int b = 1; b < max && count < SESSION_MAX_BATCHES - 1; b *= step)
             sizes[count++] = b;
         sizes[count++] = max;
     }
     session->info.batched = true;
     for (int i = 0; i < count; i++) {
-        if (session->stop && session->stop(session->stop_context))
+        if (is_stopped(session))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
         struct compiled *c = &session->compiled[i];
         session->compiling.at = i;
         session->compiling.count = count;
         enum status status = compiled_create(session, sizes[i], c, err);
         session->compiled_count = (size_t)i + 1;
-        if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY) {
+        if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY &&
+            status != STATUS_CANCELLED) {
             compiled_done(session, c);
             session->compiled_count--;
             session->info.batched = i > 1;
@@ -147,7 +154,7 @@ static enum status compile_all(struct session *session, struct error *err)
         }
         TRY(status);
     }
-    progress(session, PROGRESS_ALL);
+    progress(session, PHASE_COMPILE, PROGRESS_ALL);
     return STATUS_OK;
 }
 
@@ -203,11 +210,12 @@ static void describe_batches(struct session *session)
         session->info.activation_bytes = session->ops->reserved_bytes(session->backend);
 }
 
-enum status session_finish(struct session *session, struct error *err)
+/* Checks that images of a batch are independent, and measures L(b). */
+static enum status finish(struct session *session, struct error *err)
 {
     TRY(check_rows(session, err));
     describe_batches(session);
-    progress(session, PROGRESS_ROWS);
+    progress(session, PHASE_MEASURE, PROGRESS_ROWS);
     TRY(session_measure(session, err));
     describe_weights(session);
     session_release_pages(session); /* batch sizes that are never used should hold no memory */
@@ -256,9 +264,9 @@ static enum status build(struct session *session, const struct graph *graph, str
                                       session->options.pixels,
                                       session->options.image_input,
                                       session->options.no_kernel_trials,
-                                      session->options.on_progress ? on_node : NULL,
+                                      on_node,
                                       session};
-    progress(session, PROGRESS_WEIGHTS);
+    progress(session, PHASE_OPTIMISE, PROGRESS_WEIGHTS);
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));
     TRY(reserve(session, err));
@@ -271,8 +279,8 @@ static enum status build(struct session *session, const struct graph *graph, str
     describe_batches(session);
     session->info.node_count = session->compiled[0].graph->node_count;
     if (!session->options.trial)
-        TRY(session_finish(session, err));
-    progress(session, 1);
+        TRY(finish(session, err));
+    progress(session, PHASE_MEASURE, 1);
     session->options.on_progress = NULL; /* its context is the caller's, too */
     session->options.pixels = NULL;      /* the caller's */
     return STATUS_OK;

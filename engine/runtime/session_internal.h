@@ -37,6 +37,9 @@ struct submitted_run {
 
 /* Progress of session_create() after each phase. The first size takes longest: it packs the weights
  * and measures kernels, which the others reuse. */
+#define PHASE_OPTIMISE   "optimising"
+#define PHASE_COMPILE    "compiling"
+#define PHASE_MEASURE    "measuring"
 #define PROGRESS_WEIGHTS 0.05 /* folded, checked */
 #define PROGRESS_FIRST   0.45 /* the first size is compiled */
 #define PROGRESS_ALL     0.55 /* all sizes are compiled */

@@ -103,7 +103,7 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
                      session->all_pixels, m->outputs, err);
     const double ms = clock_ms(clock_now() - start), cpu = session_cpu_ms(session) - before;
     if (options->on_progress)
-        options->on_progress(options->progress_context,
+        options->on_progress(options->progress_context, PHASE_MEASURE,
                              PROGRESS_ROWS + (1 - PROGRESS_ROWS) * ++m->runs / m->most);
     /* Made-up contents may be wrong for an input that holds axes, indices or sizes. That says
      * nothing about the model: this size cannot be measured. */

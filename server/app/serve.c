@@ -492,11 +492,24 @@ static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *in
     return true;
 }
 
+/* The model that is being loaded, how far it is, and how long the rest will take. */
+static void log_loading(const struct serve *serve)
+{
+    struct model_status *models = calloc(PIPELINE_MAX_MODELS, sizeof *models);
+    const size_t count = models ? pipeline_models(serve->pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    for (size_t i = 0; i < count; i++)
+        if (models[i].state == MODEL_LOADING && models[i].progress > 0)
+            log_event(LOG_INFO, "loading", LOG_STR("model", models[i].name),
+                      LOG_STR("phase", models[i].phase),
+                      LOG_INT("percent", (int)(100 * models[i].progress)),
+                      LOG_INT("seconds_left", models[i].seconds_left));
+    free(models);
+}
+
 /* Waits for a signal that ends it (returns its name) or for a model that could not be loaded
  * (NULL). */
 static const char *wait_for_end(struct serve *serve)
 {
-    const int64_t start = clock_now();
     bool is_said = false;
     for (;;) {
         struct pollfd events[] = {
@@ -508,8 +521,7 @@ static const char *wait_for_end(struct serve *serve)
             /* A large model loads for long: keep systemd from giving up meanwhile. */
             if (ready == 0 && !serve->is_loaded) {
                 supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
-                log_event(LOG_INFO, "loading", LOG_STR("model", loader_name(serve->loader)),
-                          LOG_REAL("seconds", clock_ms(clock_now() - start) / 1000));
+                log_loading(serve);
                 is_said = true;
             }
             continue;

@@ -10,7 +10,8 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
     struct pipeline_options options = {.device_count = config->device_count,
                                        .precision = (enum precision)config->precision,
                                        .cache = config->cache,
-                                       .only_cached_precision = config->command == COMMAND_PREDICT,
+                                       .trials = config->command == COMMAND_PREDICT ? TRIALS_NONE
+                                                                                    : TRIALS_LATER,
                                        .threads = (int)config->threads,
                                        .workers = (int)config->workers,
                                        .max_batch = (int)config->max_batch,

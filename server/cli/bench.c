@@ -76,11 +76,11 @@ static void clear_progress(const struct device_bench *bench)
         fprintf(stderr, "\r%*s\r", 40 + BAR + 10, "");
 }
 
-static void on_load_progress(void *context, double fraction)
+static void on_load_progress(void *context, const char *phase, double fraction)
 {
     const struct device_bench *bench = context;
     char what[96];
-    snprintf(what, sizeof what, "preparing %.64s", bench->targets[bench->loading].id);
+    snprintf(what, sizeof what, "%s for %.64s", phase, bench->targets[bench->loading].id);
     show_progress(bench, what, fraction);
 }
 

@@ -51,6 +51,7 @@ struct loader {
     pthread_t thread;
     bool started, joined;
     _Atomic int cancel;
+    _Atomic int interrupt; /* trials: for a job, or at the end; they are made later */
     struct watch *watch;
 
     /* the thread's own */
@@ -210,7 +211,7 @@ static enum status load_version(struct loader *loader, const struct repository_m
         model ? model_load_version(model->path, version, model->name, NULL, &loaded, err)
               : model_open(NULL, loader->name, &loaded, err);
     if (status != STATUS_OK) {
-        pipeline_progress(pipeline, name, version, 0, err->message);
+        pipeline_fail(pipeline, name, version, err->message);
         return status;
     }
     if (loaded->warning[0])
@@ -286,8 +287,7 @@ static enum status load_model(struct loader *loader, const struct repository_mod
         struct known *known = known_version(loader, model->name, "");
         if (known && (again || !known->is_seen)) {
             pipeline_announce(loader->options.pipeline, model->name, NULL, 0);
-            pipeline_progress(loader->options.pipeline, model->name, NULL, 0,
-                              model->problem.message);
+            pipeline_fail(loader->options.pipeline, model->name, NULL, model->problem.message);
             log_failure(loader, model->name, "", &model->problem);
         }
         if (known)
@@ -506,8 +506,50 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
         free(job);
         return status;
     }
+    atomic_store(&loader->interrupt, 1);
     (void)!write(loader->wake_fd, &one, sizeof one);
     return STATUS_OK;
+}
+
+/* ---- precisions ---- */
+
+/* Reads a version again that is served; its files are those that were loaded. */
+static enum status read_again(struct loader *loader, const char *name, const char *version,
+                              struct model **ret, struct error *err)
+{
+    struct repository repository;
+    if (loader->is_embedded)
+        return model_open(NULL, name, ret, err);
+    TRY(look_at_disk(loader, &repository, err));
+    const struct repository_model *model = repository_find(&repository, name);
+    const struct known *known = find_known(loader, name, version);
+    enum status status = STATUS_NOT_FOUND;
+    for (size_t i = 0; model && known && i < model->version_count + model->spare_count; i++)
+        if (!strcmp(model->versions[i].version, version) &&
+            model->versions[i].signature == known->signature)
+            status = model_load_version(model->path, version, name, NULL, ret, err);
+    repository_done(&repository);
+    if (status == STATUS_NOT_FOUND)
+        return error_set(err, status, "the model's files have changed since it was loaded");
+    return status;
+}
+
+/* Compares precisions for one version, if one waits for it. Returns whether that is to be called
+ * again. */
+static bool try_precision(struct loader *loader)
+{
+    char name[sizeof((struct model_status *)0)->name];
+    char version[sizeof((struct model_status *)0)->version];
+    struct pipeline *pipeline = loader->options.pipeline;
+    struct error err;
+    struct model *model;
+    if (loader->cancel || !pipeline_next_trial(pipeline, name, version))
+        return false;
+    if (read_again(loader, name, version, &model, &err) != STATUS_OK)
+        pipeline_skip_trial(pipeline, name, version, err.message);
+    else
+        (void)!pipeline_try_precision(pipeline, model, &loader->interrupt, &err);
+    return true;
 }
 
 /* ---- the thread ---- */
@@ -605,15 +647,18 @@ static void *loader_main(void *argument)
             watch_create(loader->options.models ? loader->options.models : loader->options.model);
     load_first(loader);
     int64_t look_at = clock_now() + LOOK_MS * MILLION;
+    bool has_trials = try_precision(loader);
     while (!loader->cancel) {
         struct pollfd events[] = {{.fd = loader->wake_fd, .events = POLLIN},
                                   {.fd = watch_fd(loader->watch), .events = POLLIN}};
         int64_t left = (look_at - clock_now()) / MILLION;
-        int wait = !watches ? -1 : left > 0 ? (int)left : 0;
+        int wait = has_trials ? 0 : !watches ? -1 : left > 0 ? (int)left : 0;
         (void)poll(events, 2, wait);
         uint64_t count;
         (void)!read(loader->wake_fd, &count, sizeof count);
+        loader->interrupt = loader->cancel;
         run_tasks(loader);
+        has_trials = try_precision(loader);
         if (!watches || loader->cancel)
             continue;
         if (watch_take(loader->watch)) /* again and again while files are being written */
@@ -653,6 +698,7 @@ void loader_stop(struct loader *loader)
     loader->stopping = true;
     pthread_mutex_unlock(&loader->lock);
     atomic_store(&loader->cancel, 1);
+    atomic_store(&loader->interrupt, 1);
     (void)!write(loader->wake_fd, &one, sizeof one);
     if (loader->started && !loader->joined)
         pthread_join(loader->thread, NULL);

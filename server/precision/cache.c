@@ -154,7 +154,7 @@ static bool read_precision(const char *word, enum precision *ret)
 
 static bool read_outcome(const char *word, enum trial_outcome *ret)
 {
-    for (int o = TRIAL_PASSED; o <= TRIAL_FAILED; o++)
+    for (int o = TRIAL_PASSED; o <= TRIAL_COSTLY; o++)
         if (!strcmp(word, trial_outcome_name((enum trial_outcome)o))) {
             *ret = (enum trial_outcome)o;
             return true;
@@ -197,7 +197,7 @@ static bool is_believable(const struct precision_choice *choice)
     if (choice->precision == PRECISION_FP32)
         return true;
     const struct precision_trial *trial = precision_chosen_trial(choice);
-    return trial && trial->agreement.images >= PRECISION_OWN_PROBES;
+    return trial && trial->agreement.images >= PRECISION_LEAST_PROBES;
 }
 
 static bool choice_parse(char *text, struct precision_choice *ret)

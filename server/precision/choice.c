@@ -11,7 +11,8 @@ const char *choice_origin_name(enum choice_origin origin)
     static const char *const names[] = {[CHOICE_PINNED] = "pinned",
                                         [CHOICE_ONLY] = "only",
                                         [CHOICE_MEASURED] = "measured",
-                                        [CHOICE_CACHED] = "cached"};
+                                        [CHOICE_CACHED] = "cached",
+                                        [CHOICE_PENDING] = "pending"};
     return names[origin];
 }
 
@@ -20,7 +21,8 @@ const char *trial_outcome_name(enum trial_outcome outcome)
     static const char *const names[] = {[TRIAL_PASSED] = "passed",
                                         [TRIAL_SLOWER] = "slower",
                                         [TRIAL_DIFFERS] = "differs",
-                                        [TRIAL_FAILED] = "failed"};
+                                        [TRIAL_FAILED] = "failed",
+                                        [TRIAL_COSTLY] = "costly"};
     return names[outcome];
 }
 
@@ -95,6 +97,11 @@ static void say_trial(struct precision_choice *choice, const struct precision_tr
         break;
     case TRIAL_FAILED:
         say(choice, "%s cannot run this model", name);
+        break;
+    case TRIAL_COSTLY:
+        say(choice,
+            "%s was not compared to the end: a quarter of the load's time and a second were spent",
+            name);
         break;
     }
 }

@@ -24,10 +24,11 @@ void choice_explain(struct precision_choice *choice);
 
 struct trial_input {
     const struct model *model;
-    struct session_options options; /* of the caller of precision_open() */
+    struct session_options options; /* of the caller of precision_try() */
     struct probes *probes;
     struct session *reference; /* fp32 */
-    double progress, share;    /* fractions of the whole choice: done before the trial; the trial */
+    const struct precision_gate *gate;
+    double until_ms; /* CPU time of this thread when the trials' time is over */
 };
 
 /* Wall-clock time of a run, and its cost (engine/backend/autotune.h). On a GPU the cost is the
@@ -55,11 +56,10 @@ enum status trial_compare_speed(struct speed_comparison *comparison, double *ret
                                 struct error *err) MUST_USE;
 
 /* Runs the candidate against input->reference. If it does not compile or run, the outcome is
- * TRIAL_FAILED and the call succeeds. If it passes, *ret_session is its session: the caller owns it
- * and calls session_finish(). STATUS_CANCELLED; STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
+ * TRIAL_FAILED, and if the time is over before the verdict, TRIAL_COSTLY; the call succeeds.
+ * STATUS_CANCELLED; STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
 enum status trial_run(const struct trial_input *input, enum precision precision,
-                      struct precision_trial *ret, struct session **ret_session,
-                      struct error *err) MUST_USE;
+                      struct precision_trial *ret, struct error *err) MUST_USE;
 
 /* ---- outputs.c ---- */
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
@@ -14,8 +15,9 @@
 /* Lower on a GPU: a single image is fast there for any model, but large batches can still gain. */
 #define GPU_QUICK_MS 0.1
 
-/* Progress when the fp32 session is complete and the trials begin. */
-#define FP32_SHARE 0.5
+/* Share of a load's time that trials may take, and what they may take besides. */
+#define TRIALS_SHARE 0.25
+#define TRIALS_MS    1000.0
 
 static void take_only(struct precision_choice *choice, const char *why)
 {
@@ -23,13 +25,11 @@ static void take_only(struct precision_choice *choice, const char *why)
     snprintf(choice->why, sizeof choice->why, "%s", why);
 }
 
-static void on_fp32_progress(void *context, double fraction)
+double precision_trial_ms(double load_ms)
 {
-    const struct session_options *options = context;
-    options->on_progress(options->progress_context, FP32_SHARE * fraction);
+    return TRIALS_SHARE * load_ms + TRIALS_MS;
 }
 
-/* Logs why the first start takes longer. */
 static void log_trials(const struct trial_input *input, const enum precision *candidates,
                        size_t count)
 {
@@ -51,13 +51,11 @@ static bool is_memory(enum status status)
     return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
 }
 
-/* Tries each candidate. *ret_session: the session of the chosen one, created with .trial, or NULL
- * to stay with fp32. If two pass, the later one is chosen only if it is faster by PRECISION_GAIN,
- * so that noise does not change the choice between starts. On a GPU candidates are ordered by
- * speed, and the first that passes is chosen. */
-static enum status try_candidates(struct trial_input *input, const enum precision *candidates,
-                                  size_t count, struct precision_choice *ret,
-                                  struct session **ret_session, struct error *err)
+/* Tries each candidate. If two pass, the later one is chosen only if it is faster by
+ * PRECISION_GAIN, so that noise does not change the choice between starts. On a GPU candidates are
+ * ordered by speed, and the first that passes is chosen. */
+static enum status try_candidates(const struct trial_input *input, const enum precision *candidates,
+                                  size_t count, struct precision_choice *ret, struct error *err)
 {
     double fastest = 1;
     log_trials(input, candidates, count);
@@ -66,24 +64,17 @@ static enum status try_candidates(struct trial_input *input, const enum precisio
                                      .from_folder = probes_from_folder(input->probes)};
     for (size_t i = 0; i < count; i++) {
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
-        struct session *session = NULL;
-        input->progress = FP32_SHARE + (1 - FP32_SHARE) * (double)i / (double)count;
-        input->share = (1 - FP32_SHARE) / (double)count;
-        const enum status status = trial_run(input, candidates[i], trial, &session, err);
-        if (is_memory(status) && *ret_session) {
+        const enum status status = trial_run(input, candidates[i], trial, err);
+        if (is_memory(status) && ret->precision != PRECISION_FP32) {
             ret->origin = CHOICE_ONLY; /* not kept: the next start tries this one again */
             ret->trial_count--;
             break;
         }
         TRY(status);
-        if (trial->outcome != TRIAL_PASSED || trial->speed <= fastest) {
-            session_free(session);
+        if (trial->outcome != TRIAL_PASSED || trial->speed <= fastest)
             continue;
-        }
         fastest = trial->speed * PRECISION_GAIN;
         ret->precision = trial->precision;
-        session_free(*ret_session);
-        *ret_session = session;
         if (input->options.device.kind != DEVICE_CPU)
             break;
     }
@@ -98,56 +89,6 @@ static bool takes_photos(const struct session *session, const struct preprocess 
            shape_count(&session_input(session, 0)->shape) == numbers;
 }
 
-/* *session is the fp32 session; the session of the chosen precision replaces it. */
-static enum status compare_with_fp32(const struct model *model,
-                                     const struct precision_options *options,
-                                     const struct session_options *asked,
-                                     const enum precision *candidates, size_t count,
-                                     struct precision_choice *ret, struct session **session,
-                                     struct error *err)
-{
-    struct trial_input input = {.model = model, .options = *asked, .reference = *session};
-    const struct session_info *fp32 = session_info(*session);
-    const double ms = fp32->batches[0].milliseconds;
-    struct session *chosen = NULL;
-    if (!takes_photos(*session, &model->preprocess)) {
-        take_only(ret, "a prepared photo does not match the model's inputs");
-        return STATUS_OK;
-    }
-    if (ms < (asked->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
-        char why[64];
-        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", ms);
-        take_only(ret, why);
-        return STATUS_OK;
-    }
-    TRY(probes_open(model, options->limits, &input.probes, err));
-    enum status status = try_candidates(&input, candidates, count, ret, &chosen, err);
-    probes_free(input.probes);
-    if (is_memory(status)) { /* temporary, so not kept as the result of a trial */
-        take_only(ret, "there is not enough memory to compare two sessions");
-        session_free(chosen);
-        return STATUS_OK;
-    }
-    if (status == STATUS_OK && chosen) {
-        const bool is_whole = session_info(chosen)->batch_count == fp32->batch_count;
-        struct session_options alone = *asked;
-        alone.precision = ret->precision;
-        alone.no_kernel_trials |= asked->device.kind == DEVICE_CPU;
-        session_free(*session);
-        *session = chosen;
-        chosen = NULL;
-        if (is_whole)
-            return session_finish(*session, err);
-        /* There was no memory for its larger batches while the fp32 session existed. */
-        session_free(*session);
-        *session = NULL;
-        return session_create(model->graph, &alone, session, err);
-    }
-    session_free(chosen);
-    session_release_pages(*session);
-    return status;
-}
-
 static bool is_offered(enum precision precision, const enum precision *candidates, size_t count)
 {
     bool offered = precision == PRECISION_FP32;
@@ -156,8 +97,8 @@ static bool is_offered(enum precision precision, const enum precision *candidate
     return offered;
 }
 
-/* Makes the choice without a trial, if possible; else returns false. */
-static bool choose_at_once(const struct precision_options *options,
+/* Makes the choice before there is a session. CHOICE_PENDING: only trials can tell. */
+static void choose_at_once(const struct precision_options *options,
                            const struct session_options *session, const struct graph_hash *key,
                            const enum precision *candidates, size_t count,
                            struct precision_choice *ret)
@@ -168,11 +109,87 @@ static bool choose_at_once(const struct precision_options *options,
         take_only(ret, "the model takes no photo, so there are no answers to compare");
     else if (choice_find(key, ret) && is_offered(ret->precision, candidates, count))
         choice_explain(ret);
-    else if (options->only_cached)
+    else if (options->trials == TRIALS_NONE)
         take_only(ret, "no trial has been made; lensd serve makes one");
-    else
-        return false;
-    return true;
+    else {
+        take_only(ret, "fp32 serves until the other precisions are compared with it");
+        ret->origin = CHOICE_PENDING;
+    }
+}
+
+/* Ends what is pending where the session in fp32 shows that a trial is not worth it. */
+static void choose_by_session(const struct model *model, const struct session *fp32,
+                              struct precision_choice *ret)
+{
+    const struct session_info *info = session_info(fp32);
+    const double ms = info->batches[0].milliseconds;
+    char why[64];
+    if (!takes_photos(fp32, &model->preprocess)) {
+        take_only(ret, "a prepared photo does not match the model's inputs");
+    } else if (ms < (info->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
+        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", ms);
+        take_only(ret, why);
+    }
+}
+
+enum status precision_try(const struct model *model, const struct precision_options *options,
+                          const struct session_options *session, struct session *fp32,
+                          const struct precision_gate *gate, double budget_ms,
+                          struct precision_choice *ret, struct error *err)
+{
+    enum precision candidates[PRECISION_COUNT];
+    const size_t count = candidates_find(session->device, model->graph, candidates);
+    const struct graph_hash key = choice_key_of(model, session);
+    struct trial_input input = {.model = model,
+                                .options = *session,
+                                .reference = fp32,
+                                .gate = gate,
+                                .until_ms = clock_ms(clock_thread()) + budget_ms};
+    if (choice_find(&key, ret) && is_offered(ret->precision, candidates, count)) {
+        choice_explain(ret);
+        return STATUS_OK;
+    }
+    TRY(session_enter(fp32, err));
+    TRY(probes_open(model, options->limits, &input.probes, err));
+    const enum status status = try_candidates(&input, candidates, count, ret, err);
+    probes_free(input.probes);
+    if (is_memory(status)) { /* temporary, so not kept as the result of a trial */
+        take_only(ret, "there is not enough memory to compare two sessions");
+        return STATUS_OK;
+    }
+    TRY(status);
+    if (ret->origin == CHOICE_MEASURED)
+        choice_keep(&key, ret);
+    cache_write(options->cache);
+    return STATUS_OK;
+}
+
+/* Returns the bytes that fp32 leaves to a candidate; 0: no limit. */
+static size_t memory_left(size_t limit, const struct session_info *fp32)
+{
+    const size_t taken = fp32->parameter_bytes + fp32->activation_bytes;
+    return limit == 0 ? 0 : limit > taken ? limit - taken : 1;
+}
+
+/* Compares *session, in fp32, with the others, and replaces it by the one that was chosen. */
+static enum status try_now(const struct model *model, const struct precision_options *options,
+                           const struct session_options *asked, double load_ms,
+                           struct precision_choice *ret, struct session **session,
+                           struct error *err)
+{
+    const struct precision_gate alone = {0};
+    struct session_options chosen = *asked;
+    chosen.memory_limit = memory_left(asked->memory_limit, session_info(*session));
+    TRY(precision_try(model, options, &chosen, *session, &alone, precision_trial_ms(load_ms), ret,
+                      err));
+    session_release_pages(*session);
+    if (ret->precision == PRECISION_FP32)
+        return STATUS_OK;
+    chosen.memory_limit = asked->memory_limit;
+    chosen.precision = ret->precision;
+    session_free(*session);
+    *session = NULL;
+    return session_create(model->graph, &chosen, session, err);
 }
 
 static enum status choose(const struct model *model, const struct precision_options *options,
@@ -182,22 +199,16 @@ static enum status choose(const struct model *model, const struct precision_opti
     enum precision candidates[PRECISION_COUNT];
     const size_t count = candidates_find(session->device, model->graph, candidates);
     const struct graph_hash key = choice_key_of(model, session);
-    struct session_options fp32 = *session;
-    fp32.precision = PRECISION_FP32;
-    if (choose_at_once(options, session, &key, candidates, count, ret)) {
-        fp32.precision = ret->precision;
-        return session_create(model->graph, &fp32, ret_session, err);
-    }
-    if (session->on_progress) {
-        fp32.on_progress = on_fp32_progress;
-        fp32.progress_context = (void *)(uintptr_t)session;
-    }
-    TRY(session_create(model->graph, &fp32, ret_session, err));
-    TRY(compare_with_fp32(model, options, session, candidates, count, ret, ret_session, err));
-    if (session->on_progress)
-        session->on_progress(session->progress_context, 1);
-    if (ret->origin == CHOICE_MEASURED)
-        choice_keep(&key, ret);
+    struct session_options chosen = *session;
+    const double start_ms = clock_ms(clock_thread());
+    choose_at_once(options, session, &key, candidates, count, ret);
+    chosen.precision = ret->precision;
+    TRY(session_create(model->graph, &chosen, ret_session, err));
+    if (ret->origin == CHOICE_PENDING)
+        choose_by_session(model, *ret_session, ret);
+    if (ret->origin == CHOICE_PENDING && options->trials == TRIALS_NOW)
+        return try_now(model, options, session, clock_ms(clock_thread()) - start_ms, ret,
+                       ret_session, err);
     return STATUS_OK;
 }
 
@@ -221,7 +232,7 @@ enum status precision_open(const struct model *model, const struct precision_opt
         session_free(made);
         return status;
     }
-    if (!options->only_cached)
+    if (options->trials != TRIALS_NONE)
         cache_write(options->cache);
     *ret = made;
     return STATUS_OK;

@@ -1,7 +1,7 @@
 /* Chooses the precision that a model is computed in on a device.
  *
  *     --precision auto:   cache ── hit ──────────────────────────────────────▶ choice
- *                           │ miss
+ *                           │ miss: fp32 serves
  *                           ▼
  *         candidates ─▶ trial: fp32 and the candidate run the probe images in turns (A B A B …)
  *         (hardware,      │  clearly faster?  same answers?  (autotune.h, agreement.h)
@@ -9,8 +9,8 @@
  *                       the fastest that passes, else fp32 ─▶ cache ─▶ choice
  *
  * The probes (probes.h) are the images of the model folder's calibration/, or else pictures that
- * lensd draws, prepared as the model's photos are. The session in fp32 that candidates are compared
- * with is the one that serves if none of them passes. */
+ * lensd draws, prepared as the model's photos are. Candidates are compared with a session in fp32
+ * that may serve requests meanwhile (struct precision_gate). */
 #pragma once
 
 #include "engine/runtime/session.h"
@@ -22,6 +22,9 @@
  * pictures fill up the probes to that number. */
 #define PRECISION_PROBES     32
 #define PRECISION_OWN_PROBES 16
+
+/* When the time for trials is over, this many probes are enough for a verdict. */
+#define PRECISION_LEAST_PROBES 8
 
 /* A candidate has to be this many times as fast as fp32. A smaller gain is not worth different
  * numbers. A trial's error is below 0.05, so a gain of 1.1 or more is always taken, and no gain is
@@ -39,6 +42,7 @@ struct precision_trial {
         TRIAL_SLOWER,  /* not faster: the rest of its answers was not compared */
         TRIAL_DIFFERS, /* faster, but answers differ */
         TRIAL_FAILED,  /* could not be compiled or run */
+        TRIAL_COSTLY,  /* given up: the trials' time was over before a verdict */
     } outcome;
     double one_ms, image_ms;           /* a batch of one; per image of the larger trial batch */
     double fp32_one_ms, fp32_image_ms; /* the same in fp32, measured alternately */
@@ -53,6 +57,7 @@ struct precision_choice {
         CHOICE_ONLY,     /* nothing else was worth a trial; `why` says the reason */
         CHOICE_MEASURED, /* trials, just now */
         CHOICE_CACHED,   /* trials of an earlier start, or of this process */
+        CHOICE_PENDING,  /* fp32 for now: precision_try() has not compared the others yet */
     } origin;
     char why[800]; /* a sentence without its full stop */
     struct precision_trial trials[PRECISION_TRIALS];
@@ -70,18 +75,44 @@ struct precision_options {
     const struct image_limits *limits; /* for calibration images */
     const char *cache;                 /* folder of earlier choices; NULL: $XDG_CACHE_HOME/lensd or
                                           ~/.cache/lensd; "none": keep choices in memory only */
-    bool only_cached; /* without an earlier choice take fp32 without a trial; write no file */
+    enum precision_trials {
+        TRIALS_NOW,   /* without an earlier choice precision_open() makes the trials itself */
+        TRIALS_LATER, /* it opens fp32 and says CHOICE_PENDING; the caller calls precision_try() */
+        TRIALS_NONE,  /* it opens fp32, and writes no file */
+    } trials;
 };
 
 /* session_create() for `model`, whose graph is loaded. If session->precision is PRECISION_AUTO,
- * this chooses the precision. *ret_choice gets the choice. A trial takes at most about as long as a
- * hundred forward passes. It calls session->on_progress and obeys session->cancel. New measurements
- * (choices, kernels of layers) are written to the cache. If the cache is damaged or cannot be
- * written, this logs it and measures again. Errors: those of session_create. */
+ * this chooses the precision. *ret_choice gets the choice. New measurements (choices, kernels of
+ * layers) are written to the cache. If the cache is damaged or cannot be written, this logs it and
+ * measures again. Errors: those of session_create. */
 enum status precision_open(const struct model *model, const struct precision_options *options,
                            const struct session_options *session,
                            struct precision_choice *ret_choice, struct session **ret,
                            struct error *err) MUST_USE;
+
+/* Called around each run of a trial, so that the session in fp32 can serve requests between them.
+ * NULL functions: the session is the caller's alone. */
+struct precision_gate {
+    void (*begin)(void *context); /* waits until the session and its device are free */
+    void (*end)(void *context);
+    void *context;
+};
+
+/* Milliseconds that the trials of a model may take whose load took `load_ms`, both CPU time of the
+ * calling thread: a quarter of it, and a second. */
+double precision_trial_ms(double load_ms);
+
+/* Makes the trials that precision_open() left pending. `session` has the options it was opened
+ * with; its memory_limit is what a candidate may take beside `fp32`, its `cancel` ends the call
+ * with STATUS_CANCELLED. *ret_choice: the choice, which is kept in the cache. The caller opens the
+ * session of that precision. The calling thread is the one that created `fp32`, and spends at most
+ * about `budget_ms` of its CPU time. Errors: STATUS_CANCELLED, STATUS_NO_MEMORY of the host,
+ * STATUS_IO (calibration images). */
+enum status precision_try(const struct model *model, const struct precision_options *options,
+                          const struct session_options *session, struct session *fp32,
+                          const struct precision_gate *gate, double budget_ms,
+                          struct precision_choice *ret_choice, struct error *err) MUST_USE;
 
 /* Checks whether choices can be written to that folder, without creating anything that stays.
  * `warning` gets a sentence if not, else "". */

@@ -1,6 +1,7 @@
 /* A trial runs fp32 and a candidate on the same probes in turns. First their speed is compared: a
  * candidate that is not faster is dropped after a few passes. Then the answers of the probes that
- * have not run yet are compared; a trial ends as soon as they can no longer agree. */
+ * have not run yet are compared; a trial ends as soon as they can no longer agree, or when the time
+ * for trials is over. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,58 +30,39 @@ struct trial {
     struct session *sessions[SIDES];
     struct precision_trial *ret;
     struct outputs outputs;
-    int batch;           /* images of a batch that is timed */
-    float *values;       /* the current batch of probes */
-    int next;            /* its first probe */
-    int images;          /* in it */
-    bool ran[SIDES];     /* which sessions have run it */
-    void *numbers;       /* the batch in the number format that a session reads */
-    size_t image_floats; /* floats of a probe */
-    int compared;        /* the answers of the first so many probes have been compared */
-    bool is_lost;        /* the answers cannot agree any more */
+    int batch;              /* images of a batch that is timed */
+    float *values;          /* the current batch of probes */
+    int next;               /* its first probe */
+    int images;             /* in it */
+    bool ran[SIDES];        /* which sessions have run it */
+    void *numbers;          /* the batch in the number format that a session reads */
+    size_t image_floats;    /* floats of a probe */
+    _Atomic int is_stopped; /* cancelled, or its time is over */
+    int compared;           /* the answers of the first so many probes have been compared */
+    bool is_lost;           /* the answers cannot agree any more */
     float *answers[SIDES];
     size_t answers_capacity, each[SIDES];  /* floats of an image's answer */
     double one_ms[SIDES], batch_ms[SIDES]; /* the quickest runs */
 };
 
-static void trial_progress(const struct trial_input *input, double fraction)
+static bool is_cancelled(const struct trial *trial)
 {
-    if (input->options.on_progress)
-        input->options.on_progress(input->options.progress_context,
-                                   input->progress + input->share * fraction);
+    const _Atomic int *cancel = trial->input->options.cancel;
+    return cancel && *cancel;
 }
 
-/* Creating the session counts as half of a trial. */
-static void on_session_progress(void *context, double fraction)
+static bool is_over(const struct trial *trial)
 {
-    trial_progress(context, 0.5 * fraction);
+    return clock_ms(clock_thread()) >= trial->input->until_ms;
 }
 
-/* Returns the bytes that the reference leaves to a candidate; 0: no limit. */
-static size_t memory_left(size_t limit, const struct session_info *reference)
+/* session_options.on_progress: ends the candidate's compilation early. */
+static void on_progress(void *context, const char *phase, double fraction)
 {
-    const size_t taken = reference->parameter_bytes + reference->activation_bytes;
-    return limit == 0 ? 0 : limit > taken ? limit - taken : 1;
-}
-
-/* On a CPU a candidate does not measure kernels: it uses what was measured for the reference, or
- * the rules. On a GPU each precision has kernels of its own. */
-static struct session_options candidate_options(const struct trial_input *input,
-                                                enum precision precision)
-{
-    const struct session_info *reference = session_info(input->reference);
-    struct session_options options = input->options;
-    options.precision = precision;
-    options.trial = true;
-    options.no_kernel_trials |= options.device.kind == DEVICE_CPU;
-    options.threads = reference->threads;
-    options.memory_limit = memory_left(options.memory_limit, reference);
-    options.max_batch_is_pinned = false;
-    if (options.on_progress) {
-        options.on_progress = on_session_progress;
-        options.progress_context = (void *)(uintptr_t)input;
-    }
-    return options;
+    struct trial *trial = context;
+    (void)phase, (void)fraction;
+    if (is_cancelled(trial) || is_over(trial))
+        trial->is_stopped = 1;
 }
 
 static int largest_batch(const struct session *session)
@@ -92,6 +74,27 @@ static int largest_batch(const struct session *session)
 static int at_most(int number, int most)
 {
     return number < most ? number : most;
+}
+
+/* On a CPU a candidate is compiled for the batches of the trial only and does not measure kernels:
+ * it uses what was measured for the reference, or the rules. On a GPU each precision has kernels of
+ * its own. */
+static struct session_options candidate_options(struct trial *trial, enum precision precision)
+{
+    const struct session_info *reference = session_info(trial->input->reference);
+    struct session_options options = trial->input->options;
+    options.precision = precision;
+    options.trial = true;
+    options.threads = reference->threads;
+    options.max_batch_is_pinned = false;
+    options.on_progress = on_progress;
+    options.progress_context = trial;
+    options.cancel = &trial->is_stopped;
+    if (options.device.kind == DEVICE_CPU) {
+        options.no_kernel_trials = true;
+        options.max_batch = at_most(options.max_batch, TRIAL_BATCH);
+    }
+    return options;
 }
 
 static enum status trial_init(struct trial *trial, struct error *err)
@@ -170,7 +173,6 @@ static enum status compare_answers(struct trial *trial, struct error *err)
                         trial->input->model->has_probabilities, &trial->ret->agreement);
     trial->compared += trial->images;
     trial->is_lost = agreement_is_lost(&trial->ret->agreement, count - trial->compared);
-    trial_progress(trial->input, 0.5 + 0.5 * trial->compared / count);
     return STATUS_OK;
 }
 
@@ -179,24 +181,40 @@ static enum status run_images(struct trial *trial, int side, int images, struct 
                               struct error *err)
 {
     struct session *session = trial->sessions[side];
-    const struct session_options *options = &trial->input->options;
-    if (options->cancel && *options->cancel)
-        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+    if (is_cancelled(trial))
+        return error_set(err, STATUS_CANCELLED, "the trial was cancelled");
     image_numbers_write(&session_info(session)->image, trial->values, trial->numbers,
                         (size_t)images * trial->image_floats);
     return outputs_run(&trial->outputs, session, trial->numbers, images, ret, err);
 }
 
-/* Runs a session on the batch. When both have run it, compares their answers, unless that was done
- * in an earlier round. */
-static enum status run_batch(struct trial *trial, int side, struct run_time *ret, struct error *err)
+/* Runs a session on the batch, before that on its first probe if `one` is not NULL. Keeps the
+ * answers, unless they were compared in an earlier round: the gate may give the session away. */
+static enum status run_within_gate(struct trial *trial, int side, struct run_time *one,
+                                   struct run_time *batch, struct error *err)
 {
-    TRY(run_images(trial, side, trial->images, ret, err));
+    const struct precision_gate *gate = trial->input->gate;
+    if (gate->begin)
+        gate->begin(gate->context);
+    enum status status = one ? run_images(trial, side, 1, one, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = run_images(trial, side, trial->images, batch, err);
+    if (status == STATUS_OK && trial->next >= trial->compared)
+        status = keep_answers(trial, side, err);
+    if (gate->end)
+        gate->end(gate->context);
+    return status;
+}
+
+/* When both sides have run the batch, compares their answers. */
+static enum status run_batch(struct trial *trial, int side, struct run_time *one,
+                             struct run_time *batch, struct error *err)
+{
+    TRY(run_within_gate(trial, side, one, batch, err));
     trial->ran[side] = true;
-    if (trial->next < trial->compared)
-        return STATUS_OK;
-    TRY(keep_answers(trial, side, err));
-    return trial->ran[REFERENCE] && trial->ran[CANDIDATE] ? compare_answers(trial, err) : STATUS_OK;
+    return trial->next >= trial->compared && trial->ran[REFERENCE] && trial->ran[CANDIDATE]
+               ? compare_answers(trial, err)
+               : STATUS_OK;
 }
 
 /* The first probe of the next batch to time. Only whole batches are timed; after the last one the
@@ -216,10 +234,9 @@ static enum status time_side(void *context, size_t side, struct autotune_run *re
     struct run_time one, batch;
     if (trial->ran[REFERENCE] && trial->ran[CANDIDATE])
         TRY(load_probes(trial, next_batch(trial), err));
-    TRY(run_images(trial, (int)side, 1, &one, err));
-    TRY(run_batch(trial, (int)side, &batch, err));
+    TRY(run_batch(trial, (int)side, &one, &batch, err));
     ret->cost = sqrt(one.cost * batch.cost);
-    ret->spent = trial->is_lost ? INFINITY : one.cost + batch.cost;
+    ret->spent = trial->is_lost || is_over(trial) ? INFINITY : one.cost + batch.cost;
     trial->one_ms[side] = fmin(trial->one_ms[side], one.ms);
     trial->batch_ms[side] = fmin(trial->batch_ms[side], batch.ms);
     return STATUS_OK;
@@ -277,11 +294,11 @@ static enum status time_both(struct trial *trial, struct error *err)
 static enum status compare_rest(struct trial *trial, struct error *err)
 {
     const int count = probes_count(trial->input->probes);
-    while (trial->compared < count && !trial->is_lost) {
+    while (trial->compared < count && !trial->is_lost && !is_over(trial)) {
         struct run_time ignored;
         TRY(load_probes(trial, trial->compared, err));
         for (int side = 0; side < SIDES; side++)
-            TRY(run_batch(trial, side, &ignored, err));
+            TRY(run_batch(trial, side, NULL, &ignored, err));
     }
     return STATUS_OK;
 }
@@ -290,7 +307,7 @@ static enum status make_trial(struct trial *trial, struct error *err)
 {
     const struct trial_input *input = trial->input;
     struct precision_trial *ret = trial->ret;
-    const struct session_options options = candidate_options(input, ret->precision);
+    const struct session_options options = candidate_options(trial, ret->precision);
     trial->sessions[REFERENCE] = input->reference;
     TRY(session_create(input->model->graph, &options, &trial->sessions[CANDIDATE], err));
     TRY(trial_init(trial, err));
@@ -299,28 +316,30 @@ static enum status make_trial(struct trial *trial, struct error *err)
     if (ret->speed < PRECISION_GAIN)
         return STATUS_OK;
     TRY(compare_rest(trial, err));
-    ret->outcome =
-        trial->compared == probes_count(input->probes) && agreement_holds(&ret->agreement)
-            ? TRIAL_PASSED
-            : TRIAL_DIFFERS;
+    const int count = probes_count(input->probes);
+    const bool is_enough = trial->compared == count || trial->compared >= PRECISION_LEAST_PROBES;
+    if (trial->is_lost || (is_enough && !agreement_holds(&ret->agreement)))
+        ret->outcome = TRIAL_DIFFERS;
+    else
+        ret->outcome = is_enough ? TRIAL_PASSED : TRIAL_COSTLY;
     return STATUS_OK;
 }
 
 enum status trial_run(const struct trial_input *input, enum precision precision,
-                      struct precision_trial *ret, struct session **ret_session, struct error *err)
+                      struct precision_trial *ret, struct error *err)
 {
     *ret = (struct precision_trial){.precision = precision, .outcome = TRIAL_FAILED};
     struct trial trial = {.input = input, .ret = ret};
     const enum status status = make_trial(&trial, err);
+    const bool is_costly = status == STATUS_CANCELLED && trial.is_stopped && !is_cancelled(&trial);
     trial_done(&trial);
-    if (status == STATUS_OK && ret->outcome == TRIAL_PASSED) {
-        *ret_session = trial.sessions[CANDIDATE];
-        return STATUS_OK;
-    }
     session_free(trial.sessions[CANDIDATE]);
-    if (status == STATUS_CANCELLED || status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY)
+    if (is_costly)
+        ret->outcome = TRIAL_COSTLY;
+    else if (status == STATUS_CANCELLED || status == STATUS_NO_MEMORY ||
+             status == STATUS_DEVICE_MEMORY)
         return status;
-    if (status != STATUS_OK)
+    else if (status != STATUS_OK)
         ret->outcome = TRIAL_FAILED;
     return STATUS_OK;
 }

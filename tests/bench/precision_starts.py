@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 
 sys.dont_write_bytecode = True
@@ -37,9 +38,13 @@ def neighbours(count):
 
 
 def model_of(daemon):
-    """The model's entry in /devices."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}/devices", timeout=30) as answer:
-        return json.load(answer)["devices"][0]["models"][0]
+    """The model's entry in /devices, once its precisions have been compared."""
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}/devices", timeout=30) as answer:
+            model = json.load(answer)["devices"][0]["models"][0]
+        if model["precision_choice"]["origin"] != "pending":
+            return model
+        time.sleep(0.05)
 
 
 def span(values, digits):

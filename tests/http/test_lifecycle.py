@@ -70,6 +70,8 @@ class Start(Lifecycle):
         (model,) = health["models"]
         self.assertEqual((model["name"], model["state"]), ("slow", "loading"))
         self.assertTrue(0 <= model["progress"] < 1)
+        self.assertIn(model["phase"], ("waiting", "reading", "optimising", "compiling", "measuring"))
+        self.assertGreaterEqual(model["seconds_left"], 1)
         for path, word in (("/readyz", "loading"), ("/ping", "Unhealthy")):
             answer = server.get(path)
             self.assertEqual((answer.status, answer.json()["status"]), (503, word))

@@ -45,11 +45,11 @@ class Precision(unittest.TestCase):
         shutil.rmtree(cls.folder)
 
     def start(self, *arguments):
-        """(the model's entry in /devices, the log) of a server that is started and ended."""
+        """(the model's entry in /devices once its precisions have been compared, the log) of a server
+        that is started and ended."""
         server = harness.Server(*arguments)
         try:
-            devices = server.get("/devices").json()["devices"]
-            model = devices[0]["models"][0]
+            model = server.wait_for(lambda: self.settled(server), "an end of the trials")
             health = server.get("/health").json()["models"][0]
             answer = server.predict(harness.png(64, 48))
         finally:
@@ -57,6 +57,25 @@ class Precision(unittest.TestCase):
         self.assertEqual((code, answer.status), (0, 200), log)
         self.assertEqual(health["precision"], model["precision"])
         return model, log
+
+    @staticmethod
+    def settled(server):
+        model = server.get("/devices").json()["devices"][0]["models"][0]
+        return None if model["precision_choice"]["origin"] == "pending" else model
+
+    @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
+    def test_fp32_serves_while_others_are_compared(self):
+        server = harness.Server(self.calm, "--cache", "none")
+        try:
+            answers = []
+            while not (model := self.settled(server)):
+                answers.append(server.predict(harness.png(64, 48)).status)
+            answers.append(server.predict(harness.png(64, 48)).status)
+        finally:
+            code, log = server.stop()
+        self.assertEqual((code, set(answers)), (0, {200}), log)
+        changed = re.search(r" precision changed model=calm from=fp32 to=bf16 ", log)
+        self.assertEqual(bool(changed), model["precision"] == "bf16", log)
 
     def check(self, model):
         """What is chosen follows from the trials that are shown; returns the first."""

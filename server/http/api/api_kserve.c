@@ -213,7 +213,7 @@ void kserve_model_handle(struct exchange *x)
         char *text = models && versions
                          ? v1_model_json(x->match.model, ready, versions, found, &size)
                          : NULL;
-        x->answer.retry_after_s = ready ? 0 : 1;
+        x->answer.retry_after_s = ready ? 0 : pipeline_retry_after(x->server->options.pipeline);
         respond_text(x, ready ? 200 : 503, TYPE_JSON, text, size);
     }
     free(versions);

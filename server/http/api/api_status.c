@@ -23,10 +23,10 @@ static bool is_ready(const struct exchange *x)
            !pipeline_is_lost(x->server->options.pipeline);
 }
 
-/* 503 is "ask again in a moment" here, too. */
+/* 503 is "ask again" here, too. */
 static void respond_state(struct exchange *x, bool good, char *text, size_t size)
 {
-    x->answer.retry_after_s = good ? 0 : 1;
+    x->answer.retry_after_s = good ? 0 : pipeline_retry_after(x->server->options.pipeline);
     respond_text(x, good ? 200 : 503, TYPE_JSON, text, size);
 }
 

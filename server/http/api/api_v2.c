@@ -17,7 +17,7 @@ static void respond_flag(struct exchange *x, const char *name, const char *flag,
     size_t size = 0;
     char *text = v2_flag_json(name, flag, good, &size);
     int http = good ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
-    x->answer.retry_after_s = good ? 0 : 1;
+    x->answer.retry_after_s = good ? 0 : pipeline_retry_after(x->server->options.pipeline);
     respond_text(x, http, TYPE_JSON, text, size);
 }
 

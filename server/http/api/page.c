@@ -77,7 +77,7 @@ static void put_model(FILE *out, const struct model_status *model)
     page_put_escaped(out, model->version);
     fputs("</td><td>", out);
     if (model->state == MODEL_LOADING)
-        fprintf(out, "loading, %.0f %%", model->progress * 100);
+        fprintf(out, "%s, %.0f %%", model->phase, model->progress * 100);
     else if (model->state == MODEL_READY)
         fputs("ready", out);
     else

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
 #include "server/image/transform.h"
@@ -21,20 +22,20 @@ struct building {
     struct device_queue *const *device_queues;
     struct model *model; /* NULL once the description owns it */
     struct instance *instance;
-    void (*on_progress)(void *context, double fraction);
+    void (*on_progress)(void *context, const char *phase, double fraction);
     void *progress_context;
 };
 
 /* Of the whole, for the files that have been read. */
 #define PROGRESS_READ 0.02
 
-static void on_lane_progress(void *context, double fraction)
+static void on_lane_progress(void *context, const char *phase, double fraction)
 {
     const struct building *building = context;
     const double done = (double)building->instance->lane_count + fraction;
     const double share = done / (double)building->options->device_count;
     if (building->on_progress)
-        building->on_progress(building->progress_context,
+        building->on_progress(building->progress_context, phase,
                               PROGRESS_READ + (1 - PROGRESS_READ) * share);
 }
 
@@ -71,6 +72,22 @@ static void count_inputs(const struct pipeline_options *options, struct session_
     session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
 }
 
+static struct precision_options precision_options_of(const struct pipeline_options *options)
+{
+    return (struct precision_options){
+        .limits = &options->limits, .cache = options->cache, .trials = options->trials};
+}
+
+static void log_choice(const struct model *model, struct device_id device,
+                       const struct precision_choice *choice, enum log_level level)
+{
+    char text[DEVICE_TEXT];
+    log_event(level, "precision", LOG_STR("model", model->name),
+              LOG_STR("device", device_text(device, text)),
+              LOG_STR("precision", precision_name(choice->precision)),
+              LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
+}
+
 /* Creates a session in the precision chosen for the device. Devices of one kind share the choice.
  */
 static enum status open_session(struct building *building, struct session_options *options,
@@ -82,16 +99,10 @@ static enum status open_session(struct building *building, struct session_option
         options->precision = choice->precision;
         return session_create(building->model->graph, options, ret, err);
     }
-    const struct precision_options how = {.limits = &pipeline->limits,
-                                          .cache = pipeline->cache,
-                                          .only_cached = pipeline->only_cached_precision};
-    char device[DEVICE_TEXT];
+    const struct precision_options how = precision_options_of(pipeline);
     TRY(precision_open(building->model, &how, options, choice, ret, err));
-    log_event(choice->trial_count && !how.only_cached ? LOG_INFO : LOG_DEBUG, "precision",
-              LOG_STR("model", building->model->name),
-              LOG_STR("device", device_text(options->device, device)),
-              LOG_STR("precision", precision_name(choice->precision)),
-              LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
+    log_choice(building->model, options->device, choice,
+               choice->trial_count && how.trials != TRIALS_NONE ? LOG_INFO : LOG_DEBUG);
     return STATUS_OK;
 }
 
@@ -107,6 +118,41 @@ static enum image_layout choose_layout(const struct pipeline_options *options, s
     return IMAGE_NHWC_ANY;
 }
 
+static struct session_pixels pixels_of(const struct model *model)
+{
+    struct session_pixels pixels = {.channels = preprocess_channels(&model->preprocess),
+                                    .is_reversed = model->preprocess.channels == CHANNELS_BGR};
+    transform_table(&model->preprocess, pixels.table);
+    return pixels;
+}
+
+/* Options of the session on options->devices[i]. `pixels` is borrowed. */
+static struct session_options options_of_lane(const struct pipeline_options *options, size_t i,
+                                              struct device_budgets *budget,
+                                              const struct model *model,
+                                              const struct session_pixels *pixels)
+{
+    const size_t image_input = served_image_input(model);
+    const bool takes_pixels = image_input != SIZE_MAX && !model->preprocess.pads_normalised;
+    struct session_options session = {
+        .device = options->devices[i],
+        .precision = options->precision,
+        .threads = options->threads,
+        .max_batch = choose_max_batch(options, model),
+        .no_kernel_trials = options->trials == TRIALS_NONE,
+        .image_input = image_input,
+        .image_layout = choose_layout(options, image_input),
+        .image_channels_last = model->input_channels_last,
+        .pixels = takes_pixels ? pixels : NULL,
+        .image_height = model->preprocess.height,
+        .image_width = model->preprocess.width,
+        .memory_limit = budget_share(budget, options->devices[i], lanes_to_come(options, i)),
+        .max_batch_is_pinned = options->max_batch > 0,
+    };
+    count_inputs(options, &session);
+    return session;
+}
+
 /* A session on every device. */
 static enum status create_lanes_in_turn(struct building *building, const _Atomic int *cancel,
                                         struct error *err)
@@ -114,33 +160,15 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
     const struct pipeline_options *options = building->options;
     const struct model *model = building->model;
     struct instance *instance = building->instance;
-    size_t image_input = served_image_input(model);
-    struct session_pixels pixels = {.channels = preprocess_channels(&model->preprocess),
-                                    .is_reversed = model->preprocess.channels == CHANNELS_BGR};
-    transform_table(&model->preprocess, pixels.table);
+    const struct session_pixels pixels = pixels_of(model);
     if (building->on_progress)
-        building->on_progress(building->progress_context, PROGRESS_READ);
+        building->on_progress(building->progress_context, "reading", PROGRESS_READ);
     for (size_t i = 0; i < options->device_count; i++) {
-        struct session_options session = {
-            .device = options->devices[i],
-            .precision = options->precision,
-            .threads = options->threads,
-            .max_batch = choose_max_batch(options, model),
-            .no_kernel_trials = options->only_cached_precision,
-            .image_input = image_input,
-            .image_layout = choose_layout(options, image_input),
-            .image_channels_last = model->input_channels_last,
-            .pixels = image_input == SIZE_MAX || model->preprocess.pads_normalised ? NULL : &pixels,
-            .image_height = model->preprocess.height,
-            .image_width = model->preprocess.width,
-            .on_progress = on_lane_progress,
-            .progress_context = building,
-            .cancel = cancel,
-            .memory_limit =
-                budget_share(building->budget, options->devices[i], lanes_to_come(options, i)),
-            .max_batch_is_pinned = options->max_batch > 0,
-        };
-        count_inputs(options, &session);
+        struct session_options session =
+            options_of_lane(options, i, building->budget, model, &pixels);
+        session.on_progress = on_lane_progress;
+        session.progress_context = building;
+        session.cancel = cancel;
         struct session *opened;
         TRY(open_session(building, &session, &opened, err));
         TRY(lane_create(model, opened, &session, building->budget, building->device_queues[i],
@@ -225,7 +253,8 @@ static enum status create_scheduler(struct building *building, struct error *err
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
                             struct device_budgets *budget,
                             struct device_queue *const *device_queues, struct model *model,
-                            void (*on_progress)(void *context, double fraction),
+                            const struct precision_choice *choices,
+                            void (*on_progress)(void *context, const char *phase, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err)
 {
@@ -238,9 +267,12 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
                                 .on_progress = on_progress,
                                 .progress_context = progress_context};
     int64_t start = clock_now();
+    const double start_ms = clock_ms(clock_thread());
     enum status status = STATUS_OK;
     if (!building.instance)
         status = error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
+    else if (choices)
+        memcpy(building.instance->choices, choices, sizeof building.instance->choices);
     if (status == STATUS_OK)
         status = create_lanes(&building, cancel, err);
     if (status == STATUS_OK)
@@ -252,12 +284,46 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
                    clock_ms(clock_now() - start) * 1e-3);
         /* what trials and packing have used between what stays */
         malloc_trim(0);
+        building.instance->load_ms = clock_ms(clock_thread()) - start_ms;
         *ret = building.instance;
         return STATUS_OK;
     }
     instance_free(building.instance);
     model_free(building.model); /* lanes read it until they end */
     return status;
+}
+
+static void gate_begin(void *lane)
+{
+    lane_borrow(lane);
+}
+
+static void gate_end(void *lane)
+{
+    lane_return(lane);
+}
+
+enum status instance_try_precision(struct instance *instance,
+                                   const struct pipeline_options *options,
+                                   struct device_budgets *budget, const struct model *model,
+                                   const _Atomic int *cancel, struct precision_choice *choices,
+                                   struct error *err)
+{
+    const struct precision_options how = precision_options_of(options);
+    const struct session_pixels pixels = pixels_of(model);
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        struct lane *lane = instance->lanes[i];
+        struct precision_choice *choice = &choices[options->devices[i].kind];
+        if (choice->origin != CHOICE_PENDING)
+            continue;
+        struct session_options session = options_of_lane(options, i, budget, model, &pixels);
+        session.cancel = cancel;
+        const struct precision_gate gate = {gate_begin, gate_end, lane};
+        TRY(precision_try(model, &how, &session, lane_session(lane), &gate,
+                          precision_trial_ms(instance->load_ms), choice, err));
+        log_choice(model, options->devices[i], choice, LOG_INFO);
+    }
+    return STATUS_OK;
 }
 
 void instance_retire(struct instance *instance)

@@ -17,22 +17,34 @@ struct instance {
     struct scheduler *scheduler;
     struct lane *lanes[DEVICE_MAX];
     size_t lane_count;
-    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
+    double load_ms; /* CPU time of the thread that created it */
 
     /* The pipeline's, guarded by its lock. */
+    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
     size_t users; /* callers between pipeline_acquire and pipeline_release, or within submit */
     struct instance *next_retiring;
 };
 
 /* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success
  * and on failure. Its memory is booked in `budget`; its lane on options->devices[i]
- * takes turns in device_queues[i]. Errors as pipeline_add_model's. */
+ * takes turns in device_queues[i]. `choices`: the precisions by enum device_kind, or NULL. Errors
+ * as pipeline_add_model's. */
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
                             struct device_budgets *budget,
                             struct device_queue *const *device_queues, struct model *model,
-                            void (*on_progress)(void *context, double fraction),
+                            const struct precision_choice *choices,
+                            void (*on_progress)(void *context, const char *phase, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err) MUST_USE;
+
+/* Makes the trials that are pending, on the lanes' sessions while they serve. `choices`: the
+ * instance's, of which those that were pending are replaced. `model` is the served one with its
+ * graph. Errors as precision_try's. */
+enum status instance_try_precision(struct instance *instance,
+                                   const struct pipeline_options *options,
+                                   struct device_budgets *budget, const struct model *model,
+                                   const _Atomic int *cancel, struct precision_choice *choices,
+                                   struct error *err) MUST_USE;
 
 /* Refuses further requests and returns when every admitted image is answered (however long that
  * takes) and no worker is inside. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/schedule/runtime/thread.h"
 
@@ -50,7 +51,9 @@ enum status lane_create(const struct model *model, struct session *session,
     }
     lane->model = model;
     device_turn_init(&lane->turn, queue);
+    device_turn_init(&lane->borrowed, queue);
     pthread_mutex_init(&lane->lock, NULL);
+    pthread_mutex_init(&lane->session_lock, NULL);
     sem_init(&lane->warm, 0, 0);
     lane->session = session;
     lane->info = *session_info(session);
@@ -68,9 +71,23 @@ enum status lane_create(const struct model *model, struct session *session,
     return STATUS_OK;
 }
 
-const struct session *lane_session(const struct lane *lane)
+struct session *lane_session(const struct lane *lane)
 {
     return lane->session;
+}
+
+void lane_borrow(struct lane *lane)
+{
+    device_turn_begin(&lane->borrowed);
+    pthread_mutex_lock(&lane->session_lock);
+    lane->borrowed_at = clock_now();
+}
+
+void lane_return(struct lane *lane)
+{
+    const int64_t used = clock_now() - lane->borrowed_at;
+    pthread_mutex_unlock(&lane->session_lock);
+    device_turn_end(&lane->borrowed, used, false);
 }
 
 const struct session_info *lane_info(const struct lane *lane)
@@ -110,7 +127,9 @@ static void *lane_main(void *argument)
     struct batch batch;
     bool goes_on = warm_up(lane);
     while (goes_on && scheduler_next_batch(lane->scheduler, lane->index, &lane->turn, &batch)) {
+        pthread_mutex_lock(&lane->session_lock);
         lane_serve(lane, &batch);
+        pthread_mutex_unlock(&lane->session_lock);
         if (lane_is_quarantined(lane))
             goes_on = lane_stay_quarantined(lane);
     }
@@ -147,7 +166,9 @@ void lane_free(struct lane *lane)
     if (lane->started)
         pthread_join(lane->thread, NULL);
     device_turn_done(&lane->turn);
+    device_turn_done(&lane->borrowed);
     pthread_mutex_destroy(&lane->lock);
+    pthread_mutex_destroy(&lane->session_lock);
     sem_destroy(&lane->warm);
     for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
         task_buffer_done(&lane->buffers[i]);

@@ -15,8 +15,13 @@ enum status lane_create(const struct model *model, struct session *session,
                         const struct session_options *options, struct device_budgets *budget,
                         struct device_queue *queue, struct lane **ret, struct error *err) MUST_USE;
 
-/* For descriptions only; it is the lane's thread's to run. */
-const struct session *lane_session(const struct lane *lane);
+/* Other threads than the lane's run it only between lane_borrow and lane_return. */
+struct session *lane_session(const struct lane *lane);
+
+/* Waits for a turn on the device and for the lane's answers; until lane_return the lane does not
+ * run its session. One thread at a time, while the lane is started. */
+void lane_borrow(struct lane *lane);
+void lane_return(struct lane *lane);
 
 /* As measured when it was created; alive and unchanged as long as the lane. */
 const struct session_info *lane_info(const struct lane *lane);

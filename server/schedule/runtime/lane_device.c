@@ -143,7 +143,9 @@ bool lane_stay_quarantined(struct lane *lane)
         }
         case QUARANTINE_PROBE: {
             device_turn_begin(&lane->turn);
+            pthread_mutex_lock(&lane->session_lock);
             bool is_well = lane_device_is_well(lane);
+            pthread_mutex_unlock(&lane->session_lock);
             device_turn_end(&lane->turn, 0, false);
             if (is_well) {
                 end_quarantine(lane);

@@ -3,8 +3,10 @@
  * quarantines the lane when its device fails. Calls go down in that order.
  *
  * Locks: `lock` guards the two members below it, and is held for nothing else. Calls to the
- * scheduler and the device queue take their own locks. The session, the buffers for
- * outputs and the batch that was taken belong to the lane's thread alone. */
+ * scheduler and the device queue take their own locks. `session_lock` is held by the thread that
+ * runs the session, from before its runs until their outputs are answered: the lane's, or one that
+ * borrows it (lane_borrow). Whoever needs a turn on the device has it before this lock. The buffers
+ * for outputs and the batch that was taken belong to the lane's thread alone. */
 #pragma once
 
 #include <semaphore.h>
@@ -48,6 +50,10 @@ struct lane {
     sem_t warm;          /* posted once by the thread */
     enum status entered; /* session_enter()'s, before `warm`; not OK: the thread ends */
     struct error refusal;
+
+    pthread_mutex_t session_lock;
+    struct device_turn borrowed; /* the turn of who borrows the session */
+    int64_t borrowed_at;         /* of clock_now() */
 
     pthread_mutex_t lock;
     int64_t quarantined_since; /* guarded by lock; 0: it works */

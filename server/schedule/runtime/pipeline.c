@@ -165,7 +165,7 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
                                      struct error *err)
 {
     if (ret_retry_after_s)
-        *ret_retry_after_s = 1;
+        *ret_retry_after_s = entry && entry->state == MODEL_LOADING ? table_seconds_left(entry) : 1;
     if (!entry)
         return error_set(err, STATUS_NOT_READY,
                          "this server has no model at present; GET /health lists those that come");
@@ -175,7 +175,8 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
     if (entry->state == MODEL_UNLOADED || entry->state == MODEL_UNLOADING)
         return error_set(err, STATUS_NOT_READY, "model '%s' has been unloaded", entry->name);
     return error_set(err, STATUS_NOT_READY,
-                     "model '%s' is still loading; see /health, and try again", entry->name);
+                     "model '%s' is still loading (%s, %.0f %%); try again in %d s", entry->name,
+                     entry->phase, 100 * entry->progress, table_seconds_left(entry));
 }
 
 /* The instance that serves `name`, with the caller as one of its users. */
@@ -360,7 +361,10 @@ void predict_request_done(struct predict_request *request)
 
 static void fill_model_status(const struct model_entry *entry, struct model_status *ret)
 {
-    *ret = (struct model_status){.state = entry->state, .progress = entry->progress};
+    *ret = (struct model_status){.state = entry->state,
+                                 .progress = entry->progress,
+                                 .phase = entry->phase,
+                                 .seconds_left = table_seconds_left(entry)};
     snprintf(ret->name, sizeof ret->name, "%s", entry->name);
     snprintf(ret->version, sizeof ret->version, "%s", entry->version);
     snprintf(ret->failure, sizeof ret->failure, "%s", entry->failure);

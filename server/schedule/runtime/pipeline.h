@@ -50,7 +50,7 @@ struct pipeline_options {
     size_t device_count;
     enum precision precision;         /* PRECISION_AUTO: each model's is chosen when it loads */
     const char *cache;                /* as precision_options.cache; borrowed */
-    bool only_cached_precision;       /* as precision_options.only_cached */
+    enum precision_trials trials;     /* TRIALS_NONE, or TRIALS_LATER: pipeline_try_precision */
     int threads;                      /* forward threads per CPU lane; 0 = all available cores */
     int workers;                      /* decode threads; 0 = all available cores */
     int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
@@ -157,12 +157,28 @@ void pipeline_free(struct pipeline *pipeline);
  * already, this one takes its place in one step, and the call returns when the old one has answered
  * what it was given. Other versions of the name are left alone. The first model added is the
  * default. Takes over `model` on success and on failure; a failure is also noted as by
- * pipeline_progress, and leaves what is served as it is. Progress is reported from inside. `cancel`
+ * pipeline_fail, and leaves what is served as it is. Progress is reported from inside. `cancel`
  * may be NULL. Several threads may load different models at once. Errors: those of session_create;
  * STATUS_SHAPE; STATUS_CONFIG (too many models, a name too long); STATUS_DRAINING;
  * STATUS_NO_MEMORY. */
 enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
                                const _Atomic int *cancel, struct error *err) MUST_USE;
+
+/* A version that is served in fp32 until other precisions have been compared with it: its name and
+ * version, and true; false: none. */
+bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char version[static 16]);
+
+/* Makes the trials of the version that `model`, read again from the same files, has, while it
+ * serves. If another precision wins, a session of that precision takes its place, as with
+ * pipeline_add_model, and a line of the log says so. Takes over `model` on success and on failure.
+ * From the thread that added it. STATUS_CANCELLED: it is still to be done. Other errors are noted
+ * as the reason for fp32, and not returned. */
+enum status pipeline_try_precision(struct pipeline *pipeline, struct model *model,
+                                   const _Atomic int *cancel, struct error *err) MUST_USE;
+
+/* The trials of that version will not be made; `why` is shown as the reason for fp32. */
+void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char *version,
+                         const char *why);
 
 /* Stops serving `version` of a model (NULL: all its versions) and returns when they have answered
  * what they were given. With `forget` the model leaves the table altogether, otherwise it is shown
@@ -187,12 +203,11 @@ void pipeline_release(struct pipeline *pipeline, struct served *served);
 void pipeline_announce(struct pipeline *pipeline, const char *name, const char *version,
                        size_t required_total);
 
-/* Progress 0 … 1 of an announced model, which does not go back while it loads; `failure`: NULL, or
- * the sentence why it will not load, which makes the pipeline PIPELINE_FAILED unless a version of
- * that name is served. Where this very version is served, the failure is that of what should have
- * replaced it. Unknown names are left alone. */
-void pipeline_progress(struct pipeline *pipeline, const char *name, const char *version,
-                       double fraction, const char *failure);
+/* An announced model will not load, and `failure` is the sentence why: the pipeline is
+ * PIPELINE_FAILED unless a version of that name is served. Where this very version is served, the
+ * failure is that of what should have replaced it. Unknown names are left alone. */
+void pipeline_fail(struct pipeline *pipeline, const char *name, const char *version,
+                   const char *failure);
 
 /* What stood in the way of replacing a model that is served has gone: versions that are ready have
  * no failure any more. */
@@ -203,6 +218,10 @@ void pipeline_mend(struct pipeline *pipeline, const char *name);
 void pipeline_settle(struct pipeline *pipeline);
 
 enum pipeline_state pipeline_state(const struct pipeline *pipeline);
+
+/* Seconds after which it is worth asking for readiness again: an estimate while models load, else
+ * 1. */
+int pipeline_retry_after(struct pipeline *pipeline);
 
 /* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
  * STATUS_INVALID (no image, top_k or priority out of range, photos for a model that takes none,
@@ -256,7 +275,9 @@ struct lane_health {
 struct model_status {
     char name[128], version[16];
     enum { MODEL_LOADING, MODEL_READY, MODEL_FAILED, MODEL_UNLOADING, MODEL_UNLOADED } state;
-    double progress;   /* 0 … 1 while loading */
+    double progress;   /* 0 … 1 while loading; does not go back */
+    const char *phase; /* while loading: "reading", "optimising", "compiling", "measuring" */
+    int seconds_left;  /* while loading: an estimate */
     char failure[480]; /* the sentence, when it failed; with MODEL_READY: what should have replaced
                           it failed */
     uint64_t parameter_bytes, file_bytes;

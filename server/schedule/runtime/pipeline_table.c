@@ -6,11 +6,17 @@
  * A version that is READY and loaded again stays READY throughout: its instance is exchanged. */
 #include "server/schedule/runtime/pipeline_table.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
+#include "server/observe/log.h"
 #include "server/schedule/runtime/thread.h"
+
+/* What a load does before it reports. */
+#define PHASE_WAITING "waiting"
 
 /* Newer is greater; names that are no numbers come before those that are. */
 static int compare_versions(const char *a, const char *b)
@@ -98,7 +104,8 @@ static struct model_entry *table_enter_locked(struct pipeline *pipeline, const c
     if (entry || pipeline->entry_count == PIPELINE_MAX_MODELS)
         return entry;
     entry = &pipeline->entries[pipeline->entry_count++];
-    *entry = (struct model_entry){.state = MODEL_LOADING};
+    *entry =
+        (struct model_entry){.state = MODEL_LOADING, .phase = PHASE_WAITING, .begun = clock_now()};
     snprintf(entry->name, sizeof entry->name, "%s", name);
     snprintf(entry->version, sizeof entry->version, "%s", version);
     return entry;
@@ -163,6 +170,7 @@ void pipeline_announce(struct pipeline *pipeline, const char *name, const char *
     if (entry && entry->state != MODEL_READY && entry->state != MODEL_LOADING) { /* tried again */
         entry->state = MODEL_LOADING;
         entry->progress = 0;
+        entry->phase = PHASE_WAITING;
         entry->failure[0] = '\0';
     }
     if (required_total > pipeline->required_total)
@@ -171,24 +179,49 @@ void pipeline_announce(struct pipeline *pipeline, const char *name, const char *
     pthread_mutex_unlock(&pipeline->lock);
 }
 
-void pipeline_progress(struct pipeline *pipeline, const char *name, const char *version,
-                       double fraction, const char *failure)
+static struct model_entry *find_announced_locked(struct pipeline *pipeline, const char *name,
+                                                 const char *version)
 {
-    pthread_mutex_lock(&pipeline->lock);
     struct model_entry *entry = version ? find_version_locked(pipeline, name, version) : NULL;
     if (!entry)
         entry = find_version_locked(pipeline, name, "");
-    if (!entry && !version)
-        entry = find_best_locked(pipeline, name);
-    if (entry && entry->state == MODEL_LOADING && fraction > entry->progress)
-        entry->progress = fraction;
-    if (entry && failure) {
+    return entry || version ? entry : find_best_locked(pipeline, name);
+}
+
+void pipeline_fail(struct pipeline *pipeline, const char *name, const char *version,
+                   const char *failure)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    struct model_entry *entry = find_announced_locked(pipeline, name, version);
+    if (entry) {
         if (entry->state != MODEL_READY)
             entry->state = MODEL_FAILED;
         snprintf(entry->failure, sizeof entry->failure, "%s", failure);
     }
     table_update_state_locked(pipeline);
     pthread_mutex_unlock(&pipeline->lock);
+}
+
+int table_seconds_left(const struct model_entry *entry)
+{
+    enum { MOST = 3600 };
+    const double seconds = clock_ms(clock_now() - entry->begun) * 1e-3;
+    const double left =
+        entry->progress > 0 ? ceil(seconds * (1 - entry->progress) / entry->progress) : 1;
+    return left < 1 ? 1 : left > MOST ? MOST : (int)left;
+}
+
+int pipeline_retry_after(struct pipeline *pipeline)
+{
+    int most = 1;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        const struct model_entry *entry = &pipeline->entries[i];
+        const int seconds = entry->state == MODEL_LOADING ? table_seconds_left(entry) : 1;
+        most = seconds > most ? seconds : most;
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return most;
 }
 
 void pipeline_mend(struct pipeline *pipeline, const char *name)
@@ -296,10 +329,19 @@ struct loading {
     const char *name, *version;
 };
 
-static void on_progress(void *context, double fraction)
+static void on_progress(void *context, const char *phase, double fraction)
 {
     const struct loading *loading = context;
-    pipeline_progress(loading->pipeline, loading->name, loading->version, fraction, NULL);
+    struct pipeline *pipeline = loading->pipeline;
+    pthread_mutex_lock(&pipeline->lock);
+    struct model_entry *entry = find_announced_locked(pipeline, loading->name, loading->version);
+    if (entry && entry->state == MODEL_LOADING) {
+        if (entry->progress == 0)
+            entry->begun = clock_now();
+        entry->progress = fraction > entry->progress ? fraction : entry->progress;
+        entry->phase = phase;
+    }
+    pthread_mutex_unlock(&pipeline->lock);
 }
 
 static enum status no_place(struct error *err)
@@ -361,8 +403,10 @@ static enum status publish(const struct loading *loading, struct instance *insta
     return status;
 }
 
-enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
-                               const _Atomic int *cancel, struct error *err)
+/* `choices`: as instance_create's. */
+static enum status add_model(struct pipeline *pipeline, struct model *model,
+                             const struct precision_choice *choices, const _Atomic int *cancel,
+                             struct error *err)
 {
     char name[sizeof pipeline->entries->name], version[sizeof pipeline->entries->version];
     struct error failure = {0};
@@ -383,7 +427,7 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
     struct loading loading = {pipeline, name, version};
     struct instance *instance = NULL, *old = NULL;
     status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
-                             pipeline->device_queues, model, on_progress, &loading, cancel,
+                             pipeline->device_queues, model, choices, on_progress, &loading, cancel,
                              &instance, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
@@ -394,9 +438,124 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
             retire(pipeline, old);
         return STATUS_OK;
     }
-    pipeline_progress(pipeline, name, version, 0, failure.message);
+    if (!choices) /* else what is served is as good as it was */
+        pipeline_fail(pipeline, name, version, failure.message);
     instance_free(instance);
     if (err)
         *err = failure;
     return status;
+}
+
+enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
+                               const _Atomic int *cancel, struct error *err)
+{
+    return add_model(pipeline, model, NULL, cancel, err);
+}
+
+/* --- precisions --- */
+
+static bool is_pending(const struct instance *instance)
+{
+    bool is_pending = false;
+    for (size_t k = 0; k < DEVICE_KINDS; k++)
+        is_pending = is_pending ||
+                     (instance->choices[k].why[0] && instance->choices[k].origin == CHOICE_PENDING);
+    return is_pending;
+}
+
+bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char version[static 16])
+{
+    bool found = false;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
+        const struct model_entry *entry = &pipeline->entries[i];
+        found = entry->state == MODEL_READY && is_pending(entry->instance);
+        if (found) {
+            snprintf(name, 128, "%s", entry->name);
+            snprintf(version, 16, "%s", entry->version);
+        }
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return found;
+}
+
+void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char *version,
+                         const char *why)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = find_version_locked(pipeline, name, version);
+    struct instance *instance = entry ? entry->instance : NULL;
+    for (size_t k = 0; instance && k < DEVICE_KINDS; k++) {
+        struct precision_choice *choice = &instance->choices[k];
+        if (!choice->why[0] || choice->origin != CHOICE_PENDING)
+            continue;
+        choice->origin = CHOICE_ONLY;
+        snprintf(choice->why, sizeof choice->why, "%s", why);
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+/* The instance that serves the version, with the caller as a user; NULL: none. */
+static struct instance *use_version(struct pipeline *pipeline, const char *name,
+                                    const char *version)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = find_version_locked(pipeline, name, version);
+    struct instance *instance = entry ? entry->instance : NULL;
+    if (instance)
+        instance->users++;
+    pthread_mutex_unlock(&pipeline->lock);
+    return instance;
+}
+
+/* Puts a session of the precision that won in the place of the one in fp32. */
+static enum status change_over(struct pipeline *pipeline, struct model *model,
+                               const struct precision_choice *choices, const _Atomic int *cancel,
+                               struct error *err)
+{
+    char name[128], version[16], why[256];
+    snprintf(name, sizeof name, "%s", model->name);
+    snprintf(version, sizeof version, "%s", model->version);
+    const enum status status = add_model(pipeline, model, choices, cancel, err);
+    for (size_t k = 0; status == STATUS_OK && k < DEVICE_KINDS; k++)
+        if (choices[k].why[0] && choices[k].precision != PRECISION_FP32)
+            log_event(LOG_INFO, "precision changed", LOG_STR("model", name),
+                      LOG_STR("from", "fp32"), LOG_STR("to", precision_name(choices[k].precision)),
+                      LOG_STR("text", "from now on requests are answered in this precision"));
+    if (status == STATUS_OK || status == STATUS_CANCELLED)
+        return status;
+    snprintf(why, sizeof why, "a faster precision was chosen but could not be opened: %.180s",
+             err->message);
+    log_event(LOG_WARN, "precision not changed", LOG_STR("model", name), LOG_STR("text", why));
+    pipeline_skip_trial(pipeline, name, version, why);
+    return STATUS_OK;
+}
+
+enum status pipeline_try_precision(struct pipeline *pipeline, struct model *model,
+                                   const _Atomic int *cancel, struct error *err)
+{
+    struct precision_choice choices[DEVICE_KINDS];
+    struct instance *instance = use_version(pipeline, model->name, model->version);
+    if (!instance) {
+        model_free(model);
+        return STATUS_OK;
+    }
+    memcpy(choices, instance->choices, sizeof choices); /* changed by this thread alone */
+    const enum status status = instance_try_precision(
+        instance, &pipeline->options, pipeline->budget, model, cancel, choices, err);
+    bool has_won = false;
+    for (size_t k = 0; k < DEVICE_KINDS; k++)
+        has_won = has_won || (choices[k].why[0] && choices[k].precision != PRECISION_FP32);
+    if (status == STATUS_OK && !has_won) {
+        pthread_mutex_lock(&pipeline->lock);
+        memcpy(instance->choices, choices, sizeof choices);
+        pthread_mutex_unlock(&pipeline->lock);
+    } else if (status != STATUS_OK && status != STATUS_CANCELLED) {
+        pipeline_skip_trial(pipeline, model->name, model->version, err->message);
+    }
+    table_release(pipeline, instance); /* whoever replaces it waits for its users */
+    if (status == STATUS_OK && has_won)
+        return change_over(pipeline, model, choices, cancel, err);
+    model_free(model);
+    return status == STATUS_CANCELLED ? status : STATUS_OK;
 }

@@ -17,6 +17,8 @@ struct model_entry {
     char version[sizeof((struct model_status *)0)->version]; /* "": not known yet */
     int state;                                               /* MODEL_… of struct model_status */
     double progress;
+    const char *phase; /* static text: what the load does */
+    int64_t begun;     /* clock_now() when it began to load */
     char failure[sizeof((struct model_status *)0)->failure];
     struct instance *instance; /* exactly while state is MODEL_READY */
 };
@@ -45,6 +47,9 @@ void table_update_state_locked(struct pipeline *pipeline);
  * that is ready, else one that tells why none is. NULL: there is no such model or version. */
 struct model_entry *table_find_locked(struct pipeline *pipeline, const char *name,
                                       const char *version);
+
+/* Seconds until a model that is loading will be ready, going by its progress so far; at least 1. */
+int table_seconds_left(const struct model_entry *entry);
 
 /* Counts the caller out of an instance's users. */
 void table_release(struct pipeline *pipeline, struct instance *instance);

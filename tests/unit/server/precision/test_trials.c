@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/backend/tuning_store.h"
 #include "engine/base/size.h"
@@ -16,16 +17,17 @@ struct plan {
     double ms;         /* of an image */
     float error;       /* of its scores */
     enum status fails; /* STATUS_OK: it can be made */
-    int beside_batch;  /* largest batch while another session is there; 0: all */
+    double create_ms;  /* CPU time to compile half of it, of two */
     bool is_cancelled; /* the first run is */
 };
 
 static struct plan plans[PRECISION_COUNT];
-static int other_width, alive, made, finished, released, runs[PRECISION_COUNT];
+static int other_width, alive, made, released, runs[PRECISION_COUNT];
 static size_t limits[MOST_MADE];
-static double cpu_ms;
+static double cpu_ms; /* of passes and compiling */
 static _Atomic int cancel;
 static bool is_quantised;
+static enum precision_trials trials;
 
 struct session {
     struct session_info info;
@@ -38,6 +40,17 @@ const char *precision_name(enum precision precision)
 {
     static const char *const names[] = {"fp32", "bf16", "fp16", "int8", "auto"};
     return names[precision];
+}
+
+/* The thread's CPU time is what was made up. */
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ret);
+int __real_clock_gettime(clockid_t clock, struct timespec *ret);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ret)
+{
+    if (clock != CLOCK_THREAD_CPUTIME_ID)
+        return __real_clock_gettime(clock, ret);
+    *ret = (struct timespec){(time_t)(cpu_ms / 1000), (long)(fmod(cpu_ms, 1000) * 1e6)};
+    return 0;
 }
 
 bool session_is_quantised(const struct graph *graph)
@@ -68,9 +81,15 @@ enum status session_create(const struct graph *graph, const struct session_optio
     limits[made++] = options->memory_limit;
     if (plan->fails != STATUS_OK)
         return error_set(err, plan->fails, "made up");
+    for (int half = 0; half < 2; half++) {
+        cpu_ms += plan->create_ms;
+        if (options->on_progress)
+            options->on_progress(options->progress_context, "compiling", 0.5 * half);
+        if (options->cancel && *options->cancel)
+            return error_set(err, STATUS_CANCELLED, "made up");
+    }
     struct session *session = calloc(1, sizeof *session);
     cr_assert_not_null(session);
-    const int most = alive > 0 && plan->beside_batch ? plan->beside_batch : options->max_batch;
     session->info = (struct session_info){.device = options->device,
                                           .precision = options->precision,
                                           .threads = 2,
@@ -78,7 +97,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
                                           .activation_bytes = 200,
                                           .image = {.dtype = DTYPE_F32},
                                           .batched = true};
-    for (int size = 1; size <= most; size *= 2)
+    for (int size = 1; size <= options->max_batch; size *= options->trial ? options->max_batch : 2)
         session->info.batches[session->info.batch_count++] = (struct session_batch){
             .size = size, .milliseconds = options->trial ? 0 : size * plan->ms};
     session->input = (struct session_tensor){
@@ -89,10 +108,9 @@ enum status session_create(const struct graph *graph, const struct session_optio
     return STATUS_OK;
 }
 
-enum status session_finish(struct session *session, struct error *err)
+enum status session_enter(struct session *session, struct error *err)
 {
     (void)session, (void)err;
-    finished++;
     return STATUS_OK;
 }
 
@@ -183,7 +201,8 @@ static enum status open_digits(struct precision_choice *choice, struct session *
                                struct error *err)
 {
     const struct image_limits limits_of_images = IMAGE_LIMITS_DEFAULT;
-    const struct precision_options how = {.limits = &limits_of_images, .cache = "none"};
+    const struct precision_options how = {
+        .limits = &limits_of_images, .cache = "none", .trials = trials};
     struct model *model;
     cr_assert_eq(model_load_embedded(&model, err), STATUS_OK, "%s", err->message);
     const struct session_options options = {.precision = PRECISION_AUTO,
@@ -192,7 +211,7 @@ static enum status open_digits(struct precision_choice *choice, struct session *
                                             .image_width = model->preprocess.width,
                                             .memory_limit = 10000,
                                             .cancel = &cancel};
-    alive = made = finished = released = 0;
+    alive = made = released = 0;
     memset(runs, 0, sizeof runs);
     cancel = 0;
     *session = NULL;
@@ -204,7 +223,7 @@ static enum status open_digits(struct precision_choice *choice, struct session *
 struct expectation {
     enum precision precision;
     enum choice_origin origin;
-    int made, finished;
+    int made;
 };
 
 static struct precision_choice expect(struct expectation wanted)
@@ -219,7 +238,6 @@ static struct precision_choice expect(struct expectation wanted)
     cr_expect_eq(session_info(session)->precision, wanted.precision);
     cr_expect_eq(session_info(session)->batch_count, 4, "all sizes");
     cr_expect_eq(made, wanted.made);
-    cr_expect_eq(finished, wanted.finished);
     session_free(session);
     cr_expect_eq(alive, 0);
     return choice;
@@ -231,16 +249,17 @@ static void plan_bf16(struct plan plan)
     plans[PRECISION_BF16] = plan;
 }
 
-Test(trials, one_that_passes_is_the_session_that_serves)
+Test(trials, one_that_passes_is_the_precision_that_serves)
 {
     struct error err = {0};
     struct precision_choice choice;
     struct session *session;
     plan_bf16((struct plan){.ms = 4});
-    choice = expect((struct expectation){PRECISION_BF16, CHOICE_MEASURED, 2, 1});
+    choice = expect((struct expectation){PRECISION_BF16, CHOICE_MEASURED, 3});
     cr_expect_float_eq(choice.trials[0].speed, 2.5, 1e-6);
     cr_expect_eq(choice.trials[0].agreement.images, PRECISION_PROBES);
     cr_expect_eq(limits[1], 10000 - 1200, "what fp32 takes is not there for the candidate");
+    cr_expect_eq(limits[2], 10000, "fp32 has gone");
     /* The next start makes it alone. */
     cr_assert_eq(open_digits(&choice, &session, &err), STATUS_OK, "%s", err.message);
     cr_expect_eq(choice.origin, CHOICE_CACHED);
@@ -253,7 +272,7 @@ Test(trials, one_that_is_slower_is_dropped_after_two_turns)
 {
     plan_bf16((struct plan){.ms = 21});
     const struct precision_choice choice =
-        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2, 0});
+        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2});
     cr_expect_eq(choice.trials[0].outcome, TRIAL_SLOWER);
     cr_expect_eq(runs[PRECISION_BF16], 4, "an image and a batch, twice");
     cr_expect_eq(released, 1);
@@ -263,7 +282,7 @@ Test(trials, one_that_differs_is_dropped_before_all_probes_ran)
 {
     plan_bf16((struct plan){.ms = 4, .error = -4});
     const struct precision_choice choice =
-        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2, 0});
+        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2});
     cr_expect_eq(choice.trials[0].outcome, TRIAL_DIFFERS);
     cr_expect_lt(choice.trials[0].agreement.images, PRECISION_PROBES);
 }
@@ -274,7 +293,7 @@ Test(trials, without_memory_leave_fp32_and_no_choice)
     plan_bf16((struct plan){.fails = STATUS_NO_MEMORY});
     for (int start = 0; start < 2; start++) {
         const struct precision_choice choice =
-            expect((struct expectation){PRECISION_FP32, CHOICE_ONLY, 2, 0});
+            expect((struct expectation){PRECISION_FP32, CHOICE_ONLY, 2});
         cr_expect(strstr(choice.why, "memory"), "%s", choice.why);
         cr_expect_eq(choice.trial_count, 0);
     }
@@ -287,7 +306,7 @@ Test(trials, without_memory_for_the_next_keep_the_one_that_passed)
     is_quantised = true;
     for (int start = 0; start < 2; start++) {
         const struct precision_choice choice =
-            expect((struct expectation){PRECISION_BF16, CHOICE_ONLY, 3, 1});
+            expect((struct expectation){PRECISION_BF16, CHOICE_ONLY, 4});
         cr_expect_eq(choice.trial_count, 1);
         cr_expect(strstr(choice.why, "bf16"), "%s", choice.why);
     }
@@ -297,17 +316,44 @@ Test(trials, one_that_does_not_compile_is_an_outcome)
 {
     plan_bf16((struct plan){.fails = STATUS_UNSUPPORTED});
     const struct precision_choice choice =
-        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2, 0});
+        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2});
     cr_expect_eq(choice.trials[0].outcome, TRIAL_FAILED);
 }
 
-/* Beside fp32 there was memory for small batches only: the trial takes those, and the session that
- * serves is made once fp32 has gone. */
-Test(trials, one_with_fewer_batch_sizes_is_made_again_alone)
+/* A quarter of the load and a second: 2 x 1000 / 4 + 1000 here. */
+Test(trials, that_take_too_long_are_given_up)
 {
-    plan_bf16((struct plan){.ms = 4, .beside_batch = 2});
-    (void)expect((struct expectation){PRECISION_BF16, CHOICE_MEASURED, 3, 0});
-    cr_expect_eq(limits[2], 10000);
+    plan_bf16((struct plan){.ms = 4, .create_ms = 2000});
+    plans[PRECISION_FP32].create_ms = 1000;
+    const struct precision_choice compiled =
+        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2});
+    cr_expect_eq(compiled.trials[0].outcome, TRIAL_COSTLY, "%s", compiled.why);
+    cr_expect_eq(runs[PRECISION_BF16], 0);
+    cr_expect(strstr(compiled.why, "a quarter of the load's time"), "%s", compiled.why);
+    cr_expect_null(strstr(compiled.why, "--precision bf16"), "%s", compiled.why);
+}
+
+/* The rounds that tell the speed compare a few answers, too. */
+Test(trials, that_end_with_their_time_judge_by_what_was_compared)
+{
+    plan_bf16((struct plan){.ms = 32});
+    plans[PRECISION_FP32] = (struct plan){.ms = 80};
+    const struct precision_choice few =
+        expect((struct expectation){PRECISION_BF16, CHOICE_MEASURED, 3});
+    cr_expect_eq(few.trials[0].agreement.images, PRECISION_LEAST_PROBES, "%s", few.why);
+    plan_bf16((struct plan){.ms = 32, .error = -4});
+    plans[PRECISION_FP32] = (struct plan){.ms = 80};
+    const struct precision_choice differs =
+        expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2});
+    cr_expect_eq(differs.trials[0].outcome, TRIAL_DIFFERS, "%s", differs.why);
+}
+
+/* As in a server: fp32 serves first, and whoever opened it makes the trial. */
+Test(trials, that_come_later_leave_fp32_pending)
+{
+    plan_bf16((struct plan){.ms = 4});
+    trials = TRIALS_LATER;
+    (void)expect((struct expectation){PRECISION_FP32, CHOICE_PENDING, 1});
 }
 
 /* Whoever serves the model says what is wrong. A probe must not be written beyond its place. */
@@ -315,7 +361,7 @@ Test(trials, need_photos_as_large_as_the_input)
 {
     plan_bf16((struct plan){.ms = 4});
     other_width = -8;
-    (void)expect((struct expectation){PRECISION_FP32, CHOICE_ONLY, 1, 0});
+    (void)expect((struct expectation){PRECISION_FP32, CHOICE_ONLY, 1});
 }
 
 Test(trials, that_are_cancelled_leave_nothing)

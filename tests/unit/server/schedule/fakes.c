@@ -396,7 +396,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
     if (!session->scores)
         fail("no memory");
     if (options->on_progress)
-        options->on_progress(options->progress_context, 0.5);
+        options->on_progress(options->progress_context, "compiling", 0.5);
     pthread_mutex_lock(&lock);
     sessions_alive++;
     pthread_mutex_unlock(&lock);
@@ -410,7 +410,39 @@ enum status precision_open(const struct model *model, const struct precision_opt
 {
     (void)options;
     *ret = (struct precision_choice){.precision = PRECISION_FP32, .why = "a fake chooses nothing"};
-    return session_create(model->graph, session, ret_session, err);
+    TRY(session_create(model->graph, session, ret_session, err));
+    ret->origin = (*ret_session)->plan.pends ? CHOICE_PENDING : CHOICE_ONLY;
+    return STATUS_OK;
+}
+
+double precision_trial_ms(double load_ms)
+{
+    return load_ms;
+}
+
+enum status precision_try(const struct model *model, const struct precision_options *options,
+                          const struct session_options *session, struct session *fp32,
+                          const struct precision_gate *gate, double budget_ms,
+                          struct precision_choice *ret_choice, struct error *err)
+{
+    const bool wins = fp32->plan.wins;
+    float image[FAKE_MODELS * FAKE_WIDTH] = {0};
+    (void)model, (void)options, (void)budget_ms;
+    for (int run = 0; run < 30; run++) {
+        const void *inputs[] = {image};
+        const struct tensor *outputs[1];
+        if (session->cancel && *session->cancel)
+            return error_set(err, STATUS_CANCELLED, "cancelled");
+        gate->begin(gate->context);
+        if (session_run(fp32, 1, inputs, outputs, err) != STATUS_OK ||
+            ((const float *)outputs[0]->data)[0] != 1)
+            fail("a pass of a trial");
+        gate->end(gate->context);
+    }
+    *ret_choice = (struct precision_choice){.precision = wins ? PRECISION_BF16 : PRECISION_FP32,
+                                            .origin = CHOICE_MEASURED,
+                                            .why = "measured by a fake"};
+    return STATUS_OK;
 }
 
 void session_free(struct session *session)

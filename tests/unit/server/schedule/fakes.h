@@ -38,7 +38,9 @@ struct fake_session_plan {
     bool fails;             /* session_create fails with STATUS_UNSUPPORTED */
     bool refuses;           /* session_enter fails with STATUS_NO_MEMORY */
     int run_us;             /* time of a forward pass */
-    int depth; /* passes that may be under way; each takes place when it is collected */
+    int depth;  /* passes that may be under way; each takes place when it is collected */
+    bool pends; /* its precision is pending; a trial runs it, and bf16 wins if `wins` */
+    bool wins;
 };
 
 /* From now on forward passes of more images (padding included) run out of memory; 0: none does. */

@@ -129,14 +129,14 @@ static void test_states_and_refusals(void)
     CHECK(refused(pipeline, "a", &err) == STATUS_NOT_FOUND);
     pipeline_announce(pipeline, "a", NULL, 2);
     pipeline_announce(pipeline, "b", NULL, 2);
-    pipeline_progress(pipeline, "a", NULL, 0.25, NULL);
     CHECK(refused(pipeline, "a", &err) == STATUS_NOT_READY);
     CHECK(strstr(err.message, "'a'") && strstr(err.message, "loading"));
 
     struct model_status *models = calloc(4, sizeof *models);
     CHECK(pipeline_models(pipeline, models, 4) == 2);
     CHECK(!strcmp(models[0].name, "a") && models[0].state == MODEL_LOADING);
-    CHECK(models[0].progress == 0.25 && !models[0].is_default);
+    CHECK(!models[0].is_default && !strcmp(models[0].phase, "waiting"));
+    CHECK(models[0].seconds_left >= 1 && pipeline_retry_after(pipeline) >= 1);
 
     add_model(pipeline, "a", 3);
     CHECK(pipeline_state(pipeline) == PIPELINE_LOADING); /* one of two */
@@ -316,6 +316,75 @@ static void test_options_out_of_range(void)
     }
 }
 
+/* The choice of model "a" on the CPU. */
+static struct precision_choice choice_of(struct pipeline *pipeline)
+{
+    struct model_status *models = calloc(4, sizeof *models);
+    CHECK(models && pipeline_models(pipeline, models, 4) == 1);
+    const struct precision_choice choice = models[0].choices[DEVICE_CPU];
+    free(models);
+    return choice;
+}
+
+/* The trial shares the session with the requests; fakes.c fails where two threads run it. */
+static void try_under_load(bool wins)
+{
+    char name[128], version[16];
+    struct error err = {0};
+    _Atomic int cancel = 1;
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.max_queue = 40});
+    fake_plan((struct fake_session_plan){.run_us = 200, .pends = true, .wins = wins});
+    CHECK(!pipeline_next_trial(pipeline, name, version));
+    add_model(pipeline, "a", 1);
+    fake_plan((struct fake_session_plan){.run_us = 200});
+    CHECK(choice_of(pipeline).origin == CHOICE_PENDING);
+    struct submitter submitters[4] = {0};
+    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
+        submitters[i].pipeline = pipeline;
+        CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
+    }
+    CHECK(pipeline_next_trial(pipeline, name, version) && !strcmp(name, "a"));
+    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), &cancel, &err) == STATUS_CANCELLED);
+    CHECK(pipeline_next_trial(pipeline, name, version));
+    cancel = 0;
+    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), &cancel, &err) == STATUS_OK);
+    CHECK(!pipeline_next_trial(pipeline, name, version));
+    CHECK(choice_of(pipeline).origin == CHOICE_MEASURED);
+    CHECK((choice_of(pipeline).precision == PRECISION_BF16) == wins);
+    CHECK(fake_sessions_alive() == 1);
+    finish_job(submit_job(pipeline, "a", "ok 7"));
+    CHECK(pipeline_drain(pipeline, 5000));
+    for (size_t i = 0; i < COUNT_OF(submitters); i++)
+        pthread_join(submitters[i].thread, NULL);
+    pipeline_free(pipeline);
+    fake_plan((struct fake_session_plan){0});
+}
+
+static void test_a_trial_that_is_won_changes_over(void)
+{
+    try_under_load(true);
+}
+
+static void test_a_trial_that_is_lost_changes_nothing(void)
+{
+    try_under_load(false);
+}
+
+static void test_a_trial_that_is_skipped_says_why(void)
+{
+    char name[128], version[16];
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    fake_plan((struct fake_session_plan){.pends = true});
+    add_model(pipeline, "a", 1);
+    fake_plan((struct fake_session_plan){0});
+    CHECK(pipeline_next_trial(pipeline, name, version));
+    pipeline_skip_trial(pipeline, name, version, "no reason");
+    CHECK(!pipeline_next_trial(pipeline, name, version));
+    CHECK(choice_of(pipeline).origin == CHOICE_ONLY);
+    CHECK(!strcmp(choice_of(pipeline).why, "no reason"));
+    pipeline_free(pipeline);
+}
+
 int main(void)
 {
     static const struct pipeline_test tests[] = {
@@ -325,6 +394,9 @@ int main(void)
         {"states and refusals", test_states_and_refusals},
         {"versions are replaced under load", test_versions_are_replaced_under_load},
         {"versions live side by side", test_versions_live_side_by_side},
+        {"a trial that is won changes over", test_a_trial_that_is_won_changes_over},
+        {"a trial that is lost changes nothing", test_a_trial_that_is_lost_changes_nothing},
+        {"a trial that is skipped says why", test_a_trial_that_is_skipped_says_why},
         {"options out of range", test_options_out_of_range},
     };
     return run_pipeline_tests(tests, COUNT_OF(tests));
