@@ -344,7 +344,6 @@ static enum status fill(struct model *model, const struct model_place *place, co
 {
     const struct onnx_options options = {.memory_limit = limits ? limits->memory : 0};
     struct onnx_model onnx = {0};
-    bool configured = false;
     model->name = strdup(name ? name : place->name);
     model->source = strdup(place->file);
     model->version = strdup(place->version);
@@ -356,11 +355,11 @@ static enum status fill(struct model *model, const struct model_place *place, co
     TRY(model_side_folder(place, "calibration", &model->calibration, err));
     /* These name the file that is wrong, which need not be the model's. */
     TRY(read_labels(place, &onnx, model, err));
-    TRY(read_preprocess(place, &onnx, model, &configured, err));
+    TRY(read_preprocess(place, &onnx, model, &model->is_configured, err));
     struct task_config config;
     TRY(task_config_read(place, &model->labels, &config, err));
     struct task_facts facts = facts_of(&onnx, &config);
-    enum status status = model_describe(model, configured, &facts, err);
+    enum status status = model_describe(model, model->is_configured, &facts, err);
     if (status == STATUS_OK && model->task.kind == TASK_POSE)
         status = name_points(&onnx, model, err);
     task_config_done(&config);
@@ -407,6 +406,7 @@ static enum status fill_embedded(struct model *model, struct error *err)
     TRY(labels_from_text((const char *)digits_labels, digits_labels_size, &model->labels, err));
     TRY(preprocess_from_huggingface((const char *)digits_preprocessor, digits_preprocessor_size,
                                     &model->preprocess, err));
+    model->is_configured = true;
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "embedded");
     struct task_facts facts = {.options = TASK_OPTIONS_NONE};
     return model_describe(model, true, &facts, err);

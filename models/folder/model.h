@@ -33,6 +33,7 @@ struct model {
     struct preprocess preprocess;
     char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
                                    "model metadata", "ImageNet defaults" … */
+    bool is_configured; /* a file or its metadata tell how photos are prepared; else defaults do */
     uint64_t file_bytes;
     char *calibration; /* the model's folder calibration/, of photos like those it will see; NULL:
                           there is none */

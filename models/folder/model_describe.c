@@ -245,7 +245,7 @@ static enum status probe_outputs(struct model *model, struct task_output *output
                                  struct error *err)
 {
     struct graph *copy;
-    struct error trouble;
+    struct error ignored;
     TRY(graph_clone(model->graph, &copy, err));
     if (model->image_input != SIZE_MAX) {
         struct shape *shape = &copy->inputs[model->image_input]->shape;
@@ -256,12 +256,10 @@ static enum status probe_outputs(struct model *model, struct task_output *output
         shape->dims[last ? 3 : 1] = preprocess_channels(&model->preprocess);
     }
     note_outputs(model, model->graph, outputs);
-    if (graph_validate(copy, NULL, &trouble) == STATUS_OK) {
+    /* Where the photo does not fit the graph, compiling it says so. */
+    if (graph_validate(copy, NULL, &ignored) == STATUS_OK) {
         find_output(model, copy);
         note_outputs(model, copy, outputs);
-    } else {
-        model_warn(model, "for a photo of %d x %d the graph does not fit: %s",
-                   model->preprocess.width, model->preprocess.height, trouble.message);
     }
     graph_free(copy);
     if (!model->class_count)

@@ -326,7 +326,8 @@ static void print_banner(const struct serve *serve, const struct model_status *s
 {
     const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
     const char *path = serve->config->unix_path;
-    char with_threads[48] = "", choice[sizeof status->name + 64] = "";
+    char with_threads[48] = "", call[sizeof status->name + 64],
+         choice[sizeof status->name + 64] = "";
     if (!status) {
         printf("lensd is at %s, waiting for models in %s\n", where, serve->config->models);
         return;
@@ -337,11 +338,16 @@ static void print_banner(const struct serve *serve, const struct model_status *s
     /* Devices and threads are those of the model that answers. */
     if (pipeline_has_choice(serve->pipeline))
         snprintf(choice, sizeof choice, "; %s answers", status->name);
-    printf("lensd serves %s at %s%s on %s%s%s; try it:\n"
-           "  curl %s%s%s--data-binary @photo.jpg %s/predict\n",
+    if (status->answers_photos)
+        snprintf(call, sizeof call, "--data-binary @photo.jpg %s/predict", url);
+    else
+        snprintf(call, sizeof call, "%s/v2/models/%s", url, status->name);
+    printf("lensd serves %s at %s%s on %s%s%s; %s:\n"
+           "  curl %s%s%s%s\n",
            loader_served(serve->loader), where, choice, devices, with_threads,
-           choice[0] ? ", or with ?model=NAME another" : "", path ? "--unix-socket " : "",
-           path ? path : "", path ? " " : "", url);
+           choice[0] ? ", or with ?model=NAME another" : "",
+           status->answers_photos ? "try it" : "it takes tensors; see which",
+           path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
 }
 
 static void say_ready(struct serve *serve)

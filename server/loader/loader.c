@@ -198,6 +198,28 @@ static void log_failure(const struct loader *loader, const char *name, const cha
               LOG_STR("text", err->message));
 }
 
+/* A photo may get a wrong answer where nothing told how to prepare it; names are missing. */
+static void say_assumptions(const struct model *model)
+{
+    char text[240];
+    if (model->image_input == SIZE_MAX)
+        return;
+    snprintf(
+        text, sizeof text,
+        "no file tells how photos are prepared, so they get %.63s; put preprocessor_config.json "
+        "beside the .onnx file (lensd inspect shows what is done)",
+        model->preprocess_source);
+    if (!model->is_configured)
+        log_event(LOG_WARN, "model", LOG_STR("model", model->name), LOG_STR("text", text));
+    const bool has_names = model->task.kind == TASK_CLASSIFICATION ||
+                           model->task.kind == TASK_DETECTION ||
+                           model->task.kind == TASK_SEGMENTATION;
+    if (has_names && model->labels.count == 0)
+        log_event(LOG_WARN, "model", LOG_STR("model", model->name),
+                  LOG_STR("text", "the model has no labels, so classes are numbers; put labels.txt "
+                                  "beside the .onnx file, one name a line"));
+}
+
 /* Reads, compiles and serves one version. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
                                 const char *version, struct error *err)
@@ -216,6 +238,7 @@ static enum status load_version(struct loader *loader, const struct repository_m
     }
     if (loaded->warning[0])
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", loaded->warning));
+    say_assumptions(loaded);
     TRY(pipeline_add_model(pipeline, loaded, &loader->cancel, err));
     log_event(is_running(loader) ? LOG_INFO : LOG_DEBUG, "model loaded", LOG_STR("model", name),
               LOG_STR("version", version), LOG_REAL("ms", clock_ms(clock_now() - start)));

@@ -165,6 +165,7 @@ class Inspect(Commands):
         self.assertEqual((ended.returncode, ended.stderr), (1, ""))
         self.assertIn("lensd cannot run this model: ", ended.stdout)
         self.assertIn("does not fit", ended.stdout)
+        self.assertNotIn("warning", ended.stdout)  # the same fault twice
         self.assertFalse(json.loads(run_lensd("inspect", path, "--json").stdout)["supported"])
 
     def test_what_is_no_model(self):

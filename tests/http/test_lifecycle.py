@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import socket
 import subprocess
@@ -104,6 +105,38 @@ class Start(Lifecycle):
         first, second = server.output.splitlines()
         self.assertRegex(first, rf"^lensd serves digits at {url} on cpu with \d+ threads?; try it:$")
         self.assertEqual(second, f"  curl --data-binary @photo.jpg {url}/predict")
+
+    def test_first_words_on_a_model_of_tensors(self):
+        path = self.path("sum.onnx")
+        small_onnx.sum_and_difference(path)
+        server = self.serve(path)
+        server.wait_for(lambda: " ready " in server.log(), "the line")
+        page = server.get("/").body.decode()
+        url = f"http://127.0.0.1:{server.port}"
+        answer = server.get("/v2/models/sum")
+        log = self.assert_ended(server)
+        first, second = server.output.splitlines()
+        self.assertRegex(first, r"; it takes tensors; see which:$")
+        self.assertEqual((second, answer.status), (f"  curl {url}/v2/models/sum", 200))
+        self.assertIn(f"{url}/v2/models/sum/infer", page)
+        self.assertNotIn("@photo.jpg", page)
+        self.assertNotIn("photos are prepared", log)
+
+    def test_what_is_assumed_of_a_model(self):
+        path = self.path("plain.onnx")
+        small_onnx.classifier(path, layers=1, side=16, channels=4)
+        log = self.assert_ended(self.serve(path))
+        self.assertRegex(log, r" warn +model model=plain text=\"no file tells how photos are prepared, so they get "
+                              r"ImageNet defaults; put preprocessor_config.json")
+        self.assertRegex(log, r" warn +model model=plain text=\"the model has no labels")
+        folder = self.path("told")
+        os.makedirs(folder)
+        shutil.copy(path, os.path.join(folder, "model.onnx"))
+        with open(os.path.join(folder, "preprocessor_config.json"), "w", encoding="utf-8") as file:
+            json.dump({"size": {"height": 16, "width": 16}}, file)
+        with open(os.path.join(folder, "labels.txt"), "w", encoding="utf-8") as file:
+            file.write("".join(f"label {i}\n" for i in range(10)))
+        self.assertNotIn(" warn ", self.assert_ended(self.serve(folder)))
 
     def test_a_signal_while_loading(self):
         server = self.serve(self.slow_to_load(), "--precision", "fp32", "--max-batch", "8", wait_ready=False)

@@ -547,12 +547,14 @@ static void infer_finish(struct exchange *x)
 
 /* ---- to the pipeline and back ---- */
 
-/* Bytes of the body that are JSON; *ret_raw: the header says that none are. */
-static enum status json_size(const struct exchange *x, size_t *ret, bool *ret_raw,
-                             struct error *err)
+/* Bytes of the body that are JSON; *ret_raw: none are. The header says so, or the body is a picture
+ * and the model takes one. */
+static enum status json_size(const struct exchange *x, const struct served *served, size_t *ret,
+                             bool *ret_raw, struct error *err)
 {
     *ret = x->body.size;
-    *ret_raw = false;
+    *ret_raw =
+        !x->json_length && served->takes_images && infer_is_image(x->body.data, x->body.size);
     if (!x->json_length)
         return STATUS_OK;
     char *end;
@@ -579,8 +581,8 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
         return STATUS_OK;
     if (infer_is_image(data, size))
         return error_set(err, STATUS_INVALID,
-                         "the body is a picture, not JSON; post pictures to /predict, or here with "
-                         "the header Inference-Header-Content-Length: 0");
+                         "the body is a picture, but no input of this model takes one alone; GET "
+                         "/v2/models lists its inputs");
     while (json < size && (data[json] == ' ' || (data[json] >= '\t' && data[json] <= '\r')))
         json++;
     if ((json < size && data[json] < ' ') || memchr(data, '\0', size))
@@ -599,7 +601,7 @@ static enum status infer_prepare(struct exchange *x, struct served *served, stru
     size_t json;
     bool is_raw;
     TRY(urgency_read(x, &work->request, err));
-    TRY(json_size(x, &json, &is_raw, err));
+    TRY(json_size(x, served, &json, &is_raw, err));
     if (is_raw) {
         TRY(infer_take_raw(x, work, served, err));
     } else {

@@ -123,6 +123,64 @@ static void put_size(FILE *out, size_t bytes)
         fprintf(out, "%zu bytes", bytes);
 }
 
+/* For a model that answers photos: the option that suits its task, and what the answer has. */
+static void put_photo_calls(FILE *out, const struct exchange *x, enum task_kind task)
+{
+    static const struct {
+        const char *option, *answer;
+    } words[] = {
+        [TASK_UNKNOWN] = {"", "the outputs"},
+        [TASK_CLASSIFICATION] = {"?top_k=3", "the best classes with their probabilities"},
+        [TASK_DETECTION] = {"?confidence=0.5", "boxes in pixels of the photo"},
+        [TASK_SEGMENTATION] = {"", "the area of each class in the photo"},
+        [TASK_EMBEDDING] = {"?normalize=true", "a vector"},
+    };
+    fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg ", out);
+    put_url(out, x);
+    fputs("/predict</pre>\n<p>JPEG or PNG, up to ", out);
+    put_size(out, x->server->options.max_body);
+    fputs(". Several at once, or from a form:</p>\n<pre tabindex=\"0\">curl -F image=@a.jpg -F "
+          "image=@b.png \\\n  '",
+          out);
+    put_url(out, x);
+    fprintf(out,
+            "/predict%s'</pre>\n<p>Or inside JSON, as base64:</p>\n"
+            "<pre tabindex=\"0\">{\"image\": {\"b64\": \"…\"}}\n"
+            "{\"images\": [{\"b64\": \"…\"}, {\"b64\": \"…\"}]}</pre>\n"
+            "<p>The answer names the model, the device, %s, and where the time went.</p>",
+            words[task].option, words[task].answer);
+}
+
+/* What a client writes to use the model that answers without a name. */
+static void put_calls(FILE *out, const struct exchange *x)
+{
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    const size_t count =
+        models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    const struct model_status *model = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (models[i].is_default)
+            model = &models[i];
+    if (!model || model->answers_photos) {
+        put_photo_calls(out, x, model ? model->task : TASK_CLASSIFICATION);
+    } else {
+        fputs("<p>The model takes tensors. Its inputs and outputs:</p>\n<pre tabindex=\"0\">curl ",
+              out);
+        put_url(out, x);
+        fputs("/v2/models/", out);
+        page_put_escaped(out, model->name);
+        fputs("</pre>\n<p>A request names them with shape, data type and numbers:</p>\n"
+              "<pre tabindex=\"0\">curl -d '{\"inputs\": [{\"name\": \"…\", \"shape\": […], "
+              "\"datatype\": \"FP32\", \"data\": […]}]}' \\\n  ",
+              out);
+        put_url(out, x);
+        fputs("/v2/models/", out);
+        page_put_escaped(out, model->name);
+        fputs("/infer</pre>", out);
+    }
+    free(models);
+}
+
 static void put_slot(FILE *out, const struct exchange *x, const char *name, size_t length)
 {
     char slot[32];
@@ -139,6 +197,8 @@ static void put_slot(FILE *out, const struct exchange *x, const char *name, size
         put_url(out, x);
     else if (!strcmp(slot, "max_body"))
         put_size(out, x->server->options.max_body);
+    else if (!strcmp(slot, "calls"))
+        put_calls(out, x);
     else if (!strcmp(slot, "routes"))
         put_routes(out, x->server->options.routes);
 }

@@ -376,6 +376,7 @@ static void fill_model_status(const struct model_entry *entry, struct model_stat
     ret->parameter_bytes = model->parameter_bytes;
     ret->file_bytes = model->file_bytes;
     ret->takes_images = served->takes_images;
+    ret->answers_photos = served->takes_images && !served->no_answer[0];
     ret->task = model->task.kind;
     memcpy(ret->task_evidence, model->task.evidence, sizeof ret->task_evidence);
     if (served->takes_images) {

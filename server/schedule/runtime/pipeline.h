@@ -285,10 +285,11 @@ struct model_status {
     struct session_info lanes[DEVICE_MAX];
     struct lane_health health[DEVICE_MAX];         /* of `lanes` */
     struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
-    size_t queued;     /* images admitted that wait for a decode worker */
-    size_t in_flight;  /* images admitted that are past that: decode, slot, forward, answer */
-    uint64_t answered; /* images and rows, since this version is here */
-    bool takes_images; /* photos can be sent to it */
+    size_t queued;       /* images admitted that wait for a decode worker */
+    size_t in_flight;    /* images admitted that are past that: decode, slot, forward, answer */
+    uint64_t answered;   /* images and rows, since this version is here */
+    bool takes_images;   /* photos can be sent to it */
+    bool answers_photos; /* POST /predict answers them */
     enum task_kind task;
     char task_evidence[240];
     int width, height, channels; /* of the photos; 0 without */
