@@ -11,6 +11,19 @@
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
 
+void model_set_size(struct model *model, int height, int width)
+{
+    struct preprocess *p = &model->preprocess;
+    p->height = height;
+    p->width = width;
+    if (p->resize == RESIZE_EXACT || p->resize == RESIZE_LETTERBOX) {
+        p->resize_height = height;
+        p->resize_width = width;
+    } else if (p->resize == RESIZE_SHORT_SIDE) {
+        p->resize_short = height > width ? height : width;
+    }
+}
+
 void model_drop_graph(struct model *model)
 {
     graph_free(model->graph);

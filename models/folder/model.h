@@ -45,6 +45,7 @@ struct model {
     /* The image input, worked out at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file's own input is [N, H, W, C] */
+    bool has_free_sides;      /* the file leaves height and width to the caller */
     bool fixed_batch;         /* the file declares a fixed first dimension */
     int64_t file_batch;       /* that dimension, when fixed */
     enum dtype input_dtype;   /* as the file declares it */
@@ -85,6 +86,9 @@ enum status model_find(const char *path, char **ret_file, char **ret_name,
 
 /* The digit classifier that is part of the binary. */
 enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
+
+/* Sets the size of the photos that a model with free sides is compiled for, before it is. */
+void model_set_size(struct model *model, int height, int width);
 
 void model_drop_graph(struct model *model);
 void model_free(struct model *model);

@@ -534,7 +534,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
     return STATUS_OK;
 }
 
-/* ---- precisions ---- */
+/* ---- sizes and precisions ---- */
 
 /* Reads a version again that is served; its files are those that were loaded. */
 static enum status read_again(struct loader *loader, const char *name, const char *version,
@@ -555,6 +555,33 @@ static enum status read_again(struct loader *loader, const char *name, const cha
     if (status == STATUS_NOT_FOUND)
         return error_set(err, status, "the model's files have changed since it was loaded");
     return status;
+}
+
+/* Compiles a model for a size that a client has asked for. Returns whether there was one. */
+static bool make_size(struct loader *loader)
+{
+    char name[sizeof((struct model_status *)0)->name];
+    char version[sizeof((struct model_status *)0)->version];
+    struct pipeline *pipeline = loader->options.pipeline;
+    struct error err;
+    struct model *model;
+    int height, width;
+    if (loader->cancel || !pipeline_next_size(pipeline, name, version, &height, &width))
+        return false;
+    if (read_again(loader, name, version, &model, &err) != STATUS_OK)
+        pipeline_fail_size(pipeline, name, version, &err);
+    else
+        pipeline_add_size(pipeline, model, height, width, &loader->cancel);
+    return true;
+}
+
+/* pipeline_on_wish */
+static void wake_for_size(void *context)
+{
+    struct loader *loader = context;
+    const uint64_t one = 1;
+    atomic_store(&loader->interrupt, 1);
+    (void)!write(loader->wake_fd, &one, sizeof one);
 }
 
 /* Compares precisions for one version, if one waits for it. Returns whether that is to be called
@@ -681,7 +708,7 @@ static void *loader_main(void *argument)
         (void)!read(loader->wake_fd, &count, sizeof count);
         loader->interrupt = loader->cancel;
         run_tasks(loader);
-        has_trials = try_precision(loader);
+        has_trials = make_size(loader) || try_precision(loader);
         if (!watches || loader->cancel)
             continue;
         if (watch_take(loader->watch)) /* again and again while files are being written */
@@ -699,6 +726,7 @@ static void *loader_main(void *argument)
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err)
 {
     loader->loaded_fd = loaded_fd;
+    pipeline_on_wish(loader->options.pipeline, wake_for_size, loader);
     loader->started = true; /* before the thread reads it */
     if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0) {
         loader->started = false;

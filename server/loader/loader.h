@@ -5,11 +5,12 @@
  *                └── something changed on disk (--watch) · load / unload by API ◀────┘
  *
  * One thread of its own does all of it, so that loads follow each other. While nothing is to be
- * loaded, it compares precisions for models that serve in fp32 until then (precision.h). What it
- * knows of the disk are signatures (models/folder/repository.h): a version whose files changed is
- * loaded while the old one serves, and replaces it once warm (pipeline_add_model); one that does
- * not load leaves what is served alone and says why in the log, in /health and in
- * /v2/repository/index. Older versions go when a newer one serves.
+ * loaded, it compiles sizes that clients ask for, and compares precisions for models that serve in
+ * fp32 until then (precision.h). What it knows of the disk are signatures
+ * (models/folder/repository.h): a version whose files changed is loaded while the old one serves,
+ * and replaces it once warm (pipeline_add_model); one that does not load leaves what is served
+ * alone and says why in the log, in /health and in /v2/repository/index. Older versions go when a
+ * newer one serves.
  *
  * Watching: inotify, and a look once in a while in any case, because not every file system tells. A
  * change is acted on when the files have been left alone for half a second. */

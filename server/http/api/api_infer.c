@@ -109,7 +109,11 @@ static enum status infer_check_shape(const struct served *served,
         err, STATUS_INVALID, "input '%s' of model '%s' is %s %s, the request has %s %s%s",
         wanted->name, served->model->name, dtype_oip_name(wanted->dtype),
         wanted_shape(served, wanted, expected), input->datatype, shape_text(&input->shape, given),
-        served->takes_images ? "; BYTES with a JPEG or PNG go as well" : "");
+        !served->takes_images           ? ""
+        : served->model->has_free_sides ? "; height and width are free, and BYTES with a JPEG or "
+                                          "PNG go as well"
+                                        : "; BYTES with a JPEG or PNG go as well, and a file "
+                                          "exported with free height and width takes other sizes");
 }
 
 /* Numbers in JSON: into memory of their own, which is charged as the body is. */
@@ -593,9 +597,31 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-static enum status infer_prepare(struct exchange *x, struct served *served, struct error *err)
+/* The model compiled for the height and width of the request's tensor takes the place of *served.
+ */
+static enum status choose_size(struct exchange *x, const struct v2_request *v2,
+                               struct served **served, struct error *err)
+{
+    const struct model *model = (*served)->model;
+    const struct shape *shape = v2->input_count == 1 ? &v2->inputs[0].shape : NULL;
+    const int h = model->input_channels_last ? 1 : 2;
+    struct pipeline *pipeline = x->server->options.pipeline;
+    struct served *sized;
+    if (!(*served)->takes_images || !model->has_free_sides || !shape || shape->rank != 4 ||
+        v2->inputs[0].dtype == DTYPE_NONE || shape->dims[h] > PIPELINE_SIDE_MAX ||
+        shape->dims[h + 1] > PIPELINE_SIDE_MAX)
+        return STATUS_OK; /* whoever checks the shape says what is wrong */
+    TRY(pipeline_acquire_size(pipeline, *served, (int)shape->dims[h], (int)shape->dims[h + 1],
+                              false, &sized, &x->answer.retry_after_s, err));
+    pipeline_release(pipeline, *served);
+    *served = sized;
+    return STATUS_OK;
+}
+
+static enum status infer_prepare(struct exchange *x, struct served **chosen, struct error *err)
 {
     struct infer_work *work = x->work;
+    const struct served *served = *chosen;
     const struct http_options *options = &x->server->options;
     const struct json_limits limits = {options->max_json_depth, 20000};
     size_t json;
@@ -614,6 +640,8 @@ static enum status infer_prepare(struct exchange *x, struct served *served, stru
         TRY(v2_request_parse(x->body.data, x->body.size, json, &limits, &work->v2, err));
         urgency_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
         TRY(urgency_set_priority(&work->request, (uint64_t)work->v2->priority, err));
+        TRY(choose_size(x, work->v2, chosen, err));
+        served = *chosen;
         TRY(infer_take_inputs(x, work, served, err));
         /* What was JSON has become memory of its own. */
         if (json == x->body.size)
@@ -622,7 +650,7 @@ static enum status infer_prepare(struct exchange *x, struct served *served, stru
     TRY(check_outputs(work, served, err));
     TRY(expect_outputs(x, work, served, err));
     work->request.tensors = work->tensors;
-    work->request.target = served;
+    work->request.target = *chosen;
     x->image_count = work->rows;
     return STATUS_OK;
 }

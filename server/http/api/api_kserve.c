@@ -95,9 +95,10 @@ static enum status expect_rows(struct exchange *x, const struct served *served, 
     return work_expect_answer(x, bytes, err);
 }
 
-static enum status kserve_prepare(struct exchange *x, struct served *served, struct error *err)
+static enum status kserve_prepare(struct exchange *x, struct served **chosen, struct error *err)
 {
     struct kserve_work *work = x->work;
+    struct served *served = *chosen;
     const struct http_options *options = &x->server->options;
     struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
     TRY(urgency_read(x, &work->request, err));

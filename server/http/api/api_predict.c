@@ -71,6 +71,7 @@ static enum status check_state(struct exchange *x, struct error *err)
     case PIPELINE_UNLOADED: /* it says which model was */
         return check_room(x, err);
     case PIPELINE_LOADING:
+        x->answer.retry_after_s = pipeline_retry_after(x->server->options.pipeline);
         return error_set(err, STATUS_NOT_READY,
                          "the model is still loading; GET /health shows how far it is");
     case PIPELINE_DRAINING:
@@ -179,6 +180,27 @@ static enum status set_task_option(struct predict_work *work, const char *name, 
     return task_option_set(&work->options, name, value, err);
 }
 
+/* "640x480": width and height; "~640x480": or the nearest size that is compiled. */
+static enum status set_size(struct predict_work *work, const char *text, size_t size,
+                            struct error *err)
+{
+    char value[16], *end;
+    work->request.nearest_size = size > 0 && *text == '~';
+    TRY(parameter_text("size", text + work->request.nearest_size, size - work->request.nearest_size,
+                       value, sizeof value, err));
+    const long width = value[0] >= '1' && value[0] <= '9' ? strtol(value, &end, 10) : 0;
+    const bool has_height = width > 0 && *end == 'x' && end[1] >= '1' && end[1] <= '9';
+    const long height = has_height ? strtol(end + 1, &end, 10) : 0;
+    if (height < 1 || *end || width > PIPELINE_SIDE_MAX || height > PIPELINE_SIDE_MAX)
+        return error_set(err, STATUS_INVALID,
+                         "size is '%s'; it must be width and height of 1 to %d pixels, such as "
+                         "640x480, or ~640x480 for the nearest size that is compiled",
+                         value, PIPELINE_SIDE_MAX);
+    work->request.width = (int)width;
+    work->request.height = (int)height;
+    return STATUS_OK;
+}
+
 static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
                                  size_t size, struct error *err)
 {
@@ -188,11 +210,13 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return set_model(work, text, size, err);
     if (!strcmp(name, "format"))
         return set_format(work, text, size, err);
+    if (!strcmp(name, "size"))
+        return set_size(work, text, size, err);
     if (task_option_is(name))
         return set_task_option(work, name, text, size, err);
     return error_set(
         err, STATUS_INVALID,
-        "unknown parameter '%.60s'; /predict takes top_k, model and format; for detectors also "
+        "unknown parameter '%.60s'; /predict takes top_k, model, format and size; for detectors also "
         "confidence, iou, max_detections, classes and agnostic; for segmenters "
         "classes and masks; for embedding models normalize",
         name);
@@ -235,7 +259,8 @@ static enum status predict_read_field(struct predict_work *work, const struct mu
 {
     const char *text = (const char *)part->data;
     if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") ||
-        !strcmp(part->name, "format") || task_option_is(part->name))
+        !strcmp(part->name, "format") || !strcmp(part->name, "size") ||
+        task_option_is(part->name))
         return set_parameter(work, part->name, text, part->size, err);
     bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,

@@ -209,7 +209,7 @@ void work_submit_or(struct exchange *x, enum status status, const struct error *
 }
 
 void work_submit_served(struct exchange *x,
-                        enum status (*prepare)(struct exchange *exchange, struct served *served,
+                        enum status (*prepare)(struct exchange *exchange, struct served **served,
                                                struct error *err))
 {
     struct pipeline *pipeline = x->server->options.pipeline; /* x may be gone before the end */
@@ -220,7 +220,7 @@ void work_submit_served(struct exchange *x,
         x->work ? pipeline_acquire(pipeline, x->match.model, version, &served, NULL, &err)
                 : error_set(&err, STATUS_NO_MEMORY, "out of memory for a request");
     if (status == STATUS_OK)
-        status = prepare(x, served, &err);
+        status = prepare(x, &served, &err);
     if (status == STATUS_OK)
         snprintf(x->model, sizeof x->model, "%s", served->model->name);
     work_submit_or(x, status, &err);

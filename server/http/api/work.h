@@ -49,7 +49,8 @@ void work_submit(struct exchange *exchange);
 void work_submit_or(struct exchange *exchange, enum status status, const struct error *err);
 
 /* For a `start` whose model the path names: acquires the model, lets `prepare` read the body, and
- * submits. exchange->work may be NULL: out of memory. */
+ * submits. `prepare` may put another one that it acquired in the place of *served, which it
+ * releases. exchange->work may be NULL: out of memory. */
 void work_submit_served(struct exchange *exchange,
-                        enum status (*prepare)(struct exchange *exchange, struct served *served,
+                        enum status (*prepare)(struct exchange *exchange, struct served **served,
                                                struct error *err));

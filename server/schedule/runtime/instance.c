@@ -328,6 +328,9 @@ enum status instance_try_precision(struct instance *instance,
 
 void instance_retire(struct instance *instance)
 {
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (instance->sizes[i])
+            instance_retire(instance->sizes[i]);
     scheduler_stop_accepting(instance->scheduler);
     (void)scheduler_wait_answered(instance->scheduler, INT64_MAX);
     scheduler_leave_pool(instance->scheduler);
@@ -337,6 +340,8 @@ void instance_free(struct instance *instance)
 {
     if (!instance)
         return;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        instance_free(instance->sizes[i]);
     if (instance->scheduler)
         scheduler_stop(instance->scheduler);
     for (size_t i = 0; i < DEVICE_MAX; i++)

@@ -5,12 +5,18 @@
  *     instance_create ─▶ serves ─▶ instance_retire: no new requests, answers what it has
  *                                       └─▶ instance_free: joins threads, frees the rest
  *
+ * A model whose file leaves height and width free has an instance for each size that clients asked
+ * for lately, owned by the first one.
+ *
  * The description (served.h) outlives it, for answers that are still being written. Owned by the
  * pipeline's table; not thread-safe beyond what scheduler.h promises. */
 #pragma once
 
 #include "server/schedule/runtime/lane.h"
 #include "server/schedule/runtime/pool.h"
+
+/* Other sizes than its own that a model is compiled for at a time. */
+#define INSTANCE_SIZES 4
 
 struct instance {
     struct served *served; /* one reference */
@@ -23,6 +29,12 @@ struct instance {
     struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
     size_t users; /* callers between pipeline_acquire and pipeline_release, or within submit */
     struct instance *next_retiring;
+    struct instance *sizes[INSTANCE_SIZES]; /* of other sizes; NULL where there is none */
+    struct instance_size {
+        int height, width; /* 0: none */
+    } wanted, failed;      /* a size to be compiled; the last that could not be, with the reason */
+    struct error failure;
+    uint64_t used_at; /* of a count that each use of one of `sizes` raises */
 };
 
 /* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success

@@ -277,6 +277,13 @@ enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *r
     if (status == STATUS_OK)
         status =
             acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err);
+    if (status == STATUS_OK && request->height) {
+        struct served *sized = NULL;
+        status = pipeline_acquire_size(pipeline, instance->served, request->height, request->width,
+                                       request->nearest_size, &sized, ret_retry_after_s, err);
+        table_release(pipeline, instance);
+        instance = sized ? sized->instance : NULL;
+    }
     if (status == STATUS_OK) {
         status = submit_to(instance, request, ret_retry_after_s, err);
         table_release(pipeline, instance);
@@ -442,18 +449,29 @@ size_t pipeline_memory(struct pipeline *pipeline, struct device_id device, size_
     return budget_used(pipeline->budget, device, ret_limit);
 }
 
+/* Adds an instance (NULL: none) and its other sizes to a list, with the caller as a user of each.
+ */
+static void use_with_sizes(struct instance *instance, struct instance **all, size_t max,
+                           size_t *count)
+{
+    for (size_t i = 0; instance && i <= INSTANCE_SIZES && *count < max; i++) {
+        struct instance *used = i == 0 ? instance : instance->sizes[i - 1];
+        if (!used)
+            continue;
+        used->users++;
+        all[(*count)++] = used;
+    }
+}
+
 /* Everything that may hold images, in the table or leaving it, with the caller as a user. */
 static size_t use_all(struct pipeline *pipeline, struct instance **all, size_t max)
 {
     size_t count = 0;
     pthread_mutex_lock(&pipeline->lock);
-    for (size_t i = 0; i < pipeline->entry_count && count < max; i++)
-        if (pipeline->entries[i].instance)
-            all[count++] = pipeline->entries[i].instance;
-    for (struct instance *i = pipeline->retiring; i && count < max; i = i->next_retiring)
-        all[count++] = i;
-    for (size_t i = 0; i < count; i++)
-        all[i]->users++;
+    for (size_t i = 0; i < pipeline->entry_count; i++)
+        use_with_sizes(pipeline->entries[i].instance, all, max, &count);
+    for (struct instance *i = pipeline->retiring; i; i = i->next_retiring)
+        use_with_sizes(i, all, max, &count);
     pthread_mutex_unlock(&pipeline->lock);
     return count;
 }
@@ -466,7 +484,7 @@ bool pipeline_drain(struct pipeline *pipeline, int grace_ms)
     table_update_state_locked(pipeline);
     pthread_mutex_unlock(&pipeline->lock);
 
-    struct instance *all[2 * PIPELINE_MAX_MODELS];
+    struct instance *all[2 * PIPELINE_MAX_MODELS * (1 + INSTANCE_SIZES)];
     size_t count = use_all(pipeline, all, COUNT_OF(all));
     bool complete = true;
     for (size_t i = 0; i < count; i++)

@@ -103,6 +103,8 @@ struct predict_request {
     struct predict_image *images;
     size_t image_count;
     const char *model;     /* NULL: the default model; borrowed until on_done */
+    int height, width;     /* pixels that photos are prepared to; 0: the model's own */
+    bool nearest_size;     /* or to the nearest size that is compiled */
     const char *version;   /* NULL: the newest one served; borrowed until on_done */
     struct served *target; /* NULL, or from pipeline_acquire: serves it, whatever `model` says */
     /* Raw tensors instead of photos; needs `target`. One pointer per input of the served model, in
@@ -175,6 +177,39 @@ bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char 
  * as the reason for fp32, and not returned. */
 enum status pipeline_try_precision(struct pipeline *pipeline, struct model *model,
                                    const _Atomic int *cancel, struct error *err) MUST_USE;
+
+/* ---- sizes ---- */
+
+/* Longest side that a model is compiled for. */
+#define PIPELINE_SIDE_MAX 4096
+
+/* The same version as `served`, which the caller has acquired, for photos or tensors of height x
+ * width pixels; both are to be released. Where the file leaves height and width free, each size is
+ * compiled when it is first asked for, and INSTANCE_SIZES of them are kept beside the model's own.
+ * `nearest`: rather than wait for that, take the compiled size whose sides differ least in ratio.
+ * STATUS_INVALID: the file fixes the size, or the model does not work with this one;
+ * STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
+enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
+                                  int width, bool nearest, struct served **ret,
+                                  int *ret_retry_after_s, struct error *err) MUST_USE;
+
+/* `wake` is called, from any thread, when a size is asked for that has to be compiled. Before
+ * requests come. */
+void pipeline_on_wish(struct pipeline *pipeline, void (*wake)(void *context), void *context);
+
+/* A size that waits to be compiled, and true; false: none. */
+bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
+                        int *ret_height, int *ret_width);
+
+/* Compiles it. Takes over `model`, the version read again, on success and on failure. The size that
+ * was not used for longest makes room. From the thread that added the version. A failure is kept
+ * and told who asks for the size again. */
+void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
+                       const _Atomic int *cancel);
+
+/* The same where it cannot be read. */
+void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
+                        const struct error *failure);
 
 /* The trials of that version will not be made; `why` is shown as the reason for fp32. */
 void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char *version,

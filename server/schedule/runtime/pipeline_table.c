@@ -251,9 +251,18 @@ static void begin_retiring_locked(struct pipeline *pipeline, struct instance *in
     pipeline->retiring = instance;
 }
 
+/* Users of the instance and of its other sizes. */
+static size_t count_users(const struct instance *instance)
+{
+    size_t users = instance->users;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        users += instance->sizes[i] ? instance->sizes[i]->users : 0;
+    return users;
+}
+
 static void wait_unused_locked(struct pipeline *pipeline, const struct instance *instance)
 {
-    while (instance->users > 0)
+    while (count_users(instance) > 0)
         condition_wait(&pipeline->released, &pipeline->lock, INT64_MAX);
 }
 
@@ -271,6 +280,9 @@ static void retire(struct pipeline *pipeline, struct instance *instance)
         at = &(*at)->next_retiring;
     *at = instance->next_retiring;
     instance->served->instance = NULL;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (instance->sizes[i])
+            instance->sizes[i]->served->instance = NULL;
     pthread_mutex_unlock(&pipeline->lock);
     instance_free(instance);
 }
@@ -558,4 +570,205 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
         return change_over(pipeline, model, choices, cancel, err);
     model_free(model);
     return status == STATUS_CANCELLED ? status : STATUS_OK;
+}
+
+/* --- sizes --- */
+
+static bool has_size(const struct instance *instance, struct instance_size size)
+{
+    const struct preprocess *p = &instance->served->model->preprocess;
+    return p->height == size.height && p->width == size.width;
+}
+
+static bool is_same_size(struct instance_size a, struct instance_size b)
+{
+    return a.height == b.height && a.width == b.width;
+}
+
+/* NULL: it is not compiled. */
+static struct instance *find_size_locked(struct instance *base, struct instance_size size)
+{
+    if (has_size(base, size))
+        return base;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (base->sizes[i] && has_size(base->sizes[i], size)) {
+            base->sizes[i]->used_at = ++base->used_at;
+            return base->sizes[i];
+        }
+    return NULL;
+}
+
+static double size_distance(const struct instance *instance, struct instance_size size)
+{
+    const struct preprocess *p = &instance->served->model->preprocess;
+    return fabs(log((double)p->height / size.height)) + fabs(log((double)p->width / size.width));
+}
+
+static struct instance *find_nearest_locked(struct instance *base, struct instance_size size)
+{
+    struct instance *nearest = base;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (base->sizes[i] && size_distance(base->sizes[i], size) < size_distance(nearest, size))
+            nearest = base->sizes[i];
+    if (nearest != base)
+        nearest->used_at = ++base->used_at;
+    return nearest;
+}
+
+static enum status explain_missing_size(struct instance *base, struct instance_size size,
+                                        int *ret_retry_after_s, struct error *err)
+{
+    const char *name = base->served->model->name;
+    const double seconds = ceil(base->load_ms * 1e-3);
+    const int wait = seconds < 1 ? 1 : seconds > 3600 ? 3600 : (int)seconds;
+    if (is_same_size(base->failed, size))
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' does not work with %d x %d pixels: %.300s", name, size.width,
+                         size.height, base->failure.message);
+    base->wanted = size;
+    if (ret_retry_after_s)
+        *ret_retry_after_s = wait;
+    return error_set(err, STATUS_NOT_READY,
+                     "model '%s' is being compiled for %d x %d pixels; try again in %d s", name,
+                     size.width, size.height, wait);
+}
+
+enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
+                                  int width, bool nearest, struct served **ret,
+                                  int *ret_retry_after_s, struct error *err)
+{
+    const struct model *model = served->model;
+    const struct instance_size size = {height, width};
+    struct instance *base = served->instance, *found = NULL;
+    enum status status = STATUS_OK;
+    if (height < 1 || width < 1 || height > PIPELINE_SIDE_MAX || width > PIPELINE_SIDE_MAX)
+        return error_set(err, STATUS_INVALID,
+                         "a size of %d x %d pixels; sides of 1 to %d are possible", width, height,
+                         PIPELINE_SIDE_MAX);
+    pthread_mutex_lock(&pipeline->lock);
+    found = find_size_locked(base, size);
+    if (!found && nearest)
+        found = find_nearest_locked(base, size);
+    if (found)
+        found->users++;
+    else if (!served->takes_images || !model->has_free_sides)
+        status = error_set(err, STATUS_INVALID,
+                           "model '%s' takes %d x %d pixels, which its file fixes; export it with "
+                           "free height and width (dynamic axes) to use other sizes",
+                           model->name, model->preprocess.width, model->preprocess.height);
+    else
+        status = explain_missing_size(base, size, ret_retry_after_s, err);
+    pthread_mutex_unlock(&pipeline->lock);
+    if (found)
+        *ret = found->served;
+    else if (status == STATUS_NOT_READY && pipeline->wake)
+        pipeline->wake(pipeline->wake_context);
+    return status;
+}
+
+void pipeline_on_wish(struct pipeline *pipeline, void (*wake)(void *context), void *context)
+{
+    pipeline->wake = wake;
+    pipeline->wake_context = context;
+}
+
+bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
+                        int *ret_height, int *ret_width)
+{
+    bool found = false;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
+        const struct model_entry *entry = &pipeline->entries[i];
+        found = entry->instance && entry->instance->wanted.height > 0;
+        if (found) {
+            snprintf(name, 128, "%s", entry->name);
+            snprintf(version, 16, "%s", entry->version);
+            *ret_height = entry->instance->wanted.height;
+            *ret_width = entry->instance->wanted.width;
+        }
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return found;
+}
+
+static void fail_size_locked(struct instance *base, struct instance_size size,
+                             const struct error *failure)
+{
+    base->failed = size;
+    base->failure = *failure;
+    if (is_same_size(base->wanted, size))
+        base->wanted = (struct instance_size){0};
+}
+
+void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
+                        const struct error *failure)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = find_version_locked(pipeline, name, version);
+    if (entry && entry->instance)
+        fail_size_locked(entry->instance, entry->instance->wanted, failure);
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+/* Puts an instance among the sizes of `base`; returns the one that made room, on the list; NULL:
+ * none had to. */
+static struct instance *keep_size_locked(struct pipeline *pipeline, struct instance *base,
+                                         struct instance *instance)
+{
+    size_t slot = 0;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++) {
+        if (!base->sizes[i]) {
+            slot = i;
+            break;
+        }
+        if (base->sizes[i]->used_at < base->sizes[slot]->used_at)
+            slot = i;
+    }
+    struct instance *old = base->sizes[slot];
+    if (old)
+        begin_retiring_locked(pipeline, old);
+    base->sizes[slot] = instance;
+    instance->used_at = ++base->used_at;
+    return old;
+}
+
+void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
+                       const _Atomic int *cancel)
+{
+    const struct instance_size size = {height, width};
+    struct precision_choice choices[DEVICE_KINDS];
+    struct error failure = {0};
+    struct instance *base = use_version(pipeline, model->name, model->version);
+    struct instance *instance = NULL, *old = NULL;
+    if (!base) {
+        model_free(model);
+        return;
+    }
+    const int64_t start = clock_now();
+    memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
+    model->task.options = base->served->model->task.options;
+    model_set_size(model, height, width);
+    enum status status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
+                                         pipeline->device_queues, model, choices, NULL, NULL,
+                                         cancel, &instance, &failure);
+    pthread_mutex_lock(&pipeline->lock);
+    if (status == STATUS_OK && pipeline->draining)
+        status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
+    if (status == STATUS_OK) {
+        old = keep_size_locked(pipeline, base, instance);
+        if (is_same_size(base->wanted, size))
+            base->wanted = (struct instance_size){0};
+    } else if (status != STATUS_CANCELLED) {
+        fail_size_locked(base, size, &failure);
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    if (status == STATUS_OK)
+        log_event(LOG_INFO, "size compiled", LOG_STR("model", base->served->model->name),
+                  LOG_INT("width", width), LOG_INT("height", height),
+                  LOG_REAL("ms", clock_ms(clock_now() - start)));
+    else
+        instance_free(instance);
+    table_release(pipeline, base);
+    if (old)
+        retire(pipeline, old);
 }

@@ -37,6 +37,8 @@ struct pipeline {
     char default_name[sizeof((struct model_status *)0)->name]; /* "": none yet */
     size_t required_total;
     bool settled, draining;
+    void (*wake)(void *context); /* pipeline_on_wish */
+    void *wake_context;
     struct instance *retiring; /* out of the table, not freed yet */
 };
 

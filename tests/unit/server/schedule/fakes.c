@@ -196,6 +196,12 @@ struct model *fake_model(const char *name, int height)
     return model;
 }
 
+void model_set_size(struct model *model, int height, int width)
+{
+    model->preprocess.height = height;
+    model->preprocess.width = width;
+}
+
 void model_drop_graph(struct model *model)
 {
     model->graph = NULL;

@@ -385,6 +385,78 @@ static void test_a_trial_that_is_skipped_says_why(void)
     pipeline_free(pipeline);
 }
 
+static struct model *fake_free_model(const char *name, int height)
+{
+    struct model *model = fake_model(name, height);
+    model->has_free_sides = true;
+    return model;
+}
+
+static _Atomic int wishes;
+
+static void note_wish(void *context)
+{
+    (void)context;
+    wishes++;
+}
+
+/* Asks for a size; compiles it where that is wanted. */
+static void use_size(struct pipeline *pipeline, int height)
+{
+    char name[128], version[16];
+    struct error err = {0};
+    struct served *base, *sized;
+    int h, w, seconds = 0;
+    CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    const enum status status =
+        pipeline_acquire_size(pipeline, base, height, FAKE_WIDTH, false, &sized, &seconds, &err);
+    if (status == STATUS_NOT_READY) {
+        CHECK(seconds >= 1 && strstr(err.message, "is being compiled"));
+        CHECK(pipeline_next_size(pipeline, name, version, &h, &w));
+        CHECK(!strcmp(name, "a") && h == height && w == FAKE_WIDTH);
+        pipeline_release(pipeline, base);
+        pipeline_add_size(pipeline, fake_free_model(name, 1), h, w, NULL);
+        CHECK(!pipeline_next_size(pipeline, name, version, &h, &w));
+        use_size(pipeline, height);
+        return;
+    }
+    CHECK(status == STATUS_OK && sized->model->preprocess.height == height);
+    pipeline_release(pipeline, base);
+    pipeline_release(pipeline, sized);
+}
+
+static void test_sizes_come_and_go_with_their_model(void)
+{
+    struct error err = {0};
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    wishes = 0;
+    pipeline_on_wish(pipeline, note_wish, NULL);
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    struct submitter submitters[4] = {0};
+    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
+        submitters[i].pipeline = pipeline;
+        CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
+    }
+    use_size(pipeline, 1);
+    CHECK(wishes == 0);
+    use_size(pipeline, 2);
+    use_size(pipeline, 3);
+    use_size(pipeline, 2);
+    CHECK(wishes == 2 && fake_sessions_alive() == 3);
+    struct job *job = job_create("a", "ok 7");
+    job->request.height = 2;
+    job->request.width = FAKE_WIDTH;
+    CHECK(pipeline_submit(pipeline, &job->request, NULL, &err) == STATUS_OK);
+    finish_job(job);
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(fake_sessions_alive() == 1);
+    use_size(pipeline, 3);
+    CHECK(pipeline_drain(pipeline, 5000));
+    for (size_t i = 0; i < COUNT_OF(submitters); i++)
+        pthread_join(submitters[i].thread, NULL);
+    pipeline_free(pipeline);
+}
+
 int main(void)
 {
     static const struct pipeline_test tests[] = {
@@ -397,6 +469,7 @@ int main(void)
         {"a trial that is won changes over", test_a_trial_that_is_won_changes_over},
         {"a trial that is lost changes nothing", test_a_trial_that_is_lost_changes_nothing},
         {"a trial that is skipped says why", test_a_trial_that_is_skipped_says_why},
+        {"sizes come and go with their model", test_sizes_come_and_go_with_their_model},
         {"options out of range", test_options_out_of_range},
     };
     return run_pipeline_tests(tests, COUNT_OF(tests));

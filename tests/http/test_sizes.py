@@ -1,0 +1,177 @@
+"""Models whose file leaves height and width free: each size is compiled when it is asked for, a few are kept, and
+the answers are those of a file that fixes the size."""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import small_onnx  # noqa: E402
+from harness import PATIENCE, Server, png  # noqa: E402
+
+PLAIN = ("--precision", "fp32", "--max-batch", "4", "--workers", "1", "--threads", "1")
+KEPT = 4
+
+
+def segmenter(path, height, width):
+    """[N, 3, height, width] -> scores of 4 classes for each pixel."""
+    nodes = [small_onnx.node("Conv", ["image", "a"], ["wide"], small_onnx.ints("pads", [1, 1, 1, 1])),
+             small_onnx.node("Relu", ["wide"], ["positive"]),
+             small_onnx.node("Conv", ["positive", "b"], ["scores"])]
+    tensors = [small_onnx.noise("a", 1, 0.3, 8, 3, 3, 3), small_onnx.noise("b", 2, 0.5, 4, 8, 1, 1)]
+    small_onnx.write(path, nodes, tensors, [small_onnx.tensor_info("image", "N", 3, height, width)],
+                     [small_onnx.tensor_info("scores", "N", 4, height, width)])
+
+
+def detector(path, height, width):
+    """[N, 3, height, width] -> [N, 7, boxes] as YOLOv8's: a box for each 8 x 8 pixels."""
+    nodes = [small_onnx.node("Conv", ["image", "a"], ["cells"], small_onnx.ints("kernel_shape", [8, 8]),
+                             small_onnx.ints("strides", [8, 8])),
+             small_onnx.node("Sigmoid", ["cells"], ["numbers"]),
+             small_onnx.node("Reshape", ["numbers", "flat"], ["boxes"]),
+             small_onnx.node("Mul", ["boxes", "scale"], ["output0"])]
+    tensors = [small_onnx.noise("a", 3, 0.2, 7, 3, 8, 8), small_onnx.integers("flat", [0, 7, -1]),
+               small_onnx.floats("scale", [7, 1], [40.0] * 4 + [1.0] * 3)]
+    small_onnx.write(path, nodes, tensors, [small_onnx.tensor_info("image", "N", 3, height, width)],
+                     [small_onnx.tensor_info("output0", "N", 7, "boxes")],
+                     [("task", "detect"), ("names", "{0: 'a', 1: 'b', 2: 'c'}"), ("stride", "8")])
+
+
+class Sizes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="lensd-sizes-")
+        for build, task in ((segmenter, {"task": "segmentation"}), (detector, {"task": "detection", "layout": "yolov8"})):
+            for name, sides in (("free", ("H", "W")), ("fixed", (48, 64))):
+                os.makedirs(cls.path(build, name))
+                build(os.path.join(cls.path(build, name), "model.onnx"), *sides)
+                with open(os.path.join(cls.path(build, name), "lensd.json"), "w", encoding="utf-8") as file:
+                    json.dump(task, file)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    @classmethod
+    def path(cls, build, name):
+        return os.path.join(cls.folder, f"{build.__name__}-{name}")
+
+    def serve(self, build, name, *arguments):
+        server = Server(self.path(build, name), *PLAIN, *arguments)
+        self.addCleanup(server.stop)
+        return server
+
+    def ask(self, send):
+        """The answer of send() once the size is compiled, and whether it was not at first."""
+        waited, end = False, time.monotonic() + PATIENCE
+        while True:
+            answer = send()
+            if answer.status != 503 or time.monotonic() > end:
+                return answer, waited
+            self.assertIn("is being compiled for", answer.json()["error"])
+            self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
+            waited = True
+            time.sleep(0.02)
+
+    def test_photos_are_answered_as_by_a_file_of_that_size(self):
+        photo = png(200, 120)
+        for build, part in ((segmenter, "segments"), (detector, "predictions")):
+            with self.subTest(build=build.__name__):
+                free, fixed = self.serve(build, "free"), self.serve(build, "fixed")
+                query = "?confidence=0.01&max_detections=50" if build is detector else "?"
+                expected = fixed.predict(photo, "/predict" + query).json()
+                answer, waited = self.ask(lambda: free.predict(photo, f"/predict{query}&size=64x48"))
+                self.assertEqual((answer.status, waited), (200, True), answer.body)
+                self.assertEqual(json.dumps(answer.json()[part]), json.dumps(expected[part]))
+                self.assertTrue(expected[part])
+                own = free.predict(photo, "/predict" + query).json()
+                self.assertNotEqual(json.dumps(own[part]), json.dumps(expected[part]))
+                again, waited = self.ask(lambda: free.predict(photo, f"/predict{query}&size=64x48"))
+                self.assertEqual((again.status, waited), (200, False))
+
+    def infer(self, server, height, width, count=1):
+        values = [((i * 37) % 101) / 50 - 1 for i in range(count * 3 * height * width)]
+        body = json.dumps({"inputs": [{"name": "image", "shape": [count, 3, height, width], "datatype": "FP32",
+                                       "data": values}]}).encode()
+        return server.request("POST", "/v2/models/" + server.name + "/infer", body)
+
+    def test_a_tensor_tells_its_size(self):
+        free, fixed = self.serve(segmenter, "free"), self.serve(segmenter, "fixed")
+        free.name, fixed.name = "segmenter-free", "segmenter-fixed"
+        answer, _ = self.ask(lambda: self.infer(free, 48, 64, 3))
+        expected = self.infer(fixed, 48, 64, 3)
+        self.assertEqual((answer.status, expected.status), (200, 200), answer.body[:300])
+        self.assertEqual(answer.json()["outputs"], expected.json()["outputs"])
+        self.assertEqual(answer.json()["outputs"][0]["shape"], [3, 4, 48, 64])
+        refused = self.infer(fixed, 64, 48)
+        self.assertEqual(refused.status, 400)
+        self.assertIn("a file exported with free height and width takes other sizes", refused.json()["error"])
+
+    def test_the_size_that_was_not_used_for_longest_makes_room(self):
+        server = self.serve(segmenter, "free", "--log-level", "info")
+        sizes = [(16 * i, 16) for i in range(1, KEPT + 2)]
+        photo = png(40, 40)
+
+        def ask(width, height):
+            answer, waited = self.ask(lambda: server.predict(photo, f"/predict?size={width}x{height}"))
+            self.assertEqual(answer.status, 200, answer.body)
+            return waited
+        for size in sizes[:KEPT]:
+            self.assertTrue(ask(*size))
+        self.assertFalse(ask(*sizes[0]))
+        self.assertTrue(ask(*sizes[KEPT]))  # takes the place of the second
+        self.assertFalse(ask(*sizes[0]))
+        self.assertTrue(ask(*sizes[1]))
+        self.assertEqual(server.log().count(" size compiled "), KEPT + 2)
+        # The nearest that is compiled: none is made.
+        answer = server.predict(photo, f"/predict?size=~{sizes[0][0] + 2}x17")
+        self.assertEqual(answer.status, 200, answer.body)
+        expected = server.predict(photo, f"/predict?size={sizes[0][0]}x{sizes[0][1]}")
+        self.assertEqual(answer.json()["segments"], expected.json()["segments"])
+        self.assertEqual(server.log().count(" size compiled "), KEPT + 2)
+        memory = server.get("/devices").json()["devices"][0]["memory"]
+        self.assertGreater(memory["used_by_lensd_bytes"], 0)
+
+    def test_what_cannot_be(self):
+        free, fixed = self.serve(detector, "free"), self.serve(segmenter, "fixed")
+        photo = png(40, 40)
+        for size in ("64", "64x", "x64", "0x64", "64x5000", "64x48x2", "6.4x48", "99999999999x1"):
+            answer = free.predict(photo, "/predict?size=" + size)
+            self.assertEqual(answer.status, 400, size)
+            self.assertIn("such as 640x480", answer.json()["error"])
+        answer = fixed.predict(photo, "/predict?size=32x32")
+        self.assertEqual(answer.status, 400)
+        self.assertIn("takes 64 x 48 pixels, which its file fixes", answer.json()["error"])
+        self.assertEqual(fixed.predict(photo, "/predict?size=64x48").status, 200)
+        answer, _ = self.ask(lambda: free.predict(photo, "/predict?size=4x4"))  # smaller than the window
+        self.assertEqual(answer.status, 400)
+        self.assertIn("does not work with 4 x 4 pixels: ", answer.json()["error"])
+        self.assertEqual(free.predict(photo).status, 200)
+
+    def test_many_clients_and_the_end(self):
+        server = Server(self.path(segmenter, "free"), *PLAIN)
+        photo, statuses = png(40, 40), []
+
+        def client(i):
+            for k in range(6):
+                side = 16 * (1 + (i + k) % (KEPT + 1))
+                answer, _ = self.ask(lambda side=side: server.predict(photo, f"/predict?size={side}x32"))
+                statuses.append(answer.status)
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(statuses, [200] * 24)
+        code, log = server.stop()
+        self.assertEqual(code, 0, log[-2000:])
+
+
+if __name__ == "__main__":
+    unittest.main()
