@@ -118,28 +118,42 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     return STATUS_OK;
 }
 
+/* How many of the sizes are worth a measurement, when the smallest takes `first_ms`. On a CPU a
+ * batch of a slow model takes about as long as its images alone; the scheduler guesses the rest and
+ * learns from the passes of requests. */
+static size_t count_to_measure(const struct session *session, double first_ms)
+{
+    const int smallest = session->compiled[0].size;
+    size_t count = 1;
+    while (count < session->compiled_count &&
+           (session->info.device.kind != DEVICE_CPU ||
+            first_ms * session->compiled[count].size / smallest <= BUDGET_MS))
+        count++;
+    return count;
+}
+
 enum status session_measure(struct session *session, struct error *err)
 {
     const size_t count = session->compiled_count;
     size_t ignored;
     double costs[SESSION_MAX_BATCHES];
+    struct autotune_run first = {0};
     struct session_measurement m = {
-        .session = session, .most = (int)count * (1 + ROUNDS), .wall_per_cpu = INFINITY};
-    const struct autotune tune = {.count = count,
-                                  .rounds = ROUNDS,
-                                  .budget = BUDGET_MS,
-                                  .all = true,
-                                  .run = measure_run,
-                                  .context = &m};
+        .session = session, .most = 1 + (int)count * (1 + ROUNDS), .wall_per_cpu = INFINITY};
+    struct autotune tune = {
+        .rounds = ROUNDS, .budget = BUDGET_MS, .all = true, .run = measure_run, .context = &m};
     m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
     enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
                                    : session_no_memory(err);
+    if (status == STATUS_OK)
+        status = measure_run(&m, 0, &first, err);
+    tune.count = count_to_measure(session, first.spent);
     if (status == STATUS_OK)
         status = autotune_choose(&tune, costs, &ignored, err);
     feed_done(&m.feed);
     free(m.outputs);
     TRY(status);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < tune.count; i++)
         session->info.batches[i].milliseconds =
             isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;
     return STATUS_OK;
