@@ -23,7 +23,7 @@ struct cpu_features {
     bool avx512_fp16;
     bool amx_bf16, amx_int8;
     bool fast_bf16; /* multiplies bfloat16 faster than float32 */
-    bool neon_dot; /* arm64, all of which have NEON */
+    bool neon_dot;  /* arm64, all of which have NEON */
     bool neon_i8mm;
     bool neon_bf16;
     bool neon_fp16;

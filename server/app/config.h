@@ -46,9 +46,9 @@ struct config {
     char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
     char **arguments; /* predict: the image files */
     size_t argument_count;
-    int64_t top_k;                    /* 1 … PREDICT_MAX_TOP_K */
+    int64_t top_k;                            /* 1 … PREDICT_MAX_TOP_K */
     char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */
-    int64_t max_detections;           /* 0: not given */
+    int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */
     char *annotate;                   /* predict: where pictures go; NULL: nowhere */

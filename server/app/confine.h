@@ -2,7 +2,7 @@
  * can make it run a program, open a file of somebody else, connect anywhere or attack the kernel
  * through rare system calls.
  *
- *     process_protect()       no_new_privs
+ *     process_protect()       no_new_privs, without which only root may do the rest
  *     confine_files()         Landlock, before the first thread: they all inherit it
  *     threads start, the port opens, the pid and port files are written, root's rights are dropped
  *     confine_calls()         seccomp, in all threads that are there; later ones inherit it
@@ -16,6 +16,19 @@
 
 #include "server/app/config.h"
 
+/* Sanitizers open files for their reports, trace the process to find leaks and run a symbolizer. So
+ * the daemon does not confine itself in a build with one. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CONFINE_IN_THIS_BUILD false
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define CONFINE_IN_THIS_BUILD false
+#endif
+#endif
+#ifndef CONFINE_IN_THIS_BUILD
+#define CONFINE_IN_THIS_BUILD true
+#endif
+
 /* What of it is in force. */
 struct confinement {
     int landlock; /* version of its ABI; 0: none */
@@ -26,8 +39,8 @@ struct confinement {
 };
 
 /* Restricts the calling thread, and those that it starts, to the files and folders that `config`
- * names and to what libraries need. What is not there gets no rule, but the cache folder is made
- * (not with --user, who would not own it). Where the kernel cannot do it, ret->missing says so. */
+ * names and to what libraries need. What is not there gets no rule. Where the kernel cannot do it,
+ * ret->missing says so. */
 void confine_files(const struct config *config, struct confinement *ret);
 
 /* Restricts the system calls of all threads, and completes *confinement. Where the kernel cannot do

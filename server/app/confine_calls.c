@@ -21,8 +21,7 @@
  * A call that is refused fails with EPERM instead of ending the process: a library that tries an
  * optional call goes on without it. The kernel's audit log names it (type=1326). clone3 fails with
  * ENOSYS and without a line there: its flags are in memory, where no filter sees them. libc then
- * uses clone, which is allowed for threads only. In builds with a sanitizer cloning and tracing are
- * allowed, for the leak check at the end.
+ * uses clone, which is allowed for threads only.
  *
  * Kernels before 5.16 would switch off a part of speculative execution together with the filter,
  * which would slow the forward pass: SPEC_ALLOW. */
@@ -51,17 +50,6 @@
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
 #else
 #define ARCHITECTURE 0 /* no filter */
-#endif
-
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define IS_SANITIZED 1
-#elif defined __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define IS_SANITIZED 1
-#endif
-#endif
-#ifndef IS_SANITIZED
-#define IS_SANITIZED 0
 #endif
 
 /* A system call, or only those of its calls whose argument agrees: (argument & mask) == value, in
@@ -281,15 +269,6 @@ static const struct call_rule forbidden_calls[] = {
 #endif
 };
 
-/* Only in builds with a sanitizer, for its leak check and its reports. */
-static const struct call_rule sanitizer_calls[] = {
-    CALL(clone), CALL(getppid), CALL(mincore), CALL(personality),
-    CALL(pipe2), CALL(prctl),   CALL(ptrace),  CALL(wait4),
-#ifdef __x86_64__
-    CALL(fork),  CALL(pipe),
-#endif
-};
-
 /* ---- filters ---- */
 
 enum { PROGRAM_MOST = 1024 };
@@ -364,8 +343,6 @@ static void filter_add_basic(struct call_filter *filter)
     const struct call_rule own[] = {CALL_IF(tgkill, 0, SAME, (uint32_t)getpid())};
     filter_add(filter, basic_calls, COUNT_OF(basic_calls), ALLOW);
     filter_add(filter, own, COUNT_OF(own), ALLOW);
-    if (IS_SANITIZED)
-        filter_add(filter, sanitizer_calls, COUNT_OF(sanitizer_calls), ALLOW);
 }
 
 /* Installs it; false with errno set. */
@@ -397,8 +374,6 @@ static bool filter_all_threads(bool is_wide)
         return false;
     filter_begin(&filter);
     if (is_wide) {
-        if (IS_SANITIZED)
-            filter_add(&filter, sanitizer_calls, COUNT_OF(sanitizer_calls), ALLOW);
         filter_add(&filter, threads, COUNT_OF(threads), ALLOW);
         filter_add(&filter, processes, COUNT_OF(processes), REFUSE);
         filter_add(&filter, forbidden_calls, COUNT_OF(forbidden_calls), REFUSE);

@@ -166,8 +166,6 @@ static void allow_made(struct file_rules *rules, const char *path, uint64_t acce
 static void allow_cache(struct file_rules *rules, const struct config *config)
 {
     char *folder = tuning_folder(config->cache);
-    if (folder && !config->user)
-        (void)tuning_make_folder(folder); /* whether it can be used is said elsewhere */
     if (folder)
         allow(rules, folder, MAKE | MAKE_DIR | REMOVE_DIR);
     free(folder);

@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/backend/tuning_store.h"
+
 static void forbid_dumps(void)
 {
     struct rlimit limit;
@@ -192,6 +194,16 @@ enum status process_find_user(const char *text, struct process_user *ret, struct
                          text);
     *ret = user;
     return STATUS_OK;
+}
+
+void process_make_folder(const char *folder, const struct process_user *user)
+{
+    const uid_t uid = geteuid();
+    const gid_t gid = getegid();
+    if (!user || (setegid(user->gid) == 0 && seteuid(user->uid) == 0))
+        (void)tuning_make_folder(folder);
+    if (seteuid(uid) != 0 || setegid(gid) != 0)
+        abort();
 }
 
 enum status process_become(const struct process_user *user, bool core_dumps, struct error *err)

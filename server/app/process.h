@@ -35,6 +35,10 @@ struct process_user {
 enum status process_find_user(const char *text, struct process_user *ret,
                               struct error *err) MUST_USE;
 
+/* Makes a folder, and those above it, with the rights of `user` (NULL: as it is). Best effort: who
+ * writes there says what is wrong. Only while there is one thread. */
+void process_make_folder(const char *folder, const struct process_user *user);
+
 /* Drops root's rights for good, in all threads. Does nothing if the process already runs as that
  * user. */
 enum status process_become(const struct process_user *user, bool core_dumps,

@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/backend/tuning_store.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "lensd_version.h"
@@ -111,7 +112,16 @@ static enum status take_signals(struct serve *serve, struct error *err)
 
 static bool is_confined(const struct config *config)
 {
-    return config->confine == CONFIG_CONFINE_ON && !config->check;
+    return CONFINE_IN_THIS_BUILD && config->confine == CONFIG_CONFINE_ON && !config->check;
+}
+
+/* Rules for files are for folders that are there. */
+static void make_cache(const struct serve *serve)
+{
+    char *folder = tuning_folder(serve->config->cache);
+    if (folder)
+        process_make_folder(folder, serve->config->user ? &serve->user : NULL);
+    free(folder);
 }
 
 /* All threads are there but the loader's and those of models. */
@@ -123,7 +133,11 @@ static void confine(struct serve *serve)
         log_event(confinement->missing[0] ? LOG_WARN : LOG_DEBUG, "confined",
                   LOG_STR("text", confinement->text));
     } else {
-        snprintf(confinement->text, sizeof confinement->text, "off");
+        const bool is_wanted = serve->config->confine == CONFIG_CONFINE_ON;
+        snprintf(confinement->text, sizeof confinement->text, "off%s",
+                 is_wanted ? ": this build has a sanitizer" : "");
+        if (is_wanted)
+            log_event(LOG_INFO, "confined", LOG_STR("text", confinement->text));
     }
     http_server_confined(serve->http, confinement->text);
 }
@@ -136,13 +150,17 @@ static void warn_of_cache(const char *cache)
         log_event(LOG_WARN, "cache", LOG_STR("text", warning));
 }
 
-/* Checks shared by serving and --check: the user and the model exist, and no file is replaced that
- * should not be. */
+static enum status find_user(struct serve *serve, struct error *err)
+{
+    const char *user = serve->config->user;
+    return user ? process_find_user(user, &serve->user, err) : STATUS_OK;
+}
+
+/* Checks shared by serving and --check: the model exists, and no file is replaced that should not
+ * be. */
 static enum status find_all(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
-    if (config->user)
-        TRY(process_find_user(config->user, &serve->user, err));
     if (config->pid_file)
         TRY(process_check_number_file("--pid-file", config->pid_file, true, err));
     if (config->port_file)
@@ -222,8 +240,11 @@ static enum status set_up(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
     TRY(take_signals(serve, err));
-    if (is_confined(config)) /* NOTIFY_SOCKET is still in the environment */
+    TRY(find_user(serve, err));
+    if (is_confined(config)) { /* NOTIFY_SOCKET is still in the environment */
+        make_cache(serve);
         confine_files(config, &serve->confinement);
+    }
     serve->supervisor = supervisor_create();
     TRY(find_all(serve, err));
     struct http_options http_options =
@@ -559,6 +580,7 @@ static enum status serve_check(struct serve *serve, struct error *err)
     struct http_warnings warnings;
     struct http_options options;
     serve->loaded_fd = -1;
+    TRY(find_user(serve, err));
     TRY(find_all(serve, err));
     options = settings_http(serve->config, serve->pipeline, serve->loader, serve->metrics);
     TRY(http_server_check(&options, &warnings, err));

@@ -2,7 +2,9 @@
 under it is shown by the other suites, which run with it, and each rule by tests/unit/server/app/thread_confine.c."""
 
 import ctypes
+import functools
 import os
+import pwd
 import signal
 import stat
 import sys
@@ -34,8 +36,18 @@ def landlock():
     return max(ctypes.CDLL(None).syscall(444, None, 0, 1), 0)
 
 
+@functools.cache
+def is_sanitized():
+    server = Server()
+    said = server.get("/health").json()["confinement"]
+    server.stop()
+    return said == "off: this build has a sanitizer"
+
+
 class ConfineCase(unittest.TestCase):
     def setUp(self):
+        if is_sanitized():
+            self.skipTest("a build with a sanitizer does not confine itself")
         folder = tempfile.TemporaryDirectory(prefix="lensd-confine-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
@@ -159,6 +171,14 @@ class Files(ConfineCase):
         cache = self.path("not/yet/there")
         server = self.serve("--cache", cache)
         self.assertTrue(os.path.isdir(cache))
+        self.assertNotIn("nothing can be kept", self.assert_ended(server))
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    def test_a_cache_of_another_user(self):
+        """It is made as the user, who writes there later."""
+        os.chmod(self.folder, 0o777)
+        server = self.serve("--user", "nobody", "--cache", self.path("cache"))
+        self.assertEqual(os.stat(self.path("cache")).st_uid, pwd.getpwnam("nobody").pw_uid)
         self.assertNotIn("nothing can be kept", self.assert_ended(server))
 
 

@@ -214,12 +214,12 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return set_size(work, text, size, err);
     if (task_option_is(name))
         return set_task_option(work, name, text, size, err);
-    return error_set(
-        err, STATUS_INVALID,
-        "unknown parameter '%.60s'; /predict takes top_k, model, format and size; for detectors also "
-        "confidence, iou, max_detections, classes and agnostic; for segmenters "
-        "classes and masks; for embedding models normalize",
-        name);
+    return error_set(err, STATUS_INVALID,
+                     "unknown parameter '%.60s'; /predict takes top_k, model, format and size; for "
+                     "detectors also "
+                     "confidence, iou, max_detections, classes and agnostic; for segmenters "
+                     "classes and masks; for embedding models normalize",
+                     name);
 }
 
 static enum status read_query(const struct exchange *x, struct predict_work *work,
@@ -259,8 +259,7 @@ static enum status predict_read_field(struct predict_work *work, const struct mu
 {
     const char *text = (const char *)part->data;
     if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") ||
-        !strcmp(part->name, "format") || !strcmp(part->name, "size") ||
-        task_option_is(part->name))
+        !strcmp(part->name, "format") || !strcmp(part->name, "size") || task_option_is(part->name))
         return set_parameter(work, part->name, text, part->size, err);
     bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,

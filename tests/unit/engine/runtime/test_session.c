@@ -378,9 +378,10 @@ struct seen {
     int in_first, calls; /* of them while the first size was compiled */
 };
 
-static void see(void *context, double fraction)
+static void see(void *context, const char *phase, double fraction)
 {
     struct seen *seen = context;
+    cr_expect(phase && phase[0]);
     cr_expect_geq(fraction, seen->last);
     cr_expect_leq(fraction, 1);
     seen->in_first += fraction > PROGRESS_WEIGHTS && fraction < PROGRESS_FIRST;
