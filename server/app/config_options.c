@@ -74,7 +74,8 @@ const struct option config_options[] = {
      "CPU threads of a forward pass; 0: the cores this process may use, or one for a model too "
      "small to share"},
     {"workers", OPTION_NUMBER, RUNS, FIELD(workers), 0, 1024, "0", "N", DEVICE,
-     "threads that decode and resize images; 0: the cores this process may use"},
+     "threads that decode and resize images; one more takes small images while others decode "
+     "pictures of 4 megapixels or more; 0: the cores this process may use"},
     {"fast-decode", OPTION_SWITCH, RUNS, FIELD(fast_decode), 0, 0, "false", NULL, DEVICE,
      "decode JPEGs much larger than the model's input at a half, a quarter or an eighth of their "
      "size: up to four times as fast, but the pixels no longer match Pillow's exactly"},

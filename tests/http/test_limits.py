@@ -3,6 +3,7 @@
 import gzip
 import random
 import resource
+import select
 import signal
 import socket
 import time
@@ -406,6 +407,25 @@ class TotalConnections(ServedCase):
             self.server.signal(signal.SIGCONT)
         self.assertEqual(health.returncode, 1)
         self.assertIn("stopped or overloaded", health.stderr)
+
+
+class LargePictures(ServedCase):
+    """Pictures that take long to decode do not keep the only worker from a small one."""
+
+    arguments = ("--workers", "1")
+
+    def test_a_small_one_does_not_wait_for_them(self):
+        large = png(8000, 6000)
+        admitted, held = self.server.admitted(), []
+        for _ in range(3):
+            held.append(socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, ("127.0.0.2", 0)))
+            self.addCleanup(held[-1].close)
+            held[-1].sendall(post("/predict", large))
+        self.server.wait_admitted(admitted + len(held))
+        self.assertEqual(self.server.predict(seven()).status, 200)
+        self.assertEqual(select.select(held, [], [], 0)[0], [], "answered before the small one")
+        for connection in held:
+            self.assertEqual(read_answer(connection)[0].status, 200)
 
 
 class ManyAtOnce(ServedCase):

@@ -128,11 +128,22 @@ void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t pre
     batcher->admitted++;
 }
 
+/* How many more large images may be prepared now. */
+static size_t large_room(const struct batcher *batcher)
+{
+    if (!batcher->config.larges)
+        return SIZE_MAX;
+    return (size_t)batcher->config.larges - batcher->larges;
+}
+
 size_t batcher_grant(struct batcher *batcher)
 {
     size_t space = room(batcher), queued = batcher->queue.count;
     assert(tickets(batcher) <= space);
     space -= tickets(batcher);
+    queued -= batcher->queue.large;
+    queued +=
+        batcher->queue.large < large_room(batcher) ? batcher->queue.large : large_room(batcher);
     size_t wanted = queued > batcher->granted ? queued - batcher->granted : 0;
     size_t grant = wanted < space ? wanted : space;
     batcher->granted += grant;
@@ -141,7 +152,7 @@ size_t batcher_grant(struct batcher *batcher)
 
 void *batcher_cut(struct batcher *batcher)
 {
-    struct batch_item *item = queue_pop(&batcher->queue);
+    struct batch_item *item = queue_pop(&batcher->queue, true);
     return item ? item->owner : NULL;
 }
 
@@ -149,9 +160,10 @@ void *batcher_claim(struct batcher *batcher, int64_t now)
 {
     assert(batcher->granted > 0);
     batcher->granted--;
-    struct batch_item *item = queue_pop(&batcher->queue);
+    struct batch_item *item = queue_pop(&batcher->queue, large_room(batcher) > 0);
     if (!item)
         return NULL;
+    batcher->larges += item->is_large;
     item->claimed = now;
     batcher->preparing++;
     return item->owner;
@@ -163,6 +175,12 @@ bool batcher_remove(struct batcher *batcher, struct batch_item *item)
         return false;
     queue_remove(&batcher->queue, item);
     return true;
+}
+
+void batcher_end_large(struct batcher *batcher)
+{
+    assert(batcher->larges > 0);
+    batcher->larges--;
 }
 
 void batcher_give_up(struct batcher *batcher)

@@ -66,6 +66,7 @@ struct batcher_config {
     int lanes;         /* devices that take batches, at least 1 */
     int depth;         /* batches that a lane may have at a time, 1 … BATCHER_MAX_DEPTH; 0: 1 */
     int workers;       /* threads that prepare images, for predictions; 0: they cost nothing */
+    int larges;        /* most large images that are prepared at a time; 0: any number */
     size_t max_images; /* bound of admitted and not answered images, at least 1 */
     int64_t max_delay; /* longest batching delay, nanoseconds; 0: none */
 };
@@ -130,8 +131,10 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, i
 size_t batcher_grant(struct batcher *batcher);
 
 /* A ticket is used: returns the owner of the image whose turn it is (queue.h). NULL when there is
- * none left (it was removed, or the queue was cut); the ticket is then spent. */
+ * none left (it was removed, or the queue was cut); the ticket is then spent. Call
+ * batcher_end_large() when a large image's thread has done with it, however it ended. */
 void *batcher_claim(struct batcher *batcher, int64_t now);
+void batcher_end_large(struct batcher *batcher);
 
 /* Takes an image that has not been claimed out of the queue; it still has to be answered. False,
  * and nothing happens, when it is not in the queue any more. */

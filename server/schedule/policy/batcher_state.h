@@ -48,6 +48,7 @@ struct batcher {
     bool draining;
     uint64_t answered;
     size_t admitted, granted, preparing;
+    size_t larges;               /* large images that are being prepared */
     size_t slots_taken, running; /* images in forming and closed buffers, in lanes */
     int64_t next_order, first_order;
     struct queue queue;

@@ -26,10 +26,10 @@ void queue_done(struct queue *queue)
     free(queue->buckets);
 }
 
-static size_t class_of(int urgency)
+static size_t class_of(int urgency, bool is_large)
 {
     assert(urgency >= 0 && urgency <= QUEUE_URGENCIES);
-    return (size_t)(urgency > 0 ? urgency : QUEUE_DEFAULT_URGENCY) - 1;
+    return 2 * ((size_t)(urgency > 0 ? urgency : QUEUE_DEFAULT_URGENCY) - 1) + is_large;
 }
 
 static struct queue_client **bucket_of(const struct queue *queue, uint64_t key)
@@ -103,7 +103,7 @@ static void remove_turn(struct queue_class *class, const struct queue_client *cl
 void queue_push(struct queue *queue, struct batch_item *item)
 {
     assert(queue->count < queue->capacity && !item->is_queued);
-    size_t c = class_of(item->urgency);
+    size_t c = class_of(item->urgency, item->is_large);
     struct queue_class *class = &queue->classes[c];
     struct queue_client *client = line_enter(queue, item->client);
     struct queue_line *line = &client->lines[c];
@@ -129,13 +129,14 @@ void queue_push(struct queue *queue, struct batch_item *item)
     client->count++;
     class->count++;
     queue->count++;
+    queue->large += item->is_large;
     queue->bytes += item->bytes;
 }
 
 void queue_remove(struct queue *queue, struct batch_item *item)
 {
     assert(item->is_queued);
-    size_t c = class_of(item->urgency);
+    size_t c = class_of(item->urgency, item->is_large);
     struct queue_class *class = &queue->classes[c];
     struct queue_client *client = item->line;
     struct queue_line *line = &client->lines[c];
@@ -161,6 +162,7 @@ void queue_remove(struct queue *queue, struct batch_item *item)
     client->count--;
     class->count--;
     queue->count--;
+    queue->large -= item->is_large;
     queue->bytes -= item->bytes;
     if (line->count == 0)
         remove_turn(class, client, c);
@@ -168,7 +170,7 @@ void queue_remove(struct queue *queue, struct batch_item *item)
         leave(queue, client);
 }
 
-/* Whether the client whose image is the oldest of its urgency has more than its share, so that
+/* Whether the client whose image is the oldest of its class has more than its share, so that
  * turns go round. */
 static bool takes_turns(const struct queue_class *class, size_t c)
 {
@@ -178,18 +180,18 @@ static bool takes_turns(const struct queue_class *class, size_t c)
     return count > 2 * others / (class->clients - 1) + 2;
 }
 
-struct batch_item *queue_pop(struct queue *queue)
+struct batch_item *queue_pop(struct queue *queue, bool takes_large)
 {
     struct batch_item *next = NULL;
     int64_t least = 0;
     size_t chosen = 0;
-    for (size_t c = 0; c < QUEUE_URGENCIES; c++) {
+    for (size_t c = 0; c < QUEUE_CLASSES; c++) {
         const struct queue_class *class = &queue->classes[c];
-        if (class->count == 0)
+        if (class->count == 0 || (c % 2 && !takes_large))
             continue;
         struct batch_item *item =
             takes_turns(class, c) ? class->first->lines[c].first : class->oldest;
-        int64_t key = item->admitted + (int64_t)c * QUEUE_AGE_NS;
+        int64_t key = item->admitted + (int64_t)(c / 2) * QUEUE_AGE_NS;
         if (!next || key < least) {
             next = item;
             least = key;
@@ -215,18 +217,26 @@ size_t queue_of_client(const struct queue *queue, uint64_t client)
     return found ? found->count : 0;
 }
 
-size_t queue_ahead(const struct queue *queue, uint64_t client, int urgency)
+/* Of the images that wait in a class: how many go before a new one of this client. */
+static size_t ahead_in_class(const struct queue_class *class, const struct queue_client *client,
+                             size_t c)
 {
-    size_t own_class = class_of(urgency), ahead = 0;
-    for (size_t c = 0; c < own_class; c++)
-        ahead += queue->classes[c].count;
-    const struct queue_class *class = &queue->classes[own_class];
-    if (class->count == 0 || !takes_turns(class, own_class))
-        return ahead + class->count;
-    const struct queue_client *found = client_find(queue, client);
-    size_t own = found ? found->lines[own_class].count : 0;
+    if (class->count == 0 || !takes_turns(class, c))
+        return class->count;
+    size_t own = client ? client->lines[c].count : 0;
     size_t others = class->clients - (own > 0), theirs = class->count - own, share;
     if (!size_mul(others, own + 1, &share) || share > theirs)
         share = theirs;
-    return ahead + own + share;
+    return own + share;
+}
+
+size_t queue_ahead(const struct queue *queue, uint64_t client, int urgency)
+{
+    const struct queue_client *found = client_find(queue, client);
+    const size_t small = class_of(urgency, false), large = class_of(urgency, true);
+    size_t ahead = 0;
+    for (size_t c = 0; c < small; c++)
+        ahead += queue->classes[c].count;
+    return ahead + ahead_in_class(&queue->classes[small], found, small) +
+           ahead_in_class(&queue->classes[large], found, large);
 }

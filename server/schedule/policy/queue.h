@@ -16,6 +16,9 @@
  * more urgent one, unless the other has waited QUEUE_AGE_NS longer for every step between them. So
  * nothing starves, whatever keeps coming.
  *
+ * Large images, which take long to prepare, have lines of their own in each urgency, so that a
+ * small one can be taken while only some of the threads may prepare large ones.
+ *
  * Every operation is O(1); no allocation after queue_init. Not thread-safe: the batcher's. */
 #pragma once
 
@@ -27,6 +30,9 @@
 #define QUEUE_URGENCIES       8
 #define QUEUE_DEFAULT_URGENCY 4
 #define QUEUE_AGE_NS          INT64_C(250000000)
+
+/* Lines of a client: for each urgency one of small and one of large images. */
+#define QUEUE_CLASSES ((size_t)2 * QUEUE_URGENCIES)
 
 #define NO_DEADLINE INT64_MAX
 
@@ -40,6 +46,7 @@ struct batch_item {
     int urgency;      /* 0 … QUEUE_URGENCIES */
     int64_t deadline; /* or NO_DEADLINE */
     size_t bytes;     /* held while it waits in the queue */
+    bool is_large;    /* takes long to prepare */
 
     bool is_queued;
     int64_t admitted, claimed;
@@ -47,7 +54,7 @@ struct batch_item {
     int64_t margin;    /* of that: what earlier predictions taught */
     struct queue_client *line;
     struct batch_item *previous, *next; /* of its client */
-    struct batch_item *older, *newer;   /* of its urgency */
+    struct batch_item *older, *newer;   /* of its class */
 };
 
 struct queue_line {
@@ -60,7 +67,7 @@ struct queue_client {
     uint64_t key;
     size_t count;
     struct queue_client *bucket_next; /* or the next free one */
-    struct queue_line lines[QUEUE_URGENCIES];
+    struct queue_line lines[QUEUE_CLASSES];
 };
 
 struct queue_class {
@@ -70,8 +77,8 @@ struct queue_class {
 };
 
 struct queue {
-    size_t capacity, count, bytes;
-    struct queue_class classes[QUEUE_URGENCIES];
+    size_t capacity, count, bytes, large; /* large: of count */
+    struct queue_class classes[QUEUE_CLASSES];
     struct queue_client *clients; /* capacity of them; the first `touched` have been used */
     size_t touched;
     struct queue_client *free;
@@ -86,8 +93,8 @@ void queue_done(struct queue *queue);
 /* Its line is the item's client and urgency; there is room (count < capacity). */
 void queue_push(struct queue *queue, struct batch_item *item);
 
-/* The image whose turn it is, taken out; NULL when none waits. */
-struct batch_item *queue_pop(struct queue *queue);
+/* The image whose turn it is, taken out; NULL when none waits. Large ones only if `takes_large`. */
+struct batch_item *queue_pop(struct queue *queue, bool takes_large);
 
 /* Takes an image out that is_queued. */
 void queue_remove(struct queue *queue, struct batch_item *item);

@@ -13,6 +13,7 @@
 
 struct pool_thread {
     struct pool *pool;
+    bool is_spare;
     pthread_t handle;
     void *state;
     const struct pool_source *current; /* whose work it is at; guarded by the pool's lock */
@@ -23,11 +24,12 @@ struct pool {
     struct pool_thread *threads; /* immutable once created */
     int thread_count;
     pthread_mutex_t lock;
-    pthread_cond_t work;
+    pthread_cond_t work, spare_work; /* for the spare thread alone: others' signals are not lost */
     struct pool_source *first, **last; /* sources with tickets, in the order they came */
     int64_t clock;                     /* `used` of the source whose turn came last */
     bool stopping;
-    int waiting;    /* threads without work */
+    int waiting;    /* threads without work, but for the spare one */
+    size_t longs;   /* long tasks that are being run */
     int forgetting; /* callers of pool_forget, who wait on `left` */
     pthread_cond_t left;
 };
@@ -83,6 +85,17 @@ static void settle_locked(struct pool_source *source, int64_t charged, int64_t s
     source->expected += (spent - source->expected) / 8;
 }
 
+static void wait_for_work_locked(struct pool *pool, bool is_spare)
+{
+    while (is_spare && !(pool->first && pool->longs) && !pool->stopping)
+        condition_wait(&pool->spare_work, &pool->lock, INT64_MAX);
+    while (!is_spare && !pool->first && !pool->stopping) {
+        pool->waiting++;
+        condition_wait(&pool->work, &pool->lock, INT64_MAX);
+        pool->waiting--;
+    }
+}
+
 static void *thread_main(void *argument)
 {
     struct pool_thread *thread = argument;
@@ -90,11 +103,7 @@ static void *thread_main(void *argument)
     bool has_begun = !pool->options.begin;
     pthread_mutex_lock(&pool->lock);
     for (;;) {
-        while (!pool->first && !pool->stopping) {
-            pool->waiting++;
-            condition_wait(&pool->work, &pool->lock, INT64_MAX);
-            pool->waiting--;
-        }
+        wait_for_work_locked(pool, thread->is_spare);
         if (pool->stopping)
             break;
         int64_t charged, start = pool->options.now();
@@ -126,13 +135,16 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
     pool->last = &pool->first;
     pthread_mutex_init(&pool->lock, NULL);
     condition_init(&pool->work);
+    condition_init(&pool->spare_work);
     condition_init(&pool->left);
-    pool->threads = alloc_array((size_t)options->threads, sizeof *pool->threads);
-    for (int i = 0; pool->threads && i < options->threads; i++) {
+    const int count = options->threads + 1;
+    pool->threads = alloc_array((size_t)count, sizeof *pool->threads);
+    for (int i = 0; pool->threads && i < count; i++) {
         struct pool_thread *thread = &pool->threads[i];
         char name[32];
         snprintf(name, sizeof name, "decode-%d", i);
         thread->pool = pool;
+        thread->is_spare = i == options->threads;
         thread->state = options->start(options->context);
         if (!thread->state)
             break;
@@ -142,11 +154,11 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
         }
         pool->thread_count++;
     }
-    if (pool->thread_count < options->threads) {
+    if (pool->thread_count < count) {
         error_set(
             err, STATUS_NO_MEMORY,
             "only %d of %d decode threads could be started; lower --workers, or " THREAD_LIMIT_HINT,
-            pool->thread_count, options->threads);
+            pool->thread_count, count);
         pool_free(pool);
         return STATUS_NO_MEMORY;
     }
@@ -163,9 +175,27 @@ void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets)
         pool_append_locked(pool, source);
     source->tickets += tickets;
     size_t sleepers = (size_t)pool->waiting;
+    bool wakes_spare = pool->longs > 0;
     pthread_mutex_unlock(&pool->lock);
+    if (wakes_spare)
+        pthread_cond_signal(&pool->spare_work);
     for (size_t i = 0; i < tickets && i < sleepers; i++)
         pthread_cond_signal(&pool->work);
+}
+
+void pool_begin_long(struct pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->longs++;
+    pthread_mutex_unlock(&pool->lock);
+    pthread_cond_signal(&pool->spare_work);
+}
+
+void pool_end_long(struct pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->longs--;
+    pthread_mutex_unlock(&pool->lock);
 }
 
 static bool is_at_work_locked(const struct pool *pool, const struct pool_source *source)
@@ -197,6 +227,7 @@ void pool_free(struct pool *pool)
     pool->stopping = true;
     pthread_mutex_unlock(&pool->lock);
     pthread_cond_broadcast(&pool->work);
+    pthread_cond_broadcast(&pool->spare_work);
     for (int i = 0; i < pool->thread_count; i++) {
         pthread_join(pool->threads[i].handle, NULL);
         pool->options.stop(pool->threads[i].state);
@@ -204,6 +235,7 @@ void pool_free(struct pool *pool)
     free(pool->threads);
     pthread_cond_destroy(&pool->left);
     pthread_cond_destroy(&pool->work);
+    pthread_cond_destroy(&pool->spare_work);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
 }

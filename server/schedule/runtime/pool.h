@@ -4,7 +4,11 @@
  * source that has used the least time and calls run(state, source), which picks the task. So a
  * model with a thousand waiting images does not keep another's single image waiting, and models
  * with work get equal time, not equal numbers of images. A source that was idle starts at the level
- * of the others: time is not saved up. Offering never allocates and never blocks on work. */
+ * of the others: time is not saved up. Offering never allocates and never blocks on work.
+ *
+ * Long tasks (large pictures) could keep all threads busy. So there is a spare thread, which works
+ * only while long tasks are run; their source sees to it that there are never as many of them as
+ * threads with the spare one (batcher_config.larges). */
 #pragma once
 
 #include <stdbool.h>
@@ -23,8 +27,8 @@ struct pool_source {
 };
 
 struct pool_options {
-    int threads; /* at least 1 */
-    /* Called in each thread when it starts, in pool_create's own time: the state that run gets;
+    int threads; /* at least 1; one more is the spare */
+    /* Called for each thread when it starts, in pool_create's own time: the state that run gets;
      * NULL makes pool_create fail. stop frees it. */
     void *(*start)(void *context);
     void (*begin)(void); /* called by each thread before its first task; NULL: nothing */
@@ -42,6 +46,10 @@ enum status pool_create(const struct pool_options *options, struct pool **ret,
 
 /* Adds `tickets` to the source's; run will be called that many times. Any thread. */
 void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets);
+
+/* A task that is being run is a long one, or such a task has ended. */
+void pool_begin_long(struct pool *pool);
+void pool_end_long(struct pool *pool);
 
 /* Drops the source's tickets and waits until no thread is at work for it: afterwards it may be
  * freed, if nobody offers for it any more. From any thread but the pool's own. */

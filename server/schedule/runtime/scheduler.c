@@ -19,6 +19,9 @@
 #include "engine/base/size.h"
 #include "server/schedule/runtime/thread.h"
 
+/* From this size on an image takes a core tens of milliseconds. */
+#define LARGE_PIXELS UINT64_C(4000000)
+
 struct scheduler {
     struct pool_source source; /* guarded by the pool's lock */
 
@@ -57,7 +60,8 @@ static int depth_of(const struct scheduler_options *options)
 }
 
 /* Buffers of max_batch images each. Beyond the batcher's lanes * depth + 2, so many that every
- * worker can hold a ticket while all lanes run and one buffer waits, whatever the batch size. */
+ * worker can hold a ticket while all lanes run and one buffer waits,
+ * whatever the batch size. */
 static int count_buffers(const struct scheduler_options *options)
 {
     int max_batch = options->max_batch;
@@ -121,6 +125,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
                                                     .lanes = options->lanes,
                                                     .depth = depth_of(options),
                                                     .workers = options->workers,
+                                                    .larges = options->workers,
                                                     .max_images = options->admission.max_images,
                                                     .max_delay = options->max_delay});
         if (!scheduler->batcher)
@@ -345,6 +350,17 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     return status;
 }
 
+/* Whether an image takes long to decode, as its header says. */
+static bool is_large(const struct predict_request *request, const struct predict_image *image)
+{
+    const struct image_limits none = {0};
+    struct image_info info;
+    struct error err;
+    return !request->tensors &&
+           image_probe(image->data, image->size, &none, &info, &err) == STATUS_OK &&
+           (uint64_t)info.width * info.height >= LARGE_PIXELS;
+}
+
 /* What a row of a raw-tensor request holds while it waits. */
 static size_t row_bytes(const struct scheduler *scheduler, const struct predict_request *request)
 {
@@ -371,7 +387,8 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
                                 .client = request->client,
                                 .urgency = request->priority,
                                 .deadline = request->deadline ? request->deadline : NO_DEADLINE,
-                                .bytes = size};
+                                .bytes = size,
+                                .is_large = is_large(request, image)};
         if (image->preset.status != STATUS_OK)
             continue;
         images++;
@@ -494,7 +511,17 @@ struct predict_image *scheduler_claim(struct scheduler *scheduler)
     pthread_mutex_lock(&scheduler->lock);
     struct predict_image *image = batcher_claim(scheduler->batcher, clock_now());
     unlock_and_wake(scheduler);
+    if (image && image->entry.is_large)
+        pool_begin_long(scheduler->pool);
     return image;
+}
+
+void scheduler_end_large(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_end_large(scheduler->batcher);
+    unlock_and_wake(scheduler);
+    pool_end_long(scheduler->pool);
 }
 
 void scheduler_drop(struct scheduler *scheduler)

@@ -115,13 +115,9 @@ static enum status worker_write_slot(struct worker *worker, struct scheduler *sc
                                    &scheduler_served(scheduler)->image_numbers, row, &image->error);
 }
 
-void worker_run(void *state, struct pool_source *source)
+static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
+                           struct predict_image *image)
 {
-    struct worker *worker = state;
-    struct scheduler *scheduler = scheduler_of_source(source);
-    struct predict_image *image = scheduler_claim(scheduler);
-    if (!image)
-        return;
     struct image pixels = {0};
     image->status = image->request->tensors ? worker_begin_row(scheduler, image)
                                             : worker_decode(worker, scheduler, image, &pixels);
@@ -141,4 +137,17 @@ void worker_run(void *state, struct pool_source *source)
         scheduler_finish(scheduler, image);
         scheduler_abandon(scheduler, slot);
     }
+}
+
+void worker_run(void *state, struct pool_source *source)
+{
+    struct worker *worker = state;
+    struct scheduler *scheduler = scheduler_of_source(source);
+    struct predict_image *image = scheduler_claim(scheduler);
+    if (!image)
+        return;
+    const bool is_large = image->entry.is_large; /* at the end the image may be gone */
+    worker_prepare(worker, scheduler, image);
+    if (is_large)
+        scheduler_end_large(scheduler);
 }

@@ -282,6 +282,14 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
     return STATUS_OK;
 }
 
+enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
+                        struct image_info *ret, struct error *err)
+{
+    (void)data, (void)size, (void)limits, (void)err;
+    *ret = (struct image_info){.width = 1, .height = 1};
+    return STATUS_OK;
+}
+
 enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
                               const struct image_limits *limits, const struct preprocess *p,
                               struct image *ret, struct error *err)

@@ -378,6 +378,52 @@ Test(batcher, no_tickets_without_images)
     end(&s);
 }
 
+Test(batcher, large_images_leave_a_thread_for_small_ones)
+{
+    struct script s = begin(4, 1, 4);
+    batcher_free(s.batcher);
+    s.batcher = batcher_create(&(struct batcher_config){
+        .max_batch = 4, .buffers = 4, .lanes = 1, .max_images = 64, .larges = 2});
+    for (const char *c = "ABCD"; *c; c++)
+        entry(*c)->is_large = true;
+    admit(&s, "ABCD");
+    cr_assert_eq(batcher_grant(s.batcher), 2, "no more at a time");
+    cr_assert_eq(batcher_claim(s.batcher, s.now), item('A'));
+    cr_assert_eq(batcher_claim(s.batcher, s.now), item('B'));
+    cr_assert_eq(batcher_grant(s.batcher), 0);
+    s.now += 10;
+    admit(&s, "xy");
+    cr_assert_eq(batcher_grant(s.batcher), 2);
+    cr_assert_eq(batcher_claim(s.batcher, s.now), item('x'), "though C is older");
+
+    /* With a slot a large image still holds its thread. */
+    reserve(&s, "A");
+    cr_assert_eq(batcher_grant(s.batcher), 0);
+    commit(&s, "A");
+    batcher_end_large(s.batcher);
+    cr_assert_eq(batcher_grant(s.batcher), 1);
+    cr_assert_eq(batcher_claim(s.batcher, s.now), item('C'), "older than y");
+    batcher_give_up(s.batcher);
+    batcher_end_large(s.batcher);
+    batcher_answered(s.batcher, 1);
+
+    /* A ticket whose image was removed does not go to a large one that must wait. */
+    cr_assert_eq(batcher_grant(s.batcher), 1);
+    cr_assert_eq(batcher_claim(s.batcher, s.now), item('D'));
+    cr_assert(batcher_remove(s.batcher, entry('y')));
+    batcher_answered(s.batcher, 1);
+    entry('E')->is_large = true;
+    admit(&s, "E");
+    cr_assert_null(batcher_claim(s.batcher, s.now));
+    cr_assert_eq(batcher_grant(s.batcher), 0);
+    batcher_end_large(s.batcher);
+    cr_assert_eq(batcher_grant(s.batcher), 1);
+    cr_assert_eq(batcher_claim(s.batcher, s.now), item('E'));
+    for (const char *c = "ABCDE"; *c; c++)
+        entry(*c)->is_large = false;
+    batcher_free(s.batcher);
+}
+
 Test(batcher, an_image_that_does_not_decode_gives_its_ticket_back)
 {
     struct script s = begin(1, 1, 3);

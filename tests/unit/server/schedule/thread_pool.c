@@ -207,9 +207,37 @@ static void test_a_thread_that_cannot_start(void)
     struct error err = {0};
     fail_start_after = 2;
     CHECK(pool_create(&options, &pool, &err) == STATUS_NO_MEMORY);
-    CHECK(!pool && strstr(err.message, "2 of 3") && strstr(err.message, "ulimit -u"));
+    CHECK(!pool && strstr(err.message, "2 of 4") && strstr(err.message, "ulimit -u"));
     CHECK(states == 0);
     fail_start_after = 0;
+}
+
+static void test_the_spare_thread_works_beside_long_tasks(void)
+{
+    struct source long_ones = {.name = 'L'}, others = {.name = 's'};
+    set_shut(true);
+    struct pool *pool = create(2);
+    pool_offer(pool, &long_ones.source, 2);
+    wait_for(2); /* both threads are busy */
+    pool_offer(pool, &others.source, 2);
+    CHECK(atomic_load(&others.runs) == 0);
+    pool_begin_long(pool);
+    wait_for(3);
+    CHECK(atomic_load(&others.runs) == 1);
+    pool_end_long(pool);
+    set_shut(false);
+    wait_for(4);
+    /* Offered while there is a long task. */
+    set_shut(true);
+    pool_offer(pool, &long_ones.source, 2);
+    wait_for(6);
+    pool_begin_long(pool);
+    pool_offer(pool, &others.source, 1);
+    wait_for(7);
+    pool_end_long(pool);
+    set_shut(false);
+    pool_free(pool);
+    CHECK(atomic_load(&others.runs) == 3 && states == 0);
 }
 
 int main(void)
@@ -221,6 +249,7 @@ int main(void)
         {"a thread that cannot start", test_a_thread_that_cannot_start},
         {"turns are weighed by time", test_turns_are_weighed_by_time},
         {"nobody saves up time", test_nobody_saves_up_time},
+        {"the spare thread works beside long tasks", test_the_spare_thread_works_beside_long_tasks},
     };
     return tap_run(tests, COUNT_OF(tests), 60, NULL);
 }
