@@ -39,12 +39,9 @@ from test_metrics import samples  # noqa: E402
 
 MIB = 2**20
 IMAGES = os.path.join(harness.ROOT, "tests", "data", "images")
-# Unfinished heads, bodies and answers are cut after this long, so that slow clients fit into a lap.
-SLOW_S = 3
 # Statuses that this traffic must never cause; 503 is the answer to a burst.
 UNEXPECTED = ("500", "501", "502", "504", "lost")
 SERVER = ("--watch", "--precision", "fp32", "--max-queue", "24", "--max-images", "16", "--max-pixels", "4000000",
-          "--header-timeout", str(SLOW_S), "--body-timeout", str(SLOW_S), "--answer-timeout", str(SLOW_S),
           "--log-level", "warn")
 
 
@@ -106,8 +103,8 @@ class Client:
         if response.status == 200 and callable(images):
             images = images(text)
         self.soak.tally.request(response.status, images if response.status == 200 else 0)
-        # A burst of others may fill the queue at any time.
-        if expect and response.status not in (*expect, 503):
+        # A burst of others may fill the queue at any time, and a busy machine may delay any client.
+        if expect and response.status not in (*expect, 408, 503):
             self.soak.tally.surprise(f"{method} {path}: {response.status} {text[:200]!r}, not {expect}")
         return response.status, text
 
@@ -127,6 +124,8 @@ class Soak:
     def __init__(self, seconds, out=sys.stdout):
         self.seconds, self.out = seconds, out
         self.lap_seconds = min(60.0, seconds / 60)
+        # Unfinished heads, bodies and answers are cut after this long, so that slow clients fit into a lap.
+        slow = str(max(3.0, min(10.0, self.lap_seconds / 4)))
         self.tally = Tally()
         self.gauges = {"rss": [], "fds": [], "threads": []}
         self.failures = []
@@ -144,7 +143,8 @@ class Soak:
         with open(keys, "w", encoding="ascii") as file:
             file.write(harness.run_lensd("key", "admin").stdout)
         os.chmod(keys, 0o600)
-        self.server = harness.Server("--models", self.root, "--admin-key-file", keys, *SERVER, wait_ready=False)
+        self.server = harness.Server("--models", self.root, "--admin-key-file", keys, *SERVER, "--header-timeout", slow,
+                                     "--body-timeout", slow, "--answer-timeout", slow, wait_ready=False)
 
     def put(self, name, write):
         """A model, put in place at once."""
@@ -427,15 +427,22 @@ class Soak:
         return answer.status == 200
 
 
+def duration(text):
+    """"2h", "3m", "90s"; a bare number is hours."""
+    unit = {"h": 3600, "m": 60, "s": 1}.get(text[-1:], 0)
+    seconds = float(text[:-1]) * unit if unit else float(text) * 3600
+    if not 0 < seconds <= 48 * 3600:
+        raise ValueError(text)
+    return seconds
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hours", nargs="?", type=float, default=2, help="how long (default 2; 0.05 is three minutes)")
-    hours = parser.parse_args().hours
-    if not 0 < hours <= 48:
-        parser.error("HOURS is more than 0 and at most 48")
+    parser.add_argument("time", nargs="?", type=duration, default="2h", help="how long, at most 48h: 2h (default), 3m, 90s")
+    seconds = parser.parse_args().time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped first
-    failures = Soak(hours * 3600).run()
+    failures = Soak(seconds).run()
     for sentence in failures:
         print(f"soak: {sentence}")
     print("soak: failed" if failures else
