@@ -72,7 +72,9 @@ struct answer_image {
     enum answer_kind kind;
     const float *embedding; /* instead of predictions; NULL: none */
     size_t embedding_count;
-    int batch; /* images in the batch it ran in */
+    const char *depth; /* instead: a 16-bit PNG of the picture's size in base64; NULL: none */
+    float depth_least, depth_greatest; /* what 0 and 65535 of it mean */
+    int batch;                         /* images in the batch it ran in */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
@@ -90,6 +92,7 @@ struct predict_answer {
  * "keypoints":[{"name","x","y","score"}…], or "embedding":[…],
  * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…], where a mask
  * may be "polygons":[[x,y,x,y…]…] or "png":{"x","y","width","height","data"} instead of "rle",
+ * or "depth":{"min","max","png"},
  * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
  * its error, if it has one, is the whole answer. A list:
  * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or

@@ -141,6 +141,14 @@ static void write_areas(struct writer *w, cJSON *object, const struct answer_ima
     }
 }
 
+static void write_depth(struct writer *w, cJSON *object, const struct answer_image *image)
+{
+    cJSON *depth = write_object(w, object, "depth");
+    write_float(w, depth, "min", image->depth_least);
+    write_float(w, depth, "max", image->depth_greatest);
+    write_text(w, depth, "png", image->depth);
+}
+
 /* `total_ms` < 0: the time belongs to the request, not to this image. */
 static void write_result(struct writer *w, cJSON *object, const struct answer_image *image,
                          double total_ms)
@@ -150,6 +158,8 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
         write_text(w, object, "precision", image->precision);
     if (image->embedding)
         write_embedding(w, object, image);
+    else if (image->depth)
+        write_depth(w, object, image);
     else if (image->kind == ANSWER_AREAS)
         write_areas(w, object, image);
     else

@@ -30,6 +30,8 @@ static void put_lines(FILE *out, const struct answer_image *image)
             fprintf(out, "%zu", prediction->index);
         fputc('\n', out);
     }
+    if (image->depth)
+        fprintf(out, "%.9g %.9g\n", (double)image->depth_least, (double)image->depth_greatest);
     for (size_t i = 0; i < image->embedding_count; i++)
         fprintf(out, "%.9g%c", (double)image->embedding[i],
                 i + 1 < image->embedding_count ? ' ' : '\n');

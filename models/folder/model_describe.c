@@ -288,7 +288,7 @@ static void fit_task(struct model *model, bool configured)
     struct preprocess *p = &model->preprocess;
     const enum task_layout layout = model->task.layout;
     const bool is_rtdetr = layout == LAYOUT_RTDETR || layout == LAYOUT_RTDETR_FINAL;
-    const bool is_map = model->task.kind == TASK_SEGMENTATION;
+    const bool is_map = model->task.kind == TASK_SEGMENTATION || model->task.kind == TASK_DEPTH;
     if ((!task_has_boxes(model->task.kind) && !is_map) || model->image_input == SIZE_MAX ||
         (configured && !is_rtdetr))
         return;

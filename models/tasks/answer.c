@@ -8,6 +8,7 @@ void task_answer_done(struct task_answer *answer)
     detections_done(&answer->detections);
     embedding_done(&answer->embedding);
     segments_done(&answer->segments);
+    depth_done(&answer->depth);
 }
 
 size_t task_answer_bytes(const struct task_answer *answer)
@@ -16,6 +17,10 @@ size_t task_answer_bytes(const struct task_answer *answer)
     size_t bytes = (answer->detections.count + answer->segments.count) * ENTRY +
                    answer->embedding.count * NUMBER;
     bytes += answer->detections.count * answer->detections.point_count * POINT;
+    /* A map of two bytes a pixel, as PNG in base64. */
+    if (answer->depth.values)
+        bytes += (size_t)answer->depth.geometry.photo_width *
+                 (size_t)answer->depth.geometry.photo_height * 3;
     const struct detections *found = &answer->detections;
     for (size_t i = 0; found->masks && i < found->count; i++)
         bytes += strlen(found->masks[i].counts);
@@ -44,6 +49,8 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
         return embed_decode(&rows[0], options, &ret->embedding, err);
     case TASK_SEGMENTATION:
         return segment_decode(&rows[0], options, geometry, &ret->segments, err);
+    case TASK_DEPTH:
+        return depth_decode(&rows[0], geometry, &ret->depth, err);
     case TASK_CLASSIFICATION:
     case TASK_UNKNOWN:
         break;

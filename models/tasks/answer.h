@@ -1,6 +1,7 @@
 /* Makes the answer for one image from the outputs of a run. Pure; any thread. */
 #pragma once
 
+#include "models/tasks/depth.h"
 #include "models/tasks/detect.h"
 #include "models/tasks/embed.h"
 #include "models/tasks/segment.h"
@@ -10,6 +11,7 @@ struct task_answer {
     struct detections detections;
     struct embedding embedding;
     struct segments segments;
+    struct depth depth;
 };
 
 void task_answer_done(struct task_answer *answer);

@@ -19,6 +19,7 @@ enum task_kind {
     TASK_POSE,         /* boxes with key points */
     TASK_ORIENTED,     /* boxes with an angle */
     TASK_INSTANCES,    /* boxes with the mask of the object in each */
+    TASK_DEPTH,        /* a distance, or its inverse, for each pixel */
 };
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in

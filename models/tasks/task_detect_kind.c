@@ -10,10 +10,15 @@
 #include "models/tasks/layouts.h"
 
 static const char *const task_names[] = {
-    [TASK_UNKNOWN] = "unknown",           [TASK_CLASSIFICATION] = "classification",
-    [TASK_DETECTION] = "detection",       [TASK_EMBEDDING] = "embedding",
-    [TASK_SEGMENTATION] = "segmentation", [TASK_POSE] = "pose",
-    [TASK_ORIENTED] = "oriented-boxes",   [TASK_INSTANCES] = "instance-segmentation",
+    [TASK_UNKNOWN] = "unknown",
+    [TASK_CLASSIFICATION] = "classification",
+    [TASK_DETECTION] = "detection",
+    [TASK_EMBEDDING] = "embedding",
+    [TASK_SEGMENTATION] = "segmentation",
+    [TASK_POSE] = "pose",
+    [TASK_ORIENTED] = "oriented-boxes",
+    [TASK_INSTANCES] = "instance-segmentation",
+    [TASK_DEPTH] = "depth",
 };
 
 const char *task_name(enum task_kind kind)
@@ -391,6 +396,38 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
         task->output_count = 0;
 }
 
+/* ---- depth ---- */
+
+/* The first output that is one map of numbers: [batch, height, width] or [batch, 1, height, width].
+ * SIZE_MAX: none. */
+static size_t find_depth(const struct task_facts *facts)
+{
+    for (size_t i = 0; i < facts->output_count; i++) {
+        const struct task_output *output = &facts->outputs[i];
+        if (dtype_is_float(output->dtype) &&
+            (output->shape.rank == 3 || (output->shape.rank == 4 && dim_of(output, 0) == 1)))
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+static void decide_depth(const struct task_facts *facts, struct task *task)
+{
+    const char *architecture = facts->architecture;
+    const size_t at = find_depth(facts);
+    if (at == SIZE_MAX)
+        return;
+    const char *name = facts->outputs[at].name;
+    if (architecture && has_suffix(architecture, "ForDepthEstimation"))
+        decided(task, TASK_DEPTH, "%.80s in config.json", architecture);
+    else if (!strcmp(name, "predicted_depth") || !strcmp(name, "depth"))
+        decided(task, TASK_DEPTH, "output '%.60s', by its name", name);
+    else
+        return;
+    task->outputs[0] = at;
+    task->output_count = 1;
+}
+
 /* ---- segmentation ---- */
 
 static void decide_segmentation(const struct task_facts *facts, struct task *task)
@@ -533,6 +570,15 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
                              "has the shape [batch, classes, height, width]");
         task->output_count = 1;
         decided(task, TASK_SEGMENTATION, "task 'segmentation' in lensd.json");
+    } else if (!strcmp(told, "depth")) {
+        task->outputs[0] = find_depth(facts);
+        if (task->outputs[0] == SIZE_MAX)
+            return error_set(
+                err, STATUS_MODEL,
+                "lensd.json: \"task\" is \"depth\", but no output of the model has the "
+                "shape [batch, height, width]");
+        task->output_count = 1;
+        decided(task, TASK_DEPTH, "task 'depth' in lensd.json");
     } else if (!strcmp(told, "classification")) {
         if (facts->class_output == SIZE_MAX)
             return error_set(err, STATUS_MODEL,
@@ -545,7 +591,7 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "
                          "\"detection\", \"pose\", \"oriented-boxes\", "
-                         "\"instance-segmentation\", \"embedding\", \"segmentation\" or "
+                         "\"instance-segmentation\", \"embedding\", \"segmentation\", \"depth\" or "
                          "\"tensors\"",
                          told);
     }
@@ -572,8 +618,8 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
     struct task task = {.options = TASK_OPTIONS_NONE};
     decide_nothing(facts, &task);
     static void (*const rules[])(const struct task_facts *, struct task *) = {
-        detect_by_outputs, decide_segmentation, decide_embedding, detect_by_shape,
-        decide_classification};
+        detect_by_outputs, decide_depth,    decide_segmentation,
+        decide_embedding,  detect_by_shape, decide_classification};
     if (facts->metadata_task)
         decide_by_metadata(facts, &task);
     for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task; i++)

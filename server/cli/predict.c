@@ -136,6 +136,10 @@ static void print_image(const char *path, const struct predict_image *image)
     }
     print_boxes(image);
     print_areas(image);
+    const struct depth *depth = &image->answer.depth;
+    if (depth->values)
+        printf("    a depth map of %u x %u points; --json or --annotate writes it\n", depth->width,
+               depth->height);
     const struct embedding *vector = &image->answer.embedding;
     for (size_t i = 0; i < vector->count; i++)
         printf("%s%.9g", i ? " " : "    ", (double)vector->values[i]);

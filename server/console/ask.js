@@ -214,7 +214,11 @@ class Asker {
     }
     const { width, height } = result.image;
     const predictions = result.predictions || (result.segments || []).map((s) => ({ ...s, score: s.area / (width * height) }));
-    if (result.embedding) {
+    if (result.depth) {
+      box.append(element("p", "found", `Depths from ${short(result.depth.min)} to ${short(result.depth.max)}`));
+      const map = figure && figure.querySelector("img");
+      if (map) map.src = `data:image/png;base64,${result.depth.png}`;
+    } else if (result.embedding) {
       const some = result.embedding.slice(0, 6).map(short).join(", ");
       box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));
     } else if (BOX_TASKS.includes((this.model(false) || {}).task)) {

@@ -97,15 +97,22 @@ static void decode_others(const struct task_rows *row, const struct task_options
     struct error err;
     struct segments areas = {0};
     struct embedding vector = {0};
+    struct depth depth = {0};
+    uint16_t *pixels = NULL;
+    float least, greatest;
+    if (depth_decode(row, geometry, &depth, &err) == STATUS_OK)
+        HOLDS(depth_render(&depth, &pixels, &least, &greatest, &err) == STATUS_OK);
+    free(pixels);
+    depth_done(&depth);
     if (segment_decode(row, options, geometry, &areas, &err) == STATUS_OK) {
-        uint64_t pixels = 0;
+        uint64_t covered = 0;
         for (size_t i = 0; i < areas.count; i++) {
             HOLDS(areas.items[i].area > 0);
             check_mask(&areas.items[i], areas.width, areas.height);
             HOLDS(i == 0 || areas.items[i].area <= areas.items[i - 1].area);
-            pixels += areas.items[i].area;
+            covered += areas.items[i].area;
         }
-        HOLDS(pixels <= (uint64_t)areas.width * areas.height);
+        HOLDS(covered <= (uint64_t)areas.width * areas.height);
     }
     segments_done(&areas);
     if (embed_decode(row, options, &vector, &err) == STATUS_OK)

@@ -621,6 +621,25 @@ class Segmentation(Tasks):
         self.assertEqual(lines, "0.500000 a cat\n0.500000 a dog\n")
 
 
+class Depth(Tasks):
+    files = {"config.json": json.dumps({"architectures": ["DPTForDepthEstimation"]})}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("predicted_depth", (2, 2), [1, 3, 1, 3])])
+
+    def test_map(self):
+        depth = self.ask(photo=png(40, 20))["depth"]
+        self.assertTrue(.5 < depth["min"] < 1.01 and 2.99 < depth["max"] < 3.5, depth)
+        data = base64.b64decode(depth["png"], validate=True)
+        self.assertEqual(struct.unpack(">IIBB", data[16:26]), (40, 20, 16, 0))
+        self.assertEqual(self.task(), ("depth", "DPTForDepthEstimation in config.json"))
+        picture = self.server.request("POST", "/predict?format=png", png(40, 20)).body
+        self.assertEqual(struct.unpack(">IIBB", picture[16:26]), (40, 20, 8, 2))
+        lines = self.server.request("POST", "/predict", png(4, 2), {"Accept": "text/plain"}).body.decode()
+        self.assertEqual(len(lines.split()), 2)
+
+
 class Unknown(Tasks):
     @classmethod
     def make(cls, path):

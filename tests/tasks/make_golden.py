@@ -92,6 +92,12 @@ def masks(generator):
     put_boxes("masks", [(f[5].item(), f[4].item(), *f[:4].tolist(), float(m)) for f, m in zip(found, cut) if m > 0])
 
 
+def depth(generator):
+    values = torch.tensor([[[[generator.gauss(3, 2) for _ in range(6)] for _ in range(5)]]])
+    put("depth", values.flatten().tolist())
+    put("depth_photo", torch.nn.functional.interpolate(values, (13, 17), mode="bicubic").flatten().tolist())
+
+
 def queries(generator):
     boxes = clusters(generator, 12, True)
     logits = torch.tensor([[generator.gauss(-1, 2) for _ in range(4)] for _ in range(12)])
@@ -111,6 +117,7 @@ print("/* Written by tests/tasks/make_golden.py: outputs, and what Ultralytics a
       " * photo of 500 x 333 in an input of 64 x 64; boxes are class, score, x1, y1, x2, y2. */\n#pragma once\n")
 if sys.argv[1] == "masks":
     masks(random.Random(11))
+    depth(random.Random(12))
 else:
     yolov8(random.Random(7))
     oriented(random.Random(9))

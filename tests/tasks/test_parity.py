@@ -457,6 +457,50 @@ class HuggingFace(Parity):
             self.assertGreater(len(classes), 2, "too few classes to say anything")
             print(f"test_segformer: {len(classes)} classes in {len(PHOTOS)} photos", file=sys.stderr)
 
+    def test_depth_anything(self):
+        """The map of the whole photo: 1e-3 of its range."""
+        import base64
+        import numpy
+        import torch
+        from types import SimpleNamespace
+        from PIL import Image
+        from transformers import DepthAnythingConfig, DepthAnythingForDepthEstimation, Dinov2Config, DPTImageProcessor
+        torch.manual_seed(7)
+        backbone = Dinov2Config(hidden_size=32, num_hidden_layers=4, num_attention_heads=2, image_size=SIDE - SIDE % 14,
+                                patch_size=14, out_features=["stage1", "stage2", "stage3", "stage4"],
+                                reshape_hidden_states=False, apply_layernorm=True)
+        config = DepthAnythingConfig(backbone_config=backbone, reassemble_hidden_size=32, patch_size=14,
+                                     neck_hidden_sizes=[16, 16, 24, 32], fusion_hidden_size=16, head_hidden_size=8)
+        side = SIDE - SIDE % 14
+        model = DepthAnythingForDepthEstimation(config).eval()
+
+        class Plain(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = model
+
+            def forward(self, pixel_values):
+                return self.model(pixel_values).predicted_depth
+
+        torch.onnx.export(Plain(), (torch.rand(1, 3, side, side),), os.path.join(self.folder, "model.onnx"),
+                          input_names=["pixel_values"], output_names=["predicted_depth"], opset_version=17, dynamo=False)
+        self.write("config.json", json.dumps({"architectures": [type(model).__name__]}))
+        with contextlib.closing(Serving(self)):
+            worst = 0
+            for path in PHOTOS:
+                photo = read(path)
+                width, height = upright(path).size
+                depth = self.server.request("POST", "/predict", photo).json()["depth"]
+                pixels = numpy.asarray(Image.open(io.BytesIO(base64.b64decode(depth["png"]))), numpy.float32)
+                found = depth["min"] + (depth["max"] - depth["min"]) * pixels / 65535
+                (wanted,) = DPTImageProcessor().post_process_depth_estimation(
+                    SimpleNamespace(predicted_depth=self.outputs(photo)["predicted_depth"]), [(height, width)])
+                wanted = wanted["predicted_depth"].numpy()
+                self.assertEqual(found.shape, wanted.shape)
+                worst = max(worst, float(numpy.abs(found - wanted).max() / max(numpy.ptp(wanted), 1e-6)))
+            print(f"test_depth_anything: at most {worst:.1e} of the range in {len(PHOTOS)} photos", file=sys.stderr)
+            self.assertLessEqual(worst, 1e-3)
+
     def test_vit_embedding(self):
         import torch
         from transformers import ViTConfig, ViTModel

@@ -163,6 +163,21 @@ static void draw_classes(const struct annotation *a, const struct predict_image 
     }
 }
 
+/* Grey in the place of the photo. */
+static enum status draw_depth(const struct annotation *a, const struct depth *depth,
+                              struct error *err)
+{
+    uint16_t *pixels;
+    float least, greatest;
+    TRY(depth_render(depth, &pixels, &least, &greatest, err));
+    for (size_t y = 0; y < a->canvas.height; y++)
+        for (size_t x = 0; x < a->canvas.width; x++)
+            memset(a->canvas.pixels + y * a->canvas.stride + 3 * x,
+                   pixels[y * a->canvas.width + x] >> 8, 3);
+    free(pixels);
+    return STATUS_OK;
+}
+
 static enum status draw_answer(const struct annotation *a, const struct predict_image *image,
                                struct error *err)
 {
@@ -179,6 +194,8 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
     case TASK_SEGMENTATION:
         draw_areas(a, &image->answer.segments);
         return STATUS_OK;
+    case TASK_DEPTH:
+        return draw_depth(a, &image->answer.depth, err);
     case TASK_EMBEDDING:
     case TASK_UNKNOWN:
         break;

@@ -47,6 +47,7 @@ struct described {
     struct answer_oriented *oriented;
     struct answer_point *points;
     struct described_mask *masks;
+    char **texts; /* one an image: its depth map; or NULL */
 };
 
 static void describe_oriented(const struct detection *box, const struct predict_image *image,
@@ -164,6 +165,24 @@ static bool describe_areas(const struct predict_image *image, const struct model
     return true;
 }
 
+/* False: out of memory. */
+static bool describe_depth(const struct depth *depth, char **text, struct answer_image *ret)
+{
+    uint16_t *pixels = NULL;
+    uint8_t *bytes = NULL;
+    size_t size;
+    if (!depth->values)
+        return true;
+    if (depth_render(depth, &pixels, &ret->depth_least, &ret->depth_greatest, NULL) == STATUS_OK &&
+        image_encode_png(PNG_KIND_GREY16, pixels, ret->width, ret->height, &bytes, &size, NULL) ==
+            STATUS_OK)
+        *text = base64_text(bytes, size);
+    free(pixels);
+    free(bytes);
+    ret->depth = *text;
+    return *text != NULL;
+}
+
 /* How masks are written. */
 static enum mask_form mask_form_of(const struct predict_request *request)
 {
@@ -205,7 +224,8 @@ static bool describe_image(const struct predict_image *image, const struct model
     ret->kind = task_has_boxes(used->task.kind)        ? ANSWER_BOXES
                 : used->task.kind == TASK_SEGMENTATION ? ANSWER_AREAS
                                                        : ANSWER_CLASSES;
-    return describe_boxes(image, used, form, room) && describe_areas(image, used, form, room);
+    return describe_boxes(image, used, form, room) && describe_areas(image, used, form, room) &&
+           describe_depth(&image->answer.depth, room->texts++, ret);
 }
 
 /* Room for the answers of all images; false: out of memory. Free with described_done. */
@@ -225,13 +245,17 @@ static bool described_init(const struct predict_request *request, struct describ
     *ret = (struct described){alloc_array(predictions, sizeof *ret->predictions),
                               alloc_array(oriented, sizeof *ret->oriented),
                               alloc_array(points, sizeof *ret->points),
-                              alloc_array(masks, sizeof *ret->masks)};
+                              alloc_array(masks, sizeof *ret->masks),
+                              alloc_array(request->image_count, sizeof *ret->texts)};
     *ret_masks = masks;
-    return ret->predictions && ret->oriented && ret->points && ret->masks;
+    return ret->predictions && ret->oriented && ret->points && ret->masks && ret->texts;
 }
 
-static void described_done(struct described *described, size_t masks)
+static void described_done(struct described *described, size_t images, size_t masks)
 {
+    for (size_t i = 0; described->texts && i < images; i++)
+        free(described->texts[i]);
+    free(described->texts);
     for (size_t i = 0; described->masks && i < masks; i++) {
         mask_polygons_done(&described->masks[i].polygons);
         free(described->masks[i].png);
@@ -272,14 +296,15 @@ static char *describe_request(enum describe_form form, const struct predict_requ
                                              : predict_answer_json(&answer, ret_size);
     }
     free(images);
-    described_done(&described, masks);
+    described_done(&described, count, masks);
     free(devices);
     return text;
 }
 
 bool describe_is_slow(const struct predict_request *request)
 {
-    if (request->wants_picture)
+    if (request->wants_picture ||
+        (request->used_model && request->used_model->task.kind == TASK_DEPTH))
         return true;
     if (mask_form_of(request) <= MASK_FORM_RLE)
         return false;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/depth.h"
 #include "models/tasks/detect.h"
 #include "models/tasks/mask.h"
 #include "models/tasks/segment.h"
@@ -374,4 +375,54 @@ Test(mask, texts_that_are_no_counts)
             ;
         cr_expect_leq(reader.at, texts[i] + strlen(texts[i]));
     }
+}
+
+/* ---- depth ---- */
+
+Test(depth, as_torch_interpolates)
+{
+    struct depth depth;
+    struct error err;
+    const struct task_rows row = {golden_depth, SHAPE(1, 5, 6), COUNT_OF(golden_depth)};
+    const struct task_geometry geometry = stretched(17, 13, 12, 10);
+    cr_assert_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_OK, "%s", err.message);
+    uint16_t *pixels;
+    float least, greatest;
+    cr_assert_eq(depth_render(&depth, &pixels, &least, &greatest, &err), STATUS_OK);
+    cr_assert_eq(COUNT_OF(golden_depth_photo), 17 * 13);
+    for (size_t i = 0; i < COUNT_OF(golden_depth_photo); i++)
+        cr_expect_float_eq(least + (greatest - least) * (float)pixels[i] / 65535,
+                           golden_depth_photo[i], 1e-3f, "pixel %zu", i);
+    free(pixels);
+    depth_done(&depth);
+}
+
+Test(depth, odd_maps)
+{
+    static const float flat[] = {3, 3, 3, 3}, odd[] = {1, NAN}, vast[] = {-3e38f, 3e38f};
+    const struct task_geometry geometry = stretched(3, 2, 4, 4);
+    struct depth depth;
+    struct error err;
+    struct task_rows row = {flat, SHAPE(2, 2), 4};
+    uint16_t *pixels;
+    float least, greatest;
+    cr_assert_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_OK);
+    cr_assert_eq(depth_render(&depth, &pixels, &least, &greatest, &err), STATUS_OK);
+    cr_expect_float_eq(least, 3, 1e-5f);
+    cr_expect_float_eq(greatest, 3, 1e-5f);
+    free(pixels);
+    depth_done(&depth);
+    row = (struct task_rows){vast, SHAPE(1, 2), 2};
+    cr_assert_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_OK);
+    cr_assert_eq(depth_render(&depth, &pixels, &least, &greatest, &err), STATUS_OK);
+    free(pixels);
+    depth_done(&depth);
+    row = (struct task_rows){odd, SHAPE(1, 2), 2};
+    cr_expect_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_NUMERIC);
+    row = (struct task_rows){flat, SHAPE(4), 4};
+    cr_expect_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_INVALID);
+    row = (struct task_rows){flat, SHAPE(2, 1, 2), 4};
+    cr_expect_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_INVALID);
+    row = (struct task_rows){NULL, SHAPE(0, 2), 0};
+    cr_expect_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_INVALID);
 }

@@ -147,6 +147,19 @@ Test(task, lists)
     cr_expect(task.outputs[0] == 3 && task.outputs[3] == 0);
 }
 
+Test(task, depth)
+{
+    struct task_facts facts = {.architecture = "DepthAnythingForDepthEstimation"};
+    const struct task_output maps[] = {OUTPUT("hidden", 1, 64), OUTPUT("map", 1, 518, 518)};
+    struct task task = decide(facts, maps, 2);
+    cr_expect(task.kind == TASK_DEPTH && task.outputs[0] == 1, "%s", task.evidence);
+    facts.architecture = NULL;
+    cr_expect_eq(decide(facts, maps, 2).kind, TASK_UNKNOWN);
+    cr_expect_eq(decide(facts, &OUTPUT("predicted_depth", 1, 1, 9, 9), 1).kind, TASK_DEPTH);
+    facts.told = "depth";
+    cr_expect_eq(decide(facts, maps, 2).kind, TASK_DEPTH);
+}
+
 Test(task, embeddings_and_classes)
 {
     const struct task_output scores = OUTPUT("output", 1, 384);

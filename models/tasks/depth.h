@@ -1,0 +1,26 @@
+/* Depth of each pixel of the photo. Pure; any thread. */
+#pragma once
+
+#include "models/tasks/detect.h"
+
+/* The map as the model gives it. Zeroed: none. Free with depth_done. */
+struct depth {
+    float *values; /* [height, width], finite */
+    uint32_t width, height;
+    struct task_geometry geometry;
+};
+
+void depth_done(struct depth *depth);
+
+/* Copies the map of one image, [height, width] or [1, height, width]. On success the caller frees
+ * *ret. STATUS_INVALID if the row is no map; STATUS_NUMERIC if a number is NaN or infinite;
+ * STATUS_NO_MEMORY. */
+enum status depth_decode(const struct task_rows *row, const struct task_geometry *geometry,
+                         struct depth *ret, struct error *err) MUST_USE;
+
+/* The map of the photo's pixels: 0 is *ret_least, 65535 *ret_greatest, which are the least and the
+ * greatest depth. The map is interpolated as torch.nn.functional.interpolate does with "bicubic"
+ * and align_corners=False. Takes long for large photos. The caller frees *ret, [photo height, photo
+ * width]. STATUS_NO_MEMORY. */
+enum status depth_render(const struct depth *depth, uint16_t **ret, float *ret_least,
+                         float *ret_greatest, struct error *err) MUST_USE;
