@@ -227,6 +227,8 @@ static void test_the_spare_thread_works_beside_long_tasks(void)
     pool_end_long(pool);
     set_shut(false);
     wait_for(4);
+    pool_forget(pool, &long_ones.source); /* waits until all have seen that it is open */
+    pool_forget(pool, &others.source);
     /* Offered while there is a long task. */
     set_shut(true);
     pool_offer(pool, &long_ones.source, 2);
