@@ -1,0 +1,43 @@
+/* Stands in for what the parsers of the server have no use for: the pipeline, calibration pictures,
+ * GPUs. */
+#include "engine/backend/cuda_module.h"
+#include "engine/runtime/nvml.h"
+#include "server/precision/probes.h"
+#include "server/schedule/runtime/pipeline.h"
+#include "tests/fuzz/target.h"
+
+bool predict_request_pin(struct predict_request *request)
+{
+    (void)request;
+    abort();
+}
+
+void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
+{
+    (void)pipeline;
+    (void)request;
+    abort();
+}
+
+enum status probes_list_folder(const char *folder, char ***ret, size_t *ret_count,
+                               struct error *err)
+{
+    (void)folder;
+    (void)ret;
+    (void)ret_count;
+    return error_set(err, STATUS_NOT_FOUND, "no pictures here");
+}
+
+const struct cuda_module *cuda_module(const char **ret_reason)
+{
+    if (ret_reason)
+        *ret_reason = "no CUDA here";
+    return NULL;
+}
+
+bool nvml_used_bytes(const char *bus, uint64_t *ret)
+{
+    (void)bus;
+    (void)ret;
+    return false;
+}
