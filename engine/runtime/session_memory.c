@@ -52,8 +52,10 @@ static size_t wanted_bytes(const struct session *session, const struct compiled 
                input_bytes(session, c));
 }
 
-/* Bytes of the constants that nodes read, each counted once. */
-static enum status constant_bytes(const struct graph *graph, size_t *ret, struct error *err)
+/* Bytes of the constants that nodes read, each counted once; `packed`: only of those that are
+ * packed. Tables of Gather are read as they are. */
+static enum status constant_bytes(const struct graph *graph, bool packed, size_t *ret,
+                                  struct error *err)
 {
     bool *seen = alloc_array(graph->value_count, sizeof *seen);
     if (!seen)
@@ -61,7 +63,7 @@ static enum status constant_bytes(const struct graph *graph, size_t *ret, struct
     size_t bytes = 0;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        for (size_t i = 0; i < node->input_count; i++) {
+        for (size_t i = packed && node->op == OP_GATHER ? 1 : 0; i < node->input_count; i++) {
             const struct value *value = node->inputs[i];
             if (!value || !value->known || seen[value->index])
                 continue;
@@ -74,7 +76,8 @@ static enum status constant_bytes(const struct graph *graph, size_t *ret, struct
     return STATUS_OK;
 }
 
-/* While weights are packed, they are in memory twice: that is the peak of a load. */
+/* While weights are packed, they are in memory twice: that is the peak of a load. Swap does not
+ * count: a model that needs it would be read from the disk in each pass. */
 static enum status check_packing(size_t bytes, struct error *err)
 {
     uint64_t total, available;
@@ -91,13 +94,14 @@ static enum status check_packing(size_t bytes, struct error *err)
 
 enum status session_check_weights(const struct session *session, struct error *err)
 {
-    size_t limit = session->options.memory_limit, bytes = 0;
-    TRY(constant_bytes(session->base, &bytes, err));
+    size_t limit = session->options.memory_limit, bytes = 0, packed = 0;
+    TRY(constant_bytes(session->base, false, &bytes, err));
+    TRY(constant_bytes(session->base, true, &packed, err));
     /* Packed for a lower precision they may take a quarter. */
-    if (session->options.precision != PRECISION_FP32)
-        bytes /= 4;
+    const size_t share = session->options.precision == PRECISION_FP32 ? 1 : 4;
+    bytes /= share;
     if (session->options.device.kind == DEVICE_CPU)
-        TRY(check_packing(bytes, err));
+        TRY(check_packing(packed / share, err));
     if (!limit || bytes <= limit)
         return STATUS_OK;
     char device[DEVICE_TEXT], wanted[24], have[24], missing[24];

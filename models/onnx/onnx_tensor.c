@@ -268,11 +268,18 @@ enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *pr
     size_t cost;
     if (!size_add(bytes, TENSOR_OVERHEAD, &cost))
         return error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
-    TRY(onnx_charge(file, cost, err));
     struct tensor *tensor;
+    /* Pages of a file are not charged: the kernel can take them back. */
     if (storage == IN_FILE && is_worth_mapping(dtype, bytes, external.offset) &&
-        tensor_from_file(external.fd, external.offset, dtype, &shape, ret, NULL) == STATUS_OK)
-        return STATUS_OK; /* else it is read: the file system may not map files */
+        tensor_from_file(external.fd, external.offset, dtype, &shape, &tensor, NULL) == STATUS_OK) {
+        const enum status status = onnx_charge(file, TENSOR_OVERHEAD, err);
+        if (status == STATUS_OK)
+            *ret = tensor;
+        else
+            tensor_unref(tensor);
+        return status;
+    }
+    TRY(onnx_charge(file, cost, err)); /* it is read: the file system may not map files */
     TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
     enum status status = fill(file, proto, storage, &external, tensor, err);
     if (status != STATUS_OK) {

@@ -288,19 +288,18 @@ Test(onnx_files, maps_large_external_data)
                      err.message);
         const struct tensor *known = model.graph->outputs[0]->known;
         cr_expect_eq(tensor_mapping(known) != NULL, cases[i].mapped);
-        if (!cases[i].mapped) {
-            onnx_model_done(&model);
-            free(bytes);
-            make_done(&make);
-            continue; /* half a number: only that nothing falls over */
+        if (cases[i].mapped) { /* else half a number: only that nothing falls over */
+            float first = strtof(cases[i].offset, NULL) / 4;
+            cr_expect_eq(((const float *)known->data)[0], first);
+            cr_expect_eq(((const float *)known->data)[COUNT - 1], first + COUNT - 1);
         }
-        float first = strtof(cases[i].offset, NULL) / 4;
-        cr_expect_eq(((const float *)known->data)[0], first);
-        cr_expect_eq(((const float *)known->data)[COUNT - 1], first + COUNT - 1);
         onnx_model_done(&model);
-        /* What is charged is the tensor, mapped or not. */
+        /* Less than the tensor, which is charged only where it is read. */
         struct onnx_options options = {.memory_limit = 150000};
-        cr_expect_eq(onnx_load_file(folder.model, &options, &model, &err), STATUS_NO_MEMORY);
+        cr_expect_eq(onnx_load_file(folder.model, &options, &model, &err),
+                     cases[i].mapped ? STATUS_OK : STATUS_NO_MEMORY);
+        if (cases[i].mapped)
+            onnx_model_done(&model);
         free(bytes);
         make_done(&make);
     }
