@@ -3,16 +3,25 @@
 
 #include "server/image/image.h"
 
+/* What the picture that is being decoded has taken of the common memory. */
+struct pixel_account {
+    const struct image_memory *memory; /* NULL: nobody is asked */
+    size_t taken;
+    bool is_turned; /* the picture is to be turned upright, in a second buffer */
+};
+
 /* Memory for pixels, reused from image to image. */
 struct pixel_buffer {
     uint8_t *data;
     size_t capacity;
-    unsigned small_uses; /* uses in a row that needed far less than a giant buffer */
+    unsigned small_uses;           /* uses in a row that needed far less than a giant buffer */
+    struct pixel_account *account; /* NULL: what it takes was asked for with another buffer */
 };
 
 /* Makes room for `size` bytes; the content is undefined afterwards. Frees a giant buffer that many
- * small images in a row did not need. STATUS_NO_MEMORY leaves the buffer empty but usable. */
-enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size,
+ * small images in a row did not need. `working`: bytes that the decoder takes besides.
+ * STATUS_NO_MEMORY leaves the buffer empty but usable. */
+enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_t working,
                                  struct error *err) MUST_USE;
 void pixel_buffer_done(struct pixel_buffer *buffer);
 

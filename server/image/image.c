@@ -12,6 +12,7 @@ struct image_decoder {
     struct pixel_buffer stored;  /* pixels in the file's order */
     struct pixel_buffer upright; /* used for turned pictures only */
     uint8_t *last;               /* of the two, the last picture's */
+    struct pixel_account account;
 };
 
 /* One reader a format. A new format needs a line here, a name in image.h and its signature in
@@ -30,15 +31,34 @@ static const struct format_reader {
 
 struct image_decoder *image_decoder_create(void)
 {
-    return calloc(1, sizeof(struct image_decoder));
+    struct image_decoder *decoder = calloc(1, sizeof *decoder);
+    if (decoder)
+        decoder->stored.account = &decoder->account;
+    return decoder;
+}
+
+void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory)
+{
+    decoder->account.memory = memory;
+}
+
+void image_decoder_done(struct image_decoder *decoder, bool all)
+{
+    struct pixel_account *account = &decoder->account;
+    if (account->taken || all) {
+        pixel_buffer_done(&decoder->stored);
+        pixel_buffer_done(&decoder->upright);
+    }
+    if (account->taken)
+        account->memory->give(account->memory->context, account->taken);
+    account->taken = 0;
 }
 
 void image_decoder_free(struct image_decoder *decoder)
 {
     if (!decoder)
         return;
-    pixel_buffer_done(&decoder->stored);
-    pixel_buffer_done(&decoder->upright);
+    image_decoder_done(decoder, true);
     free(decoder);
 }
 
@@ -98,12 +118,14 @@ static enum status image_decode_with(struct image_decoder *decoder,
 {
     const struct decode_part read = {part, orientation};
     struct stored_size stored;
+    decoder->account.is_turned = orientation != 1;
     TRY(reader->decode(data, size, limits, reduction, part ? &read : NULL, &decoder->stored,
                        &stored, err));
     uint8_t *pixels = decoder->stored.data;
     if (orientation != 1) {
         /* The decode has computed the same product: it does not overflow. */
-        TRY(pixel_buffer_reserve(&decoder->upright, (size_t)stored.width * stored.height * 3, err));
+        TRY(pixel_buffer_reserve(&decoder->upright, (size_t)stored.width * stored.height * 3, 0,
+                                 err));
         pixels_orient(pixels, stored.width, stored.height, orientation, decoder->upright.data);
         pixels = decoder->upright.data;
     }

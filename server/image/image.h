@@ -49,6 +49,17 @@ struct image_decoder;
 /* The pixels of the decoder's last picture, to draw on. */
 uint8_t *image_pixels(const struct image_decoder *decoder);
 
+/* Who is asked before a large picture takes memory. */
+struct image_memory {
+    size_t small; /* bytes; pictures that take no more are decoded without asking */
+
+    /* Takes what one picture needs, all at once; may wait. Called by the decoder's thread, with
+     * nothing taken. A failure is that of the decode. */
+    enum status (*take)(void *context, size_t bytes, struct error *err);
+    void (*give)(void *context, size_t bytes);
+    void *context;
+};
+
 /* The format as the first bytes tell it; never from a header or a file name. */
 enum image_format image_sniff(const uint8_t *data, size_t size);
 
@@ -56,6 +67,14 @@ enum image_format image_sniff(const uint8_t *data, size_t size);
  * fine). */
 struct image_decoder *image_decoder_create(void);
 void image_decoder_free(struct image_decoder *decoder);
+
+/* From now on `memory` (borrowed) is asked. After each picture, decoded or not,
+ * image_decoder_done() is to be called. */
+void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory);
+
+/* The pixels are not needed any more: gives back what was taken for them. `all`: also the memory
+ * that is kept for the next picture. */
+void image_decoder_done(struct image_decoder *decoder, bool all);
 
 /* Reads the header only: format, upright size, orientation. Errors as image_decode. */
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,

@@ -289,6 +289,18 @@ static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struc
     return first;
 }
 
+/* A file of several scans is kept as coefficients, two bytes each, until the last one is read. */
+static size_t coefficient_bytes(struct jpeg_decompress_struct *cinfo)
+{
+    size_t blocks = 0;
+    if (!jpeg_has_multiple_scans(cinfo))
+        return 0;
+    for (int i = 0; i < cinfo->num_components; i++) /* sides of at most 2^13 blocks */
+        blocks +=
+            (size_t)cinfo->comp_info[i].width_in_blocks * cinfo->comp_info[i].height_in_blocks;
+    return blocks * DCTSIZE2 * sizeof(JCOEF);
+}
+
 static void jpeg_read_pixels(struct jpeg_reader *reader, struct pixel_buffer *buffer,
                              unsigned reduction, const struct decode_part *part)
 {
@@ -305,7 +317,7 @@ static void jpeg_read_pixels(struct jpeg_reader *reader, struct pixel_buffer *bu
         error_set(reader->err, STATUS_TOO_LARGE, "the JPEG's pixels do not fit the address space");
         jpeg_give_up(reader, STATUS_TOO_LARGE);
     }
-    enum status status = pixel_buffer_reserve(buffer, bytes, reader->err);
+    enum status status = pixel_buffer_reserve(buffer, bytes, coefficient_bytes(cinfo), reader->err);
     if (status != STATUS_OK)
         jpeg_give_up(reader, status);
     reader->width = cinfo->output_width;

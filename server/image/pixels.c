@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "server/image/decode.h"
 
 /* A buffer above GIANT bytes is freed after SMALL_USES uses in a row that needed less than a
@@ -9,8 +10,27 @@
  * giants does not fault in fresh pages each time. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
-enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, struct error *err)
+/* Asks for all that the picture will take. */
+static enum status ask(struct pixel_account *account, size_t size, size_t working,
+                       struct error *err)
 {
+    const struct image_memory *memory = account ? account->memory : NULL;
+    size_t bytes;
+    if (!memory)
+        return STATUS_OK;
+    if (!size_mul(size, account->is_turned ? 2 : 1, &bytes) || !size_add(bytes, working, &bytes))
+        return error_set(err, STATUS_TOO_LARGE, "the picture does not fit the address space");
+    if (bytes <= memory->small)
+        return STATUS_OK;
+    TRY(memory->take(memory->context, bytes, err));
+    account->taken = bytes;
+    return STATUS_OK;
+}
+
+enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_t working,
+                                 struct error *err)
+{
+    TRY(ask(buffer->account, size, working, err));
     bool far_too_large = buffer->capacity > GIANT && size < buffer->capacity / 4;
     buffer->small_uses = far_too_large ? buffer->small_uses + 1 : 0;
     if (size <= buffer->capacity && buffer->small_uses < SMALL_USES)
@@ -29,7 +49,7 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, struc
 void pixel_buffer_done(struct pixel_buffer *buffer)
 {
     free(buffer->data);
-    *buffer = (struct pixel_buffer){0};
+    *buffer = (struct pixel_buffer){.account = buffer->account};
 }
 
 /* A strided access map: reads the source with a constant step for each upright column and row.

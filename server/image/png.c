@@ -154,7 +154,7 @@ static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buff
     png_read_update_info(reader->png, reader->info);
     if (png_get_rowbytes(reader->png, reader->info) != stride)
         png_error(reader->png, "unexpected row size");
-    enum status status = pixel_buffer_reserve(buffer, bytes, reader->err);
+    enum status status = pixel_buffer_reserve(buffer, bytes, 0, reader->err);
     if (status != STATUS_OK)
         png_give_up(reader, status);
     for (int pass = 0; pass < passes; pass++)

@@ -22,6 +22,8 @@ struct device_budgets {
     bool is_loading;                     /* guarded by lock, as all below */
     struct account accounts[DEVICE_MAX]; /* one a device */
     size_t account_count;
+    size_t host, pictures;       /* bytes: for pictures and the CPU's models; taken by pictures */
+    pthread_cond_t picture_done; /* or a model has gone */
 };
 
 static bool same_device(struct device_id a, struct device_id b)
@@ -42,13 +44,15 @@ static struct account *account_locked(struct device_budgets *budget, struct devi
     return account;
 }
 
-struct device_budgets *budget_create(const struct budget_limit *limits, size_t count)
+struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host)
 {
     struct device_budgets *budget = calloc(1, sizeof *budget);
     if (!budget)
         return NULL;
     pthread_mutex_init(&budget->lock, NULL);
     condition_init(&budget->ended);
+    condition_init(&budget->picture_done);
+    budget->host = host;
     for (size_t i = 0; i < count; i++) {
         struct account *account = account_locked(budget, limits[i].device);
         if (account)
@@ -61,6 +65,7 @@ void budget_free(struct device_budgets *budget)
 {
     if (!budget)
         return;
+    pthread_cond_destroy(&budget->picture_done);
     pthread_cond_destroy(&budget->ended);
     pthread_mutex_destroy(&budget->lock);
     free(budget);
@@ -113,6 +118,50 @@ void budget_return(struct device_budgets *budget, struct device_id device, size_
     if (account)
         account->used -= bytes;
     pthread_mutex_unlock(&budget->lock);
+    pthread_cond_broadcast(&budget->picture_done);
+}
+
+/* Bytes that pictures may take together. */
+static size_t room_for_pictures_locked(struct device_budgets *budget)
+{
+    const struct account *cpu = account_locked(budget, (struct device_id){.kind = DEVICE_CPU});
+    const size_t used = cpu ? cpu->used : 0;
+    return used < budget->host ? budget->host - used : 0;
+}
+
+enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,
+                                struct error *err)
+{
+    enum status status = STATUS_TIMEOUT;
+    pthread_mutex_lock(&budget->lock);
+    for (bool is_over = false; status == STATUS_TIMEOUT && !is_over;) {
+        const size_t room = budget->host ? room_for_pictures_locked(budget) : SIZE_MAX;
+        if (bytes > room) {
+            status = error_set(err, STATUS_TOO_LARGE,
+                               "to decode this picture takes %.1f MiB, and the models leave %.1f "
+                               "MiB of the memory for pictures; send a smaller picture, or give "
+                               "the process more memory",
+                               (double)bytes / (1 << 20), (double)room / (1 << 20));
+        } else if (budget->pictures <= room - bytes) {
+            budget->pictures += bytes;
+            status = STATUS_OK;
+        } else {
+            is_over = clock_now() >= until;
+            if (!is_over)
+                condition_wait(&budget->picture_done, &budget->lock, until);
+        }
+    }
+    pthread_mutex_unlock(&budget->lock);
+    return status;
+}
+
+void budget_give_picture(struct device_budgets *budget, size_t bytes)
+{
+    pthread_mutex_lock(&budget->lock);
+    assert(budget->pictures >= bytes);
+    budget->pictures -= bytes;
+    pthread_mutex_unlock(&budget->lock);
+    pthread_cond_broadcast(&budget->picture_done);
 }
 
 size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit)

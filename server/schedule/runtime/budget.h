@@ -2,8 +2,8 @@
  *
  * Models are loaded one at a time, between budget_begin and budget_end, because each may take what
  * the others have left. A lane's bytes are booked once they are known and returned when it ends.
- * Counted are weights, activations and batches of inputs; decoders and request bodies have limits
- * of their own.
+ * Counted are weights, activations and batches of inputs. Large pictures that are being decoded
+ * take what the models leave of the host's memory; request bodies have a limit of their own.
  *
  * Thread-safe. Locks: one, held for a few instructions; who waits in budget_begin does not hold
  * it. */
@@ -11,7 +11,9 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
+#include "engine/base/status.h"
 #include "engine/tensor/device.h"
 
 struct device_budgets;
@@ -22,8 +24,9 @@ struct budget_limit {
     size_t bytes;
 };
 
-/* Limits of devices that are not named are 0. NULL when out of memory; budget_free takes NULL. */
-struct device_budgets *budget_create(const struct budget_limit *limits, size_t count);
+/* Limits of devices that are not named are 0. `host`: bytes for pictures and the CPU's models
+ * together; 0: no limit. NULL when out of memory; budget_free takes NULL. */
+struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host);
 void budget_free(struct device_budgets *budget);
 
 /* Waits until no other model is being loaded; false when *cancel (may be NULL) turned 1 meanwhile:
@@ -38,6 +41,12 @@ size_t budget_share(struct device_budgets *budget, struct device_id device, int 
 /* Books, and unbooks, bytes of a device. */
 void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes);
 void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes);
+
+/* Takes bytes for a picture, once all of them are free, but does not wait beyond `until`
+ * (clock_now()). STATUS_TIMEOUT: they are not yet; STATUS_TOO_LARGE: they will not be. */
+enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,
+                                struct error *err) MUST_USE;
+void budget_give_picture(struct device_budgets *budget, size_t bytes);
 
 /* What is booked now, and the limit (may be NULL). */
 size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "server/schedule/policy/rows.h"
 #include "server/schedule/runtime/meters.h"
@@ -20,6 +21,7 @@
 #define MAX_QUEUE         (1u << 20)
 #define MAX_THREADS       1024
 #define MAX_TIME_MS       3600000
+#define SMALL_PICTURE     ((size_t)48 << 20)
 
 static enum status check_options(const struct pipeline_options *options, struct error *err)
 {
@@ -63,7 +65,20 @@ static struct device_budgets *create_budget(const struct pipeline_options *optio
 {
     struct budget_limit limits[DEVICE_MAX];
     budget_limits(options->devices, options->memory_limits, options->device_count, limits);
-    return budget_create(limits, options->device_count);
+    /* Of the rest, an eighth is for bodies and answers by default. */
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    return budget_create(limits, options->device_count, (size_t)(total / 4 * 3));
+}
+
+/* Pictures that ask nobody take an eighth of the memory in all workers together, and no more than
+ * those of a phone each. */
+static size_t small_picture(int workers)
+{
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    const size_t share = (size_t)(total / 8 / (uint64_t)workers);
+    return share < SMALL_PICTURE ? share : SMALL_PICTURE;
 }
 
 static void fill_in_defaults(struct pipeline_options *options)
@@ -95,6 +110,10 @@ enum status pipeline_create(const struct pipeline_options *options, struct pipel
         pipeline->device_queues[i] = device_queue_create();
         has_queues = has_queues && pipeline->device_queues[i];
     }
+    pipeline->worker_context =
+        (struct worker_context){.options = &pipeline->options,
+                                .budget = pipeline->budget,
+                                .small_picture = small_picture(pipeline->options.workers)};
     if (!pipeline->entries || !pipeline->budget || !has_queues)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
     else
@@ -102,8 +121,9 @@ enum status pipeline_create(const struct pipeline_options *options, struct pipel
                                                     .start = worker_start,
                                                     .begin = pipeline->options.worker_begin,
                                                     .run = worker_run,
+                                                    .rest = worker_rest,
                                                     .stop = worker_stop,
-                                                    .context = &pipeline->options},
+                                                    .context = &pipeline->worker_context},
                              &pipeline->pool, err);
     if (status != STATUS_OK) {
         pipeline_free(pipeline);

@@ -10,6 +10,7 @@
 
 #include "server/schedule/runtime/instance.h"
 #include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/worker.h"
 
 /* One line of the table: a version of a model. */
 struct model_entry {
@@ -27,6 +28,7 @@ struct pipeline {
     struct pipeline_options options; /* immutable, defaults filled in */
     struct pool *pool;
     struct device_budgets *budget;
+    struct worker_context worker_context;           /* immutable */
     struct device_queue *device_queues[DEVICE_MAX]; /* of options.devices */
     _Atomic int state;                              /* enum pipeline_state */
 

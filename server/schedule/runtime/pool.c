@@ -11,11 +11,15 @@
 #include "engine/base/size.h"
 #include "server/schedule/runtime/thread.h"
 
+/* Without work for so long a thread rests. */
+#define REST_NS INT64_C(1000000000)
+
 struct pool_thread {
     struct pool *pool;
     bool is_spare;
     pthread_t handle;
     void *state;
+    bool is_resting;                   /* or has not worked yet */
     const struct pool_source *current; /* whose work it is at; guarded by the pool's lock */
 };
 
@@ -29,6 +33,7 @@ struct pool {
     int64_t clock;                     /* `used` of the source whose turn came last */
     bool stopping;
     int waiting;    /* threads without work, but for the spare one */
+    int restless;   /* threads that are not resting */
     size_t longs;   /* long tasks that are being run */
     int forgetting; /* callers of pool_forget, who wait on `left` */
     pthread_cond_t left;
@@ -85,15 +90,37 @@ static void settle_locked(struct pool_source *source, int64_t charged, int64_t s
     source->expected += (spent - source->expected) / 8;
 }
 
-static void wait_for_work_locked(struct pool *pool, bool is_spare)
+static bool has_work_locked(const struct pool_thread *thread)
 {
-    while (is_spare && !(pool->first && pool->longs) && !pool->stopping)
-        condition_wait(&pool->spare_work, &pool->lock, INT64_MAX);
-    while (!is_spare && !pool->first && !pool->stopping) {
-        pool->waiting++;
-        condition_wait(&pool->work, &pool->lock, INT64_MAX);
-        pool->waiting--;
+    const struct pool *pool = thread->pool;
+    return pool->stopping || (pool->first && (!thread->is_spare || pool->longs));
+}
+
+static void rest_locked(struct pool_thread *thread)
+{
+    struct pool *pool = thread->pool;
+    const bool is_last = --pool->restless == 0;
+    thread->is_resting = true;
+    pthread_mutex_unlock(&pool->lock);
+    if (pool->options.rest)
+        pool->options.rest(thread->state, is_last);
+    pthread_mutex_lock(&pool->lock);
+}
+
+static void wait_for_work_locked(struct pool_thread *thread)
+{
+    struct pool *pool = thread->pool;
+    const int64_t until = clock_now() + REST_NS;
+    while (!has_work_locked(thread)) {
+        pool->waiting += !thread->is_spare;
+        condition_wait(thread->is_spare ? &pool->spare_work : &pool->work, &pool->lock,
+                       thread->is_resting ? INT64_MAX : until);
+        pool->waiting -= !thread->is_spare;
+        if (!has_work_locked(thread) && !thread->is_resting && clock_now() >= until)
+            rest_locked(thread);
     }
+    pool->restless += thread->is_resting;
+    thread->is_resting = false;
 }
 
 static void *thread_main(void *argument)
@@ -103,7 +130,7 @@ static void *thread_main(void *argument)
     bool has_begun = !pool->options.begin;
     pthread_mutex_lock(&pool->lock);
     for (;;) {
-        wait_for_work_locked(pool, thread->is_spare);
+        wait_for_work_locked(thread);
         if (pool->stopping)
             break;
         int64_t charged, start = pool->options.now();
@@ -145,6 +172,7 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
         snprintf(name, sizeof name, "decode-%d", i);
         thread->pool = pool;
         thread->is_spare = i == options->threads;
+        thread->is_resting = true;
         thread->state = options->start(options->context);
         if (!thread->state)
             break;

@@ -33,6 +33,9 @@ struct pool_options {
     void *(*start)(void *context);
     void (*begin)(void); /* called by each thread before its first task; NULL: nothing */
     void (*run)(void *state, struct pool_source *source);
+    /* Called in each thread when it has had no work for a second; `is_last`: nor has any other. May
+     * be NULL. */
+    void (*rest)(void *state, bool is_last);
     void (*stop)(void *state);
     void *context;
     int64_t (*now)(void); /* nanoseconds; NULL: the monotonic clock */

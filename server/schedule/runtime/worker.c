@@ -4,32 +4,74 @@
  * decoder and its transform, and an image from claim to commit or finish. */
 #include "server/schedule/runtime/worker.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
 #include "server/image/transform.h"
 #include "server/schedule/policy/rows.h"
+#include "server/schedule/runtime/budget.h"
 #include "server/schedule/runtime/scheduler.h"
 
+/* Who waits for memory looks this often whether its image is still wanted. */
+#define LOOK_AGAIN_NS INT64_C(50000000)
+
 struct worker {
-    const struct pipeline_options *options;
+    const struct worker_context *context;
     struct image_decoder *decoder;
     struct transform *transform;
+    struct image_memory memory;
+    /* of the image that is being decoded */
+    struct scheduler *scheduler;
+    const struct predict_image *image;
 };
+
+static enum status take_memory(void *context, size_t bytes, struct error *err)
+{
+    struct worker *worker = context;
+    for (;;) {
+        const enum status status =
+            budget_take_picture(worker->context->budget, bytes, clock_now() + LOOK_AGAIN_NS, err);
+        if (status != STATUS_TIMEOUT)
+            return status;
+        TRY(scheduler_check_wanted(worker->scheduler, worker->image, err));
+    }
+}
+
+static void give_memory(void *context, size_t bytes)
+{
+    const struct worker *worker = context;
+    budget_give_picture(worker->context->budget, bytes);
+}
 
 void *worker_start(void *context)
 {
     struct worker *worker = calloc(1, sizeof *worker);
     if (!worker)
         return NULL;
-    worker->options = context;
+    worker->context = context;
+    worker->memory = (struct image_memory){.small = worker->context->small_picture,
+                                           .take = take_memory,
+                                           .give = give_memory,
+                                           .context = worker};
     worker->decoder = image_decoder_create();
     worker->transform = transform_create();
     if (!worker->decoder || !worker->transform) {
         worker_stop(worker);
         return NULL;
     }
+    image_decoder_ask(worker->decoder, &worker->memory);
     return worker;
+}
+
+/* After a burst: what this worker keeps for the next picture, and, once no worker has work, what
+ * malloc() keeps of the bodies, tensors and answers. */
+void worker_rest(void *state, bool is_last)
+{
+    struct worker *worker = state;
+    image_decoder_done(worker->decoder, true);
+    if (is_last)
+        malloc_trim(0);
 }
 
 void worker_stop(void *state)
@@ -61,7 +103,9 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
     TRY(scheduler_check_wanted(scheduler, image, err));
-    const struct pipeline_options *options = worker->options;
+    const struct pipeline_options *options = worker->context->options;
+    worker->scheduler = scheduler;
+    worker->image = image;
     enum status status =
         options->fast_decode
             ? image_decode_reduced(worker->decoder, image->data, image->size, &options->limits,
@@ -125,11 +169,13 @@ static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
     if (image->status == STATUS_OK && !scheduler_reserve(scheduler, image, &slot))
         image->status = scheduler_cut_error(&image->error);
     if (image->status != STATUS_OK) {
+        image_decoder_done(worker->decoder, false);
         scheduler_finish(scheduler, image);
         scheduler_drop(scheduler);
         return;
     }
     image->status = worker_write_slot(worker, scheduler, image, &pixels, slot);
+    image_decoder_done(worker->decoder, false);
     image->preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
     if (image->status == STATUS_OK) {
         scheduler_commit(scheduler, slot);

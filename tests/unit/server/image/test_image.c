@@ -567,19 +567,75 @@ Test(image, pixel_memory_is_reused_and_given_back)
 {
     struct pixel_buffer buffer = {0};
     const size_t giant = 40u << 20, small = 1u << 20;
-    cr_assert_eq(pixel_buffer_reserve(&buffer, small, NULL), STATUS_OK);
+    cr_assert_eq(pixel_buffer_reserve(&buffer, small, 0, NULL), STATUS_OK);
     const uint8_t *first = buffer.data;
-    cr_assert_eq(pixel_buffer_reserve(&buffer, small / 2, NULL), STATUS_OK);
+    cr_assert_eq(pixel_buffer_reserve(&buffer, small / 2, 0, NULL), STATUS_OK);
     cr_assert_eq(buffer.data, first, "a smaller picture took new memory");
-    cr_assert_eq(pixel_buffer_reserve(&buffer, giant, NULL), STATUS_OK);
+    cr_assert_eq(pixel_buffer_reserve(&buffer, giant, 0, NULL), STATUS_OK);
     cr_assert_eq(buffer.capacity, giant);
     /* Giants again and again keep it, small ones for long enough do not. */
     for (int i = 0; i < 100; i++)
-        cr_assert_eq(pixel_buffer_reserve(&buffer, i % 4 ? small : giant, NULL), STATUS_OK);
+        cr_assert_eq(pixel_buffer_reserve(&buffer, i % 4 ? small : giant, 0, NULL), STATUS_OK);
     cr_assert_eq(buffer.capacity, giant);
     for (int i = 0; i < 100; i++)
-        cr_assert_eq(pixel_buffer_reserve(&buffer, small, NULL), STATUS_OK);
+        cr_assert_eq(pixel_buffer_reserve(&buffer, small, 0, NULL), STATUS_OK);
     cr_assert_eq(buffer.capacity, small);
     pixel_buffer_done(&buffer);
     cr_assert_null(buffer.data);
+}
+
+/* Takes and gives of a decoder. */
+struct asked {
+    size_t taken, held;
+    bool refuses;
+};
+
+static enum status take_bytes(void *context, size_t bytes, struct error *err)
+{
+    struct asked *asked = context;
+    cr_expect_eq(asked->held, 0, "a picture is to take all at once");
+    if (asked->refuses)
+        return error_set(err, STATUS_TOO_LARGE, "no");
+    asked->taken = asked->held = bytes;
+    return STATUS_OK;
+}
+
+static void give_bytes(void *context, size_t bytes)
+{
+    struct asked *asked = context;
+    asked->held -= bytes;
+}
+
+Test(image, memory_is_asked_for)
+{
+    /* Coefficients of 4:2:0: one and a half a pixel, of whole blocks, two bytes each. */
+    static const struct {
+        const char *name;
+        size_t per_pixel_most, per_pixel_least;
+    } cases[] = {{"jpeg_420.jpg", 3, 3}, {"exif_6.jpg", 6, 6}, {"jpeg_420_progressive.jpg", 9, 6}};
+    struct asked asked = {0};
+    const struct image_memory memory = {.take = take_bytes, .give = give_bytes, .context = &asked};
+    struct image_decoder *decoder = image_decoder_create();
+    struct image_limits limits = IMAGE_LIMITS_DEFAULT;
+    struct image image;
+    struct error err;
+    image_decoder_ask(decoder, &memory);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct file file = read_image(cases[i].name);
+        cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err), STATUS_OK);
+        const size_t pixels = (size_t)image.width * image.height;
+        cr_expect(asked.taken >= pixels * cases[i].per_pixel_least &&
+                      asked.taken <= pixels * cases[i].per_pixel_most,
+                  "%s: %zu bytes for %zu pixels", cases[i].name, asked.taken, pixels);
+        cr_expect_gt(asked.held, 0);
+        image_decoder_done(decoder, false);
+        cr_expect_eq(asked.held, 0);
+        asked.refuses = true;
+        cr_expect_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err),
+                     STATUS_TOO_LARGE);
+        image_decoder_done(decoder, false);
+        asked.refuses = false;
+        free(file.data);
+    }
+    image_decoder_free(decoder);
 }

@@ -252,6 +252,16 @@ void image_decoder_free(struct image_decoder *decoder)
     free(decoder);
 }
 
+void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory)
+{
+    (void)decoder, (void)memory;
+}
+
+void image_decoder_done(struct image_decoder *decoder, bool all)
+{
+    (void)decoder, (void)all;
+}
+
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret, struct error *err)
 {

@@ -9,7 +9,7 @@
 Test(budget, what_is_left_is_shared)
 {
     struct device_budgets *budget =
-        budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}, {GPU, 0}}, 2);
+        budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}, {GPU, 0}}, 2, 0);
     cr_assert(budget_begin(budget, NULL));
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1000);
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 2), 500);
@@ -28,9 +28,28 @@ Test(budget, what_is_left_is_shared)
     budget_free(budget);
 }
 
+Test(budget, pictures_take_what_models_leave)
+{
+    struct device_budgets *budget = budget_create(NULL, 0, 1000);
+    struct error err;
+    budget_book(budget, DEVICE_HOST, 400);
+    budget_book(budget, GPU, 5000);
+    cr_assert_eq(budget_take_picture(budget, 601, INT64_MAX, &err), STATUS_TOO_LARGE);
+    cr_assert_eq(budget_take_picture(budget, 350, 0, &err), STATUS_OK);
+    cr_assert_eq(budget_take_picture(budget, 251, 0, &err), STATUS_TIMEOUT, "the other has it");
+    cr_assert_eq(budget_take_picture(budget, 250, 0, &err), STATUS_OK);
+    budget_give_picture(budget, 350);
+    cr_assert_eq(budget_take_picture(budget, 251, 0, &err), STATUS_OK);
+    budget_give_picture(budget, 250);
+    budget_give_picture(budget, 251);
+    budget_return(budget, DEVICE_HOST, 400);
+    cr_assert_eq(budget_take_picture(budget, 1000, 0, &err), STATUS_OK);
+    budget_free(budget);
+}
+
 Test(budget, without_limit_only_counts)
 {
-    struct device_budgets *budget = budget_create(NULL, 0);
+    struct device_budgets *budget = budget_create(NULL, 0, 0);
     cr_assert_eq(budget_share(budget, GPU, 1), 0);
     budget_book(budget, GPU, 77);
     cr_assert_eq(budget_share(budget, GPU, 1), 0);
@@ -42,7 +61,7 @@ Test(budget, without_limit_only_counts)
 
 Test(budget, one_load_at_a_time)
 {
-    struct device_budgets *budget = budget_create(NULL, 0);
+    struct device_budgets *budget = budget_create(NULL, 0, 0);
     _Atomic int cancel = 1;
     cr_assert(budget_begin(budget, &cancel), "nobody is before it");
     cr_assert_not(budget_begin(budget, &cancel));
