@@ -357,9 +357,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
         return refuse_int8(graph, err);
     if (options->precision == PRECISION_BF16 && options->device.kind == DEVICE_CPU &&
         !device_cpu_has_bf16())
-        return error_set(err, STATUS_DEVICE,
-                         "--precision bf16 needs a CPU with AVX512-BF16 or AMX, which this one is "
-                         "not; use --precision fp32");
+        return error_set(
+            err, STATUS_DEVICE,
+            "--precision bf16 needs a CPU with AVX512-BF16, AMX or (arm64) BF16, which "
+            "this one is not; use --precision fp32");
     struct session *session = calloc(1, sizeof *session);
     if (!session)
         return session_no_memory(err);

@@ -22,5 +22,5 @@ int device_cpu_threads(void)
 bool device_cpu_has_bf16(void)
 {
     const struct cpu_features *features = cpu_features();
-    return features->avx512_bf16 || features->amx_bf16;
+    return features->avx512_bf16 || features->amx_bf16 || features->neon_bf16;
 }

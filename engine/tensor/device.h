@@ -55,5 +55,5 @@ enum status device_parse(const char *text, struct device_id *ret, size_t *ret_co
  * least 1), never the host's core count. */
 int device_cpu_threads(void);
 
-/* Does this CPU have what --precision bf16 needs (AVX512-BF16 or AMX)? */
+/* Does this CPU have what --precision bf16 needs (AVX512-BF16, AMX, or BF16 of NEON)? */
 bool device_cpu_has_bf16(void);

@@ -44,6 +44,19 @@ ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, si
     }
 }
 
+#elif defined __aarch64__
+
+ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
+{
+    const float32x4x2_t a = vtrnq_f32(vec_load(rows[0] + at), vec_load(rows[1] + at));
+    const float32x4x2_t b = vtrnq_f32(vec_load(rows[2] + at), vec_load(rows[3] + at));
+    for (size_t c = 0; c < 2; c++) {
+        vec_store(to + c * step, vcombine_f32(vget_low_f32(a.val[c]), vget_low_f32(b.val[c])));
+        vec_store(to + (c + 2) * step,
+                  vcombine_f32(vget_high_f32(a.val[c]), vget_high_f32(b.val[c])));
+    }
+}
+
 #else
 
 /* In registers of four columns: VEC rows are one or two groups of four. */

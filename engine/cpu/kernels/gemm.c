@@ -113,7 +113,7 @@ static void run_block(const struct gemm *g, const float *a, const float *b, floa
         CASE(4);
         CASE(5);
         CASE(6);
-#if VEC == 16
+#if ROWS > 6
         CASE(7);
         CASE(8);
         CASE(9);

@@ -2,8 +2,9 @@
  *
  * Weights lie in panels of COLUMNS columns, a few neighbours of a column together: two that are
  * widened to 16 bits (every instruction set multiplies and adds pairs of those, exactly), or four
- * for the instructions that add four products of bytes (VNNI, NEON's dot product). A block of
- * ROWS x 2 registers of sums stays in registers while k goes by. */
+ * for the instructions that add four products of bytes (VNNI, NEON's dot product), or eight for
+ * those that multiply 2 x 8 by 8 x 2 bytes (i8mm). A block of ROWS x 2 registers of sums stays in
+ * registers while k goes by. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 
@@ -89,7 +90,7 @@ ALWAYS_INLINE ints add_pairs(ints sum, int32x4_t pair, int16x8_t w)
     return vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(x, w)));
 }
 
-#if defined __ARM_FEATURE_DOTPROD
+#if defined __ARM_FEATURE_DOTPROD && !defined __ARM_FEATURE_MATMUL_INT8
 
 #define DOT
 #define load_dot(w) vld1q_s8(w)
@@ -176,6 +177,60 @@ ALWAYS_INLINE ints add_pairs(ints sum, ints x, ints w)
 GEMM_8BIT(pairs, , 2)
 #if defined DOT
 GEMM_8BIT(dot, DOT, 4)
+#endif
+
+#if defined __ARM_FEATURE_MATMUL_INT8
+
+/* Two rows at a time, `down` bytes apart: a register holds the sums of both in two columns. */
+ALWAYS_INLINE void pairs_of_rows(const struct gemm_8bit *g, const uint8_t *a, const int8_t *b,
+                                 size_t down, int32x4_t sum[4][COLUMNS / 2], const int pairs)
+{
+#pragma GCC unroll 4
+    for (int r = 0; r < pairs; r++)
+#pragma GCC unroll 4
+        for (int q = 0; q < COLUMNS / 2; q++)
+            sum[r][q] = vdupq_n_s32(0);
+    for (size_t p = 0; p < g->k; p += 8, b += COLUMNS * 8)
+#pragma GCC unroll 4
+        for (int r = 0; r < pairs; r++) {
+            const uint8_t *row = a + (size_t)(2 * r) * g->lda + p;
+            const uint8x16_t x = vcombine_u8(vld1_u8(row), vld1_u8(row + down));
+#pragma GCC unroll 4
+            for (int q = 0; q < COLUMNS / 2; q++)
+                sum[r][q] = vusmmlaq_s32(sum[r][q], x, vld1q_s8(b + q * 16));
+        }
+}
+
+ALWAYS_INLINE void store_pair(const int32x4_t sum[COLUMNS / 2], int32_t *c, int32_t *second)
+{
+#pragma GCC unroll 4
+    for (int q = 0; q < COLUMNS / 2; q++) {
+        vst1_s32(c + 2 * q, vget_low_s32(sum[q]));
+        if (second)
+            vst1_s32(second + 2 * q, vget_high_s32(sum[q]));
+    }
+}
+
+void SIMD_NAMED(gemm_dot)(const struct gemm_8bit *g, size_t m)
+{
+    const uint8_t *a = g->a;
+    int32_t *c = g->c;
+    for (size_t rows; m; m -= rows, a += rows * g->lda, c += rows * g->ldc) {
+        rows = m >= ROWS ? ROWS : m >= 2 ? 2 : 1;
+        for (size_t j = 0; j < g->n; j += COLUMNS) {
+            int32x4_t sum[4][COLUMNS / 2];
+            const int8_t *b = g->b + j * g->k;
+            if (rows == ROWS)
+                pairs_of_rows(g, a, b, g->lda, sum, ROWS / 2);
+            else
+                pairs_of_rows(g, a, b, rows == 2 ? g->lda : 0, sum, 1);
+            for (size_t r = 0; r < rows; r += 2)
+                store_pair(sum[r / 2], c + r * g->ldc + j,
+                           r + 1 < rows ? c + (r + 1) * g->ldc + j : NULL);
+        }
+    }
+}
+
 #endif
 
 /* Sums become stored bytes: times the scale, rounded half to even, plus the zero point, saturated.

@@ -120,6 +120,12 @@ static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 #endif
 }
 
+#if defined __ARM_FEATURE_MATMUL_INT8
+#define DOT_NEIGHBOURS 8
+#else
+#define DOT_NEIGHBOURS 4
+#endif
+
 #define ENTER_NAMED(name)  .name = SIMD_NAMED(name),
 #define ENTER_COMMON(name) .name = SIMD_COMMON(name),
 
@@ -146,9 +152,12 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
 #endif
 #if defined __AVX512F__ || defined __ARM_FEATURE_DOTPROD
     .gemm_dot = SIMD_COMMON(gemm_dot),
-    .dot_neighbours = 4,
+    .dot_neighbours = DOT_NEIGHBOURS,
 #endif
-#if defined __ARM_FEATURE_DOTPROD
+#if defined __ARM_FEATURE_DOTPROD && !defined __ARM_FEATURE_MATMUL_INT8
     .dot_is_signed = true,
+#endif
+#if defined __AVX512BF16__ || defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+    .gemm_bf16 = SIMD_NAMED(gemm_bf16),
 #endif
 };

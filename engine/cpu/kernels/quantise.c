@@ -16,6 +16,13 @@ ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
     const __m128i bytes = _mm_loadl_epi64(p);
     return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(bytes)
                                         : _mm256_cvtepu8_epi32(bytes));
+#elif defined __aarch64__
+    uint32_t bits;
+    memcpy(&bits, p, sizeof bits);
+    const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32(bits));
+    const int16x8_t words =
+        is_signed ? vmovl_s8(vreinterpret_s8_u8(bytes)) : vreinterpretq_s16_u16(vmovl_u8(bytes));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
 #else
     float lanes[VEC];
     for (size_t i = 0; i < VEC; i++)
@@ -235,6 +242,25 @@ static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, si
         y[i] = table[x[i]];
 }
 
+#elif defined __aarch64__
+
+/* Four tables of 64: an index beyond one leaves what was found before. */
+static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+{
+    const uint8x16x4_t t0 = vld1q_u8_x4(table), t1 = vld1q_u8_x4(table + 64);
+    const uint8x16x4_t t2 = vld1q_u8_x4(table + 128), t3 = vld1q_u8_x4(table + 192);
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const uint8x16_t v = vld1q_u8(x + i);
+        uint8x16_t found = vqtbl4q_u8(t0, v);
+        found = vqtbx4q_u8(found, t1, vsubq_u8(v, vdupq_n_u8(64)));
+        found = vqtbx4q_u8(found, t2, vsubq_u8(v, vdupq_n_u8(128)));
+        vst1q_u8(y + i, vqtbx4q_u8(found, t3, vsubq_u8(v, vdupq_n_u8(192))));
+    }
+    for (; i < n; i++)
+        y[i] = table[x[i]];
+}
+
 #endif
 
 void SIMD_NAMED(lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
@@ -245,7 +271,7 @@ void SIMD_NAMED(lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size
         return;
     }
 #endif
-#if defined __AVX2__
+#if defined __AVX2__ || defined __aarch64__
     lookup_narrow(x, table, y, n);
 #else
     for (size_t i = 0; i < n; i++)

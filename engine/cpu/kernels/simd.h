@@ -102,6 +102,15 @@ struct gemm_8bit {
     size_t k, n; /* k: a multiple of the neighbours */
 };
 
+/* c += a * b in bfloat16, summed in float32; b in panels as above, of two neighbours. Tiny numbers
+ * (below 1.2e-38) may count as 0. */
+struct gemm_bf16 {
+    const uint16_t *a, *b;
+    float *c;
+    size_t lda, ldc; /* elements; whole panels of c are read and written */
+    size_t k, n;     /* k: even */
+};
+
 struct simd_kernels {
     const char *name; /* "avx512" … */
 
@@ -121,6 +130,8 @@ struct simd_kernels {
     void (*gemm_dot)(const struct gemm_8bit *g, size_t m);
     bool dot_is_signed;
     size_t dot_neighbours; /* 4 or 8 */
+    /* The product for m rows. NULL where the variant has no instruction for it. */
+    void (*gemm_bf16)(const struct gemm_bf16 *g, size_t m);
     /* y[i] = (sums[i] + bias[i]) * scales[i], rounded half to even, plus zero, saturated. The sum
      * wraps, as the operators are defined. */
     void (*finish_8bit)(const int32_t *sums, const int32_t *bias, const float *scales, size_t n,
@@ -242,7 +253,8 @@ struct simd_kernels {
     void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
 };
 
-/* Of x86-64, and (base, too) of arm64: NEON, with the dot product, with products of 8 x 2 bytes. */
+/* Of x86-64, and (base, too) of arm64: NEON, with the dot product, with that of matrices and with
+ * bfloat16. */
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 extern const struct simd_kernels simd_dot, simd_i8mm;
 

@@ -1,10 +1,15 @@
 /* Private to engine/cpu/kernels/: one register of floats, as wide as the variant that is being
- * compiled has it. What is written with these compiles for AVX-512, AVX2 with FMA, and plain SSE2.
+ * compiled has it. What is written with these compiles for AVX-512, AVX2 with FMA, plain SSE2, and
+ * NEON.
  *
  * A count n <= VEC says how many lanes are meant; the others read as 0 and are not written. */
 #pragma once
 
+#if defined __x86_64__
 #include <immintrin.h>
+#else
+#include <arm_neon.h>
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -100,6 +105,36 @@ ALWAYS_INLINE vec vec_widen(const uint16_t *p)
 {
     const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
+#elif defined __aarch64__
+
+#define VEC              4
+typedef float32x4_t vec;
+#define vec_load(p)      vld1q_f32(p)
+#define vec_store(p, v)  vst1q_f32(p, v)
+#define vec_set(x)       vdupq_n_f32(x)
+#define vec_zero()       vdupq_n_f32(0)
+#define vec_add(a, b)    vaddq_f32(a, b)
+#define vec_sub(a, b)    vsubq_f32(a, b)
+#define vec_mul(a, b)    vmulq_f32(a, b)
+#define vec_div(a, b)    vdivq_f32(a, b)
+#define vec_fma(a, b, c) vfmaq_f32(c, a, b)
+
+/* The second operand where one is NaN, as on x86-64. */
+ALWAYS_INLINE vec vec_max(vec a, vec b)
+{
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+
+ALWAYS_INLINE vec vec_min(vec a, vec b)
+{
+    return vbslq_f32(vcltq_f32(a, b), a, b);
+}
+
+ALWAYS_INLINE vec vec_widen(const uint16_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
 
 #else

@@ -106,6 +106,49 @@ ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
     return _mm256_or_ps(magnitude, _mm256_and_ps(vec_set(-0.0f), sign));
 }
 
+#elif defined __aarch64__
+
+ALWAYS_INLINE vec vec_round(vec x)
+{
+    return vrndnq_f32(x);
+}
+
+ALWAYS_INLINE vec vec_scale2(vec p, vec n)
+{
+    /* in two steps, because 2^128 has no float of its own */
+    const int32x4_t whole = vcvtnq_s32_f32(n), half = vshrq_n_s32(whole, 1);
+    const int32x4_t rest = vsubq_s32(whole, half), bias = vdupq_n_s32(127);
+    const vec a = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(half, bias), 23));
+    const vec b = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23));
+    return vec_mul(vec_mul(p, a), b);
+}
+
+ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
+{
+    const int32x4_t n = vshlq_n_s32(vreinterpretq_s32_f32(shifted), 23);
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), n));
+}
+
+ALWAYS_INLINE vec vec_inverse(vec x)
+{
+    return vec_div(vec_set(1), x);
+}
+
+ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
+{
+    return vbslq_f32(vcltq_f32(a, b), less, otherwise);
+}
+
+ALWAYS_INLINE vec vec_magnitude(vec x)
+{
+    return vabsq_f32(x);
+}
+
+ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
+{
+    return vbslq_f32(vdupq_n_u32(0x80000000), sign, magnitude);
+}
+
 #else
 
 ALWAYS_INLINE vec vec_round(vec x)

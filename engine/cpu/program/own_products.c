@@ -9,8 +9,9 @@
  *
  *     (o * result_step + k * tap_step + offset) / divisor
  *
- * Rows of bfloat16 are widened, and their results narrowed. Rows of 8-bit integers are gathered as
- * the CPU's instructions want them (kernels/gemm_8bit.c). */
+ * Rows of bfloat16 are widened, and their results narrowed, where the CPU has no instructions for
+ * their products (kernels/gemm_bf16.c). Rows of 8-bit integers are gathered as the CPU's
+ * instructions want them (kernels/gemm_8bit.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +53,7 @@ bool onednn_pairs_saturate(void)
 /* ---- layouts ---- */
 
 /* What rows and weights consist of. */
-enum product_operands { OPERANDS_F32, OPERANDS_PAIRS, OPERANDS_DOT };
+enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DOT };
 
 /* `parts` matrices of k x n in panels: floats as simd->gemm wants them, or 8-bit integers, behind
  * all of which stand the sums of each matrix's columns (int32). */
@@ -79,9 +80,8 @@ void packed_layout_free(struct packed_layout *layout)
 
 static size_t neighbours(const struct packed_layout *layout)
 {
-    return layout->operands == OPERANDS_F32     ? 1
-           : layout->operands == OPERANDS_PAIRS ? 2
-                                                : layout->simd->dot_neighbours;
+    static const size_t of[] = {[OPERANDS_F32] = 1, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2};
+    return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : of[layout->operands];
 }
 
 static size_t whole_columns(const struct packed_layout *layout)
@@ -100,13 +100,17 @@ static size_t part_bytes(const struct packed_layout *layout)
 {
     if (layout->operands == OPERANDS_F32)
         return layout->simd->gemm_packed(layout->k, layout->n) * sizeof(float);
-    return whole_k(layout) * whole_columns(layout);
+    return whole_k(layout) * whole_columns(layout) * (layout->operands == OPERANDS_BF16 ? 2 : 1);
+}
+
+static bool are_8bit(const struct packed_layout *layout)
+{
+    return layout->operands == OPERANDS_PAIRS || layout->operands == OPERANDS_DOT;
 }
 
 size_t packed_layout_bytes(const struct packed_layout *layout)
 {
-    const size_t sums =
-        layout->operands == OPERANDS_F32 ? 0 : whole_columns(layout) * sizeof(int32_t);
+    const size_t sums = are_8bit(layout) ? whole_columns(layout) * sizeof(int32_t) : 0;
     return layout->parts * (part_bytes(layout) + sums);
 }
 
@@ -159,21 +163,41 @@ static void pack_floats(const struct packed_layout *layout, const struct strided
     layout->simd->gemm_pack(plain, layout->n, 1, layout->k, layout->n, to);
 }
 
+/* Element (p, j) of a matrix of several neighbours. */
+static size_t packed_index(const struct packed_layout *layout, size_t p, size_t j)
+{
+    const size_t columns = layout->simd->gemm_columns, together = neighbours(layout);
+    return j / columns * columns * whole_k(layout) +
+           (p / together * columns + j % columns) * together + p % together;
+}
+
 static void pack_8bit(const struct packed_layout *layout, const struct strided_layout *given,
                       const int8_t *from, int8_t *to, int32_t *sums)
 {
-    const size_t columns = layout->simd->gemm_columns, together = neighbours(layout);
     memset(to, 0, part_bytes(layout));
     memset(sums, 0, whole_columns(layout) * sizeof *sums);
     for (size_t p = 0; p < layout->k; p++) {
         int64_t step;
         const int8_t *row = from + weights_row(layout, given, p, &step);
         for (size_t j = 0; j < layout->n; j++) {
-            int8_t *panel = to + j / columns * columns * whole_k(layout);
-            panel[(p / together * columns + j % columns) * together + p % together] =
-                row[(int64_t)j * step];
+            to[packed_index(layout, p, j)] = row[(int64_t)j * step];
             sums[j] += row[(int64_t)j * step];
         }
+    }
+}
+
+/* From bfloat16, or from floats, which are rounded. */
+static void pack_bf16(const struct packed_layout *layout, const struct strided_layout *given,
+                      const unsigned char *from, uint16_t *to)
+{
+    memset(to, 0, part_bytes(layout));
+    for (size_t p = 0; p < layout->k; p++) {
+        int64_t step, at = weights_row(layout, given, p, &step);
+        for (size_t j = 0; j < layout->n; j++, at += step)
+            to[packed_index(layout, p, j)] =
+                given->dtype == DTYPE_BF16
+                    ? ((const uint16_t *)(const void *)from)[at]
+                    : float_narrow_bfloat16(((const float *)(const void *)from)[at]);
     }
 }
 
@@ -190,7 +214,10 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
         return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
     for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
         const int64_t at = offset_at(given, 0, wanted->leading, i);
-        if (wanted->operands == OPERANDS_F32)
+        if (wanted->operands == OPERANDS_BF16)
+            pack_bf16(wanted, given, (const unsigned char *)from + (size_t)at * sizeof(float),
+                      (uint16_t *)(void *)matrix);
+        else if (wanted->operands == OPERANDS_F32)
             pack_floats(wanted, given, (const float *)from + at, plain, (float *)(void *)matrix);
         else
             pack_8bit(wanted, given, (const int8_t *)from + at, (int8_t *)matrix,
@@ -245,11 +272,6 @@ struct product_call {
     size_t packed_bytes; /* of one matrix of `weights` */
 };
 
-static bool is_8bit(const struct onednn_product *product)
-{
-    return product->weights.operands != OPERANDS_F32;
-}
-
 /* ---- running: rows ---- */
 
 /* Copies `count` numbers, `step` elements apart, in the form of the product's operands. */
@@ -266,6 +288,9 @@ static void gather_run(const struct onednn_product *p, const void *from, size_t 
     } else if (p->weights.operands == OPERANDS_PAIRS) {
         for (size_t i = 0; i < count; i++)
             ((int16_t *)to)[i] = (int16_t)(((const int8_t *)from)[(int64_t)i * step] - p->src_zero);
+    } else if (p->weights.operands == OPERANDS_BF16) {
+        for (size_t i = 0; i < count; i++)
+            ((uint16_t *)to)[i] = ((const uint16_t *)from)[(int64_t)i * step];
     } else if (p->src.dtype == DTYPE_BF16 && step == 1) {
         p->simd->widen_bf16(from, to, count);
     } else if (p->src.dtype == DTYPE_BF16) {
@@ -289,7 +314,9 @@ static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t 
 
 static size_t operand_bytes(const struct onednn_product *p)
 {
-    return is_8bit(p) ? (p->weights.operands == OPERANDS_DOT ? 1 : 2) : sizeof(float);
+    static const size_t of[] = {
+        [OPERANDS_F32] = 4, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2, [OPERANDS_DOT] = 1};
+    return of[p->weights.operands];
 }
 
 /* The window of result `row` of a part whose source is `src`, in the order of the packed weights:
@@ -382,6 +409,49 @@ static void run_floats(const struct product_call *call, const struct product_blo
         p->simd->narrow_bf16(g.c + r * n, rows + r * p->ldc, n);
 }
 
+/* Sums are added up in scratch memory; what follows them is a product of no columns. */
+static void run_bf16(const struct product_call *call, const struct product_block *b)
+{
+    const struct onednn_product *p = call->product;
+    const bool narrow = p->dst.dtype == DTYPE_BF16, residual = p->finish.accumulate;
+    const size_t n = b->to - b->from, panel = p->simd->gemm_columns;
+    const size_t step = (n + panel - 1) / panel * panel;
+    const size_t size = dtype_size(p->dst.dtype);
+    float *sums = (float *)(void *)b->result;
+    const struct gemm_bf16 product = {
+        .a = (const uint16_t *)(const void *)b->gathered,
+        .lda = whole_k(&p->weights),
+        .b = (const uint16_t *)(const void *)(call->weights + b->matrix * call->packed_bytes) +
+             b->from * whole_k(&p->weights),
+        .c = sums,
+        .ldc = step,
+        .k = whole_k(&p->weights),
+        .n = n};
+    struct gemm g = p->finish;
+    memset(sums, 0, b->rows * step * sizeof *sums);
+    for (size_t r = 0; residual && r < b->rows; r++) {
+        const unsigned char *from = b->dst + r * p->ldc * size;
+        if (narrow)
+            p->simd->widen_bf16((const uint16_t *)(const void *)from, sums + r * step, n);
+        else
+            memcpy(sums + r * step, from, n * sizeof *sums);
+    }
+    p->simd->gemm_bf16(&product, b->rows);
+    g.a = g.b = g.c = sums;
+    g.ldc = step;
+    g.n = n;
+    g.bias = p->bias ? p->bias + b->channel : NULL;
+    g.accumulate = true;
+    p->simd->gemm(&g, b->rows);
+    for (size_t r = 0; r < b->rows; r++) {
+        unsigned char *to = b->dst + r * p->ldc * size;
+        if (narrow)
+            p->simd->narrow_bf16(sums + r * step, (uint16_t *)(void *)to, n);
+        else
+            memcpy(to, sums + r * step, n * sizeof *sums);
+    }
+}
+
 static void run_8bit(const struct product_call *call, const struct product_block *b)
 {
     const struct onednn_product *p = call->product;
@@ -430,7 +500,12 @@ static void run_blocks(void *context, size_t begin, size_t end)
         b.dst = call->dst + ((size_t)dst + b.first * p->ldc + b.from) * dtype_size(p->dst.dtype);
         for (size_t row = 0; !p->in_place && row < b.rows; row++)
             gather_row(p, b.src, b.first + row, b.gathered + row * p->row_bytes);
-        (is_8bit(p) ? run_8bit : run_floats)(call, &b);
+        if (are_8bit(&p->weights))
+            run_8bit(call, &b);
+        else if (p->weights.operands == OPERANDS_BF16)
+            run_bf16(call, &b);
+        else
+            run_floats(call, &b);
     }
 }
 
@@ -447,6 +522,10 @@ static void pack_matrices(void *context, size_t begin, size_t end)
     for (size_t i = begin; i < end; i++) {
         const unsigned char *from = call->weights + (size_t)offset_at(given, 0, at, i) * size;
         float *to = (float *)(void *)(call->scratch + i * call->packed_bytes);
+        if (p->weights.operands == OPERANDS_BF16) {
+            pack_bf16(&p->weights, given, from, (uint16_t *)(void *)to);
+            continue;
+        }
         if (given->dtype != DTYPE_BF16) {
             p->simd->gemm_pack((const float *)(const void *)from, (size_t)given->strides[at],
                                (size_t)given->strides[at + 1], k, n, to);
@@ -557,7 +636,8 @@ static void divide_work(struct onednn_product *p)
     const struct packed_layout *w = &p->weights;
     const size_t unit = p->simd->gemm_rows, threads = (size_t)p->threads;
     const size_t columns = whole_columns(w), panels = columns / p->simd->gemm_columns;
-    const size_t result = is_8bit(p) || p->dst.dtype == DTYPE_BF16 ? columns * sizeof(float) : 0;
+    const bool in_scratch = w->operands != OPERANDS_F32 || p->dst.dtype == DTYPE_BF16;
+    const size_t result = in_scratch ? columns * sizeof(float) : 0;
     size_t most = NEAR / (p->row_bytes + columns * sizeof(float)) / unit * unit;
     most = most ? most : unit;
     p->row_chunks = (p->rows + most - 1) / most;
@@ -641,6 +721,8 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
         onednn_product_free(product);
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     }
+    if (desc->src.dtype == DTYPE_BF16 && product->simd->gemm_bf16)
+        product->weights.operands = OPERANDS_BF16;
     product->row_bytes = whole_k(&product->weights) * operand_bytes(product);
     product->in_place = !desc->scales && reads_in_place(product);
     describe_finish(product, epilogue);
@@ -662,8 +744,10 @@ void onednn_product_free(struct onednn_product *product)
 
 const char *onednn_product_name(const struct onednn_product *product)
 {
-    if (is_8bit(product))
+    if (are_8bit(&product->weights))
         return product->weights.operands == OPERANDS_DOT ? "int8:dot" : "int8:pairs";
+    if (product->weights.operands == OPERANDS_BF16)
+        return "bf16:gemm";
     return product->in_place ? "gemm" : "gemm:windows";
 }
 
@@ -699,7 +783,7 @@ enum status onednn_product_bind(struct onednn_product *product, void *weights, v
 {
     (void)err;
     product->bound = weights;
-    if (is_8bit(product))
+    if (are_8bit(&product->weights))
         bind_sums(product, bias);
     else
         product->bias = bias;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
 
@@ -231,6 +232,39 @@ Test(simd, products_of_8_bits_are_exact)
                 expect_sums(simd_at(v), dot, rows, MOST_K, 33);
                 expect_sums(simd_at(v), dot, rows, 3, 5);
             }
+}
+
+Test(simd, products_of_bfloat16_are_summed_in_float32)
+{
+    static uint16_t rows[MOST_ROWS][MOST_K], packed[MOST_K * MOST_COLUMNS];
+    static float sums[MOST_ROWS][MOST_COLUMNS];
+    static struct product_8bit p; /* small whole numbers are exact in bfloat16 */
+    for (size_t v = 0; simd_at(v); v++) {
+        const struct simd_kernels *kernels = simd_at(v);
+        const struct gemm_bf16 g = {rows[0], packed, sums[0], MOST_K, MOST_COLUMNS, MOST_K, 33};
+        const struct gemm_8bit shape = {.k = g.k, .n = g.n};
+        static int8_t plain[MOST_K * MOST_COLUMNS];
+        if (!kernels->gemm_bf16)
+            continue;
+        make_product(&p, -128, MOST_K, 33);
+        pack_panels(&p, &shape, kernels->gemm_columns, 2, plain);
+        for (size_t i = 0; i < COUNT_OF(plain); i++)
+            packed[i] = float_narrow_bfloat16(plain[i]);
+        for (size_t r = 0; r < MOST_ROWS; r++)
+            for (size_t i = 0; i < MOST_K; i++)
+                rows[r][i] = float_narrow_bfloat16((float)p.rows[r][i]);
+        for (size_t m = 1; m <= MOST_ROWS; m++) {
+            for (size_t r = 0; r < MOST_ROWS; r++)
+                for (size_t j = 0; j < MOST_COLUMNS; j++)
+                    sums[r][j] = 1;
+            kernels->gemm_bf16(&g, m);
+            for (size_t r = 0; r < MOST_ROWS; r++)
+                for (size_t j = 0; j < 33; j++)
+                    cr_assert_float_eq(sums[r][j], 1 + (r < m ? (float)p.sums[r][j] : 0), 1e-3f,
+                                       "%s, %zu rows: [%zu][%zu] is %g", kernels->name, m, r, j,
+                                       (double)sums[r][j]);
+        }
+    }
 }
 
 Test(simd, sums_of_8_bits_are_rounded_half_to_even_and_saturated)

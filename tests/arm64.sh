@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# What `./dev arm64` needs on an x86-64 machine.
+#
+#   arm64.sh sysroot FOLDER     Debian's arm64 headers and libraries, and FOLDER.ini, Meson's cross file for them
+#   arm64.sh run FOLDER COMMAND…  runs it where arm64 programs start under qemu-user, with the libraries of FOLDER
+#
+# qemu-user is registered in a user namespace, so that the machine stays as it is and root is not needed.
+# QEMU_CPU=cortex-a53, cortex-a76 … chooses the processor; without it every extension is there.
+set -euo pipefail
+
+packages=libc6-dev,libmicrohttpd-dev,libgnutls28-dev,zlib1g-dev,libcjson-dev,libprotobuf-c-dev,libjpeg-dev,libpng-dev,libcriterion-dev
+what=${1:?sysroot or run} folder=${2:?a folder}
+shift 2
+
+case $what in
+sysroot)
+    if [ ! -d "$folder" ]; then
+        # shellcheck disable=SC1091  # the system's
+        . /etc/os-release
+        echo "arm64: fetching Debian's arm64 libraries" >&2
+        rm -rf "$folder.new"
+        mkdir -p "${folder%/*}"
+        if ! mmdebstrap --arch=arm64 --variant=extract --include="$packages" "$VERSION_CODENAME" "$folder.new" >"$folder.log" 2>&1; then
+            tail -n 5 "$folder.log" >&2
+            exit 1
+        fi
+        mv "$folder.new" "$folder"
+    fi
+    cat >"$folder.ini" <<INI
+[binaries]
+c = 'aarch64-linux-gnu-gcc'
+ar = 'aarch64-linux-gnu-ar'
+strip = 'aarch64-linux-gnu-strip'
+pkgconfig = 'pkg-config'
+[built-in options]
+c_args = ['--sysroot=$folder']
+c_link_args = ['--sysroot=$folder']
+[properties]
+needs_exe_wrapper = false
+sys_root = '$folder'
+pkg_config_libdir = '$folder/usr/lib/aarch64-linux-gnu/pkgconfig:$folder/usr/share/pkgconfig'
+[host_machine]
+system = 'linux'
+cpu_family = 'aarch64'
+cpu = 'aarch64'
+endian = 'little'
+INI
+    ;;
+run)
+    # shellcheck disable=SC2016  # expanded by the inner shell
+    QEMU_LD_PREFIX=$folder exec unshare --user --map-root-user --mount bash -euc '
+        mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+        cat /usr/lib/binfmt.d/qemu-aarch64.conf >/proc/sys/fs/binfmt_misc/register
+        exec "$@"' _ "$@"
+    ;;
+*)
+    echo "arm64: '$what' is not known" >&2
+    exit 2
+    ;;
+esac
