@@ -8,6 +8,8 @@ what cannot be exported ends with a sentence. Skips what needs a package that is
 import importlib.util
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,7 @@ def needs(*packages):
     return unittest.skipIf(missing, f"{', '.join(missing)} not installed")
 
 
-class Recipes(unittest.TestCase):
+class Base(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -50,6 +52,14 @@ class Recipes(unittest.TestCase):
         self.assertNotIn("Traceback", done.stderr)
         self.assertIn(words, done.stderr)
 
+    def saved(self, model, processor):
+        folder = os.path.join(self.folder.name, "saved")
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        return folder
+
+
+class Recipes(Base):
     @needs("torch", "torchvision")
     def test_torchvision(self):
         self.loads("torchvision", "vit_b_16", self.out, "--weights", "none")
@@ -60,12 +70,6 @@ class Recipes(unittest.TestCase):
         self.loads("timm", "eca_nfnet_l0", self.out, "--weights", "none")
         self.refuses("could not create", "timm", "hf-hub:timm/eca_nfnet_l0", self.out)
         self.refuses("feature extractor", "timm", "vit_small_patch14_dinov2", self.out, "--weights", "none")
-
-    def saved(self, model, processor):
-        folder = os.path.join(self.folder.name, "saved")
-        model.save_pretrained(folder)
-        processor.save_pretrained(folder)
-        return folder
 
     @needs("torch", "transformers")
     def test_huggingface(self):
@@ -89,8 +93,91 @@ class Recipes(unittest.TestCase):
         self.refuses("no weights of a classifier's head", "huggingface", folder, self.out)
         config = transformers.GLPNConfig()
         config.save_pretrained(folder)
-        self.refuses("of which transformers has no image classifier", "huggingface", folder, self.out)
+        self.refuses("transformers has no image classifier of that type", "huggingface", folder, self.out)
         self.refuses("could not be loaded", "huggingface", "nobody/nothing", self.out)
+
+
+def documented():
+    """(recipe, arguments) of every command in the README and in the recipes' own words, once each."""
+    texts = [(ROOT / "README.md").read_text()] + [path.read_text() for path in sorted(EXPORT.glob("export_*.py"))]
+    found = re.findall(r"^(?:    |python3 models/export/)export_([a-z]+)\.py ([^#\n]+)", "\n".join(texts), re.M)
+    return sorted({(recipe, tuple(shlex.split(words))) for recipe, words in found})
+
+
+class Documented(Base):
+    """Each documented command with seeded weights in the place of those that it would download."""
+
+    def test_commands_are_found(self):
+        self.assertEqual({recipe for recipe, _ in documented()}, {"torchvision", "timm", "huggingface", "ultralytics"})
+
+    def seeded(self, recipe):
+        made = set()
+        for of, arguments in documented():
+            if of != recipe:
+                continue
+            with self.subTest(command=" ".join(arguments)):
+                name, _, *rest = arguments
+                command = tuple(getattr(self, "seeded_" + recipe)(name, rest))
+                if command not in made:
+                    self.loads(recipe, *command)
+                made.add(command)
+
+    def seeded_torchvision(self, name, rest):
+        return name, self.out, "--weights", "none"
+
+    def seeded_timm(self, name, rest):
+        name = name.rsplit("/", 1)[-1]
+        if "--checkpoint" not in rest:
+            return name, self.out, "--weights", "none"
+        import timm
+        import torch
+        file = os.path.join(self.folder.name, "mine")
+        torch.save(timm.create_model(name, num_classes=7).state_dict(), file + ".pth")
+        with open(file + ".txt", "w", encoding="utf-8") as labels:
+            labels.write("".join(f"label {i}\n" for i in range(7)))
+        return name, self.out, *(word.replace("mine.", file + ".") for word in rest)
+
+    def seeded_huggingface(self, name, rest):
+        import transformers
+        config = transformers.ViTConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3,
+                                        intermediate_size=96, num_labels=5)
+        folder = self.saved(transformers.ViTForImageClassification(config), transformers.ViTImageProcessor())
+        return folder, self.out, *rest
+
+    def seeded_ultralytics(self, name, rest):
+        import ultralytics
+        base = os.path.basename(name)
+        file = os.path.join(self.folder.name, base)
+        ultralytics.YOLO((base if base.startswith("yolo") else "yolo11n-cls.pt").replace(".pt", ".yaml")).save(file)
+        return file, self.out, *rest
+
+    @needs("torch", "torchvision")
+    def test_torchvision(self):
+        self.seeded("torchvision")
+
+    @needs("torch", "timm")
+    def test_timm(self):
+        self.seeded("timm")
+
+    @needs("torch", "transformers")
+    def test_huggingface(self):
+        self.seeded("huggingface")
+
+    @needs("ultralytics")
+    def test_ultralytics(self):
+        self.seeded("ultralytics")
+
+    @needs("torch", "torchvision", "onnxscript")
+    def test_the_readme_exports_a_module(self):
+        block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
+        self.assertIn('weights="DEFAULT"', block)
+        code = block.replace('weights="DEFAULT"', "weights=None")
+        done = subprocess.run([sys.executable, "-c", code], cwd=self.folder.name, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, check=False, timeout=900)
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        seen = subprocess.run([LENSD, "inspect", os.path.join(self.folder.name, "resnet18.onnx")],
+                              stdout=subprocess.PIPE, text=True, check=False, timeout=300)
+        self.assertIn("lensd can run this model.", seen.stdout)
 
 
 if __name__ == "__main__":

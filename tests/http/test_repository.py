@@ -93,7 +93,7 @@ class Repository(unittest.TestCase):
         self.assertIn("model=b", line)
         self.assertIn("before=a", line)
         server.stop()
-        self.assertRegex(server.output, r"; a answers on cpu with \d+ threads?, or with \?model=NAME another; try it:")
+        self.assertRegex(server.output, r"; a answers on cpu with \d+ threads?, or with \?model=NAME another; it takes tensors; see which:")
 
     def test_the_banner_tells_what_failed(self):
         self.put("a", None, 2)
