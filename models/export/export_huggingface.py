@@ -8,6 +8,7 @@ The argument is a name on the hub or a folder that save_pretrained() wrote. conf
 preprocessor_config.json are the model's own. Needs transformers and torch. Optimum's exporter gives
 a folder that lensd serves too, with ONNX Runtime at hand:
 
+    pip install optimum-onnx
     optimum-cli export onnx --model microsoft/resnet-50 --task image-classification ./resnet50
 """
 
@@ -76,19 +77,11 @@ def write_transform(folder, processor):
         stop(f"{type(processor).__name__} wrote no preprocessor_config.json into {folder}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="OWNER/MODEL on the hub, or a folder")
-    parser.add_argument("outdir", help="the model folder to write; made if it is not there")
-    parser.add_argument("--opset", type=int, default=0, help="ONNX opset (default: 18)")
-    options = parser.parse_args()
+def export(name, folder, opset=0):
+    """Writes the folder."""
     torch = need("torch", INSTALL)
     transformers = need("transformers", INSTALL)
-    if os.path.abspath(options.name) == os.path.abspath(options.outdir):
-        stop("the model and OUTDIR are the same folder; choose another OUTDIR")
-
-    model, processor = load(transformers, options.name)
+    model, processor = load(transformers, name)
     height, width = input_size(processor)
 
     class Logits(torch.nn.Module):
@@ -101,14 +94,26 @@ def main():
         def forward(self, pixel_values):
             return self.model(pixel_values=pixel_values, return_dict=True).logits
 
-    os.makedirs(options.outdir, exist_ok=True)
+    os.makedirs(folder, exist_ok=True)
     channels = getattr(model.config, "num_channels", 3)
     export_onnx(Logits().eval(), torch.zeros(2, channels, height, width),
-                os.path.join(options.outdir, "model.onnx"), options.opset, "pixel_values")
-    model.config.save_pretrained(options.outdir)
-    write_transform(options.outdir, processor)
+                os.path.join(folder, "model.onnx"), opset, "pixel_values")
+    model.config.save_pretrained(folder)
+    write_transform(folder, processor)
     labels = model.config.id2label
-    write_labels(options.outdir, [labels[index] for index in range(len(labels))])
+    write_labels(folder, [labels[index] for index in range(len(labels))])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="OWNER/MODEL on the hub, or a folder")
+    parser.add_argument("outdir", help="the model folder to write; made if it is not there")
+    parser.add_argument("--opset", type=int, default=0, help="ONNX opset (default: 18)")
+    options = parser.parse_args()
+    if os.path.abspath(options.name) == os.path.abspath(options.outdir):
+        stop("the model and OUTDIR are the same folder; choose another OUTDIR")
+    export(options.name, options.outdir, options.opset)
     report(options.outdir)
 
 

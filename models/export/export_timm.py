@@ -20,20 +20,19 @@ from model_folder import (because, export_onnx, need, report, stop, write_json, 
 INSTALL = "pip install timm onnx"
 
 
-def create(timm, options):
+def create(timm, name, weights, checkpoint, classes):
     """The module in eval mode, with layers that trace well."""
-    arguments = {"pretrained": options.weights != "none" and not options.checkpoint,
-                 "exportable": True}
-    if options.checkpoint:
-        arguments["checkpoint_path"] = options.checkpoint
-    if options.classes:
-        arguments["num_classes"] = options.classes
+    arguments = {"pretrained": weights != "none" and not checkpoint, "exportable": True}
+    if checkpoint:
+        arguments["checkpoint_path"] = checkpoint
+    if classes:
+        arguments["num_classes"] = classes
     try:
-        model = timm.create_model(options.name, **arguments).eval()
+        model = timm.create_model(name, **arguments).eval()
     except Exception as reason:  # of the network, the hub, or a file
-        stop(f"timm could not create '{options.name}': {because(reason)}")
+        stop(f"timm could not create '{name}': {because(reason)}")
     if not model.num_classes:
-        stop(f"'{options.name}' has no classes: it is a feature extractor; give --classes and "
+        stop(f"'{name}' has no classes: it is a feature extractor; give --classes and "
              "--checkpoint, or choose a model with a classifier's head")
     return model
 
@@ -83,6 +82,28 @@ def write_config(folder, name, model):
         "num_features": getattr(model, "num_features", None), "pretrained_cfg": kept})
 
 
+def export(name, folder, weights="pretrained", checkpoint=None, classes=None, labels=None, opset=0, seed=0):
+    """Writes the folder; returns (module in eval mode, timm's data configuration)."""
+    torch = need("torch", INSTALL)
+    timm = need("timm", INSTALL)
+    torch.manual_seed(seed)
+    model = create(timm, name, weights, checkpoint, classes)
+    data = timm.data.resolve_model_data_config(model)
+    names = find_labels(timm, model, labels)
+    if len(names) != model.num_classes:
+        stop(f"{len(names)} labels for {model.num_classes} classes; give --labels a file with one "
+             "label a line")
+    os.makedirs(folder, exist_ok=True)
+    write_transform(folder, data)
+    if weights == "none" and not checkpoint:
+        from random_weights import calibrate
+        calibrate(model, model.num_classes, *data["input_size"][1:], data["mean"], data["std"], seed)
+    export_onnx(model, torch.zeros(2, *data["input_size"]), os.path.join(folder, "model.onnx"), opset)
+    write_config(folder, name, model)
+    write_labels(folder, names)
+    return model, data
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -95,26 +116,8 @@ def main():
     parser.add_argument("--opset", type=int, default=0, help="ONNX opset (default: 18)")
     parser.add_argument("--seed", type=int, default=0, help="for --weights none (default: 0)")
     options = parser.parse_args()
-    torch = need("torch", INSTALL)
-    timm = need("timm", INSTALL)
-
-    torch.manual_seed(options.seed)
-    model = create(timm, options)
-    data = timm.data.resolve_model_data_config(model)
-    labels = find_labels(timm, model, options.labels)
-    if len(labels) != model.num_classes:
-        stop(f"{len(labels)} labels for {model.num_classes} classes; give --labels a file with one "
-             "label a line")
-    os.makedirs(options.outdir, exist_ok=True)
-    write_transform(options.outdir, data)
-    if options.weights == "none" and not options.checkpoint:
-        from random_weights import calibrate
-        calibrate(model, model.num_classes, *data["input_size"][1:], data["mean"], data["std"],
-                  options.seed)
-    export_onnx(model, torch.zeros(2, *data["input_size"]),
-                os.path.join(options.outdir, "model.onnx"), options.opset)
-    write_config(options.outdir, options.name, model)
-    write_labels(options.outdir, labels)
+    export(options.name, options.outdir, options.weights, options.checkpoint, options.classes,
+           options.labels, options.opset, options.seed)
     report(options.outdir)
 
 
