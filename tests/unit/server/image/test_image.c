@@ -616,7 +616,6 @@ Test(image, memory_is_asked_for)
     struct asked asked = {0};
     const struct image_memory memory = {.take = take_bytes, .give = give_bytes, .context = &asked};
     struct image_decoder *decoder = image_decoder_create();
-    struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     struct image image;
     struct error err;
     image_decoder_ask(decoder, &memory);
