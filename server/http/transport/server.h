@@ -3,7 +3,7 @@
  * What carries requests and answers. It knows handlers as pointers in a table only:
  *     server.c        start, reload, drain, end
  *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
- *     event_loop.c    the threads that drive it
+ *     event_loop.c    the threads that accept connections and drive it
  *     admit.c         what line and headers say, before the body is read
  *     routes.c        which route a path has, and its methods
  *     exchange.c      what a handler may do: read headers, wait, use an offload thread
