@@ -153,6 +153,11 @@ enum status precision_try(const struct model *model, const struct precision_opti
     TRY(probes_open(model, options->limits, &input.probes, err));
     const enum status status = try_candidates(&input, candidates, count, ret, err);
     probes_free(input.probes);
+    if (gate->begin)
+        gate->begin(gate->context);
+    session_release_pages(fp32); /* of the trial's batches, which requests may never need */
+    if (gate->end)
+        gate->end(gate->context);
     if (is_memory(status)) { /* temporary, so not kept as the result of a trial */
         take_only(ret, "there is not enough memory to compare two sessions");
         return STATUS_OK;
@@ -182,7 +187,6 @@ static enum status try_now(const struct model *model, const struct precision_opt
     chosen.memory_limit = memory_left(asked->memory_limit, session_info(*session));
     TRY(precision_try(model, options, &chosen, *session, &alone, precision_trial_ms(load_ms), ret,
                       err));
-    session_release_pages(*session);
     if (ret->precision == PRECISION_FP32)
         return STATUS_OK;
     chosen.memory_limit = asked->memory_limit;

@@ -6,6 +6,7 @@
  * A version that is READY and loaded again stays READY throughout: its instance is exchanged. */
 #include "server/schedule/runtime/pipeline_table.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -553,8 +554,8 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
         return STATUS_OK;
     }
     memcpy(choices, instance->choices, sizeof choices); /* changed by this thread alone */
-    const enum status status = instance_try_precision(
-        instance, &pipeline->options, pipeline->budget, model, cancel, choices, err);
+    enum status status = instance_try_precision(instance, &pipeline->options, pipeline->budget,
+                                                model, cancel, choices, err);
     bool has_won = false;
     for (size_t k = 0; k < DEVICE_KINDS; k++)
         has_won = has_won || (choices[k].why[0] && choices[k].precision != PRECISION_FP32);
@@ -567,8 +568,10 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
     }
     table_release(pipeline, instance); /* whoever replaces it waits for its users */
     if (status == STATUS_OK && has_won)
-        return change_over(pipeline, model, choices, cancel, err);
-    model_free(model);
+        status = change_over(pipeline, model, choices, cancel, err);
+    else
+        model_free(model);
+    malloc_trim(0); /* what the trial has used between what stays */
     return status == STATUS_CANCELLED ? status : STATUS_OK;
 }
 
