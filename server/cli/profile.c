@@ -11,6 +11,7 @@
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
 #include "server/precision/precision.h"
+#include "server/schedule/runtime/served.h"
 
 #define PROFILE_RUNS 5
 
@@ -48,7 +49,18 @@ static enum status profile_open_session(const struct config *config, struct prof
     };
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = config->cache};
+    /* The choice is kept for servers, so it is made with their batches. */
+    if (served_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
+        options.max_batch = PRECISION_TRIAL_BATCH;
     TRY(precision_open(model, &how, &options, &profile->choice, &profile->session, err));
+    const int batch = (int)config->profile_batch;
+    if (batch < options.max_batch && session_batch_for(profile->session, batch) != batch) {
+        session_free(profile->session);
+        profile->session = NULL;
+        options.precision = profile->choice.precision;
+        options.max_batch = batch;
+        TRY(session_create(model->graph, &options, &profile->session, err));
+    }
     model_drop_graph(profile->model);
     return STATUS_OK;
 }

@@ -128,10 +128,17 @@ static void hash_device(struct graph_hash *hash, struct device_id device)
 struct graph_hash choice_key_of(const struct model *model, const struct session_options *options)
 {
     struct graph_hash hash = {{0, 0}};
-    const int32_t numbers[] = {
-        (int32_t)options->device.kind, options->device.index,   options->threads,
-        device_cpu_threads(),          PRECISION_PROBES,        (int32_t)model->output,
-        model->labels.count > 0,       model->has_probabilities};
+    const bool is_cut =
+        options->device.kind == DEVICE_CPU && options->max_batch > PRECISION_TRIAL_BATCH;
+    const int32_t numbers[] = {is_cut ? PRECISION_TRIAL_BATCH : options->max_batch,
+                               (int32_t)options->device.kind,
+                               options->device.index,
+                               options->threads,
+                               device_cpu_threads(),
+                               PRECISION_PROBES,
+                               (int32_t)model->output,
+                               model->labels.count > 0,
+                               model->has_probabilities};
     graph_hash(&hash, model->graph);
     hash_preparation(&hash, &model->preprocess);
     hash_calibration(&hash, model->calibration);

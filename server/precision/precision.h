@@ -26,6 +26,10 @@
 /* When the time for trials is over, this many probes are enough for a verdict. */
 #define PRECISION_LEAST_PROBES 8
 
+/* Images of a batch in a trial on a CPU, if the session runs as many. On a GPU a trial uses the
+ * largest batch, because a faster precision gains most there. Choices are kept by this number. */
+#define PRECISION_TRIAL_BATCH 4
+
 /* A candidate has to be this many times as fast as fp32. A smaller gain is not worth different
  * numbers. A trial's error is below 0.05, so a gain of 1.1 or more is always taken, and no gain is
  * never taken. */

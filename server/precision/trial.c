@@ -12,10 +12,6 @@
 
 enum { REFERENCE, CANDIDATE, SIDES };
 
-/* Images of a batch in a trial on a CPU. On a GPU a trial uses the largest batch, because a faster
- * precision gains most there. */
-#define TRIAL_BATCH 4
-
 /* Rounds after the warm-up. A trial ends earlier if the result is clear after CLEAR_ROUNDS, or when
  * the runs have cost SPEED_MS. */
 #define SPEED_ROUNDS 9
@@ -104,7 +100,7 @@ static enum status trial_init(struct trial *trial, struct error *err)
     trial->batch = at_most(at_most(largest_batch(reference), largest_batch(other)),
                            probes_count(trial->input->probes));
     if (trial->input->options.device.kind == DEVICE_CPU)
-        trial->batch = at_most(trial->batch, TRIAL_BATCH);
+        trial->batch = at_most(trial->batch, PRECISION_TRIAL_BATCH);
     trial->image_floats = shape_count(&session_input(reference, 0)->shape);
     TRY(outputs_init(&trial->outputs, trial->input->model, reference, err));
     trial->ret->agreement.is_vector = trial->outputs.is_vector;

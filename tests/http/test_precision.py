@@ -143,6 +143,9 @@ class Precision(unittest.TestCase):
         served, _ = self.start(self.calm, "--cache", cache)
         self.assertEqual(served["precision_choice"]["origin"], "cached")
         self.assertEqual(profile["precision_why"], served["precision_choice"]["why"])
+        # A profile of one image tries the batches of a server; who serves only single images tries those.
+        served, _ = self.start(self.calm, "--cache", cache, "--max-batch", "1")
+        self.assertEqual(served["precision_choice"]["origin"], "measured")
 
     @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
     def test_what_answers_differently_is_not_used(self):
