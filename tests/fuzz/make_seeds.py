@@ -3,7 +3,7 @@
 
 Small files that reach every part of the importer and most operators; they are kept in the tree, so
 this only runs when a seed is added. onnx/: models and tensors. In the others the first bytes pick what
-reads the rest (fuzz_NAME.c).
+reads the rest (fuzz_NAME.c). Files named by a hash are inputs that run.sh found and merge.sh kept.
 """
 
 import os
