@@ -3,21 +3,40 @@
 #
 #   deb.sh [FOLDER]    (default build-deb/packages; what is in it is replaced)
 #
-# The version is meson.build's, the date that of the last commit. LENSD_GPU_ARCH=sm_90 builds the CUDA module for one architecture.
+# The version is meson.build's and the release that it is built on (0.1.0~deb12), so that an upgraded system prefers the
+# package of its new release. The date is that of the last commit, or of CHANGELOG.md in a source archive. DEBFULLNAME
+# and DEBEMAIL name the maintainer. LENSD_GPU_ARCH=sm_90 builds the CUDA module for one architecture.
 set -euo pipefail
 
 tree=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 work=$tree/build-deb folder=$(realpath -m -- "${1:-$tree/build-deb/packages}") profiles=()
 source=$work/lensd
 
+# A checkout's tracked files; a source archive has nothing else but what was built in it.
+list_sources() {
+    if [ -e "$tree/.git" ]; then
+        git -C "$tree" ls-files -z
+    else
+        (cd "$tree" && find . \( -path './build*' -o -path ./.cache \) -prune -o ! -type d -print0)
+    fi
+}
+
+last_change() {
+    if [ -e "$tree/.git" ]; then git -C "$tree" log -1 --format=%ct; else stat -c %Y "$tree/CHANGELOG.md"; fi
+}
+
 version=$(sed -n "s/^  version: '\(.*\)',$/\1/p" "$tree/meson.build")
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$tree" log -1 --format=%ct)}
+# shellcheck source=/dev/null
+version+=$(. /etc/os-release && echo "~${ID/debian/deb}$VERSION_ID")
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(last_change)}
 export SOURCE_DATE_EPOCH
 rm -rf "$source" "$work"/*.deb
 mkdir -p "$source" "$folder"
-git -C "$tree" ls-files -z | tar -C "$tree" --null -T - -cf - | tar -C "$source" --no-same-owner -xf -
+list_sources | tar -C "$tree" --null -T - -cf - | tar -C "$source" --no-same-owner -xf -
 cp -r "$tree/docker/debian" "$source/debian"
-maintainer=$(sed -n 's/^Maintainer: //p' "$source/debian/control")
+maintainer="${DEBFULLNAME:-lensd authors} <${DEBEMAIL:-nobody@lensd.invalid}>"
+control=$(<"$tree/docker/debian/control")
+printf '%s\n' "${control//@MAINTAINER@/"$maintainer"}" >"$source/debian/control"
 printf 'lensd (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' \
     "$version" "$maintainer" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")" >"$source/debian/changelog"
 
