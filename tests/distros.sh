@@ -4,14 +4,16 @@
 #
 #   distros.sh [--quick | --packages FOLDER] [bookworm|trixie …]
 #
-# --quick: as root only, and of the tests lint and unit. --packages: installs the packages of a folder instead and tries
-# them (packages_inside.sh); they belong to the release that they were built on. Needs root, mmdebstrap and the network. Roots and packages are kept
-# in $LENSD_DISTROS (default ~/.cache/lensd-distros). Each command is one check; ends with "N passed, N failed, N skipped".
+# --quick: as root only, of the tests lint and unit, by default on the release that this machine does not have, in a root that
+# has the packages already ($LENSD_DISTROS_PACKAGES). --packages: installs and tries packages instead (packages_inside.sh):
+# those of the folder on this machine's release, on the other one those that `./dev deb` makes there. Needs root, mmdebstrap
+# and the network. Roots, packages and what ccache compiled are kept in $LENSD_DISTROS (default ~/.cache/lensd-distros);
+# without --quick `./dev run` compiles from nothing. Each command is one check; ends with "N passed, N failed, N skipped".
 set -euo pipefail
 
 tree=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 cache=${LENSD_DISTROS:-${XDG_CACHE_HOME:-$HOME/.cache}/lensd-distros}
-accounts=(root user) tests='' packages='' passed=0 failed=0 skipped=0 roots=()
+accounts=(root user) included=(sudo ccache) tests='' fresh='CCACHE_DISABLE=1' own_packages='' passed=0 failed=0 skipped=0 roots=()
 trap 'rm -rf --one-file-system -- "${roots[@]}"' EXIT
 
 say() {
@@ -46,13 +48,16 @@ check() {
 become_inside() {
     # shellcheck disable=SC2016  # expanded by the inner shell
     exec unshare --mount --pid --fork --kill-child -- bash -euc '
-        root=$1 archives=$4
+        root=$1 kept=$4
         mount -t proc proc "$root/proc"
         mount --rbind -o ro /sys "$root/sys"
         mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
         mount -t tmpfs tmpfs "$root/dev/shm"
-        mount --bind "$archives" "$root/var/cache/apt/archives"
-        exec chroot "$root" su -l "$2" -c "export CI=${CI:-} && cd lensd && $3"' \
+        mount --bind "$kept/archives" "$root/var/cache/apt/archives"
+        mkdir -p "$kept/ccache-$2" "$root/var/cache/ccache"
+        mount --bind "$kept/ccache-$2" "$root/var/cache/ccache"
+        chroot "$root" chown "$2": /var/cache/ccache
+        exec chroot "$root" su -l "$2" -c "export CI=${CI:-} CCACHE_DIR=/var/cache/ccache && cd lensd && $3"' \
         _ "$1" "$2" "$3" "$cache/$release" </dev/null
 }
 
@@ -64,7 +69,7 @@ inside() {
 # network is this machine's.
 run_answers() {
     local root=$1 home=$3 image=$1$3/lensd/tests/data/digits/drawn/7_paper.png server status=1 end=$((SECONDS + 1800))
-    become_inside "$root" "$2" 'exec ./dev run --port 0 --port-file port' &
+    become_inside "$root" "$2" "exec env $fresh ./dev run --port 0 --port-file port" &
     server=$!
     while [ ! -s "$root$home/lensd/port" ] && kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt "$end" ]; do sleep 0.2; done
     if [ -s "$root$home/lensd/port" ]; then
@@ -76,12 +81,29 @@ run_answers() {
     return "$status"
 }
 
+# need_archive RELEASE PACKAGE…: sets `archive` to that of a root with these packages, too.
+need_archive() {
+    local release=$1 log=$cache/$1.log include
+    shift
+    include=$(IFS=,; printf '%s' "$*")
+    archive=$cache/$release-$(cksum <<<"$include" | cut -d' ' -f1).tar
+    [ ! -f "$archive" ] || return 0
+    say "$release: making a root"
+    # The format is named: mmdebstrap takes a name with .new for a folder.
+    if ! mmdebstrap --format=tar --variant=minbase --include="$include" "$release" "$archive.new" >"$log" 2>&1; then
+        tail -n 5 "$log" >&2
+        apt_was_offline "$log" && skip "Debian's packages are not reachable"
+        return 1
+    fi
+    mv "$archive.new" "$archive"
+}
+
 # make_root RELEASE ACCOUNT: sets `root` to a new one with the tree in the account's home.
 make_root() {
     local files=$cache/$1.files
     root=$(mktemp -d "$cache/$1.XXXXXX")
     roots+=("$root")
-    tar -C "$root" -xpf "$cache/$1.tar"
+    tar -C "$root" -xpf "$archive"
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' >"$root/etc/hosts"
     home=/root
@@ -101,47 +123,62 @@ apt_was_offline() {
     grep -qE 'Failed to fetch|Could not (resolve|connect)|Temporary failure resolving' "$1"
 }
 
-try_release() {
-    local release=$1 account root home
-    # The format is named: mmdebstrap takes a name with .new for a folder.
-    if [ ! -f "$cache/$release.tar" ]; then
-        say "$release: making a root"
-        if ! mmdebstrap --format=tar --variant=minbase --include=sudo "$release" "$cache/$release.tar.new" >"$cache/$release.log" 2>&1; then
-            tail -n 5 "$cache/$release.log" >&2
-            apt_was_offline "$cache/$release.log" && skip "Debian's packages are not reachable"
-            check "$release: a root" false || return 0
-        fi
-        mv "$cache/$release.tar.new" "$cache/$release.tar"
+drop_root() {
+    rm -rf --one-file-system -- "$root"
+}
+
+# make_packages RELEASE: sets `packages` to a folder with those of the release.
+make_packages() {
+    local release=$1
+    packages=$cache/$release/packages
+    make_root "$release" root
+    check "$release: ./dev deb" inside "$root" root './dev deb' || return 1
+    rm -rf "$packages"
+    mv "$root/root/lensd/build-deb/packages" "$packages"
+    drop_root
+}
+
+try_packages() {
+    local release=$1 packages=$own_packages
+    if [ "$release" != "$own_release" ]; then make_packages "$release" || return 0; fi
+    make_root "$release" root
+    # Without a network apt-get update warns and succeeds.
+    chroot "$root" apt-get -qq update >"$cache/$release.log" 2>&1 || true
+    if apt_was_offline "$cache/$release.log"; then
+        drop_root
+        skip "Debian's packages are not reachable"
     fi
-    mkdir -p "$cache/$release/partial"
-    if [ -n "$packages" ]; then
-        make_root "$release" root
-        # Without a network apt-get update warns and succeeds.
-        chroot "$root" apt-get -qq update >"$cache/$release.log" 2>&1 || true
-        if apt_was_offline "$cache/$release.log"; then
-            rm -rf --one-file-system -- "$root"
-            skip "Debian's packages are not reachable"
-        fi
-        cp "$packages"/lensd*.deb "$root/root/lensd"
-        check "$release: the packages" inside "$root" root tests/packages_inside.sh || true
-        rm -rf --one-file-system -- "$root"
+    cp "$packages"/lensd*.deb "$root/root/lensd"
+    check "$release: the packages" inside "$root" root tests/packages_inside.sh || true
+    drop_root
+}
+
+try_release() {
+    local release=$1 account root home archive
+    mkdir -p "$cache/$release/archives/partial"
+    need_archive "$release" "${included[@]}" || { check "$release: a root" false || return 0; }
+    if [ -n "$own_packages" ]; then
+        try_packages "$release"
         return
     fi
     for account in "${accounts[@]}"; do
         make_root "$release" "$account"
         check "$release, $account: ./dev run" run_answers "$root" "$account" "$home" || true
         check "$release, $account: ./dev test${tests:+ $tests}" inside "$root" "$account" "./dev test $tests" || true
-        rm -rf --one-file-system -- "$root"
+        drop_root
     done
 }
 
+own_release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 if [ "${1:-}" = --quick ]; then
-    accounts=(root) tests='lint unit'
+    accounts=(root) tests='lint unit' fresh=''
+    read -ra included <<<"${included[*]} ${LENSD_DISTROS_PACKAGES:?names of Debian packages}"
     shift
+    [ $# -gt 0 ] || set -- "$([ "$own_release" = trixie ] && echo bookworm || echo trixie)"
 elif [ "${1:-}" = --packages ]; then
-    packages=${2:?--packages needs a folder}
+    own_packages=${2:?--packages needs a folder} included=(sudo)
     shift 2
-    compgen -G "$packages/lensd_*.deb" >/dev/null || skip "there are no packages in $packages; make them with ./dev deb"
+    compgen -G "$own_packages/lensd_*.deb" >/dev/null || skip "there are no packages in $own_packages; make them with ./dev deb"
 fi
 [ $# -gt 0 ] || set -- bookworm trixie
 [ "$(id -u)" -eq 0 ] || skip 'only root can make the root folder of another system; run it as root'
