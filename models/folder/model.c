@@ -44,6 +44,7 @@ void model_free(struct model *model)
     graph_free(model->graph);
     labels_done(&model->labels);
     labels_done(&model->point_names);
+    zero_shot_done(&model->texts);
     free(model->name);
     free(model->source);
     free(model->version);
@@ -368,10 +369,14 @@ static enum status fill(struct model *model, const struct model_place *place, co
     TRY(model_side_folder(place, "calibration", &model->calibration, err));
     /* These name the file that is wrong, which need not be the model's. */
     TRY(read_labels(place, &onnx, model, err));
+    TRY(zero_shot_read(place, &model->texts, &model->labels, err));
+    if (model->texts.count)
+        snprintf(model->labels_source, sizeof model->labels_source, "zero_shot.json");
     TRY(read_preprocess(place, &onnx, model, &model->is_configured, err));
     struct task_config config;
     TRY(task_config_read(place, &model->labels, &config, err));
     struct task_facts facts = facts_of(&onnx, &config);
+    facts.has_texts = model->texts.count > 0;
     enum status status = model_describe(model, model->is_configured, &facts, err);
     if (status == STATUS_OK && model->task.kind == TASK_POSE)
         status = name_points(&onnx, model, err);

@@ -9,6 +9,7 @@
 #include "models/folder/labels.h"
 #include "models/folder/preprocess.h"
 #include "models/tasks/task.h"
+#include "models/tasks/zero_shot.h"
 
 struct model_limits {
     size_t memory; /* bytes a load may take; 0 = what is free, at most 16 GiB */
@@ -53,6 +54,7 @@ struct model {
     char *input_name, *output_name; /* input_name: NULL without an image input */
     size_t class_count;             /* 0 when not known before a run */
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
+    struct zero_shot texts;         /* TASK_ZERO_SHOT: the labels' vectors */
     struct labels point_names;      /* TASK_POSE: of a box's key points; may be empty */
     struct task task;               /* decides how /predict interprets the outputs */
     /* In the graph's order; they stay when the graph goes. */

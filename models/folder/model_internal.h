@@ -104,6 +104,11 @@ enum status task_config_read(const struct model_place *place, const struct label
                              struct task_config *ret, struct error *err) MUST_USE;
 void task_config_done(struct task_config *config);
 
+/* Reads zero_shot.json, where there is one, and replaces the labels by those of its texts
+ * (models/folder/zero_shot_config.c). STATUS_MODEL names file and key; STATUS_NO_MEMORY. */
+enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
+                           struct labels *ret_labels, struct error *err) MUST_USE;
+
 /* Works out image input, outputs, classes, task and parameters, and fits the preprocessing to the
  * input (models/folder/model_describe.c). `configured`: the preprocessing comes from a file, not
  * from defaults. `facts`: the facts from files and metadata; this adds those from the graph. The

@@ -46,6 +46,7 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
     case TASK_INSTANCES:
         return detect_decode(task, rows, options, geometry, &ret->detections, err);
     case TASK_EMBEDDING:
+    case TASK_ZERO_SHOT:
         return embed_decode(&rows[0], options, &ret->embedding, err);
     case TASK_SEGMENTATION:
         return segment_decode(&rows[0], options, geometry, &ret->segments, err);

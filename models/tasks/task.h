@@ -19,6 +19,7 @@ enum task_kind {
     TASK_POSE,         /* boxes with key points */
     TASK_ORIENTED,     /* boxes with an angle */
     TASK_INSTANCES,    /* boxes with the mask of the object in each */
+    TASK_ZERO_SHOT,    /* an embedding, compared with those of texts */
     TASK_DEPTH,        /* a distance, or its inverse, for each pixel */
 };
 
@@ -122,6 +123,7 @@ struct task_facts {
     bool is_final;             /* Ultralytics: exported with nms=True, or end to end */
 
     const char *architecture; /* config.json: "DetrForObjectDetection" */
+    bool has_texts;           /* zero_shot.json gives vectors of texts */
     bool is_headless;         /* config.json of timm: num_classes is 0 */
 };
 

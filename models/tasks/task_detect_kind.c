@@ -19,6 +19,7 @@ static const char *const task_names[] = {
     [TASK_ORIENTED] = "oriented-boxes",
     [TASK_INSTANCES] = "instance-segmentation",
     [TASK_DEPTH] = "depth",
+    [TASK_ZERO_SHOT] = "zero-shot",
 };
 
 const char *task_name(enum task_kind kind)
@@ -379,11 +380,16 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
 {
     const char *architecture = facts->architecture;
     const size_t named = named_vector(facts);
-    if ((named == SIZE_MAX && facts->class_output == SIZE_MAX) || has_labelled_scores(facts) ||
+    if ((named == SIZE_MAX && facts->class_output == SIZE_MAX) ||
+        (!facts->has_texts && has_labelled_scores(facts)) ||
         (architecture && strstr(architecture, "For")))
         return;
     take_vector(facts, task);
     const char *name = facts->outputs[task->outputs[0]].name;
+    if (facts->has_texts) {
+        decided(task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json, output '%.60s'", name);
+        return;
+    }
     if (architecture &&
         (has_suffix(architecture, "Model") || has_suffix(architecture, "ModelWithProjection")))
         decided(task, TASK_EMBEDDING, "%.80s in config.json, output '%.60s'", architecture, name);
@@ -629,7 +635,17 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
         TRY(told_layout(facts, &task, err));
     if (facts->told)
         TRY(told_kind(facts, &task, err));
+    if (facts->has_texts && task.kind == TASK_EMBEDDING)
+        decided(&task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json");
+    if (facts->has_texts && task.kind != TASK_ZERO_SHOT)
+        return error_set(err, STATUS_MODEL,
+                         "zero_shot.json gives vectors of texts, but the model's task is '%s', not "
+                         "an embedding; write {\"task\": \"embedding\"} into lensd.json, or remove "
+                         "the file",
+                         task_names[task.kind]);
     complete_options(facts, &task);
+    if (task.kind == TASK_ZERO_SHOT)
+        task.options.normalize = 1;
     *ret = task;
     return STATUS_OK;
 }

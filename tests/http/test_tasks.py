@@ -621,6 +621,54 @@ class Segmentation(Tasks):
         self.assertEqual(lines, "0.500000 a cat\n0.500000 a dog\n")
 
 
+class ZeroShot(Tasks):
+    """Vectors of texts beside an embedding model: CLIP's softmax."""
+
+    TEXTS = {"labels": ["a cat", "a dog", "a fish"], "vectors": [[0, 0, 0, -2], [1, 0, 0, 0], [3, 0, 0, -4]]}
+    files = {"zero_shot.json": json.dumps({**TEXTS, "scale": 10})}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("image_embeds", (4,), [3, 0, 0, -4])])
+
+    def test_probabilities(self):
+        predictions = self.ask("?top_k=3")["predictions"]
+        scores = [10, 8, 6]
+        for found, label, score in zip(predictions, ("a fish", "a cat", "a dog"), scores):
+            self.assertEqual(found["label"], label)
+            self.assertAlmostEqual(found["probability"], math.exp(score) / sum(map(math.exp, scores)), places=5)
+        self.assertEqual(self.task(), ("zero-shot", "vectors of texts in zero_shot.json, output 'image_embeds'"))
+        self.assertEqual(self.server.request("POST", "/predict?format=image", png(64, 64)).status, 200)
+
+    def load(self, **texts):
+        with tempfile.TemporaryDirectory() as folder:
+            self.make(os.path.join(folder, "model.onnx"))
+            with open(os.path.join(folder, "zero_shot.json"), "w", encoding="utf-8") as file:
+                json.dump({**self.TEXTS, **texts}, file)
+            path = os.path.join(folder, "photo.png")
+            with open(path, "wb") as file:
+                file.write(png(64, 64))
+            return run_lensd("predict", "--model", folder, "--json", path)
+
+    def test_sigmoid(self):
+        answer = json.loads(self.load(scale=10, bias=-8, activation="sigmoid").stdout)
+        for found, score in zip(answer["results"][0]["predictions"], (2, 0, -2)):
+            self.assertAlmostEqual(found["probability"], 1 / (1 + math.exp(-score)), places=5)
+
+    def test_wrong_files(self):
+        for texts, what in (({"labels": ["a"]}, "1 labels, but 3 vectors"), ({"vectors": []}, '"vectors"'),
+                            ({"vectors": [[1], [1, 2], [1]]}, '"vectors"'), ({"vectors": [[0], [1], [1]]}, '"vectors"'),
+                            ({"scale": "x"}, '"scale"'), ({"activation": "relu"}, '"activation"'), ({"labels": 3}, "zero_shot.json"),
+                            ({"treshold": 1}, '"treshold"')):
+            with self.subTest(texts):
+                made = self.load(**texts)
+                self.assertNotEqual(made.returncode, 0)
+                self.assertIn(what, made.stderr)
+                self.assertIn("zero_shot.json", made.stderr)
+        answer = json.loads(self.load(vectors=[[1], [1], [1]]).stdout)
+        self.assertIn("zero_shot.json have 1", answer["results"][0]["error"])
+
+
 class Depth(Tasks):
     files = {"config.json": json.dumps({"architectures": ["DPTForDepthEstimation"]})}
 

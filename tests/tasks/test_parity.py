@@ -457,6 +457,53 @@ class HuggingFace(Parity):
             self.assertGreater(len(classes), 2, "too few classes to say anything")
             print(f"test_segformer: {len(classes)} classes in {len(PHOTOS)} photos", file=sys.stderr)
 
+    def check_zero_shot(self, config_class, model_class, activation, probabilities):
+        """Probabilities of texts, of the whole model's own logits."""
+        import torch
+        from types import SimpleNamespace
+        torch.manual_seed(7)
+        half = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+        model = model_class(config_class(text_config={**half, "vocab_size": 99, "eos_token_id": 98},
+                                         vision_config={**half, "image_size": 96, "patch_size": 16})).eval()
+
+        class Plain(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = model
+
+            def forward(self, pixel_values):
+                return self.model.get_image_features(pixel_values).pooler_output
+
+        torch.onnx.export(Plain(), (torch.rand(1, 3, 96, 96),), os.path.join(self.folder, "model.onnx"),
+                          input_names=["pixel_values"], output_names=["image_embeds"], opset_version=17, dynamo=False)
+        texts = torch.randint(1, 98, (5, 8))
+        texts[:, -1] = 98
+        with torch.no_grad():
+            vectors = model.get_text_features(input_ids=texts).pooler_output
+            bias = model.logit_bias.item() if hasattr(model, "logit_bias") else 0
+            scale = model.logit_scale.exp().item()
+        self.write("zero_shot.json", json.dumps({
+            "labels": [str(i) for i in range(5)], "vectors": vectors.tolist(), "activation": activation, "scale": scale,
+            "bias": bias}))
+        with contextlib.closing(Serving(self)):
+            for path in PHOTOS:
+                photo = read(path)
+                predictions = self.server.request("POST", "/predict", photo).json()["predictions"]
+                found = {p["index"]: p["probability"] for p in predictions}
+                unit = torch.nn.functional.normalize
+                image = self.outputs(photo)["image_embeds"]
+                logits = unit(image, dim=-1) @ unit(vectors, dim=-1).T * scale + bias
+                for index, wanted in enumerate(probabilities(logits)[0].tolist()):
+                    self.assertAlmostEqual(found[index], wanted, delta=1e-3)
+
+    def test_clip(self):
+        from transformers import CLIPConfig, CLIPModel
+        self.check_zero_shot(CLIPConfig, CLIPModel, "softmax", lambda logits: logits.softmax(-1))
+
+    def test_siglip(self):
+        from transformers import SiglipConfig, SiglipModel
+        self.check_zero_shot(SiglipConfig, SiglipModel, "sigmoid", lambda logits: logits.sigmoid())
+
     def test_depth_anything(self):
         """The map of the whole photo: 1e-3 of its range."""
         import base64

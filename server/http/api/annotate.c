@@ -183,6 +183,7 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
 {
     switch (a->model->task.kind) {
     case TASK_CLASSIFICATION:
+    case TASK_ZERO_SHOT:
         draw_classes(a, image);
         return STATUS_OK;
     case TASK_DETECTION:

@@ -3,6 +3,7 @@
 #include "server/schedule/runtime/lane_state.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -130,13 +131,30 @@ static enum status answer_task(struct lane *lane, int batch, int row, struct pre
                           &image->answer, &image->error);
 }
 
+/* The texts that are nearest to the image. */
+static enum status answer_texts(struct lane *lane, int batch, int row, struct predict_image *image)
+{
+    const struct zero_shot *texts = &lane->model->texts;
+    float *scores;
+    TRY(answer_task(lane, batch, row, image));
+    TRY(zero_shot_scores(texts, &image->answer.embedding, &scores, &image->error));
+    const enum status status =
+        scores_top_k(scores, texts->count, texts->is_sigmoid, &lane->model->labels,
+                     (size_t)image->request->top_k, &image->predictions, &image->prediction_count,
+                     &image->error);
+    free(scores);
+    embedding_done(&image->answer.embedding);
+    return status;
+}
+
 /* What the client gets of row `row` of a run. */
 static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     if (!image->request->raw_outputs)
         return lane->model->task.kind == TASK_CLASSIFICATION
                    ? answer_classes(lane, batch, row, image)
-                   : answer_task(lane, batch, row, image);
+               : lane->model->task.kind == TASK_ZERO_SHOT ? answer_texts(lane, batch, row, image)
+                                                          : answer_task(lane, batch, row, image);
     return rows_copy(lane->outputs, lane->served->output_count, image->request->wanted_outputs,
                      batch, row, &image->outputs, &image->error);
 }

@@ -189,6 +189,13 @@ Test(task, embeddings_and_classes)
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
     cr_expect_eq(task.kind, TASK_EMBEDDING);
     vector.is_headless = false;
+    vector.has_texts = true;
+    cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(task.kind, TASK_ZERO_SHOT);
+    vector.told = "classification";
+    cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "zero_shot.json"), "%s", err.message);
+    vector.has_texts = false;
     vector.told = "embedding";
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
     cr_expect_eq(task.kind, TASK_EMBEDDING);

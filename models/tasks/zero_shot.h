@@ -1,0 +1,20 @@
+/* Scores of a photo's vector against the vectors of texts. Pure; any thread. */
+#pragma once
+
+#include "models/tasks/embed.h"
+
+/* The texts' vectors. Zeroed: none. Immutable after load; free with zero_shot_done. */
+struct zero_shot {
+    float *vectors; /* [count, size], each of length 1 */
+    size_t count, size;
+    float scale, bias; /* score = scale * cosine + bias */
+    bool is_sigmoid;   /* SigLIP: probabilities are sigmoids of scores; else CLIP: a softmax */
+};
+
+void zero_shot_done(struct zero_shot *texts);
+
+/* The score of each text for a photo's vector of length 1; probabilities where `is_sigmoid`. The
+ * caller frees *ret, texts->count floats. STATUS_INVALID if the vectors have other sizes;
+ * STATUS_NO_MEMORY. */
+enum status zero_shot_scores(const struct zero_shot *texts, const struct embedding *photo,
+                             float **ret, struct error *err) MUST_USE;
