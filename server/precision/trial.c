@@ -88,7 +88,7 @@ static struct session_options candidate_options(struct trial *trial, enum precis
     options.cancel = &trial->is_stopped;
     if (options.device.kind == DEVICE_CPU) {
         options.no_kernel_trials = true;
-        options.max_batch = at_most(options.max_batch, TRIAL_BATCH);
+        options.max_batch = at_most(options.max_batch, PRECISION_TRIAL_BATCH);
     }
     return options;
 }
