@@ -8,7 +8,7 @@
  *     read, write    the cache folder; the folders of --port-file and --pid-file, which are
  *                    removed at the end; of --unix only sockets may be made and removed
  *     run            nothing
- *     connect, bind  TCP: the own port only (ABI 4)
+ *     connect, bind  TCP: the own ports only (ABI 4)
  *     signal         the own processes only (ABI 6); abstract unix sockets of others: only where
  *                    systemd's NOTIFY_SOCKET is one
  *
@@ -259,12 +259,11 @@ static int make_ruleset(const struct handled_access *handled, int abi)
     return (int)syscall(SYS_landlock_create_ruleset, handled, size, 0);
 }
 
-static void allow_port(struct file_rules *rules, const struct config *config)
+static void allow_port(struct file_rules *rules, int64_t port)
 {
     enum { RULE_NET_PORT = 2 };
-    struct port_rule rule = {BIND_TCP, (uint64_t)config->port};
-    if (!config->unix_path &&
-        syscall(SYS_landlock_add_rule, rules->fd, RULE_NET_PORT, &rule, 0) != 0 && !rules->cause)
+    struct port_rule rule = {BIND_TCP, (uint64_t)port};
+    if (syscall(SYS_landlock_add_rule, rules->fd, RULE_NET_PORT, &rule, 0) != 0 && !rules->cause)
         rules->cause = errno;
 }
 
@@ -287,8 +286,10 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
     allow_made(&rules, config->unix_path, MAKE_SOCK | REMOVE_FILE);
     if (is_wide)
         allow_gpus(&rules);
-    if (handled.net)
-        allow_port(&rules, config);
+    if (handled.net && !config->unix_path)
+        allow_port(&rules, config->port);
+    if (handled.net && config->admin_port)
+        allow_port(&rules, config->admin_port);
     if (!rules.cause && syscall(SYS_landlock_restrict_self, rules.fd, 0) != 0)
         rules.cause = errno;
     close(rules.fd);

@@ -1,8 +1,10 @@
 /* lensd: which command, and how it ends. */
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "engine/base/size.h"
@@ -99,8 +101,19 @@ static int finish_output(int result)
     return result ? result : 1;
 }
 
+/* Each thread that allocates gets an arena of its own, for which glibc reserves 64 MB of address
+ * space. Where address space is limited (ulimit -v), threads share one, or it would run out first.
+ */
+static void save_address_space(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        mallopt(M_ARENA_MAX, 1);
+}
+
 int main(int argc, char **argv)
 {
+    save_address_space();
     /* A closed pipe or a file at its size limit is to be an error of write(), not a signal. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

@@ -111,7 +111,7 @@ class Precision(unittest.TestCase):
         self.assertIn("--precision fp32 skips it", log)
         self.assertLess(log.index(" precision trials "), log.index(" precision model=calm"))
         self.assertNotIn(" precision trials ", said_again)
-        narrow, _ = self.start(self.calm, "--cache", cache, "--max-batch", "2")
+        narrow, _ = self.start(self.calm, "--cache", cache, "--max-batch", "4")  # of a trial, too
         self.assertEqual(narrow["precision_choice"]["origin"], "cached")
         # Other circumstances are another choice.
         if os.environ.get("LENSD_THREADS") == "1":
