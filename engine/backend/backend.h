@@ -22,7 +22,7 @@ struct backend_options {
     /* For backends that take pixels; NULL: none come. Borrowed by open(). */
     const struct session_pixels *pixels;
     size_t pixels_input;   /* graph input */
-    bool no_kernel_trials; /* as in session_options */
+    bool no_kernel_tuning; /* as in session_options */
     /* Called by compile() on its thread as it gets on: `done` of a program's `count` nodes. False:
      * it ends with STATUS_CANCELLED. NULL: nobody wants to know. A backend need not call it. */
     bool (*on_node)(void *context, size_t done, size_t count);
@@ -77,7 +77,7 @@ struct backend_ops {
     bool rounds_dynamically;
 
     /* How does the backend run this (already laid out) node on 16-bit activations? */
-    enum bf16_support (*bf16)(const struct node *node);
+    enum narrow_support (*bf16)(const struct node *node);
 
     /* Compiles a graph whose shapes are all known. The graph must live as long as the program,
      * which may read its nodes and values in a run; only its constants may be dropped: the program

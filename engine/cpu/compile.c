@@ -48,14 +48,14 @@ bool cpu_takes_channels_last(const struct node *node)
     }
 }
 
-enum bf16_support cpu_bf16_support(const struct node *node)
+enum narrow_support cpu_bf16_support(const struct node *node)
 {
     switch (node->op) {
     case OP_CONV:
-        return node->channels_last ? BF16_PRODUCT : BF16_NO;
+        return node->channels_last ? NARROW_PRODUCT : NARROW_NO;
     case OP_GEMM:
     case OP_MATMUL:
-        return matmul_takes(node) ? BF16_PRODUCT : BF16_NO;
+        return matmul_takes(node) ? NARROW_PRODUCT : NARROW_NO;
     case OP_MAX_POOL:
     case OP_AVERAGE_POOL:
     case OP_GLOBAL_AVERAGE_POOL:
@@ -63,7 +63,7 @@ enum bf16_support cpu_bf16_support(const struct node *node)
     case OP_RESIZE:
     case OP_UPSAMPLE:
     case OP_SCALE_SHIFT:
-        return node->channels_last ? BF16_SAME : BF16_NO;
+        return node->channels_last ? NARROW_SAME : NARROW_NO;
     case OP_ATTENTION:
     case OP_MOVE:
     case OP_TRANSPOSE:
@@ -73,9 +73,9 @@ enum bf16_support cpu_bf16_support(const struct node *node)
     case OP_FLATTEN:
     case OP_SQUEEZE:
     case OP_UNSQUEEZE:
-        return BF16_SAME;
+        return NARROW_SAME;
     default:
-        return elementwise_takes(node) || norm_takes(node) ? BF16_SAME : BF16_NO;
+        return elementwise_takes(node) || norm_takes(node) ? NARROW_SAME : NARROW_NO;
     }
 }
 
@@ -120,17 +120,17 @@ int cpu_in_place(const struct node *node)
 
 /* ---- compile ---- */
 
-static enum status lower_node(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_node(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     static const lowering_fn lowerings[] = {
-        lower_qdepthwise,  lower_qconv,     lower_qmatmul,   lower_qrows,  lower_dynamic_round,
-        lower_qconcat,     lower_candidate, lower_join,      lower_deconv, lower_pool,
-        lower_elementwise, lower_norm,      lower_attention, lower_resize, lower_groups,
-        lower_copy,        lower_generic};
+        lower_qdepthwise,  lower_qconv,    lower_qmatmul,   lower_qrows,  lower_dynamic_round,
+        lower_qconcat,     lower_product,  lower_join,      lower_deconv, lower_pool,
+        lower_elementwise, lower_norm,     lower_attention, lower_resize, lower_groups,
+        lower_copy,        lower_reference};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(lowerings) && status == STATUS_OK && !*ret; m++)
-        status = lowerings[m](compile, ret, err);
+        status = lowerings[m](lowering, ret, err);
     return status;
 }
 
@@ -143,9 +143,9 @@ static enum status add_steps(struct program *program, const struct graph *graph,
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
         if (plan_shares_bytes(&program->plan, node))
             continue;
-        struct compile compile = {program->backend, program, node, program->backend->own_kernels};
+        struct lowering lowering = {program->backend, program, node, program->backend->own_kernels};
         struct step *step;
-        enum status status = lower_node(&compile, &step, err);
+        enum status status = lower_node(&lowering, &step, err);
         if (step)
             program->steps[program->step_count++] = step;
         TRY(status);

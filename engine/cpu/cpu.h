@@ -1,6 +1,6 @@
 /* Private to engine/cpu/: the backend's parts above the lowerings.
  *
- *     program.h ◀ lowering.h ◀ candidates.c ◀ compile.c ◀ node_runner.c ◀ backend.c */
+ *     program.h ◀ lowering.h ◀ product_kernels.c ◀ compile.c ◀ node_runner.c ◀ backend.c */
 #pragma once
 
 #include "engine/cpu/program/program.h"
@@ -10,7 +10,7 @@
 /* As in backend_ops; compile() gives values their places (plan_create()), then takes for each node
  * the step of the first lowering that has one. */
 bool cpu_takes_channels_last(const struct node *node);
-enum bf16_support cpu_bf16_support(const struct node *node);
+enum narrow_support cpu_bf16_support(const struct node *node);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;
 

@@ -41,16 +41,16 @@ static bool takes_channels_last(const struct node *node)
     }
 }
 
-static enum bf16_support bf16_support(const struct node *node)
+static enum narrow_support narrow_support(const struct node *node)
 {
     switch (node->op) {
     case OP_CONV:
-        return node->channels_last ? BF16_PRODUCT : BF16_NO;
+        return node->channels_last ? NARROW_PRODUCT : NARROW_NO;
     case OP_CONV_TRANSPOSE:
-        return node->channels_last ? BF16_PRODUCT : BF16_NO;
+        return node->channels_last ? NARROW_PRODUCT : NARROW_NO;
     case OP_GEMM:
     case OP_MATMUL:
-        return cuda_takes_matmul(node) ? BF16_PRODUCT : BF16_NO;
+        return cuda_takes_matmul(node) ? NARROW_PRODUCT : NARROW_NO;
     case OP_MAX_POOL:
     case OP_AVERAGE_POOL:
     case OP_GLOBAL_AVERAGE_POOL:
@@ -61,9 +61,9 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_GROUP_NORMALIZATION:
     case OP_INSTANCE_NORMALIZATION:
     case OP_LRN:
-        return node->channels_last ? BF16_SAME : BF16_NO;
+        return node->channels_last ? NARROW_SAME : NARROW_NO;
     case OP_ATTENTION:
-        return cuda_takes_attention(node) ? BF16_SAME : BF16_NO;
+        return cuda_takes_attention(node) ? NARROW_SAME : NARROW_NO;
     case OP_MOVE:
     case OP_TRANSPOSE:
     case OP_CONCAT:
@@ -72,12 +72,12 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_FLATTEN:
     case OP_SQUEEZE:
     case OP_UNSQUEEZE:
-        return BF16_SAME;
+        return NARROW_SAME;
     default:
         return cuda_takes_elementwise(node) || cuda_takes_rows(node) ||
                        cuda_numbers_may_be_narrow(node)
-                   ? BF16_SAME
-                   : BF16_NO;
+                   ? NARROW_SAME
+                   : NARROW_NO;
     }
 }
 
@@ -189,7 +189,7 @@ static enum status run_nothing(struct cuda_step *step, struct cuda_program *prog
 }
 
 /* A node whose outputs are empty has nothing to do. */
-static enum status lower_nothing(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_nothing(const struct cuda_lowering *compile, struct cuda_step **ret,
                                  struct error *err)
 {
     const struct node *node = compile->node;
@@ -200,7 +200,7 @@ static enum status lower_nothing(const struct cuda_compile *compile, struct cuda
                                                                                 : STATUS_NO_MEMORY;
 }
 
-static enum status lower_node(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_node(const struct cuda_lowering *compile, struct cuda_step **ret,
                               struct error *err)
 {
     static cuda_lower_fn *const lowerings[] = {lower_nothing,
@@ -230,7 +230,7 @@ static enum status add_steps(struct cuda_program *program, struct error *err)
         const struct node *node = graph->nodes[n];
         if (plan_shares_bytes(&program->plan, node) || node == program->pixels.cast)
             continue;
-        struct cuda_compile compile = {program->backend, program, node};
+        struct cuda_lowering compile = {program->backend, program, node};
         struct cuda_step *step = NULL;
         const enum status status = lower_node(&compile, &step, err);
         if (step)
@@ -327,7 +327,7 @@ const struct backend_ops backend_cuda = {
     .takes_channels_last = takes_channels_last,
     .takes_quantised_epilogue = cuda_takes_quantised_epilogue,
     .access_maps = true,
-    .bf16 = bf16_support,
+    .bf16 = narrow_support,
     .compile = compile_graph,
     .free_program = cuda_program_free,
     .reserve = cuda_programs_reserve,

@@ -155,8 +155,8 @@ static enum status fold_graph(struct edit *edit, bool infer)
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE)
             continue;
-        if (infer && function_is_expanded(node)) {
-            TRY(function_expand(edit, n));
+        if (infer && composite_is_expanded(node)) {
+            TRY(composite_expand(edit, n));
             node = graph->nodes[n];
         }
         drop_unread_mask(graph, node);
@@ -237,8 +237,8 @@ static bool is_promoted(const struct graph *graph)
     return any;
 }
 
-/* Every backend starts from float32; pass_bf16() narrows again where the precision asks for it. So
- * this widens every constant and every Cast, and keeps the declared dtypes of inputs and outputs
+/* Every backend starts from float32; pass_narrow() narrows again where the precision asks for it.
+ * So this widens every constant and every Cast, and keeps the declared dtypes of inputs and outputs
  * with a Cast at the border. */
 static enum status promote_half(struct edit *edit)
 {

@@ -556,7 +556,7 @@ static bool is_bias_small(const struct node *node)
     return sees_all || (size_mul((size_t)c.rows, (size_t)c.keys, &count) && count <= BIAS_MAX);
 }
 
-bool function_is_expanded(const struct node *node)
+bool composite_is_expanded(const struct node *node)
 {
     if (node->op != OP_ONNX_ATTENTION && node->op != OP_ROTARY_EMBEDDING)
         return false;
@@ -570,7 +570,7 @@ bool function_is_expanded(const struct node *node)
     return node->op != OP_ONNX_ATTENTION || is_bias_small(node);
 }
 
-enum status function_expand(struct edit *edit, size_t at)
+enum status composite_expand(struct edit *edit, size_t at)
 {
     struct expansion e = {.edit = edit, .from = edit->graph->nodes[at], .at = at};
     char text[NODE_TEXT];

@@ -6,9 +6,9 @@
 
 /* Is it one of them, with operands of known shapes that are not empty, and of which no constants
  * are made that take hundreds of megabytes? */
-bool function_is_expanded(const struct node *node);
+bool composite_is_expanded(const struct node *node);
 
 /* Inserts the primitive nodes in front of edit->graph->nodes[at] and kills that node. Infers their
  * shapes; folds nothing. Errors: those of the node's own inference,
  * STATUS_NO_MEMORY. */
-enum status function_expand(struct edit *edit, size_t at) MUST_USE;
+enum status composite_expand(struct edit *edit, size_t at) MUST_USE;

@@ -36,6 +36,6 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         pass_moves(&edit);
     }
     if (options->bf16)
-        pass_bf16(&edit);
+        pass_narrow(&edit);
     return edit_end(&edit);
 }

@@ -17,10 +17,10 @@
 
 /* How a backend runs a node on 16-bit activations (bfloat16, or float16 where it has
  * that). */
-enum bf16_support {
-    BF16_NO,      /* float32 only */
-    BF16_SAME,    /* all activations 16 bits wide, results too */
-    BF16_PRODUCT, /* 16-bit activations, float32 sums; a 16-bit or float32 result */
+enum narrow_support {
+    NARROW_NO,      /* float32 only */
+    NARROW_SAME,    /* all activations 16 bits wide, results too */
+    NARROW_PRODUCT, /* 16-bit activations, float32 sums; a 16-bit or float32 result */
 };
 
 struct optimize_options {
@@ -42,7 +42,7 @@ struct optimize_options {
      * NULL: none can. */
     bool (*takes_parts)(const struct node *node);
     /* Keep activations in `narrow` where the backend supports it; NULL: nowhere. */
-    enum bf16_support (*bf16)(const struct node *node);
+    enum narrow_support (*bf16)(const struct node *node);
     enum dtype narrow; /* DTYPE_BF16 or DTYPE_F16 */
 };
 

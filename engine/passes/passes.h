@@ -38,7 +38,7 @@ void pass_moves(struct edit *edit);
 /* Activations in options->narrow, bfloat16 or float16, with Casts where a node or a graph output
  * wants float32. Finite constants beyond float16 become its greatest number, not infinite: a mask
  * of -1e9 stays one that can be subtracted. */
-void pass_bf16(struct edit *edit);
+void pass_narrow(struct edit *edit);
 
 /* interpret_node() that also runs Shape and Size of an input whose shape alone is known. */
 enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,

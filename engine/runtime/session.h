@@ -33,7 +33,7 @@ struct session_options {
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
     bool trial;    /* compile only 1 and max_batch, and neither check nor measure them: this session
                       is compared with another and discarded */
-    bool no_kernel_trials; /* CPU: choose kernels by the tuning store and by rule, without
+    bool no_kernel_tuning; /* CPU: choose kernels by the tuning store and by rule, without
                               measuring; a GPU measures all the same */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
@@ -141,7 +141,7 @@ struct session_want {
 
 /* The first `batch` images (1 … the largest compiled size) run in the smallest compiled size that
  * takes them. */
-struct session_run {
+struct session_request {
     int batch;
     const void *const *inputs; /* host memory as session_input(i) describes it, with room for
                                   session_batch_for(batch) images, whose tail may be anything finite
@@ -157,7 +157,7 @@ struct session_run {
  * is collected; `run` itself and want.outputs may go. A CPU computes in session_collect. On failure
  * no run was begun; others that are under way stay so. Errors: STATUS_DEVICE, STATUS_NO_MEMORY,
  * STATUS_DEVICE_MEMORY. */
-enum status session_submit(struct session *session, const struct session_run *run,
+enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err) MUST_USE;
 
 /* Waits for the oldest run under way. On success outputs[i] are host tensors that the session owns,

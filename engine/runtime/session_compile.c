@@ -6,7 +6,7 @@
 #include "engine/passes/edit.h"
 #include "engine/runtime/session_internal.h"
 
-void compiled_done(struct session *session, struct compiled *c)
+void compiled_done(struct session *session, struct compiled_size *c)
 {
     compiled_drop_tail_outputs(session, c);
     if (c->program)
@@ -22,11 +22,11 @@ void compiled_done(struct session *session, struct compiled *c)
     free(c->tail_inputs);
     free(c->tail_outputs);
     graph_free(c->graph); /* output_of lies in its arena */
-    *c = (struct compiled){0};
+    *c = (struct compiled_size){0};
 }
 
 /* Creates the tensors that will point at the program's output memory. Each run sets the address. */
-static enum status wrap_outputs(struct session *session, struct compiled *c, struct error *err)
+static enum status wrap_outputs(struct session *session, struct compiled_size *c, struct error *err)
 {
     struct graph *graph = c->graph;
     c->static_data = alloc_array(graph->output_count, sizeof *c->static_data);
@@ -93,7 +93,7 @@ static enum status input_shape(const struct session *session, size_t i, int batc
     return STATUS_OK;
 }
 
-static enum status specialise(struct session *session, struct compiled *c, struct error *err)
+static enum status specialise(struct session *session, struct compiled_size *c, struct error *err)
 {
     struct shape *shapes = alloc_array(session->input_count, sizeof *shapes);
     enum status status =
@@ -106,7 +106,7 @@ static enum status specialise(struct session *session, struct compiled *c, struc
     return status;
 }
 
-const struct value *compiled_output(const struct compiled *c, size_t i)
+const struct value *compiled_output(const struct compiled_size *c, size_t i)
 {
     return c->output_of[i] >= 0 ? c->graph->outputs[c->output_of[i]]
                                 : c->tail->outputs[-1 - c->output_of[i]];
@@ -116,7 +116,7 @@ const struct value *compiled_output(const struct compiled *c, size_t i)
  * dimension that happens to be as large does not count. */
 static bool outputs_follow_batch(const struct session *session, const struct graph *graph, int size)
 {
-    const struct compiled *one = &session->compiled[0];
+    const struct compiled_size *one = &session->compiled[0];
     for (size_t i = 0; i < graph->output_count; i++) {
         struct shape shape = graph->outputs[i]->shape;
         if (shape.rank < 1 || shape.dims[0] != size)
@@ -135,7 +135,7 @@ static enum status open_tail_backend(struct session *session, struct error *err)
                                       .precision = PRECISION_FP32,
                                       .threads = session->options.threads,
                                       .poison = session->options.poison,
-                                      .no_kernel_trials = true}; /* it compiles while it runs */
+                                      .no_kernel_tuning = true}; /* it compiles while it runs */
     if (session->tail_backend || !session->ops->run_node)
         return STATUS_OK;
     return session->ops->open(&options, &session->tail_backend, err);
@@ -146,10 +146,10 @@ static bool is_narrow(enum precision precision)
     return precision == PRECISION_BF16 || precision == PRECISION_FP16;
 }
 
-enum status compiled_create(struct session *session, int size, struct compiled *c,
+enum status compiled_create(struct session *session, int size, struct compiled_size *c,
                             struct error *err)
 {
-    *c = (struct compiled){.size = size};
+    *c = (struct compiled_size){.size = size};
     TRY(specialise(session, c, err));
     if (size > 1 && !outputs_follow_batch(session, c->graph, size))
         return error_set(err, STATUS_SHAPE, "the outputs do not follow a batch of %d", size);
@@ -252,7 +252,7 @@ enum status session_choose_threads(struct session *session, struct error *err)
     static const double small = 16e6;
     if (session->options.threads > 0)
         return STATUS_OK;
-    struct compiled probe = {.size = 1};
+    struct compiled_size probe = {.size = 1};
     enum status status = specialise(session, &probe, err);
     session->options.threads =
         status == STATUS_OK && graph_flops(probe.graph) < small ? 1 : device_cpu_threads();

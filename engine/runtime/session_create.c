@@ -15,7 +15,7 @@
 #include "engine/runtime/session_internal.h"
 
 /* The description for one image, also where the file fixes a larger batch. */
-static struct session_tensor described(const struct compiled *c, const char *name,
+static struct session_tensor described(const struct compiled_size *c, const char *name,
                                        const struct value *value)
 {
     struct shape shape = value->shape;
@@ -27,7 +27,7 @@ static struct session_tensor described(const struct compiled *c, const char *nam
 /* Output names come from `graph`, because optimizer passes replace values. */
 static enum status describe(struct session *session, const struct graph *graph, struct error *err)
 {
-    const struct compiled *c = &session->compiled[0];
+    const struct compiled_size *c = &session->compiled[0];
     session->inputs = alloc_array(session->input_count, sizeof *session->inputs);
     session->outputs = alloc_array(session->output_count, sizeof *session->outputs);
     if (!session->inputs || !session->outputs)
@@ -125,7 +125,7 @@ static enum status compile_all(struct session *session, struct error *err)
     for (int i = 0; i < count; i++) {
         if (is_stopped(session))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-        struct compiled *c = &session->compiled[i];
+        struct compiled_size *c = &session->compiled[i];
         session->compiling.at = i;
         session->compiling.count = count;
         enum status status = compiled_create(session, sizes[i], c, err);
@@ -198,7 +198,7 @@ static void describe_batches(struct session *session)
 {
     session->info.activation_bytes = 0;
     for (size_t i = 0; i < session->compiled_count; i++) {
-        const struct compiled *c = &session->compiled[i];
+        const struct compiled_size *c = &session->compiled[i];
         const size_t bytes = session->ops->activation_bytes(c->program);
         session->info.batches[i] =
             (struct session_batch){.size = c->size, .activation_bytes = bytes};
@@ -263,7 +263,7 @@ static enum status build(struct session *session, const struct graph *graph, str
                                       session->options.poison,
                                       session->options.pixels,
                                       session->options.image_input,
-                                      session->options.no_kernel_trials,
+                                      session->options.no_kernel_tuning,
                                       on_node,
                                       session};
     progress(session, PHASE_OPTIMISE, PROGRESS_WEIGHTS);

@@ -14,7 +14,7 @@
 #include "engine/runtime/session.h"
 
 /* One batch size. */
-struct compiled {
+struct compiled_size {
     int size;
     struct graph *graph; /* static part; constants dropped once compiled */
     struct graph *tail;  /* NULL without data-dependent nodes */
@@ -31,7 +31,7 @@ struct compiled {
 
 /* A run under way. */
 struct submitted_run {
-    struct compiled *c;
+    struct compiled_size *c;
     int batch;
 };
 
@@ -56,11 +56,11 @@ struct session {
     } compiling;
     size_t input_count, output_count;
     struct session_tensor *inputs, *outputs;
-    struct compiled compiled[SESSION_MAX_BATCHES];
+    struct compiled_size compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
     struct memory_budget tail_budget; /* of the data-dependent parts of one run */
     struct backend *tail_backend;     /* runs their products; NULL where no graph has such a part */
-    struct compiled *last;            /* whose tail outputs are alive */
+    struct compiled_size *last;       /* whose tail outputs are alive */
     struct session_options options;
     bool (*stop)(void *context); /* session_set_stop */
     void *stop_context;
@@ -81,10 +81,10 @@ struct session {
 enum status session_no_memory(struct error *err);
 
 /* The smallest compiled size for n images; NULL when n is less than 1 or above the largest. */
-struct compiled *compiled_for(struct session *session, int n);
+struct compiled_size *compiled_for(struct session *session, int n);
 
 /* Releases the outputs of the last run of the data-dependent tail. */
-void compiled_drop_tail_outputs(struct session *session, struct compiled *c);
+void compiled_drop_tail_outputs(struct session *session, struct compiled_size *c);
 
 /* ---- session_compile.c ---- */
 
@@ -96,12 +96,12 @@ enum status session_choose_threads(struct session *session, struct error *err) M
 
 /* Compiles session->base for `size` images into *c, which is to be freed with compiled_done() in
  * every case. STATUS_SHAPE when the graph does not follow that batch. */
-enum status compiled_create(struct session *session, int size, struct compiled *c,
+enum status compiled_create(struct session *session, int size, struct compiled_size *c,
                             struct error *err) MUST_USE;
-void compiled_done(struct session *session, struct compiled *c);
+void compiled_done(struct session *session, struct compiled_size *c);
 
 /* Output i of the session; its shape is SHAPE_NONE when it depends on data. */
-const struct value *compiled_output(const struct compiled *c, size_t i);
+const struct value *compiled_output(const struct compiled_size *c, size_t i);
 
 /* ---- session_image.c ---- */
 
@@ -124,10 +124,10 @@ enum status session_settle_weights(const struct graph *graph, struct error *err)
  * info.best. Call once everything is compiled. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
 
-/* Runs this very size, with nothing under way. are_pixels: as in struct session_run. */
-enum status compiled_run(struct session *session, struct compiled *c, const void *const *inputs,
-                         const uint8_t *are_pixels, const struct tensor **outputs,
-                         struct error *err) MUST_USE;
+/* Runs this very size, with nothing under way. are_pixels: as in struct session_request. */
+enum status compiled_run(struct session *session, struct compiled_size *c,
+                         const void *const *inputs, const uint8_t *are_pixels,
+                         const struct tensor **outputs, struct error *err) MUST_USE;
 
 /* ---- session_memory.c ---- */
 

@@ -55,7 +55,7 @@ static bool is_image_of_integers(const struct session *session, size_t i)
 /* Allocates and fills inputs for compiled size `c`. The images differ, and their values are
  * ordinary, so that a pass takes the same paths as with a request. Free with feed_done(), also on
  * failure. */
-static enum status feed_init(const struct session *session, const struct compiled *c,
+static enum status feed_init(const struct session *session, const struct compiled_size *c,
                              struct feed *feed, struct error *err)
 {
     *feed = (struct feed){.count = session->input_count};
@@ -180,8 +180,8 @@ static void change_number(void *data, enum dtype dtype, size_t e, bool pixels)
 /* Changes the numbers in rows [from, to) of the float inputs and images that have a batch
  * dimension.
  */
-static void change_rows(const struct session *session, const struct compiled *c, struct feed *feed,
-                        int from, int to)
+static void change_rows(const struct session *session, const struct compiled_size *c,
+                        struct feed *feed, int from, int to)
 {
     for (size_t i = 0; i < session->input_count; i++) {
         const struct value *value = c->graph->inputs[i];
@@ -203,7 +203,7 @@ struct kept_output {
 
 /* Runs `c` and keeps the outputs that have rows. Sets *ret to false if rows [from, to) differ in
  * any bit from those kept before. Outputs whose shape depends on data are not compared. */
-static enum status run_and_compare(struct session *session, struct compiled *c,
+static enum status run_and_compare(struct session *session, struct compiled_size *c,
                                    const struct feed *feed, const struct tensor **outputs,
                                    struct kept_output *kept, int from, int to, bool *ret,
                                    struct error *err)
@@ -228,7 +228,7 @@ static enum status run_and_compare(struct session *session, struct compiled *c,
 
 enum status session_rows_are_independent(struct session *session, bool *ret, struct error *err)
 {
-    struct compiled *c = &session->compiled[1];
+    struct compiled_size *c = &session->compiled[1];
     struct feed feed = {0};
     const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
     struct kept_output *kept = alloc_array(session->output_count, sizeof *kept);
@@ -260,7 +260,7 @@ enum status session_profile(struct session *session, int batch, int runs, struct
                             size_t *ret_count, struct error *err)
 {
     enum { MOST_STEPS = 16384 };
-    const struct compiled *c = compiled_for(session, batch);
+    const struct compiled_size *c = compiled_for(session, batch);
     if (!c)
         return error_set(err, STATUS_INVALID, "no batch size %d", batch);
     struct session_step *best = alloc_array(MOST_STEPS, sizeof *best);
@@ -289,7 +289,7 @@ enum status session_profile(struct session *session, int batch, int runs, struct
 enum status session_time(struct session *session, int batch, int runs, double *ret_ms,
                          struct error *err)
 {
-    const struct compiled *c = compiled_for(session, batch);
+    const struct compiled_size *c = compiled_for(session, batch);
     char device[DEVICE_TEXT];
     if (!c || runs < 1)
         return error_set(err, STATUS_INVALID, "no %d passes of batch size %d", runs, batch);

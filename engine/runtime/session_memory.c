@@ -33,7 +33,7 @@ static size_t times(size_t a, size_t b)
 }
 
 /* Bytes of the input batches that the caller keeps. */
-static size_t input_bytes(const struct session *session, const struct compiled *c)
+static size_t input_bytes(const struct session *session, const struct compiled_size *c)
 {
     const struct session_options *options = &session->options;
     size_t batch = 0;
@@ -45,7 +45,7 @@ static size_t input_bytes(const struct session *session, const struct compiled *
                times(batch / (size_t)c->size, options->input_images));
 }
 
-static size_t wanted_bytes(const struct session *session, const struct compiled *c)
+static size_t wanted_bytes(const struct session *session, const struct compiled_size *c)
 {
     return add(add(session->ops->weight_bytes(session->backend),
                    session->ops->activation_bytes(c->program)),
@@ -116,7 +116,7 @@ enum status session_check_weights(const struct session *session, struct error *e
 enum status session_check_memory(struct session *session, struct error *err)
 {
     size_t limit = session->options.memory_limit, last = session->compiled_count - 1;
-    const struct compiled *c = &session->compiled[last];
+    const struct compiled_size *c = &session->compiled[last];
     size_t bytes = wanted_bytes(session, c);
     const char *otherwise = "raise --memory";
     if (session->ops->available_bytes) { /* others may use the device, too */

@@ -6,7 +6,7 @@
 #include "engine/reference/interpret.h"
 #include "engine/runtime/session_internal.h"
 
-static enum status run_tail(struct session *session, struct compiled *c, struct error *err)
+static enum status run_tail(struct session *session, struct compiled_size *c, struct error *err)
 {
     size_t first = c->graph->output_count - c->crossing;
     for (size_t i = 0; i < c->crossing; i++)
@@ -24,7 +24,7 @@ static enum status run_tail(struct session *session, struct compiled *c, struct 
 }
 
 /* Sets outputs[] from c->static_data, where the static part has left its results, and the tail. */
-static enum status wrap(struct session *session, struct compiled *c, int batch,
+static enum status wrap(struct session *session, struct compiled_size *c, int batch,
                         const struct tensor **outputs, struct error *err)
 {
     if (c->tail)
@@ -64,7 +64,7 @@ enum status session_prepare_runs(struct session *session, struct error *err)
     size_t outputs = 0;
     bool overlaps = session->ops->depth > 1;
     for (size_t i = 0; i < session->compiled_count; i++) {
-        const struct compiled *c = &session->compiled[i];
+        const struct compiled_size *c = &session->compiled[i];
         outputs = c->graph->output_count > outputs ? c->graph->output_count : outputs;
         overlaps = overlaps && !c->tail;
     }
@@ -88,8 +88,8 @@ static int under_way(const struct session *session)
 }
 
 /* A tail reads whole batches: all rows of all outputs come back to it. */
-static struct run_request request_of(struct session *session, const struct compiled *c,
-                                     const struct session_run *run)
+static struct run_request request_of(struct session *session, const struct compiled_size *c,
+                                     const struct session_request *run)
 {
     const bool has_rows = session->info.batched && c->size > 1 && !c->tail;
     const struct session_want *want = &run->want;
@@ -108,10 +108,10 @@ static struct run_request request_of(struct session *session, const struct compi
     return request;
 }
 
-enum status session_submit(struct session *session, const struct session_run *run,
+enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err)
 {
-    struct compiled *c = compiled_for(session, run->batch);
+    struct compiled_size *c = compiled_for(session, run->batch);
     assert(under_way(session) < session->info.depth);
     if (!c)
         return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", run->batch,
@@ -123,7 +123,7 @@ enum status session_submit(struct session *session, const struct session_run *ru
     return STATUS_OK;
 }
 
-static enum status collect(struct session *session, struct compiled *c, int batch,
+static enum status collect(struct session *session, struct compiled_size *c, int batch,
                            const struct tensor **outputs, struct error *err)
 {
     struct run_result result = {.outputs = c->static_data};
@@ -143,9 +143,9 @@ enum status session_collect(struct session *session, const struct tensor **outpu
     return collect(session, run->c, run->batch, outputs, err);
 }
 
-enum status compiled_run(struct session *session, struct compiled *c, const void *const *inputs,
-                         const uint8_t *are_pixels, const struct tensor **outputs,
-                         struct error *err)
+enum status compiled_run(struct session *session, struct compiled_size *c,
+                         const void *const *inputs, const uint8_t *are_pixels,
+                         const struct tensor **outputs, struct error *err)
 {
     const struct run_request request = {.inputs = inputs, .are_pixels = are_pixels};
     TRY(session->ops->submit(c->program, &request, err));
@@ -155,7 +155,7 @@ enum status compiled_run(struct session *session, struct compiled *c, const void
 enum status session_run(struct session *session, int batch, const void *const *inputs,
                         const struct tensor **outputs, struct error *err)
 {
-    const struct session_run run = {
+    const struct session_request run = {
         .batch = batch, .inputs = inputs, .fed = session_batch_for(session, batch)};
     TRY(session_submit(session, &run, err));
     return session_collect(session, outputs, err);

@@ -46,7 +46,7 @@ const struct session_tensor *session_output(const struct session *session, size_
     return &session->outputs[i];
 }
 
-struct compiled *compiled_for(struct session *session, int n)
+struct compiled_size *compiled_for(struct session *session, int n)
 {
     for (size_t i = 0; n >= 1 && i < session->compiled_count; i++)
         if (session->compiled[i].size >= n)
@@ -62,7 +62,7 @@ int session_batch_for(const struct session *session, int n)
     return 0;
 }
 
-void compiled_drop_tail_outputs(struct session *session, struct compiled *c)
+void compiled_drop_tail_outputs(struct session *session, struct compiled_size *c)
 {
     for (size_t i = 0; c->tail && c->tail_outputs && i < c->tail->output_count; i++) {
         tensor_unref(c->tail_outputs[i]);

@@ -137,7 +137,7 @@ static enum status inspect_compile(const struct model *model, struct error *err)
         .device = DEVICE_HOST,
         .max_batch = 1,
         .trial = true,
-        .no_kernel_trials = true,
+        .no_kernel_tuning = true,
         .image_input = model->image_input,
         .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,
         .image_channels_last = model->input_channels_last,

@@ -331,7 +331,7 @@ int command_predict(const struct config *config)
     else
         result = process_failed(&err);
 out:
-    predict_request_done(&request);
+    predict_request_free_results(&request);
     for (size_t i = 0; files && i < count; i++)
         free(files[i]);
     free(files);

@@ -34,12 +34,12 @@ struct known {
     bool is_seen; /* in the last look */
 };
 
-struct loader_task {
+struct queued_job {
     enum loader_job kind;
     char *name;
     void (*on_done)(void *context, enum status status, const struct error *err);
     void *context;
-    struct loader_task *next;
+    struct queued_job *next;
 };
 
 struct loader {
@@ -66,7 +66,7 @@ struct loader {
     struct error outcome_error;
 
     pthread_mutex_t lock;
-    struct loader_task *jobs, **last_job;
+    struct queued_job *jobs, **last_job;
     size_t job_count;
     bool stopping;
 };
@@ -465,10 +465,10 @@ static enum status unload_by_name(struct loader *loader, const char *name, struc
     return STATUS_OK;
 }
 
-static struct loader_task *next_job(struct loader *loader)
+static struct queued_job *next_job(struct loader *loader)
 {
     pthread_mutex_lock(&loader->lock);
-    struct loader_task *job = loader->jobs;
+    struct queued_job *job = loader->jobs;
     if (job) {
         loader->jobs = job->next;
         if (!loader->jobs)
@@ -479,9 +479,9 @@ static struct loader_task *next_job(struct loader *loader)
     return job;
 }
 
-static void run_tasks(struct loader *loader)
+static void run_jobs(struct loader *loader)
 {
-    for (struct loader_task *job; (job = next_job(loader));) {
+    for (struct queued_job *job; (job = next_job(loader));) {
         struct error err = {0};
         enum status status = STATUS_OK;
         if (loader->cancel)
@@ -502,7 +502,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
                                           const struct error *err),
                           void *context, struct error *err)
 {
-    struct loader_task *job = calloc(1, sizeof *job);
+    struct queued_job *job = calloc(1, sizeof *job);
     char *copy = strdup(name);
     enum status status = STATUS_OK;
     uint64_t one = 1;
@@ -511,7 +511,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
         free(copy);
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     }
-    *job = (struct loader_task){kind, copy, on_done, context, NULL};
+    *job = (struct queued_job){kind, copy, on_done, context, NULL};
     pthread_mutex_lock(&loader->lock);
     if (loader->stopping)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
@@ -696,30 +696,30 @@ static void *loader_main(void *argument)
         loader->watch =
             watch_create(loader->options.models ? loader->options.models : loader->options.model);
     load_first(loader);
-    int64_t look_at = clock_now() + LOOK_MS * MILLION;
+    int64_t next_look = clock_now() + LOOK_MS * MILLION;
     bool has_trials = try_precision(loader);
     while (!loader->cancel) {
         struct pollfd events[] = {{.fd = loader->wake_fd, .events = POLLIN},
                                   {.fd = watch_fd(loader->watch), .events = POLLIN}};
-        int64_t left = (look_at - clock_now()) / MILLION;
+        int64_t left = (next_look - clock_now()) / MILLION;
         int wait = has_trials ? 0 : !watches ? -1 : left > 0 ? (int)left : 0;
         (void)poll(events, 2, wait);
         uint64_t count;
         (void)!read(loader->wake_fd, &count, sizeof count);
         loader->interrupt = loader->cancel;
-        run_tasks(loader);
+        run_jobs(loader);
         has_trials = make_size(loader) || try_precision(loader);
         if (!watches || loader->cancel)
             continue;
         if (watch_take(loader->watch)) /* again and again while files are being written */
-            look_at = clock_now() + QUIET_MS * MILLION;
-        if (clock_now() < look_at)
+            next_look = clock_now() + QUIET_MS * MILLION;
+        if (clock_now() < next_look)
             continue;
         watch_renew(loader->watch);
         look_again(loader);
-        look_at = clock_now() + LOOK_MS * MILLION;
+        next_look = clock_now() + LOOK_MS * MILLION;
     }
-    run_tasks(loader); /* says that it is over */
+    run_jobs(loader); /* says that it is over */
     return NULL;
 }
 
@@ -754,7 +754,7 @@ void loader_stop(struct loader *loader)
     if (loader->started && !loader->joined)
         pthread_join(loader->thread, NULL);
     loader->joined = true;
-    run_tasks(loader);
+    run_jobs(loader);
 }
 
 void loader_free(struct loader *loader)

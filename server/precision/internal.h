@@ -92,7 +92,7 @@ struct agreement_tensor outputs_layout(const struct tensor *tensor, int images);
 void outputs_compare(const struct outputs *outputs, const float *reference, const float *candidate,
                      bool is_probabilities, struct agreement *ret);
 
-/* ---- cache.c ---- */
+/* ---- choice_store.c ---- */
 
 /* Reads what earlier processes measured; writes what this one has measured since. `option` as in
  * tuning_folder(). */

@@ -87,7 +87,7 @@ static struct session_options candidate_options(struct trial *trial, enum precis
     options.progress_context = trial;
     options.cancel = &trial->is_stopped;
     if (options.device.kind == DEVICE_CPU) {
-        options.no_kernel_trials = true;
+        options.no_kernel_tuning = true;
         options.max_batch = at_most(options.max_batch, PRECISION_TRIAL_BATCH);
     }
     return options;

@@ -111,7 +111,7 @@ static void compare_pixels(int channels, bool is_reversed, enum precision precis
                      err.message);
         memcpy(expected, output->data, sizeof expected);
         inputs[0] = slots;
-        const struct session_run run = {
+        const struct session_request run = {
             .batch = MOST, .inputs = inputs, .are_pixels = are_pixels, .fed = MOST};
         cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
         cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
@@ -164,7 +164,7 @@ Test(runs, a_photo_is_a_quarter_of_the_bytes)
     const uint8_t are_pixels[MOST] = {1, 1, 1, 1};
     const void *inputs[] = {slots};
     const struct tensor *output;
-    const struct session_run run = {
+    const struct session_request run = {
         .batch = 3, .inputs = inputs, .are_pixels = are_pixels, .fed = 3};
     size_t in = fake.count(FAKE_CUDA_BYTES_IN, 0), out = fake.count(FAKE_CUDA_BYTES_OUT, 0);
     cr_assert_eq(session_submit(session, &run, &err), STATUS_OK);
@@ -207,7 +207,7 @@ Test(runs, the_best_classes_come_alone)
         cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK);
         memcpy(scores, output->data, sizeof scores);
         size_t out = fake.count(FAKE_CUDA_BYTES_OUT, 0);
-        const struct session_run run = {
+        const struct session_request run = {
             .batch = 3, .inputs = inputs, .fed = 3, .want = {.best = k, .scores = 0}};
         cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
         cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
@@ -220,7 +220,7 @@ Test(runs, the_best_classes_come_alone)
     float *batch = random_batch(1);
     batch[ROW] = NAN;
     const void *inputs[] = {batch};
-    const struct session_run run = {
+    const struct session_request run = {
         .batch = 2, .inputs = inputs, .fed = 2, .want = {.best = 30, .scores = 0}};
     cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
@@ -245,7 +245,7 @@ static int run_stream(struct session *session, float *const *batches,
     for (int i = 0; i <= STREAM; i++) {
         if (i < STREAM) {
             inputs[i] = batches[i];
-            const struct session_run run = {
+            const struct session_request run = {
                 .batch = sizes[i], .inputs = &inputs[i], .fed = sizes[i]};
             cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
         }
@@ -317,7 +317,7 @@ Test(runs, sessions_do_not_share_what_they_write)
     fake.check_order(1);
     fake.delay(200);
     const void *inputs[] = {batches[0]};
-    const struct session_run run = {.batch = 4, .inputs = inputs, .fed = 4};
+    const struct session_request run = {.batch = 4, .inputs = inputs, .fed = 4};
     cr_assert_eq(session_submit(two, &run, &err), STATUS_OK);
     cr_assert_eq(run_stream(one, batches, expected), STREAM);
     cr_assert_eq(session_collect(two, &output, &err), STATUS_OK);

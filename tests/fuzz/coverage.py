@@ -26,7 +26,7 @@ TARGETS = {
                 "proto/predict_json.c", "proto/settings_json.c", "server/http/transport/multipart.c",
                 "server/http/transport/query.c"],
     "settings": ["engine/backend/tuning_store.c", "server/app/config.c", "server/http/transport/keys.c",
-                 "server/precision/cache.c"],
+                 "server/precision/choice_store.c"],
     "tasks": ["models/tasks/candidates.c", "models/tasks/decode_detr.c", "models/tasks/decode_lists.c",
               "models/tasks/decode_yolo.c", "models/tasks/detect.c", "models/tasks/embed.c",
               "models/tasks/segment.c"],

@@ -89,7 +89,7 @@ static void start_decodes(struct run *run)
             if (!image)
                 continue;
             if (is_late(run, image)) {
-                batcher_give_up(run->batcher);
+                batcher_drop(run->batcher);
                 batcher_answered(run->batcher, 1);
                 run->outcome->dropped++;
                 continue;
@@ -106,7 +106,7 @@ static void end_decode(struct run *run, struct worker *worker)
     int64_t now = clock_of(run);
     worker->image = NULL;
     if (is_late(run, image)) {
-        batcher_give_up(run->batcher);
+        batcher_drop(run->batcher);
         batcher_answered(run->batcher, 1);
         run->outcome->dropped++;
         return;
@@ -137,7 +137,7 @@ static void start_passes(struct run *run)
         while (!lane->runs && batcher_take(run->batcher, i, clock_of(run), &lane->batch)) {
             drop_late(run, &lane->batch);
             if (lane->batch.count == 0) {
-                batcher_done(run->batcher, &run->lanes[i].batch);
+                batcher_release(run->batcher, &run->lanes[i].batch);
                 batcher_lane_idle(run->batcher, i, clock_of(run));
                 continue;
             }
@@ -165,7 +165,7 @@ static void end_pass(struct run *run, int i)
     }
     lane->runs = false;
     batcher_ran(run->batcher, i, lane->batch.count, (int64_t)((run->now - lane->started) * MS));
-    batcher_done(run->batcher, &run->lanes[i].batch);
+    batcher_release(run->batcher, &run->lanes[i].batch);
     batcher_answered(run->batcher, (size_t)lane->batch.count);
     batcher_lane_idle(run->batcher, i, clock_of(run));
 }

@@ -322,9 +322,9 @@ static bool computes(enum dtype dtype)
     return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
 }
 
-enum status lower_attention(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_attention(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     struct attention a;
     struct shape shape;
     struct attention_scratch t;
@@ -334,7 +334,7 @@ enum status lower_attention(const struct compile *compile, struct step **ret, st
         if (!computes(node->inputs[i]->dtype))
             return STATUS_OK;
     TRY(attention_load(node, &a, &shape, err));
-    struct attention_step *s = step_create(compile, sizeof *s, attention_run, ret, err);
+    struct attention_step *s = step_create(lowering, sizeof *s, attention_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->step.kernel = "attention";
@@ -350,7 +350,7 @@ enum status lower_attention(const struct compile *compile, struct step **ret, st
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     attention_divide(s);
     s->thread_bytes = attention_lay_out(s, NULL, &t);
-    s->step.scratch = s->thread_bytes * (size_t)compile->backend->options.threads;
+    s->step.scratch = s->thread_bytes * (size_t)lowering->backend->options.threads;
     s->step.flops =
         2 * (double)a.batch * (double)a.rows * (double)a.keys * (double)(a.depth + a.width);
     for (size_t i = 0; i < node->input_count; i++)

@@ -56,10 +56,10 @@ static bool reaches_beyond(const struct window *w, int a)
     return false;
 }
 
-enum status conv_product(const struct compile *compile, struct product_desc *desc,
+enum status conv_product(const struct lowering *lowering, struct product_desc *desc,
                          struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct tensor *weights = desc->weights_constant, *bias = desc->bias_constant;
     int spatial = x->shape.rank - 2;
@@ -83,22 +83,22 @@ enum status conv_product(const struct compile *compile, struct product_desc *des
         taps *= (double)window.kernel[a];
         desc->beyond |= reaches_beyond(&window, a);
     }
-    TRY(product_create(compile, desc, ret, err));
+    TRY(product_create(lowering, desc, ret, err));
     if (*ret)
         (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)weights->shape.dims[1] * taps;
     return STATUS_OK;
 }
 
-enum status lower_conv(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_onednn_conv(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if (node->op != OP_CONV || !node->channels_last || node->gate || node_output(node, 1))
         return STATUS_OK;
     const struct value *bias = node_bias(node);
     struct product_desc desc = {.weights_constant = node->inputs[1]->known,
                                 .weights_input = 1,
                                 .bias_constant = bias ? bias->known : NULL};
-    return conv_product(compile, &desc, ret, err);
+    return conv_product(lowering, &desc, ret, err);
 }
 
 /* ONNX's [C, M / group, K…] as oneDNN's weights of a deconvolution, [group,] M / group, C / group,
@@ -145,9 +145,9 @@ bool deconv_takes(const struct node *node)
 }
 
 /* ConvTranspose, float32. */
-enum status lower_deconv(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_deconv(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if (node->op != OP_CONV_TRANSPOSE || !node->channels_last)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
@@ -175,7 +175,7 @@ enum status lower_deconv(const struct compile *compile, struct step **ret, struc
         desc.pad_end[a] = (w->in[a] - 1) * w->stride[a] + (w->kernel[a] - 1) * w->dilation[a] + 1 -
                           w->pad_begin[a] - w->out[a];
     }
-    TRY(product_create(compile, &desc, ret, err));
+    TRY(product_create(lowering, &desc, ret, err));
     if (*ret)
         (*ret)->flops = 2 * (double)shape_count(&x->shape) * (double)shape_count(&weights->shape) /
                         (double)conv.in_channels;

@@ -109,14 +109,14 @@ static enum status read_walk(const struct node *node, struct access_map *ret, st
     return STATUS_OK;
 }
 
-static enum status lower_transpose(const struct compile *compile, struct step **ret,
+static enum status lower_transpose(const struct lowering *lowering, struct step **ret,
                                    struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct access_map walk;
     TRY(read_walk(node, &walk, err));
-    struct transpose_step *step = step_create(compile, sizeof *step, transpose_run, ret, err);
+    struct transpose_step *step = step_create(lowering, sizeof *step, transpose_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.kernel = node->op == OP_MOVE ? "move" : "transpose";
@@ -186,9 +186,10 @@ static void parts_free(struct step *base)
     free(s->offsets);
 }
 
-static enum status lower_parts(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_parts(const struct lowering *lowering, struct step **ret,
+                               struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     bool gather = node->op == OP_CONCAT;
     const struct value *whole = gather ? node->outputs[0] : node->inputs[0];
     size_t count = gather ? node->input_count : node->output_count;
@@ -199,7 +200,7 @@ static enum status lower_parts(const struct compile *compile, struct step **ret,
     const struct value *split = gather ? NULL : node_input(node, 1);
     if (split && !split->known)
         return STATUS_OK;
-    struct copy_parts_step *step = step_create(compile, sizeof *step, parts_run, ret, err);
+    struct copy_parts_step *step = step_create(lowering, sizeof *step, parts_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.free = parts_free;
@@ -272,15 +273,15 @@ static enum status move_run(struct step *base, struct program *program, struct e
     return STATUS_OK;
 }
 
-static enum status lower_move(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_move(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     bool widens = x->dtype == DTYPE_BF16 && y->dtype == DTYPE_F32;
     bool narrows = x->dtype == DTYPE_F32 && y->dtype == DTYPE_BF16;
     if ((x->dtype != y->dtype && !widens && !narrows) || !shape_equal(&x->shape, &y->shape))
         return STATUS_OK;
-    struct move_step *step = step_create(compile, sizeof *step, move_run, ret, err);
+    struct move_step *step = step_create(lowering, sizeof *step, move_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.kernel = x->dtype == y->dtype ? "copy" : "cast";
@@ -294,24 +295,24 @@ static enum status lower_move(const struct compile *compile, struct step **ret, 
     return STATUS_OK;
 }
 
-enum status lower_copy(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_copy(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (x && !y && node->op == OP_SPLIT && shape_count(&x->shape) > 0)
-        return lower_parts(compile, ret, err);
+        return lower_parts(lowering, ret, err);
     if (!x || !y || shape_count(&x->shape) == 0 || shape_count(&y->shape) == 0)
         return STATUS_OK;
     switch (node->op) {
     case OP_TRANSPOSE:
     case OP_MOVE:
-        return lower_transpose(compile, ret, err);
+        return lower_transpose(lowering, ret, err);
     case OP_CONCAT:
     case OP_SPLIT:
-        return lower_parts(compile, ret, err);
+        return lower_parts(lowering, ret, err);
     case OP_IDENTITY:
     case OP_CAST:
-        return lower_move(compile, ret, err);
+        return lower_move(lowering, ret, err);
     default:
         return STATUS_OK;
     }

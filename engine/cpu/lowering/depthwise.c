@@ -175,9 +175,9 @@ bool depthwise_makes_mean(const struct node *node)
            depthwise_fits(node, &w);
 }
 
-enum status lower_depthwise(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if (node->op != OP_CONV || !node->channels_last || node->inputs[0]->shape.rank != 4)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
@@ -186,7 +186,7 @@ enum status lower_depthwise(const struct compile *compile, struct step **ret, st
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
     if (!depthwise_fits(node, &w))
         return STATUS_OK;
-    struct depthwise_step *step = step_create(compile, sizeof *step, depthwise_run, ret, err);
+    struct depthwise_step *step = step_create(lowering, sizeof *step, depthwise_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.kernel = "depthwise";
@@ -215,7 +215,7 @@ enum status lower_depthwise(const struct compile *compile, struct step **ret, st
     const size_t lanes = step->simd->depthwise_channels;
     const size_t taps = step->kernel.kernel_height * step->kernel.kernel_width;
     step->blocks = (step->kernel.channels + lanes - 1) / lanes;
-    step->threads = (size_t)compile->backend->options.threads;
+    step->threads = (size_t)lowering->backend->options.threads;
     depthwise_divide(step, step->threads);
     if (node_output(node, 1)) {
         step->step.kernel = "depthwise:mean";
@@ -226,13 +226,13 @@ enum status lower_depthwise(const struct compile *compile, struct step **ret, st
             (step->images * sizeof(double) + sizeof(float)) * step->threads * sums_of(step);
     }
     struct finish finish;
-    TRY(finish_init(compile, bias, &finish, err));
+    TRY(finish_init(lowering, bias, &finish, err));
     step->kernel.bias = finish.bias;
     step->kernel.low = finish.low;
     step->kernel.high = finish.high;
     step->kernel.row = finish.row;
     const size_t bytes = step->blocks * lanes * taps * sizeof(float);
-    TRY(weights_pack_own(compile->backend, weights, "depthwise", bytes, depthwise_pack, step,
+    TRY(weights_pack_own(lowering->backend, weights, "depthwise", bytes, depthwise_pack, step,
                          &step->kernel.weights, err));
     const double count = (double)shape_count(&y->shape);
     step->step.flops = 2 * count * (double)taps;

@@ -79,13 +79,14 @@ static enum status round_run(struct step *base, struct program *program, struct 
     return STATUS_OK;
 }
 
-enum status lower_dynamic_round(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_dynamic_round(const struct lowering *lowering, struct step **ret,
+                                struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if (node->op != OP_DYNAMIC_ROUND || node->inputs[0]->dtype != DTYPE_F32 ||
         !shape_count(&node->inputs[0]->shape))
         return STATUS_OK;
-    struct round_step *step = step_create(compile, sizeof *step, round_run, ret, err);
+    struct round_step *step = step_create(lowering, sizeof *step, round_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.kernel = "round";
@@ -93,7 +94,7 @@ enum status lower_dynamic_round(const struct compile *compile, struct step **ret
     step->x = node->inputs[0]->index;
     step->y = node->outputs[0]->index;
     step->count = shape_count(&node->inputs[0]->shape);
-    step->step.scratch = (size_t)compile->backend->options.threads * sizeof(struct range);
+    step->step.scratch = (size_t)lowering->backend->options.threads * sizeof(struct range);
     step->step.bytes = 2 * step->count * sizeof(float);
     return STATUS_OK;
 }

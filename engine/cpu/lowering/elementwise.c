@@ -299,16 +299,16 @@ bool elementwise_takes(const struct node *node)
     return elementwise_classify(node, &ignored);
 }
 
-enum status lower_elementwise(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_elementwise(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     struct elementwise_step proto;
     if (!elementwise_classify(node, &proto))
         return STATUS_OK;
     const struct value *a = node->inputs[0], *y = node->outputs[0];
     const struct value *b = proto.kind == KIND_BINARY ? node->inputs[1] : a;
     struct elementwise_step *step =
-        step_create_as(compile, &proto.step, sizeof *step, elementwise_run, ret, err);
+        step_create_as(lowering, &proto.step, sizeof *step, elementwise_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->simd = simd();

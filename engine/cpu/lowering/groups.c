@@ -156,11 +156,11 @@ bool groups_take(const struct node *node)
            is_vector(bias, (int64_t)shape_count(&scale->known->shape));
 }
 
-static enum status lower_lrn(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_lrn(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *x = node->inputs[0];
-    struct lrn_step *s = step_create(compile, sizeof *s, lrn_run, ret, err);
+    struct lrn_step *s = step_create(lowering, sizeof *s, lrn_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->simd = simd();
@@ -174,23 +174,23 @@ static enum status lower_lrn(const struct compile *compile, struct step **ret, s
     s->bias = node_float(node, "bias", 1);
     s->beta = node_float(node, "beta", 0.75f);
     s->thread_bytes = size_align((s->channels + s->size) * sizeof(float), TENSOR_ALIGN);
-    s->step.scratch = s->thread_bytes * (size_t)compile->backend->options.threads;
+    s->step.scratch = s->thread_bytes * (size_t)lowering->backend->options.threads;
     s->step.bytes = 2 * shape_count(&x->shape) * sizeof(float);
     return STATUS_OK;
 }
 
-enum status lower_groups(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_groups(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if (!node->channels_last)
         return STATUS_OK;
     if (node->op == OP_LRN)
-        return lower_lrn(compile, ret, err);
+        return lower_lrn(lowering, ret, err);
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
     if (!instance && node->op != OP_GROUP_NORMALIZATION)
         return STATUS_OK;
     const struct value *x = node->inputs[0];
-    struct groups_step *s = step_create(compile, sizeof *s, groups_run, ret, err);
+    struct groups_step *s = step_create(lowering, sizeof *s, groups_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->simd = simd();
@@ -204,14 +204,14 @@ enum status lower_groups(const struct compile *compile, struct step **ret, struc
     s->per = s->channels / s->groups;
     s->params_of_groups = !instance && node->opset < 21;
     s->epsilon = node_float(node, "epsilon", 1e-5f);
-    TRY(program_keep_constant(compile->program, node->inputs[1], err));
-    TRY(program_keep_constant(compile->program, node->inputs[2], err));
+    TRY(program_keep_constant(lowering->program, node->inputs[1], err));
+    TRY(program_keep_constant(lowering->program, node->inputs[2], err));
     s->scale = node->inputs[1]->known->data;
     s->bias = node->inputs[2]->known->data;
     /* short enough for sums in float32, which are added up in double; for each thread some */
     s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
-    if (s->pieces < (size_t)compile->backend->options.threads)
-        s->pieces = (size_t)compile->backend->options.threads;
+    if (s->pieces < (size_t)lowering->backend->options.threads)
+        s->pieces = (size_t)lowering->backend->options.threads;
     s->pieces = s->pieces < s->pixels ? s->pieces : s->pixels;
     s->step.scratch = (2 * s->pieces + 3) * s->channels * sizeof(float);
     s->step.bytes = 4 * shape_count(&x->shape) * sizeof(float);

@@ -94,16 +94,16 @@ static void add_parts(struct join_step *step, const struct node *node)
     }
 }
 
-enum status lower_join(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_join(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if (node->op != OP_SCALE_SHIFT || !join_takes_parts(node))
         return STATUS_OK;
     const struct value *y = node->outputs[0];
     for (size_t i = 0; i < node->input_count; i++)
         if (i != 1 && i != 2 && node->inputs[i]->dtype != y->dtype)
             return STATUS_OK;
-    struct join_step *step = step_create(compile, sizeof *step, join_run, ret, err);
+    struct join_step *step = step_create(lowering, sizeof *step, join_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.free = join_free;

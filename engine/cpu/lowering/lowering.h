@@ -1,42 +1,45 @@
 /* Private to engine/cpu/: the lowerings, one file a family. A lowering turns a node into a step:
- * products (Conv, Gemm, MatMul) by one of lensd's or oneDNN's kernels, which candidates.c chooses,
- * the rest of the hot path by lensd's own, everything else by the reference kernel. compile.c asks
- * them in turn. */
+ * products (Conv, Gemm, MatMul) by one of lensd's or oneDNN's kernels, which product_kernels.c
+ * chooses, the rest of the hot path by lensd's own, everything else by the reference kernel.
+ * lowering.c asks them in turn. */
 #pragma once
 
 #include "engine/cpu/program/program.h"
 
 struct window;
 
-/* Builds a step for compile->node. *ret stays NULL when the lowering does not take the node
+/* Builds a step for lowering->node. *ret stays NULL when the lowering does not take the node
  * (another one may); an error ends the compilation. */
-typedef enum status (*lowering_fn)(const struct compile *compile, struct step **ret,
+typedef enum status (*lowering_fn)(const struct lowering *lowering, struct step **ret,
                                    struct error *err);
 
-/* Conv, Gemm, MatMul: by one of the lowerings in candidates.c's table. */
-enum status lower_candidate(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_winograd(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_dense(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_depthwise(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_qdepthwise(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_qconv(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_qmatmul(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_dynamic_round(const struct compile *compile, struct step **ret,
+/* Conv, Gemm, MatMul: by one of the lowerings in product_kernels.c's table. */
+enum status lower_product(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_gemm(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_qconv(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_qmatmul(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_dynamic_round(const struct lowering *lowering, struct step **ret,
                                 struct error *err);
-enum status lower_qconcat(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_qrows(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_conv(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_deconv(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_matmul(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_attention(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_join(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_pool(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_groups(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_resize(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_elementwise(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_norm(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_copy(const struct compile *compile, struct step **ret, struct error *err);
-enum status lower_generic(const struct compile *compile, struct step **ret, struct error *err);
+enum status lower_qconcat(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_qrows(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_onednn_conv(const struct lowering *lowering, struct step **ret,
+                              struct error *err);
+enum status lower_deconv(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_onednn_matmul(const struct lowering *lowering, struct step **ret,
+                                struct error *err);
+enum status lower_attention(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_join(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_pool(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_groups(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_resize(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_elementwise(const struct lowering *lowering, struct step **ret,
+                              struct error *err);
+enum status lower_norm(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_copy(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_reference(const struct lowering *lowering, struct step **ret, struct error *err);
 
 /* Would the lowering take this node (its activations being float32 or bfloat16)? */
 bool matmul_takes(const struct node *node);

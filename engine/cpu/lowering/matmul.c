@@ -74,7 +74,7 @@ bool matmul_takes(const struct node *node)
 
 /* Completes a desc. The caller has set constants, operands, and scales and zero points of 8-bit
  * integers. */
-static enum status matmul_product(const struct compile *compile, struct product_desc *desc,
+static enum status matmul_product(const struct lowering *lowering, struct product_desc *desc,
                                   struct step **ret, struct error *err)
 {
     const struct strided_layout *src = &desc->src, *dst = &desc->dst;
@@ -87,16 +87,17 @@ static enum status matmul_product(const struct compile *compile, struct product_
             desc->bias.dims[i] = i == dst->rank - 1 ? dst->dims[i] : 1;
         strided_layout_row_major(&desc->bias);
     }
-    TRY(product_create(compile, desc, ret, err));
+    TRY(product_create(lowering, desc, ret, err));
     if (*ret)
-        (*ret)->flops = 2 * (double)shape_count(&compile->node->outputs[0]->shape) *
+        (*ret)->flops = 2 * (double)shape_count(&lowering->node->outputs[0]->shape) *
                         (double)src->dims[src->rank - 1];
     return STATUS_OK;
 }
 
-enum status lower_matmul(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_onednn_matmul(const struct lowering *lowering, struct step **ret,
+                                struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if (!matmul_takes(node))
         return STATUS_OK;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
@@ -113,14 +114,14 @@ enum status lower_matmul(const struct compile *compile, struct step **ret, struc
         transpose(&desc.src);
     if (node->op == OP_GEMM && node_int(node, "transB", 0))
         transpose(&desc.weights);
-    return matmul_product(compile, &desc, ret, err);
+    return matmul_product(lowering, &desc, ret, err);
 }
 
 /* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n] (QGemm
  * may have them transposed), one scale an output column, int32 bias. */
-enum status lower_qmatmul(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qmatmul(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     struct product_desc desc;
     float *scales;
     if (!qmatmul_takes(node))
@@ -131,7 +132,7 @@ enum status lower_qmatmul(const struct compile *compile, struct step **ret, stru
     desc.weights = operand_of(node->inputs[3]);
     if (node->op == OP_QGEMM && node_int(node, "transB", 0))
         transpose(&desc.weights);
-    const enum status status = matmul_product(compile, &desc, ret, err);
+    const enum status status = matmul_product(lowering, &desc, ret, err);
     free(scales);
     return status;
 }

@@ -102,16 +102,16 @@ bool norm_takes(const struct node *node)
                                   (!bias || is_row_constant(node, bias))));
 }
 
-enum status lower_norm(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_norm(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const size_t row = norm_takes(node) ? row_length(node) : 0;
     if (!row)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct value *bias = node_input(node, 2);
     bool is_softmax = node->op == OP_SOFTMAX;
-    struct norm_step *step = step_create(compile, sizeof *step, norm_run, ret, err);
+    struct norm_step *step = step_create(lowering, sizeof *step, norm_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->simd = simd();
@@ -130,7 +130,7 @@ enum status lower_norm(const struct compile *compile, struct step **ret, struct 
     }
     if (x->dtype == DTYPE_BF16) {
         step->bytes_per_thread = (row * sizeof(float) + 63) & ~(size_t)63;
-        step->step.scratch = step->bytes_per_thread * (size_t)compile->backend->options.threads;
+        step->step.scratch = step->bytes_per_thread * (size_t)lowering->backend->options.threads;
     }
     step->step.bytes = 2 * value_bytes(x);
     step->step.flops = 5 * (double)shape_count(&x->shape);

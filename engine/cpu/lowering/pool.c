@@ -245,16 +245,16 @@ static enum status pool_run(struct step *base, struct program *program, struct e
     return STATUS_OK;
 }
 
-enum status lower_pool(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_pool(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     bool global = node->op == OP_GLOBAL_AVERAGE_POOL || node->op == OP_GLOBAL_MAX_POOL;
     bool is_max = node->op == OP_MAX_POOL || node->op == OP_GLOBAL_MAX_POOL;
     if (!node->channels_last || (!global && node->op != OP_MAX_POOL && node->op != OP_AVERAGE_POOL))
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     int spatial = x->shape.rank - 2;
-    struct pool_step *step = step_create(compile, sizeof *step, pool_run, ret, err);
+    struct pool_step *step = step_create(lowering, sizeof *step, pool_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     struct window *w = &step->window;
@@ -294,7 +294,7 @@ enum status lower_pool(const struct compile *compile, struct step **ret, struct 
     step->x = x->index;
     step->y = y->index;
     if (global && !is_max && x->dtype == DTYPE_F32) {
-        const size_t threads = (size_t)compile->backend->options.threads;
+        const size_t threads = (size_t)lowering->backend->options.threads;
         step->pieces = step->images >= threads ? 1 : (threads + step->images - 1) / step->images;
         if (step->pieces < (size_t)w->in[1] / LONGEST_SUM)
             step->pieces = (size_t)w->in[1] / LONGEST_SUM;

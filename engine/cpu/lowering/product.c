@@ -27,11 +27,11 @@ static void product_free(struct step *base)
     onednn_product_free(((struct product_step *)base)->product);
 }
 
-static enum status product_fill(const struct compile *compile, const struct product_desc *desc,
+static enum status product_fill(const struct lowering *lowering, const struct product_desc *desc,
                                 struct product_step *step, struct error *err)
 {
-    struct backend *backend = compile->backend;
-    const struct node *node = compile->node;
+    struct backend *backend = lowering->backend;
+    const struct node *node = lowering->node;
     const struct packed_layout *weights = onednn_product_weights(step->product);
     void *packed = NULL, *bias = NULL;
     if (desc->weights_constant)
@@ -43,23 +43,23 @@ static enum status product_fill(const struct compile *compile, const struct prod
     step->src_value = node->inputs[0]->index;
     step->weights_value = node->inputs[desc->weights_input]->index;
     step->dst_value = node->outputs[0]->index;
-    step->residual = residual_of(compile);
+    step->residual = residual_of(lowering);
     step->step.scratch = onednn_product_scratch(step->product);
     step->step.bytes = value_bytes(node->inputs[0]) + value_bytes(node->outputs[0]) +
                        packed_layout_bytes(weights) + step->residual.bytes;
     return STATUS_OK;
 }
 
-enum status product_create(const struct compile *compile, const struct product_desc *desc,
+enum status product_create(const struct lowering *lowering, const struct product_desc *desc,
                            struct step **ret, struct error *err)
 {
     struct onednn_product *product = NULL;
-    if (onednn_product_create(compile->backend->onednn, desc, &compile->node->epilogue, &product,
+    if (onednn_product_create(lowering->backend->onednn, desc, &lowering->node->epilogue, &product,
                               err) != STATUS_OK)
-        return error_prefix(err, "%s", compile->node->name);
+        return error_prefix(err, "%s", lowering->node->name);
     if (!product)
         return STATUS_OK; /* another lowering may take the node */
-    struct product_step *step = step_create(compile, sizeof *step, product_run, ret, err);
+    struct product_step *step = step_create(lowering, sizeof *step, product_run, ret, err);
     if (!step) {
         onednn_product_free(product);
         return STATUS_NO_MEMORY;
@@ -68,5 +68,5 @@ enum status product_create(const struct compile *compile, const struct product_d
     step->step.free = product_free;
     step->step.packs_constants = true;
     step->step.kernel = onednn_product_name(product);
-    return product_fill(compile, desc, step, err);
+    return product_fill(lowering, desc, step, err);
 }

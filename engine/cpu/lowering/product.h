@@ -6,7 +6,7 @@
 
 /* Creates a step that computes the product and the node's epilogue. *ret stays NULL if oneDNN has
  * no implementation. */
-enum status product_create(const struct compile *compile, const struct product_desc *desc,
+enum status product_create(const struct lowering *lowering, const struct product_desc *desc,
                            struct step **ret, struct error *err) MUST_USE;
 
 /* Is it a QLinearMatMul or QGemm that oneDNN computes: 8-bit activations, constant symmetric int8
@@ -21,5 +21,5 @@ enum status qmatmul_describe(const struct node *node, struct product_desc *ret, 
 /* For a Conv or QLinearConv on channels-last operands: completes *desc, then calls
  * product_create(). The caller has set the constants, weights_input, and scales and zero points of
  * 8-bit integers. */
-enum status conv_product(const struct compile *compile, struct product_desc *desc,
+enum status conv_product(const struct lowering *lowering, struct product_desc *desc,
                          struct step **ret, struct error *err) MUST_USE;

@@ -95,16 +95,16 @@ bool qconv_takes(const struct node *node)
     return scales == 1 || scales == (size_t)w->known->shape.dims[0];
 }
 
-enum status lower_qconv(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qconv(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     struct product_desc desc;
     float *scales;
     if (node->op != OP_QLINEAR_CONV || !node->channels_last || !qconv_takes(node))
         return STATUS_OK;
     const size_t channels = (size_t)node->inputs[3]->known->shape.dims[0];
     TRY(describe_sums(node, 6, node_input(node, 8), channels, &desc, &scales, err));
-    const enum status status = conv_product(compile, &desc, ret, err);
+    const enum status status = conv_product(lowering, &desc, ret, err);
     free(scales);
     return status;
 }

@@ -71,9 +71,9 @@ static void qconcat_fill(struct concat_part *part, const struct quantised_params
     }
 }
 
-enum status lower_qconcat(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qconcat(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *y = node_output(node, 0);
     struct quantised_params to, from;
     if (node->op != OP_QLINEAR_CONCAT || !y || !shape_count(&y->shape) ||
@@ -83,7 +83,7 @@ enum status lower_qconcat(const struct compile *compile, struct step **ret, stru
         if (!node->inputs[i] || node->inputs[i]->dtype != y->dtype ||
             !quantised_params_of(node, i + 1, y->dtype, &from))
             return STATUS_OK;
-    struct concat_step *step = step_create(compile, sizeof *step, qconcat_run, ret, err);
+    struct concat_step *step = step_create(lowering, sizeof *step, qconcat_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.free = qconcat_free;

@@ -134,9 +134,9 @@ static bool qdepthwise_fits(const struct node *node, const struct window *w)
            w->pad_begin[1] >= 0 && w->pad_begin[0] < w->kernel[0] && w->pad_begin[1] < w->kernel[1];
 }
 
-enum status lower_qdepthwise(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     struct window w;
     if (node->op != OP_QLINEAR_CONV || !node->channels_last || !qconv_takes(node) ||
         node->inputs[0]->shape.rank != 4)
@@ -147,7 +147,7 @@ enum status lower_qdepthwise(const struct compile *compile, struct step **ret, s
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
     if (!qdepthwise_fits(node, &w))
         return STATUS_OK;
-    struct qdepthwise_step *step = step_create(compile, sizeof *step, qdepthwise_run, ret, err);
+    struct qdepthwise_step *step = step_create(lowering, sizeof *step, qdepthwise_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.free = qdepthwise_free;
@@ -183,7 +183,7 @@ enum status lower_qdepthwise(const struct compile *compile, struct step **ret, s
     const float *packed;
     const size_t bytes =
         block_count(step) * d->quads * d->rows * d->taps * step->simd->depthwise_8bit_channels * 4;
-    TRY(weights_pack_own(compile->backend, weights,
+    TRY(weights_pack_own(lowering->backend, weights,
                          d->stride == 1 ? "int8:depthwise" : "int8:depthwise:2", bytes,
                          qdepthwise_pack, step, &packed, err));
     d->weights = (const int8_t *)packed;

@@ -342,9 +342,9 @@ static const char *name_of(const struct row_step *s)
     }
 }
 
-enum status lower_qrows(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qrows(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     struct row_step proto = {.simd = simd()};
     if (!qrows_classify(node, &proto) || (wants_channels_last(proto.kind) && !node->channels_last))
         return STATUS_OK;
@@ -360,13 +360,14 @@ enum status lower_qrows(const struct compile *compile, struct step **ret, struct
     prepare_binary(&proto);
     if (proto.kind == ROW_MAX_POOL || proto.kind == ROW_MEAN_POOL)
         TRY(pool_window_init(node, &x->shape, true, &proto.window, err));
-    struct row_step *step = step_create_as(compile, &proto.step, sizeof *step, qrows_run, ret, err);
+    struct row_step *step =
+        step_create_as(lowering, &proto.step, sizeof *step, qrows_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.kernel = name_of(step);
     if (step->kind == ROW_MEAN) {
         step->thread_bytes = size_align(step->channels * sizeof(int32_t), TENSOR_ALIGN);
-        step->step.scratch = step->thread_bytes * (size_t)compile->backend->options.threads;
+        step->step.scratch = step->thread_bytes * (size_t)lowering->backend->options.threads;
     }
     step->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;

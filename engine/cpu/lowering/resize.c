@@ -208,9 +208,9 @@ bool resize_takes_8bit(const struct node *node)
            strcmp(node_string(node, "mode", "nearest"), "nearest") == 0 && resize_takes(node);
 }
 
-enum status lower_resize(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_resize(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if ((node->op != OP_RESIZE && node->op != OP_UPSAMPLE) || !node->channels_last)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -221,7 +221,7 @@ enum status lower_resize(const struct compile *compile, struct step **ret, struc
     if (!read_plan(node, &plain, &plan) || plan.axis[2].out != out[1] || plan.axis[3].out != out[2])
         return error_set(err, STATUS_INTERNAL, "Resize '%s' changed behind the layout pass",
                          node->name);
-    struct resize_step *s = step_create(compile, sizeof *s, resize_run, ret, err);
+    struct resize_step *s = step_create(lowering, sizeof *s, resize_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->step.free = resize_free;
@@ -242,7 +242,7 @@ enum status lower_resize(const struct compile *compile, struct step **ret, struc
     TRY(taps_init(&s->columns, &plan, &plan.axis[3], err));
     if (!s->nearest) {
         s->thread_bytes = resize_lay_out(s, NULL, &scratch);
-        s->step.scratch = s->thread_bytes * (size_t)compile->backend->options.threads;
+        s->step.scratch = s->thread_bytes * (size_t)lowering->backend->options.threads;
     }
     s->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;

@@ -359,9 +359,9 @@ static enum status measure_up(const struct node *node, bool bf16, struct winogra
     return STATUS_OK;
 }
 
-enum status lower_winograd(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     struct winograd_step proto;
     bool fits;
@@ -372,18 +372,18 @@ enum status lower_winograd(const struct compile *compile, struct step **ret, str
     if (!fits)
         return STATUS_OK;
     struct tensor *weights = node->inputs[1]->known;
-    if (!winograd_pays(&proto) && !compile->any)
+    if (!winograd_pays(&proto) && !lowering->any)
         return STATUS_OK;
     struct winograd_step *step =
-        step_create_as(compile, &proto.step, sizeof *step, winograd_run, ret, err);
+        step_create_as(lowering, &proto.step, sizeof *step, winograd_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.kernel = step->bf16 ? "winograd bf16" : "winograd";
     step->step.packs_constants = true;
     step->packed = step->simd->gemm_packed(step->channels, step->out_channels);
-    winograd_divide(step, (size_t)compile->backend->options.threads);
-    TRY(finish_init(compile, node_bias(node), &step->finish, err));
-    TRY(weights_pack_own(compile->backend, weights, "winograd",
+    winograd_divide(step, (size_t)lowering->backend->options.threads);
+    TRY(finish_init(lowering, node_bias(node), &step->finish, err));
+    TRY(weights_pack_own(lowering->backend, weights, "winograd",
                          POINTS * step->packed * sizeof(float), winograd_pack, step, &step->weights,
                          err));
     const double count = (double)shape_count(&y->shape);

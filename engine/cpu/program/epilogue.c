@@ -4,14 +4,14 @@
 
 #include "engine/cpu/program/program.h"
 
-struct residual residual_of(const struct compile *compile)
+struct residual residual_of(const struct lowering *lowering)
 {
-    const struct value *residual = compile->node->epilogue.residual;
+    const struct value *residual = lowering->node->epilogue.residual;
     if (!residual)
         return (struct residual){0};
-    const struct place *places = compile->program->plan.places;
+    const struct place *places = lowering->program->plan.places;
     const struct place *from = &places[residual->index];
-    const struct place *to = &places[compile->node->outputs[0]->index];
+    const struct place *to = &places[lowering->node->outputs[0]->index];
     return (struct residual){
         .present = true,
         .copy = from->kind != PLACE_ARENA || from->offset != to->offset,
@@ -40,13 +40,13 @@ bool epilogue_range(const struct epilogue *e, float *ret_low, float *ret_high)
            e->activation == ACTIVATION_CLIP;
 }
 
-enum status finish_init(const struct compile *compile, const struct value *bias, struct finish *ret,
-                        struct error *err)
+enum status finish_init(const struct lowering *lowering, const struct value *bias,
+                        struct finish *ret, struct error *err)
 {
-    const struct epilogue *e = &compile->node->epilogue;
-    struct finish finish = {.row = *e, .residual = residual_of(compile)};
+    const struct epilogue *e = &lowering->node->epilogue;
+    struct finish finish = {.row = *e, .residual = residual_of(lowering)};
     if (bias) {
-        TRY(program_keep_constant(compile->program, bias, err));
+        TRY(program_keep_constant(lowering->program, bias, err));
         finish.bias = bias->known->data;
     }
     finish.clamp = epilogue_range(e, &finish.low, &finish.high) && e->activation != ACTIVATION_NONE;

@@ -11,11 +11,11 @@
 #include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
 
-void *step_create_as(const struct compile *compile, const struct step *proto, size_t size,
+void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
                      step_run_fn run, struct step **ret, struct error *err)
 {
     struct step *step = calloc(1, size);
-    char *name = strdup(compile->node->name);
+    char *name = strdup(lowering->node->name);
     if (!step || !name) {
         free(step);
         free(name);
@@ -29,10 +29,10 @@ void *step_create_as(const struct compile *compile, const struct step *proto, si
     return step;
 }
 
-void *step_create(const struct compile *compile, size_t size, step_run_fn run, struct step **ret,
+void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err)
 {
-    return step_create_as(compile, NULL, size, run, ret, err);
+    return step_create_as(lowering, NULL, size, run, ret, err);
 }
 
 void step_free(struct step *step)

@@ -17,7 +17,7 @@ struct backend {
     struct weight *weights; /* packed constants, shared by all programs: weights.c */
     size_t weight_bytes;
     bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
-    int64_t tuning_ns; /* spent on measuring kernels: candidates.c */
+    int64_t tuning_ns; /* spent on measuring kernels: product_kernels.c */
     unsigned char *arena;
     size_t arena_bytes;
     struct program *programs;  /* linked, so that reserve() can place them */
@@ -56,14 +56,14 @@ struct step {
     size_t bytes;       /* least bytes moved: operands read plus results written */
     bool packs_constants; /* the step has its own packed copy of every constant it reads */
     bool is_reference;    /* runs the node's reference kernel */
-    bool tried;           /* chosen by measuring, not by rule: candidates.c */
+    bool tried;           /* chosen by measuring, not by rule: product_kernels.c */
     size_t scratch;       /* bytes wanted from program->scratch while running */
     step_run_fn run;
     void (*free)(struct step *step);
 };
 
 /* What a step is made from. */
-struct compile {
+struct lowering {
     struct backend *backend;
     struct program *program;
     const struct node *node;
@@ -74,12 +74,12 @@ struct compile {
 
 /* A zeroed step of `size` bytes with name, kernel and run set, which is handed out in *ret too.
  * NULL: out of memory, *err is set; return STATUS_NO_MEMORY. */
-void *step_create(const struct compile *compile, size_t size, step_run_fn run, struct step **ret,
+void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);
 
 /* The same, but what is behind the embedded struct step is copied from `proto`, of the same type.
  */
-void *step_create_as(const struct compile *compile, const struct step *proto, size_t size,
+void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
                      step_run_fn run, struct step **ret, struct error *err);
 
 void step_free(struct step *step); /* NULL is fine */
@@ -122,7 +122,7 @@ struct residual {
     size_t bytes;
 };
 
-struct residual residual_of(const struct compile *compile);
+struct residual residual_of(const struct lowering *lowering);
 
 /* At the start of a run: brings the residual to where the result goes. */
 void residual_begin(const struct residual *residual, const struct program *program, void *dst);
@@ -140,8 +140,8 @@ struct finish {
 };
 
 /* Reads the node's epilogue and its bias (NULL: none), which must be a float32 constant. */
-enum status finish_init(const struct compile *compile, const struct value *bias, struct finish *ret,
-                        struct error *err) MUST_USE;
+enum status finish_init(const struct lowering *lowering, const struct value *bias,
+                        struct finish *ret, struct error *err) MUST_USE;
 
 /* ---- packed weights (weights.c) ---- */
 

@@ -88,7 +88,7 @@ struct cuda_attention_data {
 };
 
 enum cuda_binary { CUDA_ADD, CUDA_SUB, CUDA_MUL, CUDA_DIV, CUDA_MAX, CUDA_MIN };
-enum cuda_fold {
+enum cuda_reduction {
     CUDA_FOLD_SUM,
     CUDA_FOLD_MEAN,
     CUDA_FOLD_MAX,
@@ -186,7 +186,7 @@ void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float 
                      const float *bias, void *y, size_t rows, size_t row, float epsilon,
                      int is_rms);
 /* y[o, i] = over r of x[o, r, i]. */
-void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_fold op, const void *x, void *y,
+void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
                  size_t outer, size_t reduced, size_t inner);
 
 /* ---- the ends of a run (ends.cu) ---- */

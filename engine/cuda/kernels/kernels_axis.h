@@ -11,7 +11,7 @@ extern "C" {
 /* y[o] = the fold of x over the reduced dimensions. x is dense. The maps list its dimensions
  * that are kept, and those that are reduced. */
 struct cuda_reduce_axes {
-    enum cuda_fold fold;
+    enum cuda_reduction fold;
     enum cuda_domain domain;
     int dtype;                            /* of x and y */
     struct cuda_access_map kept, reduced; /* of x */

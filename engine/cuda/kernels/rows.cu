@@ -213,7 +213,7 @@ static void reduce_with(cudaStream_t stream, Op op, float start, float scale, co
                (const T *)x, (T *)y, reduced, inner, outer * inner, op, start, scale);
 }
 
-void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_fold op, const void *x, void *y,
+void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
                  size_t outer, size_t reduced, size_t inner)
 {
     float scale = op == CUDA_FOLD_MEAN ? 1.0f / (float)reduced : 1.0f;

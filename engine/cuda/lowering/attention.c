@@ -91,7 +91,7 @@ bool cuda_takes_attention(const struct node *node)
     return node->op == OP_ATTENTION && attention_operands_fit(node);
 }
 
-enum status cuda_lower_attention(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_attention(const struct cuda_lowering *compile, struct cuda_step **ret,
                                  struct error *err)
 {
     const struct node *node = compile->node;

@@ -73,11 +73,11 @@ static bool axis_of(const struct node *node, int64_t axis, struct cuda_axis *ret
 
 /* ---- what nodes are ---- */
 
-bool cuda_fold_of(enum op op, enum cuda_fold *ret)
+bool cuda_reduction_of(enum op op, enum cuda_reduction *ret)
 {
     static const struct {
         enum op op;
-        enum cuda_fold fold;
+        enum cuda_reduction fold;
     } table[] = {
         {OP_REDUCE_SUM, CUDA_FOLD_SUM},         {OP_REDUCE_MEAN, CUDA_FOLD_MEAN},
         {OP_REDUCE_MAX, CUDA_FOLD_MAX},         {OP_REDUCE_MIN, CUDA_FOLD_MIN},
@@ -195,12 +195,12 @@ static bool axes_classify(const struct node *node, struct axis_step *s)
         return read_top(node, s);
     default:
         s->kind = AXIS_FOLD;
-        return cuda_fold_of(node->op, &s->fold.fold) && y && y->dtype == x->dtype &&
+        return cuda_reduction_of(node->op, &s->fold.fold) && y && y->dtype == x->dtype &&
                read_fold(node, s);
     }
 }
 
-enum status cuda_lower_axes(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_axes(const struct cuda_lowering *compile, struct cuda_step **ret,
                             struct error *err)
 {
     static const char *const names[] = {"reduce", "extreme", "softmax", "sum so far", "top k"};

@@ -116,7 +116,7 @@ static bool is_pointwise(const struct cuda_conv *c)
 
 /* ---- steps ---- */
 
-static struct conv_step *conv_create(const struct cuda_compile *compile,
+static struct conv_step *conv_create(const struct cuda_lowering *compile,
                                      const struct cuda_conv *conv, const void *weights,
                                      const float *bias, struct cuda_step **ret, struct error *err)
 {
@@ -161,7 +161,7 @@ int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidat
     return kept;
 }
 
-static enum status create_tensor(const struct cuda_compile *compile, struct cuda_conv *conv,
+static enum status create_tensor(const struct cuda_lowering *compile, struct cuda_conv *conv,
                                  const void *weights, const float *bias, int unpadded,
                                  struct conv_step **ret, struct error *err)
 {
@@ -200,7 +200,7 @@ static void add_product(struct conv_step *s, struct cuda_step *product)
         s->step.workspace = product->workspace;
 }
 
-enum status conv_create_product(const struct cuda_compile *compile, int64_t rows, int64_t n,
+enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err)
 {
@@ -218,7 +218,7 @@ enum status conv_create_product(const struct cuda_compile *compile, int64_t rows
     return STATUS_OK;
 }
 
-static enum status conv_lower_pointwise(const struct cuda_compile *compile,
+static enum status conv_lower_pointwise(const struct cuda_lowering *compile,
                                         const struct cuda_conv *c, const void *weights, int64_t row,
                                         const float *bias, struct cuda_step **ret,
                                         struct error *err)
@@ -239,7 +239,7 @@ static enum status conv_lower_pointwise(const struct cuda_compile *compile,
 }
 
 /* On tensor cores; *ret stays NULL if they cannot run it. */
-static enum status conv_lower_tensor(const struct cuda_compile *compile, const struct cuda_conv *c,
+static enum status conv_lower_tensor(const struct cuda_lowering *compile, const struct cuda_conv *c,
                                      const float *bias, struct cuda_step **ret, struct error *err)
 {
     struct tensor *constant = compile->node->inputs[1]->known;
@@ -270,7 +270,7 @@ static enum status conv_lower_tensor(const struct cuda_compile *compile, const s
     return STATUS_OK;
 }
 
-static enum status conv_lower_plain(const struct cuda_compile *compile, const struct cuda_conv *c,
+static enum status conv_lower_plain(const struct cuda_lowering *compile, const struct cuda_conv *c,
                                     const float *bias, struct cuda_step **ret, struct error *err)
 {
     struct tensor *constant = compile->node->inputs[1]->known;
@@ -294,7 +294,7 @@ static bool is_for_tiles(const struct cuda_conv *c)
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
 }
 
-enum status cuda_lower_conv(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_conv(const struct cuda_lowering *compile, struct cuda_step **ret,
                             struct error *err)
 {
     const struct node *node = compile->node;

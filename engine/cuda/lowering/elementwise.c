@@ -90,7 +90,7 @@ bool cuda_takes_elementwise(const struct node *node)
     return elementwise_classify(node, &ignored);
 }
 
-static enum status elementwise_fill(const struct cuda_compile *compile,
+static enum status elementwise_fill(const struct cuda_lowering *compile,
                                     struct cuda_elementwise_step *s, struct error *err)
 {
     const struct node *node = compile->node;
@@ -112,7 +112,7 @@ static enum status elementwise_fill(const struct cuda_compile *compile,
     return STATUS_OK;
 }
 
-enum status cuda_lower_elementwise(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_elementwise(const struct cuda_lowering *compile, struct cuda_step **ret,
                                    struct error *err)
 {
     struct cuda_elementwise_step proto = {0};

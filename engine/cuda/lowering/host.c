@@ -96,7 +96,7 @@ static enum status host_run(struct cuda_step *base, struct cuda_program *program
     return copy_up(s, program, err);
 }
 
-static enum status make_tensors(const struct cuda_compile *compile, struct host_step *s,
+static enum status make_tensors(const struct cuda_lowering *compile, struct host_step *s,
                                 struct error *err)
 {
     const struct node *node = compile->node;
@@ -128,7 +128,7 @@ static enum status make_tensors(const struct cuda_compile *compile, struct host_
 
 /* The reference kernel has no residual, no activation, and no bias of a MatMul: these run on the
  * device. */
-static enum status take_epilogue(const struct cuda_compile *compile, struct host_step *s,
+static enum status take_epilogue(const struct cuda_lowering *compile, struct host_step *s,
                                  struct error *err)
 {
     const struct node *node = compile->node;
@@ -153,7 +153,7 @@ static enum status take_epilogue(const struct cuda_compile *compile, struct host
     return STATUS_OK;
 }
 
-enum status cuda_lower_host(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_host(const struct cuda_lowering *compile, struct cuda_step **ret,
                             struct error *err)
 {
     const struct node *node = compile->node;

@@ -64,7 +64,7 @@ static enum status images_run(struct cuda_step *base, struct cuda_program *progr
 }
 
 /* NULL when out of memory. */
-static struct image_step *images_create(const struct cuda_compile *compile, int kind,
+static struct image_step *images_create(const struct cuda_lowering *compile, int kind,
                                         const char *kernel, struct cuda_step **ret,
                                         struct error *err)
 {
@@ -141,7 +141,7 @@ static void fill_axis(const struct resize_plan *plan, const struct resize_axis *
 
 /* Fills `resize`'s taps and its tables on the device. axes[d]: which of the plan's is dimension d.
  */
-static enum status make_tables(const struct cuda_compile *compile, const struct resize_plan *plan,
+static enum status make_tables(const struct cuda_lowering *compile, const struct resize_plan *plan,
                                const int *axes, struct image_step *s, struct error *err)
 {
     struct cuda_resize *r = &s->resize;
@@ -189,7 +189,7 @@ static bool fits_index(const struct shape *shape)
     return shape->rank <= CUDA_MAX_RANK;
 }
 
-static enum status lower_resize(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_resize(const struct cuda_lowering *compile, struct cuda_step **ret,
                                 struct error *err)
 {
     static const int last[4] = {0, 2, 3, 1}, own[CUDA_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -227,7 +227,7 @@ static bool groups_take(const struct node *node)
            images_is_vector(bias, &scale->known->shape);
 }
 
-static enum status lower_groups(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_groups(const struct cuda_lowering *compile, struct cuda_step **ret,
                                 struct error *err)
 {
     const struct node *node = compile->node;
@@ -250,7 +250,7 @@ static enum status lower_groups(const struct cuda_compile *compile, struct cuda_
     return STATUS_OK;
 }
 
-static enum status lower_lrn(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_lrn(const struct cuda_lowering *compile, struct cuda_step **ret,
                              struct error *err)
 {
     const struct node *node = compile->node;
@@ -276,7 +276,7 @@ static bool conv_transposed_takes(const struct node *node)
            (!bias || (bias->known && bias->known->dtype == DTYPE_F32)) && !node->epilogue.residual;
 }
 
-static enum status lower_transposed(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_transposed(const struct cuda_lowering *compile, struct cuda_step **ret,
                                     struct error *err)
 {
     const struct node *node = compile->node;
@@ -311,7 +311,7 @@ static bool sample_takes(const struct node *node)
            (grid->known ? grid->known->dtype == DTYPE_F32 : grid->dtype == x->dtype);
 }
 
-static enum status lower_sample(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_sample(const struct cuda_lowering *compile, struct cuda_step **ret,
                                 struct error *err)
 {
     const struct node *node = compile->node;
@@ -362,7 +362,7 @@ bool cuda_image_takes_channels_last(const struct node *node)
     }
 }
 
-enum status cuda_lower_image(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_image(const struct cuda_lowering *compile, struct cuda_step **ret,
                              struct error *err)
 {
     const struct node *node = compile->node;

@@ -6,7 +6,7 @@
 #include "engine/cuda/program/program.h"
 
 /* Creates the node's step; *ret stays NULL if this lowering does not take the node. */
-typedef enum status cuda_lower_fn(const struct cuda_compile *compile, struct cuda_step **ret,
+typedef enum status cuda_lower_fn(const struct cuda_lowering *compile, struct cuda_step **ret,
                                   struct error *err);
 cuda_lower_fn cuda_lower_conv, cuda_lower_matmul, cuda_lower_attention, cuda_lower_elementwise;
 cuda_lower_fn cuda_lower_rows, cuda_lower_numbers, cuda_lower_axes, cuda_lower_picks;
@@ -23,7 +23,7 @@ bool cuda_takes_quantised_epilogue(const struct node *node); /* takes_quantised_
 bool cuda_takes_quantised_rows(const struct node *node);
 bool cuda_takes_quantised_pool(const struct node *node); /* a pool, channels-last */
 bool cuda_takes_numbers(const struct node *node);
-bool cuda_fold_of(enum op op, enum cuda_fold *ret);       /* is it a reduction? */
+bool cuda_reduction_of(enum op op, enum cuda_reduction *ret); /* is it a reduction? */
 bool cuda_numbers_may_be_narrow(const struct node *node); /* taken, and loses little in 16 bits */
 bool cuda_image_takes_channels_last(const struct node *node);
 
@@ -39,7 +39,7 @@ struct cuda_product {
 };
 
 /* A step y = epilogue(a b): `weights` is an uploaded b, or NULL when b is a value. */
-enum status cuda_product_create(const struct cuda_compile *compile,
+enum status cuda_product_create(const struct cuda_lowering *compile,
                                 const struct cuda_product *product, uint32_t a, uint32_t b,
                                 const void *weights, const float *bias, struct cuda_step **ret,
                                 struct error *err);
@@ -87,7 +87,7 @@ _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(
 /* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that can
  * also run as a 1 x 1 convolution on tensor cores, if there are candidates for that. weights: [n,
  * row] of x's dtype, row: k in whole eights. */
-enum status conv_create_product(const struct cuda_compile *compile, int64_t rows, int64_t n,
+enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);
 

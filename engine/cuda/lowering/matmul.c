@@ -46,7 +46,7 @@ bool cuda_takes_matmul(const struct node *node)
            b->shape.rank >= 2 && (node->op == OP_GEMM ? gemm_fits(node) : matmul_fits(node));
 }
 
-enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_matmul(const struct cuda_lowering *compile, struct cuda_step **ret,
                               struct error *err)
 {
     const struct node *node = compile->node;

@@ -78,7 +78,7 @@ static bool slice_map(const struct node *node, struct cuda_access_map *map)
     return true;
 }
 
-static enum status move_create(const struct cuda_compile *compile,
+static enum status move_create(const struct cuda_lowering *compile,
                                const struct cuda_move_step *proto, const char *kernel,
                                struct cuda_step **ret, struct error *err)
 {
@@ -93,7 +93,7 @@ static enum status move_create(const struct cuda_compile *compile,
     return STATUS_OK;
 }
 
-static enum status lower_map(const struct cuda_compile *compile,
+static enum status lower_map(const struct cuda_lowering *compile,
                              bool (*describe)(const struct node *, struct cuda_access_map *),
                              struct cuda_step **ret, struct error *err)
 {
@@ -105,7 +105,7 @@ static enum status lower_map(const struct cuda_compile *compile,
 }
 
 /* OP_MOVE: a chain of moves that a pass has merged (engine/ops/access_map.h). */
-static enum status lower_chain(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_chain(const struct cuda_lowering *compile, struct cuda_step **ret,
                                struct error *err)
 {
     const struct value *x = compile->node->inputs[0];
@@ -121,7 +121,7 @@ static enum status lower_chain(const struct cuda_compile *compile, struct cuda_s
     return move_create(compile, &s, "copy", ret, err);
 }
 
-static enum status lower_convert(const struct cuda_compile *compile, struct cuda_step **ret,
+static enum status lower_convert(const struct cuda_lowering *compile, struct cuda_step **ret,
                                  struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
@@ -138,7 +138,7 @@ static enum status lower_convert(const struct cuda_compile *compile, struct cuda
     return move_create(compile, &s, same ? "copy" : "convert", ret, err);
 }
 
-enum status cuda_lower_move(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_move(const struct cuda_lowering *compile, struct cuda_step **ret,
                             struct error *err)
 {
     const struct node *node = compile->node;

@@ -242,7 +242,7 @@ bool cuda_numbers_may_be_narrow(const struct node *node)
 
 /* ---- the lowering ---- */
 
-static enum status set_operand(const struct cuda_compile *compile, struct numbers_launch *launch,
+static enum status set_operand(const struct cuda_lowering *compile, struct numbers_launch *launch,
                                int o, const struct value *value, struct error *err)
 {
     launch->numbers.dtypes[o] = (int)value->dtype;
@@ -263,7 +263,7 @@ static enum status operand_shape(const struct node *node, size_t i, struct shape
 }
 
 /* Launch l of a chain: y = y op operand l + 1; launch 0 takes the first two operands. */
-static enum status fill_launch(const struct cuda_compile *compile, const struct cuda_numbers *n,
+static enum status fill_launch(const struct cuda_lowering *compile, const struct cuda_numbers *n,
                                size_t l, struct numbers_launch *launch, struct error *err)
 {
     const struct node *node = compile->node;
@@ -285,7 +285,7 @@ static enum status fill_launch(const struct cuda_compile *compile, const struct 
 }
 
 /* y = `from` * scale: the division of a mean, or a single operand as it is. */
-static enum status fill_single(const struct cuda_compile *compile, const struct value *from,
+static enum status fill_single(const struct cuda_lowering *compile, const struct value *from,
                                double scale, struct numbers_launch *launch, struct error *err)
 {
     const struct value *y = compile->node->outputs[0];
@@ -301,7 +301,7 @@ static enum status fill_single(const struct cuda_compile *compile, const struct 
     return STATUS_OK;
 }
 
-static enum status numbers_fill(const struct cuda_compile *compile, const struct cuda_numbers *n,
+static enum status numbers_fill(const struct cuda_lowering *compile, const struct cuda_numbers *n,
                                 struct numbers_step *s, struct error *err)
 {
     const struct node *node = compile->node;
@@ -323,7 +323,7 @@ static enum status numbers_fill(const struct cuda_compile *compile, const struct
     return STATUS_OK;
 }
 
-enum status cuda_lower_numbers(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_numbers(const struct cuda_lowering *compile, struct cuda_step **ret,
                                struct error *err)
 {
     const struct node *node = compile->node;

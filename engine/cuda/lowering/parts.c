@@ -42,7 +42,7 @@ static void parts_free(struct cuda_step *base)
 
 /* Makes the table that converts numbers from one quantisation to another; *ret stays NULL if both
  * are equal. */
-static enum status requantise_table(const struct cuda_compile *compile, enum dtype dtype,
+static enum status requantise_table(const struct cuda_lowering *compile, enum dtype dtype,
                                     const struct terms *from, enum dtype to_dtype,
                                     const struct terms *to, const void **ret, struct error *err)
 {
@@ -100,8 +100,8 @@ static const struct value *part_of(const struct node *node, size_t p)
                                    : node->inputs[2 + 3 * p];
 }
 
-static enum status add_part(const struct cuda_compile *compile, struct cuda_parts_step *s, size_t p,
-                            size_t width, enum dtype dtype, struct error *err)
+static enum status add_part(const struct cuda_lowering *compile, struct cuda_parts_step *s,
+                            size_t p, size_t width, enum dtype dtype, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *part = part_of(node, p);
@@ -121,7 +121,7 @@ static enum status add_part(const struct cuda_compile *compile, struct cuda_part
     return cuda_operand_of(compile, part, dtype, &to->operand, err);
 }
 
-enum status cuda_lower_parts(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_parts(const struct cuda_lowering *compile, struct cuda_step **ret,
                              struct error *err)
 {
     const struct node *node = compile->node;

@@ -286,7 +286,7 @@ static bool picks_classify(const struct node *node, struct pick_step *s)
     }
 }
 
-enum status cuda_lower_picks(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_picks(const struct cuda_lowering *compile, struct cuda_step **ret,
                              struct error *err)
 {
     const struct node *node = compile->node;

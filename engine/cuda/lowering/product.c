@@ -265,7 +265,7 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
     return STATUS_OK;
 }
 
-enum status cuda_product_create(const struct cuda_compile *compile,
+enum status cuda_product_create(const struct cuda_lowering *compile,
                                 const struct cuda_product *product, uint32_t a, uint32_t b,
                                 const void *weights, const float *bias, struct cuda_step **ret,
                                 struct error *err)

@@ -234,7 +234,7 @@ static void pack_depthwise(const void *context, void *to)
             *packed++ = (int16_t)weight_at(p, m, tap, 0);
 }
 
-static enum status get_weights(const struct cuda_compile *compile,
+static enum status get_weights(const struct cuda_lowering *compile,
                                const struct quantised_operands *o,
                                const struct quantised_packing *p, int kind, const void **ret,
                                struct error *err)
@@ -255,9 +255,9 @@ static int32_t quantised_bias_at(const struct quantised_operands *o, size_t m)
 }
 
 /* Per channel: the sum of weights, or the bias less x's zero point times that. */
-static enum status make_bias(const struct cuda_compile *compile, const struct quantised_operands *o,
-                             const struct quantised_packing *p, struct cuda_int8_epilogue *e,
-                             struct error *err)
+static enum status make_bias(const struct cuda_lowering *compile,
+                             const struct quantised_operands *o, const struct quantised_packing *p,
+                             struct cuda_int8_epilogue *e, struct error *err)
 {
     const size_t channels = (size_t)p->channels;
     const bool is_known = !o->x_zero || o->x_zero->known;
@@ -284,7 +284,7 @@ static enum status make_bias(const struct cuda_compile *compile, const struct qu
 }
 
 /* Computed in the order of the reference kernel, so that both round alike. */
-static enum status make_scales(const struct cuda_compile *compile,
+static enum status make_scales(const struct cuda_lowering *compile,
                                const struct quantised_operands *o, struct cuda_int8_epilogue *e,
                                struct error *err)
 {
@@ -311,7 +311,7 @@ static enum status make_scales(const struct cuda_compile *compile,
 }
 
 /* The epilogue that a pass has attached to the product. */
-static enum status make_further(const struct cuda_compile *compile,
+static enum status make_further(const struct cuda_lowering *compile,
                                 const struct quantised_operands *o, struct int8_step *s,
                                 struct error *err)
 {
@@ -335,7 +335,7 @@ static enum status make_further(const struct cuda_compile *compile,
     return STATUS_OK;
 }
 
-static enum status make_epilogue(const struct cuda_compile *compile,
+static enum status make_epilogue(const struct cuda_lowering *compile,
                                  const struct quantised_operands *o,
                                  const struct quantised_packing *p, struct int8_step *s,
                                  struct error *err)
@@ -445,7 +445,7 @@ static bool conv_of_rows(const struct quantised_operands *o, struct cuda_conv *r
 }
 
 /* Pads channels to a multiple of four, and finds the candidates for tensor cores, if any. */
-static void try_tensor(const struct cuda_compile *compile, const struct quantised_packing *p,
+static void try_tensor(const struct cuda_lowering *compile, const struct quantised_packing *p,
                        struct int8_step *s)
 {
     struct cuda_conv *c = &s->conv.conv;
@@ -470,7 +470,7 @@ static void try_tensor(const struct cuda_compile *compile, const struct quantise
     *c = before;
 }
 
-static enum status quantised_fill(const struct cuda_compile *compile,
+static enum status quantised_fill(const struct cuda_lowering *compile,
                                   const struct quantised_operands *o, struct int8_step *s,
                                   struct error *err)
 {
@@ -500,8 +500,8 @@ static enum status quantised_fill(const struct cuda_compile *compile,
     return STATUS_OK;
 }
 
-enum status cuda_lower_quantised_product(const struct cuda_compile *compile, struct cuda_step **ret,
-                                         struct error *err)
+enum status cuda_lower_quantised_product(const struct cuda_lowering *compile,
+                                         struct cuda_step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     struct quantised_operands o;

@@ -168,7 +168,7 @@ bool cuda_takes_quantised_pool(const struct node *node)
 /* ---- tables ---- */
 
 /* The reference kernel's result for each stored number. */
-static enum status function_table(const struct cuda_compile *compile, const void **ret,
+static enum status function_table(const struct cuda_lowering *compile, const void **ret,
                                   struct error *err)
 {
     const struct node *node = compile->node;
@@ -198,7 +198,7 @@ static enum status function_table(const struct cuda_compile *compile, const void
 
 /* ---- steps ---- */
 
-static enum status fill_binary(const struct cuda_compile *compile, struct int8_rows_step *s,
+static enum status fill_binary(const struct cuda_lowering *compile, struct int8_rows_step *s,
                                struct error *err)
 {
     const struct node *node = compile->node;
@@ -234,8 +234,8 @@ static enum status fill_pool(const struct node *node, struct int8_rows_step *s, 
     return window_of_pool(node, &s->pool.pool, err);
 }
 
-static enum status quantised_rows_fill(const struct cuda_compile *compile, struct int8_rows_step *s,
-                                       struct error *err)
+static enum status quantised_rows_fill(const struct cuda_lowering *compile,
+                                       struct int8_rows_step *s, struct error *err)
 {
     static const char *const kernels[] = {
         [INT8_QUANTIZE] = "quantize",  [INT8_DEQUANTIZE] = "dequantize",
@@ -274,7 +274,7 @@ static enum status quantised_rows_fill(const struct cuda_compile *compile, struc
     }
 }
 
-enum status cuda_lower_quantised_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_quantised_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
                                       struct error *err)
 {
     const struct node *node = compile->node;

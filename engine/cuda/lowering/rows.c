@@ -7,7 +7,7 @@
 struct rows_step {
     struct cuda_step step;
     enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_REDUCE, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
-    enum cuda_fold reduction;
+    enum cuda_reduction reduction;
     struct cuda_pool pool;
     uint32_t x, y;
     enum dtype dtype;
@@ -127,7 +127,7 @@ static bool rows_classify(const struct node *node, struct rows_step *s)
         return node->channels_last;
     default:
         s->kind = ROWS_REDUCE;
-        return cuda_fold_of(node->op, &s->reduction) && s->reduction <= CUDA_FOLD_MIN &&
+        return cuda_reduction_of(node->op, &s->reduction) && s->reduction <= CUDA_FOLD_MIN &&
                reduced_block(node, s) && s->outer * s->inner <= INT32_MAX;
     }
 }
@@ -138,7 +138,7 @@ bool cuda_takes_rows(const struct node *node)
     return rows_classify(node, &ignored);
 }
 
-enum status cuda_lower_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+enum status cuda_lower_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
                             struct error *err)
 {
     const struct node *node = compile->node;

@@ -125,7 +125,7 @@ struct cuda_step {
     void (*free)(struct cuda_step *step);
 };
 
-struct cuda_compile {
+struct cuda_lowering {
     struct cuda_backend *backend;
     struct cuda_program *program;
     const struct node *node;
@@ -134,7 +134,7 @@ struct cuda_compile {
 /* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name and run.
  * Returns it and stores it in *ret; NULL with an error when out of memory. If the lowering fails
  * later, it leaves the step in *ret, and the program frees it. */
-void *cuda_step_create(const struct cuda_compile *compile, const void *form, size_t size,
+void *cuda_step_create(const struct cuda_lowering *compile, const void *form, size_t size,
                        cuda_step_fn run, struct cuda_step **ret, struct error *err);
 
 void cuda_step_free(struct cuda_step *step); /* NULL is fine */
@@ -318,7 +318,7 @@ struct cuda_operand {
     uint32_t value;
 };
 /* A constant is converted to `dtype`. */
-enum status cuda_operand_of(const struct cuda_compile *compile, const struct value *value,
+enum status cuda_operand_of(const struct cuda_lowering *compile, const struct value *value,
                             enum dtype dtype, struct cuda_operand *ret, struct error *err) MUST_USE;
 static inline const void *cuda_operand_at(const struct cuda_program *program,
                                           const struct cuda_operand *operand)

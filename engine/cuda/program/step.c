@@ -4,7 +4,7 @@
 
 #include "engine/cuda/program/program.h"
 
-void *cuda_step_create(const struct cuda_compile *compile, const void *form, size_t size,
+void *cuda_step_create(const struct cuda_lowering *compile, const void *form, size_t size,
                        cuda_step_fn run, struct cuda_step **ret, struct error *err)
 {
     struct cuda_step *step = calloc(1, size);

@@ -391,7 +391,7 @@ enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, 
     return status;
 }
 
-enum status cuda_operand_of(const struct cuda_compile *compile, const struct value *value,
+enum status cuda_operand_of(const struct cuda_lowering *compile, const struct value *value,
                             enum dtype dtype, struct cuda_operand *ret, struct error *err)
 {
     ret->value = value->index;

@@ -52,7 +52,7 @@ enum status v2_admit(struct exchange *x, struct error *err)
     if (atomic_load(&x->server->draining))
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
     const char *version = x->match.version[0] ? x->match.version : NULL;
-    return urgency_admit(x, x->match.model, version, err);
+    return urgency_ask_room(x, x->match.model, version, err);
 }
 
 /* ---- inputs ---- */

@@ -61,7 +61,7 @@ static enum status check_room(struct exchange *x, struct error *err)
         multipart_is(x->content_type) || (x->content_type && strstr(x->content_type, "json"));
     if (!model && names_it_inside && pipeline_has_choice(x->server->options.pipeline))
         return STATUS_OK;
-    return urgency_admit(x, model, NULL, err);
+    return urgency_ask_room(x, model, NULL, err);
 }
 
 static enum status check_state(struct exchange *x, struct error *err)

@@ -35,7 +35,7 @@ enum status urgency_read(const struct exchange *x, struct predict_request *reque
 {
     long timeout_ms = (long)x->server->options.default_timeout_ms, priority = 0;
     TRY(urgency_read_number(x, "X-Request-Timeout-Ms", 1, MAX_TIMEOUT_MS, &timeout_ms, err));
-    TRY(urgency_read_number(x, "X-Priority", 0, QUEUE_URGENCIES, &priority, err));
+    TRY(urgency_read_number(x, "X-Priority", 0, QUEUE_PRIORITIES, &priority, err));
     const char *client = exchange_client(x);
     request->started = x->started;
     request->deadline = timeout_ms ? x->started + (int64_t)timeout_ms * 1000000 : 0;
@@ -57,23 +57,23 @@ void urgency_limit_us(struct predict_request *request, uint64_t microseconds)
 enum status urgency_set_priority(struct predict_request *request, uint64_t priority,
                                  struct error *err)
 {
-    if (priority > QUEUE_URGENCIES)
+    if (priority > QUEUE_PRIORITIES)
         return error_set(err, STATUS_INVALID,
                          "priority is %llu; it may be 1 (goes first) to %d (goes last), 0 for the "
                          "default, %d",
-                         (unsigned long long)priority, QUEUE_URGENCIES, QUEUE_DEFAULT_URGENCY);
+                         (unsigned long long)priority, QUEUE_PRIORITIES, QUEUE_DEFAULT_PRIORITY);
     request->priority = (int)priority;
     return STATUS_OK;
 }
 
-enum status urgency_admit(struct exchange *x, const char *model, const char *version,
-                          struct error *err)
+enum status urgency_ask_room(struct exchange *x, const char *model, const char *version,
+                             struct error *err)
 {
     struct predict_request request = {.model = model, .version = version};
     TRY(urgency_read(x, &request, err));
     int retry_after_s = 0;
-    enum status status = pipeline_check(x->server->options.pipeline, &request, 1,
-                                        (size_t)x->expected, &retry_after_s, err);
+    enum status status = pipeline_would_admit(x->server->options.pipeline, &request, 1,
+                                              (size_t)x->expected, &retry_after_s, err);
     x->answer.retry_after_s = retry_after_s;
     return status;
 }

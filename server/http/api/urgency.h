@@ -29,5 +29,5 @@ enum status urgency_set_priority(struct predict_request *request, uint64_t prior
 
 /* For a route's admit: is there room for this request, as far as its head tells? `model` and
  * `version` may be NULL. A refusal has Retry-After. */
-enum status urgency_admit(struct exchange *exchange, const char *model, const char *version,
-                          struct error *err) MUST_USE;
+enum status urgency_ask_room(struct exchange *exchange, const char *model, const char *version,
+                             struct error *err) MUST_USE;

@@ -127,7 +127,7 @@ static void work_done(struct predict_request *request)
     struct error err;
     size_t unforeseen, bytes = answer_bytes(request, &unforeseen);
     if (unforeseen && work_expect_answer(x, unforeseen, &err) != STATUS_OK) {
-        predict_request_done(request); /* at once: there is no room for its outputs */
+        predict_request_free_results(request); /* at once: there is no room for its outputs */
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= WORK_LARGE_ANSWER || describe_is_slow(request)) {
@@ -156,7 +156,7 @@ void *work_create(struct exchange *x, size_t size, void (*finish)(struct exchang
 void work_free(struct exchange *x)
 {
     struct predict_request *request = x->work;
-    predict_request_done(request);
+    predict_request_free_results(request);
     free(request->images);
     free(request);
     x->work = NULL;
@@ -204,7 +204,7 @@ void work_submit_or(struct exchange *x, enum status status, const struct error *
         return;
     }
     respond_error(x, err);
-    if (x->state == EXCHANGE_WAITING)
+    if (x->state == EXCHANGE_SUSPENDED)
         exchange_resume(x);
 }
 

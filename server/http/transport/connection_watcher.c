@@ -232,7 +232,7 @@ static void check_times_once(struct connections *connections, int64_t now,
     for (struct connection *c = connections->head; c; c = c->next) {
         show_end_locked(c);
         switch (c->phase) {
-        case CONNECTION_WAITING:
+        case CONNECTION_AWAITS_REQUEST:
             check_header_locked(connections, c, now, late);
             break;
         case CONNECTION_BODY:
@@ -302,8 +302,8 @@ int64_t connection_penalty(struct connections *connections, struct connection *c
     return until;
 }
 
-void connection_answered(struct connections *connections, struct connection *connection,
-                         const char *forwarded_for, bool refused, bool waited, bool last)
+void connection_note_penalty(struct connections *connections, struct connection *connection,
+                             const char *forwarded_for, bool refused, bool waited, bool last)
 {
     const uint64_t client = penalty_client(connection->address, forwarded_for);
     const int64_t now = clock_now();

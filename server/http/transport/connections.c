@@ -27,7 +27,7 @@ void connection_table_wake(struct connections *connections)
 
 static bool is_busy(enum connection_phase phase)
 {
-    return phase != CONNECTION_WAITING && phase != CONNECTION_REFUSED;
+    return phase != CONNECTION_AWAITS_REQUEST && phase != CONNECTION_REFUSED;
 }
 
 void connection_enter_locked(struct connections *connections, struct connection *connection,
@@ -167,8 +167,8 @@ void connection_watch(struct connections *connections, struct connection *connec
     pthread_mutex_unlock(&connections->lock);
 }
 
-void connection_may_ask(struct connections *connections, struct connection *connection,
-                        const char *version)
+void connection_set_version(struct connections *connections, struct connection *connection,
+                            const char *version)
 {
     pthread_mutex_lock(&connections->lock);
     /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
@@ -207,8 +207,8 @@ static struct connection *expendable_locked(struct connections *connections,
     uint32_t most = 0;
     for (struct connection *c = connections->head; c; c = c->next) {
         const uint32_t held = *held_locked(connections, c);
-        if (c == newcomer || c->is_admin != newcomer->is_admin || c->phase != CONNECTION_WAITING ||
-            c->since >= newcomer->opened)
+        if (c == newcomer || c->is_admin != newcomer->is_admin ||
+            c->phase != CONNECTION_AWAITS_REQUEST || c->since >= newcomer->opened)
             continue;
         if (held > most || (held == most && c->since < best->since)) {
             best = c;

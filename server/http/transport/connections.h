@@ -40,12 +40,12 @@ struct connection;  /* one of them */
 struct exchange;
 
 enum connection_phase {
-    CONNECTION_WAITING,   /* for a request, or in the middle of its headers */
-    CONNECTION_DELAYED,   /* the headers are here; suspended until a penalty is over */
-    CONNECTION_BODY,      /* the body is arriving */
-    CONNECTION_WORKING,   /* the whole request is here */
-    CONNECTION_ANSWERING, /* the answer is being sent */
-    CONNECTION_REFUSED,   /* answered by connection_refuse; further bytes are dropped */
+    CONNECTION_AWAITS_REQUEST, /* for a request, or in the middle of its headers */
+    CONNECTION_DELAYED,        /* the headers are here; suspended until a penalty is over */
+    CONNECTION_BODY,           /* the body is arriving */
+    CONNECTION_WORKING,        /* the whole request is here */
+    CONNECTION_ANSWERING,      /* the answer is being sent */
+    CONNECTION_REFUSED,        /* answered by connection_refuse; further bytes are dropped */
 };
 
 /* Connections beyond limits->total. They are accepted when no connection is idle, for probes. */
@@ -152,8 +152,8 @@ void connection_watch(struct connections *connections, struct connection *connec
 
 /* Sets the HTTP version of the request that is about to be delayed or handled. It decides whether
  * an interim answer may be sent to find out if the client has disconnected. */
-void connection_may_ask(struct connections *connections, struct connection *connection,
-                        const char *version);
+void connection_set_version(struct connections *connections, struct connection *connection,
+                            const char *version);
 
 /* Whether the client has hung up. */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
@@ -172,8 +172,8 @@ bool connection_delay(struct connections *connections, struct connection *connec
 
 /* Records whether a request was `refused` (with Retry-After), and whether it had `waited` for a
  * penalty. `last`: the server closes the connection after this answer. */
-void connection_answered(struct connections *connections, struct connection *connection,
-                         const char *forwarded_for, bool refused, bool waited, bool last);
+void connection_note_penalty(struct connections *connections, struct connection *connection,
+                             const char *forwarded_for, bool refused, bool waited, bool last);
 
 /* Resumes all delayed connections; none is delayed from now on. */
 void connections_end_delays(struct connections *connections);

@@ -256,8 +256,8 @@ static bool may_wait(const char *method)
 static void note_penalty(struct exchange *x, bool last)
 {
     if (may_wait(x->method))
-        connection_answered(x->server->connections, x->connection, forwarded_for(x),
-                            x->answer.retry_after_s > 0, x->waited, last);
+        connection_note_penalty(x->server->connections, x->connection, forwarded_for(x),
+                                x->answer.retry_after_s > 0, x->was_delayed, last);
 }
 
 /* Answers without memory, past libmicrohttpd, which closes the connection after MHD_NO. */
@@ -428,25 +428,25 @@ static void end_delay(void *context)
 static bool delay(struct exchange *x, const char *method)
 {
     struct connections *connections = x->server->connections;
-    if (x->waited || !may_wait(method))
+    if (x->was_delayed || !may_wait(method))
         return false;
     int64_t until = connection_penalty(connections, x->connection, forwarded_for(x));
     if (until != PENALTY_UNKNOWN && until <= clock_now())
         return false;
-    x->waited = until != PENALTY_UNKNOWN;
+    x->was_delayed = until != PENALTY_UNKNOWN;
     MHD_suspend_connection(x->handle);
-    if (!x->waited || !connection_delay(connections, x->connection, until, end_delay, x))
+    if (!x->was_delayed || !connection_delay(connections, x->connection, until, end_delay, x))
         exchange_resume(x);
     return true;
 }
 
 static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
-    connection_may_ask(x->server->connections, x->connection, version);
+    connection_set_version(x->server->connections, x->connection, version);
     find_client(x);
     if (delay(x, method))
         return MHD_YES;
-    if (x->waited && connection_is_gone(x->server->connections, x->connection)) {
+    if (x->was_delayed && connection_is_gone(x->server->connections, x->connection)) {
         x->state = EXCHANGE_BODY; /* on_completed() counts it */
         return MHD_NO;
     }
@@ -542,7 +542,7 @@ static enum MHD_Result handle(struct exchange *x)
     }
     if (!x->answer.status)
         x->route->handle(x);
-    return x->state == EXCHANGE_WAITING ? MHD_YES : send_answer(x);
+    return x->state == EXCHANGE_SUSPENDED ? MHD_YES : send_answer(x);
 }
 
 /* Whether a chunked body ends without trailers, which libmicrohttpd parses as leniently as headers.
@@ -591,7 +591,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, 
         *size = 0;
         return MHD_YES;
     }
-    return x->state == EXCHANGE_WAITING ? end_of_wait(x) : end_of_request(x);
+    return x->state == EXCHANGE_SUSPENDED ? end_of_wait(x) : end_of_request(x);
 }
 
 static void on_completed(void *context, struct MHD_Connection *handle, void **exchange,
@@ -610,7 +610,8 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     if (!x->answer.status && status)
         x->answer.status = (int)status->http_status;
     connection_watch(server->connections, x->connection, NULL);
-    const bool refused = !connection_enter(server->connections, x->connection, CONNECTION_WAITING);
+    const bool refused =
+        !connection_enter(server->connections, x->connection, CONNECTION_AWAITS_REQUEST);
     /* Without an answer: either the watcher refused a late body, or the client left. */
     if (!x->answer.status && x->state != EXCHANGE_NEW) {
         if (!refused && x->state == EXCHANGE_BODY)

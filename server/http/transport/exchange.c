@@ -30,9 +30,9 @@ const char *exchange_client(const struct exchange *x)
 void exchange_wait(struct exchange *x, struct predict_request *request,
                    void (*finish)(struct exchange *exchange))
 {
-    bool is_new = x->state != EXCHANGE_WAITING;
+    bool is_new = x->state != EXCHANGE_SUSPENDED;
     if (is_new) /* else the connection's thread may be looking at it */
-        x->state = EXCHANGE_WAITING;
+        x->state = EXCHANGE_SUSPENDED;
     x->finish = finish;
     connection_watch(x->server->connections, x->connection, request);
     if (is_new)

@@ -70,11 +70,11 @@ struct exchange_phases {
 };
 
 enum exchange_state {
-    EXCHANGE_NEW,      /* the request line is there */
-    EXCHANGE_BODY,     /* headers are there, the body is being collected (or swallowed) */
-    EXCHANGE_WAITING,  /* suspended: the pipeline or an offload thread works */
-    EXCHANGE_ANSWERED, /* the answer has been handed to the socket */
-    EXCHANGE_REFUSED,  /* answered past libmicrohttpd: drop what still comes, then close */
+    EXCHANGE_NEW,       /* the request line is there */
+    EXCHANGE_BODY,      /* headers are there, the body is being collected (or swallowed) */
+    EXCHANGE_SUSPENDED, /* suspended: the pipeline or an offload thread works */
+    EXCHANGE_ANSWERED,  /* the answer has been handed to the socket */
+    EXCHANGE_REFUSED,   /* answered past libmicrohttpd: drop what still comes, then close */
 };
 
 struct exchange {
@@ -102,7 +102,7 @@ struct exchange {
     bool chunked;
     bool has_length;     /* a Content-Length is there, and may be 0 */
     enum coding coding;  /* of the body, until it has been inflated */
-    bool waited;         /* has been delayed by a penalty (penalty.h) */
+    bool was_delayed;    /* has been delayed by a penalty (penalty.h) */
     bool swallow;        /* the answer is known: read the body and drop it */
     bool closes;         /* the connection ends with the answer */
     const char *body_at; /* daemon.c's own: the body in libmicrohttpd's buffer; or NULL */

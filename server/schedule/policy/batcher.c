@@ -150,7 +150,7 @@ size_t batcher_grant(struct batcher *batcher)
     return grant;
 }
 
-void *batcher_cut(struct batcher *batcher)
+void *batcher_pop(struct batcher *batcher)
 {
     struct batch_item *item = queue_pop(&batcher->queue, true);
     return item ? item->owner : NULL;
@@ -183,7 +183,7 @@ void batcher_end_large(struct batcher *batcher)
     batcher->larges--;
 }
 
-void batcher_give_up(struct batcher *batcher)
+void batcher_drop(struct batcher *batcher)
 {
     assert(batcher->preparing > 0);
     batcher->preparing--;
@@ -548,7 +548,7 @@ static void end_micro_batch(struct batcher *batcher, int index, int which)
     batcher->free_buffers++;
 }
 
-void batcher_done(struct batcher *batcher, const struct batch *batch)
+void batcher_release(struct batcher *batcher, const struct batch *batch)
 {
     end_micro_batch(batcher, batch->lane, which_held(&batcher->lanes[batch->lane], batch));
 }
@@ -627,10 +627,10 @@ static void load_of_lanes(const struct batcher *batcher, int64_t now, struct mod
     ret->single_floor = (int64_t)latency->floor;
 }
 
-void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, int64_t now,
+void batcher_load(const struct batcher *batcher, uint64_t client, int priority, int64_t now,
                   struct model_load *ret)
 {
-    size_t ahead = queue_ahead(&batcher->queue, client, urgency);
+    size_t ahead = queue_ahead(&batcher->queue, client, priority);
     *ret = (struct model_load){.images = batcher->admitted,
                                .bytes = batcher->queue.bytes,
                                .of_client = client ? queue_of_client(&batcher->queue, client) : 0,

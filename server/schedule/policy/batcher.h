@@ -122,8 +122,8 @@ struct latency *batcher_latency(struct batcher *batcher, int lane);
 void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t predicted,
                    int64_t now);
 
-/* A snapshot for admission: how a new image of this client and urgency (0: the default) stands. */
-void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, int64_t now,
+/* A snapshot for admission: how a new image of this client and priority (0: the default) stands. */
+void batcher_load(const struct batcher *batcher, uint64_t client, int priority, int64_t now,
                   struct model_load *ret);
 
 /* How many more tickets may be handed to preparing threads now; they count as granted. Ask after
@@ -141,7 +141,7 @@ void batcher_end_large(struct batcher *batcher);
 bool batcher_remove(struct batcher *batcher, struct batch_item *item);
 
 /* A claimed image ends without a slot (it did not decode, its client has gone). */
-void batcher_give_up(struct batcher *batcher);
+void batcher_drop(struct batcher *batcher);
 
 /* A claimed image gets a slot of the forming batch; never fails. The batch closes when this was its
  * last slot. */
@@ -179,8 +179,8 @@ bool batcher_can_take(const struct batcher *batcher, int64_t now);
 
 /* An idle lane takes from the oldest closed batch whose slots are all written, closing the forming
  * one first if it is due. How many: as L(b) of this lane says. False when there is none: *ret is
- * then untouched and the lane stays idle. The memory of the batch is the lane's until batcher_done
- * or batcher_give_back. */
+ * then untouched and the lane stays idle. The memory of the batch is the lane's until
+ * batcher_release or batcher_give_back. */
 bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
 /* A lane that has a batch, and room for another one (depth), takes what shall follow without a gap:
@@ -198,7 +198,7 @@ void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns);
 
 /* The lane no longer needs the memory of this batch. (The lane itself is busy until
  * batcher_lane_idle.) */
-void batcher_done(struct batcher *batcher, const struct batch *batch);
+void batcher_release(struct batcher *batcher, const struct batch *batch);
 
 /* The lane does not run its batch after all: the images that are still in `batch` (in the slots it
  * names; the others of what was taken have been answered) go to the next idle lane, before anything
@@ -213,7 +213,7 @@ void batcher_drain(struct batcher *batcher, int64_t now);
 
 /* Takes the image whose turn it is out of the queue, not to be prepared at all (its time is over);
  * NULL when none is left. It still has to be answered. */
-void *batcher_cut(struct batcher *batcher);
+void *batcher_pop(struct batcher *batcher);
 
 struct batcher_counts batcher_counts(const struct batcher *batcher);
 

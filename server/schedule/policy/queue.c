@@ -26,10 +26,10 @@ void queue_done(struct queue *queue)
     free(queue->buckets);
 }
 
-static size_t class_of(int urgency, bool is_large)
+static size_t class_of(int priority, bool is_large)
 {
-    assert(urgency >= 0 && urgency <= QUEUE_URGENCIES);
-    return 2 * ((size_t)(urgency > 0 ? urgency : QUEUE_DEFAULT_URGENCY) - 1) + is_large;
+    assert(priority >= 0 && priority <= QUEUE_PRIORITIES);
+    return 2 * ((size_t)(priority > 0 ? priority : QUEUE_DEFAULT_PRIORITY) - 1) + is_large;
 }
 
 static struct queue_client **bucket_of(const struct queue *queue, uint64_t key)
@@ -103,7 +103,7 @@ static void remove_turn(struct queue_class *class, const struct queue_client *cl
 void queue_push(struct queue *queue, struct batch_item *item)
 {
     assert(queue->count < queue->capacity && !item->is_queued);
-    size_t c = class_of(item->urgency, item->is_large);
+    size_t c = class_of(item->priority, item->is_large);
     struct queue_class *class = &queue->classes[c];
     struct queue_client *client = line_enter(queue, item->client);
     struct queue_line *line = &client->lines[c];
@@ -136,7 +136,7 @@ void queue_push(struct queue *queue, struct batch_item *item)
 void queue_remove(struct queue *queue, struct batch_item *item)
 {
     assert(item->is_queued);
-    size_t c = class_of(item->urgency, item->is_large);
+    size_t c = class_of(item->priority, item->is_large);
     struct queue_class *class = &queue->classes[c];
     struct queue_client *client = item->line;
     struct queue_line *line = &client->lines[c];
@@ -230,10 +230,10 @@ static size_t ahead_in_class(const struct queue_class *class, const struct queue
     return own + share;
 }
 
-size_t queue_ahead(const struct queue *queue, uint64_t client, int urgency)
+size_t queue_ahead(const struct queue *queue, uint64_t client, int priority)
 {
     const struct queue_client *found = client_find(queue, client);
-    const size_t small = class_of(urgency, false), large = class_of(urgency, true);
+    const size_t small = class_of(priority, false), large = class_of(priority, true);
     size_t ahead = 0;
     for (size_t c = 0; c < small; c++)
         ahead += queue->classes[c].count;

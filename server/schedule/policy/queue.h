@@ -1,22 +1,21 @@
 /* The images that wait to be prepared, and whose turn is next.
  *
- *     urgency 1   client A ─ a a a a a a a a a     B ─ b        A has more than its share: turns go
- *                                                               round, one image a turn
- *     urgency 4   client C ─ c c c   D ─ d d                    order of arrival
- *     …
+ *     priority 1   client A ─ a a a a a a a a a     B ─ b        A has more than its share: turns
+ * go round, one image a turn priority 4   client C ─ c c c   D ─ d d                    order of
+ * arrival …
  *
- * Within an urgency the oldest image goes first, as long as its client has no more than its share:
+ * Within an priority the oldest image goes first, as long as its client has no more than its share:
  * 2 more than twice what the others have on average. Otherwise the clients of that
- * urgency take turns, one image each (deficit round robin with equal costs): a client that floods
+ * priority take turns, one image each (deficit round robin with equal costs): a client that floods
  * the queue delays only itself. Turns all the time would be no fairer between equal clients, but
  * would spread their waiting times, and more deadlines would be missed (tests/simulate: 5 to 10 %
  * of goodput under overload).
  *
- * Between urgencies the image with the least `admitted + urgency * QUEUE_AGE_NS` goes first: the
+ * Between priorities the image with the least `admitted + priority * QUEUE_AGE_NS` goes first: the
  * more urgent one, unless the other has waited QUEUE_AGE_NS longer for every step between them. So
  * nothing starves, whatever keeps coming.
  *
- * Large images, which take long to prepare, have lines of their own in each urgency, so that a
+ * Large images, which take long to prepare, have lines of their own in each priority, so that a
  * small one can be taken while only some of the threads may prepare large ones.
  *
  * Every operation is O(1); no allocation after queue_init. Not thread-safe: the batcher's. */
@@ -27,12 +26,12 @@
 #include <stdint.h>
 
 /* Urgencies as requests give them: 1 goes first, 8 last, 0 stands for the default. */
-#define QUEUE_URGENCIES       8
-#define QUEUE_DEFAULT_URGENCY 4
-#define QUEUE_AGE_NS          INT64_C(250000000)
+#define QUEUE_PRIORITIES       8
+#define QUEUE_DEFAULT_PRIORITY 4
+#define QUEUE_AGE_NS           INT64_C(250000000)
 
-/* Lines of a client: for each urgency one of small and one of large images. */
-#define QUEUE_CLASSES ((size_t)2 * QUEUE_URGENCIES)
+/* Lines of a client: for each priority one of small and one of large images. */
+#define QUEUE_CLASSES ((size_t)2 * QUEUE_PRIORITIES)
 
 #define NO_DEADLINE INT64_MAX
 
@@ -43,7 +42,7 @@ struct queue_client;
 struct batch_item {
     void *owner;      /* what the batcher hands out */
     uint64_t client;  /* whose it is; 0: nobody in particular, one client like the others */
-    int urgency;      /* 0 … QUEUE_URGENCIES */
+    int priority;     /* 0 … QUEUE_PRIORITIES */
     int64_t deadline; /* or NO_DEADLINE */
     size_t bytes;     /* held while it waits in the queue */
     bool is_large;    /* takes long to prepare */
@@ -90,7 +89,7 @@ struct queue {
 bool queue_init(struct queue *queue, size_t capacity);
 void queue_done(struct queue *queue);
 
-/* Its line is the item's client and urgency; there is room (count < capacity). */
+/* Its line is the item's client and priority; there is room (count < capacity). */
 void queue_push(struct queue *queue, struct batch_item *item);
 
 /* The image whose turn it is, taken out; NULL when none waits. Large ones only if `takes_large`. */
@@ -102,6 +101,6 @@ void queue_remove(struct queue *queue, struct batch_item *item);
 /* Images of a client that wait. */
 size_t queue_of_client(const struct queue *queue, uint64_t client);
 
-/* How many that wait now go before a new image of this client and urgency, at most: all that are
- * more urgent; of its own urgency all, or, where clients take turns, a share of every client. */
-size_t queue_ahead(const struct queue *queue, uint64_t client, int urgency);
+/* How many that wait now go before a new image of this client and priority, at most: all that are
+ * more urgent; of its own priority all, or, where clients take turns, a share of every client. */
+size_t queue_ahead(const struct queue *queue, uint64_t client, int priority);

@@ -139,7 +139,7 @@ static struct session_options options_of_lane(const struct pipeline_options *opt
         .precision = options->precision,
         .threads = options->threads,
         .max_batch = choose_max_batch(options, model),
-        .no_kernel_trials = options->trials == TRIALS_NONE,
+        .no_kernel_tuning = options->trials == TRIALS_NONE,
         .image_input = image_input,
         .image_layout = choose_layout(options, image_input),
         .image_channels_last = model->input_channels_last,

@@ -66,11 +66,11 @@ static void inflight_submit(struct lane *lane, struct inflight_batch *inflight)
     for (size_t k = 0; k < lane->input_count; k++)
         inflight->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
     inflight->want = want_of(lane, batch, inflight->wanted);
-    const struct session_run run = {.batch = batch->count,
-                                    .inputs = inflight->inputs,
-                                    .are_pixels = lane_marks_of(lane, batch, 0),
-                                    .fed = batch->count,
-                                    .want = inflight->want};
+    const struct session_request run = {.batch = batch->count,
+                                        .inputs = inflight->inputs,
+                                        .are_pixels = lane_marks_of(lane, batch, 0),
+                                        .fed = batch->count,
+                                        .want = inflight->want};
     inflight->status = session_submit(lane->session, &run, &inflight->error);
     inflight->is_submitted = inflight->status == STATUS_OK;
 }
@@ -139,7 +139,7 @@ static struct outcome inflight_collect(struct lane *lane, struct inflight_batch 
                               .status = inflight->status,
                               .failure = inflight->error};
     lane->running = &inflight->batch;
-    lane->part = (struct sub_batch){0, inflight->batch.count};
+    lane->part = (struct image_range){0, inflight->batch.count};
     if (inflight->is_submitted)
         outcome.status = session_collect(lane->session, lane->outputs, &outcome.failure);
     lane->running = NULL;
@@ -166,8 +166,8 @@ static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
     scheduler_release(lane->scheduler, &inflight->batch);
     if (lane->inflight_count == 0)
         lane_end_turn(lane);
-    lane_answer_sub_batch(lane, &inflight->batch, (struct sub_batch){0, inflight->batch.count},
-                          outcome);
+    lane_answer_images(lane, &inflight->batch, (struct image_range){0, inflight->batch.count},
+                       outcome);
     scheduler_answered(lane->scheduler, inflight->taken);
 }
 

@@ -66,7 +66,7 @@ const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch,
  * many as it is padded to. */
 static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct error *err)
 {
-    const struct session_run run = {
+    const struct session_request run = {
         .batch = count, .inputs = lane->inputs, .are_pixels = lane->marks, .fed = lane->fed};
     int64_t start = clock_now();
     enum status status = session_submit(lane->session, &run, err);
@@ -215,7 +215,7 @@ static void lower_cap(struct lane *lane, int count)
 /* Points lane->inputs at the images of a sub-batch. A retry must not read
  * its neighbours, nor what an earlier batch left in the slots behind it, as padding: they may be
  * what made it fail. */
-static void place_inputs(struct lane *lane, const struct batch *batch, struct sub_batch part,
+static void place_inputs(struct lane *lane, const struct batch *batch, struct image_range part,
                          bool is_retry)
 {
     size_t padded = (size_t)lane_padded_batch(lane, part.count), count = (size_t)part.count;
@@ -250,7 +250,7 @@ static bool is_awkward(const struct lane *lane, int count)
 }
 
 /* Milliseconds of the image that took longest to prepare. */
-static double slowest_input(const struct batch *batch, struct sub_batch part)
+static double slowest_input(const struct batch *batch, struct image_range part)
 {
     double slowest = 0;
     for (int i = 0; i < part.count; i++) {
@@ -261,8 +261,8 @@ static double slowest_input(const struct batch *batch, struct sub_batch part)
     return slowest;
 }
 
-void lane_answer_sub_batch(struct lane *lane, const struct batch *batch, struct sub_batch part,
-                           const struct outcome *outcome)
+void lane_answer_images(struct lane *lane, const struct batch *batch, struct image_range part,
+                        const struct outcome *outcome)
 {
     bool good = outcome->status == STATUS_OK;
     if (good)
@@ -283,7 +283,7 @@ void lane_end_turn(struct lane *lane)
 enum sub_batch_end { SUB_BATCH_ANSWERED, SUB_BATCH_AGAIN, SUB_BATCH_DEVICE };
 
 /* Runs a sub-batch, for the first time or as a retry. */
-static void lane_attempt(struct lane *lane, const struct batch *batch, struct sub_batch part,
+static void lane_attempt(struct lane *lane, const struct batch *batch, struct image_range part,
                          bool is_retry, struct outcome *ret)
 {
     int64_t start = clock_now();
@@ -301,7 +301,7 @@ static void lane_attempt(struct lane *lane, const struct batch *batch, struct su
  * run again, or the device is at fault. `*has_probed`: whether the device has been tried since
  * the batch was taken. */
 static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
-                                        struct sub_batch part, const struct outcome *ran,
+                                        struct image_range part, const struct outcome *ran,
                                         bool is_retry, bool is_last, bool *has_probed)
 {
     struct outcome outcome;
@@ -330,7 +330,7 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *b
         if (lane->inflight_count == 0)
             lane_end_turn(lane);
     }
-    lane_answer_sub_batch(lane, batch, part, &outcome);
+    lane_answer_images(lane, batch, part, &outcome);
     return SUB_BATCH_ANSWERED;
 }
 
@@ -343,11 +343,11 @@ int lane_batch_cap(struct lane *lane)
 
 int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran)
 {
-    struct sub_batch parts[MAX_SUB_BATCHES] = {{0, batch->count}};
+    struct image_range parts[MAX_SUB_BATCHES] = {{0, batch->count}};
     int count = 1;
     bool is_retry = false, has_probed = false;
     while (count > 0) {
-        struct sub_batch part = parts[--count];
+        struct image_range part = parts[--count];
         int cap = lane_batch_cap(lane);
         bool too_large = part.count > cap || (is_retry && is_awkward(lane, part.count));
         if (!too_large || ran) {
@@ -368,8 +368,8 @@ int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const str
         if (fewer > cap)
             fewer = smaller_batch(lane, cap + 1);
         assert(count + 2 <= MAX_SUB_BATCHES);
-        parts[count++] = (struct sub_batch){part.first + fewer, part.count - fewer};
-        parts[count++] = (struct sub_batch){part.first, fewer};
+        parts[count++] = (struct image_range){part.first + fewer, part.count - fewer};
+        parts[count++] = (struct image_range){part.first, fewer};
     }
     return batch->count;
 }

@@ -30,7 +30,7 @@ struct inflight_batch {
 };
 
 /* The images of a batch that one forward pass runs: all, or a part if the pass is retried. */
-struct sub_batch {
+struct image_range {
     int first, count;
 };
 
@@ -78,7 +78,7 @@ struct lane {
     const uint8_t *marks;        /* 1 for each image at `inputs` that is bytes; NULL: all floats */
     int fed;                     /* number of images at `inputs` */
     const struct batch *running; /* the batch whose pass is being collected; NULL: a probe */
-    struct sub_batch part;       /* the part of it that the pass runs */
+    struct image_range part;     /* the part of it that the pass runs */
 };
 
 /* How a forward pass ended. */
@@ -115,8 +115,8 @@ int lane_batch_cap(struct lane *lane);
 int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran);
 
 /* Finishes the images of a sub-batch whose pass has ended; row i of the pass is its image i. */
-void lane_answer_sub_batch(struct lane *lane, const struct batch *batch, struct sub_batch part,
-                           const struct outcome *outcome);
+void lane_answer_images(struct lane *lane, const struct batch *batch, struct image_range part,
+                        const struct outcome *outcome);
 
 /* A forward pass of `count` images has ended, `took` nanoseconds after it could begin. */
 void lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,

@@ -186,7 +186,8 @@ void meters_refusal(struct meters *meters, enum status cause, size_t images)
                (double)images);
 }
 
-void meters_refused(struct metrics *metrics, const char *model, enum status cause, size_t images)
+void meters_refused_unknown(struct metrics *metrics, const char *model, enum status cause,
+                            size_t images)
 {
     struct meters meters = {.metrics = metrics};
     metrics_escape(model, meters.model, sizeof meters.model);

@@ -96,4 +96,5 @@ void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual)
 void meters_refusal(struct meters *meters, enum status cause, size_t images);
 
 /* `images` were refused; `model` "" where the request's model is not one of ours. */
-void meters_refused(struct metrics *metrics, const char *model, enum status cause, size_t images);
+void meters_refused_unknown(struct metrics *metrics, const char *model, enum status cause,
+                            size_t images);

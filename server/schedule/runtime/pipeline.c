@@ -236,11 +236,11 @@ static enum status check_request(const struct predict_request *request, struct e
 {
     if (request->image_count == 0)
         return error_set(err, STATUS_INVALID, "the request has no image; send at least one");
-    if (request->priority < 0 || request->priority > QUEUE_URGENCIES)
+    if (request->priority < 0 || request->priority > QUEUE_PRIORITIES)
         return error_set(err, STATUS_INVALID,
                          "the priority is %d; it may be 1 (goes first) to %d (goes last), 0 for "
                          "the default, %d",
-                         request->priority, QUEUE_URGENCIES, QUEUE_DEFAULT_URGENCY);
+                         request->priority, QUEUE_PRIORITIES, QUEUE_DEFAULT_PRIORITY);
     if (request->top_k < 1 || request->top_k > PREDICT_MAX_TOP_K)
         return error_set(err, STATUS_INVALID, "top_k is %d; it may be 1 to %d", request->top_k,
                          PREDICT_MAX_TOP_K);
@@ -310,23 +310,24 @@ enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *r
         return status;
     }
     /* Not under the name the client sent: it may be anything. */
-    meters_refused(pipeline->options.metrics, "", status, request->image_count);
+    meters_refused_unknown(pipeline->options.metrics, "", status, request->image_count);
     return status;
 }
 
-enum status pipeline_check(struct pipeline *pipeline, const struct predict_request *request,
-                           size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
+enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict_request *request,
+                                 size_t images, size_t bytes, int *ret_retry_after_s,
+                                 struct error *err)
 {
     struct instance *instance = NULL;
     enum status status =
         acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err);
     if (status == STATUS_OK) {
-        status =
-            scheduler_check(instance->scheduler, request, images, bytes, ret_retry_after_s, err);
+        status = scheduler_would_admit(instance->scheduler, request, images, bytes,
+                                       ret_retry_after_s, err);
         table_release(pipeline, instance);
         return status;
     }
-    meters_refused(pipeline->options.metrics, "", status, images);
+    meters_refused_unknown(pipeline->options.metrics, "", status, images);
     return status;
 }
 
@@ -367,7 +368,7 @@ void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
     predict_request_unpin(request);
 }
 
-void predict_request_done(struct predict_request *request)
+void predict_request_free_results(struct predict_request *request)
 {
     for (size_t i = 0; i < request->image_count; i++) {
         struct predict_image *image = &request->images[i];

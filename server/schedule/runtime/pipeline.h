@@ -80,12 +80,12 @@ struct predict_image {
     enum status status;             /* of this image alone */
     struct error error;             /* when status != OK */
     uint32_t width, height;         /* upright, as decoded */
-    struct prediction *predictions; /* top-k, best first; freed by predict_request_done */
+    struct prediction *predictions; /* top-k, best first; freed by predict_request_free_results */
     size_t prediction_count;
     struct task_answer answer; /* for tasks other than classification; freed likewise */
     struct tensor **outputs;   /* with raw_outputs: output_count of the served model, NULL where not
                                   wanted, first dimension 1 where it has rows; freed by
-                                  predict_request_done */
+                                  predict_request_free_results */
     int batch;                 /* size of the batch it ran in */
     struct device_id device;
     /* Milliseconds of the phases it went through; 0 for those it did not reach. queue_ms: waiting
@@ -119,14 +119,14 @@ struct predict_request {
                                      up class names in it */
     int64_t started;              /* clock_now() at the request line, for total times */
     int64_t deadline;             /* clock_now() after which the answer is useless; 0: none */
-    int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_URGENCY */
+    int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
     uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
     void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
     void *context;
 
     const struct model *used_model; /* set by submit: the model that answers, alive until
-                                       predict_request_done; its graph is gone */
+                                       predict_request_free_results; its graph is gone */
     struct served *served;          /* set by submit: the same, with its inputs and outputs */
     struct metric *write_seconds;   /* set by submit: where to note how long the answer took to be
                                      written; lives as long as the metrics; may be NULL */
@@ -273,9 +273,9 @@ enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *r
 /* Would a request of `images` and `bytes` be admitted now, as far as its head tells? For refusing
  * before the body is read. Of the request only model, version, deadline, priority and client are
  * looked at. Errors as of pipeline_submit; refusals are counted alike. */
-enum status pipeline_check(struct pipeline *pipeline, const struct predict_request *request,
-                           size_t images, size_t bytes, int *ret_retry_after_s,
-                           struct error *err) MUST_USE;
+enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict_request *request,
+                                 size_t images, size_t bytes, int *ret_retry_after_s,
+                                 struct error *err) MUST_USE;
 
 /* The name of the model that answers requests which name none, copied to `size` bytes; false and
  * "": none is ready. */
@@ -297,7 +297,7 @@ void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
 /* Frees what the pipeline allocated inside the request (predictions, outputs) and lets its model
  * go; not the request. Must follow every on_done, before pipeline_free. Fine on a request that was
  * refused or never submitted. */
-void predict_request_done(struct predict_request *request);
+void predict_request_free_results(struct predict_request *request);
 
 /* Whether a lane works, or is quarantined because its device fails. */
 struct lane_health {

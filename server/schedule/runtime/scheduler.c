@@ -315,8 +315,9 @@ static enum status check_locked(struct scheduler *scheduler, const struct predic
                            err);
 }
 
-enum status scheduler_check(struct scheduler *scheduler, const struct predict_request *request,
-                            size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
+enum status scheduler_would_admit(struct scheduler *scheduler,
+                                  const struct predict_request *request, size_t images,
+                                  size_t bytes, int *ret_retry_after_s, struct error *err)
 {
     pthread_mutex_lock(&scheduler->lock);
     enum status status =
@@ -385,7 +386,7 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         image->entry =
             (struct batch_item){.owner = image,
                                 .client = request->client,
-                                .urgency = request->priority,
+                                .priority = request->priority,
                                 .deadline = request->deadline ? request->deadline : NO_DEADLINE,
                                 .bytes = size,
                                 .is_large = is_large(request, image)};
@@ -527,7 +528,7 @@ void scheduler_end_large(struct scheduler *scheduler)
 void scheduler_drop(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_give_up(scheduler->batcher);
+    batcher_drop(scheduler->batcher);
     batcher_answered(scheduler->batcher, 1);
     unlock_and_wake(scheduler);
 }
@@ -658,7 +659,7 @@ static void empty_queue(struct scheduler *scheduler,
 {
     for (;;) {
         pthread_mutex_lock(&scheduler->lock);
-        struct predict_image *image = batcher_cut(scheduler->batcher);
+        struct predict_image *image = batcher_pop(scheduler->batcher);
         pthread_mutex_unlock(&scheduler->lock);
         if (!image)
             return;
@@ -763,7 +764,7 @@ uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)
 void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_done(scheduler->batcher, batch);
+    batcher_release(scheduler->batcher, batch);
     unlock_and_wake(scheduler);
 }
 

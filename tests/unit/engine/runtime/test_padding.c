@@ -160,7 +160,7 @@ static void expect(const struct graph *graph, const struct tensor *input,
     const struct session_options options = {.threads = 1,
                                             .max_batch = IMAGES,
                                             .precision = precision,
-                                            .no_kernel_trials = true,
+                                            .no_kernel_tuning = true,
                                             .image_layout = IMAGE_AS_DECLARED};
     const struct tensor *output;
     const void *inputs[1] = {input->data};

@@ -437,15 +437,15 @@ Test(transformer, long_sequences_cost_nothing_to_load)
     struct attr causal = INT("is_causal", 1);
     struct error err = {0};
     struct graph *graph = long_attention(8192, 8193, &causal, 1);
-    cr_assert_not(function_is_expanded(graph->nodes[0]));
+    cr_assert_not(composite_is_expanded(graph->nodes[0]));
     graph_free(graph);
     graph = long_attention(8192, 8192, &causal, 1);
-    cr_assert(function_is_expanded(graph->nodes[0]));
+    cr_assert(composite_is_expanded(graph->nodes[0]));
     graph_free(graph);
     graph = long_attention(INT64_C(1) << 40, 2, NULL, 0);
-    cr_assert(function_is_expanded(graph->nodes[0]));
+    cr_assert(composite_is_expanded(graph->nodes[0]));
     struct edit edit = {.graph = graph, .err = &err};
-    cr_assert_eq(function_expand(&edit, 0), STATUS_OK, "%s", err.message);
+    cr_assert_eq(composite_expand(&edit, 0), STATUS_OK, "%s", err.message);
     graph_free(graph);
     cr_expect_lt(clock_ms(clock_now() - start), 20000);
 }

@@ -367,7 +367,7 @@ struct session {
     float *scores;
     struct tensor *result;
     _Atomic int inside;
-    struct session_run flights[2]; /* under way, the oldest first */
+    struct session_request flights[2]; /* under way, the oldest first */
     int flight_count;
 };
 
@@ -617,7 +617,7 @@ enum status session_run(struct session *session, int batch, const void *const *i
     return status;
 }
 
-enum status session_submit(struct session *session, const struct session_run *run,
+enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err)
 {
     (void)err;
@@ -636,7 +636,7 @@ enum status session_collect(struct session *session, const struct tensor **outpu
 {
     if (session->flight_count == 0)
         fail("a pass is collected that was not submitted");
-    const struct session_run run = session->flights[0];
+    const struct session_request run = session->flights[0];
     session->flights[0] = session->flights[1];
     session->flight_count--;
     return session_run(session, run.batch, run.inputs, outputs, err);

@@ -44,7 +44,7 @@ struct job *job_create(const char *model, const char *texts)
 
 void job_free(struct job *job)
 {
-    predict_request_done(&job->request);
+    predict_request_free_results(&job->request);
     pthread_cond_destroy(&job->condition);
     pthread_mutex_destroy(&job->lock);
     free(job);
@@ -183,7 +183,7 @@ void finish_rows(struct rows *rows, int first)
         for (int c = 0; c < FAKE_CLASSES; c++)
             CHECK(((const float *)scores->data)[c] == (float)(c == first + (int)r));
     }
-    predict_request_done(&rows->job.request);
+    predict_request_free_results(&rows->job.request);
     pthread_cond_destroy(&rows->job.condition);
     pthread_mutex_destroy(&rows->job.lock);
     free(rows);

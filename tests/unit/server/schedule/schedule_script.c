@@ -57,7 +57,7 @@ static int read_images(struct run *run, const char *text, char *ret_letters)
             item.client = (uint64_t)value;
             break;
         case 'u':
-            item.urgency = (int)value;
+            item.priority = (int)value;
             break;
         case 'd':
             item.deadline = (int64_t)(value * MS);
@@ -99,7 +99,7 @@ static void do_ask(struct run *run, const char *rest)
     struct model_load load;
     struct error err = {0};
     int64_t predicted = 0;
-    batcher_load(run->batcher, item->client, item->urgency, run->now, &load);
+    batcher_load(run->batcher, item->client, item->priority, run->now, &load);
     struct admission_request request = {
         .images = (size_t)count,
         .bytes = item->bytes * (size_t)count,
@@ -163,7 +163,7 @@ static void do_drop(struct run *run, const char *letters)
     for (; *letters; letters++) {
         if (*letters == ' ')
             continue;
-        batcher_give_up(run->batcher);
+        batcher_drop(run->batcher);
         batcher_answered(run->batcher, 1);
     }
 }
@@ -224,7 +224,7 @@ static void do_ran(struct run *run, const char *rest)
 static void do_done(struct run *run, const char *rest)
 {
     const struct batch *batch = &run->batches[strtol(rest, NULL, 10)];
-    batcher_done(run->batcher, batch);
+    batcher_release(run->batcher, batch);
     batcher_answered(run->batcher, (size_t)batch->count);
 }
 

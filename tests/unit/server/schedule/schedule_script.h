@@ -4,7 +4,7 @@
  * Images are single letters. A script is a list of commands, separated by ';':
  *
  *     @12.5                     the clock is at 12.5 ms
- *     + abc  c7 u1 d80 b500     admits a, b, c: of client 7, urgency 1, deadline at 80 ms, of 500
+ *     + abc  c7 u1 d80 b500     admits a, b, c: of client 7, priority 1, deadline at 80 ms, of 500
  *                               bytes each (all but the letters may be left out), past admission
  *     ask abc c7 u1 d80 = ok    the same through admission, as one request: ok, or the word of the
  *                               status that refuses it; "503 in 3" also names Retry-After

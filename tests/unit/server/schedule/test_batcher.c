@@ -113,7 +113,7 @@ static const char *take(struct script *script)
 
 static void done(struct script *script)
 {
-    batcher_done(script->batcher, &script->batch);
+    batcher_release(script->batcher, &script->batch);
     batcher_answered(script->batcher, (size_t)script->batch.count);
 }
 
@@ -314,10 +314,10 @@ Test(batcher, two_lanes_pull_from_one_queue)
     ready(&s, "cd");
     ready(&s, "e");
     cr_assert_not(batcher_can_take(s.batcher, s.now));
-    batcher_done(s.batcher, &s.batch);
+    batcher_release(s.batcher, &s.batch);
     idle(&s, 1);
     cr_assert_str_eq(take_with(&s, 1), "cd");
-    batcher_done(s.batcher, &first);
+    batcher_release(s.batcher, &first);
     idle(&s, 0);
     cr_assert_str_eq(take_with(&s, 0), "e");
     end(&s);
@@ -403,7 +403,7 @@ Test(batcher, large_images_leave_a_thread_for_small_ones)
     batcher_end_large(s.batcher);
     cr_assert_eq(batcher_grant(s.batcher), 1);
     cr_assert_eq(batcher_claim(s.batcher, s.now), item('C'), "older than y");
-    batcher_give_up(s.batcher);
+    batcher_drop(s.batcher);
     batcher_end_large(s.batcher);
     batcher_answered(s.batcher, 1);
 
@@ -431,7 +431,7 @@ Test(batcher, an_image_that_does_not_decode_gives_its_ticket_back)
     admit(&s, "abcde");
     cr_assert_eq(batcher_grant(s.batcher), 3);
     cr_assert_eq(batcher_claim(s.batcher, s.now), item('a'));
-    batcher_give_up(s.batcher);
+    batcher_drop(s.batcher);
     batcher_answered(s.batcher, 1);
     cr_assert_eq(batcher_grant(s.batcher), 1);
     struct batcher_counts counts = batcher_counts(s.batcher);
@@ -478,9 +478,9 @@ Test(batcher, a_cut_queue_leaves_tickets_that_find_nothing)
     admit(&s, "abc");
     cr_assert_eq(batcher_grant(s.batcher), 3);
     cr_assert_eq(batcher_claim(s.batcher, s.now), item('a'));
-    cr_assert_eq(batcher_cut(s.batcher), item('b'));
-    cr_assert_eq(batcher_cut(s.batcher), item('c'));
-    cr_assert_null(batcher_cut(s.batcher));
+    cr_assert_eq(batcher_pop(s.batcher), item('b'));
+    cr_assert_eq(batcher_pop(s.batcher), item('c'));
+    cr_assert_null(batcher_pop(s.batcher));
     cr_assert_null(batcher_claim(s.batcher, s.now));
     cr_assert_null(batcher_claim(s.batcher, s.now));
     struct batcher_counts counts = batcher_counts(s.batcher);
@@ -591,7 +591,7 @@ static void walk_admit(struct walk *walk)
     image->entry = (struct batch_item){
         .owner = image,
         .client = (uint64_t)(rand() % 5),
-        .urgency = rand() % (QUEUE_URGENCIES + 1),
+        .priority = rand() % (QUEUE_PRIORITIES + 1),
         .deadline = rand() % 2 ? NO_DEADLINE : walk->now + rand() % 20000000,
         .bytes = (size_t)(rand() % 1000),
     };
@@ -622,7 +622,7 @@ static void walk_prepared(struct walk *walk)
         return;
     struct walk_image *image = walk->claimed[--walk->claimed_count];
     if (rand() % 8 == 0) {
-        batcher_give_up(walk->batcher);
+        batcher_drop(walk->batcher);
         walk_end(walk, image);
         return;
     }
@@ -717,7 +717,7 @@ static void walk_ran(struct walk *walk, int lane)
     for (int i = 0; i < batch->count; i++)
         walk_end(walk, batch->items[i]);
     batcher_ran(walk->batcher, lane, batch->count ? batch->count : 1, 1 + rand() % 3000000);
-    batcher_done(walk->batcher, batch);
+    batcher_release(walk->batcher, batch);
 }
 
 static void walk_lane(struct walk *walk, int lane)
@@ -789,7 +789,7 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
                      walk.images[i].outcomes);
     for (int place = 0; place < shape->lanes * BATCHER_MAX_DEPTH; place++)
         if (walk.has[place])
-            batcher_done(walk.batcher, &walk.batches[place]);
+            batcher_release(walk.batcher, &walk.batches[place]);
     struct batcher_counts counts = batcher_counts(walk.batcher);
     cr_assert_eq(counts.admitted + counts.queued + counts.bytes + counts.preparing + counts.slots +
                      counts.running,

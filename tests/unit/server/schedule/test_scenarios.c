@@ -143,7 +143,7 @@ Test(scenarios, batching_delay)
     RUN(scenarios);
 }
 
-Test(scenarios, urgencies)
+Test(scenarios, priorities)
 {
     static const struct scenario scenarios[] = {
         {"in order of arrival, where nothing is said",
@@ -189,7 +189,7 @@ Test(scenarios, fairness)
         {"asking again and again one by one gains nothing",
          {FLAT, 8, 1},
          "+ abcdefgh c1; + x c2; claim ax; + y c2; claim by; + z c2; claim cz; claim d"},
-        {"turns within each urgency",
+        {"turns within each priority",
          {FLAT, 8, 1},
          "+ abcdkm c1 u1; + efghln c2; + i c3 u1; + j c1; claim aibcdkmejfghln"},
         {"one who leaves in the middle gives the turn to the next",

@@ -53,7 +53,7 @@ static struct job *job_create(size_t images)
 static void job_free(struct job *job)
 {
     CHECK(atomic_load(&job->done) <= 1);
-    predict_request_done(&job->request);
+    predict_request_free_results(&job->request);
     free(job);
 }
 
@@ -172,14 +172,14 @@ static void test_what_cannot_be_met_is_not_let_in(void)
         inside[i] = submit(pipeline, 1, 0);
     struct job *late = job_create(1); /* behind 40 passes of 1 ms each, as the session says */
     late->request.deadline = clock_now() + 15 * MS;
-    CHECK(pipeline_check(pipeline, &late->request, 1, 100, &retry_after, &err) ==
+    CHECK(pipeline_would_admit(pipeline, &late->request, 1, 100, &retry_after, &err) ==
           STATUS_OVERLOADED);
     CHECK(retry_after >= 1);
     retry_after = 0;
     CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_OVERLOADED);
     CHECK(retry_after >= 1 && !is_done(late));
     late->request.deadline = clock_now() + 60000 * MS;
-    CHECK(pipeline_check(pipeline, &late->request, 1, 100, NULL, &err) == STATUS_OK);
+    CHECK(pipeline_would_admit(pipeline, &late->request, 1, 100, NULL, &err) == STATUS_OK);
     late->request.priority = 9;
     CHECK(pipeline_submit(pipeline, &late->request, NULL, &err) == STATUS_INVALID);
     fake_open_runs(1);

@@ -341,13 +341,13 @@ static enum gating choose_gating(const struct dense_step *s)
 }
 
 /* A node that was found to fit becomes a step. */
-static enum status dense_build(const struct compile *compile, const struct dense_step *proto,
+static enum status dense_build(const struct lowering *lowering, const struct dense_step *proto,
                                weights_pack pack, const char *layout, const struct value *bias,
                                struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     struct dense_step *step =
-        step_create_as(compile, &proto->step, sizeof *step, dense_run, ret, err);
+        step_create_as(lowering, &proto->step, sizeof *step, dense_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.kernel = "gemm";
@@ -360,10 +360,10 @@ static enum status dense_build(const struct compile *compile, const struct dense
         step->gating = choose_gating(step);
         step->step.kernel = "gemm:gated";
     }
-    dense_divide(step, (size_t)compile->backend->options.threads);
-    TRY(finish_init(compile, bias, &step->finish, err));
+    dense_divide(step, (size_t)lowering->backend->options.threads);
+    TRY(finish_init(lowering, bias, &step->finish, err));
     const size_t bytes = step->packed * sizeof(float);
-    TRY(weights_pack_own(compile->backend, node->inputs[1]->known, layout, bytes, pack, step,
+    TRY(weights_pack_own(lowering->backend, node->inputs[1]->known, layout, bytes, pack, step,
                          &step->weights, err));
     step->step.flops = 2 * (double)step->rows * (double)step->k * (double)step->n;
     step->step.bytes = bytes + sizeof(float) * (shape_count(&node->inputs[0]->shape) +
@@ -408,10 +408,10 @@ bool dense_takes_gate(const struct node *node)
            is_pointwise(&w);
 }
 
-static enum status lower_dense_conv(const struct compile *compile, struct step **ret,
+static enum status lower_dense_conv(const struct lowering *lowering, struct step **ret,
                                     struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct tensor *weights = node->inputs[1]->known;
     if (!is_dense_conv(node))
@@ -425,15 +425,15 @@ static enum status lower_dense_conv(const struct compile *compile, struct step *
     proto.images = (size_t)x->shape.dims[0];
     proto.gathers = !is_pointwise(w);
     proto.in_place = proto.gathers && reads_in_place(&proto);
-    if (!dense_pays(&proto, &node->epilogue) && !node->gate && !compile->any)
+    if (!dense_pays(&proto, &node->epilogue) && !node->gate && !lowering->any)
         return STATUS_OK;
-    return dense_build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
+    return dense_build(lowering, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
 }
 
-static enum status lower_dense_matmul(const struct compile *compile, struct step **ret,
+static enum status lower_dense_matmul(const struct lowering *lowering, struct step **ret,
                                       struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     const struct value *bias = node_bias(node);
     if (!is_f32_constant(b) || b->shape.rank != 2 || a->known || a->dtype != DTYPE_F32 ||
@@ -447,18 +447,18 @@ static enum status lower_dense_matmul(const struct compile *compile, struct step
     if (!proto.k)
         return STATUS_OK;
     proto.rows = shape_count(&y->shape) / proto.n;
-    if (!dense_pays(&proto, &node->epilogue) && !compile->any)
+    if (!dense_pays(&proto, &node->epilogue) && !lowering->any)
         return STATUS_OK;
-    return dense_build(compile, &proto, pack_matrix, "matrix panels", bias, ret, err);
+    return dense_build(lowering, &proto, pack_matrix, "matrix panels", bias, ret, err);
 }
 
-enum status lower_dense(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_gemm(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    switch (compile->node->op) {
+    switch (lowering->node->op) {
     case OP_CONV:
-        return lower_dense_conv(compile, ret, err);
+        return lower_dense_conv(lowering, ret, err);
     case OP_MATMUL:
-        return lower_dense_matmul(compile, ret, err);
+        return lower_dense_matmul(lowering, ret, err);
     default:
         return STATUS_OK;
     }

@@ -90,16 +90,16 @@ static enum status generic_run(struct step *base, struct program *program, struc
     return STATUS_OK;
 }
 
-enum status lower_generic(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_reference(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     char text[NODE_TEXT];
     kernel_fn kernel = kernel_find(node->op);
     if (!kernel || node->channels_last)
         return error_set(err, STATUS_UNSUPPORTED,
                          "%s: the CPU backend has no kernel for this operator",
                          node_text(node, text));
-    struct generic_step *step = step_create(compile, sizeof *step, generic_run, ret, err);
+    struct generic_step *step = step_create(lowering, sizeof *step, generic_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
     step->step.free = generic_free;
@@ -152,7 +152,7 @@ enum status lower_generic(const struct compile *compile, struct step **ret, stru
     }
     step->y_count = step->out[0] ? shape_count(&step->out[0]->shape) : 0;
     if (node->epilogue.residual) {
-        step->residual_in_y = !residual_of(compile).copy;
+        step->residual_in_y = !residual_of(lowering).copy;
         if (step->residual_in_y)
             step->step.scratch = step->y_count * sizeof(float);
     }

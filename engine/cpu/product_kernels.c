@@ -1,7 +1,7 @@
 /* Convolutions and products of matrices: the kernels there are, and which of them a layer gets.
  *
  * A new kernel is entered in the table below. Each lowering takes a layer that its
- * kernel fits and pays for, by a rule of its own; with compile->any, every layer that it fits. The
+ * kernel fits and pays for, by a rule of its own; with lowering->any, every layer that it fits. The
  * first that takes it is the rule's choice. While a session is made the autotuner runs all kernels
  * that fit a layer, as long as BUDGET_MS lasts. The tuning store keeps its choice by the layer's
  * geometry, so that batch sizes, sessions, models and later starts share it. */
@@ -21,9 +21,9 @@ static const struct product_kernel {
     lowering_fn lower;
 } kernels[] = {{"winograd", lower_winograd},
                {"depthwise", lower_depthwise},
-               {"gemm", lower_dense},
-               {"dnnl_conv", lower_conv},
-               {"dnnl_matmul", lower_matmul}};
+               {"gemm", lower_gemm},
+               {"dnnl_conv", lower_onednn_conv},
+               {"dnnl_matmul", lower_onednn_matmul}};
 
 enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 
@@ -53,9 +53,9 @@ static void hash_ints(struct graph_hash *hash, const struct node *node, const ch
 }
 
 /* All batches of more than one image are the same layer. */
-static struct graph_hash key_of(const struct compile *compile)
+static struct graph_hash key_of(const struct lowering *lowering)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     struct graph_hash hash = {{0, 0}};
     struct shape x = node->inputs[0]->shape;
     const struct shape *weights = &node->inputs[1]->shape;
@@ -67,7 +67,7 @@ static struct graph_hash key_of(const struct compile *compile)
                              node_bias(node) != NULL,
                              node->gate != NULL,
                              (int32_t)node->output_count,
-                             compile->backend->options.threads,
+                             lowering->backend->options.threads,
                              (int32_t)node->inputs[0]->dtype,
                              x.rank,
                              weights->rank};
@@ -107,7 +107,7 @@ struct kernel_candidate {
 };
 
 struct kernel_measurement {
-    const struct compile *compile;
+    const struct lowering *lowering;
     struct kernel_candidate candidates[KERNELS]; /* the first is the rule's choice */
     size_t count;
     struct weight *before; /* the newest weight before the first candidate */
@@ -118,15 +118,15 @@ struct kernel_measurement {
 
 static double spent_ms(const struct kernel_measurement *m)
 {
-    return clock_ms(m->compile->backend->tuning_ns + clock_now() - m->begin);
+    return clock_ms(m->lowering->backend->tuning_ns + clock_now() - m->begin);
 }
 
 /* Gives the node's operands places in the block, or (block NULL) takes them back and only counts
  * the bytes. Constants have theirs. */
 static size_t place_operands(const struct kernel_measurement *m, unsigned char *block)
 {
-    const struct node *node = m->compile->node;
-    struct program *program = m->compile->program;
+    const struct node *node = m->lowering->node;
+    struct program *program = m->lowering->program;
     size_t at = 0;
     for (size_t i = 0; i < node->input_count + node->output_count; i++) {
         const struct value *value =
@@ -152,7 +152,7 @@ static enum status make_block(struct kernel_measurement *m, struct error *err)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     memset(m->block, SMALL, operands + scratch);
     (void)place_operands(m, m->block);
-    m->compile->program->scratch = m->block + operands;
+    m->lowering->program->scratch = m->block + operands;
     return STATUS_OK;
 }
 
@@ -167,7 +167,7 @@ static enum status run_candidate(void *context, size_t c, struct autotune_run *r
     int64_t before[MOST_TIMED], after[MOST_TIMED], most = 0;
     const double spent = spent_ms(m);
     const int there = forkjoin_cpu_times(before, MOST_TIMED);
-    TRY(step->run(step, m->compile->program, err));
+    TRY(step->run(step, m->lowering->program, err));
     (void)forkjoin_cpu_times(after, MOST_TIMED);
     for (int i = 0; i < there; i++)
         if (after[i] - before[i] > most)
@@ -202,7 +202,7 @@ static void drop_others(struct kernel_measurement *m, size_t chosen)
         if (c == chosen)
             continue;
         step_free(m->candidates[c].step);
-        weights_drop(m->compile->backend, m->candidates[c].newest,
+        weights_drop(m->lowering->backend, m->candidates[c].newest,
                      c ? m->candidates[c - 1].newest : m->before);
     }
 }
@@ -211,7 +211,7 @@ static void drop_others(struct kernel_measurement *m, size_t chosen)
 static enum status gather_candidates(struct kernel_measurement *m, size_t ruled, struct step *step,
                                      struct error *err)
 {
-    struct compile any = *m->compile;
+    struct lowering any = *m->lowering;
     any.any = true;
     m->candidates[m->count++] =
         (struct kernel_candidate){.kernel = ruled, .step = step, .newest = any.backend->weights};
@@ -246,48 +246,48 @@ static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen,
 }
 
 /* Replaces *ret, which is the step of the rule's kernel, by the quickest. */
-static enum status choose_by_measuring(const struct compile *compile, const struct graph_hash *key,
-                                       size_t ruled, struct weight *before, struct step **ret,
-                                       struct error *err)
+static enum status choose_by_measuring(const struct lowering *lowering,
+                                       const struct graph_hash *key, size_t ruled,
+                                       struct weight *before, struct step **ret, struct error *err)
 {
-    struct kernel_measurement m = {.compile = compile, .before = before, .begin = clock_now()};
-    unsigned char *scratch = compile->program->scratch;
+    struct kernel_measurement m = {.lowering = lowering, .before = before, .begin = clock_now()};
+    unsigned char *scratch = lowering->program->scratch;
     size_t chosen = 0;
     enum status status = gather_candidates(&m, ruled, *ret, err);
     if (status == STATUS_OK && m.count > 1)
         status = measure_all(&m, &chosen, err);
     drop_others(&m, chosen);
     (void)place_operands(&m, NULL);
-    compile->program->scratch = scratch;
+    lowering->program->scratch = scratch;
     free(m.block);
     *ret = m.candidates[chosen].step;
     (*ret)->tried = m.count > 1;
     /* Nothing is kept where the budget ended after the warm-up: the next start measures again. */
     if (status == STATUS_OK && (m.count == 1 || m.rule_runs > 1))
         tuning_keep(TUNING_KERNEL, key, kernels[m.candidates[chosen].kernel].name);
-    compile->backend->tuning_ns += clock_now() - m.begin;
+    lowering->backend->tuning_ns += clock_now() - m.begin;
     return status;
 }
 
-static bool is_worth_measuring(const struct compile *compile, const struct step *step)
+static bool is_worth_measuring(const struct lowering *lowering, const struct step *step)
 {
-    const struct node *node = compile->node;
-    return !compile->any && !compile->backend->options.no_kernel_trials &&
-           clock_ms(compile->backend->tuning_ns) < BUDGET_MS && step->flops >= WORTH_FLOPS &&
+    const struct node *node = lowering->node;
+    return !lowering->any && !lowering->backend->options.no_kernel_tuning &&
+           clock_ms(lowering->backend->tuning_ns) < BUDGET_MS && step->flops >= WORTH_FLOPS &&
            node->inputs[0]->dtype == DTYPE_F32 && node->outputs[0]->dtype == DTYPE_F32 &&
            node->inputs[1]->known;
 }
 
-enum status lower_candidate(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_product(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
+    const struct node *node = lowering->node;
     if (node->op != OP_CONV && node->op != OP_MATMUL && node->op != OP_GEMM)
         return STATUS_OK;
-    struct weight *before = compile->backend->weights;
-    const struct graph_hash key = key_of(compile);
+    struct weight *before = lowering->backend->weights;
+    const struct graph_hash key = key_of(lowering);
     size_t k;
-    if (!compile->any && recall(&key, &k)) {
-        struct compile any = *compile;
+    if (!lowering->any && recall(&key, &k)) {
+        struct lowering any = *lowering;
         any.any = true;
         TRY(kernels[k].lower(&any, ret, err));
         if (*ret) {
@@ -296,8 +296,8 @@ enum status lower_candidate(const struct compile *compile, struct step **ret, st
         }
     }
     for (k = 0; k < KERNELS && !*ret; k++)
-        TRY(kernels[k].lower(compile, ret, err));
-    if (*ret && is_worth_measuring(compile, *ret))
-        return choose_by_measuring(compile, &key, k - 1, before, ret, err);
+        TRY(kernels[k].lower(lowering, ret, err));
+    if (*ret && is_worth_measuring(lowering, *ret))
+        return choose_by_measuring(lowering, &key, k - 1, before, ret, err);
     return STATUS_OK;
 }

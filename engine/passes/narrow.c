@@ -59,7 +59,7 @@ static struct value *narrow_constant(struct narrow *narrow, const struct tensor 
     return value;
 }
 
-/* Which operands of a BF16_SAME node are float32 parameters that stay float32. */
+/* Which operands of a NARROW_SAME node are float32 parameters that stay float32. */
 static bool stays_f32(const struct node *node, size_t i)
 {
     if (node->op == OP_SCALE_SHIFT) /* its further operands are parts of its image */
@@ -71,18 +71,18 @@ static bool stays_f32(const struct node *node, size_t i)
 }
 
 static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
-                           enum bf16_support support)
+                           enum narrow_support support)
 {
     for (size_t i = 0; i < node->input_count; i++) {
         struct value *value = node->inputs[i];
         bool residual = value && value == node->epilogue.residual && i == node->input_count - 1;
-        enum dtype wanted = support == BF16_NO ? DTYPE_F32 : narrow->dtype;
+        enum dtype wanted = support == NARROW_NO ? DTYPE_F32 : narrow->dtype;
         if (residual) /* added to the result where it lies: the same dtype */
             wanted = node->outputs[0]->dtype;
         if (is_activation(narrow, value) && value->dtype != wanted)
             node->inputs[i] = cast_value(narrow, at, value, wanted);
         else if (value && value->known && value->known->dtype == DTYPE_F32 &&
-                 support == BF16_SAME && !stays_f32(node, i))
+                 support == NARROW_SAME && !stays_f32(node, i))
             node->inputs[i] = narrow_constant(narrow, value->known);
         if (residual)
             node->epilogue.residual = node->inputs[i];
@@ -90,18 +90,18 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
 }
 
 /* The backend answers for a node as it was before this pass: all activations float32. */
-static enum bf16_support ask_backend(const struct narrow *narrow, const struct node *node)
+static enum narrow_support ask_backend(const struct narrow *narrow, const struct node *node)
 {
     enum { MOST = 64 };
     bool was_narrow[MOST];
     if (node->input_count > MOST)
-        return BF16_NO;
+        return NARROW_NO;
     for (size_t i = 0; i < node->input_count; i++) {
         was_narrow[i] = is_narrow(narrow, node->inputs[i]);
         if (was_narrow[i])
             node->inputs[i]->dtype = DTYPE_F32;
     }
-    enum bf16_support support = narrow->edit->options->bf16(node);
+    enum narrow_support support = narrow->edit->options->bf16(node);
     for (size_t i = 0; i < node->input_count; i++)
         if (was_narrow[i])
             node->inputs[i]->dtype = narrow->dtype;
@@ -110,18 +110,18 @@ static enum bf16_support ask_backend(const struct narrow *narrow, const struct n
 
 /* A node all of whose activations must be alike cannot make a float32 output of the graph from
  * 16-bit operands; it stays float32. */
-static enum bf16_support support_of(const struct narrow *narrow, const struct node *node)
+static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {
     bool any = false;
     for (size_t i = 0; i < node->input_count; i++)
         any = any || is_activation(narrow, node->inputs[i]);
     for (size_t o = 0; o < node->output_count; o++)
         if (node->outputs[o] && node->outputs[o]->dtype != DTYPE_F32)
-            return BF16_NO;
-    enum bf16_support support = any ? ask_backend(narrow, node) : BF16_NO;
-    for (size_t o = 0; o < node->output_count && support == BF16_SAME; o++)
+            return NARROW_NO;
+    enum narrow_support support = any ? ask_backend(narrow, node) : NARROW_NO;
+    for (size_t o = 0; o < node->output_count && support == NARROW_SAME; o++)
         if (node->outputs[o] && narrow->keeps_f32[node->outputs[o]->index])
-            return BF16_NO;
+            return NARROW_NO;
     return support;
 }
 
@@ -137,13 +137,13 @@ static void narrow_nodes(struct narrow *narrow)
     struct graph *graph = narrow->edit->graph;
     for (size_t n = 0; n < graph->node_count && narrow->edit->status == STATUS_OK; n++) {
         struct node *node = graph->nodes[n];
-        enum bf16_support support = support_of(narrow, node);
-        for (size_t o = 0; o < node->output_count && support != BF16_NO; o++)
+        enum narrow_support support = support_of(narrow, node);
+        for (size_t o = 0; o < node->output_count && support != NARROW_NO; o++)
             if (node->outputs[o] && !narrow->keeps_f32[node->outputs[o]->index]) {
                 node->outputs[o]->dtype = narrow->dtype;
                 narrow->is_narrow[node->outputs[o]->index] = true;
             }
-        bool floats = support != BF16_NO;
+        bool floats = support != NARROW_NO;
         for (size_t i = 0; i < node->input_count; i++)
             floats = floats || is_narrow(narrow, node->inputs[i]);
         if (floats && !is_cast_to_float(node))
@@ -186,7 +186,7 @@ static void find_ends(struct narrow *narrow)
         narrow->keeps_f32[graph->outputs[i]->index] = true;
 }
 
-void pass_bf16(struct edit *edit)
+void pass_narrow(struct edit *edit)
 {
     struct graph *graph = edit->graph;
     size_t count = graph->value_count;
