@@ -67,10 +67,11 @@ class AdminPort(unittest.TestCase):
         self.assertEqual(health.returncode, 0, health.stderr)
 
     def test_answers_when_the_other_port_is_full(self):
-        held = [self.server.connect() for _ in range(4 + 16)]
-        for connection in held:
-            self.addCleanup(connection.close)
-            connection.sendall(post("/predict", seven())[:-1])
+        held = []
+        for _ in range(4 + 16):
+            held.append(self.server.connect())
+            self.addCleanup(held[-1].close)
+            held[-1].sendall(post("/predict", seven())[:-1])  # an idle one would be closed for the next
         with self.connect() as one:
             one.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertEqual(read_answer(one)[0].status, 200)
