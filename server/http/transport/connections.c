@@ -312,11 +312,14 @@ bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked
 
 static uint64_t bytes_taken(int fd)
 {
-    uint64_t received, acked;
+    uint64_t received, again, acked;
     int unread = 0;
-    return connection_bytes_passed(fd, &received, &acked) && ioctl(fd, FIONREAD, &unread) == 0
-               ? received - (uint64_t)unread
-               : 0;
+    do { /* bytes may arrive between the two questions */
+        if (!connection_bytes_passed(fd, &received, &acked) || ioctl(fd, FIONREAD, &unread) != 0 ||
+            !connection_bytes_passed(fd, &again, &acked))
+            return 0;
+    } while (again != received);
+    return received - (uint64_t)unread;
 }
 
 static bool remember_locked(struct connections *connections, struct connection *connection)

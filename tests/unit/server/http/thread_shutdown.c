@@ -1,6 +1,7 @@
 /* The order in which the HTTP server's threads end: the watcher of connections before the event
- * loops, each of which stops its libmicrohttpd on its own thread; and what reading.c keeps for each
- * thread. A plain program, so that it also runs under ThreadSanitizer. */
+ * loops, each of which stops its libmicrohttpd on its own thread; what reading.c keeps for each
+ * thread; and what has been read of a connection that goes on sending. A plain program, so that it
+ * also runs under ThreadSanitizer. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <microhttpd.h>
@@ -10,6 +11,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "server/http/transport/connection_table.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/event_loop.h"
 #include "server/http/transport/reading.h"
@@ -168,6 +170,50 @@ static void test_the_watcher_ends_before_connections_close(void)
     close(listening);
 }
 
+/* ---- bytes before the first header ---- */
+
+/* Until the socket is shut down. */
+static void *send_bytes(void *socket)
+{
+    while (send(*(const int *)socket, "x", 1, MSG_NOSIGNAL) == 1)
+        ;
+    return NULL;
+}
+
+/* Otherwise the time for the header that follows a PROXY header would never begin. */
+static void test_bytes_that_arrive_meanwhile_have_not_been_read(void)
+{
+    enum { ROUNDS = 20000 };
+    const struct connection_limits limits = {.total = 4, .per_address = 4};
+    const struct connection_observer observer = {.late = ignore_late, .tick = never_ticks};
+    const _Atomic uint64_t runs = 0;
+    struct connections *connections = connection_table_create(&limits, &observer, NULL, NULL);
+    int listening;
+    const struct sockaddr_in address = listen_on_loopback(&listening);
+    int client = connect_to(&address);
+    const int fd = accept(listening, NULL, NULL);
+    pthread_t sender;
+    CHECK(connections && fd >= 0);
+    CHECK(!pthread_create(&sender, NULL, send_bytes, &client));
+    const struct connection_socket socket = {
+        .fd = fd, .address = (const struct sockaddr *)&address, .runs = &runs, .is_proxied = true};
+    uint64_t taken = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        char bytes[4096];
+        const ssize_t got = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        taken += got > 0 ? (uint64_t)got : 0;
+        struct connection *connection = connection_open(connections, &socket);
+        CHECK(connection && connection->bytes_before == taken);
+        connection_close(connections, connection);
+    }
+    CHECK(!shutdown(client, SHUT_RDWR));
+    CHECK(!pthread_join(sender, NULL));
+    connection_table_free(connections);
+    close(fd);
+    close(client);
+    close(listening);
+}
+
 int main(void)
 {
     static const struct tap_test tests[] = {
@@ -176,6 +222,8 @@ int main(void)
         {"a daemon stops on the thread of its loop", test_a_daemon_stops_on_the_thread_of_its_loop},
         {"the watcher ends before connections close",
          test_the_watcher_ends_before_connections_close},
+        {"bytes that arrive meanwhile have not been read",
+         test_bytes_that_arrive_meanwhile_have_not_been_read},
     };
     return tap_run(tests, COUNT_OF(tests), 120, NULL);
 }
