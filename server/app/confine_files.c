@@ -6,7 +6,8 @@
  *                    /sys/fs/cgroup for cores, memory and metrics; what libc reads of /etc for
  *                    --host and --user
  *     read, write    the cache folder; the folders of --port-file and --pid-file, which are
- *                    removed at the end; of --unix only sockets may be made and removed
+ *                    removed at the end; of --unix only sockets may be made and removed; with
+ *                    --core-dumps the folder that the kernel writes them to, unless it is the root
  *     run            nothing
  *     connect, bind  TCP: the own ports only (ABI 4)
  *     signal         the own processes only (ABI 6); abstract unix sockets of others: only where
@@ -163,6 +164,21 @@ static void allow_made(struct file_rules *rules, const char *path, uint64_t acce
     allow(rules, folder, access);
 }
 
+/* The kernel writes a core dump with the rights of the process, over an older one. A program that
+ * it starts for that has rights of its own. */
+static void allow_core_dumps(struct file_rules *rules)
+{
+    char pattern[PATH_MAX] = "|", folder[PATH_MAX], real[PATH_MAX];
+    FILE *file = fopen("/proc/sys/kernel/core_pattern", "re");
+    if (file && fgets(pattern, sizeof pattern, file) && pattern[0] != '|') {
+        folder_of(pattern, folder);
+        if (realpath(folder, real) && strcmp(real, "/") != 0)
+            allow(rules, real, WRITE_FILE | TRUNCATE | MAKE_REG | REMOVE_FILE);
+    }
+    if (file)
+        fclose(file);
+}
+
 static void allow_cache(struct file_rules *rules, const struct config *config)
 {
     char *folder = tuning_folder(config->cache);
@@ -284,6 +300,8 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
     allow_made(&rules, config->port_file, MAKE);
     allow_made(&rules, config->pid_file, MAKE);
     allow_made(&rules, config->unix_path, MAKE_SOCK | REMOVE_FILE);
+    if (config->core_dumps)
+        allow_core_dumps(&rules);
     if (is_wide)
         allow_gpus(&rules);
     if (handled.net && !config->unix_path)

@@ -5,6 +5,7 @@ import ctypes
 import functools
 import os
 import pwd
+import resource
 import signal
 import stat
 import sys
@@ -172,6 +173,23 @@ class Files(ConfineCase):
         server = self.serve("--cache", cache)
         self.assertTrue(os.path.isdir(cache))
         self.assertNotIn("nothing can be kept", self.assert_ended(server))
+
+    def test_a_core_dump_that_the_kernel_writes(self):
+        most, hard = 1 << 16, resource.getrlimit(resource.RLIMIT_CORE)[1]
+        if "/" in read("/proc/sys/kernel/core_pattern").decode() or 0 <= hard < most:
+            self.skipTest("core dumps are not written to the working folder")
+
+        def prepare():
+            os.chdir(self.folder)
+            resource.setrlimit(resource.RLIMIT_CORE, (most, hard))
+        latest = 0
+        for _ in range(2):  # the second may have to replace the first
+            server = self.serve("--core-dumps", prepare=prepare)
+            server.signal(signal.SIGSEGV)
+            self.assertEqual(server.wait(), -signal.SIGSEGV)
+            before, latest = latest, max((os.stat(self.path(name)).st_mtime_ns for name in os.listdir(self.folder)
+                                          if name.startswith("core")), default=0)
+            self.assertGreater(latest, before)
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
     def test_a_cache_of_another_user(self):
