@@ -9,7 +9,7 @@
  *     HTTP, offload, watcher      accept, send, receive, epoll; /proc and /sys for /metrics
  *     lanes and their teams       memory, also executable; futex
  *     decode workers              memory, never executable; futex; write(), which wakes the HTTP
- *                                 thread
+ *                                 thread; writev()
  *
  * Which files are opened is decided by Landlock: a filter does not see paths. Missing is what only
  * the start needs (socket, bind, listen, connect, setuid, chown) and what no thread ever needs
@@ -77,6 +77,7 @@ struct call_rule {
 static const struct call_rule basic_calls[] = {
     CALL(futex),
     CALL(write),
+    CALL(writev), /* libc's last words: "malloc(): corrupted top size" */
     CALL_IF(mmap, 2, PROT_EXEC, 0),
     CALL_IF(mprotect, 2, PROT_EXEC, 0),
     CALL(munmap),
@@ -115,7 +116,6 @@ static const struct call_rule server_calls[] = {
     CALL(recvmsg),
     CALL(sendto),
     CALL(sendmsg),
-    CALL(writev),
     CALL(accept4),
     CALL(accept),
     CALL(shutdown),
