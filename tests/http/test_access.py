@@ -247,6 +247,16 @@ class ProxyProtocol(ServedCase):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
+    def test_a_drain_does_not_wait_for_a_header(self):
+        """Without a time limit for headers the drain waited until the end of --grace."""
+        server = OtherAddress("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--header-timeout", "0",
+                              "--grace", "60")
+        with socket.create_connection(("127.0.0.1", server.port), harness.PATIENCE):
+            server.predict(seven())  # so the one before has been accepted
+            code, log = server.stop()
+        self.assertEqual(code, 0, log)
+        self.assertIn("all_answered=true", log)
+
     def test_both_versions(self):
         for data, client in ((b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\r\n", "192.0.2.7"),
                              (b"PROXY TCP6 2001:db8::7 ::1 4711 80\r\n", "2001:db8::7"),

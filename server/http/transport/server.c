@@ -274,11 +274,11 @@ void http_server_stop_accepting(struct http_server *server)
         (void)shutdown(daemon->listener.fd, SHUT_RDWR);
 }
 
-/* Whether clients have connected that are not accepted yet, or whose PROXY header is missing. */
+/* Whether clients have connected that are not accepted yet. */
 static bool someone_waits(const struct http_server *server)
 {
     struct pollfd waiting = {.fd = server->daemon->listener.fd, .events = POLLIN};
-    return daemon_unread(server) || (!server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0);
+    return !server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0;
 }
 
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
@@ -293,7 +293,7 @@ bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
         int64_t now = clock_now();
         if (someone_waits(server) || busy > 0)
             quiet_since = now;
-        else if (open == 0 || clock_ms(now - quiet_since) >= QUIET_MS)
+        else if (open + daemon_unread(server) == 0 || clock_ms(now - quiet_since) >= QUIET_MS)
             return true;
         if (now >= deadline)
             return false;
