@@ -242,7 +242,7 @@ static enum status read_image(cJSON *object, const char *where, struct predict_j
         return error_set(err, STATUS_INVALID, "%s lacks the text \"b64\": the image as base64",
                          where);
     if (name && !cJSON_IsString(name))
-        return error_set(err, STATUS_INVALID, "\"name\" in %s must be a text", where);
+        return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
     ret->name = name ? name->valuestring : NULL;
     char *text = data->valuestring;
     if (base64_decode(text, strlen(text), (uint8_t *)text, &ret->size, &ret->error) == STATUS_OK)
@@ -328,10 +328,11 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     }
     if (fclose(out) != 0 || !is_value) {
         free(text);
-        return error_set(err, STATUS_INVALID,
-                         "\"%.40s\" must be a text, a number, true, false, or a list of texts and "
-                         "numbers",
-                         member->string);
+        return error_set(
+            err, STATUS_INVALID,
+            "\"%.40s\" must be a string, a number, true, false, or a list of strings and "
+            "numbers",
+            member->string);
     }
     request->parameters[request->parameter_count++] =
         (struct predict_json_parameter){member->string, text};
@@ -352,7 +353,7 @@ static enum status read_request(cJSON *root, const struct predict_json_limits *l
             TRY(read_top_k(member, limits->max_top_k, request, err));
         } else if (!strcmp(member->string, "model")) {
             if (!cJSON_IsString(member))
-                return error_set(err, STATUS_INVALID, "\"model\" must be a text");
+                return error_set(err, STATUS_INVALID, "\"model\" must be a string");
             request->model = member->valuestring;
         } else {
             TRY(read_parameter(member, request, err));

@@ -15,7 +15,8 @@ static enum status join(const cJSON *list, char text[static SETTING_BYTES], stru
     text[0] = '\0';
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
         if (!cJSON_IsString(entry))
-            return error_set(err, STATUS_CONFIG, "\"%.60s\" must be a list of texts", list->string);
+            return error_set(err, STATUS_CONFIG, "\"%.60s\" must be a list of strings",
+                             list->string);
         int n = snprintf(text + used, SETTING_BYTES - used, "%s%s", used ? "," : "",
                          entry->valuestring);
         if (n < 0 || (size_t)n >= SETTING_BYTES - used)
@@ -44,7 +45,7 @@ static enum status set_member(const cJSON *member, json_setting_fn on_setting, v
         return on_setting(context, member->string, text, err);
     }
     return error_set(err, STATUS_CONFIG,
-                     "\"%.60s\" must be a number, a text, true, false, or a list of texts",
+                     "\"%.60s\" must be a number, a string, true, false, or a list of strings",
                      member->string);
 }
 

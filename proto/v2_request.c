@@ -241,7 +241,7 @@ static enum status read_tree(struct v2_reading *r, const cJSON *root)
         return error_set(r->err, STATUS_INVALID,
                          "the request must be a JSON object: {\"inputs\": […]}");
     if (id && !cJSON_IsString(id))
-        return error_set(r->err, STATUS_INVALID, "\"id\" must be a text");
+        return error_set(r->err, STATUS_INVALID, "\"id\" must be a string");
     request->id = id ? id->valuestring : NULL;
     TRY(read_parameters(r, cJSON_GetObjectItemCaseSensitive(root, "parameters")));
     size_t input_count, output_count = 0;

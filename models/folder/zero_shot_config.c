@@ -105,7 +105,7 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
     TRY(read_vectors(json, ret, err));
     char *names = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "labels"));
     if (!names)
-        return zero_shot_wrong("labels", "a list of texts", err);
+        return zero_shot_wrong("labels", "a list of strings", err);
     const enum status status = labels_from_json(names, strlen(names), labels, err);
     free(names);
     TRY(status);

@@ -213,11 +213,11 @@ static const struct {
     {"{\"image\":{\"b64\":\"\"},\"top_k\":1.5}", STATUS_INVALID, "from 1 to 1000"},
     {"{\"image\":{\"b64\":\"\"},\"top_k\":1e999}", STATUS_INVALID, "from 1 to 1000"},
     {"{\"image\":{\"b64\":\"\"},\"top_k\":\"5\"}", STATUS_INVALID, "from 1 to 1000"},
-    {"{\"image\":{\"b64\":\"\"},\"model\":5}", STATUS_INVALID, "\"model\" must be a text"},
-    {"{\"image\":{\"b64\":\"\"},\"iou\":{}}", STATUS_INVALID, "\"iou\" must be a text, a number"},
+    {"{\"image\":{\"b64\":\"\"},\"model\":5}", STATUS_INVALID, "\"model\" must be a string"},
+    {"{\"image\":{\"b64\":\"\"},\"iou\":{}}", STATUS_INVALID, "\"iou\" must be a string, a number"},
     {"{\"image\":{\"b64\":\"\"},\"classes\":[1,[2]]}", STATUS_INVALID, "\"classes\" must be"},
-    {"{\"image\":{\"b64\":\"\"},\"iou\":null}", STATUS_INVALID, "\"iou\" must be a text"},
-    {"{\"image\":{\"b64\":\"\"},\"iou\":1e999}", STATUS_INVALID, "\"iou\" must be a text"},
+    {"{\"image\":{\"b64\":\"\"},\"iou\":null}", STATUS_INVALID, "\"iou\" must be a string"},
+    {"{\"image\":{\"b64\":\"\"},\"iou\":1e999}", STATUS_INVALID, "\"iou\" must be a string"},
 };
 
 Test(predict_json, refusals)
