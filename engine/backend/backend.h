@@ -23,8 +23,9 @@ struct backend_options {
     const struct session_pixels *pixels;
     size_t pixels_input;   /* graph input */
     bool no_kernel_tuning; /* as in session_options */
-    /* Called by compile() on its thread as it gets on: `done` of a program's `count` nodes. False:
-     * it ends with STATUS_CANCELLED. NULL: nobody wants to know. A backend need not call it. */
+    /* Called by compile() on its thread to report progress: `done` of a program's `count` nodes. If
+     * it returns false, compile() ends with STATUS_CANCELLED. May be NULL. A backend need not call
+     * it. */
     bool (*on_node)(void *context, size_t done, size_t count);
     void *node_context;
 };

@@ -8,7 +8,7 @@ typedef float (*probe_fn)(long count);
 
 struct peak_probe {
     probe_fn run;
-    double flops; /* of a round */
+    double flops; /* floating-point operations in a round */
     const char *instructions;
 };
 

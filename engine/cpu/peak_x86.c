@@ -55,7 +55,7 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* Linux hands tiles out only to those who ask (Documentation/x86/xstate.rst). */
+/* Linux allows a process to use tiles only after it asks (Documentation/x86/xstate.rst). */
 static bool tiles_allowed(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };

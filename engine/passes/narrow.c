@@ -59,7 +59,7 @@ static struct value *narrow_constant(struct narrow *narrow, const struct tensor 
     return value;
 }
 
-/* Which operands of a NARROW_SAME node are float32 parameters that stay float32. */
+/* The operands of a NARROW_SAME node that stay float32: its parameters. */
 static bool stays_f32(const struct node *node, size_t i)
 {
     if (node->op == OP_SCALE_SHIFT) /* its further operands are parts of its image */

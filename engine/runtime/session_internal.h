@@ -124,7 +124,7 @@ enum status session_settle_weights(const struct graph *graph, struct error *err)
  * info.best. Call once everything is compiled. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
 
-/* Runs this very size, with nothing under way. are_pixels: as in struct session_request. */
+/* Runs exactly this size, with no run in flight. are_pixels: as in struct session_request. */
 enum status compiled_run(struct session *session, struct compiled_size *c,
                          const void *const *inputs, const uint8_t *are_pixels,
                          const struct tensor **outputs, struct error *err) MUST_USE;

@@ -118,8 +118,8 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     return STATUS_OK;
 }
 
-/* How many of the sizes are worth a measurement, when the smallest takes `first_ms`. On a CPU a
- * batch of a slow model takes about as long as its images alone; the scheduler guesses the rest and
+/* How many sizes to measure if the smallest takes `first_ms`. On a CPU a batch of a slow model
+ * takes about as long as its images run one by one. The scheduler estimates the other sizes and
  * learns from the passes of requests. */
 static size_t count_to_measure(const struct session *session, double first_ms)
 {

@@ -76,8 +76,8 @@ static enum status constant_bytes(const struct graph *graph, bool packed, size_t
     return STATUS_OK;
 }
 
-/* While weights are packed, they are in memory twice: that is the peak of a load. Swap does not
- * count: a model that needs it would be read from the disk in each pass. */
+/* The peak of a load is while weights are packed: they are then in memory twice. Swap does not
+ * count, because a model in swap would be read from disk in each pass. */
 static enum status check_packing(size_t bytes, struct error *err)
 {
     uint64_t total, available;

@@ -244,7 +244,7 @@ static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, si
 
 #elif defined __aarch64__
 
-/* Four tables of 64: an index beyond one leaves what was found before. */
+/* Four tables of 64. An index outside a table keeps the result of the earlier ones. */
 static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
 {
     const uint8x16x4_t t0 = vld1q_u8_x4(table), t1 = vld1q_u8_x4(table + 64);

@@ -12,12 +12,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A code buffer of oneDNN has 256 KiB, and a convolution some dozens of them. Nobody writes to the
- * blocks: they take addresses, and no memory. */
+/* A code buffer of oneDNN has 256 KiB, and a convolution has dozens of them. Nothing writes to the
+ * blocks, so they use address space but no memory. */
 #define BLOCK_BYTES ((size_t)512 << 10)
 #define BLOCKS      32
 
-/* Who wants more than this looks whether it was got. */
+/* oneDNN checks the result of larger allocations itself. */
 #define SMALL_BYTES BLOCK_BYTES
 
 static void *_Atomic blocks[BLOCKS];

@@ -1,10 +1,10 @@
 /* Private to engine/cpu/program: keeps oneDNN from ending the process when memory runs out.
  *
  * oneDNN is C++. When its containers get no memory they throw std::bad_alloc, which C cannot catch,
- * so the process would abort; and it uses some of its objects and code buffers without looking
- * whether it got them. So lensd holds memory in reserve, which C++'s operator new, and
- * posix_memalign() and mmap() for few bytes, take when there is no other. What one call of oneDNN
- * allocates in these ways is far smaller than the reserve. */
+ * so the process would abort. It also uses some objects and code buffers without checking that they
+ * were allocated. So lensd holds memory in reserve. C++'s operator new, and posix_memalign() and
+ * mmap() of few bytes, use it when no other memory is left. One call of oneDNN allocates far less
+ * in these ways than the reserve holds. */
 #pragma once
 
 #include "engine/base/status.h"

@@ -1,11 +1,10 @@
-/* Products by lensd's own kernels, behind onednn.h: built instead of onednn.c where there is no
- * oneDNN.
+/* Implements onednn.h with lensd's own kernels. Built instead of onednn.c where there is no oneDNN.
  *
  * A product consists of parts: an image and a group of a convolution, a batch of a matrix product.
  * Each part is a product of matrices, rows x k times k x n. A row of a convolution is a window of
  * taps x channels, which is gathered into a thread's scratch memory; the window of a transposed
- * convolution is the input pixels that reach an output pixel, with zeros where a tap meets none. An
- * axis of any of these says where tap k of result o lies:
+ * convolution is the input pixels that contribute to an output pixel, with zeros where a tap has
+ * none. Along each axis, tap k of result o lies at
  *
  *     (o * result_step + k * tap_step + offset) / divisor
  *
@@ -259,8 +258,8 @@ struct onednn_product {
     /* 8-bit integers */
     float *scales;
     int32_t *bias_sums; /* [groups or parts of weights][whole columns] */
-    uint8_t flip, zero; /* stored numbers are flipped to what the instructions want; the zero point
-                           after that */
+    uint8_t flip, zero; /* flip: XORed with stored numbers for the instructions; zero: the zero
+                           point after that */
     int src_zero, dst_zero;
 };
 
@@ -653,7 +652,7 @@ static void divide_work(struct onednn_product *p)
     p->thread_bytes = p->result_at + size_align(rows * result, TENSOR_ALIGN);
 }
 
-/* Scratch for weights that each run passes. */
+/* Scratch memory for weights that are an input of the run. */
 static void reserve_packed(struct onednn_product *p)
 {
     const struct packed_layout *w = &p->weights;
@@ -761,8 +760,8 @@ const struct packed_layout *onednn_product_weights(const struct onednn_product *
     return &product->weights;
 }
 
-/* Sums of stored numbers are too great by the zero point times the weights' sum; numbers of pairs
- * are free of it. */
+/* Corrects the sums for the zero point: with OPERANDS_DOT they are too great by the zero point
+ * times the sum of the weights. For pairs it is subtracted before. */
 static void bind_sums(struct onednn_product *p, const int32_t *bias)
 {
     const struct packed_layout *w = &p->weights;

@@ -522,7 +522,7 @@ static enum status create_with_little_memory(struct builder *b, struct session *
     return status;
 }
 
-Test(session_edges, weights_are_refused_that_cannot_be_packed)
+Test(session_edges, weights_that_cannot_be_packed_are_refused)
 {
     struct builder b;
     struct error err = {0};
