@@ -10,7 +10,7 @@
 struct labels {
     char **names; /* names[i]: class i, UTF-8; "" where a file leaves a hole */
     size_t count;
-    size_t longest; /* most bytes that one takes as a JSON string */
+    size_t longest; /* bytes of the longest label as a JSON string */
 };
 
 /* A line a class; CR and trailing blanks dropped, a trailing empty line ignored, UTF-8 BOM skipped,

@@ -257,7 +257,7 @@ static enum status probe_outputs(struct model *model, struct task_output *output
         shape->dims[last ? 3 : 1] = preprocess_channels(&model->preprocess);
     }
     note_outputs(model, model->graph, outputs);
-    /* Where the photo does not fit the graph, compiling it says so. */
+    /* If the photo does not fit the graph, compilation reports it. */
     if (graph_validate(copy, NULL, &ignored) == STATUS_OK) {
         find_output(model, copy);
         note_outputs(model, copy, outputs);

@@ -17,6 +17,6 @@ void candidates_add(struct candidates *candidates, const struct detection *added
 
 /* Sorts the candidates, best first, and keeps the best max_detections. With an IoU below 1, first
  * drops each candidate that overlaps a better one by more than that (a better one of its class, or
- * of any class with `agnostic`). Oriented boxes: their probabilistic IoU counts, and also that with
- * better ones that were dropped. */
+ * of any class with `agnostic`). Oriented boxes are compared by probabilistic IoU, also with better
+ * ones that were dropped. */
 void candidates_suppress(struct candidates *candidates, const struct task_options *options);

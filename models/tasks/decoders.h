@@ -37,7 +37,7 @@ struct extra_numbers {
 struct extra_numbers detect_extras(const struct task *task, const struct task_rows *rows,
                                    uint32_t place);
 
-/* Adds the masks of the boxes, which are in pixels of the photo. Of YOLO's, boxes without a pixel
+/* Adds the masks of the boxes, which are in pixels of the photo. YOLO's boxes whose mask is empty
  * are dropped. STATUS_INVALID; STATUS_NO_MEMORY. */
 enum status instances_add(const struct task *task, const struct task_rows *outputs,
                           const struct task_geometry *geometry, struct detections *found,

@@ -13,7 +13,7 @@ struct depth {
 void depth_done(struct depth *depth);
 
 /* Copies the map of one image, [height, width] or [1, height, width]. On success the caller frees
- * *ret. STATUS_INVALID if the row is no map; STATUS_NUMERIC if a number is NaN or infinite;
+ * *ret. STATUS_INVALID if the row is not a map; STATUS_NUMERIC if a number is NaN or infinite;
  * STATUS_NO_MEMORY. */
 enum status depth_decode(const struct task_rows *row, const struct task_geometry *geometry,
                          struct depth *ret, struct error *err) MUST_USE;

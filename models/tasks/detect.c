@@ -77,7 +77,7 @@ void detection_corners(const struct detection *box, float ret[static 4][2])
     }
 }
 
-/* ---- what belongs to a box ---- */
+/* ---- key points and masks of boxes ---- */
 
 static enum status add_points(const struct task *task, const struct task_rows *rows,
                               const struct task_geometry *g, struct detections *found,

@@ -58,7 +58,7 @@ struct task_geometry {
  * order. `options` must be complete. *ret: the boxes that the options keep, best first, clipped to
  * the photo (oriented ones are not), without boxes that are not finite; the caller frees it.
  * STATUS_INVALID if an output has not the layout's shape; STATUS_NUMERIC if there is no box and
- * most of an output's numbers are NaN or infinite; STATUS_NO_MEMORY. */
+ * most numbers of an output are NaN or infinite; STATUS_NO_MEMORY. */
 enum status detect_decode(const struct task *task, const struct task_rows *outputs,
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err) MUST_USE;

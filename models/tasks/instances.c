@@ -16,7 +16,7 @@ struct instance_maps {
     struct area_map map;
     struct area_place *columns, *rows; /* of the photo's pixels */
     float *sum;                        /* of YOLO's prototypes; a plane */
-    struct area_runs runs;             /* of the mask in the making */
+    struct area_runs runs;             /* of the current mask */
     uint32_t width, height;            /* of the photo */
 };
 
@@ -148,7 +148,7 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
         const struct instance_part part = {
             pixel_at(box->x1, maps.width), pixel_at(box->y1, maps.height),
             pixel_at(box->x2, maps.width), pixel_at(box->y2, maps.height)};
-        /* A box may end before it begins. */
+        /* The corners of a box may be in the wrong order; it is then empty. */
         const bool is_empty = part.right < part.left || part.bottom < part.top;
         const struct instance_part none = {0};
         found->masks[i].index = box->index;

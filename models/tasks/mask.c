@@ -1,7 +1,7 @@
 /* Run lengths to bitmaps and polygons.
  *
- * Outlines are followed along the edges between pixels, with the mask on the right. From a corner
- * on, as many edges as lie within the tolerance of one straight line become that line. */
+ * Outlines are traced along the edges between pixels, with the mask on the right. Successive edges
+ * that lie within the tolerance of one straight line are replaced by that line. */
 #include "models/tasks/mask.h"
 
 #include <math.h>
@@ -86,14 +86,14 @@ enum status mask_bitmap_of(const char *counts, uint32_t height, struct mask_bitm
 
 /* ---- polygons ---- */
 
-/* Marks a pixel whose upper edge belongs to an outline that was followed. */
+/* Marks a pixel whose upper edge belongs to an outline that was traced. */
 enum { IS_FOLLOWED = 2 };
 
 struct corner {
     int64_t x, y;
 };
 
-/* An outline in the making: its corners are simplified as they come. */
+/* An outline that is being traced. Its corners are simplified as they are added. */
 struct outline {
     struct mask_polygons *into;
     size_t capacity;
@@ -137,7 +137,7 @@ static bool outline_fits(const struct outline *outline, double x, double y)
                                   outline->right_x * y - outline->right_y * x <= 0);
 }
 
-/* Lets the line pass this corner within the tolerance. */
+/* Narrows the directions of the line so that it passes this corner within the tolerance. */
 static void outline_narrow(struct outline *outline, double x, double y)
 {
     const double length = hypot(x, y), sine = outline->tolerance / length;
@@ -175,7 +175,7 @@ static bool is_inside(const struct mask_bitmap *bitmap, int64_t x, int64_t y)
            bitmap->pixels[(size_t)y * bitmap->width + (size_t)x];
 }
 
-/* Follows the outline from the upper edge of pixel (x, y) to the right. Returns twice the area that
+/* Traces the outline from the upper edge of pixel (x, y) to the right. Returns twice the area that
  * it encloses: negative around a hole. */
 static int64_t follow(struct mask_bitmap *bitmap, int64_t x, int64_t y, struct outline *outline)
 {
@@ -204,7 +204,7 @@ static int64_t follow(struct mask_bitmap *bitmap, int64_t x, int64_t y, struct o
     return area;
 }
 
-/* Follows the outline that begins at pixel (x, y) and adds its corners. Returns twice its area. */
+/* Traces the outline that begins at pixel (x, y) and adds its corners. Returns twice its area. */
 static int64_t add_corners(struct mask_bitmap *bitmap, uint32_t x, uint32_t y, double tolerance,
                            struct outline *outline)
 {
@@ -222,7 +222,7 @@ static bool add_polygon(struct mask_bitmap *bitmap, uint32_t x, uint32_t y, stru
     struct mask_polygons *into = outline->into;
     const size_t begin = into->count;
     const int64_t area = add_corners(bitmap, x, y, 0.75, outline);
-    if (area > 0 && into->count < begin + 6) { /* tiny: nothing would be left of it */
+    if (area > 0 && into->count < begin + 6) { /* fewer than three corners are left */
         into->count = begin;
         (void)add_corners(bitmap, x, y, 0, outline);
     }

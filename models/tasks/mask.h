@@ -24,7 +24,7 @@ struct mask_reader {
 };
 
 /* The next run: pixels outside and inside the mask in turn, column by column. False at the end, or
- * if the text is no counts. */
+ * if the text is not valid run lengths. */
 bool mask_next(struct mask_reader *reader, uint32_t *ret_length, bool *ret_is_inside);
 
 /* The part of a mask around its pixels. */

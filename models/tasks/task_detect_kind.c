@@ -543,7 +543,8 @@ static enum status told_boxes(const struct task_facts *facts, enum task_kind kin
                          "[batch, prototypes, height, width]",
                          task_names[kind]);
     if (kind == TASK_POSE && !read_points(facts->point_shape, task))
-        return error_set(err, STATUS_MODEL, "kpt_shape in the file's metadata is '%.40s'",
+        return error_set(err, STATUS_MODEL,
+                         "kpt_shape in the file's metadata is '%.40s', not [n, 2 or 3]",
                          facts->point_shape);
     if (task->kind != kind)
         decided(task, kind, "task '%s' in lensd.json, %s", task_names[kind],

@@ -213,7 +213,7 @@ Test(instances, prototypes_in_boxes)
     cr_expect_eq(detect_decode(&task, wrong, &options, &geometry, &found, &err), STATUS_INVALID);
 }
 
-Test(instances, what_ultralytics_cuts_out)
+Test(instances, masks_of_ultralytics)
 {
     const struct task task = {
         .kind = TASK_INSTANCES, .layout = LAYOUT_YOLOV8, .output_count = 2, .prototypes = 4};
@@ -364,7 +364,7 @@ Test(mask, a_disc_has_few_corners)
     mask_polygons_done(&found);
 }
 
-Test(mask, texts_that_are_no_counts)
+Test(mask, invalid_counts)
 {
     static const char *const texts[] = {"", "0", "\x1f", "PPPPPPPPPPPPPPPP", "4O4", "zzzzzzz0"};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
