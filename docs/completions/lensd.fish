@@ -39,7 +39,7 @@ complete -c lensd -n '__fish_seen_subcommand_from serve' -l tls-key -r -d 'the c
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l pid-file -r -d 'write the process id to FILE, and remove FILE at exit'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l user -r -d 'when started as root, become this user (NAME:GROUP'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l core-dumps -d 'allow core dumps and debuggers, which can see photos and keys'
-complete -c lensd -n '__fish_seen_subcommand_from serve' -l confine -x -a 'on off' -d 'after the start allow only the system calls, files and folders that serving needs (seccomp, Landlock), as far as the kernel can'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l confine -x -a 'on off' -d 'after the start allow only the system calls, files and folders that serving needs (seccomp, Landlock), where the kernel supports it'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l check -d 'check settings, keys, certificate and model, then exit'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l http-threads -r -d 'threads that read requests and write answers'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l config -r -d 'read settings from a JSON file'

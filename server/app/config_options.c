@@ -133,7 +133,7 @@ const struct option config_options[] = {
      "allow core dumps and debuggers, which can see photos and keys"},
     {"confine", OPTION_CHOICE, COMMAND_SERVE, FIELD(confine), 0, 0, "on", "on|off", SERVER,
      "after the start allow only the system calls, files and folders that serving needs (seccomp, "
-     "Landlock), as far as the kernel can; /health says what is in force"},
+     "Landlock), where the kernel supports it; /health shows what is in force"},
     {"check", OPTION_SWITCH, COMMAND_SERVE, FIELD(check), 0, 0, "false", NULL, SERVER,
      "check settings, keys, certificate and model, then exit: 0 if valid, 2 if not"},
     {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,
@@ -233,8 +233,8 @@ const struct option config_options[] = {
     {"log-level", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_level), 0, 0, "info",
      "debug|info|warn|error", OUTPUT, "lowest level written; info includes one line per request"},
     {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
-     "write the photos with labels, boxes, masks and points drawn: to the file OUT (.jpg or .png) "
-     "of one photo, or into the folder OUT, as JPEG under the photos' names"},
+     "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
+     "or .png), or all into the folder OUT as JPEG, under their own names"},
     {"json", OPTION_SWITCH, SHOWS, FIELD(json), 0, 0, "false", NULL, OUTPUT,
      "print JSON instead of a table"},
 };

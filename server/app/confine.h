@@ -1,6 +1,6 @@
-/* The daemon confines itself: once it has started, neither a fault in a decoder nor a hostile model
- * can make it run a program, open a file of somebody else, connect anywhere or attack the kernel
- * through rare system calls.
+/* The daemon confines itself. Once it has started, a fault in a decoder or a hostile model cannot
+ * make it run a program, open files that serving does not need, connect anywhere or attack the
+ * kernel through rare system calls.
  *
  *     process_protect()       no_new_privs, without which only root may do the rest
  *     confine_files()         Landlock, before the first thread: they all inherit it
@@ -9,7 +9,7 @@
  *     models load
  *     confine_decode_worker() a narrower seccomp filter in each decode worker
  *
- * Neither can be taken back. confine_files.c and confine_calls.c say what is allowed, and why. */
+ * None of these can be undone. confine_files.c and confine_calls.c say what is allowed, and why. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,23 +29,23 @@
 #define CONFINE_IN_THIS_BUILD true
 #endif
 
-/* What of it is in force. */
+/* Which restrictions are in force. */
 struct confinement {
     int landlock; /* version of its ABI; 0: none */
     bool seccomp;
     bool is_wide;      /* the rules for CUDA: its module is loaded */
-    char missing[256]; /* a sentence on what the kernel does not do; "" otherwise */
+    char missing[256]; /* says which restriction the kernel lacks; "": none */
     char text[320];    /* for /health: "seccomp, Landlock 4"; set by confine_calls */
 };
 
 /* Restricts the calling thread, and those that it starts, to the files and folders that `config`
- * names and to what libraries need. What is not there gets no rule. Where the kernel cannot do it,
- * ret->missing says so. */
+ * names and to what libraries need. Files that do not exist get no rule. If the kernel does not
+ * support it, ret->missing says so. */
 void confine_files(const struct config *config, struct confinement *ret);
 
-/* Restricts the system calls of all threads, and completes *confinement. Where the kernel cannot do
- * it, confinement->missing says so. Before any decode worker has confined itself. */
+/* Restricts the system calls of all threads, and completes *confinement. If the kernel does not
+ * support it, confinement->missing says so. Call it before any decode worker confines itself. */
 void confine_calls(struct confinement *confinement);
 
-/* Restricts the calling thread to what decoding a photo takes. Best effort. */
+/* Restricts the calling thread to the system calls that decoding needs. Best effort. */
 void confine_decode_worker(void);

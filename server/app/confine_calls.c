@@ -11,12 +11,12 @@
  *     decode workers              memory, never executable; futex; write(), which wakes the HTTP
  *                                 thread; writev()
  *
- * Which files are opened is decided by Landlock: a filter does not see paths. Missing is what only
- * the start needs (socket, bind, listen, connect, setuid, chown) and what no thread ever needs
- * (execve, fork, ptrace, mount, bpf, io_uring, perf_event_open, kexec and so on).
+ * Landlock decides which files are opened, because a filter does not see paths. The lists leave out
+ * what only the start needs (socket, bind, listen, connect, setuid, chown) and what no thread ever
+ * needs (execve, fork, ptrace, mount, bpf, io_uring, perf_event_open, kexec and so on).
  *
- * Where the CUDA module is loaded, the shared list is the other way round: everything but the calls
- * named in forbidden_calls. NVIDIA's driver and libraries are closed, and nobody lists their calls.
+ * Where the CUDA module is loaded, the shared list allows everything but forbidden_calls: the
+ * system calls of NVIDIA's closed driver and libraries are not documented.
  *
  * A call that is refused fails with EPERM instead of ending the process: a library that tries an
  * optional call goes on without it. The kernel's audit log names it (type=1326). clone3 fails with
@@ -169,7 +169,7 @@ static const struct call_rule server_calls[] = {
     CALL(getegid),
     CALL(set_tid_address),
     CALL(rt_sigtimedwait),
-    CALL(seccomp), /* a filter more only takes away */
+    CALL(seccomp), /* another filter can only restrict further */
 #ifdef __x86_64__
     /* The older forms that libc uses here, and permission to use AMX tiles. */
     CALL(access),
@@ -315,7 +315,7 @@ static void filter_begin(struct call_filter *filter)
 #endif
 }
 
-/* Answers the calls of a list; the others go on to what follows. */
+/* Returns `answer` for the calls of a list; others reach the next instruction. */
 static void filter_add(struct call_filter *filter, const struct call_rule *rules, size_t count,
                        uint32_t answer)
 {
@@ -337,7 +337,7 @@ static void filter_add(struct call_filter *filter, const struct call_rule *rules
     }
 }
 
-/* Its own threads may be signalled, for abort() and pthread_cancel(). */
+/* The process may signal its own threads, for abort() and pthread_cancel(). */
 static void filter_add_basic(struct call_filter *filter)
 {
     const struct call_rule own[] = {CALL_IF(tgkill, 0, SAME, (uint32_t)getpid())};

@@ -91,7 +91,7 @@ struct file_rules {
 
 /* ---- rules ---- */
 
-/* What is not there needs no rule. */
+/* A file that does not exist needs no rule. */
 static void allow(struct file_rules *rules, const char *path, uint64_t access)
 {
     struct stat info;
@@ -118,7 +118,7 @@ static void folder_of(const char *path, char folder[static PATH_MAX])
         snprintf(folder, PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-/* What lies beside a file that is read, and what may replace it. NULL: nothing. */
+/* Allows the folder of a file that is read, for the files that replace it. NULL: nothing. */
 static void allow_beside(struct file_rules *rules, const char *path)
 {
     char folder[PATH_MAX], real[PATH_MAX];
@@ -154,7 +154,7 @@ static void allow_models(struct file_rules *rules, const struct config *config)
         allow_beside(rules, config->model);
 }
 
-/* The folder of a file that is made, and removed at the end. NULL: nothing. */
+/* Allows the folder of a file that is created and, at the end, removed. NULL: nothing. */
 static void allow_made(struct file_rules *rules, const char *path, uint64_t access)
 {
     char folder[PATH_MAX];
@@ -249,7 +249,7 @@ static void allow_gpus(struct file_rules *rules)
 
 /* ---- the ruleset ---- */
 
-/* What this kernel can restrict. Everything there is, but for what is granted by a rule. */
+/* All accesses that this kernel can restrict. Rules then allow some of them. */
 static struct handled_access access_of(int abi)
 {
     const char *notify = getenv("NOTIFY_SOCKET");

@@ -35,8 +35,9 @@ struct process_user {
 enum status process_find_user(const char *text, struct process_user *ret,
                               struct error *err) MUST_USE;
 
-/* Makes a folder, and those above it, with the rights of `user` (NULL: as it is). Best effort: who
- * writes there says what is wrong. Only while there is one thread. */
+/* Makes a folder and its missing parents with the rights of `user` (NULL: those of the process).
+ * Failures are not reported: a later write to the folder reports them. Only while there is one
+ * thread. */
 void process_make_folder(const char *folder, const struct process_user *user);
 
 /* Drops root's rights for good, in all threads. Does nothing if the process already runs as that

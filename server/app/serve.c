@@ -115,7 +115,7 @@ static bool is_confined(const struct config *config)
     return CONFINE_IN_THIS_BUILD && config->confine == CONFIG_CONFINE_ON && !config->check;
 }
 
-/* Rules for files are for folders that are there. */
+/* Landlock rules need folders that exist. */
 static void make_cache(const struct serve *serve)
 {
     char *folder = tuning_folder(serve->config->cache);
@@ -124,7 +124,7 @@ static void make_cache(const struct serve *serve)
     free(folder);
 }
 
-/* All threads are there but the loader's and those of models. */
+/* All threads run by now but the loader's and those of models. */
 static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
@@ -156,8 +156,8 @@ static enum status find_user(struct serve *serve, struct error *err)
     return user ? process_find_user(user, &serve->user, err) : STATUS_OK;
 }
 
-/* Checks shared by serving and --check: the model exists, and no file is replaced that should not
- * be. */
+/* Checks shared by serving and --check: the model exists, and no existing file is overwritten by
+ * mistake. */
 static enum status find_all(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;

@@ -80,7 +80,7 @@ static void print_place(const struct predict_image *image, const struct detectio
                (double)box->y2);
         return;
     }
-    printf("%.0f x %.0f around (%.0f, %.0f), turned by %.1f degrees", (double)(box->x2 - box->x1),
+    printf("%.0f x %.0f around (%.0f, %.0f), rotated by %.1f degrees", (double)(box->x2 - box->x1),
            (double)(box->y2 - box->y1), (double)(box->x1 + box->x2) / 2,
            (double)(box->y1 + box->y2) / 2, (double)box->angle * 180 / 3.14159265358979);
 }

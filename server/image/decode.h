@@ -3,9 +3,9 @@
 
 #include "server/image/image.h"
 
-/* What the picture that is being decoded has taken of the common memory. */
+/* What the picture that is being decoded has taken of the memory budget. */
 struct pixel_account {
-    const struct image_memory *memory; /* NULL: nobody is asked */
+    const struct image_memory *memory; /* NULL: no budget */
     size_t taken;
     bool is_turned; /* the picture is to be turned upright, in a second buffer */
 };

@@ -11,7 +11,7 @@
 struct image_decoder {
     struct pixel_buffer stored;  /* pixels in the file's order */
     struct pixel_buffer upright; /* used for turned pictures only */
-    uint8_t *last;               /* of the two, the last picture's */
+    uint8_t *last;               /* the buffer with the last picture */
     struct pixel_account account;
 };
 

@@ -49,7 +49,7 @@ struct image_decoder;
 /* The pixels of the decoder's last picture, to draw on. */
 uint8_t *image_pixels(const struct image_decoder *decoder);
 
-/* Who is asked before a large picture takes memory. */
+/* The memory budget for large pictures, as the decoder sees it. */
 struct image_memory {
     size_t small; /* bytes; pictures that take no more are decoded without asking */
 
@@ -68,12 +68,12 @@ enum image_format image_sniff(const uint8_t *data, size_t size);
 struct image_decoder *image_decoder_create(void);
 void image_decoder_free(struct image_decoder *decoder);
 
-/* From now on `memory` (borrowed) is asked. After each picture, decoded or not,
- * image_decoder_done() is to be called. */
+/* From now on large pictures take their memory from `memory` (borrowed). Call image_decoder_done()
+ * after each picture, decoded or not. */
 void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory);
 
-/* The pixels are not needed any more: gives back what was taken for them. `all`: also the memory
- * that is kept for the next picture. */
+/* Gives back the memory of the last picture, whose pixels are then undefined. `all`: also frees the
+ * buffers that are kept for the next picture. */
 void image_decoder_done(struct image_decoder *decoder, bool all);
 
 /* Reads the header only: format, upright size, orientation. Errors as image_decode. */

@@ -10,7 +10,7 @@
  * giants does not fault in fresh pages each time. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
-/* Asks for all that the picture will take. */
+/* Takes all memory that the picture will need from the budget. */
 static enum status ask(struct pixel_account *account, size_t size, size_t working,
                        struct error *err)
 {

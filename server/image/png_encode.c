@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 #include "server/image/encode.h"
 
-/* Little compression: the answer is wanted soon, and it is compressed once and sent once. */
+/* Little compression: the picture is sent only once, so more is not worth the time. */
 enum { PNG_LEVEL = 3 };
 
 struct png_writer {

@@ -51,7 +51,7 @@ struct loader {
     pthread_t thread;
     bool started, joined;
     _Atomic int cancel;
-    _Atomic int interrupt; /* trials: for a job, or at the end; they are made later */
+    _Atomic int interrupt; /* stops trials for a job or at the end; they are made later */
     struct watch *watch;
 
     /* the thread's own */
@@ -198,7 +198,7 @@ static void log_failure(const struct loader *loader, const char *name, const cha
               LOG_STR("text", err->message));
 }
 
-/* A photo may get a wrong answer where nothing told how to prepare it; names are missing. */
+/* Warns of defaults that may be wrong: how photos are prepared, and missing labels. */
 static void say_assumptions(const struct model *model)
 {
     char text[240];
@@ -536,7 +536,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
 
 /* ---- sizes and precisions ---- */
 
-/* Reads a version again that is served; its files are those that were loaded. */
+/* Reads a version that is served again, if its files have not changed. */
 static enum status read_again(struct loader *loader, const char *name, const char *version,
                               struct model **ret, struct error *err)
 {
@@ -584,8 +584,7 @@ static void wake_for_size(void *context)
     (void)!write(loader->wake_fd, &one, sizeof one);
 }
 
-/* Compares precisions for one version, if one waits for it. Returns whether that is to be called
- * again. */
+/* Compares precisions for one version, if one is pending. Returns whether to call this again. */
 static bool try_precision(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];

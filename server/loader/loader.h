@@ -4,16 +4,15 @@
  *                ▲                                                                   │
  *                └── something changed on disk (--watch) · load / unload by API ◀────┘
  *
- * One thread of its own does all of it, so that loads follow each other. While nothing is to be
- * loaded, it compiles sizes that clients ask for, and compares precisions for models that serve in
- * fp32 until then (precision.h). What it knows of the disk are signatures
- * (models/folder/repository.h): a version whose files changed is loaded while the old one serves,
- * and replaces it once warm (pipeline_add_model); one that does not load leaves what is served
- * alone and says why in the log, in /health and in /v2/repository/index. Older versions go when a
- * newer one serves.
+ * One thread does all of it, so that loads run one after another. While nothing is to be loaded, it
+ * compiles sizes that clients ask for, and compares precisions for models that serve in fp32 until
+ * then (precision.h). Signatures (models/folder/repository.h) show which files have changed. A
+ * changed version is loaded while the old one serves, and replaces it once warm
+ * (pipeline_add_model). If it does not load, the old one stays, and the log, /health and
+ * /v2/repository/index say why. Older versions are removed when a newer one serves.
  *
- * Watching: inotify, and a look once in a while in any case, because not every file system tells. A
- * change is acted on when the files have been left alone for half a second. */
+ * Watching: inotify, and a scan from time to time, because not every file system reports changes. A
+ * change is acted on when the files have not been touched for half a second. */
 #pragma once
 
 #include "server/schedule/runtime/pipeline.h"

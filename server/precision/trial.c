@@ -33,8 +33,8 @@ struct trial {
     bool ran[SIDES];        /* which sessions have run it */
     void *numbers;          /* the batch in the number format that a session reads */
     size_t image_floats;    /* floats of a probe */
-    _Atomic int is_stopped; /* cancelled, or its time is over */
-    int compared;           /* the answers of the first so many probes have been compared */
+    _Atomic int is_stopped; /* cancelled, or out of time */
+    int compared;           /* how many probes' answers have been compared, from the first on */
     bool is_lost;           /* the answers cannot agree any more */
     float *answers[SIDES];
     size_t answers_capacity, each[SIDES];  /* floats of an image's answer */

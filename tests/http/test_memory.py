@@ -70,7 +70,7 @@ class Limit(unittest.TestCase):
         server = self.serve(170 * MIB, "--workers", "1")
         answer = server.predict(flat_photo(8000, 6000))
         self.assertEqual((answer.status, answer.json()["code"]), (413, "too_large"))
-        self.assertRegex(answer.json()["error"], r"to decode this picture takes 137\.3 MiB, and the models leave \d+\.\d MiB")
+        self.assertRegex(answer.json()["error"], r"decoding this picture takes 137\.3 MiB, and the models leave \d+\.\d MiB")
         self.assertEqual(server.predict(seven()).status, 200)
         self.assertEqual(server.stop()[0], 0)
 

@@ -473,7 +473,7 @@ class Oriented(Tasks):
         with open(path, "wb") as file:
             file.write(png(64, 64))
         lines = run_lensd("predict", "--model", self.folder, path).stdout.splitlines()
-        self.assertEqual(lines[1].strip(), "80.00 %  16 x 8 around (32, 32), turned by 90.0 degrees  ship  (class 1)")
+        self.assertEqual(lines[1].strip(), "80.00 %  16 x 8 around (32, 32), rotated by 90.0 degrees  ship  (class 1)")
         os.unlink(path)
 
 

@@ -18,7 +18,7 @@
 
 enum { LABEL_TEXT = 120 };
 
-/* A picture in the making. */
+/* A picture that is being drawn. */
 struct annotation {
     struct canvas canvas;
     const struct model *model;

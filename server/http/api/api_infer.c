@@ -610,7 +610,7 @@ static enum status choose_size(struct exchange *x, const struct v2_request *v2,
     if (!(*served)->takes_images || !model->has_free_sides || !shape || shape->rank != 4 ||
         v2->inputs[0].dtype == DTYPE_NONE || shape->dims[h] > PIPELINE_SIDE_MAX ||
         shape->dims[h + 1] > PIPELINE_SIDE_MAX)
-        return STATUS_OK; /* whoever checks the shape says what is wrong */
+        return STATUS_OK; /* the check of the shape reports the error */
     TRY(pipeline_acquire_size(pipeline, *served, (int)shape->dims[h], (int)shape->dims[h + 1],
                               false, &sized, &x->answer.retry_after_s, err));
     pipeline_release(pipeline, *served);

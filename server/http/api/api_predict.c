@@ -387,7 +387,7 @@ static void hint_at_form(const struct exchange *x, struct predict_image *image)
               "%.380s; with curl, --data changes the file: use --data-binary @file", plain.message);
 }
 
-/* Answers with the photo, and what was found in it. */
+/* Answers with the annotated photo. */
 static void finish_picture(struct exchange *x, const struct predict_image *image)
 {
     struct error err;

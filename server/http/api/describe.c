@@ -34,14 +34,14 @@ static size_t prediction_entries(const struct predict_image *image)
     return image->prediction_count + image->answer.detections.count + image->answer.segments.count;
 }
 
-/* A mask, and what its form is made of. */
+/* A mask, and the memory of the form that it is written in. */
 struct described_mask {
     struct answer_mask answer;
     struct mask_polygons polygons;
     char *png;
 };
 
-/* What the predictions of a request are made of; arrays with room for all of its images. */
+/* The memory of a request's predictions: arrays with room for all of its images. */
 struct described {
     struct answer_prediction *predictions;
     struct answer_oriented *oriented;
@@ -117,7 +117,7 @@ static bool describe_mask(const struct segment *segment, enum mask_form form, ui
     return is_done;
 }
 
-/* Moves `room` behind what it used. */
+/* Advances `room` past what it used. */
 static bool describe_boxes(const struct predict_image *image, const struct model *model,
                            enum mask_form form, struct described *room)
 {

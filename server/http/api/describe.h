@@ -10,7 +10,8 @@
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms, size_t *ret_size);
 
-/* Whether the answer takes more time than its size tells: a picture, masks to convert. */
+/* Whether writing the answer takes long although it is small: pictures are encoded, masks
+ * converted. */
 bool describe_is_slow(const struct predict_request *request);
 
 /* The same without the precision, in any form. */

@@ -169,7 +169,7 @@ static void put_calls(FILE *out, const struct exchange *x)
         put_url(out, x);
         fputs("/v2/models/", out);
         page_put_escaped(out, model->name);
-        fputs("</pre>\n<p>A request names them with shape, data type and numbers:</p>\n"
+        fputs("</pre>\n<p>A request gives each input's name, shape, data type and numbers:</p>\n"
               "<pre tabindex=\"0\">curl -d '{\"inputs\": [{\"name\": \"…\", \"shape\": […], "
               "\"datatype\": \"FP32\", \"data\": […]}]}' \\\n  ",
               out);

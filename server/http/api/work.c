@@ -127,7 +127,7 @@ static void work_done(struct predict_request *request)
     struct error err;
     size_t unforeseen, bytes = answer_bytes(request, &unforeseen);
     if (unforeseen && work_expect_answer(x, unforeseen, &err) != STATUS_OK) {
-        predict_request_free_results(request); /* at once: there is no room for its outputs */
+        predict_request_free_results(request); /* now: its outputs exceed the memory budget */
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= WORK_LARGE_ANSWER || describe_is_slow(request)) {

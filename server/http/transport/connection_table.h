@@ -28,7 +28,7 @@ struct connection {
     struct connections *owner;
     const _Atomic uint64_t *runs; /* of its event loop */
     struct exchange *exchange;    /* of the connection's own thread */
-    bool has_name;                /* a socket with a name: the kernel does not count its bytes */
+    bool is_unix;                 /* the kernel does not count bytes of Unix sockets */
     bool has_shaken;              /* TLS: the handshake has ended, or a request has been read */
     bool is_spare;                /* beyond limits->total: for probes */
     bool is_admin;                /* came to --admin-port */
@@ -40,8 +40,8 @@ struct connection {
     int refusal;           /* HTTP status of the watcher's refusal; 0: none */
     int64_t since;         /* clock_now() when the phase began */
     int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
-    uint64_t bytes_before; /* received by the socket before this header; of an answer: taken by the
-                              client before `since` */
+    uint64_t bytes_before; /* bytes that the socket received before this header; while answering:
+                              that the client acknowledged before `since` */
     bool bytes_known;      /* bytes_before has been read */
     size_t answer_size;    /* of the answer that is being sent */
     bool gone;

@@ -48,8 +48,8 @@ static struct predict_request *client_gone_locked(struct connections *connection
 
 /* libmicrohttpd is edge-triggered too, and misses an end of stream that arrives together with the
  * last bytes: it would hold half a request until the idle timeout. Shutting down our reading side
- * causes another edge and loses nothing: what has arrived can still be read. The watcher gets that
- * edge as well, so this is repeated at every tick, not at every event. */
+ * causes another edge and loses nothing: received bytes can still be read. The watcher gets that
+ * edge too, so this is repeated at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
     if (connection->ended && connection->phase != CONNECTION_WORKING &&
@@ -116,7 +116,7 @@ static void check_header_locked(struct connections *connections, struct connecti
     uint64_t bytes = 0, acked;
     if (limit == 0)
         return;
-    if (connection->has_name) {
+    if (connection->is_unix) {
         /* The kernel does not count bytes here: headers get as long as the silence before them. */
         connection->header_since = connection->since;
         limit += connections->limits.idle_timeout_ms;
@@ -131,7 +131,7 @@ static void check_header_locked(struct connections *connections, struct connecti
         connection->bytes_before = handshake;
     }
     if (connection->header_since) {
-        ; /* its clock runs */
+        ; /* the time limit of this header runs already */
     } else if (!connection->bytes_known) {
         connection->bytes_known = true;
         connection->bytes_before = bytes;
@@ -186,7 +186,7 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
-/* Whether a client that has been reading since `since` is too slow; begins anew when it is not. */
+/* Whether a client that has been reading since `since` is too slow. If not, restarts its period. */
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {
     const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
@@ -194,9 +194,9 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     uint64_t received, acked;
     if (connection->bytes_known && spent_ms < limit_ms)
         return false;
-    if (connection->has_name || !connection_bytes_passed(connection->fd, &received, &acked)) {
-        /* The kernel does not count bytes here: the whole answer gets the time it takes at the
-         * minimum rate. */
+    if (connection->is_unix || !connection_bytes_passed(connection->fd, &received, &acked)) {
+        /* The kernel does not count bytes here. Allow the whole answer the time that it takes at
+         * the minimum rate. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
                                           connection->answer_size / CONNECTION_MIN_RATE * 1000;
     }
@@ -279,10 +279,10 @@ int64_t connection_penalty(struct connections *connections, struct connection *c
     bool is_first = !connection->has_asked;
     if (is_first && !connection->has_waited_a_run && connections->refused &&
         now - connections->refused < 1000 * MILLION) {
-        /* libmicrohttpd closes connections at the end of a run: the one that this client has left
-         * may be among them. */
+        /* libmicrohttpd closes connections at the end of a run, so the client's last connection may
+         * not be closed yet. */
         connection->has_waited_a_run = true;
-        /* It has a request in it: make_room_locked() must not take it for an idle one. */
+        /* The connection has a request: make_room_locked() must not count it as idle. */
         if (connection->phase != CONNECTION_REFUSED)
             connection_enter_locked(connections, connection, CONNECTION_DELAYED);
         pthread_mutex_unlock(&connections->lock);
@@ -319,7 +319,7 @@ void connection_note_penalty(struct connections *connections, struct connection 
     }
     if (last && !forwarded_for) {
         penalty_leave(&connections->penalties, client, penalty, now);
-        penalty_served(penalty); /* it is not left a second time */
+        penalty_served(penalty); /* so that it is not left a second time */
     }
     pthread_mutex_unlock(&connections->lock);
 }
@@ -347,7 +347,7 @@ bool connection_delay(struct connections *connections, struct connection *connec
     return true;
 }
 
-/* A connection that is delayed cannot be closed: it is safe to look at until it is resumed. */
+/* A delayed connection cannot be closed, so it may be accessed until it is resumed. */
 static void resume_delayed(struct connections *connections, int64_t now)
 {
     struct connection *due = NULL, *next;
@@ -408,7 +408,7 @@ static void *connections_thread(void *context)
 {
     struct connections *connections = context;
     bool ticks = false;
-    int64_t next = 0; /* checks all of them once a tick, however many hang up */
+    int64_t next = 0; /* time of the next check of all connections: once a tick, despite hang-ups */
     for (;;) {
         struct epoll_event events[64];
         pthread_mutex_lock(&connections->lock);

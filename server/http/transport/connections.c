@@ -173,7 +173,7 @@ void connection_set_version(struct connections *connections, struct connection *
     pthread_mutex_lock(&connections->lock);
     /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
     connection->may_ask =
-        !connection->tls && !connection->has_name && strcmp(version, "HTTP/1.0") != 0;
+        !connection->tls && !connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
     pthread_mutex_unlock(&connections->lock);
 }
 
@@ -218,7 +218,7 @@ static struct connection *expendable_locked(struct connections *connections,
     return best;
 }
 
-/* Closes an idle connection if there are too many with the new one. */
+/* Closes an idle connection if the new one exceeds the limit. */
 static void make_room_locked(struct connections *connections, struct connection *newcomer)
 {
     struct connection *idle;
@@ -379,7 +379,7 @@ static struct connection *connection_create(struct connections *connections,
     connection->owner = connections;
     connection->reader =
         (struct tls_reader){.fd = socket->fd, .look = look_for_words, .context = connection};
-    connection->has_name = is_unix_socket(socket->fd);
+    connection->is_unix = is_unix_socket(socket->fd);
     proxies_text(socket->fd, socket->address, connection->address);
     connection->client = penalty_client(connection->address, NULL);
     if (socket->is_proxied)

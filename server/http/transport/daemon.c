@@ -260,7 +260,8 @@ static void note_penalty(struct exchange *x, bool last)
                                 x->answer.retry_after_s > 0, x->was_delayed, last);
 }
 
-/* Answers without memory, past libmicrohttpd, which closes the connection after MHD_NO. */
+/* Writes an error to the socket itself, without allocating. libmicrohttpd closes the connection
+ * after MHD_NO. */
 static enum MHD_Result fail_without_memory(const struct http_server *server,
                                            struct MHD_Connection *handle)
 {

@@ -8,8 +8,8 @@
 
 struct request_log;
 
-/* One of --http-threads, which share the listening socket and have their connections to themselves;
- * or that of --admin-port. */
+/* One of --http-threads, or the thread of --admin-port. --http-threads share the listening socket,
+ * but not connections. */
 struct daemon_loop {
     struct event_loop events;
     struct http_server *server;
@@ -29,7 +29,7 @@ struct http_daemon {
 /* Starts its threads on the listeners of server->daemon. False: libmicrohttpd refuses. */
 bool daemon_start(struct http_server *server, size_t max_connections);
 
-/* Begins or ends accepting connections from the listener; the admin's is accepted from always. */
+/* Begins or ends accepting connections from the listener. The admin listener always accepts. */
 void daemon_accept(struct http_server *server, bool accepts);
 
 /* Connections that were accepted and whose PROXY header has not arrived. */

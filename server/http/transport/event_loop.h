@@ -31,7 +31,8 @@ struct event_loop {
     struct proxied *proxied; /* owned; NULL: no PROXY headers */
     pthread_t thread;
     bool has_thread;
-    int64_t full_until; /* accept() failed for want of resources; the thread's own, as the next */
+    /* Used by the thread only. */
+    int64_t full_until; /* accept() failed for want of resources: do not call it before */
     size_t added;       /* connections handed to the daemon since its last run */
     _Atomic uint64_t runs;
     _Atomic size_t unread; /* connections whose PROXY header has not arrived */

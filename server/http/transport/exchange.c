@@ -31,7 +31,7 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
                    void (*finish)(struct exchange *exchange))
 {
     bool is_new = x->state != EXCHANGE_SUSPENDED;
-    if (is_new) /* else the connection's thread may be looking at it */
+    if (is_new) /* else the connection's thread may be reading it */
         x->state = EXCHANGE_SUSPENDED;
     x->finish = finish;
     connection_watch(x->server->connections, x->connection, request);

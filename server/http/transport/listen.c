@@ -286,7 +286,7 @@ enum status listen_take_passed(bool tls, struct listener *ret, struct error *err
     return STATUS_OK;
 }
 
-/* ---- all of them ---- */
+/* ---- all listeners ---- */
 
 enum status listen_open(const struct listen_options *options, struct listener *ret,
                         struct error *err)

@@ -91,7 +91,7 @@ void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_storage 
                  socklen_t size)
 {
     if (proxied->count == PROXIED_MAX)
-        proxied_refuse(proxied, 0, "too many connections wait for their header");
+        proxied_refuse(proxied, 0, "too many connections wait for a PROXY header");
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.fd = fd};
     if (epoll_ctl(proxied->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
         close(fd);
@@ -127,8 +127,8 @@ void proxied_run(struct proxied *proxied, proxied_take *take, void *context)
     struct epoll_event events[64];
     struct proxy_header header;
     while (proxied->count && proxied->timeout_ms && clock_now() >= proxied_deadline(proxied))
-        proxied_refuse(proxied, 0, "no header in time");
-    /* Any event is a reason to look at all of them: they are few. */
+        proxied_refuse(proxied, 0, "no PROXY header within --header-timeout");
+    /* An event does not say which socket has bytes. Read all of them: they are few. */
     const bool is_due = epoll_wait(proxied->epoll_fd, events, COUNT_OF(events), 0) > 0;
     for (size_t i = 0; is_due && i < proxied->count;) {
         const struct proxied_socket socket = proxied->sockets[i];
@@ -137,7 +137,7 @@ void proxied_run(struct proxied *proxied, proxied_take *take, void *context)
             i++;
             break;
         case PROXY_HEADER_INVALID:
-            proxied_refuse(proxied, i, "what it sent is no PROXY header");
+            proxied_refuse(proxied, i, "its first bytes are not a PROXY header");
             break;
         case PROXY_HEADER_WHOLE:
             proxied_remove(proxied, i);

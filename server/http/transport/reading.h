@@ -3,9 +3,9 @@
  * libmicrohttpd answers malformed requests itself, in HTML. It reports them to its log without
  * naming the connection. The connection is the one that it read last, or the one that it last
  * passed to a callback. libmicrohttpd reads with recv(), so reading.c defines a recv() that notes
- * the socket; the dynamic linker prefers it to libc's. A libmicrohttpd that reads otherwise
- * (another version, or linked so that it finds libc's recv()) gives no socket: its own answers to
- * malformed requests are then sent. */
+ * the socket; the dynamic linker prefers it to libc's. If libmicrohttpd reads in another way
+ * (another version, or linked with libc's recv()), the socket is unknown, and libmicrohttpd's own
+ * answers to malformed requests are sent. */
 #pragma once
 
 /* Returns the socket that this thread read last; -1 if recv() has not been called on this thread,

@@ -70,7 +70,7 @@ static void count_in(struct request_log *log, struct metric **at, const char *na
     metric_add(metric, 1);
 }
 
-/* `route`: NULL: there is none. Clients cannot make series: paths are those of the table. */
+/* `route` may be NULL. Paths are those of the table, so clients cannot create series. */
 static void count_status(struct request_log *log, const struct route *route, int status)
 {
     char labels[256];

@@ -274,7 +274,7 @@ void http_server_stop_accepting(struct http_server *server)
         (void)shutdown(daemon->listener.fd, SHUT_RDWR);
 }
 
-/* Whether clients have connected that are not accepted yet. */
+/* Whether there are clients that are not accepted yet. */
 static bool someone_waits(const struct http_server *server)
 {
     struct pollfd waiting = {.fd = server->daemon->listener.fd, .events = POLLIN};

@@ -109,7 +109,7 @@ void http_server_begin_drain(struct http_server *server);
  * models are loaded, so that an earlier process can serve until then. */
 void http_server_accept(struct http_server *server);
 
-/* No new connections; those that are there go on. --admin-port stays open. */
+/* Stops accepting. Open connections are still served. --admin-port stays open. */
 void http_server_stop_accepting(struct http_server *server);
 
 /* Waits until every accepted request is answered and clients have stopped sending on the

@@ -132,7 +132,7 @@ size_t batcher_grant(struct batcher *batcher);
 
 /* A ticket is used: returns the owner of the image whose turn it is (queue.h). NULL when there is
  * none left (it was removed, or the queue was cut); the ticket is then spent. Call
- * batcher_end_large() when a large image's thread has done with it, however it ended. */
+ * batcher_end_large() when the thread has finished with a large image, also after a failure. */
 void *batcher_claim(struct batcher *batcher, int64_t now);
 void batcher_end_large(struct batcher *batcher);
 

@@ -217,7 +217,7 @@ size_t queue_of_client(const struct queue *queue, uint64_t client)
     return found ? found->count : 0;
 }
 
-/* Of the images that wait in a class: how many go before a new one of this client. */
+/* How many images that wait in a class go before a new one of this client. */
 static size_t ahead_in_class(const struct queue_class *class, const struct queue_client *client,
                              size_t c)
 {

@@ -1,22 +1,21 @@
 /* The images that wait to be prepared, and whose turn is next.
  *
- *     priority 1   client A ─ a a a a a a a a a     B ─ b        A has more than its share: turns
- * go round, one image a turn priority 4   client C ─ c c c   D ─ d d                    order of
- * arrival …
+ *     priority 1   client A ─ a a a a a a a a a   B ─ b    A has more than its share: take turns
+ *     priority 4   client C ─ c c c   D ─ d d              in order of arrival
  *
- * Within an priority the oldest image goes first, as long as its client has no more than its share:
+ * Within a priority the oldest image goes first, as long as its client has no more than its share:
  * 2 more than twice what the others have on average. Otherwise the clients of that
  * priority take turns, one image each (deficit round robin with equal costs): a client that floods
- * the queue delays only itself. Turns all the time would be no fairer between equal clients, but
- * would spread their waiting times, and more deadlines would be missed (tests/simulate: 5 to 10 %
- * of goodput under overload).
+ * the queue delays only itself. If all clients always took turns, that would be no fairer between
+ * equal clients, but waiting times would vary more and more deadlines would be missed
+ * (tests/simulate: 5 to 10 % of goodput under overload).
  *
  * Between priorities the image with the least `admitted + priority * QUEUE_AGE_NS` goes first: the
  * more urgent one, unless the other has waited QUEUE_AGE_NS longer for every step between them. So
- * nothing starves, whatever keeps coming.
+ * no image starves.
  *
- * Large images, which take long to prepare, have lines of their own in each priority, so that a
- * small one can be taken while only some of the threads may prepare large ones.
+ * Large images, which take long to prepare, have separate lines in each priority, so that a small
+ * one can be taken when no more large ones may be.
  *
  * Every operation is O(1); no allocation after queue_init. Not thread-safe: the batcher's. */
 #pragma once
@@ -89,13 +88,13 @@ struct queue {
 bool queue_init(struct queue *queue, size_t capacity);
 void queue_done(struct queue *queue);
 
-/* Its line is the item's client and priority; there is room (count < capacity). */
+/* Adds the item to the line of its client and priority. There must be room (count < capacity). */
 void queue_push(struct queue *queue, struct batch_item *item);
 
-/* The image whose turn it is, taken out; NULL when none waits. Large ones only if `takes_large`. */
+/* Takes out the image whose turn it is; NULL when none waits. Large ones only if `takes_large`. */
 struct batch_item *queue_pop(struct queue *queue, bool takes_large);
 
-/* Takes an image out that is_queued. */
+/* Takes out an image that is queued (is_queued). */
 void queue_remove(struct queue *queue, struct batch_item *item);
 
 /* Images of a client that wait. */

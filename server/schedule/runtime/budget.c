@@ -121,7 +121,7 @@ void budget_return(struct device_budgets *budget, struct device_id device, size_
     pthread_cond_broadcast(&budget->picture_done);
 }
 
-/* Bytes that pictures may take together. */
+/* The bytes that all pictures together may take. */
 static size_t room_for_pictures_locked(struct device_budgets *budget)
 {
     const struct account *cpu = account_locked(budget, (struct device_id){.kind = DEVICE_CPU});
@@ -138,7 +138,7 @@ enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int
         const size_t room = budget->host ? room_for_pictures_locked(budget) : SIZE_MAX;
         if (bytes > room) {
             status = error_set(err, STATUS_TOO_LARGE,
-                               "to decode this picture takes %.1f MiB, and the models leave %.1f "
+                               "decoding this picture takes %.1f MiB, and the models leave %.1f "
                                "MiB of the memory for pictures; send a smaller picture, or give "
                                "the process more memory",
                                (double)bytes / (1 << 20), (double)room / (1 << 20));

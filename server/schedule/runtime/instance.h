@@ -15,7 +15,7 @@
 #include "server/schedule/runtime/lane.h"
 #include "server/schedule/runtime/pool.h"
 
-/* Other sizes than its own that a model is compiled for at a time. */
+/* The most sizes, besides its own, that a model is compiled for at a time. */
 #define INSTANCE_SIZES 4
 
 struct instance {
@@ -32,9 +32,10 @@ struct instance {
     struct instance *sizes[INSTANCE_SIZES]; /* of other sizes; NULL where there is none */
     struct instance_size {
         int height, width; /* 0: none */
-    } wanted, failed;      /* a size to be compiled; the last that could not be, with the reason */
+    } wanted,
+        failed; /* a size to be compiled; the last one that failed, for the reason `failure` */
     struct error failure;
-    uint64_t used_at; /* of a count that each use of one of `sizes` raises */
+    uint64_t used_at; /* number of this use, counted over all uses of `sizes` */
 };
 
 /* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success

@@ -15,7 +15,7 @@ enum status lane_create(const struct model *model, struct session *session,
                         const struct session_options *options, struct device_budgets *budget,
                         struct device_queue *queue, struct lane **ret, struct error *err) MUST_USE;
 
-/* Other threads than the lane's run it only between lane_borrow and lane_return. */
+/* Threads other than the lane's run it only between lane_borrow and lane_return. */
 struct session *lane_session(const struct lane *lane);
 
 /* Waits for a turn on the device and for the lane's answers; until lane_return the lane does not

@@ -175,8 +175,8 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
         image->status = outcome->status;
         image->error = outcome->failure;
     }
-    /* The run stopped because nobody waits for its images; each gets its own reason, which still
-     * holds. */
+    /* The run stopped because nobody waits for its images. Each image fails for its own reason,
+     * such as a deadline. */
     if (outcome->status == STATUS_CANCELLED)
         image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
     image->output_ms = clock_ms(clock_now() - outcome->ended);

@@ -71,8 +71,8 @@ static struct device_budgets *create_budget(const struct pipeline_options *optio
     return budget_create(limits, options->device_count, (size_t)(total / 4 * 3));
 }
 
-/* Pictures that ask nobody take an eighth of the memory in all workers together, and no more than
- * those of a phone each. */
+/* Pictures up to this size are decoded without asking the budget. In all workers together they take
+ * at most an eighth of the memory, and each no more than a phone's photo. */
 static size_t small_picture(int workers)
 {
     uint64_t total, available;

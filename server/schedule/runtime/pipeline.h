@@ -113,7 +113,7 @@ struct predict_request {
     const void *const *tensors;
     bool raw_outputs;             /* return the model's outputs unchanged, no predictions */
     const bool *wanted_outputs;   /* of output_count; NULL: all; borrowed until on_done */
-    bool wants_picture;           /* not the pipeline's: the answer will be the photo, drawn on */
+    bool wants_picture;           /* not read by the pipeline: answered by the annotated photo */
     int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
     struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks
                                      up class names in it */
@@ -166,15 +166,15 @@ void pipeline_free(struct pipeline *pipeline);
 enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
                                const _Atomic int *cancel, struct error *err) MUST_USE;
 
-/* A version that is served in fp32 until other precisions have been compared with it: its name and
- * version, and true; false: none. */
+/* Writes name and version of a model that serves in fp32 until its trials are made; false: there is
+ * none. */
 bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char version[static 16]);
 
-/* Makes the trials of the version that `model`, read again from the same files, has, while it
- * serves. If another precision wins, a session of that precision takes its place, as with
- * pipeline_add_model, and a line of the log says so. Takes over `model` on success and on failure.
- * From the thread that added it. STATUS_CANCELLED: it is still to be done. Other errors are noted
- * as the reason for fp32, and not returned. */
+/* Makes the pending trials of a version while it serves. `model`: the same version, read again from
+ * its files. If another precision wins, a session of that precision replaces the one in fp32, as
+ * with pipeline_add_model, and the log says so. Takes over `model` on success and on failure. Call
+ * it from the thread that added the version. STATUS_CANCELLED: the trials are still pending. Other
+ * errors are shown as the reason for fp32, and not returned. */
 enum status pipeline_try_precision(struct pipeline *pipeline, struct model *model,
                                    const _Atomic int *cancel, struct error *err) MUST_USE;
 
@@ -186,28 +186,28 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
 /* The same version as `served`, which the caller has acquired, for photos or tensors of height x
  * width pixels; both are to be released. Where the file leaves height and width free, each size is
  * compiled when it is first asked for, and INSTANCE_SIZES of them are kept beside the model's own.
- * `nearest`: rather than wait for that, take the compiled size whose sides differ least in ratio.
+ * `nearest`: takes the compiled size whose sides differ least in ratio instead.
  * STATUS_INVALID: the file fixes the size, or the model does not work with this one;
  * STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
 enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
                                   int width, bool nearest, struct served **ret,
                                   int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* `wake` is called, from any thread, when a size is asked for that has to be compiled. Before
- * requests come. */
+/* `wake` is called, from any thread, when a client asks for a size that has to be compiled. Call
+ * this before requests are submitted. */
 void pipeline_on_wish(struct pipeline *pipeline, void (*wake)(void *context), void *context);
 
-/* A size that waits to be compiled, and true; false: none. */
+/* Writes the model, version and size of the next one to be compiled; false: there is none. */
 bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
                         int *ret_height, int *ret_width);
 
-/* Compiles it. Takes over `model`, the version read again, on success and on failure. The size that
- * was not used for longest makes room. From the thread that added the version. A failure is kept
- * and told who asks for the size again. */
+/* Compiles that size. Takes over `model`, the version read again, on success and on failure. If
+ * INSTANCE_SIZES are kept, it replaces the least recently used one. Call it from the thread that
+ * added the version. A failure is kept and returned to clients that ask for the size again. */
 void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
                        const _Atomic int *cancel);
 
-/* The same where it cannot be read. */
+/* Reports that the version could not be read again, so that its size cannot be compiled. */
 void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
                         const struct error *failure);
 

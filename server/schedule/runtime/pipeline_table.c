@@ -451,7 +451,7 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
             retire(pipeline, old);
         return STATUS_OK;
     }
-    if (!choices) /* else what is served is as good as it was */
+    if (!choices) /* else the version that is served was not to be replaced */
         pipeline_fail(pipeline, name, version, failure.message);
     instance_free(instance);
     if (err)
@@ -566,12 +566,12 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
     } else if (status != STATUS_OK && status != STATUS_CANCELLED) {
         pipeline_skip_trial(pipeline, model->name, model->version, err->message);
     }
-    table_release(pipeline, instance); /* whoever replaces it waits for its users */
+    table_release(pipeline, instance); /* before the replacement, which waits for all users */
     if (status == STATUS_OK && has_won)
         status = change_over(pipeline, model, choices, cancel, err);
     else
         model_free(model);
-    malloc_trim(0); /* what the trial has used between what stays */
+    malloc_trim(0); /* the heap is fragmented after a trial */
     return status == STATUS_CANCELLED ? status : STATUS_OK;
 }
 

@@ -11,7 +11,7 @@
 #include "engine/base/size.h"
 #include "server/schedule/runtime/thread.h"
 
-/* Without work for so long a thread rests. */
+/* A thread that has had no work for this long rests (pool_options.rest). */
 #define REST_NS INT64_C(1000000000)
 
 struct pool_thread {
@@ -28,7 +28,8 @@ struct pool {
     struct pool_thread *threads; /* immutable once created */
     int thread_count;
     pthread_mutex_t lock;
-    pthread_cond_t work, spare_work; /* for the spare thread alone: others' signals are not lost */
+    pthread_cond_t work, spare_work;   /* the spare thread waits on its own: it takes no signal that
+                                          is meant for another */
     struct pool_source *first, **last; /* sources with tickets, in the order they came */
     int64_t clock;                     /* `used` of the source whose turn came last */
     bool stopping;

@@ -19,7 +19,7 @@
 #include "engine/base/size.h"
 #include "server/schedule/runtime/thread.h"
 
-/* From this size on an image takes a core tens of milliseconds. */
+/* An image of this size or more takes tens of milliseconds to prepare on one core. */
 #define LARGE_PIXELS UINT64_C(4000000)
 
 struct scheduler {
@@ -250,7 +250,7 @@ static void unlock_and_wake(struct scheduler *scheduler)
     pool_offer(scheduler->pool, &scheduler->source, tickets);
 }
 
-/* One hold on the request less; the last one counts it and calls on_done. */
+/* Drops one hold on the request; the last one counts the request and calls on_done. */
 static void drop_hold(struct predict_request *request)
 {
     /* acq_rel: what other threads wrote into their images is seen by on_done. */

@@ -94,7 +94,7 @@ struct scheduler *scheduler_of_source(struct pool_source *source);
 /* The next image to prepare; NULL when there is none any more. */
 struct predict_image *scheduler_claim(struct scheduler *scheduler);
 
-/* The thread has done with a large image (batch_item.is_large) that it claimed. */
+/* The calling thread has finished with a large image (batch_item.is_large) that it claimed. */
 void scheduler_end_large(struct scheduler *scheduler);
 
 /* A claimed image was finished without a slot. */

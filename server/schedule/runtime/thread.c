@@ -12,8 +12,8 @@ struct thread_beginning {
     char name[16];
 };
 
-/* A thread names itself: the name of another one is a file of /proc, which a confined process may
- * not write. */
+/* A thread sets its own name: naming another thread writes a file in /proc, which a confined
+ * process may not do. */
 static void *run_named(void *context)
 {
     const struct thread_beginning beginning = *(struct thread_beginning *)context;

@@ -13,7 +13,7 @@
 #include "server/schedule/runtime/budget.h"
 #include "server/schedule/runtime/scheduler.h"
 
-/* Who waits for memory looks this often whether its image is still wanted. */
+/* A worker that waits for memory checks this often whether its image is still wanted. */
 #define LOOK_AGAIN_NS INT64_C(50000000)
 
 struct worker {
@@ -64,8 +64,8 @@ void *worker_start(void *context)
     return worker;
 }
 
-/* After a burst: what this worker keeps for the next picture, and, once no worker has work, what
- * malloc() keeps of the bodies, tensors and answers. */
+/* After a burst: frees what this worker keeps for the next picture and, once no worker has work,
+ * returns to the system what malloc() keeps of bodies, tensors and answers. */
 void worker_rest(void *state, bool is_last)
 {
     struct worker *worker = state;
