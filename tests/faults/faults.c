@@ -1,9 +1,9 @@
-/* Fails chosen calls of the program that it is preloaded into (LD_PRELOAD), as a machine does that
- * runs out of memory, descriptors, threads or disk, and moves its wall clock.
+/* Makes chosen calls of the program that it is preloaded into (LD_PRELOAD) fail, as on a machine
+ * that runs out of memory, descriptors, threads or disk. It also moves the program's wall clock.
  *
  * The calls of each kind are counted from the start of main(). The file that FAULTS_CONTROL names
- * holds the counters and what shall fail: test_faults.py maps it too, reads it, and changes it at
- * any time. Calls that libc makes of itself are not seen, but those of its malloc() are. */
+ * holds the counters and which calls fail; test_faults.py maps it too, and reads and changes it at
+ * any time. Calls between functions of libc are not seen, except those to malloc(). */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -115,7 +115,8 @@ static bool fails(enum fault_kind kind, int usual)
         control->stacks[kind][call - 1] = hash_callers();
     if (is_chosen) {
         describe_callers(fault);
-        /* GMP, behind GnuTLS, ends the process when it gets no memory, and cannot be told not to. */
+        /* GMP, which GnuTLS uses, ends the process when it gets no memory. GnuTLS cannot change
+         * that. */
         is_chosen = strncmp(fault->where, "libgmp.", 7) != 0;
         atomic_fetch_add(&fault->failed, is_chosen);
     }

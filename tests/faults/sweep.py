@@ -1,4 +1,4 @@
-"""Servers whose chosen calls fail (faults.c), and what such a server may do."""
+"""Runs servers of which chosen calls fail (faults.c), and checks what they do."""
 
 import contextlib
 import mmap
@@ -26,7 +26,7 @@ RECORDS, RECORDED = CLOCK + 8, CLOCK + 16
 
 
 class Faults:
-    """What shall fail in a process, and what has been counted there."""
+    """The control file of a process: which calls fail, and the counters."""
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "faults")
@@ -45,7 +45,7 @@ class Faults:
         struct.pack_into("<q", self.map, KINDS.index(kind) * FAULT_BYTES + field, value)
 
     def fail(self, kind, n, count=1, error=0):
-        """The n-th of the calls to come, and those behind it, `count` together."""
+        """Lets `count` calls fail, from the n-th call from now on."""
         self.set(kind, FIRST, 0)
         self.set(kind, ERROR, error)
         self.set(kind, FAILED, 0)
@@ -85,7 +85,7 @@ class Faults:
 
 
 class Broken(AssertionError):
-    """What no fault may cause."""
+    """The server did what no fault may cause."""
 
 
 def sentence_of(stderr):
@@ -221,7 +221,7 @@ def is_lost_below(where):
 
 
 def spread(numbers, most):
-    """At most that many of them, evenly."""
+    """At most that many of them, evenly spaced."""
     if most is None or len(numbers) <= most:
         return numbers
     return [numbers[i * len(numbers) // most] for i in range(most)]
@@ -269,7 +269,7 @@ def start_numbers(kind, arguments):
 
 
 def request_sweep(server, kind, job, most=None, error=0):
-    """Asks again and again; each time another of the calls fails that the request needs. Returns how many were answered
+    """Repeats a request; each time another of the calls that it needs fails. Returns how many requests were answered
     well, with an error, and not at all."""
     outcomes = {"good": 0, "error": 0, "lost": 0}
     faults = server.faults

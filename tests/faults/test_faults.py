@@ -98,7 +98,7 @@ class Start(Case):
         self.sweep("memory", 16, self.model(), "--precision", "fp32")
 
     def test_memory_for_long(self):
-        """More calls than one of oneDNN's makes in a row."""
+        """More calls fail in a row than one call of oneDNN makes."""
         self.sweep("memory", 8, self.model(), "--precision", "fp32", count=20)
 
     def test_memory_of_trials(self):

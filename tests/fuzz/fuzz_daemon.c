@@ -1,7 +1,6 @@
 /* The HTTP server on a real socket, libmicrohttpd included. The first byte says how the rest is
- * sent: as it is, or as a body in chunks that the input cuts. Whatever comes, the server answers
- * with HTTP and JSON or closes, and echoes a body as it was sent: this one and the next client's.
- */
+ * sent: as it is, or as a body in chunks whose sizes the input gives. The server must answer with
+ * HTTP and JSON or close, and must echo this body and the next client's unchanged. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>

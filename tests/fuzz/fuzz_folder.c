@@ -1,6 +1,6 @@
-/* What a model's folder says of its task. The first bytes make outputs of a graph; behind them come
- * lensd.json, config.json and config.pbtxt, separated by RS (0x1E). They are refused with a
- * sentence, or give a task whose outputs are there and whose options are in range. */
+/* The files of a model's folder that tell its task. The first bytes make the outputs of a graph.
+ * lensd.json, config.json and config.pbtxt follow, separated by RS (0x1E). They are refused with a
+ * sentence, or give a task whose outputs exist and whose options are in range. */
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -1,7 +1,7 @@
 /* Heads of requests: a line METHOD TARGET VERSION, then a header a line. The first byte picks the
- * options of the server. A head is admitted only if its framing is beyond doubt, its host and key
- * are known and its body is short enough; else it has an answer that is JSON, with headers on one
- * line each. */
+ * options of the server. A head is admitted only if its framing is unambiguous, its host and key
+ * are known and its body is short enough. Otherwise it gets an answer in JSON, whose headers take
+ * one line each. */
 #include <string.h>
 #include <strings.h>
 

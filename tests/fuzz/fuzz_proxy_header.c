@@ -1,5 +1,5 @@
-/* PROXY headers. What is whole has its size, asks for more at every cut, and does not depend on the
- * bytes after it. */
+/* PROXY headers. A whole header is parsed with its size and does not depend on the bytes after it.
+ * Each of its beginnings asks for more. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* What the operator gives, and what lensd has kept: the first byte picks options, a file of keys,
- * a tuning store, or a choice of precision in it. They are refused with a sentence, or give values
- * in range; a damaged store adds nothing. */
+/* Settings of the operator, and the cache. The first byte picks options, a file of keys, a tuning
+ * store, or a choice of precision in the cache. They are refused with a sentence, or give values in
+ * range. A damaged store adds nothing. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -41,7 +41,8 @@ static void try_file(const char *text, size_t size)
     read_config((int)COUNT_OF(argv), argv);
 }
 
-/* A word a line; what begins with LENSD_ is the environment's. No file is named. */
+/* One word per line. Words that begin with LENSD_ are environment variables. No word names a
+ * configuration file. */
 static void try_words(char *text)
 {
     enum { MOST = 24 };

@@ -1,4 +1,4 @@
-/* Stands in for what the parsers of the server have no use for: the pipeline, calibration pictures,
+/* Fakes of what the server's parsers link with but do not need: the pipeline, calibration pictures,
  * GPUs. */
 #include "engine/backend/cuda_module.h"
 #include "engine/runtime/nvml.h"

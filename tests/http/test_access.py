@@ -210,7 +210,7 @@ class Proxies(ServedCase):
             self.assertEqual(self.client(forwarded), client, forwarded)
         self.assertEqual(self.client([b"192.0.2.7"], "127.0.0.2"), "127.0.0.2")
 
-    def test_what_is_no_list(self):
+    def test_invalid_lists(self):
         for text in ("x", "10.0.0.0/33", "::1/129", "10.0.0.0/", "10.0.0.0/-1", "1.2.3.4,,5.6.7.8"):
             done = run_lensd("serve", "--trusted-proxies", text, "--check")
             self.assertEqual(done.returncode, 2)
@@ -266,7 +266,7 @@ class ProxyProtocol(ServedCase):
             for pieces in (1, 5, len(data)):
                 self.assertEqual(self.client(data, pieces=pieces), client, data)
 
-    def test_what_is_none_is_closed(self):
+    def test_connections_without_a_header_are_closed(self):
         invalid = self.server.metric("lensd_proxy_headers_invalid_total")
         request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
         hostile = (b"", b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\n", b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 99999\r\n",
@@ -278,14 +278,14 @@ class ProxyProtocol(ServedCase):
                 self.assertEqual(read_to_end(connection), b"", data)
         self.server.wait_metric("lensd_proxy_headers_invalid_total", invalid + len(hostile))
 
-    def test_half_a_header_is_not_waited_for_longer_than_a_head(self):
+    def test_half_a_header_times_out(self):
         with self.connect() as silent, self.connect() as half:
             half.sendall(self.V4[:20])
             self.assertEqual(read_to_end(half), b"")
             self.assertEqual(read_to_end(silent), b"")
 
     def test_a_connection_may_be_silent_after_a_header(self):
-        """Its bytes do not begin a request, whose time would be over after 2 s."""
+        """The header's bytes do not start the time limit of a request, which is 2 s here."""
         with self.connect() as connection:
             connection.sendall(self.V4)
             time.sleep(3)
@@ -297,13 +297,13 @@ class ProxyProtocol(ServedCase):
             connection.sendall(2 * b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\r\n" + b"GET / HTTP/1.1\r\n\r\n")
             self.assertIn(b" 400 ", read_to_end(connection)[:20])
 
-    def test_nobody_else_can_name_a_client(self):
+    def test_only_trusted_proxies_can_name_a_client(self):
         self.assertEqual(self.client(b"", "127.0.0.2"), "127.0.0.2")
         with self.connect("127.0.0.2") as connection:
             connection.sendall(self.V4 + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertNotIn(b" 200 ", read_to_end(connection))
 
-    def test_many_that_send_nothing_keep_nobody_out(self):
+    def test_silent_connections_do_not_block_others(self):
         silent = [self.connect() for _ in range(300)]
         try:
             self.assertEqual(self.client(self.V4), "192.0.2.7")
@@ -323,7 +323,7 @@ class ProxyProtocol(ServedCase):
                                b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertEqual(read_answer(connection)[0].status, status, i)
 
-    def test_needs_to_know_the_proxies(self):
+    def test_proxy_protocol_needs_trusted_proxies(self):
         done = run_lensd("serve", "--proxy-protocol", "--check")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--proxy-protocol needs --trusted-proxies", done.stderr)
@@ -360,7 +360,7 @@ class Hosts(ServedCase):
 
 
 class HostNames(unittest.TestCase):
-    def test_what_is_no_list(self):
+    def test_invalid_lists(self):
         for text in ("http://lensd.example", "lensd.example:8080", "lensd example", "a.example,,b.example", ",", "*,a.example", "a.example,",
                      "*.example", "a.example/"):
             done = run_lensd("serve", "--allowed-hosts", text, "--check")

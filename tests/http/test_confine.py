@@ -1,5 +1,5 @@
-"""The daemon confines itself: which threads, what is said of it, and what is refused. That everything else works
-under it is shown by the other suites, which run with it, and each rule by tests/unit/server/app/thread_confine.c."""
+"""The daemon confines itself: which threads, what it reports, and what is refused. The other suites run confined and
+show that everything else works. tests/unit/server/app/thread_confine.c tests each rule."""
 
 import ctypes
 import functools
@@ -101,7 +101,7 @@ class Threads(ConfineCase):
         self.assertNotIn("confined", self.assert_ended(server))
 
     @unittest.skipUnless(os.uname().machine in ("x86_64", "aarch64"), "the number of seccomp(2) is not known here")
-    def test_where_the_kernel_cannot(self):
+    def test_without_kernel_support(self):
         """The start goes on, with one line that says what is missing."""
         wrapper = self.path("lensd")
         with open(wrapper, "w") as file:

@@ -180,7 +180,7 @@ class Unforeseen(ServedModelCase):
 
 
 class LongLabels(ServedCase):
-    """Labels count, too: 1,000 of 2 KiB in each row of an answer, from a row of four bytes."""
+    """Labels count as memory of an answer: here 1,000 of 2 KiB for each row of four bytes."""
 
     CLASSES, LABEL = 1000, 2048
     arguments = ("--max-upload-memory", "16M", "--max-body", "1M", "--precision", "fp32")
@@ -201,7 +201,7 @@ class LongLabels(ServedCase):
                    "outputs": [{"name": "y", "parameters": {"classification": self.CLASSES}}]}
         return self.server.predict(json.dumps(request).encode(), INFER)
 
-    def test_are_refused_where_they_do_not_fit(self):
+    def test_answers_that_do_not_fit_are_refused(self):
         answer = self.answer_of(16)
         self.assertEqual(answer.status, 413, answer.body[:300])
         self.assert_error(answer, 413, "too_large", "--max-upload-memory")

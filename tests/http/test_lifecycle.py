@@ -106,7 +106,7 @@ class Start(Lifecycle):
         self.assertRegex(first, rf"^lensd serves digits at {url} on cpu with \d+ threads?; try it:$")
         self.assertEqual(second, f"  curl --data-binary @photo.jpg {url}/predict")
 
-    def test_first_words_on_a_model_of_tensors(self):
+    def test_start_message_of_a_tensor_model(self):
         path = self.path("sum.onnx")
         small_onnx.sum_and_difference(path)
         server = self.serve(path)
@@ -122,7 +122,7 @@ class Start(Lifecycle):
         self.assertNotIn("@photo.jpg", page)
         self.assertNotIn("photos are prepared", log)
 
-    def test_what_is_assumed_of_a_model(self):
+    def test_assumed_defaults_are_logged(self):
         path = self.path("plain.onnx")
         small_onnx.classifier(path, layers=1, side=16, channels=4)
         log = self.assert_ended(self.serve(path))

@@ -368,7 +368,7 @@ class TotalConnections(ServedCase):
         self.assertGreaterEqual(self.server.metric("lensd_http_connections_shed_total") - shed, 24 - 8)
         self.server.wait_log("connections full")
 
-    def test_the_address_that_holds_most_makes_room(self):
+    def test_the_address_with_most_connections_loses_one(self):
         """However old the idle connections of others are."""
         def opened(source):
             connection = socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, (source, 0))
@@ -410,11 +410,11 @@ class TotalConnections(ServedCase):
 
 
 class LargePictures(ServedCase):
-    """Pictures that take long to decode do not keep the only worker from a small one."""
+    """A small picture is decoded while large ones keep the only worker busy."""
 
     arguments = ("--workers", "1")
 
-    def test_a_small_one_does_not_wait_for_them(self):
+    def test_a_small_picture_does_not_wait(self):
         large = png(8000, 6000)
         admitted, held = self.server.admitted(), []
         for _ in range(3):

@@ -228,7 +228,7 @@ class PassedSocket(unittest.TestCase):
                 thread.join(harness.PATIENCE)
         self.assertEqual(failures, [])
 
-    def test_what_is_no_listening_socket(self):
+    def test_invalid_sockets(self):
         with socket.socket() as plain, open(os.devnull, "rb") as file:
             for fd in (plain.fileno(), file.fileno()):
                 self.assertEqual(self.start(fd=fd, wait=False).wait(harness.PATIENCE), 2)

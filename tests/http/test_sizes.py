@@ -113,7 +113,7 @@ class Sizes(unittest.TestCase):
         self.assertEqual(refused.status, 400)
         self.assertIn("a file exported with free height and width takes other sizes", refused.json()["error"])
 
-    def test_the_size_that_was_not_used_for_longest_makes_room(self):
+    def test_the_least_recently_used_size_is_replaced(self):
         server = self.serve(segmenter, "free", "--log-level", "info")
         sizes = [(16 * i, 16) for i in range(1, KEPT + 2)]
         photo = png(40, 40)
@@ -138,7 +138,7 @@ class Sizes(unittest.TestCase):
         memory = server.get("/devices").json()["devices"][0]["memory"]
         self.assertGreater(memory["used_by_lensd_bytes"], 0)
 
-    def test_what_cannot_be(self):
+    def test_impossible_sizes(self):
         free, fixed = self.serve(detector, "free"), self.serve(segmenter, "fixed")
         photo = png(40, 40)
         for size in ("64", "64x", "x64", "0x64", "64x5000", "64x48x2", "6.4x48", "99999999999x1"):

@@ -246,7 +246,7 @@ class ProxyProtocol(TlsCase):
     arguments = ("--trusted-proxies", "127.0.0.2", "--proxy-protocol", "--header-timeout", "600ms")
 
     def test_a_header_before_the_handshake(self):
-        """Its bytes are no part of a request: silence after a request is not a late one."""
+        """Its bytes do not count as a request: a silent connection is idle, not late."""
         plain = socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, ("127.0.0.2", 0))
         plain.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 443\r\n")
         with self.server.context().wrap_socket(plain, server_hostname="localhost") as connection:

@@ -238,7 +238,7 @@ static void check_decode_worker(void)
     CHECK(can_make_code());
 }
 
-static void test_a_decode_worker_may_less(void)
+static void test_decode_workers_have_a_stricter_filter(void)
 {
     in_child(check_decode_worker);
 }
@@ -501,7 +501,7 @@ int main(void)
     struct tap_test tests[] = {
         {"calls are refused in all threads", test_calls_are_refused_in_all_threads},
         {"calls are refused where CUDA is in use", test_calls_are_refused_where_cuda_is_in_use},
-        {"a decode worker may less", test_a_decode_worker_may_less},
+        {"decode workers have a stricter filter", test_decode_workers_have_a_stricter_filter},
         {"only named files are read", test_only_named_files_are_read},
         {"only own files are written", test_only_own_files_are_written},
         {"no program is run", test_no_program_is_run},

@@ -91,7 +91,7 @@ static void test_a_daemon_stops_on_the_thread_of_its_loop(void)
 
 /* Where libmicrohttpd does not read with that recv(), a refusal must not go to some other socket.
  */
-static void test_no_socket_is_named_before_recv_was_called(void)
+static void test_the_socket_is_unknown_before_recv(void)
 {
     int pair[2];
     char byte;
@@ -217,8 +217,7 @@ static void test_bytes_that_arrive_meanwhile_have_not_been_read(void)
 int main(void)
 {
     static const struct tap_test tests[] = {
-        {"no socket is named before recv() was called",
-         test_no_socket_is_named_before_recv_was_called},
+        {"the socket is unknown before recv() is called", test_the_socket_is_unknown_before_recv},
         {"a daemon stops on the thread of its loop", test_a_daemon_stops_on_the_thread_of_its_loop},
         {"the watcher ends before connections close",
          test_the_watcher_ends_before_connections_close},

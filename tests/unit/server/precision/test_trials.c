@@ -42,7 +42,7 @@ const char *precision_name(enum precision precision)
     return names[precision];
 }
 
-/* The thread's CPU time is what was made up. */
+/* Replaces libc's function: the thread's CPU time is the simulated one. */
 int __wrap_clock_gettime(clockid_t clock, struct timespec *ret);
 int __real_clock_gettime(clockid_t clock, struct timespec *ret);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *ret)

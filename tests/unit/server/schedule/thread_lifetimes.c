@@ -360,7 +360,7 @@ static void try_under_load(bool wins)
     fake_plan((struct fake_session_plan){0});
 }
 
-static void test_a_trial_that_is_won_changes_over(void)
+static void test_a_trial_that_is_won_replaces_fp32(void)
 {
     try_under_load(true);
 }
@@ -466,7 +466,7 @@ int main(void)
         {"states and refusals", test_states_and_refusals},
         {"versions are replaced under load", test_versions_are_replaced_under_load},
         {"versions live side by side", test_versions_live_side_by_side},
-        {"a trial that is won changes over", test_a_trial_that_is_won_changes_over},
+        {"a trial that is won replaces fp32", test_a_trial_that_is_won_replaces_fp32},
         {"a trial that is lost changes nothing", test_a_trial_that_is_lost_changes_nothing},
         {"a trial that is skipped says why", test_a_trial_that_is_skipped_says_why},
         {"sizes come and go with their model", test_sizes_come_and_go_with_their_model},
