@@ -51,7 +51,8 @@ struct loader {
     pthread_t thread;
     bool started, joined;
     _Atomic int cancel;
-    _Atomic int interrupt; /* stops trials for a job or at the end; they are made later */
+    _Atomic int interrupt; /* stops trials for a job, a size or the end; they are made later */
+    _Atomic int has_job;   /* stops the compiling of a size for a job or the end; likewise */
     struct watch *watch;
 
     /* the thread's own */
@@ -529,6 +530,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
         free(job);
         return status;
     }
+    atomic_store(&loader->has_job, 1);
     atomic_store(&loader->interrupt, 1);
     (void)!write(loader->wake_fd, &one, sizeof one);
     return STATUS_OK;
@@ -571,7 +573,7 @@ static bool make_size(struct loader *loader)
     if (read_again(loader, name, version, &model, &err) != STATUS_OK)
         pipeline_fail_size(pipeline, name, version, &err);
     else
-        pipeline_add_size(pipeline, model, height, width, &loader->cancel);
+        pipeline_add_size(pipeline, model, height, width, &loader->has_job);
     return true;
 }
 
@@ -706,6 +708,7 @@ static void *loader_main(void *argument)
         uint64_t count;
         (void)!read(loader->wake_fd, &count, sizeof count);
         loader->interrupt = loader->cancel;
+        loader->has_job = loader->cancel;
         run_jobs(loader);
         has_trials = make_size(loader) || try_precision(loader);
         if (!watches || loader->cancel)
@@ -748,6 +751,7 @@ void loader_stop(struct loader *loader)
     loader->stopping = true;
     pthread_mutex_unlock(&loader->lock);
     atomic_store(&loader->cancel, 1);
+    atomic_store(&loader->has_job, 1);
     atomic_store(&loader->interrupt, 1);
     (void)!write(loader->wake_fd, &one, sizeof one);
     if (loader->started && !loader->joined)

@@ -13,7 +13,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import small_onnx  # noqa: E402
-from harness import PATIENCE, Server, png  # noqa: E402
+from harness import PATIENCE, Server, png, run_lensd  # noqa: E402
 
 PLAIN = ("--precision", "fp32", "--max-batch", "4", "--workers", "1", "--threads", "1")
 KEPT = 4
@@ -153,6 +153,22 @@ class Sizes(unittest.TestCase):
         self.assertEqual(answer.status, 400)
         self.assertIn("does not work with 4 x 4 pixels: ", answer.json()["error"])
         self.assertEqual(free.predict(photo).status, 200)
+
+    def test_jobs_of_admins_go_before_a_size(self):
+        made = run_lensd("key", "root")
+        key = next(word for word in made.stderr.split() if word.startswith("lensd-"))
+        path = os.path.join(self.folder, "admin-keys")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(made.stdout)
+        os.chmod(path, 0o600)
+        server = self.serve(segmenter, "free", "--admin-key-file", path)
+        photo, before = png(40, 40), server.cpu_seconds()
+        self.assertEqual(server.predict(photo, "/predict?size=2048x2048").status, 503)
+        server.wait_for(lambda: server.cpu_seconds() > before + 0.3, "the compilation")
+        answer = server.request("POST", "/v2/repository/models/nothing/load", b"{}", {"Authorization": f"Bearer {key}"})
+        self.assertEqual(answer.status, 404, answer.body)
+        # The size was given up for the job, and is compiled from the start: no failure is kept.
+        self.assertEqual(server.predict(photo, "/predict?size=2048x2048").status, 503)
 
     def test_many_clients_and_the_end(self):
         server = Server(self.path(segmenter, "free"), *PLAIN)

@@ -203,7 +203,8 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
 
 /* Compiles that size. Takes over `model`, the version read again, on success and on failure. If
  * INSTANCE_SIZES are kept, it replaces the least recently used one. Call it from the thread that
- * added the version. A failure is kept and returned to clients that ask for the size again. */
+ * added the version. A failure is kept and returned to clients that ask for the size again; a size
+ * that was cancelled still waits. */
 void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
                        const _Atomic int *cancel);
 
