@@ -376,7 +376,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     struct task_config config;
     TRY(task_config_read(place, &model->labels, &config, err));
     struct task_facts facts = facts_of(&onnx, &config);
-    facts.has_texts = model->texts.count > 0;
+    facts.text_size = model->texts.count ? model->texts.size : 0;
     enum status status = model_describe(model, model->is_configured, &facts, err);
     if (status == STATUS_OK && model->task.kind == TASK_POSE)
         status = name_points(&onnx, model, err);

@@ -123,7 +123,7 @@ struct task_facts {
     bool is_final;             /* Ultralytics: exported with nms=True, or end to end */
 
     const char *architecture; /* config.json: "DetrForObjectDetection" */
-    bool has_texts;           /* zero_shot.json gives vectors of texts */
+    size_t text_size;         /* zero_shot.json: numbers of a text's vector; 0: no such file */
     bool is_headless;         /* config.json of timm: num_classes is 0 */
 };
 

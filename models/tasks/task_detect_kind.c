@@ -369,6 +369,20 @@ static void take_vector(const struct task_facts *facts, struct task *task)
     task->output_count = 1;
 }
 
+/* Vectors that cannot be compared are found at load where the shape says so. */
+static enum status check_text_size(const struct task_facts *facts, const struct task_output *output,
+                                   struct error *err)
+{
+    const int64_t numbers = output->shape.rank == 2 ? output->shape.dims[1] : -1;
+    if (numbers <= 0 || (uint64_t)numbers == facts->text_size)
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_MODEL,
+        "the vectors in zero_shot.json have %zu numbers, but output '%s' has %lld; make "
+        "them with the text half of this model",
+        facts->text_size, output->name, (long long)numbers);
+}
+
 /* Whether an output has a score for each label. */
 static bool has_labelled_scores(const struct task_facts *facts)
 {
@@ -381,12 +395,12 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
     const char *architecture = facts->architecture;
     const size_t named = named_vector(facts);
     if ((named == SIZE_MAX && facts->class_output == SIZE_MAX) ||
-        (!facts->has_texts && has_labelled_scores(facts)) ||
+        (!facts->text_size && has_labelled_scores(facts)) ||
         (architecture && strstr(architecture, "For")))
         return;
     take_vector(facts, task);
     const char *name = facts->outputs[task->outputs[0]].name;
-    if (facts->has_texts) {
+    if (facts->text_size) {
         decided(task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json, output '%.60s'", name);
         return;
     }
@@ -636,17 +650,19 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
         TRY(told_layout(facts, &task, err));
     if (facts->told)
         TRY(told_kind(facts, &task, err));
-    if (facts->has_texts && task.kind == TASK_EMBEDDING)
+    if (facts->text_size && task.kind == TASK_EMBEDDING)
         decided(&task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json");
-    if (facts->has_texts && task.kind != TASK_ZERO_SHOT)
+    if (facts->text_size && task.kind != TASK_ZERO_SHOT)
         return error_set(err, STATUS_MODEL,
                          "zero_shot.json gives vectors of texts, but the model's task is '%s', not "
                          "an embedding; write {\"task\": \"embedding\"} into lensd.json, or remove "
                          "the file",
                          task_names[task.kind]);
     complete_options(facts, &task);
-    if (task.kind == TASK_ZERO_SHOT)
+    if (task.kind == TASK_ZERO_SHOT) {
+        TRY(check_text_size(facts, &facts->outputs[task.outputs[0]], err));
         task.options.normalize = 1;
+    }
     *ret = task;
     return STATUS_OK;
 }

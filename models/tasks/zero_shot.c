@@ -16,7 +16,7 @@ enum status zero_shot_scores(const struct zero_shot *texts, const struct embeddi
                              float **ret, struct error *err)
 {
     if (photo->count != texts->size)
-        return error_set(err, STATUS_INVALID,
+        return error_set(err, STATUS_MODEL,
                          "the model's vector has %zu numbers, and the vectors in zero_shot.json "
                          "have %zu",
                          photo->count, texts->size);

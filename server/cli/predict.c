@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
@@ -199,11 +200,19 @@ static enum status annotated_path(const char *out, const char *path, enum annota
 static enum status write_bytes(const char *path, const uint8_t *bytes, size_t size,
                                struct error *err)
 {
-    FILE *file = fopen(path, "wb");
+    /* Not over another file: it could be a photo, or the drawing of one with the same name. */
+    FILE *file = fopen(path, "wbx");
+    if (!file && errno == EEXIST)
+        return error_set(err, STATUS_IO, "there is such a file; remove it, or name another");
     bool is_done = file && fwrite(bytes, 1, size, file) == size;
     if (file && fclose(file) != 0)
         is_done = false;
-    return is_done ? STATUS_OK : error_set(err, STATUS_IO, "cannot write it: %s", strerror(errno));
+    if (is_done)
+        return STATUS_OK;
+    error_set(err, STATUS_IO, "cannot write it: %s", strerror(errno));
+    if (file)
+        unlink(path);
+    return STATUS_IO;
 }
 
 /* Writes the annotated photo; says on standard error what went wrong. */

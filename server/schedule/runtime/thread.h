@@ -7,7 +7,8 @@
 #include <stdint.h>
 
 /* Behind a sentence on a thread that the system does not start. */
-#define THREAD_LIMIT_HINT "raise the limit of threads (ulimit -u, a container's pids limit)"
+#define THREAD_LIMIT_HINT                                                                          \
+    "raise the limit of threads (ulimit -u, a container's pids limit) or of memory (ulimit -v)"
 
 /* Starts `run(argument)`; `name` is cut to 15 bytes. False when the system has no thread left. */
 bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument), void *argument);

@@ -189,13 +189,16 @@ Test(task, embeddings_and_classes)
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
     cr_expect_eq(task.kind, TASK_EMBEDDING);
     vector.is_headless = false;
-    vector.has_texts = true;
+    vector.text_size = 4;
+    cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "have 4 numbers"), "%s", err.message);
+    vector.text_size = 384;
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK, "%s", err.message);
     cr_expect_eq(task.kind, TASK_ZERO_SHOT);
     vector.told = "classification";
     cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
     cr_expect(strstr(err.message, "zero_shot.json"), "%s", err.message);
-    vector.has_texts = false;
+    vector.text_size = 0;
     vector.told = "embedding";
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
     cr_expect_eq(task.kind, TASK_EMBEDDING);
