@@ -38,7 +38,7 @@ struct extra_numbers detect_extras(const struct task *task, const struct task_ro
                                    uint32_t place);
 
 /* Adds the masks of the boxes, which are in pixels of the photo. YOLO's boxes whose mask is empty
- * are dropped. STATUS_INVALID; STATUS_NO_MEMORY. */
+ * are dropped. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels in all masks. */
 enum status instances_add(const struct task *task, const struct task_rows *outputs,
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err) MUST_USE;

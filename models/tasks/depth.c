@@ -75,7 +75,7 @@ static struct depth_taps *taps_of(uint32_t count, float gain, float begin, float
         const float first = floorf(point);
         for (int k = 0; k < TAPS; k++) {
             const float tap = first + (float)(k - 1);
-            taps[i].points[k] = (int32_t)fminf(fmaxf(tap, 0), (float)(side - 1));
+            taps[i].points[k] = (int32_t)fmin(fmaxf(tap, 0), (double)side - 1);
             taps[i].weights[k] = cubic(point - tap);
         }
     }

@@ -213,6 +213,23 @@ Test(instances, prototypes_in_boxes)
     cr_expect_eq(detect_decode(&task, wrong, &options, &geometry, &found, &err), STATUS_INVALID);
 }
 
+Test(instances, masks_of_more_pixels_than_a_client_may_ask_for_are_refused)
+{
+    static const float prototype[] = {1, 1, 1, 1};
+    static const float rows[] = {0, 0, 2, 2, .9f, 3, 1, 0, 0, 2, 2, .8f, 4, 1};
+    const struct task task = {
+        .kind = TASK_INSTANCES, .layout = LAYOUT_YOLO_FINAL, .output_count = 2, .prototypes = 1};
+    const struct task_rows outputs[] = {{rows, SHAPE(2, 7), COUNT_OF(rows)},
+                                        {prototype, SHAPE(1, 2, 2), COUNT_OF(prototype)}};
+    const struct task_options options = {.confidence = .1f, .iou = 1, .max_detections = 9};
+    const struct task_geometry geometry = stretched(24000, 24000, 2, 2);
+    struct detections found = {0};
+    struct error err;
+    cr_expect_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err),
+                 STATUS_TOO_LARGE);
+    cr_expect(strstr(err.message, "max_detections"), "%s", err.message);
+}
+
 Test(instances, masks_of_ultralytics)
 {
     const struct task task = {
