@@ -622,7 +622,12 @@ static enum status explain_missing_size(struct instance *base, struct instance_s
                                         int *ret_retry_after_s, struct error *err)
 {
     const char *name = base->served->model->name;
-    const double seconds = ceil(base->load_ms * 1e-3);
+    const struct preprocess *own = &base->served->model->preprocess;
+    /* As long as the model's own size took, or longer in proportion to the pixels. */
+    const double pixels = (double)size.height * size.width,
+                 own_pixels = (double)own->height * own->width;
+    const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;
+    const double seconds = ceil(base->load_ms * 1e-3 * ratio);
     const int wait = seconds < 1 ? 1 : seconds > 3600 ? 3600 : (int)seconds;
     if (is_same_size(base->failed, size))
         return error_set(err, STATUS_INVALID,
