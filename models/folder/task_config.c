@@ -63,9 +63,12 @@ static enum status read_classes(const cJSON *item, struct task_config *config, s
             return bad_value(item, expected, err);
         if (is_whole(entry, 0, 1e9))
             index = (size_t)entry->valuedouble;
-        else if (!cJSON_IsString(entry) || !labels_find(config->labels, entry->valuestring,
-                                                        strlen(entry->valuestring), &index))
+        else if (!cJSON_IsString(entry))
             return bad_value(item, expected, err);
+        else if (!labels_find(config->labels, entry->valuestring, strlen(entry->valuestring),
+                              &index))
+            return error_set(err, STATUS_MODEL, "\"classes\": '%.60s' is not a label of this model",
+                             entry->valuestring);
         ret->classes[ret->class_count++] = (uint32_t)index;
     }
     return ret->class_count ? STATUS_OK : bad_value(item, expected, err);

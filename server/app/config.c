@@ -500,7 +500,10 @@ static enum status set_from_file(void *context, const char *key, const char *tex
 {
     struct config_reading *reading = context;
     const struct option *option = find_option(key, strlen(key));
-    if (!option || !strcmp(option->name, "config")) {
+    if (option && !strcmp(option->name, "config"))
+        return error_set(err, STATUS_CONFIG,
+                         "a file of settings cannot name another one; remove \"config\"");
+    if (!option) {
         const char *nearest = suggest(key, ~0u);
         return error_set(err, STATUS_CONFIG, "unknown setting \"%.60s\"%s%s%s", key,
                          nearest ? "; did you mean \"" : "", nearest ? nearest : "",
@@ -720,6 +723,9 @@ static enum status check_listening(struct config *config, struct error *err)
                          "0660 or 0666",
                          config->unix_mode);
     config->unix_bits = (unsigned)bits;
+    if (config->admin_port && config->admin_port == config->port && !config->unix_path)
+        return error_set(err, STATUS_CONFIG, "--port and --admin-port are both %d; choose two",
+                         (int)config->port);
     if (config->unix_path && config->port_file)
         return error_set(
             err, STATUS_CONFIG,

@@ -53,6 +53,11 @@ class AdminPort(unittest.TestCase):
         finally:
             connection.close()
 
+    def test_the_same_port_twice(self):
+        made = run_lensd("serve", "--port", "18081", "--admin-port", "18081")
+        self.assertEqual(made.returncode, 2)
+        self.assertIn("choose two", made.stderr)
+
     def test_what_it_serves(self):
         for path in ("/livez", "/readyz", "/health", "/metrics", "/v2/health/live", "/ping"):
             self.assertEqual(self.ask("GET", path)[0], 200, path)

@@ -342,7 +342,7 @@ class Folder(Tasks):
 
     def test_wrong_files(self):
         for text, what in (('{"task": "poetry"}', '"poetry"'), ('{"layout": "yolov9000"}', "yolov8"),
-                           ('{"confidence": 2}', '"confidence"'), ('{"classes": [1.5]}', '"classes"'), ('{"classes": ["a cat"]}', '"classes"'),
+                           ('{"confidence": 2}', '"confidence"'), ('{"classes": [1.5]}', '"classes"'), ('{"classes": ["a cat"]}', "'a cat' is not a label"),
                            ('{"treshold": 1}', '"treshold"'), ("[]", "object"), ('{"task": "classification"}', "score"),
                            ('{"max_detections": 0}', '"max_detections"')):
             with self.subTest(text), tempfile.TemporaryDirectory() as folder:
