@@ -97,6 +97,22 @@ class Start(Lifecycle):
         self.assertGreaterEqual(len(set(seen)), 4, seen)
         self.assert_ended(server)
 
+    def test_a_model_that_is_ready_answers_while_another_is_loading(self):
+        folder = self.path("models")
+        for name in ("a", "z"):
+            os.makedirs(os.path.join(folder, name))
+        small_onnx.classifier(os.path.join(folder, "a", "model.onnx"), layers=1, side=16, channels=4)
+        os.rename(self.slow_to_load(), os.path.join(folder, "z", "model.onnx"))
+        server = self.serve("--models", folder, "--precision", "fp32", "--max-batch", "8", wait_ready=False)
+        def answer_of_a():
+            statuses.append(server.get("/readyz").status)
+            return server.request("POST", "/predict?model=a", seven()).status
+        statuses = []
+        server.wait_for(lambda: answer_of_a() == 200, "the answer of a model that is ready")
+        self.assertEqual(set(statuses), {503})
+        self.assertIn("'z' is still loading", server.request("POST", "/predict?model=z", seven()).json()["error"])
+        self.assert_ended(server)
+
     def test_one_friendly_line(self):
         server = self.serve()
         server.wait_for(lambda: " ready " in server.log(), "the line")  # follows readiness

@@ -66,14 +66,18 @@ static enum status check_room(struct exchange *x, struct error *err)
 
 static enum status check_state(struct exchange *x, struct error *err)
 {
+    enum status status;
     switch (pipeline_state(x->server->options.pipeline)) {
     case PIPELINE_READY:
     case PIPELINE_UNLOADED: /* it says which model was */
         return check_room(x, err);
-    case PIPELINE_LOADING:
+    case PIPELINE_LOADING: /* its model may be ready */
+        status = check_room(x, err);
+        if (status != STATUS_NOT_FOUND)
+            return status;
         x->answer.retry_after_s = pipeline_retry_after(x->server->options.pipeline);
         return error_set(err, STATUS_NOT_READY,
-                         "the model is still loading; GET /health shows how far it is");
+                         "models are still loading; GET /health shows how far they are");
     case PIPELINE_DRAINING:
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
     case PIPELINE_FAILED:
