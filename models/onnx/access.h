@@ -10,7 +10,9 @@ static inline const char *access_advice(int error)
     case EACCES:
     case EPERM:
         return "; let the user that lensd runs as read it (chmod a+r FILE, a+rx for each folder "
-               "above it)";
+               "above it), or, if it is a link that leads out of the folder of models, put the "
+               "model "
+               "there (--confine off follows links)";
     case ENOENT:
     case ENOTDIR:
         return "; check the path";
