@@ -208,6 +208,13 @@ static void allow_system(struct file_rules *rules)
     for (size_t i = 0; i < COUNT_OF(paths); i++)
         allow(rules, paths[i], READ);
     (void)dl_iterate_phdr(allow_library, rules);
+    /* NVIDIA's management library is loaded later, for metrics. */
+    char *folders = strdup(getenv("LD_LIBRARY_PATH") ? getenv("LD_LIBRARY_PATH") : "");
+    char *rest = folders;
+    for (const char *folder; rest && (folder = strsep(&rest, ":"));)
+        if (folder[0])
+            allow(rules, folder, READ);
+    free(folders);
 }
 
 /* ---- CUDA ---- */
@@ -239,12 +246,6 @@ static void allow_gpus(struct file_rules *rules)
     else
         snprintf(path, sizeof path, "%s/.nv", home ? home : "");
     allow(rules, path, MAKE | MAKE_DIR | REMOVE_DIR);
-    char *folders = strdup(getenv("LD_LIBRARY_PATH") ? getenv("LD_LIBRARY_PATH") : "");
-    char *rest = folders;
-    for (const char *folder; rest && (folder = strsep(&rest, ":"));)
-        if (folder[0])
-            allow(rules, folder, READ);
-    free(folders);
 }
 
 /* ---- the ruleset ---- */
