@@ -236,12 +236,17 @@ class Reloads(Case):
                 reload()
                 needed = faults.get(kind, CALLS) - begin
                 self.assertGreater(needed, 0)
+                failed = 0
                 for n in sweep.spread(list(range(1, needed + 1)), most(6)):
                     faults.fail(kind, n)
+                    said = server.log().count(" not reloaded ")
                     reload()
-                    self.assertEqual(faults.stop(), 1)
-                    self.assertIn(" not reloaded ", server.log())
+                    # None fails if another thread's calls were among those that were counted.
+                    has_failed = faults.stop()
+                    failed += has_failed
+                    self.assertGreaterEqual(server.log().count(" not reloaded ") - said, has_failed)
                     job.check(server)
+                self.assertGreater(failed, 0)
 
 
 class Surroundings(Case):
