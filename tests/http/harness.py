@@ -267,6 +267,28 @@ def post(path, body, *headers):
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+class FolderCase(unittest.TestCase):
+    """Tests with a folder of their own, which start servers of their own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def serve(self, *arguments, **options):
+        server = Server(*arguments, **options)
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        return server
+
+    def assert_ended(self, server):
+        code, log = server.stop()
+        self.assertEqual(code, 0, log)
+        return log
+
+
 class ServedCase(unittest.TestCase):
     """Tests that share one server, which must end well afterwards."""
 

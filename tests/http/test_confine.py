@@ -9,12 +9,11 @@ import resource
 import signal
 import stat
 import sys
-import tempfile
 import unittest
 
 import harness
 import small_onnx
-from harness import Server, read, seven
+from harness import FolderCase, Server, read, seven
 
 # Runs the real program where a container's filter refuses landlock_* and seccomp.
 WITHOUT = """#!{python}
@@ -45,26 +44,11 @@ def is_sanitized():
     return said == "off: this build has a sanitizer"
 
 
-class ConfineCase(unittest.TestCase):
+class ConfineCase(FolderCase):
     def setUp(self):
         if is_sanitized():
             self.skipTest("a build with a sanitizer does not confine itself")
-        folder = tempfile.TemporaryDirectory(prefix="lensd-confine-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def serve(self, *arguments, **options):
-        server = Server(*arguments, **options)
-        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
-        return server
-
-    def assert_ended(self, server):
-        code, log = server.stop()
-        self.assertEqual(code, 0, log)
-        return log
+        super().setUp()
 
     @staticmethod
     def threads(server):

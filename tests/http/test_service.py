@@ -15,7 +15,7 @@ import unittest
 
 import harness
 import small_onnx
-from harness import ROOT, Server, png, post, read_answer, run_lensd, seven
+from harness import ROOT, FolderCase, png, post, read_answer, run_lensd, seven
 
 UNIT = os.path.join(ROOT, "docker", "systemd", "lensd.service")
 
@@ -59,26 +59,7 @@ class Systemd:
             raise AssertionError(f"no {line!r} in {self.lines()}")
 
 
-class ServiceCase(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="lensd-service-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def serve(self, *arguments, **options):
-        server = Server(*arguments, **options)
-        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
-        return server
-
-    def assert_ended(self, server):
-        code, log = server.stop()
-        self.assertEqual(code, 0, log)
-
-
-class Notify(ServiceCase):
+class Notify(FolderCase):
     def test_a_life(self):
         for abstract in (False, True):
             systemd = Systemd(self.folder, abstract)
@@ -116,7 +97,7 @@ class Notify(ServiceCase):
             self.assert_ended(server)
 
 
-class Watchdog(ServiceCase):
+class Watchdog(FolderCase):
     def start(self, usec, *arguments, **extra):
         systemd = Systemd(self.folder)
         self.addCleanup(systemd.socket.close)
@@ -173,7 +154,7 @@ class Watchdog(ServiceCase):
         self.assert_ended(server)
 
 
-class Files(ServiceCase):
+class Files(FolderCase):
     def test_the_pid_file(self):
         path = self.path("pid")
         server = self.serve("--pid-file", path)
@@ -359,7 +340,7 @@ def check(*arguments):
     return run_lensd("serve", "--check", "--precision", "fp32", *arguments)
 
 
-class Check(ServiceCase):
+class Check(FolderCase):
     def test_all_is_well(self):
         done = check()
         self.assertEqual((done.returncode, done.stdout, done.stderr),
