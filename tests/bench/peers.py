@@ -11,6 +11,7 @@ interpreter for one (--python torch=venv/bin/python, several times). Every conte
 would set it for speed (peer_forward.py), all with as many threads as there are cores. --bf16 adds
 lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16. --quantised QDQ adds
 lensd in int8 and ONNX Runtime on FAMILY-QDQ, which quantise.py writes (--quantised-models says where).
+--against BUILD adds the lensd of another build folder, as a peer; --peers '' leaves the frameworks out.
 
 Every contender is a process of its own, and is stopped (SIGSTOP) while another has its turn. Without
 that a turn is not its own: threads of the one before spin on for milliseconds, on the cores that the next
@@ -89,14 +90,20 @@ class Contender:
             self.process.wait()
 
 
+def forward(options, build, precision, folders):
+    return [os.path.join(build, "tests", "bench", "bench_forward"), "--precision", precision, "--threads",
+            str(THREADS), "--batch", ",".join(map(str, options.batch)), "--serve", *folders]
+
+
 def commands(options, folders):
     """{name: command}, lensd first."""
     batches = ",".join(map(str, options.batch))
     precisions = options.precision + (["bf16"] if options.bf16 else [])
-    found = {f"lensd {precision}": [
-        os.path.join(options.build, "tests", "bench", "bench_forward"), "--precision", precision,
-        "--threads", str(THREADS), "--batch", batches, "--serve", *folders]
-        for precision in dict.fromkeys(precisions)}
+    found = {f"lensd {precision}": forward(options, options.build, precision, folders)
+             for precision in dict.fromkeys(precisions)}
+    for build in options.against:
+        found.update({f"{os.path.basename(build)} {precision}": forward(options, build, precision, folders)
+                      for precision in dict.fromkeys(precisions)})
     pythons = dict(pair.split("=", 1) for pair in options.python)
     kinds = options.peers + [f"{kind}-bf16" for kind in options.peers
                              if options.bf16 and f"{kind}-bf16" in NAMES]
@@ -106,9 +113,9 @@ def commands(options, folders):
                               *folders]
     if options.quantised:
         stored = [quantised_folder(options, folder) for folder in folders]
-        found["lensd int8"] = [
-            os.path.join(options.build, "tests", "bench", "bench_forward"), "--precision", "int8",
-            "--threads", str(THREADS), "--batch", batches, "--serve", *stored]
+        found["lensd int8"] = forward(options, options.build, "int8", stored)
+        found.update({f"{os.path.basename(build)} int8": forward(options, build, "int8", stored)
+                      for build in options.against})
         found[QUANTISED_PEER] = [pythons.get("onnxruntime") or sys.executable,
                                  os.path.join(HERE, "peer_forward.py"), "onnxruntime", str(THREADS), batches,
                                  *stored]
@@ -139,7 +146,7 @@ def start(options, folders):
                 sys.exit(1)
             continue
         made[name] = contender
-        if not name.startswith("lensd") and version not in versions:
+        if name in NAMES.values() and version not in versions:
             versions.append(version)
     return {name: made[name] for name in wanted if name in made}, versions
 
@@ -166,6 +173,9 @@ def table(options, folders, made, rounds):
     peers = [name for name in names if not name.startswith("lensd")]
     ours = [name for name in names if name.startswith("lensd")]
     ratios = [(our, peer) for our in ours for peer in peers if "fp32" not in our or "fp32" in peer]
+    builds = {os.path.basename(build) for build in options.against}
+    ratios = [(our, peer) for our, peer in ratios
+              if peer.split()[0] not in builds or peer.split()[1:] == our.split()[1:]]
     ratios += [("lensd int8", our) for our in ours if "lensd int8" in ours and "fp32" in our]
     lines = ["| model | batch | " + " | ".join(f"{name} ms" for name in names) + " | "
              + " | ".join(f"{our} against {peer}" for our, peer in ratios) + " |",
@@ -192,6 +202,7 @@ def command_line(options):
         words.append(f"--quantised {options.quantised}")
     if options.precision != ["fp32"]:
         words.append(f"--precision {','.join(options.precision)}")
+    words += [f"--against {build}" for build in options.against]
     words += [f"--batch {','.join(map(str, options.batch))}", f"--rounds {options.rounds}",
               *options.names]
     return " ".join(words)
@@ -199,7 +210,7 @@ def command_line(options):
 
 def parse():
     def words(text):
-        return text.split(",")
+        return [word for word in text.split(",") if word]
 
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,6 +224,7 @@ def parse():
                         help="of lensd: fp32, bf16, int8, with commas")
     parser.add_argument("--peers", type=words, default=["torch", "onnxruntime", "openvino"],
                         help="also torch-compile; with commas")
+    parser.add_argument("--against", action="append", default=[], metavar="BUILD")
     parser.add_argument("--python", action="append", default=[], metavar="KIND=PYTHON")
     parser.add_argument("--quantised", metavar="KIND", help="QDQ, QOperator …, see quantise.py")
     parser.add_argument("--quantised-models", default=os.path.join(common.ROOT, ".cache", "quantised"))
