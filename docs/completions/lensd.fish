@@ -73,6 +73,8 @@ complete -c lensd -n '__fish_seen_subcommand_from serve' -l drain-delay -r -d 'b
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l grace -r -d 'for accepted requests to be answered after that'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l log-format -x -a 'text json auto' -d 'format of the log on standard error'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l log-level -x -a 'debug info warn error' -d 'lowest level written'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l trace-endpoint -r -d 'send a trace of each request to this OpenTelemetry collector (OTLP over HTTP, as in http://localhost:4318)'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l trace-sample -r -d 'share of the requests that are traced, 0 to 1'
 complete -c lensd -n '__fish_seen_subcommand_from predict' -l model -r -d 'an .onnx file, a model folder, or digits, the built-in digit classifier'
 complete -c lensd -n '__fish_seen_subcommand_from predict' -l top-k -r -d 'predictions per image, unless the request asks for another number'
 complete -c lensd -n '__fish_seen_subcommand_from predict' -l confidence -r -d 'detectors'

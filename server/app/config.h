@@ -87,6 +87,8 @@ struct config {
     unsigned unix_bits;
     char *tls_cert, *tls_key; /* NULL: no TLS */
     int64_t http_threads;
+    char *trace_endpoint; /* NULL: no traces */
+    char *trace_sample;   /* "0" … "1" */
 
     /* Who may ask. */
     char *api_keys, *admin_key_file; /* NULL: none */

@@ -232,6 +232,12 @@ const struct option config_options[] = {
      OUTPUT, "format of the log on standard error; auto: text on a terminal, else json"},
     {"log-level", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_level), 0, 0, "info",
      "debug|info|warn|error", OUTPUT, "lowest level written; info includes one line per request"},
+    {"trace-endpoint", OPTION_TEXT, COMMAND_SERVE, FIELD(trace_endpoint), 0, 0, NULL, "URL", OUTPUT,
+     "send a trace of each request to this OpenTelemetry collector (OTLP over HTTP, as in "
+     "http://localhost:4318); needs libcurl"},
+    {"trace-sample", OPTION_TEXT, COMMAND_SERVE, FIELD(trace_sample), 0, 0, "1", "N", OUTPUT,
+     "share of the requests that are traced, 0 to 1; requests with a traceparent header say so "
+     "themselves"},
     {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
      "or .png), or all into the folder OUT as JPEG, under their own names"},

@@ -13,7 +13,8 @@
  *
  * Landlock decides which files are opened, because a filter does not see paths. The lists leave out
  * what only the start needs (socket, bind, listen, connect, setuid, chown) and what no thread ever
- * needs (execve, fork, ptrace, mount, bpf, io_uring, perf_event_open, kexec and so on).
+ * needs (execve, fork, ptrace, mount, bpf, io_uring, perf_event_open, kexec and so on). With
+ * --trace-endpoint, client_calls are allowed too.
  *
  * Where the CUDA module is loaded, the shared list allows everything but forbidden_calls: the
  * system calls of NVIDIA's closed driver and libraries are not documented.
@@ -186,6 +187,11 @@ static const struct call_rule server_calls[] = {
     CALL(unlink),
     CALL(arch_prctl),
 #endif
+};
+
+/* With --trace-endpoint, for libcurl and libc's resolver; Landlock limits TCP to one port. */
+static const struct call_rule client_calls[] = {
+    CALL(socket), CALL(connect), CALL(bind), CALL(socketpair), CALL(pipe2), CALL(sendmmsg),
 };
 
 /* Where most calls are allowed, these are not. */
@@ -364,7 +370,7 @@ static bool hide_clone3(struct call_filter *filter)
     return filter_install(filter, ALLOW, SECCOMP_FILTER_FLAG_TSYNC);
 }
 
-static bool filter_all_threads(bool is_wide)
+static bool filter_all_threads(bool is_wide, bool connects)
 {
     static const struct call_rule others[] = {CALL(clone3)}; /* answered by the other filter */
     static const struct call_rule threads[] = {CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD)};
@@ -381,6 +387,8 @@ static bool filter_all_threads(bool is_wide)
         filter_add(&filter, others, COUNT_OF(others), ALLOW);
         filter_add_basic(&filter);
         filter_add(&filter, server_calls, COUNT_OF(server_calls), ALLOW);
+        if (connects)
+            filter_add(&filter, client_calls, COUNT_OF(client_calls), ALLOW);
     }
     return filter_install(&filter, is_wide ? ALLOW : REFUSE,
                           SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_LOG);
@@ -388,7 +396,8 @@ static bool filter_all_threads(bool is_wide)
 
 void confine_calls(struct confinement *confinement)
 {
-    confinement->seccomp = ARCHITECTURE && filter_all_threads(confinement->is_wide);
+    confinement->seccomp =
+        ARCHITECTURE && filter_all_threads(confinement->is_wide, confinement->connects);
     if (!confinement->seccomp) {
         const size_t used = strlen(confinement->missing);
         snprintf(confinement->missing + used, sizeof confinement->missing - used,

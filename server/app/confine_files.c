@@ -9,7 +9,8 @@
  *                    removed at the end; of --unix only sockets may be made and removed; with
  *                    --core-dumps the folder that the kernel writes them to, unless it is the root
  *     run            nothing
- *     connect, bind  TCP: the own ports only (ABI 4)
+ *     connect, bind  TCP: bind to the own ports only, connect to that of --trace-endpoint only (ABI
+ *                    4)
  *     signal         the own processes only (ABI 6); abstract unix sockets of others: only where
  *                    systemd's NOTIFY_SOCKET is one
  *
@@ -48,6 +49,7 @@
 #include "engine/base/size.h"
 #include "server/app/confine.h"
 #include "server/loader/model_open.h"
+#include "server/observe/trace_exporter.h"
 
 #define BIT(n) (UINT64_C(1) << (n))
 
@@ -276,12 +278,23 @@ static int make_ruleset(const struct handled_access *handled, int abi)
     return (int)syscall(SYS_landlock_create_ruleset, handled, size, 0);
 }
 
-static void allow_port(struct file_rules *rules, int64_t port)
+static void allow_port(struct file_rules *rules, uint64_t access, int64_t port)
 {
     enum { RULE_NET_PORT = 2 };
-    struct port_rule rule = {BIND_TCP, (uint64_t)port};
+    struct port_rule rule = {access, (uint64_t)port};
     if (syscall(SYS_landlock_add_rule, rules->fd, RULE_NET_PORT, &rule, 0) != 0 && !rules->cause)
         rules->cause = errno;
+}
+
+/* An address that is wrong is refused later, by the exporter. */
+static void allow_collector(struct file_rules *rules, const char *endpoint, bool has_ports)
+{
+    int port;
+    struct error err;
+    allow(rules, "/etc/ssl", READ);
+    allow_beside(rules, getenv(TRACE_CERTIFICATE));
+    if (has_ports && trace_endpoint_port(endpoint, &port, &err) == STATUS_OK)
+        allow_port(rules, CONNECT_TCP, port);
 }
 
 /* 0, or errno: nothing is restricted. */
@@ -306,9 +319,11 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
     if (is_wide)
         allow_gpus(&rules);
     if (handled.net && !config->unix_path)
-        allow_port(&rules, config->port);
+        allow_port(&rules, BIND_TCP, config->port);
     if (handled.net && config->admin_port)
-        allow_port(&rules, config->admin_port);
+        allow_port(&rules, BIND_TCP, config->admin_port);
+    if (config->trace_endpoint)
+        allow_collector(&rules, config->trace_endpoint, handled.net != 0);
     if (!rules.cause && syscall(SYS_landlock_restrict_self, rules.fd, 0) != 0)
         rules.cause = errno;
     close(rules.fd);
@@ -317,7 +332,8 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
 
 void confine_files(const struct config *config, struct confinement *ret)
 {
-    *ret = (struct confinement){.is_wide = cuda_module(NULL) != NULL};
+    *ret = (struct confinement){.is_wide = cuda_module(NULL) != NULL,
+                                .connects = config->trace_endpoint != NULL};
     tzset(); /* reads the time zone for the log */
     const long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     const int cause = abi < 0 ? errno : restrict_files(config, (int)abi, ret->is_wide);

@@ -55,6 +55,7 @@ struct serve {
     const struct config *config;
     struct metrics *metrics;
     struct pipeline *pipeline;
+    struct trace_exporter *traces;
     struct http_server *http;
     struct loader *loader;
     int loaded_fd; /* eventfd: what was there at start has been loaded */
@@ -170,6 +171,10 @@ static enum status find_all(struct serve *serve, struct error *err)
                          "--models and %s exclude each other: a folder of models, or one model",
                          config->model ? "MODEL" : "--model-name");
     serve->metrics = metrics_create();
+    struct trace_exporter_options trace_options;
+    TRY(settings_traces(config, serve->metrics, &trace_options, err));
+    if (trace_options.endpoint && !config->check)
+        TRY(trace_exporter_create(&trace_options, &serve->traces, err));
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
     if (is_confined(config))
         pipeline_options.worker_begin = confine_decode_worker;
@@ -249,6 +254,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     TRY(find_all(serve, err));
     struct http_options http_options =
         settings_http(config, serve->pipeline, serve->loader, serve->metrics);
+    http_options.traces = serve->traces;
     count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->pid_file)
@@ -273,6 +279,7 @@ static void tear_down(struct serve *serve)
     if (serve->pipeline)
         (void)pipeline_drain(serve->pipeline, 0);
     http_server_free(serve->http);
+    trace_exporter_free(serve->traces);
     supervisor_free(serve->supervisor);
     loader_free(serve->loader);
     pipeline_free(serve->pipeline);

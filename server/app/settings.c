@@ -1,6 +1,7 @@
 /* Translates the options of the command line into those of the pipeline and the HTTP server. */
 #include "server/app/settings.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "server/http/api/route_table.h"
@@ -70,4 +71,18 @@ struct http_options settings_http(const struct config *config, struct pipeline *
         .loader = loader,
         .metrics = metrics,
     };
+}
+
+enum status settings_traces(const struct config *config, struct metrics *metrics,
+                            struct trace_exporter_options *ret, struct error *err)
+{
+    char *end;
+    int port;
+    *ret = (struct trace_exporter_options){.endpoint = config->trace_endpoint,
+                                           .sample = strtod(config->trace_sample, &end),
+                                           .metrics = metrics};
+    if (end == config->trace_sample || *end || !(ret->sample >= 0 && ret->sample <= 1))
+        return error_set(err, STATUS_CONFIG, "--trace-sample is '%.40s'; it must be 0 to 1",
+                         config->trace_sample);
+    return ret->endpoint ? trace_endpoint_port(ret->endpoint, &port, err) : STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* Translates the user's options into those of the pipeline and the HTTP server. */
+/* Translates the user's options into those of the pipeline, the HTTP server and traces. */
 #pragma once
 
 #include "server/app/config.h"
@@ -11,3 +11,8 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
 /* Texts are borrowed from *config. `loader` may be NULL. */
 struct http_options settings_http(const struct config *config, struct pipeline *pipeline,
                                   struct loader *loader, struct metrics *metrics);
+
+/* Options of the exporter; endpoint is NULL without --trace-endpoint. STATUS_CONFIG for a wrong
+ * address or share. */
+enum status settings_traces(const struct config *config, struct metrics *metrics,
+                            struct trace_exporter_options *ret, struct error *err) MUST_USE;

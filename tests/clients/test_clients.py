@@ -45,6 +45,33 @@ class Clients(unittest.TestCase):
         cls.server.stop()
 
 
+@unittest.skipUnless(has("opentelemetry") and has("opentelemetry.proto"),
+                     "the package opentelemetry-proto is not installed")
+class OpenTelemetry(unittest.TestCase):
+    def test_traces_have_the_form_of_its_schema(self):
+        import base64
+        from google.protobuf import json_format
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+        from test_traces import Collector
+        collector = Collector()
+        server = Server("--trace-endpoint", collector.url)
+        server.predict(seven())
+        server.predict(b"no photo")
+        server.stop()
+        collector.close()
+        spans = 0
+        for _, _, post, _ in collector.posts:
+            for span in post["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+                for key in ("traceId", "spanId", "parentSpanId"):  # the protocol writes them in hexadecimal
+                    span[key] = base64.b64encode(bytes.fromhex(span.get(key, ""))).decode()
+            request = json_format.ParseDict(post, ExportTraceServiceRequest())
+            for span in request.resource_spans[0].scope_spans[0].spans:
+                self.assertEqual((len(span.trace_id), len(span.span_id)), (16, 8))
+                self.assertLess(span.start_time_unix_nano, span.end_time_unix_nano)
+                spans += 1
+        self.assertGreaterEqual(spans, 2 + 5)
+
+
 @unittest.skipUnless(has("tritonclient", "numpy"), "the package tritonclient[http] is not installed")
 class TritonClient(Clients):
     @classmethod

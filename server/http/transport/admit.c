@@ -46,7 +46,12 @@ static void take_request_id(struct exchange *x, const char *given)
 static void take_trace(struct exchange *x, const char *given)
 {
     char text[TRACEPARENT_TEXT];
-    if (given && trace_begin(&x->trace, given, next_number(x)))
+    const struct trace_exporter *exporter = x->server->options.traces;
+    if (!trace_begin(&x->trace, given, next_number(x)) && exporter) {
+        const uint64_t random[] = {next_number(x), next_number(x), next_number(x)};
+        trace_make(&x->trace, random, trace_exporter_samples(exporter, random[1]));
+    }
+    if (x->trace.id[0])
         respond_header(x, "traceparent", "%s", trace_text(&x->trace, text));
 }
 

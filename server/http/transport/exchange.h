@@ -69,6 +69,13 @@ struct exchange_phases {
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
+/* When the image whose forward pass began last went from one phase to the next; clock_now(). */
+struct exchange_times {
+    int64_t submitted, claimed, decoded, prepared, begun, ended;
+    int batch; /* images of that pass; 0: none ran, and the times are not valid */
+    struct device_id device;
+};
+
 enum exchange_state {
     EXCHANGE_NEW,       /* the request line is there */
     EXCHANGE_BODY,      /* headers are there, the body is being collected (or swallowed) */
@@ -126,6 +133,7 @@ struct exchange {
     char model[64];
     size_t image_count;
     struct exchange_phases phases;
+    struct exchange_times times;
     uint64_t bytes_in;
     struct metric *write_seconds; /* of its model; NULL: none */
 };

@@ -196,6 +196,20 @@ void request_log_late(struct request_log *log, const char *address, int64_t wait
               LOG_REAL("ms", rounded_ms(clock_ms(waited))));
 }
 
+/* The phases are known by their length: what is left between them is the waiting. */
+static struct exchange_times image_times(const struct predict_image *image)
+{
+    struct exchange_times times = {.claimed = image->claimed, .begun = image->begun};
+    times.decoded = times.claimed + (int64_t)(image->decode_ms * 1e6);
+    times.prepared = times.decoded + (int64_t)(image->preprocess_ms * 1e6);
+    times.ended = times.begun + (int64_t)(image->forward_ms * 1e6);
+    times.submitted =
+        times.claimed + (times.begun - times.prepared) - (int64_t)(image->queue_ms * 1e6);
+    times.batch = image->batch;
+    times.device = image->device;
+    return times;
+}
+
 void exchange_note(struct exchange *x, const struct predict_request *request)
 {
     struct exchange_phases *phases = &x->phases;
@@ -209,5 +223,7 @@ void exchange_note(struct exchange *x, const struct predict_request *request)
         phases->preprocess_ms = fmax(phases->preprocess_ms, image->preprocess_ms);
         phases->queue_ms = fmax(phases->queue_ms, image->queue_ms);
         phases->forward_ms = fmax(phases->forward_ms, image->forward_ms);
+        if (image->forward_ms > 0 && image->begun >= x->times.begun)
+            x->times = image_times(image);
     }
 }

@@ -18,7 +18,7 @@
  *     upload.c        the body, bounded as it grows  http_budget.c: all bodies and answers
  *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers
- *     request_log.c   the line in the log, counters
+ *     request_log.c   the line in the log, counters    request_trace.c   its spans
  *
  * The endpoints (server/http/api):
  *     route_table.c   every path and its handler
@@ -38,6 +38,7 @@
 #include "server/http/transport/keys.h"
 #include "server/http/transport/routes.h"
 #include "server/observe/metrics.h"
+#include "server/observe/trace_exporter.h"
 #include "server/schedule/runtime/pipeline.h"
 
 struct loader;
@@ -70,6 +71,7 @@ struct http_options {
     struct pipeline *pipeline;        /* outlives the server */
     struct loader *loader;            /* loads and unloads models; NULL: nobody does */
     struct metrics *metrics;          /* may be NULL */
+    struct trace_exporter *traces;    /* NULL: none are sent */
 };
 
 struct http_server;

@@ -45,6 +45,14 @@ bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random)
     return true;
 }
 
+void trace_make(struct trace *trace, const uint64_t random[static 3], bool sampled)
+{
+    *trace = (struct trace){.flags = sampled ? TRACE_SAMPLED : 0};
+    snprintf(trace->id, sizeof trace->id, "%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)(random[1] | 1));
+    snprintf(trace->span, sizeof trace->span, "%016llx", (unsigned long long)(random[2] | 1));
+}
+
 const char *trace_text(const struct trace *trace, char text[static TRACEPARENT_TEXT])
 {
     snprintf(text, TRACEPARENT_TEXT, "00-%s-%s-%02x", trace->id, trace->span, trace->flags);

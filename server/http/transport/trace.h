@@ -1,4 +1,4 @@
-/* W3C Trace Context (level 1): the traceparent header, taken from the client, carried on. */
+/* W3C Trace Context (level 1): the traceparent header, taken from the client or made here. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,8 +8,8 @@
 #define SPAN_ID_TEXT  17
 
 struct trace {
-    char id[TRACE_ID_TEXT];    /* "" where the client has sent none */
-    char parent[SPAN_ID_TEXT]; /* the client's span */
+    char id[TRACE_ID_TEXT];    /* "": none */
+    char parent[SPAN_ID_TEXT]; /* the client's span; "": the trace begins here */
     char span[SPAN_ID_TEXT];   /* ours, for this request */
     uint8_t flags;
 };
@@ -18,6 +18,12 @@ struct trace {
  * and no trace, for a header that is absent or wrong: such a one is ignored, never refused
  * (section 3.2.2.5). Versions to come are read as far as they are known. */
 bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random);
+
+/* A trace that begins here, with an id made from `random`. `sampled` sets the flag that asks those
+ * behind us to record it, too. */
+void trace_make(struct trace *trace, const uint64_t random[static 3], bool sampled);
+
+#define TRACE_SAMPLED 1 /* of flags */
 
 /* "00-TRACE-SPAN-FLAGS" with our span, for the answer; returns text. */
 #define TRACEPARENT_TEXT 56

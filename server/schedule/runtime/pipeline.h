@@ -92,6 +92,8 @@ struct predict_image {
      * for a worker plus waiting, ready, for its lane. forward_ms: of the whole batch. */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
     double output_ms; /* from the end of the forward pass to here */
+    int64_t claimed,
+        begun; /* clock_now() when a worker took it and when its pass began; 0: never */
 
     struct predict_request *request; /* private to the pipeline */
     struct batch_item entry;         /* private: its place in the queue and in batches */

@@ -102,6 +102,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
 {
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
+    image->claimed = image->since;
     TRY(scheduler_check_wanted(scheduler, image, err));
     const struct pipeline_options *options = worker->context->options;
     worker->scheduler = scheduler;
@@ -123,6 +124,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
 static enum status worker_begin_row(struct scheduler *scheduler, struct predict_image *image)
 {
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
+    image->claimed = image->since;
     return scheduler_check_wanted(scheduler, image, &image->error);
 }
 

@@ -1,0 +1,52 @@
+/* A request as spans: read, queue, decode, preprocess, queue, forward, answer, write. */
+#include "server/http/transport/request_trace.h"
+
+#include <stdio.h>
+
+#include "engine/base/clock.h"
+
+/* Phases that took no time, such as the decoding of tensors, are left out. */
+static void add(struct trace_record *record, const char *name, int64_t begin, int64_t end)
+{
+    if (end > begin)
+        record->phases[record->phase_count++] = (struct trace_phase){name, begin, end};
+}
+
+void request_trace(const struct exchange *x)
+{
+    struct trace_exporter *exporter = x->server->options.traces;
+    if (!exporter || !(x->trace.flags & TRACE_SAMPLED) || !x->route || !x->route->takes_body)
+        return;
+    const struct exchange_times *times = &x->times;
+    const char *client = exchange_address(x);
+    struct trace_record record = {.route = x->route->path,
+                                  .status = x->answer.status,
+                                  .code = x->answer.code,
+                                  .images = (int64_t)x->image_count,
+                                  .batch = times->batch,
+                                  .bytes_in = (int64_t)x->bytes_in,
+                                  .bytes_out = (int64_t)x->answer.size,
+                                  .begin = x->started,
+                                  .end = clock_now()};
+    snprintf(record.trace, sizeof record.trace, "%s", x->trace.id);
+    snprintf(record.span, sizeof record.span, "%s", x->trace.span);
+    snprintf(record.parent, sizeof record.parent, "%s", x->trace.parent);
+    snprintf(record.method, sizeof record.method, "%s", x->method);
+    snprintf(record.client, sizeof record.client, "%s", client ? client : "");
+    snprintf(record.id, sizeof record.id, "%.63s", x->request_id);
+    snprintf(record.model, sizeof record.model, "%s", x->model);
+    if (times->batch) {
+        (void)device_text(times->device, record.device);
+        add(&record, "read", x->started, times->submitted);
+        add(&record, "queue", times->submitted, times->claimed);
+        add(&record, "decode", times->claimed, times->decoded);
+        add(&record, "preprocess", times->decoded, times->prepared);
+        add(&record, "queue", times->prepared, times->begun);
+        add(&record, "forward", times->begun, times->ended);
+        if (x->answered)
+            add(&record, "answer", times->ended, x->answered);
+    }
+    if (x->answered)
+        add(&record, "write", x->answered, record.end);
+    trace_exporter_put(exporter, &record);
+}

@@ -1,0 +1,8 @@
+/* Hands the spans of a finished request to the exporter (trace_exporter.h). */
+#pragma once
+
+#include "server/http/transport/exchange.h"
+
+/* Of requests that are sampled, and for paths that take a body: health checks and pages would drown
+ * the others. From the connection's thread. */
+void request_trace(const struct exchange *exchange);

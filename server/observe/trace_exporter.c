@@ -1,0 +1,623 @@
+/* The queue, the thread and the retries. The few functions of curl.h that are used are declared
+ * here, so that building lensd does not need its header; their values have been part of libcurl's
+ * binary interface since version 4 of the library. */
+#include "server/observe/trace_exporter.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "lensd_version.h"
+#include "proto/trace_json.h"
+#include "server/observe/log.h"
+
+#define SECOND INT64_C(1000000000)
+
+enum { QUEUE = 2048, BATCH = 256 };
+
+#define SEND_AFTER    (SECOND) /* a trace waits so long for others */
+#define SEND_TIMEOUT  10000L   /* ms; OTEL_EXPORTER_OTLP_TIMEOUT's default */
+#define RETRY_FIRST   (SECOND) /* then twice as long each time */
+#define RETRY_LONGEST (30 * SECOND)
+#define RETRY_TIMES   6
+#define LAST_WAIT     (2 * SECOND)  /* at the end */
+#define LOG_EVERY     (60 * SECOND) /* while sending fails */
+
+#define RESOURCE_MAX 32
+
+/* ---- libcurl ---- */
+
+/* CURLoption, CURLINFO. Source: curl/curl.h. */
+enum {
+    OPT_WRITEDATA = 10001,
+    OPT_URL = 10002,
+    OPT_POSTFIELDS = 10015,
+    OPT_USERAGENT = 10018,
+    OPT_HTTPHEADER = 10023,
+    OPT_XFERINFODATA = 10057,
+    OPT_CAINFO = 10065,
+    OPT_NOPROXY = 10177,
+    OPT_WRITEFUNCTION = 20011,
+    OPT_XFERINFOFUNCTION = 20219,
+    OPT_NOPROGRESS = 43,
+    OPT_POSTFIELDSIZE = 60,
+    OPT_NOSIGNAL = 99,
+    OPT_TIMEOUT_MS = 155,
+    INFO_RESPONSE_CODE = 0x200002,
+    INFO_RETRY_AFTER = 0x600039,
+};
+
+struct curl_list;
+
+static struct {
+    void *(*init)(void);
+    int (*setopt)(void *handle, int option, ...);
+    int (*perform)(void *handle);
+    int (*getinfo)(void *handle, int info, ...);
+    void (*cleanup)(void *handle);
+    const char *(*text)(int code);
+    struct curl_list *(*append)(struct curl_list *list, const char *line);
+    void (*free_list)(struct curl_list *list);
+} curl;
+
+static bool find(void *library, const char *name, void *ret)
+{
+    void *symbol = dlsym(library, name);
+    memcpy(ret, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
+
+/* It is not unloaded: its own libraries do not expect that. */
+static bool load_curl(void)
+{
+    static const char *const names[] = {"libcurl-gnutls.so.4", "libcurl.so.4"};
+    void *library = NULL;
+    for (size_t i = 0; i < COUNT_OF(names) && !library; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return library && find(library, "curl_easy_init", &curl.init) &&
+           find(library, "curl_easy_setopt", &curl.setopt) &&
+           find(library, "curl_easy_perform", &curl.perform) &&
+           find(library, "curl_easy_getinfo", &curl.getinfo) &&
+           find(library, "curl_easy_cleanup", &curl.cleanup) &&
+           find(library, "curl_easy_strerror", &curl.text) &&
+           find(library, "curl_slist_append", &curl.append) &&
+           find(library, "curl_slist_free_all", &curl.free_list);
+}
+
+/* ---- the exporter ---- */
+
+struct trace_exporter {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    struct trace_record records[QUEUE]; /* a ring */
+    size_t first, count;
+    int64_t oldest;  /* when records[first] came */
+    int64_t stop_at; /* 0: it goes on */
+
+    /* The thread's own from here. */
+    void *handle; /* CURL */
+    struct curl_list *headers;
+    char url[512];
+    uint64_t sampled_below; /* of 2^64 - 1 */
+    char *environment;      /* the texts below are parts of it */
+    const char *keys[RESOURCE_MAX], *values[RESOURCE_MAX];
+    struct otlp_resource resource;
+    struct trace_record *batch; /* BATCH of them */
+    struct otlp_span *spans;    /* BATCH times TRACE_PHASES + 1 */
+    char (*ids)[17];            /* of the spans of phases */
+    struct answer_text {
+        char text[1024];
+        size_t size;
+    } answer;
+    int64_t logged; /* when the last failure was */
+    struct metric *sent, *dropped, *failed;
+};
+
+static int64_t stop_at(struct trace_exporter *exporter)
+{
+    return __atomic_load_n(&exporter->stop_at, __ATOMIC_ACQUIRE);
+}
+
+/* ---- records to spans ---- */
+
+static void add_text(struct otlp_span *span, const char *key, const char *text)
+{
+    if (text && text[0])
+        span->attributes[span->attribute_count++] =
+            (struct otlp_attribute){.key = key, .text = text};
+}
+
+static void add_number(struct otlp_span *span, const char *key, int64_t number)
+{
+    if (number)
+        span->attributes[span->attribute_count++] =
+            (struct otlp_attribute){.key = key, .number = number};
+}
+
+/* Nanoseconds from clock_now() to the time of day. */
+static int64_t epoch(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * SECOND + now.tv_nsec - clock_now();
+}
+
+/* The request's span and one for each phase; names after OpenTelemetry's conventions for HTTP. */
+static size_t write_spans(struct trace_exporter *exporter, const struct trace_record *record,
+                          int64_t since, char name[static 160], size_t used)
+{
+    struct otlp_span *span = &exporter->spans[used];
+    snprintf(name, 160, "%s %s", record->method, record->route);
+    *span = (struct otlp_span){.trace = record->trace,
+                               .id = record->span,
+                               .parent = record->parent,
+                               .name = name,
+                               .kind = OTLP_SERVER,
+                               .begin = (uint64_t)(record->begin + since),
+                               .end = (uint64_t)(record->end + since),
+                               .failed = record->status >= 500};
+    add_text(span, "http.request.method", record->method);
+    add_text(span, "http.route", record->route);
+    add_number(span, "http.response.status_code", record->status);
+    add_number(span, "http.request.body.size", record->bytes_in);
+    add_number(span, "http.response.body.size", record->bytes_out);
+    add_text(span, "client.address", record->client);
+    add_text(span, "error.type", record->code);
+    add_text(span, "lensd.request.id", record->id);
+    add_text(span, "lensd.model", record->model);
+    add_text(span, "lensd.device", record->device);
+    add_number(span, "lensd.images", record->images);
+    add_number(span, "lensd.batch.size", record->batch);
+    const uint64_t own = strtoull(record->span, NULL, 16);
+    for (size_t i = 0; i < record->phase_count; i++) {
+        const struct trace_phase *phase = &record->phases[i];
+        /* Made from the id of the request's span, and different for each phase. */
+        snprintf(exporter->ids[used + 1 + i], 17, "%016llx",
+                 (unsigned long long)((own ^ ((i + 1) * 0x9E3779B97F4A7C15u)) | 1));
+        exporter->spans[used + 1 + i] =
+            (struct otlp_span){.trace = record->trace,
+                               .id = exporter->ids[used + 1 + i],
+                               .parent = record->span,
+                               .name = phase->name,
+                               .kind = OTLP_INTERNAL,
+                               .begin = (uint64_t)(phase->begin + since),
+                               .end = (uint64_t)(phase->end + since)};
+    }
+    return used + 1 + record->phase_count;
+}
+
+static char *batch_json(struct trace_exporter *exporter, size_t count, size_t *ret_size)
+{
+    static char names[BATCH][160]; /* one exporter, one thread */
+    const int64_t since = epoch();
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++)
+        used = write_spans(exporter, &exporter->batch[i], since, names[i], used);
+    return otlp_spans_json(&exporter->resource, exporter->spans, used, ret_size);
+}
+
+/* ---- sending ---- */
+
+static size_t on_answer(char *bytes, size_t size, size_t count, void *context)
+{
+    struct answer_text *answer = context;
+    const size_t free_bytes = sizeof answer->text - answer->size;
+    const size_t taken = size * count < free_bytes ? size * count : free_bytes;
+    memcpy(answer->text + answer->size, bytes, taken);
+    answer->size += taken;
+    return size * count;
+}
+
+/* Ends a transfer when lensd ends. */
+static int on_progress(void *context, long long total, long long now, long long sent_total,
+                       long long sent)
+{
+    (void)total, (void)now, (void)sent_total, (void)sent;
+    const int64_t end = stop_at(context);
+    return end && clock_now() > end;
+}
+
+enum sent { SENT, SEND_AGAIN, SEND_NEVER };
+
+static void log_failure(struct trace_exporter *exporter, const char *text)
+{
+    metric_add(exporter->failed, 1);
+    if (exporter->logged && clock_now() - exporter->logged < LOG_EVERY)
+        return;
+    exporter->logged = clock_now();
+    log_event(LOG_WARN, "traces", LOG_STR("url", exporter->url), LOG_STR("text", text));
+}
+
+static void note_answer(struct trace_exporter *exporter, size_t count)
+{
+    char reason[256], text[400];
+    const int64_t rejected =
+        otlp_rejected(exporter->answer.text, exporter->answer.size, reason, sizeof reason);
+    metric_add(exporter->sent, (double)count);
+    if (rejected) {
+        snprintf(text, sizeof text, "the collector has rejected %lld spans: %s",
+                 (long long)rejected, reason);
+        log_failure(exporter, text);
+    } else if (exporter->logged) {
+        exporter->logged = 0;
+        log_event(LOG_INFO, "traces", LOG_STR("url", exporter->url),
+                  LOG_STR("text", "the collector takes traces again"));
+    }
+}
+
+/* *ret_wait: nanoseconds that the collector asks for, or 0. */
+static enum sent post(struct trace_exporter *exporter, const char *json, size_t size, size_t count,
+                      int64_t *ret_wait)
+{
+    char text[256];
+    long status = 0;
+    int64_t seconds = 0;
+    exporter->answer.size = 0;
+    curl.setopt(exporter->handle, OPT_POSTFIELDS, json);
+    curl.setopt(exporter->handle, OPT_POSTFIELDSIZE, (long)size);
+    const int code = curl.perform(exporter->handle);
+    curl.getinfo(exporter->handle, INFO_RESPONSE_CODE, &status);
+    curl.getinfo(exporter->handle, INFO_RETRY_AFTER, &seconds);
+    *ret_wait = seconds > 0 && seconds < 3600 ? seconds * SECOND : 0;
+    if (!code && status >= 200 && status < 300) {
+        note_answer(exporter, count);
+        return SENT;
+    }
+    const bool again = code || status == 429 || (status >= 502 && status <= 504);
+    snprintf(text, sizeof text, "%.100s%s%s", code ? curl.text(code) : "the collector answers ",
+             code ? ""
+                  : (char[]){(char)('0' + status / 100 % 10), (char)('0' + status / 10 % 10),
+                             (char)('0' + status % 10), 0},
+             again ? "; traces wait, and are dropped when the queue is full" : "; traces dropped");
+    log_failure(exporter, text);
+    return again ? SEND_AGAIN : SEND_NEVER;
+}
+
+/* Waits until `until`, or until the exporter must stop. */
+static void pause_until(struct trace_exporter *exporter, int64_t until)
+{
+    pthread_mutex_lock(&exporter->lock);
+    while (!exporter->stop_at && clock_now() < until) {
+        const struct timespec at = {until / SECOND, until % SECOND};
+        pthread_cond_timedwait(&exporter->changed, &exporter->lock, &at);
+    }
+    pthread_mutex_unlock(&exporter->lock);
+}
+
+static void send_batch(struct trace_exporter *exporter, size_t count)
+{
+    size_t size;
+    char *json = batch_json(exporter, count, &size);
+    enum sent sent = json ? SEND_AGAIN : SEND_NEVER;
+    int64_t wait = RETRY_FIRST;
+    for (int i = 0; sent == SEND_AGAIN && i < RETRY_TIMES; i++) {
+        int64_t asked;
+        sent = post(exporter, json, size, count, &asked);
+        if (sent != SEND_AGAIN || stop_at(exporter))
+            break; /* at the end there is one attempt */
+        pause_until(exporter, clock_now() + (asked ? asked : wait));
+        wait = wait * 2 < RETRY_LONGEST ? wait * 2 : RETRY_LONGEST;
+    }
+    free(json);
+    if (sent != SENT)
+        metric_add(exporter->dropped, (double)count);
+}
+
+/* Waits until there is enough to send, or it is old enough; 0: nothing will come any more. */
+static size_t take_batch(struct trace_exporter *exporter)
+{
+    pthread_mutex_lock(&exporter->lock);
+    while (!exporter->stop_at && exporter->count < BATCH &&
+           (!exporter->count || clock_now() < exporter->oldest + SEND_AFTER)) {
+        const int64_t until = exporter->oldest + SEND_AFTER;
+        const struct timespec at = {until / SECOND, until % SECOND};
+        if (exporter->count)
+            pthread_cond_timedwait(&exporter->changed, &exporter->lock, &at);
+        else
+            pthread_cond_wait(&exporter->changed, &exporter->lock);
+    }
+    const size_t count = exporter->count < BATCH ? exporter->count : BATCH;
+    for (size_t i = 0; i < count; i++)
+        exporter->batch[i] = exporter->records[(exporter->first + i) % QUEUE];
+    exporter->first = (exporter->first + count) % QUEUE;
+    exporter->count -= count;
+    exporter->oldest = clock_now();
+    const bool is_over = exporter->stop_at && clock_now() > exporter->stop_at;
+    pthread_mutex_unlock(&exporter->lock);
+    if (is_over)
+        metric_add(exporter->dropped, (double)count);
+    return is_over ? 0 : count;
+}
+
+static void *exporter_thread(void *context)
+{
+    struct trace_exporter *exporter = context;
+    pthread_setname_np(pthread_self(), "traces");
+    for (size_t count; (count = take_batch(exporter)) > 0;)
+        send_batch(exporter, count);
+    return NULL;
+}
+
+/* ---- settings ---- */
+
+enum status trace_endpoint_port(const char *endpoint, int *ret_port, struct error *err)
+{
+    const bool tls = strncasecmp(endpoint, "https://", 8) == 0;
+    const char *host = endpoint + (tls ? 8 : 7);
+    *ret_port = tls ? 443 : 80;
+    if (!tls && strncasecmp(endpoint, "http://", 7) != 0)
+        return error_set(err, STATUS_CONFIG,
+                         "--trace-endpoint is '%.100s'; it must begin with http:// or https://, as "
+                         "in http://localhost:4318",
+                         endpoint);
+    const char *colon = host[0] == '[' ? strchr(host, ']') : host;
+    const size_t length = colon ? strcspn(colon, ":/?#") : 0;
+    const size_t name = colon ? (size_t)(colon - host) + length : 0;
+    char *end = NULL;
+    const long port =
+        colon && colon[length] == ':' ? strtol(colon + length + 1, &end, 10) : *ret_port;
+    if (name == 0 || strlen(endpoint) > 400 || strpbrk(endpoint, " @?#") || port < 1 ||
+        port > 65535 || (end && *end && *end != '/'))
+        return error_set(err, STATUS_CONFIG,
+                         "--trace-endpoint is '%.100s'; it must be an address without parameters, "
+                         "as in http://localhost:4318",
+                         endpoint);
+    *ret_port = (int)port;
+    return STATUS_OK;
+}
+
+/* "%2C" becomes ",". */
+static void decode_percent(char *text)
+{
+    char *out = text;
+    for (const char *in = text; *in; out++) {
+        if (in[0] == '%' && isxdigit((unsigned char)in[1]) && isxdigit((unsigned char)in[2])) {
+            *out = (char)strtol((char[]){in[1], in[2], 0}, NULL, 16);
+            in += 3;
+        } else {
+            *out = *in++;
+        }
+    }
+    *out = 0;
+}
+
+static char *trimmed(char *text)
+{
+    text += strspn(text, " ");
+    for (size_t n = strlen(text); n && text[n - 1] == ' '; n--)
+        text[n - 1] = 0;
+    return text;
+}
+
+/* Splits "key=value,key=value" in place (W3C Baggage, as OpenTelemetry's variables are written). */
+static enum status next_pair(char **rest, const char *variable, char **ret_key, char **ret_value,
+                             struct error *err)
+{
+    char *pair = strsep(rest, ",");
+    char *equals = strchr(pair, '=');
+    *ret_key = trimmed(pair);
+    *ret_value = NULL;
+    if (!**ret_key && !equals)
+        return STATUS_OK; /* an empty list, a comma at the end */
+    if (!equals || equals == pair)
+        return error_set(err, STATUS_CONFIG, "%s must be written as key=value,key=value", variable);
+    *equals = 0;
+    *ret_key = trimmed(pair);
+    *ret_value = trimmed(equals + 1);
+    decode_percent(*ret_value);
+    return STATUS_OK;
+}
+
+static void add_resource(struct trace_exporter *exporter, const char *key, const char *value)
+{
+    struct otlp_resource *resource = &exporter->resource;
+    if (resource->count == RESOURCE_MAX)
+        return;
+    exporter->keys[resource->count] = key;
+    exporter->values[resource->count++] = value;
+}
+
+/* One after another in exporter->environment: the list of attributes, the host's name. */
+static enum status read_resource(struct trace_exporter *exporter, struct error *err)
+{
+    enum { HOST_BYTES = 256 };
+    const char *given = getenv("OTEL_RESOURCE_ATTRIBUTES");
+    const char *service = getenv("OTEL_SERVICE_NAME");
+    const size_t size = strlen(given ? given : "") + 1;
+    exporter->environment = calloc(1, size + HOST_BYTES);
+    if (!exporter->environment)
+        return error_no_memory(err, "attributes of traces");
+    char *host = exporter->environment + size;
+    memcpy(exporter->environment, given ? given : "", size);
+    exporter->resource = (struct otlp_resource){exporter->keys, exporter->values, 0, LENSD_VERSION};
+    bool is_named = service && service[0];
+    if (is_named)
+        add_resource(exporter, "service.name", service);
+    for (char *rest = exporter->environment, *key, *value; rest;) {
+        TRY(next_pair(&rest, "OTEL_RESOURCE_ATTRIBUTES", &key, &value, err));
+        const bool is_name = strcmp(key, "service.name") == 0;
+        if (value && !(is_name && is_named))
+            add_resource(exporter, key, value);
+        is_named = is_named || is_name;
+    }
+    if (!is_named)
+        add_resource(exporter, "service.name", "lensd");
+    add_resource(exporter, "service.version", LENSD_VERSION);
+    if (gethostname(host, HOST_BYTES - 1) == 0)
+        add_resource(exporter, "host.name", host);
+    return STATUS_OK;
+}
+
+static enum status add_header(struct trace_exporter *exporter, const char *line, struct error *err)
+{
+    struct curl_list *longer = curl.append(exporter->headers, line);
+    if (!longer)
+        return error_no_memory(err, "headers of traces");
+    exporter->headers = longer;
+    return STATUS_OK;
+}
+
+static enum status read_headers(struct trace_exporter *exporter, struct error *err)
+{
+    const char *variable = "OTEL_EXPORTER_OTLP_HEADERS", *given = getenv(variable);
+    char line[2048];
+    TRY(add_header(exporter, "Content-Type: application/json", err));
+    TRY(add_header(exporter, "Expect:", err)); /* no waiting for 100 Continue */
+    char *copy = strdup(given ? given : "");
+    if (!copy)
+        return error_no_memory(err, "headers of traces");
+    enum status status = STATUS_OK;
+    for (char *rest = copy, *key, *value; rest && status == STATUS_OK;) {
+        status = next_pair(&rest, variable, &key, &value, err);
+        if (status != STATUS_OK || !value)
+            continue;
+        const int length = snprintf(line, sizeof line, "%s: %s", key, value);
+        status = length >= (int)sizeof line || strpbrk(line, "\r\n")
+                     ? error_set(err, STATUS_CONFIG,
+                                 "%s: a header is too long, or has more than "
+                                 "one line",
+                                 variable)
+                     : add_header(exporter, line, err);
+    }
+    free(copy);
+    return status;
+}
+
+static enum status set_up(struct trace_exporter *exporter,
+                          const struct trace_exporter_options *options, struct error *err)
+{
+    int port;
+    TRY(trace_endpoint_port(options->endpoint, &port, err));
+    if (!load_curl())
+        return error_set(err, STATUS_CONFIG,
+                         "--trace-endpoint needs libcurl: install libcurl3-gnutls (Debian 12), "
+                         "libcurl3t64-gnutls (Debian 13) or another package with libcurl.so.4");
+    const size_t length = strlen(options->endpoint);
+    const bool has_slash = options->endpoint[length - 1] == '/';
+    snprintf(exporter->url, sizeof exporter->url, "%s%sv1/traces", options->endpoint,
+             has_slash ? "" : "/");
+    exporter->sampled_below =
+        options->sample >= 1 ? UINT64_MAX : (uint64_t)(options->sample * 0x1p64);
+    exporter->batch = alloc_array(BATCH, sizeof *exporter->batch);
+    exporter->spans = alloc_array(BATCH * (TRACE_PHASES + 1), sizeof *exporter->spans);
+    exporter->ids = alloc_array(BATCH * (TRACE_PHASES + 1), sizeof *exporter->ids);
+    exporter->handle = curl.init();
+    if (!exporter->batch || !exporter->spans || !exporter->ids || !exporter->handle)
+        return error_no_memory(err, "traces");
+    TRY(read_resource(exporter, err));
+    TRY(read_headers(exporter, err));
+    curl.setopt(exporter->handle, OPT_URL, exporter->url);
+    curl.setopt(exporter->handle, OPT_HTTPHEADER, exporter->headers);
+    curl.setopt(exporter->handle, OPT_USERAGENT, "lensd/" LENSD_VERSION);
+    curl.setopt(exporter->handle, OPT_NOSIGNAL, 1L);
+    curl.setopt(exporter->handle, OPT_NOPROXY, "*"); /* the confinement allows one port only */
+    const char *trusted = getenv(TRACE_CERTIFICATE);
+    if (trusted && trusted[0])
+        curl.setopt(exporter->handle, OPT_CAINFO, trusted);
+    curl.setopt(exporter->handle, OPT_TIMEOUT_MS, SEND_TIMEOUT);
+    curl.setopt(exporter->handle, OPT_WRITEFUNCTION, on_answer);
+    curl.setopt(exporter->handle, OPT_WRITEDATA, &exporter->answer);
+    curl.setopt(exporter->handle, OPT_NOPROGRESS, 0L);
+    curl.setopt(exporter->handle, OPT_XFERINFOFUNCTION, on_progress);
+    curl.setopt(exporter->handle, OPT_XFERINFODATA, exporter);
+    exporter->sent = metrics_get(options->metrics, METRIC_COUNTER, "lensd_traces_sent_total",
+                                 "Traces that the collector has taken.", "", NULL, 0);
+    exporter->dropped = metrics_get(options->metrics, METRIC_COUNTER, "lensd_traces_dropped_total",
+                                    "Traces that were not sent: the queue was full, or the "
+                                    "collector did not take them.",
+                                    "", NULL, 0);
+    exporter->failed = metrics_get(
+        options->metrics, METRIC_COUNTER, "lensd_trace_failures_total",
+        "Requests to the collector that failed, or in which spans were rejected.", "", NULL, 0);
+    return STATUS_OK;
+}
+
+static void free_exporter(struct trace_exporter *exporter)
+{
+    if (exporter->handle)
+        curl.cleanup(exporter->handle);
+    if (exporter->headers)
+        curl.free_list(exporter->headers);
+    pthread_cond_destroy(&exporter->changed);
+    pthread_mutex_destroy(&exporter->lock);
+    free(exporter->environment);
+    free(exporter->batch);
+    free(exporter->spans);
+    free(exporter->ids);
+    free(exporter);
+}
+
+static bool start_thread(struct trace_exporter *exporter)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = pthread_create(&exporter->thread, NULL, exporter_thread, exporter) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+enum status trace_exporter_create(const struct trace_exporter_options *options,
+                                  struct trace_exporter **ret, struct error *err)
+{
+    struct trace_exporter *exporter = calloc(1, sizeof *exporter);
+    if (!exporter)
+        return error_no_memory(err, "traces");
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&exporter->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&exporter->lock, NULL);
+    enum status status = set_up(exporter, options, err);
+    if (status == STATUS_OK && !start_thread(exporter))
+        status = error_set(err, STATUS_NO_MEMORY, "cannot start the thread that sends traces");
+    if (status != STATUS_OK) {
+        free_exporter(exporter);
+        return status;
+    }
+    *ret = exporter;
+    return STATUS_OK;
+}
+
+void trace_exporter_free(struct trace_exporter *exporter)
+{
+    if (!exporter)
+        return;
+    pthread_mutex_lock(&exporter->lock);
+    __atomic_store_n(&exporter->stop_at, clock_now() + LAST_WAIT, __ATOMIC_RELEASE);
+    pthread_cond_broadcast(&exporter->changed);
+    pthread_mutex_unlock(&exporter->lock);
+    pthread_join(exporter->thread, NULL);
+    free_exporter(exporter);
+}
+
+bool trace_exporter_samples(const struct trace_exporter *exporter, uint64_t random)
+{
+    return exporter->sampled_below == UINT64_MAX || random < exporter->sampled_below;
+}
+
+void trace_exporter_put(struct trace_exporter *exporter, const struct trace_record *record)
+{
+    pthread_mutex_lock(&exporter->lock);
+    const bool is_full = exporter->count == QUEUE;
+    if (!is_full) {
+        if (!exporter->count)
+            exporter->oldest = clock_now();
+        exporter->records[(exporter->first + exporter->count++) % QUEUE] = *record;
+        if (exporter->count == 1 || exporter->count == BATCH)
+            pthread_cond_signal(&exporter->changed);
+    }
+    pthread_mutex_unlock(&exporter->lock);
+    if (is_full)
+        metric_add(exporter->dropped, 1);
+}
