@@ -332,6 +332,44 @@ class Ultralytics(Parity):
     def test_nms_in_the_graph(self):
         self.check("yolov8n", nms=True)
 
+    @unittest.skipUnless(has("sahi"), "the package sahi is not installed")
+    def test_slices(self):
+        """Slices and merging are SAHI's; what each slice answers comes from lensd, as a photo of its own."""
+        from sahi.postprocess.combine import GreedyNMMPostprocess, NMSPostprocess
+        from sahi.prediction import ObjectPrediction
+        from sahi.slicing import get_slice_bboxes
+        self.export("yolov8n")
+        count = differing = 0
+        with contextlib.closing(Serving(self)):
+            for photo in PHOTOS[:4]:
+                picture = upright(photo)
+                whole = (0, 0, *picture.size)
+                slices = get_slice_bboxes(picture.height, picture.width, 160, 160, False, 0.2, 0.2)
+                found = [self.slice_answer(picture, place, ObjectPrediction) for place in [*slices, whole]]
+                for rule, postprocess in (("nmm", GreedyNMMPostprocess(0.5, "IOS", False)),
+                                          ("nms", NMSPostprocess(0.5, "IOU", False))):
+                    wanted = [(p.category.id, p.score.value, *p.bbox.to_xyxy())
+                              for p in postprocess(sum(found, []))]
+                    body = io.BytesIO()
+                    picture.save(body, "png")
+                    answer = self.server.request("POST", f"/predict?slices=160&merge={rule}&max_detections=1000",
+                                                 body.getvalue())
+                    boxes = [(p["index"], p["score"], *(p["box"][k] for k in ("x1", "y1", "x2", "y2")))
+                             for p in answer.json()["predictions"]]
+                    count += len(wanted)
+                    differing += self.match(boxes, wanted, f"{os.path.basename(photo)} {rule}")
+        print(f"test_slices: {count} boxes, {differing} differ", file=sys.stderr)
+        self.assertGreater(count, 100)
+        self.assertLessEqual(differing, 0.01 * count, "answers are rounded to 0.001 pixels before SAHI merges them")
+
+    def slice_answer(self, picture, place, prediction):
+        body = io.BytesIO()
+        picture.crop(place).save(body, "png")
+        answer = self.server.request("POST", "/predict", body.getvalue()).json()
+        return [prediction(bbox=[p["box"]["x1"] + place[0], p["box"]["y1"] + place[1], p["box"]["x2"] + place[0],
+                                 p["box"]["y2"] + place[1]], category_id=p["index"], score=p["score"])
+                for p in answer["predictions"]]
+
     def test_rtdetr(self):
         """Scores of random weights are below 0.25: the threshold is lowered instead of the biases."""
         self.export("rtdetr-l")

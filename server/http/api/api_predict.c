@@ -17,6 +17,7 @@
 #include "server/http/api/annotate.h"
 #include "server/http/api/describe.h"
 #include "server/http/api/route_table.h"
+#include "server/http/api/slices.h"
 #include "server/http/api/urgency.h"
 #include "server/http/api/work.h"
 #include "server/http/transport/exchange.h"
@@ -32,8 +33,9 @@ struct predict_work {
     bool as_list;
     struct multipart multipart; /* zeroed without one */
     struct predict_json *json;  /* NULL without one */
-    int form;                   /* enum describe_form that `format` names; -1: Accept decides */
-    char model[128];            /* as asked for; "" for the default */
+    struct slicing slices;
+    int form;        /* enum describe_form that `format` names; -1: Accept decides */
+    char model[128]; /* as asked for; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
 };
@@ -43,9 +45,11 @@ static void predict_free_work(struct exchange *x)
     struct predict_work *work = x->work;
     struct multipart multipart = work->multipart;
     struct predict_json *json = work->json;
+    struct slicing slices = work->slices;
     work_free(x); /* first: its images lie in the other two */
     multipart_done(&multipart);
     predict_json_free(json);
+    slices_free(&slices);
 }
 
 /* ---- can it be served now? ---- */
@@ -205,6 +209,14 @@ static enum status set_size(struct predict_work *work, const char *text, size_t 
     return STATUS_OK;
 }
 
+static enum status set_slices(struct predict_work *work, const char *name, const char *text,
+                              size_t size, struct error *err)
+{
+    char value[32];
+    TRY(parameter_text(name, text, size, value, sizeof value, err));
+    return slices_set(&work->slices, name, value, err);
+}
+
 static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
                                  size_t size, struct error *err)
 {
@@ -216,14 +228,16 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return set_format(work, text, size, err);
     if (!strcmp(name, "size"))
         return set_size(work, text, size, err);
+    if (slices_is(name))
+        return set_slices(work, name, text, size, err);
     if (task_option_is(name))
         return set_task_option(work, name, text, size, err);
-    return error_set(err, STATUS_INVALID,
-                     "unknown parameter '%.60s'; /predict takes top_k, model, format and size; for "
-                     "detectors also "
-                     "confidence, iou, max_detections, classes and agnostic; for segmenters "
-                     "classes and masks; for embedding models normalize",
-                     name);
+    return error_set(
+        err, STATUS_INVALID,
+        "unknown parameter '%.60s'; /predict takes top_k, model, format and size; for detectors "
+        "also confidence, iou, max_detections, classes, agnostic, slices, overlap and merge; for "
+        "segmenters classes and masks; for embedding models normalize",
+        name);
 }
 
 static enum status read_query(const struct exchange *x, struct predict_work *work,
@@ -263,7 +277,8 @@ static enum status predict_read_field(struct predict_work *work, const struct mu
 {
     const char *text = (const char *)part->data;
     if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") ||
-        !strcmp(part->name, "format") || !strcmp(part->name, "size") || task_option_is(part->name))
+        !strcmp(part->name, "format") || !strcmp(part->name, "size") || slices_is(part->name) ||
+        task_option_is(part->name))
         return set_parameter(work, part->name, text, part->size, err);
     bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,
@@ -410,6 +425,7 @@ static void predict_finish(struct exchange *x)
 {
     struct predict_work *work = x->work;
     struct predict_request *request = &work->request;
+    slices_end(request, &work->slices);
     hint_at_form(x, &request->images[0]);
     size_t size = 0;
     /* With one image its failure fails the request; with several, each reports its own. */
@@ -456,7 +472,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
                          "a picture is the answer to one photo, and the request has %zu; send them "
                          "one by one, or ask for JSON",
                          work->request.image_count);
-    return STATUS_OK;
+    return slices_begin(x, &work->request, &work->slices, err);
 }
 
 static void predict_start(struct exchange *x)

@@ -376,6 +376,8 @@ void predict_request_free_results(struct predict_request *request)
         image->predictions = NULL;
         image->prediction_count = 0;
         task_answer_done(&image->answer);
+        free(image->photo);
+        image->photo = NULL;
         if (image->outputs)
             rows_free(image->outputs, request->served->output_count);
         image->outputs = NULL;

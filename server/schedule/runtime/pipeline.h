@@ -74,7 +74,9 @@ struct pipeline_options {
 struct predict_image {
     const uint8_t *data; /* borrowed until on_done; not looked at in a raw-tensor request */
     size_t size;
-    const char *name;    /* field or file name for the answer; borrowed; may be NULL */
+    const struct image *pixels; /* upright RGB to use instead of `data`; borrowed until on_done;
+                                   NULL: `data` is decoded */
+    const char *name;           /* field or file name for the answer; borrowed; may be NULL */
     struct error preset; /* status != OK: already known bad (bad base64 …): only carried along */
 
     enum status status;             /* of this image alone */
@@ -83,6 +85,8 @@ struct predict_image {
     struct prediction *predictions; /* top-k, best first; freed by predict_request_free_results */
     size_t prediction_count;
     struct task_answer answer; /* for tasks other than classification; freed likewise */
+    uint8_t *photo;            /* with decode_only: width * height pixels, RGB; freed by
+                                  predict_request_free_results, unless the caller takes it */
     struct tensor **outputs;   /* with raw_outputs: output_count of the served model, NULL where not
                                   wanted, first dimension 1 where it has rows; freed by
                                   predict_request_free_results */
@@ -113,8 +117,10 @@ struct predict_request {
      * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
+    bool decode_only;             /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;             /* return the model's outputs unchanged, no predictions */
     const bool *wanted_outputs;   /* of output_count; NULL: all; borrowed until on_done */
+    struct slicing *slices;       /* not read by the pipeline: the parts of the photo, or NULL */
     bool wants_picture;           /* not read by the pipeline: answered by the annotated photo */
     int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
     struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks

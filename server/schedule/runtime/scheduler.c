@@ -256,15 +256,19 @@ static void drop_hold(struct predict_request *request)
     /* acq_rel: what other threads wrote into their images is seen by on_done. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
-    served_note_request(request->served, request);
-    meters_request(&request->served->meters, request, clock_now());
+    /* A photo that was only decoded is counted by the request that predicts from its pixels. */
+    if (!request->decode_only || !request->images[0].photo) {
+        served_note_request(request->served, request);
+        meters_request(&request->served->meters, request, clock_now());
+    }
     request->on_done(request);
 }
 
 void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
 {
-    meters_image(&scheduler->meters, image->status);
-    if (image->status == STATUS_OK)
+    if (!image->photo)
+        meters_image(&scheduler->meters, image->status);
+    if (image->status == STATUS_OK && !image->photo)
         meters_prediction(&scheduler->meters, image->entry.predicted,
                           clock_now() - image->entry.admitted);
     drop_hold(image->request);

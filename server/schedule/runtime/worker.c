@@ -6,8 +6,10 @@
 
 #include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "server/image/transform.h"
 #include "server/schedule/policy/rows.h"
 #include "server/schedule/runtime/budget.h"
@@ -105,19 +107,38 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     image->claimed = image->since;
     TRY(scheduler_check_wanted(scheduler, image, err));
     const struct pipeline_options *options = worker->context->options;
+    const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
     worker->scheduler = scheduler;
     worker->image = image;
-    enum status status =
-        options->fast_decode
-            ? image_decode_reduced(worker->decoder, image->data, image->size, &options->limits,
-                                   &scheduler_model(scheduler)->preprocess, ret, err)
-            : image_decode_part(worker->decoder, image->data, image->size, &options->limits,
-                                &scheduler_model(scheduler)->preprocess, ret, err);
+    enum status status = STATUS_OK;
+    if (image->pixels)
+        *ret = *image->pixels;
+    else if (image->request->decode_only)
+        status =
+            image_decode(worker->decoder, image->data, image->size, &options->limits, ret, err);
+    else if (options->fast_decode)
+        status = image_decode_reduced(worker->decoder, image->data, image->size, &options->limits,
+                                      preprocess, ret, err);
+    else
+        status = image_decode_part(worker->decoder, image->data, image->size, &options->limits,
+                                   preprocess, ret, err);
     image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
     image->width = ret->info.width;
     image->height = ret->info.height;
     return scheduler_check_wanted(scheduler, image, err);
+}
+
+/* The pixels outlive the decoder's buffer. */
+static enum status worker_keep_photo(struct predict_image *image, const struct image *pixels)
+{
+    const size_t row = (size_t)pixels->width * 3;
+    image->photo = alloc_array(pixels->height, row);
+    if (!image->photo)
+        return error_no_memory(&image->error, "the pixels of a photo");
+    for (size_t y = 0; y < pixels->height; y++)
+        memcpy(image->photo + y * row, pixels->pixels + y * pixels->stride, row);
+    return STATUS_OK;
 }
 
 /* Everything before the slot of a row of a raw-tensor request. */
@@ -168,9 +189,11 @@ static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
     image->status = image->request->tensors ? worker_begin_row(scheduler, image)
                                             : worker_decode(worker, scheduler, image, &pixels);
     struct batch_slot slot;
-    if (image->status == STATUS_OK && !scheduler_reserve(scheduler, image, &slot))
+    if (image->status == STATUS_OK && image->request->decode_only)
+        image->status = worker_keep_photo(image, &pixels);
+    else if (image->status == STATUS_OK && !scheduler_reserve(scheduler, image, &slot))
         image->status = scheduler_cut_error(&image->error);
-    if (image->status != STATUS_OK) {
+    if (image->status != STATUS_OK || image->request->decode_only) {
         image_decoder_done(worker->decoder, false);
         scheduler_finish(scheduler, image);
         scheduler_drop(scheduler);

@@ -1,0 +1,129 @@
+/* Cuts a photo into slices, and merges what was found in them. */
+#include "models/tasks/slices.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+#define MATCH 0.5f /* SAHI's default, for both rules */
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Slices along one side: each begins `side` less the overlap behind the one before; the last one
+ * ends with the photo. */
+static size_t count_along(uint32_t length, uint32_t side, uint32_t step)
+{
+    return length <= side ? 1 : 1 + (length - side + step - 1) / step;
+}
+
+static uint32_t begin_of(size_t i, uint32_t length, uint32_t side, uint32_t step)
+{
+    return length <= side ? 0 : (uint32_t)least((uint32_t)i * step, length - side);
+}
+
+size_t slices_plan(uint32_t width, uint32_t height, uint32_t side, double overlap,
+                   struct photo_slice *ret, size_t most)
+{
+    const uint32_t shared = (uint32_t)(overlap * side);
+    const uint32_t step = side > shared ? side - shared : 1;
+    const size_t columns = count_along(width, side, step), rows = count_along(height, side, step);
+    for (size_t i = 0; i < columns * rows && i < most; i++)
+        ret[i] = (struct photo_slice){.x = begin_of(i % columns, width, side, step),
+                                      .y = begin_of(i / columns, height, side, step),
+                                      .width = least(side, width),
+                                      .height = least(side, height)};
+    return columns * rows;
+}
+
+/* Equal scores are ordered by corners, as SAHI orders them. */
+static int compare_boxes(const void *left, const void *right)
+{
+    const struct detection *a = left, *b = right;
+    const float a_keys[] = {-a->score, a->x1, a->y1, a->x2, a->y2};
+    const float b_keys[] = {-b->score, b->x1, b->y1, b->x2, b->y2};
+    for (size_t i = 0; i < COUNT_OF(a_keys); i++)
+        if (a_keys[i] < b_keys[i] || a_keys[i] > b_keys[i])
+            return a_keys[i] < b_keys[i] ? -1 : 1;
+    return a->place < b->place ? -1 : a->place > b->place;
+}
+
+static float area_of(const struct detection *box)
+{
+    return (box->x2 - box->x1) * (box->y2 - box->y1);
+}
+
+static bool matches(const struct detection *a, const struct detection *b, enum slices_rule rule)
+{
+    const float width = fminf(a->x2, b->x2) - fmaxf(a->x1, b->x1);
+    const float height = fminf(a->y2, b->y2) - fmaxf(a->y1, b->y1);
+    const float shared = fmaxf(width, 0) * fmaxf(height, 0);
+    const float of = rule == SLICES_GREEDY_NMM ? fminf(area_of(a), area_of(b))
+                                               : area_of(a) + area_of(b) - shared;
+    return shared / of >= MATCH; /* false for two empty boxes: NaN */
+}
+
+static void unite(struct detection *box, const struct detection *other)
+{
+    box->x1 = fminf(box->x1, other->x1);
+    box->y1 = fminf(box->y1, other->y1);
+    box->x2 = fmaxf(box->x2, other->x2);
+    box->y2 = fmaxf(box->y2, other->y2);
+}
+
+/* Box i takes what matches it: those that match the box as it was are dropped; those of them that
+ * match it as it has grown by then make it grow. */
+static void absorb(struct detection *boxes, size_t count, size_t i, enum slices_rule rule,
+                   bool agnostic, bool *dropped)
+{
+    const struct detection as_found = boxes[i];
+    for (size_t k = i + 1; k < count; k++) {
+        if (dropped[k] || (boxes[k].index != as_found.index && !agnostic) ||
+            !matches(&as_found, &boxes[k], rule))
+            continue;
+        dropped[k] = true;
+        if (rule == SLICES_GREEDY_NMM && matches(&boxes[i], &boxes[k], rule))
+            unite(&boxes[i], &boxes[k]);
+    }
+}
+
+enum status slices_merge(const struct detections *const *parts, const struct photo_slice *slices,
+                         size_t count, enum slices_rule rule, bool agnostic, size_t most,
+                         struct detections *ret, struct error *err)
+{
+    size_t all = 0, used = 0, kept = 0;
+    for (size_t i = 0; i < count; i++)
+        all += parts[i]->count;
+    struct detection *boxes = alloc_array(all + 1, sizeof *boxes);
+    bool *dropped = alloc_array(all + 1, sizeof *dropped);
+    if (!boxes || !dropped) {
+        free(boxes);
+        free(dropped);
+        return error_no_memory(err, "the boxes of slices");
+    }
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < parts[i]->count; k++) {
+            struct detection *box = &boxes[used];
+            *box = parts[i]->items[k];
+            box->x1 += (float)slices[i].x;
+            box->x2 += (float)slices[i].x;
+            box->y1 += (float)slices[i].y;
+            box->y2 += (float)slices[i].y;
+            box->place = (uint32_t)used++;
+        }
+    qsort(boxes, all, sizeof *boxes, compare_boxes);
+    all = all < DETECT_MAX_CANDIDATES ? all : DETECT_MAX_CANDIDATES;
+    for (size_t i = 0; i < all && kept < most; i++) {
+        if (dropped[i])
+            continue;
+        absorb(boxes, all, i, rule, agnostic, dropped);
+        boxes[kept++] = boxes[i];
+    }
+    free(dropped);
+    *ret = (struct detections){.items = boxes, .count = kept, .capacity = all};
+    return STATUS_OK;
+}
