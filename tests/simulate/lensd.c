@@ -85,7 +85,7 @@ static void start_decodes(struct run *run)
     for (int i = 0; i < run->worker_count; i++) {
         struct worker *worker = &run->workers[i];
         while (!worker->image && batcher_counts(run->batcher).granted > 0) {
-            struct image *image = batcher_claim(run->batcher, clock_of(run));
+            struct image *image = batcher_claim(run->batcher, true, clock_of(run));
             if (!image)
                 continue;
             if (is_late(run, image)) {

@@ -156,11 +156,18 @@ void *batcher_pop(struct batcher *batcher)
     return item ? item->owner : NULL;
 }
 
-void *batcher_claim(struct batcher *batcher, int64_t now)
+bool batcher_has_large(const struct batcher *batcher)
+{
+    return batcher->queue.large > 0;
+}
+
+void *batcher_claim(struct batcher *batcher, bool may_be_large, int64_t now)
 {
     assert(batcher->granted > 0);
+    struct batch_item *item = queue_pop(&batcher->queue, may_be_large && large_room(batcher) > 0);
+    if (!item && !may_be_large && batcher_has_large(batcher))
+        return NULL;
     batcher->granted--;
-    struct batch_item *item = queue_pop(&batcher->queue, large_room(batcher) > 0);
     if (!item)
         return NULL;
     batcher->larges += item->is_large;

@@ -130,10 +130,14 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int priority, 
  * every event. */
 size_t batcher_grant(struct batcher *batcher);
 
-/* A ticket is used: returns the owner of the image whose turn it is (queue.h). NULL when there is
- * none left (it was removed, or the queue was cut); the ticket is then spent. Call
+/* Whether a large image waits. */
+bool batcher_has_large(const struct batcher *batcher);
+
+/* A ticket is used: returns the owner of the image whose turn it is (queue.h), a large one only if
+ * `may_be_large`. NULL when there is none left (it was removed, or the queue was cut); the ticket
+ * is then spent, unless only large ones wait and it may not be one of them. Call
  * batcher_end_large() when the thread has finished with a large image, also after a failure. */
-void *batcher_claim(struct batcher *batcher, int64_t now);
+void *batcher_claim(struct batcher *batcher, bool may_be_large, int64_t now);
 void batcher_end_large(struct batcher *batcher);
 
 /* Takes an image that has not been claimed out of the queue; it still has to be answered. False,

@@ -66,22 +66,46 @@ static void unlink_locked(struct pool *pool, struct pool_source *source)
         pool->last = at;
 }
 
-/* Takes a ticket of the source that has used least time; of equals, of the one that came first. It
- * is charged what its work has cost lately, or many threads would take its tickets before the
- * first one is done. *ret_charged: how much. */
-static struct pool_source *next_source_locked(struct pool *pool, int64_t *ret_charged)
+static bool may_begin_long_locked(const struct pool *pool)
 {
-    struct pool_source *source = pool->first;
-    for (struct pool_source *other = source->next; other; other = other->next)
-        if (other->used < source->used)
-            source = other;
+    return pool->longs < (size_t)pool->options.threads;
+}
+
+/* The source with a ticket that can be used now that has used least time; of equals, the one that
+ * came first. NULL: none has. */
+static struct pool_source *find_source_locked(const struct pool *pool)
+{
+    struct pool_source *found = NULL;
+    for (struct pool_source *source = pool->first; source; source = source->next) {
+        const bool has_ticket = source->tickets > source->blocked || may_begin_long_locked(pool);
+        if (has_ticket && (!found || source->used < found->used))
+            found = source;
+    }
+    return found;
+}
+
+/* Takes a ticket of the source. It is charged what its work has cost lately, or many threads would
+ * take its tickets before the first one is done. Returns how much. */
+static int64_t take_ticket_locked(struct pool *pool, struct pool_source *source)
+{
+    const int64_t charged = source->expected;
     pool->clock = source->used;
-    *ret_charged = source->expected;
-    source->used += source->expected;
+    source->used += charged;
+    if (may_begin_long_locked(pool))
+        source->blocked = 0; /* each of them is tried again */
     unlink_locked(pool, source);
     if (--source->tickets > 0)
         pool_append_locked(pool, source);
-    return source;
+    return charged;
+}
+
+/* Gives back a ticket that could not be used. */
+static void block_ticket_locked(struct pool *pool, struct pool_source *source, int64_t charged)
+{
+    source->used -= charged;
+    source->blocked++;
+    if (source->tickets++ == 0)
+        pool_append_locked(pool, source);
 }
 
 /* Replaces the expected time of a task by what it took. */
@@ -94,7 +118,7 @@ static void settle_locked(struct pool_source *source, int64_t charged, int64_t s
 static bool has_work_locked(const struct pool_thread *thread)
 {
     const struct pool *pool = thread->pool;
-    return pool->stopping || (pool->first && (!thread->is_spare || pool->longs));
+    return pool->stopping || ((!thread->is_spare || pool->longs) && find_source_locked(pool));
 }
 
 static void rest_locked(struct pool_thread *thread)
@@ -134,16 +158,20 @@ static void *thread_main(void *argument)
         wait_for_work_locked(thread);
         if (pool->stopping)
             break;
-        int64_t charged, start = pool->options.now();
-        struct pool_source *source = next_source_locked(pool, &charged);
+        const int64_t start = pool->options.now();
+        struct pool_source *source = find_source_locked(pool);
+        const int64_t charged = take_ticket_locked(pool, source);
         thread->current = source;
         pthread_mutex_unlock(&pool->lock);
         if (!has_begun)
             pool->options.begin();
         has_begun = true;
-        pool->options.run(thread->state, source);
+        const bool is_used = pool->options.run(thread->state, source);
         pthread_mutex_lock(&pool->lock);
-        settle_locked(source, charged, pool->options.now() - start);
+        if (is_used)
+            settle_locked(source, charged, pool->options.now() - start);
+        else
+            block_ticket_locked(pool, source, charged);
         thread->current = NULL;
         if (pool->forgetting > 0)
             pthread_cond_broadcast(&pool->left);
@@ -212,12 +240,15 @@ void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets)
         pthread_cond_signal(&pool->work);
 }
 
-void pool_begin_long(struct pool *pool)
+bool pool_begin_long(struct pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    pool->longs++;
+    const bool may_begin = may_begin_long_locked(pool);
+    pool->longs += may_begin;
     pthread_mutex_unlock(&pool->lock);
-    pthread_cond_signal(&pool->spare_work);
+    if (may_begin)
+        pthread_cond_signal(&pool->spare_work);
+    return may_begin;
 }
 
 void pool_end_long(struct pool *pool)
@@ -225,6 +256,7 @@ void pool_end_long(struct pool *pool)
     pthread_mutex_lock(&pool->lock);
     pool->longs--;
     pthread_mutex_unlock(&pool->lock);
+    pthread_cond_signal(&pool->work); /* for a ticket that was blocked */
 }
 
 static bool is_at_work_locked(const struct pool *pool, const struct pool_source *source)
@@ -238,12 +270,15 @@ static bool is_at_work_locked(const struct pool *pool, const struct pool_source 
 void pool_forget(struct pool *pool, struct pool_source *source)
 {
     pthread_mutex_lock(&pool->lock);
-    if (source->tickets > 0)
-        unlink_locked(pool, source);
-    source->tickets = 0;
     pool->forgetting++;
-    while (is_at_work_locked(pool, source))
+    for (;;) {
+        if (source->tickets > 0)
+            unlink_locked(pool, source);
+        source->tickets = source->blocked = 0;
+        if (!is_at_work_locked(pool, source)) /* else it may give its ticket back */
+            break;
         condition_wait(&pool->left, &pool->lock, INT64_MAX);
+    }
     pool->forgetting--;
     pthread_mutex_unlock(&pool->lock);
 }

@@ -6,9 +6,9 @@
  * with work get equal time, not equal numbers of images. A source that was idle starts at the level
  * of the others: time is not saved up. Offering never allocates and never blocks on work.
  *
- * Long tasks (large pictures) could keep all threads busy. So there is a spare thread, which works
- * only while long tasks are run; their source sees to it that there are never as many of them as
- * threads with the spare one (batcher_config.larges). */
+ * Long tasks (large pictures) could keep all threads busy. So at most `threads` of them run at a
+ * time, whatever sources they come from, and one thread more, the spare one, works only while long
+ * tasks are run. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,6 +22,8 @@
 struct pool_source {
     struct pool_source *next;
     size_t tickets;
+    size_t blocked;   /* of the tickets: those that found nothing but long tasks, while no further
+                         one could begin */
     int64_t used;     /* nanoseconds, on the pool's own scale; those of running tasks as expected */
     int64_t expected; /* of a task, lately */
 };
@@ -32,7 +34,9 @@ struct pool_options {
      * NULL makes pool_create fail. stop frees it. */
     void *(*start)(void *context);
     void (*begin)(void); /* called by each thread before its first task; NULL: nothing */
-    void (*run)(void *state, struct pool_source *source);
+    /* False: only long tasks wait, and pool_begin_long refused. The ticket stays, and run is called
+     * again once a long task has ended. */
+    bool (*run)(void *state, struct pool_source *source);
     /* Called in each thread when it has had no work for a second; `is_last`: nor has any other. May
      * be NULL. */
     void (*rest)(void *state, bool is_last);
@@ -47,11 +51,12 @@ struct pool;
 enum status pool_create(const struct pool_options *options, struct pool **ret,
                         struct error *err) MUST_USE;
 
-/* Adds `tickets` to the source's; run will be called that many times. Any thread. */
+/* Adds `tickets` to the source's; run will return true that many times. Any thread. */
 void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets);
 
-/* A task that is being run is a long one, or such a task has ended. */
-void pool_begin_long(struct pool *pool);
+/* Called by run: whether the task that it begins may be a long one. If so, call pool_end_long when
+ * the task has ended, or turns out not to be long. */
+bool pool_begin_long(struct pool *pool) MUST_USE;
 void pool_end_long(struct pool *pool);
 
 /* Drops the source's tickets and waits until no thread is at work for it: afterwards it may be

@@ -37,6 +37,7 @@ struct scheduler {
 
     _Atomic bool cut;
     _Atomic bool is_lost;         /* no lane works */
+    _Atomic bool has_large;       /* batcher_has_large, to be read without the lock */
     _Atomic int64_t shortest_run; /* batcher_shortest_run, to be read without the lock */
 
     pthread_mutex_t lock;
@@ -236,6 +237,7 @@ static void unlock_and_wake(struct scheduler *scheduler)
         (scheduler->ahead > 0 && counts.closed_buffers > 0);
     bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
     bool answered = counts.admitted == 0 && !scheduler->accepting;
+    atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);
     metric_set(scheduler->meters.queue_images, (double)counts.queued);
     metric_set(scheduler->meters.triton.pending, (double)(counts.admitted - counts.running));
     metric_set(scheduler->meters.in_flight_images, (double)(counts.admitted - counts.queued));
@@ -511,14 +513,18 @@ struct scheduler *scheduler_of_source(struct pool_source *source)
     return (struct scheduler *)((char *)source - offsetof(struct scheduler, source));
 }
 
-struct predict_image *scheduler_claim(struct scheduler *scheduler)
+bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
 {
+    const bool may_be_large = atomic_load_explicit(&scheduler->has_large, memory_order_relaxed) &&
+                              pool_begin_long(scheduler->pool);
     pthread_mutex_lock(&scheduler->lock);
-    struct predict_image *image = batcher_claim(scheduler->batcher, clock_now());
+    struct predict_image *image = batcher_claim(scheduler->batcher, may_be_large, clock_now());
+    const bool is_used = image || may_be_large || !batcher_has_large(scheduler->batcher);
     unlock_and_wake(scheduler);
-    if (image && image->entry.is_large)
-        pool_begin_long(scheduler->pool);
-    return image;
+    if (may_be_large && !(image && image->entry.is_large))
+        pool_end_long(scheduler->pool);
+    *ret = image;
+    return is_used;
 }
 
 void scheduler_end_large(struct scheduler *scheduler)

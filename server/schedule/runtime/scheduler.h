@@ -91,8 +91,9 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image);
 
 struct scheduler *scheduler_of_source(struct pool_source *source);
 
-/* The next image to prepare; NULL when there is none any more. */
-struct predict_image *scheduler_claim(struct scheduler *scheduler);
+/* The next image to prepare; NULL when there is none any more. False: only large ones wait, and
+ * the pool has as many of them as it takes: the ticket has not been used. */
+bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret);
 
 /* The calling thread has finished with a large image (batch_item.is_large) that it claimed. */
 void scheduler_end_large(struct scheduler *scheduler);

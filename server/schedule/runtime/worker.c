@@ -210,15 +210,18 @@ static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
     }
 }
 
-void worker_run(void *state, struct pool_source *source)
+bool worker_run(void *state, struct pool_source *source)
 {
     struct worker *worker = state;
     struct scheduler *scheduler = scheduler_of_source(source);
-    struct predict_image *image = scheduler_claim(scheduler);
+    struct predict_image *image;
+    if (!scheduler_claim(scheduler, &image))
+        return false;
     if (!image)
-        return;
+        return true;
     const bool is_large = image->entry.is_large; /* at the end the image may be gone */
     worker_prepare(worker, scheduler, image);
     if (is_large)
         scheduler_end_large(scheduler);
+    return true;
 }

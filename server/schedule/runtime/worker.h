@@ -13,6 +13,6 @@ struct worker_context {
 
 /* context: struct worker_context, outlives the pool. NULL when out of memory. */
 void *worker_start(void *context);
-void worker_run(void *state, struct pool_source *source);
+bool worker_run(void *state, struct pool_source *source);
 void worker_rest(void *state, bool is_last);
 void worker_stop(void *state);

@@ -3,6 +3,7 @@
  * An "image" is a line of text that says what shall happen to it:
  *
  *     "ok 17"        decodes, is transformed, and its forward pass says class 17
+ *     "ok 17 large"  the same, but its header says that it is large
  *     "broken"       does not decode (STATUS_BAD_IMAGE)
  *     "untransformed" decodes, but the transform fails (STATUS_TOO_LARGE)
  *     "poison"       makes every forward pass fail that it is part of (STATUS_DEVICE)
@@ -67,6 +68,7 @@ int fake_images_run(int height);
 int fake_greatest_run(int height); /* largest batch */
 int fake_running(int height);      /* at this moment */
 int fake_decodes(void);
+int fake_large_decodes(void);
 /* From now on sessions let that many passes be under way; each takes place when it is collected. */
 void fake_depth(int depth);
 int fake_greatest_under_way(void);         /* of any session so far */

@@ -128,7 +128,7 @@ static void do_claim(struct run *run, const char *rest)
     for (const char *letter = letters; *letter; letter++) {
         batcher_grant(run->batcher);
         CHECK(run, batcher_counts(run->batcher).granted > 0, "no ticket for %c", *letter);
-        const struct image *image = batcher_claim(run->batcher, run->now);
+        const struct image *image = batcher_claim(run->batcher, true, run->now);
         char got = '-';
         if (image)
             got = image->letter;

@@ -58,7 +58,7 @@ static void prepare(struct script *script, const char *images)
     for (; *images; images++) {
         cr_assert_geq(batcher_grant(script->batcher) + batcher_counts(script->batcher).granted, 1,
                       "no ticket for '%c'", *images);
-        cr_assert_eq(batcher_claim(script->batcher, script->now), item(*images));
+        cr_assert_eq(batcher_claim(script->batcher, true, script->now), item(*images));
     }
 }
 
@@ -348,7 +348,7 @@ Test(batcher, tickets_are_never_more_than_slots_that_are_sure)
     cr_assert_eq(batcher_grant(s.batcher), 9);
     cr_assert_eq(batcher_grant(s.batcher), 0);
     for (const char *c = "abcdefghi"; *c; c++)
-        cr_assert_eq(batcher_claim(s.batcher, s.now), item(*c));
+        cr_assert_eq(batcher_claim(s.batcher, true, s.now), item(*c));
 
     /* The worst case: the first closes alone. All other tickets still find their slots. */
     reserve(&s, "a");
@@ -388,13 +388,13 @@ Test(batcher, large_images_leave_a_thread_for_small_ones)
         entry(*c)->is_large = true;
     admit(&s, "ABCD");
     cr_assert_eq(batcher_grant(s.batcher), 2, "no more at a time");
-    cr_assert_eq(batcher_claim(s.batcher, s.now), item('A'));
-    cr_assert_eq(batcher_claim(s.batcher, s.now), item('B'));
+    cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('A'));
+    cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('B'));
     cr_assert_eq(batcher_grant(s.batcher), 0);
     s.now += 10;
     admit(&s, "xy");
     cr_assert_eq(batcher_grant(s.batcher), 2);
-    cr_assert_eq(batcher_claim(s.batcher, s.now), item('x'), "though C is older");
+    cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('x'), "though C is older");
 
     /* With a slot a large image still holds its thread. */
     reserve(&s, "A");
@@ -402,23 +402,29 @@ Test(batcher, large_images_leave_a_thread_for_small_ones)
     commit(&s, "A");
     batcher_end_large(s.batcher);
     cr_assert_eq(batcher_grant(s.batcher), 1);
-    cr_assert_eq(batcher_claim(s.batcher, s.now), item('C'), "older than y");
+    cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('C'), "older than y");
     batcher_drop(s.batcher);
     batcher_end_large(s.batcher);
     batcher_answered(s.batcher, 1);
 
     /* A ticket whose image was removed does not go to a large one that must wait. */
     cr_assert_eq(batcher_grant(s.batcher), 1);
-    cr_assert_eq(batcher_claim(s.batcher, s.now), item('D'));
+    cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('D'));
     cr_assert(batcher_remove(s.batcher, entry('y')));
     batcher_answered(s.batcher, 1);
     entry('E')->is_large = true;
     admit(&s, "E");
-    cr_assert_null(batcher_claim(s.batcher, s.now));
+    cr_assert_null(batcher_claim(s.batcher, true, s.now));
     cr_assert_eq(batcher_grant(s.batcher), 0);
     batcher_end_large(s.batcher);
     cr_assert_eq(batcher_grant(s.batcher), 1);
-    cr_assert_eq(batcher_claim(s.batcher, s.now), item('E'));
+
+    /* Where only large ones wait, and it may be none, the ticket stays. */
+    cr_assert(batcher_has_large(s.batcher));
+    cr_assert_null(batcher_claim(s.batcher, false, s.now));
+    cr_assert_eq(batcher_grant(s.batcher), 0);
+    cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('E'));
+    cr_assert(!batcher_has_large(s.batcher));
     for (const char *c = "ABCDE"; *c; c++)
         entry(*c)->is_large = false;
     batcher_free(s.batcher);
@@ -430,7 +436,7 @@ Test(batcher, an_image_that_does_not_decode_gives_its_ticket_back)
     idle(&s, 0);
     admit(&s, "abcde");
     cr_assert_eq(batcher_grant(s.batcher), 3);
-    cr_assert_eq(batcher_claim(s.batcher, s.now), item('a'));
+    cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('a'));
     batcher_drop(s.batcher);
     batcher_answered(s.batcher, 1);
     cr_assert_eq(batcher_grant(s.batcher), 1);
@@ -477,12 +483,12 @@ Test(batcher, a_cut_queue_leaves_tickets_that_find_nothing)
     struct script s = begin(4, 1, 3);
     admit(&s, "abc");
     cr_assert_eq(batcher_grant(s.batcher), 3);
-    cr_assert_eq(batcher_claim(s.batcher, s.now), item('a'));
+    cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('a'));
     cr_assert_eq(batcher_pop(s.batcher), item('b'));
     cr_assert_eq(batcher_pop(s.batcher), item('c'));
     cr_assert_null(batcher_pop(s.batcher));
-    cr_assert_null(batcher_claim(s.batcher, s.now));
-    cr_assert_null(batcher_claim(s.batcher, s.now));
+    cr_assert_null(batcher_claim(s.batcher, true, s.now));
+    cr_assert_null(batcher_claim(s.batcher, true, s.now));
     struct batcher_counts counts = batcher_counts(s.batcher);
     cr_assert_eq(counts.admitted, 3);
     cr_assert_eq(counts.granted, 0);
@@ -611,7 +617,7 @@ static void walk_claim(struct walk *walk)
 {
     if (batcher_counts(walk->batcher).granted == 0)
         return;
-    struct walk_image *image = batcher_claim(walk->batcher, walk->now);
+    struct walk_image *image = batcher_claim(walk->batcher, true, walk->now);
     if (image)
         walk->claimed[walk->claimed_count++] = image;
 }

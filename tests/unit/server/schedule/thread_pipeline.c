@@ -340,6 +340,27 @@ static void test_rows_run_beside_images(void)
     pipeline_free(pipeline);
 }
 
+/* As many large images of any models as there are workers, and a thread more for small ones. */
+static void test_large_images_of_all_models_leave_a_thread(void)
+{
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.workers = 2});
+    const int decodes = fake_decodes(), larges = fake_large_decodes();
+    struct job *jobs[5];
+    add_model(pipeline, "a", 1);
+    add_model(pipeline, "b", 2);
+    fake_shut_decodes();
+    for (size_t i = 0; i < 4; i++)
+        jobs[i] = submit_job(pipeline, i % 2 ? "b" : "a", "ok 1 large|ok 2 large");
+    CHECK(fake_wait_decodes(decodes + 2));
+    jobs[4] = submit_job(pipeline, "a", "ok 3");
+    CHECK(fake_wait_decodes(decodes + 3));
+    CHECK(fake_large_decodes() == larges + 2);
+    fake_open_decodes();
+    for (size_t i = 0; i < COUNT_OF(jobs); i++)
+        finish_job(jobs[i]);
+    pipeline_free(pipeline);
+}
+
 int main(void)
 {
     static const struct pipeline_test tests[] = {
@@ -349,6 +370,8 @@ int main(void)
         {"cancelled requests are skipped", test_cancelled_requests_are_skipped},
         {"decode overlaps the forward pass", test_decode_overlaps_the_forward_pass},
         {"a stuck model does not stop another's decodes", test_a_stuck_model_does_not_stop_decodes},
+        {"large images of all models leave a thread",
+         test_large_images_of_all_models_leave_a_thread},
         {"two lanes run at the same time", test_two_lanes_run_at_the_same_time},
         {"models share a device by time", test_models_share_a_device_by_time},
         {"rows run beside images", test_rows_run_beside_images},

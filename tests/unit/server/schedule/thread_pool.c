@@ -15,7 +15,8 @@ struct source {
     struct pool_source source; /* first, so that it can be cast back */
     char name;
     _Atomic int runs;
-    int64_t cost; /* of a run, on the pretended clock */
+    int64_t cost;         /* of a run, on the pretended clock */
+    struct pool *long_in; /* its tasks are long ones of this pool; NULL: they are not */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -44,10 +45,12 @@ static void stop(void *state)
     pthread_mutex_unlock(&lock);
 }
 
-static void run(void *state, struct pool_source *pool_source)
+static bool run(void *state, struct pool_source *pool_source)
 {
     struct source *source = (struct source *)pool_source;
     CHECK(state);
+    if (source->long_in && !pool_begin_long(source->long_in))
+        return false;
     atomic_fetch_add(&source->runs, 1);
     pthread_mutex_lock(&lock);
     if (begun < (int)sizeof order - 1)
@@ -58,6 +61,9 @@ static void run(void *state, struct pool_source *pool_source)
     while (is_shut)
         pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
+    if (source->long_in)
+        pool_end_long(source->long_in);
+    return true;
 }
 
 static void wait_for(int runs)
@@ -214,32 +220,69 @@ static void test_a_thread_that_cannot_start(void)
 
 static void test_the_spare_thread_works_beside_long_tasks(void)
 {
-    struct source long_ones = {.name = 'L'}, others = {.name = 's'};
+    struct source busy = {.name = 'b'}, others = {.name = 's'};
     set_shut(true);
     struct pool *pool = create(2);
-    pool_offer(pool, &long_ones.source, 2);
+    pool_offer(pool, &busy.source, 2);
     wait_for(2); /* both threads are busy */
     pool_offer(pool, &others.source, 2);
     CHECK(atomic_load(&others.runs) == 0);
-    pool_begin_long(pool);
+    CHECK(pool_begin_long(pool));
     wait_for(3);
     CHECK(atomic_load(&others.runs) == 1);
     pool_end_long(pool);
     set_shut(false);
     wait_for(4);
-    pool_forget(pool, &long_ones.source); /* waits until all have seen that it is open */
+    pool_forget(pool, &busy.source); /* waits until all have seen that it is open */
     pool_forget(pool, &others.source);
     /* Offered while there is a long task. */
     set_shut(true);
-    pool_offer(pool, &long_ones.source, 2);
+    pool_offer(pool, &busy.source, 2);
     wait_for(6);
-    pool_begin_long(pool);
+    CHECK(pool_begin_long(pool));
     pool_offer(pool, &others.source, 1);
     wait_for(7);
     pool_end_long(pool);
     set_shut(false);
     pool_free(pool);
     CHECK(atomic_load(&others.runs) == 3 && states == 0);
+}
+
+static void test_long_tasks_of_all_sources_leave_a_thread(void)
+{
+    struct source longs[3] = {{.name = 'A'}, {.name = 'B'}, {.name = 'C'}}, others = {.name = 's'};
+    set_shut(true);
+    struct pool *pool = create(2);
+    for (size_t i = 0; i < COUNT_OF(longs); i++) {
+        longs[i].long_in = pool;
+        pool_offer(pool, &longs[i].source, 20);
+    }
+    wait_for(2);
+    CHECK(!pool_begin_long(pool));
+    pool_offer(pool, &others.source, 5);
+    wait_for(3);
+    CHECK(atomic_load(&others.runs) == 1);
+    set_shut(false);
+    wait_for(65); /* what was blocked is tried again */
+    for (size_t i = 0; i < COUNT_OF(longs); i++) {
+        pool_forget(pool, &longs[i].source);
+        CHECK(atomic_load(&longs[i].runs) == 20);
+    }
+    CHECK(atomic_load(&others.runs) == 5);
+    pool_free(pool);
+}
+
+static void test_blocked_tickets_are_forgotten(void)
+{
+    struct source longs = {.name = 'L'};
+    struct pool *pool = create(1);
+    longs.long_in = pool;
+    CHECK(pool_begin_long(pool));
+    pool_offer(pool, &longs.source, 3);
+    pool_forget(pool, &longs.source);
+    pool_end_long(pool);
+    CHECK(atomic_load(&longs.runs) == 0);
+    pool_free(pool);
 }
 
 int main(void)
@@ -252,6 +295,8 @@ int main(void)
         {"turns are weighed by time", test_turns_are_weighed_by_time},
         {"nobody saves up time", test_nobody_saves_up_time},
         {"the spare thread works beside long tasks", test_the_spare_thread_works_beside_long_tasks},
+        {"long tasks of all sources leave a thread", test_long_tasks_of_all_sources_leave_a_thread},
+        {"blocked tickets are forgotten", test_blocked_tickets_are_forgotten},
     };
     return tap_run(tests, COUNT_OF(tests), 60, NULL);
 }
