@@ -571,7 +571,7 @@ static bool make_size(struct loader *loader)
     if (loader->cancel || !pipeline_next_size(pipeline, name, version, &height, &width))
         return false;
     if (read_again(loader, name, version, &model, &err) != STATUS_OK)
-        pipeline_fail_size(pipeline, name, version, &err);
+        pipeline_fail_size(pipeline, name, version, height, width, &err);
     else
         pipeline_add_size(pipeline, model, height, width, &loader->has_job);
     return true;

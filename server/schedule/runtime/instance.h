@@ -15,8 +15,10 @@
 #include "server/schedule/runtime/lane.h"
 #include "server/schedule/runtime/pool.h"
 
-/* The most sizes, besides its own, that a model is compiled for at a time. */
-#define INSTANCE_SIZES 4
+/* The most sizes, besides its own, that a model is compiled for at a time; and how many that failed
+ * are remembered. */
+#define INSTANCE_SIZES        4
+#define INSTANCE_FAILED_SIZES 16
 
 struct instance {
     struct served *served; /* one reference */
@@ -32,10 +34,14 @@ struct instance {
     struct instance *sizes[INSTANCE_SIZES]; /* of other sizes; NULL where there is none */
     struct instance_size {
         int height, width; /* 0: none */
-    } wanted,
-        failed; /* a size to be compiled; the last one that failed, for the reason `failure` */
-    struct error failure;
-    uint64_t used_at; /* number of this use, counted over all uses of `sizes` */
+    } wanted;              /* a size to be compiled */
+    struct failed_size {
+        struct instance_size size;
+        char why[300];
+    } failed[INSTANCE_FAILED_SIZES]; /* number i of all that failed is in place i modulo their
+                                        count */
+    size_t failed_count;             /* so far */
+    uint64_t used_at;                /* number of this use, counted over all uses of `sizes` */
 };
 
 /* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success

@@ -211,14 +211,15 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
 
 /* Compiles that size. Takes over `model`, the version read again, on success and on failure. If
  * INSTANCE_SIZES are kept, it replaces the least recently used one. Call it from the thread that
- * added the version. A failure is kept and returned to clients that ask for the size again; a size
- * that was cancelled still waits. */
+ * added the version. A failure is kept and returned to clients that ask for the size again. A size
+ * that was cancelled still waits, and so does one that lacks memory while other sizes are kept: of
+ * these the least recently used one has then ended. */
 void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
                        const _Atomic int *cancel);
 
-/* Reports that the version could not be read again, so that its size cannot be compiled. */
+/* Reports that the version could not be read again, so that this size cannot be compiled. */
 void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
-                        const struct error *failure);
+                        int height, int width, const struct error *failure);
 
 /* The trials of that version will not be made; `why` is shown as the reason for fp32. */
 void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char *version,

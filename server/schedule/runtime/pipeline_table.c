@@ -618,6 +618,16 @@ static struct instance *find_nearest_locked(struct instance *base, struct instan
     return nearest;
 }
 
+/* NULL: it has not failed, or long ago. */
+static const struct failed_size *find_failed_size(const struct instance *base,
+                                                  struct instance_size size)
+{
+    for (size_t i = 0; i < INSTANCE_FAILED_SIZES; i++)
+        if (is_same_size(base->failed[i].size, size))
+            return &base->failed[i];
+    return NULL;
+}
+
 static enum status explain_missing_size(struct instance *base, struct instance_size size,
                                         int *ret_retry_after_s, struct error *err)
 {
@@ -629,10 +639,10 @@ static enum status explain_missing_size(struct instance *base, struct instance_s
     const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;
     const double seconds = ceil(base->load_ms * 1e-3 * ratio);
     const int wait = seconds < 1 ? 1 : seconds > 3600 ? 3600 : (int)seconds;
-    if (is_same_size(base->failed, size))
-        return error_set(err, STATUS_INVALID,
-                         "model '%s' does not work with %d x %d pixels: %.300s", name, size.width,
-                         size.height, base->failure.message);
+    const struct failed_size *failed = find_failed_size(base, size);
+    if (failed)
+        return error_set(err, STATUS_INVALID, "model '%s' does not work with %d x %d pixels: %s",
+                         name, size.width, size.height, failed->why);
     base->wanted = size;
     if (ret_retry_after_s)
         *ret_retry_after_s = wait;
@@ -702,41 +712,50 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
 static void fail_size_locked(struct instance *base, struct instance_size size,
                              const struct error *failure)
 {
-    base->failed = size;
-    base->failure = *failure;
+    struct failed_size *failed = &base->failed[base->failed_count++ % INSTANCE_FAILED_SIZES];
+    failed->size = size;
+    snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
     if (is_same_size(base->wanted, size))
         base->wanted = (struct instance_size){0};
 }
 
 void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
-                        const struct error *failure)
+                        int height, int width, const struct error *failure)
 {
+    const struct instance_size size = {height, width};
     pthread_mutex_lock(&pipeline->lock);
     const struct model_entry *entry = find_version_locked(pipeline, name, version);
     if (entry && entry->instance)
-        fail_size_locked(entry->instance, entry->instance->wanted, failure);
+        fail_size_locked(entry->instance, size, failure);
     pthread_mutex_unlock(&pipeline->lock);
 }
 
-/* Puts an instance among the sizes of `base`; returns the one that made room, on the list; NULL:
- * none had to. */
-static struct instance *keep_size_locked(struct pipeline *pipeline, struct instance *base,
-                                         struct instance *instance)
+/* The place of the size that was used least recently, or a free one if `may_be_free`; NULL: there
+ * is none. */
+static struct instance **oldest_size(struct instance *base, bool may_be_free)
 {
-    size_t slot = 0;
+    struct instance **oldest = NULL;
     for (size_t i = 0; i < INSTANCE_SIZES; i++) {
-        if (!base->sizes[i]) {
-            slot = i;
-            break;
-        }
-        if (base->sizes[i]->used_at < base->sizes[slot]->used_at)
-            slot = i;
+        struct instance **at = &base->sizes[i];
+        if (!*at && may_be_free)
+            return at;
+        if (*at && (!oldest || (*at)->used_at < (*oldest)->used_at))
+            oldest = at;
     }
-    struct instance *old = base->sizes[slot];
+    return oldest;
+}
+
+/* Puts `instance` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
+ * place was free. */
+static struct instance *replace_size_locked(struct pipeline *pipeline, struct instance *base,
+                                            struct instance **at, struct instance *instance)
+{
+    struct instance *old = *at;
     if (old)
         begin_retiring_locked(pipeline, old);
-    base->sizes[slot] = instance;
-    instance->used_at = ++base->used_at;
+    *at = instance;
+    if (instance)
+        instance->used_at = ++base->used_at;
     return old;
 }
 
@@ -747,7 +766,7 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
     struct precision_choice choices[DEVICE_KINDS];
     struct error failure = {0};
     struct instance *base = use_version(pipeline, model->name, model->version);
-    struct instance *instance = NULL, *old = NULL;
+    struct instance *instance = NULL, *old = NULL, **oldest;
     if (!base) {
         model_free(model);
         return;
@@ -763,9 +782,12 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
     if (status == STATUS_OK && pipeline->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
     if (status == STATUS_OK) {
-        old = keep_size_locked(pipeline, base, instance);
+        old = replace_size_locked(pipeline, base, oldest_size(base, true), instance);
         if (is_same_size(base->wanted, size))
             base->wanted = (struct instance_size){0};
+    } else if ((status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) &&
+               (oldest = oldest_size(base, false)) != NULL) {
+        old = replace_size_locked(pipeline, base, oldest, NULL);
     } else if (status != STATUS_CANCELLED) {
         fail_size_locked(base, size, &failure);
     }

@@ -401,7 +401,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
     (void)graph;
     pthread_mutex_lock(&lock);
     struct fake_session_plan chosen = plan;
+    const bool is_full = plan.most_alive && sessions_alive >= plan.most_alive;
     pthread_mutex_unlock(&lock);
+    if (is_full)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a further fake");
     if (chosen.fails)
         return error_set(err, STATUS_UNSUPPORTED, "operator Fake (opset 13) is not supported");
     struct session *session = calloc(1, sizeof *session);

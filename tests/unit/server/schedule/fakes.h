@@ -37,6 +37,7 @@ struct fake_session_plan {
     int smallest_batch;     /* 0: 1; else what smaller batches are padded to */
     bool unlike_classifier; /* its output is no vector of scores */
     bool fails;             /* session_create fails with STATUS_UNSUPPORTED */
+    int most_alive;         /* with so many sessions, it fails with STATUS_NO_MEMORY; 0: never */
     bool refuses;           /* session_enter fails with STATUS_NO_MEMORY */
     int run_us;             /* time of a forward pass */
     int depth;  /* passes that may be under way; each takes place when it is collected */

@@ -425,6 +425,78 @@ static void use_size(struct pipeline *pipeline, int height)
     pipeline_release(pipeline, sized);
 }
 
+static enum status ask_size(struct pipeline *pipeline, int height, struct error *err)
+{
+    struct served *base, *sized;
+    CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, err) == STATUS_OK);
+    const enum status status =
+        pipeline_acquire_size(pipeline, base, height, FAKE_WIDTH, false, &sized, NULL, err);
+    pipeline_release(pipeline, base);
+    if (status == STATUS_OK)
+        pipeline_release(pipeline, sized);
+    return status;
+}
+
+static bool is_wanted(struct pipeline *pipeline, int height)
+{
+    char name[128], version[16];
+    int h, w;
+    return pipeline_next_size(pipeline, name, version, &h, &w) && h == height && w == FAKE_WIDTH;
+}
+
+static void test_sizes_that_fail_are_remembered(void)
+{
+    struct error err = {0}, why;
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    fake_plan((struct fake_session_plan){.fails = true});
+    for (int height = 2; height <= 3; height++) {
+        CHECK(ask_size(pipeline, height, &err) == STATUS_NOT_READY && is_wanted(pipeline, height));
+        pipeline_add_size(pipeline, fake_free_model("a", 1), height, FAKE_WIDTH, NULL);
+    }
+    fake_plan((struct fake_session_plan){0});
+    for (int turn = 0; turn < 3; turn++)
+        for (int height = 2; height <= 3; height++) {
+            CHECK(ask_size(pipeline, height, &err) == STATUS_INVALID);
+            CHECK(strstr(err.message, "operator Fake") && !is_wanted(pipeline, height));
+        }
+    /* A wish for another size came while the model was read. */
+    CHECK(ask_size(pipeline, 20, &err) == STATUS_NOT_READY && is_wanted(pipeline, 20));
+    CHECK(ask_size(pipeline, 21, &err) == STATUS_NOT_READY && is_wanted(pipeline, 21));
+    (void)error_set(&why, STATUS_IO, "the model's files have gone");
+    pipeline_fail_size(pipeline, "a", "1", 20, FAKE_WIDTH, &why);
+    CHECK(is_wanted(pipeline, 21));
+    CHECK(ask_size(pipeline, 20, &err) == STATUS_INVALID && strstr(err.message, "have gone"));
+    CHECK(ask_size(pipeline, 21, &err) == STATUS_NOT_READY);
+    pipeline_free(pipeline);
+}
+
+/* Where memory is short a size ends for another one, which is then compiled. */
+static void test_sizes_make_room_for_each_other(void)
+{
+    struct error err = {0};
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    use_size(pipeline, 2);
+    const int alive = fake_sessions_alive();
+    fake_plan((struct fake_session_plan){.most_alive = alive});
+    CHECK(ask_size(pipeline, 3, &err) == STATUS_NOT_READY);
+    pipeline_add_size(pipeline, fake_free_model("a", 1), 3, FAKE_WIDTH, NULL);
+    CHECK(is_wanted(pipeline, 3) && fake_sessions_alive() == alive - 1);
+    pipeline_add_size(pipeline, fake_free_model("a", 1), 3, FAKE_WIDTH, NULL);
+    CHECK(ask_size(pipeline, 3, &err) == STATUS_OK && !is_wanted(pipeline, 3));
+    /* None is left to end. */
+    fake_plan((struct fake_session_plan){.most_alive = 1});
+    for (int i = 0; i < 2; i++) {
+        CHECK(ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
+        pipeline_add_size(pipeline, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
+    }
+    fake_plan((struct fake_session_plan){0});
+    CHECK(ask_size(pipeline, 2, &err) == STATUS_INVALID && strstr(err.message, "no memory"));
+    CHECK(fake_sessions_alive() == alive - 1);
+    pipeline_free(pipeline);
+}
+
 static void test_sizes_come_and_go_with_their_model(void)
 {
     struct error err = {0};
@@ -470,6 +542,8 @@ int main(void)
         {"a trial that is lost changes nothing", test_a_trial_that_is_lost_changes_nothing},
         {"a trial that is skipped says why", test_a_trial_that_is_skipped_says_why},
         {"sizes come and go with their model", test_sizes_come_and_go_with_their_model},
+        {"sizes that fail are remembered", test_sizes_that_fail_are_remembered},
+        {"sizes make room for each other", test_sizes_make_room_for_each_other},
         {"options out of range", test_options_out_of_range},
     };
     return run_pipeline_tests(tests, COUNT_OF(tests));
