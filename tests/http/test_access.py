@@ -279,6 +279,7 @@ class ProxyProtocol(ServedCase):
         self.server.wait_metric("lensd_proxy_headers_invalid_total", invalid + len(hostile))
 
     def test_half_a_header_times_out(self):
+        """After 3 s, whatever --header-timeout says."""
         with self.connect() as silent, self.connect() as half:
             half.sendall(self.V4[:20])
             self.assertEqual(read_to_end(half), b"")
@@ -310,6 +311,25 @@ class ProxyProtocol(ServedCase):
         finally:
             for connection in silent:
                 connection.close()
+
+    def test_silent_connections_are_no_connections(self):
+        """They filled --max-connections until --header-timeout."""
+        server = OtherAddress("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--header-timeout", "3600",
+                              "--max-connections", "8")
+        self.addCleanup(server.stop)
+
+        def connect(data):
+            connection = socket.create_connection(("127.0.0.1", server.port), harness.PATIENCE)
+            self.addCleanup(connection.close)
+            connection.sendall(data)
+            return connection
+        silent = [connect(self.V4[:i % 2]) for i in range(40)]
+        self.assertEqual(read_answer(connect(self.V4 + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"))[0].status, 200)
+        for connection in silent:
+            self.assertEqual(read_to_end(connection), b"")
+        # More headers at once than there is room for: idle connections give way.
+        held = [connect(self.V4 + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(60)]
+        self.assertEqual([read_answer(connection)[0].status for connection in held], [200] * 60)
 
     def test_limits_count_the_client(self):
         server = OtherAddress("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--max-connections-per-address", "2")

@@ -705,7 +705,7 @@ static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
     struct proxied *proxied = NULL;
     *loop = (struct daemon_loop){.server = server, .is_admin = is_admin};
     if (o->proxy_protocol && !is_admin) {
-        proxied = proxied_create(&server->proxies, o->header_timeout_ms, o->metrics);
+        proxied = proxied_create(&server->proxies, o->metrics);
         if (!proxied)
             return false;
     }

@@ -45,14 +45,15 @@ static bool begin_run(struct event_loop *loop, bool *ret_accepts)
 
 /* ---- accepting ---- */
 
-static bool has_room(const struct event_loop *loop)
+/* How many more connections the daemon takes. */
+static size_t room(const struct event_loop *loop)
 {
     /* This also frees connections that have closed. */
     const union MHD_DaemonInfo *info =
         MHD_get_daemon_info(loop->mhd, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
-    const size_t open = info ? info->num_connections : 0;
     /* Version 1.0 counts a connection only once it has run. */
-    return open + loop->added + (loop->proxied ? proxied_count(loop->proxied) : 0) < loop->limit;
+    const size_t open = (info ? info->num_connections : 0) + loop->added;
+    return open < loop->limit ? loop->limit - open : 0;
 }
 
 static void add_connection(void *context, int fd, const struct sockaddr_storage *address,
@@ -74,7 +75,7 @@ static bool accept_one(struct event_loop *loop)
 {
     struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof address;
-    if (!has_room(loop))
+    if (!room(loop))
         return false;
     const int fd =
         accept4(loop->listen_fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -111,7 +112,7 @@ static int sleep_ms(const struct event_loop *loop, bool is_paused)
     if (MHD_get_timeout(loop->mhd, &longest) == MHD_YES)
         ms = longest < INT_MAX ? (int)longest : INT_MAX;
     if (loop->proxied)
-        ms = sooner(ms, proxied_sleep_ms(loop->proxied));
+        ms = sooner(ms, proxied_sleep_ms(loop->proxied, room(loop)));
     return is_paused ? sooner(ms, FULL_MS) : ms;
 }
 
@@ -130,15 +131,14 @@ static void *event_loop_run(void *context)
         if (accepts && is_due && !is_paused)
             accept_some(loop);
         if (loop->proxied) {
-            proxied_run(loop->proxied, add_connection, loop);
+            proxied_run(loop->proxied, room(loop), add_connection, loop);
             atomic_store(&loop->unread, proxied_count(loop->proxied));
         }
         MHD_run(loop->mhd);
         loop->added = 0;
         atomic_fetch_add_explicit(&loop->runs, 1, memory_order_release);
         struct pollfd wakers[] = {
-            {.fd = accepts && !is_paused && has_room(loop) ? loop->listen_fd : -1,
-             .events = POLLIN},
+            {.fd = accepts && !is_paused && room(loop) ? loop->listen_fd : -1, .events = POLLIN},
             {.fd = loop->epoll_fd, .events = POLLIN},
             {.fd = loop->wake_fd, .events = POLLIN},
             {.fd = loop->proxied ? proxied_fd(loop->proxied) : -1, .events = POLLIN}};

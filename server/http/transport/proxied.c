@@ -16,9 +16,9 @@
 
 struct proxied {
     const struct proxies *proxies;
-    int64_t timeout_ms;
     int epoll_fd;
     struct metric *invalid_total;
+    bool has_more; /* there was no room for all whose header may have arrived */
     size_t count;
     struct proxied_socket {
         int fd;
@@ -28,14 +28,12 @@ struct proxied {
     } sockets[PROXIED_MAX]; /* oldest first */
 };
 
-struct proxied *proxied_create(const struct proxies *proxies, int64_t timeout_ms,
-                               struct metrics *metrics)
+struct proxied *proxied_create(const struct proxies *proxies, struct metrics *metrics)
 {
     struct proxied *proxied = calloc(1, sizeof *proxied);
     if (!proxied)
         return NULL;
     proxied->proxies = proxies;
-    proxied->timeout_ms = timeout_ms;
     proxied->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     proxied->invalid_total = metrics_get(
         metrics, METRIC_COUNTER, "lensd_proxy_headers_invalid_total",
@@ -119,18 +117,20 @@ static enum proxy_header_state proxied_read(int fd, struct proxy_header *ret)
 
 static int64_t proxied_deadline(const struct proxied *proxied)
 {
-    return proxied->sockets[0].since + proxied->timeout_ms * MILLION;
+    return proxied->sockets[0].since + PROXIED_MS * MILLION;
 }
 
-void proxied_run(struct proxied *proxied, proxied_take *take, void *context)
+void proxied_run(struct proxied *proxied, size_t room, proxied_take *take, void *context)
 {
     struct epoll_event events[64];
     struct proxy_header header;
-    while (proxied->count && proxied->timeout_ms && clock_now() >= proxied_deadline(proxied))
-        proxied_refuse(proxied, 0, "no PROXY header within --header-timeout");
+    while (proxied->count && clock_now() >= proxied_deadline(proxied))
+        proxied_refuse(proxied, 0, "no PROXY header within 3 s");
     /* An event does not say which socket has bytes. Read all of them: they are few. */
-    const bool is_due = epoll_wait(proxied->epoll_fd, events, COUNT_OF(events), 0) > 0;
-    for (size_t i = 0; is_due && i < proxied->count;) {
+    const bool is_due =
+        epoll_wait(proxied->epoll_fd, events, COUNT_OF(events), 0) > 0 || proxied->has_more;
+    proxied->has_more = is_due && room == 0;
+    for (size_t i = 0; is_due && i < proxied->count && room > 0;) {
         const struct proxied_socket socket = proxied->sockets[i];
         switch (proxied_read(socket.fd, &header)) {
         case PROXY_HEADER_MORE:
@@ -141,6 +141,7 @@ void proxied_run(struct proxied *proxied, proxied_take *take, void *context)
             break;
         case PROXY_HEADER_WHOLE:
             proxied_remove(proxied, i);
+            proxied->has_more = --room == 0;
             if (header.client_size)
                 take(context, socket.fd, &header.client, header.client_size);
             else
@@ -155,10 +156,12 @@ size_t proxied_count(const struct proxied *proxied)
     return proxied->count;
 }
 
-int proxied_sleep_ms(const struct proxied *proxied)
+int proxied_sleep_ms(const struct proxied *proxied, size_t room)
 {
-    if (!proxied->count || !proxied->timeout_ms)
+    if (!proxied->count)
         return -1;
+    if (proxied->has_more && room > 0)
+        return 0;
     const int64_t left = (proxied_deadline(proxied) - clock_now()) / MILLION + 1;
     return left > 0 ? (int)left : 0;
 }

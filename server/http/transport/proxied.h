@@ -11,15 +11,18 @@
 #include "server/http/transport/proxies.h"
 #include "server/observe/metrics.h"
 
-/* Connections that wait at a time; a further one replaces the oldest. */
+/* Connections that wait at a time, beside those of libmicrohttpd; a further one replaces the
+ * oldest. */
 #define PROXIED_MAX 256
+
+/* How long a header may take. A proxy sends it at once; 3 seconds leave time for TCP to send it
+ * again, as the protocol asks for. */
+#define PROXIED_MS 3000
 
 struct proxied;
 
-/* `timeout_ms`: how long a header may take; 0: no limit. Borrows `proxies` and `metrics`. NULL when
- * out of memory or descriptors. */
-struct proxied *proxied_create(const struct proxies *proxies, int64_t timeout_ms,
-                               struct metrics *metrics);
+/* Borrows `proxies` and `metrics`. NULL when out of memory or descriptors. */
+struct proxied *proxied_create(const struct proxies *proxies, struct metrics *metrics);
 
 /* Closes the connections that wait. Accepts NULL. */
 void proxied_free(struct proxied *proxied);
@@ -34,13 +37,15 @@ bool proxied_expects(const struct proxied *proxied, int fd, const struct sockadd
 void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_storage *address,
                  socklen_t size);
 
-/* Hands each connection whose header has arrived to `take`, with the address that the header names
- * (its own where it names none); the header's bytes have been read. Closes connections that sent
- * something else or took too long. */
+/* Hands connections whose header has arrived, `room` of them at most, to `take`, with the address
+ * that the header names (its own where it names none); the header's bytes have been read. Closes
+ * connections that sent something else or took too long. */
 typedef void proxied_take(void *context, int fd, const struct sockaddr_storage *address,
                           socklen_t size);
-void proxied_run(struct proxied *proxied, proxied_take *take, void *context);
+void proxied_run(struct proxied *proxied, size_t room, proxied_take *take, void *context);
 
-/* Connections that wait, and milliseconds until the first takes too long; -1: none will. */
+/* Connections that wait. */
 size_t proxied_count(const struct proxied *proxied);
-int proxied_sleep_ms(const struct proxied *proxied);
+
+/* Milliseconds until proxied_run() has something to do without an event; -1: nothing. */
+int proxied_sleep_ms(const struct proxied *proxied, size_t room);

@@ -14,6 +14,7 @@
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
+#include "server/http/transport/proxied.h"
 #include "server/http/transport/request_log.h"
 #include "server/observe/log.h"
 
@@ -134,9 +135,11 @@ static enum status server_start(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
     const size_t admin = options->admin_port ? CONNECTION_ADMIN + CONNECTION_SPARE : 0;
-    const size_t fitting =
-        fit_connections(options->max_connections + CONNECTION_SPARE + admin) - admin;
-    struct connection_limits limits = {.total = fitting - CONNECTION_SPARE,
+    const size_t unread = options->proxy_protocol ? (size_t)options->threads * PROXIED_MAX : 0;
+    const size_t most = options->max_connections, others = CONNECTION_SPARE + admin;
+    const size_t fitting = fit_connections(most + others + unread);
+    const size_t total = fitting >= most + others ? most : fitting > others ? fitting - others : 1;
+    struct connection_limits limits = {.total = total,
                                        .per_address = options->max_connections_per_address,
                                        .header_timeout_ms = options->header_timeout_ms,
                                        .body_timeout_ms = options->body_timeout_ms,
@@ -157,7 +160,7 @@ static enum status server_start(struct http_server *server, struct error *err)
         server->options.allowed_hosts = server->daemon->listener.is_loopback ? "" : "*";
     server->port = server->daemon->listener.port;
     memcpy(server->url, server->daemon->listener.url, sizeof server->url);
-    if (!daemon_start(server, fitting))
+    if (!daemon_start(server, total + CONNECTION_SPARE))
         return error_set(err, STATUS_IO,
                          "cannot start the HTTP server (libmicrohttpd %s); look at "
                          "the limits of threads and open files",
