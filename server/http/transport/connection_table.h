@@ -55,8 +55,7 @@ struct connection {
     uint64_t taken, run;             /* at the last tick: bytes read from the socket, and *runs */
     bool had_unread;                 /* at the last tick: more bytes were waiting */
     struct penalty penalty;
-    bool has_waited_a_run; /* the first request waited until closed connections were noticed */
-    bool has_asked;        /* its first request has looked for a penalty to take over */
+    bool has_asked; /* its first request has looked for a penalty to take over */
     int64_t delayed_until;
     struct connection *next_delayed;
     void (*resume)(void *context);

@@ -1,5 +1,6 @@
 /* The watcher thread: hang-ups, time limits and penalties of connections. */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,31 +271,41 @@ static void check_times(struct connections *connections, int64_t now)
 
 /* ---- penalties ---- */
 
+static bool has_hung_up(int fd)
+{
+    struct pollfd end = {.fd = fd, .events = POLLRDHUP};
+    return poll(&end, 1, 0) > 0;
+}
+
+/* Releases the penalties of this client's connections that it has ended, although libmicrohttpd has
+ * not closed them yet. */
+static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
+{
+    if (!connections->refused || now - connections->refused >= 1000 * MILLION)
+        return;
+    for (struct connection *c = connections->head; c; c = c->next) {
+        if (c->client != client || !c->penalty.refused || !has_hung_up(c->fd))
+            continue;
+        penalty_leave(&connections->penalties, client, &c->penalty, now);
+        penalty_served(&c->penalty); /* so that it is not left a second time */
+    }
+}
+
 int64_t connection_penalty(struct connections *connections, struct connection *connection,
                            const char *forwarded_for)
 {
     const uint64_t client = penalty_client(connection->address, forwarded_for);
     int64_t now = clock_now(), until;
     pthread_mutex_lock(&connections->lock);
-    bool is_first = !connection->has_asked;
-    if (is_first && !connection->has_waited_a_run && connections->refused &&
-        now - connections->refused < 1000 * MILLION) {
-        /* libmicrohttpd closes connections at the end of a run, so the client's last connection may
-         * not be closed yet. */
-        connection->has_waited_a_run = true;
-        /* The connection has a request: make_room_locked() must not count it as idle. */
-        if (connection->phase != CONNECTION_REFUSED)
-            connection_enter_locked(connections, connection, CONNECTION_DELAYED);
-        pthread_mutex_unlock(&connections->lock);
-        return PENALTY_UNKNOWN;
-    }
     if (forwarded_for) {
         const struct penalty *penalty = penalty_find(&connections->penalties, client);
         until = penalty ? penalty_until(penalty) : 0;
     } else {
-        if (is_first)
+        if (!connection->has_asked) {
+            release_penalties_locked(connections, client, now);
             penalty_take_over(&connections->penalties, client, connection->opened, now,
                               &connection->penalty);
+        }
         until = penalty_until(&connection->penalty);
     }
     connection->has_asked = true;

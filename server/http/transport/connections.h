@@ -158,9 +158,8 @@ void connection_set_version(struct connections *connections, struct connection *
 /* Whether the client has hung up. */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
 
-/* Returns the time (clock_now()) until which a new request must wait, or PENALTY_UNKNOWN. A time in
- * the past means no wait. `forwarded_for`: the client named by a trusted proxy, or NULL. */
-#define PENALTY_UNKNOWN (-1) /* ask again after this run of the event loop */
+/* Returns the time (clock_now()) until which a new request must wait; a time in the past means no
+ * wait. `forwarded_for`: the client named by a trusted proxy, or NULL. */
 int64_t connection_penalty(struct connections *connections, struct connection *connection,
                            const char *forwarded_for);
 

@@ -433,11 +433,11 @@ static bool delay(struct exchange *x, const char *method)
     if (x->was_delayed || !may_wait(method))
         return false;
     int64_t until = connection_penalty(connections, x->connection, forwarded_for(x));
-    if (until != PENALTY_UNKNOWN && until <= clock_now())
+    if (until <= clock_now())
         return false;
-    x->was_delayed = until != PENALTY_UNKNOWN;
+    x->was_delayed = true;
     MHD_suspend_connection(x->handle);
-    if (!x->was_delayed || !connection_delay(connections, x->connection, until, end_delay, x))
+    if (!connection_delay(connections, x->connection, until, end_delay, x))
         exchange_resume(x);
     return true;
 }
