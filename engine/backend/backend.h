@@ -27,7 +27,10 @@ struct backend_options {
      * it returns false, compile() ends with STATUS_CANCELLED. May be NULL. A backend need not call
      * it. */
     bool (*on_node)(void *context, size_t done, size_t count);
-    void *node_context;
+    /* Called now and then by compile(), and by runs on a device that computes in collect(), on
+     * their thread. If it returns true, they end with STATUS_CANCELLED. May be NULL. */
+    bool (*is_stopped)(void *context);
+    void *context; /* of both */
 };
 
 /* A run as a backend gets it. */

@@ -139,7 +139,7 @@ static enum status add_steps(struct program *program, const struct graph *graph,
     const struct backend_options *options = &program->backend->options;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (options->on_node && !options->on_node(options->node_context, n, graph->node_count))
+        if (options->on_node && !options->on_node(options->context, n, graph->node_count))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
         if (plan_shares_bytes(&program->plan, node))
             continue;

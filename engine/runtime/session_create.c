@@ -71,14 +71,15 @@ static void progress(const struct session *session, const char *phase, double fr
         session->options.on_progress(session->options.progress_context, phase, fraction);
 }
 
-static bool is_stopped(const struct session *session)
+static bool is_stopped(void *context)
 {
+    const struct session *session = context;
     return session->stop && session->stop(session->stop_context);
 }
 
 static bool on_node(void *context, size_t done, size_t count)
 {
-    const struct session *session = context;
+    struct session *session = context;
     const double part = (double)done / (double)count;
     const int at = session->compiling.at, others = session->compiling.count - 1;
     double fraction = PROGRESS_WEIGHTS + (PROGRESS_FIRST - PROGRESS_WEIGHTS) * part;
@@ -265,6 +266,7 @@ static enum status build(struct session *session, const struct graph *graph, str
                                       session->options.image_input,
                                       session->options.no_kernel_tuning,
                                       on_node,
+                                      is_stopped,
                                       session};
     progress(session, PHASE_OPTIMISE, PROGRESS_WEIGHTS);
     TRY(session->ops->open(&options, &session->backend, err));

@@ -157,12 +157,22 @@ static void bind_inputs(struct program *program, const void *const *inputs)
         program->data[program->input_values[i]] = (void *)(uintptr_t)inputs[program->input_of[i]];
 }
 
+enum status backend_check_stop(const struct backend *backend, struct error *err)
+{
+    const struct backend_options *options = &backend->options;
+    if (options->is_stopped && options->is_stopped(options->context))
+        return error_set(err, STATUS_CANCELLED, "the run was cancelled");
+    return STATUS_OK;
+}
+
 enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
                         struct error *err)
 {
     bind_inputs(program, inputs);
-    for (size_t i = 0; i < program->step_count; i++)
+    for (size_t i = 0; i < program->step_count; i++) {
+        TRY(backend_check_stop(program->backend, err));
         TRY(program->steps[i]->run(program->steps[i], program, err));
+    }
     for (size_t i = 0; i < program->output_count; i++)
         outputs[i] = program->data[program->output_values[i]];
     return STATUS_OK;

@@ -45,6 +45,9 @@ struct program {
     size_t constant_count, constant_capacity;
 };
 
+/* STATUS_CANCELLED if the backend is to stop (backend_options.is_stopped). */
+enum status backend_check_stop(const struct backend *backend, struct error *err) MUST_USE;
+
 typedef enum status (*step_run_fn)(struct step *step, struct program *program, struct error *err);
 
 /* A compiled node. Implementations embed it first. */

@@ -307,6 +307,30 @@ static struct session *create(const struct graph *graph, int max_batch)
     return session;
 }
 
+static bool stops_third_time(void *asked)
+{
+    return ++*(int *)asked == 3;
+}
+
+Test(session, a_run_can_be_stopped_between_its_steps)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(7, 16, 16);
+    struct session *session = create(graph, 1);
+    float *image = calloc(16 * 16 * 3, sizeof *image);
+    const void *inputs[] = {image};
+    const struct tensor *outputs[8];
+    int asked = 0;
+    session_set_stop(session, stops_third_time, &asked);
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_CANCELLED);
+    cr_expect_eq(asked, 3);
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    cr_expect_gt(asked, 5);
+    session_free(session);
+    graph_free(graph);
+    free(image);
+}
+
 /* Every number of images runs the next compiled size, however long that takes. */
 Test(session, runs_exactly_one_size)
 {
