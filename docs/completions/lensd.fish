@@ -98,6 +98,7 @@ complete -c lensd -n '__fish_seen_subcommand_from predict' -l max-queue -r -d 'i
 complete -c lensd -n '__fish_seen_subcommand_from predict' -l max-pixels -r -d 'pixels of an image, width times height'
 complete -c lensd -n '__fish_seen_subcommand_from predict' -l max-side -r -d 'width or height of an image'
 complete -c lensd -n '__fish_seen_subcommand_from predict' -l max-scans -r -d 'scans of a progressive JPEG'
+complete -c lensd -n '__fish_seen_subcommand_from predict' -l size -r -d 'pixels that photos are prepared for, such as 640x480, where the file leaves height and width free'
 complete -c lensd -n '__fish_seen_subcommand_from predict' -l annotate -r -d 'write the photos with labels, boxes, masks and points drawn'
 complete -c lensd -n '__fish_seen_subcommand_from predict' -l json -d 'print JSON instead of a table'
 complete -c lensd -n '__fish_seen_subcommand_from devices' -l config -r -d 'read settings from a JSON file'

@@ -11,6 +11,20 @@
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
 
+enum status model_check_size(const struct model *model, int height, int width, struct error *err)
+{
+    const struct preprocess *own = &model->preprocess;
+    if ((model->free_height || height == own->height) && (model->free_width || width == own->width))
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID,
+                     "model '%s' takes %d x %d pixels, %s; export it with free height and width "
+                     "(dynamic axes) to use other sizes",
+                     model->name, own->width, own->height,
+                     model->free_height  ? "of which its file fixes the width"
+                     : model->free_width ? "of which its file fixes the height"
+                                         : "which its file fixes");
+}
+
 void model_set_size(struct model *model, int height, int width)
 {
     struct preprocess *p = &model->preprocess;

@@ -46,11 +46,11 @@ struct model {
     /* The image input, worked out at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file's own input is [N, H, W, C] */
-    bool has_free_sides;      /* the file leaves height and width to the caller */
-    bool fixed_batch;         /* the file declares a fixed first dimension */
-    int64_t file_batch;       /* that dimension, when fixed */
-    enum dtype input_dtype;   /* as the file declares it */
-    size_t output;            /* index in graph->outputs: the task's first, else the first */
+    bool free_height, free_width;   /* the file leaves them to the caller */
+    bool fixed_batch;               /* the file declares a fixed first dimension */
+    int64_t file_batch;             /* that dimension, when fixed */
+    enum dtype input_dtype;         /* as the file declares it */
+    size_t output;                  /* index in graph->outputs: the task's first, else the first */
     char *input_name, *output_name; /* input_name: NULL without an image input */
     size_t class_count;             /* 0 when not known before a run */
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
@@ -89,7 +89,12 @@ enum status model_find(const char *path, char **ret_file, char **ret_name,
 /* The digit classifier that is part of the binary. */
 enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
 
-/* Sets the size of the photos that a model with free sides is compiled for, before it is. */
+/* Whether the model can be compiled for photos of that size: a side that its file fixes stays.
+ * STATUS_INVALID. */
+enum status model_check_size(const struct model *model, int height, int width,
+                             struct error *err) MUST_USE;
+
+/* Sets the size of the photos that a model with a free side is compiled for, before it is. */
 void model_set_size(struct model *model, int height, int width);
 
 void model_drop_graph(struct model *model);

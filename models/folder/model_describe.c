@@ -81,7 +81,8 @@ static enum status find_image_input(struct model *model, struct described_image 
     const struct value *input = graph->inputs[i];
     model->image_input = i;
     model->input_channels_last = ret->channels_last;
-    model->has_free_sides = ret->height == DIM_UNKNOWN && ret->width == DIM_UNKNOWN;
+    model->free_height = ret->height == DIM_UNKNOWN;
+    model->free_width = ret->width == DIM_UNKNOWN;
     model->fixed_batch = input->shape.dims[0] != DIM_UNKNOWN;
     model->file_batch = model->fixed_batch ? input->shape.dims[0] : 0;
     model->input_dtype = input->dtype;

@@ -52,6 +52,7 @@ struct config {
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */
     char *annotate;                   /* predict: where pictures go; NULL: nowhere */
+    char *size;                       /* predict: "640x480" for free sides; NULL: the model's own */
     bool json;                        /* predict, devices, inspect: JSON instead of a table */
 
     char *batch;        /* bench: "1,8,32" */

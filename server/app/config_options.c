@@ -238,6 +238,9 @@ const struct option config_options[] = {
     {"trace-sample", OPTION_TEXT, COMMAND_SERVE, FIELD(trace_sample), 0, 0, "1", "N", OUTPUT,
      "share of the requests that are traced, 0 to 1; requests with a traceparent header say so "
      "themselves"},
+    {"size", OPTION_TEXT, COMMAND_PREDICT, FIELD(size), 0, 0, NULL, "WIDTHxHEIGHT", MODEL,
+     "pixels that photos are prepared for, such as 640x480, where the file leaves height and width "
+     "free; default: those of its configuration, else 224x224"},
     {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
      "or .png), or all into the folder OUT as JPEG, under their own names"},

@@ -280,6 +280,19 @@ static enum status predict_run(struct pipeline *pipeline, struct predict_request
     return STATUS_OK;
 }
 
+static enum status predict_set_size(struct model *model, const char *text, struct error *err)
+{
+    int width, height;
+    if (!pipeline_read_size(text, &width, &height))
+        return error_set(err, STATUS_CONFIG,
+                         "--size '%.40s' is not width and height of 1 to %d pixels, such as "
+                         "640x480",
+                         text, PIPELINE_SIDE_MAX);
+    TRY(model_check_size(model, height, width, err));
+    model_set_size(model, height, width);
+    return STATUS_OK;
+}
+
 static enum status open_pipeline(const struct config *config, struct pipeline **ret,
                                  struct error *err)
 {
@@ -289,7 +302,9 @@ static enum status open_pipeline(const struct config *config, struct pipeline **
     struct model *model;
     TRY(model_open(config->model, NULL, &model, err));
     struct pipeline *pipeline;
-    enum status status = pipeline_create(&options, &pipeline, err);
+    enum status status = config->size ? predict_set_size(model, config->size, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = pipeline_create(&options, &pipeline, err);
     if (status != STATUS_OK) {
         model_free(model);
         return status;

@@ -43,6 +43,21 @@ def detector(path, height, width):
                      [("task", "detect"), ("names", "{0: 'a', 1: 'b', 2: 'c'}"), ("stride", "8")])
 
 
+def recogniser(path, height, width):
+    """As a text recogniser: [N, 3, 32, width] -> [N, width / 4, 6], scores of 6 characters for each 4 columns, through
+    a Reshape whose target is computed from the picture's shape."""
+    nodes = [small_onnx.node("Conv", ["image", "a"], ["columns"], small_onnx.ints("kernel_shape", [32, 4]),
+                             small_onnx.ints("strides", [32, 4])),
+             small_onnx.node("Shape", ["columns"], ["shape"]), small_onnx.node("Gather", ["shape", "kept"], ["sides"]),
+             small_onnx.node("Reshape", ["columns", "sides"], ["rows"]),
+             small_onnx.node("Transpose", ["rows"], ["turned"], small_onnx.ints("perm", [0, 2, 1])),
+             small_onnx.node("MatMul", ["turned", "b"], ["mixed"]), small_onnx.node("Softmax", ["mixed"], ["characters"])]
+    tensors = [small_onnx.noise("a", 5, 0.05, 8, 3, 32, 4), small_onnx.noise("b", 6, 0.5, 8, 6),
+               small_onnx.integers("kept", [0, 1, 3])]
+    small_onnx.write(path, nodes, tensors, [small_onnx.tensor_info("image", "N", 3, height, width)],
+                     [small_onnx.tensor_info("characters", "N", "T", 6)])
+
+
 class Sizes(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -53,6 +68,9 @@ class Sizes(unittest.TestCase):
                 build(os.path.join(cls.path(build, name), "model.onnx"), *sides)
                 with open(os.path.join(cls.path(build, name), "lensd.json"), "w", encoding="utf-8") as file:
                     json.dump(task, file)
+        for name, width in (("free", "W"), ("fixed", 96)):
+            os.makedirs(cls.path(recogniser, name))
+            recogniser(os.path.join(cls.path(recogniser, name), "model.onnx"), 32, width)
 
     @classmethod
     def tearDownClass(cls):
@@ -112,6 +130,37 @@ class Sizes(unittest.TestCase):
         refused = self.infer(fixed, 64, 48)
         self.assertEqual(refused.status, 400)
         self.assertIn("a file exported with free height and width takes other sizes", refused.json()["error"])
+
+    def test_one_side_may_be_free(self):
+        free, fixed = self.serve(recogniser, "free"), self.serve(recogniser, "fixed")
+        free.name, fixed.name = "recogniser-free", "recogniser-fixed"
+        answer, waited = self.ask(lambda: self.infer(free, 32, 96, 2))
+        expected = self.infer(fixed, 32, 96, 2)
+        self.assertEqual((answer.status, waited, expected.status), (200, True, 200), answer.body[:300])
+        self.assertEqual(answer.json()["outputs"], expected.json()["outputs"])
+        self.assertEqual(answer.json()["outputs"][0]["shape"], [2, 24, 6])
+        answer, _ = self.ask(lambda: self.infer(free, 32, 160))
+        self.assertEqual(answer.json()["outputs"][0]["shape"], [1, 40, 6])
+        self.assertEqual(self.infer(free, 48, 96).status, 400)
+        answer = free.predict(png(40, 40), "/predict?size=96x48")
+        self.assertEqual(answer.status, 400)
+        self.assertIn("of which its file fixes the height", answer.json()["error"])
+
+    def test_predict_takes_a_size(self):
+        photo = os.path.join(self.folder, "photo.png")
+        with open(photo, "wb") as file:
+            file.write(png(200, 120))
+
+        def segments(name, *arguments):
+            ended = run_lensd("predict", self.path(segmenter, name), photo, "--json", "--precision", "fp32", *arguments)
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            return json.loads(ended.stdout)["results"][0]["segments"]
+        self.assertEqual(segments("free", "--size", "64x48"), segments("fixed"))
+        self.assertNotEqual(segments("free"), segments("fixed"))
+        for size, words in (("32x32", "takes 64 x 48 pixels, which its file fixes"), ("64x", "such as 640x480")):
+            ended = run_lensd("predict", self.path(segmenter, "fixed"), photo, "--size", size)
+            self.assertEqual(ended.returncode, 2)
+            self.assertIn(words, ended.stderr)
 
     def test_the_least_recently_used_size_is_replaced(self):
         server = self.serve(segmenter, "free", "--log-level", "info")

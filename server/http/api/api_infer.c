@@ -109,11 +109,11 @@ static enum status infer_check_shape(const struct served *served,
         err, STATUS_INVALID, "input '%s' of model '%s' is %s %s, the request has %s %s%s",
         wanted->name, served->model->name, dtype_oip_name(wanted->dtype),
         wanted_shape(served, wanted, expected), input->datatype, shape_text(&input->shape, given),
-        !served->takes_images           ? ""
-        : served->model->has_free_sides ? "; height and width are free, and BYTES with a JPEG or "
-                                          "PNG go as well"
-                                        : "; BYTES with a JPEG or PNG go as well, and a file "
-                                          "exported with free height and width takes other sizes");
+        !served->takes_images ? ""
+        : served->model->free_height && served->model->free_width
+            ? "; height and width are free, and BYTES with a JPEG or PNG go as well"
+            : "; BYTES with a JPEG or PNG go as well, and a file exported with free height and "
+              "width takes other sizes");
 }
 
 /* Numbers in JSON: into memory of their own, which is charged as the body is. */
@@ -607,10 +607,13 @@ static enum status choose_size(struct exchange *x, const struct v2_request *v2,
     const int h = model->input_channels_last ? 1 : 2;
     struct pipeline *pipeline = x->server->options.pipeline;
     struct served *sized;
-    if (!(*served)->takes_images || !model->has_free_sides || !shape || shape->rank != 4 ||
+    struct error reported; /* by the check of the shape */
+    if (!(*served)->takes_images || !shape || shape->rank != 4 ||
         v2->inputs[0].dtype == DTYPE_NONE || shape->dims[h] > PIPELINE_SIDE_MAX ||
-        shape->dims[h + 1] > PIPELINE_SIDE_MAX)
-        return STATUS_OK; /* the check of the shape reports the error */
+        shape->dims[h + 1] > PIPELINE_SIDE_MAX ||
+        model_check_size(model, (int)shape->dims[h], (int)shape->dims[h + 1], &reported) !=
+            STATUS_OK)
+        return STATUS_OK;
     TRY(pipeline_acquire_size(pipeline, *served, (int)shape->dims[h], (int)shape->dims[h + 1],
                               false, &sized, &x->answer.retry_after_s, err));
     pipeline_release(pipeline, *served);

@@ -192,20 +192,15 @@ static enum status set_task_option(struct predict_work *work, const char *name, 
 static enum status set_size(struct predict_work *work, const char *text, size_t size,
                             struct error *err)
 {
-    char value[16], *end;
+    char value[16];
     work->request.nearest_size = size > 0 && *text == '~';
     TRY(parameter_text("size", text + work->request.nearest_size, size - work->request.nearest_size,
                        value, sizeof value, err));
-    const long width = value[0] >= '1' && value[0] <= '9' ? strtol(value, &end, 10) : 0;
-    const bool has_height = width > 0 && *end == 'x' && end[1] >= '1' && end[1] <= '9';
-    const long height = has_height ? strtol(end + 1, &end, 10) : 0;
-    if (height < 1 || *end || width > PIPELINE_SIDE_MAX || height > PIPELINE_SIDE_MAX)
+    if (!pipeline_read_size(value, &work->request.width, &work->request.height))
         return error_set(err, STATUS_INVALID,
                          "size is '%s'; it must be width and height of 1 to %d pixels, such as "
                          "640x480, or ~640x480 for the nearest size that is compiled",
                          value, PIPELINE_SIDE_MAX);
-    work->request.width = (int)width;
-    work->request.height = (int)height;
     return STATUS_OK;
 }
 

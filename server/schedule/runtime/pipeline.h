@@ -191,6 +191,10 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
 /* Longest side that a model is compiled for. */
 #define PIPELINE_SIDE_MAX 4096
 
+/* Reads "640x480", width and height of 1 to PIPELINE_SIDE_MAX pixels; false: it is something else.
+ */
+bool pipeline_read_size(const char *text, int *ret_width, int *ret_height);
+
 /* The same version as `served`, which the caller has acquired, for photos or tensors of height x
  * width pixels; both are to be released. Where the file leaves height and width free, each size is
  * compiled when it is first asked for, and INSTANCE_SIZES of them are kept beside the model's own.

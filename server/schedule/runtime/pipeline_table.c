@@ -655,7 +655,6 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
                                   int width, bool nearest, struct served **ret,
                                   int *ret_retry_after_s, struct error *err)
 {
-    const struct model *model = served->model;
     const struct instance_size size = {height, width};
     struct instance *base = served->instance, *found = NULL;
     enum status status = STATUS_OK;
@@ -667,14 +666,15 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
     found = find_size_locked(base, size);
     if (!found && nearest)
         found = find_nearest_locked(base, size);
+    if (!found && !served->takes_images)
+        status =
+            error_set(err, STATUS_INVALID, "model '%s' takes no photos, which alone have sizes",
+                      served->model->name);
+    else if (!found)
+        status = model_check_size(served->model, height, width, err);
     if (found)
         found->users++;
-    else if (!served->takes_images || !model->has_free_sides)
-        status = error_set(err, STATUS_INVALID,
-                           "model '%s' takes %d x %d pixels, which its file fixes; export it with "
-                           "free height and width (dynamic axes) to use other sizes",
-                           model->name, model->preprocess.width, model->preprocess.height);
-    else
+    else if (status == STATUS_OK)
         status = explain_missing_size(base, size, ret_retry_after_s, err);
     pthread_mutex_unlock(&pipeline->lock);
     if (found)
@@ -707,6 +707,19 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
     }
     pthread_mutex_unlock(&pipeline->lock);
     return found;
+}
+
+bool pipeline_read_size(const char *text, int *ret_width, int *ret_height)
+{
+    char *end;
+    const long width = text[0] >= '1' && text[0] <= '9' ? strtol(text, &end, 10) : 0;
+    const bool has_height = width > 0 && *end == 'x' && end[1] >= '1' && end[1] <= '9';
+    const long height = has_height ? strtol(end + 1, &end, 10) : 0;
+    if (height < 1 || *end || width > PIPELINE_SIDE_MAX || height > PIPELINE_SIDE_MAX)
+        return false;
+    *ret_width = (int)width;
+    *ret_height = (int)height;
+    return true;
 }
 
 static void fail_size_locked(struct instance *base, struct instance_size size,

@@ -201,6 +201,12 @@ struct model *fake_model(const char *name, int height)
     return model;
 }
 
+enum status model_check_size(const struct model *model, int height, int width, struct error *err)
+{
+    (void)height, (void)width;
+    return model->free_height ? STATUS_OK : error_set(err, STATUS_INVALID, "the file fixes it");
+}
+
 void model_set_size(struct model *model, int height, int width)
 {
     model->preprocess.height = height;

@@ -388,7 +388,7 @@ static void test_a_trial_that_is_skipped_says_why(void)
 static struct model *fake_free_model(const char *name, int height)
 {
     struct model *model = fake_model(name, height);
-    model->has_free_sides = true;
+    model->free_height = model->free_width = true;
     return model;
 }
 
