@@ -128,6 +128,25 @@ static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t 
     return LAYOUT_NONE;
 }
 
+/* For an output that no layout explains: whether one would with another number of labels, which
+ * then is the reason. `extras`: its numbers of a candidate that are neither a box nor scores. */
+static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t columns,
+                         int64_t extras, struct task *task)
+{
+    char text[SHAPE_TEXT];
+    const enum task_layout layout = layout_by_shape(facts, rows, columns, 0);
+    const int64_t classes = (layout == LAYOUT_YOLOV8 ? rows - 4 : columns - 5) - extras;
+    if (!facts->label_count || layout == LAYOUT_NONE || layout == LAYOUT_YOLO_FINAL || classes < 1)
+        return false;
+    decided(task, TASK_UNKNOWN,
+            "output '%.40s' has the shape %s, as %s has it for %lld class%s, but the labels are "
+            "%zu: give one for each class, or write \"task\" into lensd.json",
+            facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text),
+            task_layouts[layout].name, (long long)classes, classes == 1 ? "" : "es",
+            facts->label_count);
+    return true;
+}
+
 /* Uses the output with YOLO's prototypes of masks as the second one. */
 static bool take_prototypes(const struct task_facts *facts, struct task *task)
 {
@@ -156,6 +175,8 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
     const int64_t rows = dim_of(output, 0) - (int64_t)found.prototypes;
     const enum task_layout layout =
         layout_by_shape(facts, rows, dim_of(output, 1), (int64_t)facts->label_count);
+    if (layout == LAYOUT_NONE)
+        (void)blame_labels(facts, rows, dim_of(output, 1), 0, task);
     if (layout == LAYOUT_NONE || (has_masks && layout != LAYOUT_YOLOV8))
         return;
     *task = found;
@@ -227,16 +248,18 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
                 "[batch, prototypes, height, width]");
         return;
     }
-    task->layout = ultralytics_layout(facts, task_extras(task));
+    const struct task_output *output = &facts->outputs[0];
+    const size_t extras = task_extras(task);
+    task->layout = ultralytics_layout(facts, extras);
     char text[SHAPE_TEXT];
-    if (task->layout == LAYOUT_NONE)
+    if (task->layout != LAYOUT_NONE)
+        decided(task, kind, "task '%.40s' in the file's metadata, %s", told,
+                task_layouts[task->layout].name);
+    else if (!blame_labels(facts, dim_of(output, 0), dim_of(output, 1), (int64_t)extras, task))
         decided(task, TASK_UNKNOWN,
                 "the file's metadata names the task '%.40s', but output '%.40s' has the shape %s; "
                 "write \"layout\" into lensd.json",
-                told, facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
-    else
-        decided(task, kind, "task '%.40s' in the file's metadata, %s", told,
-                task_layouts[task->layout].name);
+                told, output->name, shape_text(&output->shape, text));
 }
 
 /* ---- detectors with several outputs ---- */
@@ -463,8 +486,15 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
              (facts->class_output == SIZE_MAX || facts->class_output == at))
         decided(task, TASK_SEGMENTATION, "output '%.60s' has a map for each of the %zu labels",
                 output->name, facts->label_count);
-    else
+    else if (facts->label_count > 1 && facts->class_output == SIZE_MAX) {
+        decided(task, TASK_UNKNOWN,
+                "output '%.60s' has %lld maps, but the labels are %zu: give one for each map, or "
+                "write \"task\" into lensd.json",
+                output->name, (long long)dim_of(output, 0), facts->label_count);
         return;
+    } else {
+        return;
+    }
     task->outputs[0] = at;
     task->output_count = 1;
 }

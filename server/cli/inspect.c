@@ -258,7 +258,12 @@ static void print_operators(const struct inspect_answer *answer)
     }
 }
 
-static void print_answer(const struct inspect_answer *answer)
+static bool inspect_answers_photos(const struct model *model)
+{
+    return model && model->image_input != SIZE_MAX && model->task.kind != TASK_UNKNOWN;
+}
+
+static void print_answer(const struct inspect_answer *answer, bool answers_photos)
 {
     char size[SIZE_TEXT];
     printf("%s  (%s)\n", SHOWN(answer->name), SHOWN(answer->file));
@@ -286,8 +291,11 @@ static void print_answer(const struct inspect_answer *answer)
     print_operators(answer);
     if (answer->warning && answer->warning[0])
         printf("\nwarning: %s\n", SHOWN(answer->warning));
-    if (answer->supported)
+    if (answer->supported && answers_photos)
         printf("\nlensd can run this model.\n");
+    else if (answer->supported)
+        printf("\nlensd can run this model on tensors (/v2/models/NAME/infer); /predict refuses "
+               "photos.\n");
     else
         printf("\nlensd cannot run this model%s%s\n", answer->problem ? ": " : ".",
                answer->problem ? SHOWN(answer->problem) : "");
@@ -308,7 +316,7 @@ int command_inspect(const struct config *config)
         if (config->json)
             result = print_json(inspect_answer_json(&answer, NULL));
         else
-            print_answer(&answer), result = 0;
+            print_answer(&answer, inspect_answers_photos(in.model)), result = 0;
         if (result == 0 && !answer.supported)
             result = 1;
     }

@@ -168,6 +168,12 @@ class Inspect(Commands):
         self.assertNotIn("warning", ended.stdout)  # the same fault twice
         self.assertFalse(json.loads(run_lensd("inspect", path, "--json").stdout)["supported"])
 
+    def test_a_model_that_answers_no_photo(self):
+        path = os.path.join(self.folder.name, "doubled.onnx")
+        small_onnx.doubled_image(path)
+        self.assertIn("\nlensd can run this model on tensors (/v2/models/NAME/infer); /predict refuses photos.",
+                      self.run_ok("inspect", path))
+
     def test_what_is_no_model(self):
         for path in (self.file("text.onnx", b"hello hello"), os.path.join(self.folder.name, "no"),
                      self.folder.name):

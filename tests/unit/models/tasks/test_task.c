@@ -23,6 +23,12 @@ static struct task decide(struct task_facts facts, const struct task_output *out
     return task;
 }
 
+static void expect_blamed(struct task task, const char *words)
+{
+    cr_expect_eq(task.kind, TASK_UNKNOWN);
+    cr_expect(strstr(task.evidence, words), "%s", task.evidence);
+}
+
 static void expect_layout(struct task task, enum task_layout layout)
 {
     cr_expect_eq(task.kind, TASK_DETECTION, "%s", task.evidence);
@@ -81,7 +87,11 @@ Test(task, ultralytics_metadata)
     task = decide(told, &OUTPUT("o", 1, 300, 7), 1);
     cr_expect_eq(task.kind, TASK_ORIENTED);
     struct task_facts odd = {.metadata_task = "detect", .label_count = 80};
-    cr_expect_eq(decide(odd, &OUTPUT("output0", 1, 90, 8400), 1).kind, TASK_UNKNOWN);
+    expect_blamed(decide(odd, &OUTPUT("output0", 1, 90, 8400), 1),
+                  "86 classes, but the labels are 80");
+    obb.label_count = 3;
+    expect_blamed(decide(obb, &OUTPUT("output0", 1, 20, 8400), 1),
+                  "15 classes, but the labels are 3");
 }
 
 Test(task, shapes)
@@ -97,7 +107,11 @@ Test(task, shapes)
     const struct task_facts labelled = {.label_count = 80};
     expect_layout(decide(labelled, &OUTPUT("o", 1, 300, 84), 1), LAYOUT_RTDETR);
     const struct task_facts wrong = {.label_count = 3};
-    cr_expect_eq(decide(wrong, &OUTPUT("o", 1, 84, 8400), 1).kind, TASK_UNKNOWN);
+    expect_blamed(decide(wrong, &OUTPUT("o", 1, 84, 8400), 1), "80 classes, but the labels are 3");
+    expect_blamed(decide(wrong, &OUTPUT("o", 1, 8400, 85), 1), "80 classes, but the labels are 3");
+    const struct task_output masks[] = {OUTPUT("o", 1, 116, 8400), OUTPUT("p", 1, 32, 160, 160)};
+    expect_blamed(decide(wrong, masks, 2), "80 classes, but the labels are 3");
+    expect_blamed(decide(wrong, &OUTPUT("map", 1, 21, 60, 60), 1), "21 maps, but the labels are 3");
 }
 
 Test(task, queries)
