@@ -49,9 +49,10 @@ void v2_model_ready_handle(struct exchange *x)
 {
     struct served *served;
     struct error err;
+    int retry_after_s = 0;
     struct pipeline *pipeline = x->server->options.pipeline;
     enum status status =
-        pipeline_acquire(pipeline, x->match.model, asked_version(x), &served, NULL, &err);
+        pipeline_acquire(pipeline, x->match.model, asked_version(x), &served, &retry_after_s, &err);
     if (status == STATUS_NOT_FOUND) {
         respond_error(x, &err);
         return;
@@ -60,6 +61,8 @@ void v2_model_ready_handle(struct exchange *x)
         pipeline_release(pipeline, served);
     respond_flag(x, x->match.model, "ready",
                  status == STATUS_OK && !atomic_load(&x->server->draining));
+    if (retry_after_s > 0) /* of this model, not of the slowest */
+        x->answer.retry_after_s = retry_after_s;
 }
 
 /* ---- metadata and configuration ---- */
@@ -237,7 +240,8 @@ void v2_stats_handle(struct exchange *x)
     }
     if (filled == 0 && x->match.model[0]) {
         struct served *served;
-        status = pipeline_acquire(pipeline, x->match.model, asked_version(x), &served, NULL, &err);
+        status = pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
+                                  &x->answer.retry_after_s, &err);
         if (status == STATUS_OK)
             pipeline_release(pipeline, served);
     }

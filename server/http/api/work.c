@@ -216,9 +216,9 @@ void work_submit_served(struct exchange *x,
     const char *version = x->match.version[0] ? x->match.version : NULL;
     struct served *served = NULL;
     struct error err;
-    enum status status =
-        x->work ? pipeline_acquire(pipeline, x->match.model, version, &served, NULL, &err)
-                : error_set(&err, STATUS_NO_MEMORY, "out of memory for a request");
+    enum status status = x->work ? pipeline_acquire(pipeline, x->match.model, version, &served,
+                                                    &x->answer.retry_after_s, &err)
+                                 : error_set(&err, STATUS_NO_MEMORY, "out of memory for a request");
     if (status == STATUS_OK)
         status = prepare(x, &served, &err);
     if (status == STATUS_OK)
