@@ -8,11 +8,19 @@
  * not there are next to nothing, and so is what they change by. */
 #define QUIET 0.001
 
+/* Adds number `n` to a mean, and to the sum of squared deviations from it (Welford). */
+static void add_to_mean(double *mean, double *squares, int n, double number)
+{
+    const double before = number - *mean;
+    *mean += before / n;
+    *squares += before * (number - *mean);
+}
+
 static void add_difference(struct agreement *a, double difference)
 {
     a->images++;
     if (isfinite(a->mean))
-        a->mean += (difference - a->mean) / a->images;
+        add_to_mean(&a->mean, &a->squares, a->images, difference);
     a->greatest = fmax(a->greatest, difference);
 }
 
@@ -115,7 +123,7 @@ void agreement_add_vector(struct agreement *a, const float *reference, const flo
     a->agreeing += is_clear && same_best(&x, &y);
     add_difference(a, fabs(probability(&x, x.best) - probability(&y, x.best)));
     const double correlation = count > 1 ? correlation_of(reference, candidate, count) : 1;
-    a->correlation += (correlation - a->correlation) / a->images;
+    add_to_mean(&a->correlation, &a->correlation_squares, a->images, correlation);
 }
 
 /* ---- tensors ---- */
@@ -232,10 +240,21 @@ bool agreement_needs_correlation(const struct agreement *a)
     return a->is_vector && a->clear < AGREEMENT_FEW;
 }
 
+/* How far above the mean of so many numbers the true one may lie, with 95 % confidence. */
+static double margin(double squares, int count)
+{
+    if (count < 2)
+        return 0;
+    const double t = 1.645 + 1.75 / (count - 1); /* Student's, within 1 % from 8 numbers on */
+    return t * sqrt(squares / (count - 1) / count);
+}
+
 bool agreement_holds(const struct agreement *a)
 {
-    return a->has_numbers && share_holds(a->clear, a->agreeing) && a->mean <= bound_of(a) &&
-           (!agreement_needs_correlation(a) || 1 - a->correlation <= AGREEMENT_VECTOR);
+    const double most = a->mean + margin(a->squares, a->images);
+    const double least = a->correlation - margin(a->correlation_squares, a->images);
+    return a->has_numbers && share_holds(a->clear, a->agreeing) && most <= bound_of(a) &&
+           (!agreement_needs_correlation(a) || 1 - least <= AGREEMENT_VECTOR);
 }
 
 bool agreement_is_lost(const struct agreement *a, int images_left)

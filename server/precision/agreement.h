@@ -5,7 +5,11 @@
  *   best class    Equal for AGREEMENT_SHARE of the images for which fp32 has a clear best class.
  *                 MLPerf Inference accepts a classifier or detector that keeps 99 % of the fp32
  *                 model's accuracy; the share of changed answers bounds the lost accuracy.
- *                 With fewer than 100 clear images all of them have to agree.
+ *                 With fewer than 100 clear images all of them have to agree. That alone proves
+ *                 little: n of n exclude, with 95 % confidence, only that more than 3/n change
+ *                 (9 % for 32 images, 31 % for 8). So the means below, to which every image adds a
+ *                 number, decide: their upper 95 % confidence limit (Student's t) has to keep the
+ *                 bound, which fewer images make wider.
  *   clear         fp32's best probability exceeds the second by AGREEMENT_LEAD or more. With a
  *                 smaller lead another JPEG encoder or resize filter changes the answer, too: these
  *                 change the probabilities of a trained SqueezeNet by a few hundredths.
@@ -46,6 +50,7 @@ struct agreement {
     double mean, greatest; /* change over the images: of a probability, else relative. INFINITY: a
                               number was not finite, or tensors could not be compared */
     double correlation;    /* of vectors: the mean over the images */
+    double squares, correlation_squares; /* sums of squared deviations from these two means */
 };
 
 /* Adds an image's class scores: `count` > 0 numbers in fp32 and in the candidate's precision.
@@ -67,8 +72,9 @@ void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *t
 /* Whether the bound on the correlation of vectors applies. */
 bool agreement_needs_correlation(const struct agreement *a);
 
-/* Whether the images so far agree within the bounds. */
+/* Whether the images so far show that the bounds hold. */
 bool agreement_holds(const struct agreement *a);
 
-/* Whether the bounds must fail even if the `images_left` remaining images are equal. */
+/* Whether the bounds must fail even if the `images_left` remaining images are equal. Neither this
+ * nor agreement_holds(): there are too few images to tell. */
 bool agreement_is_lost(const struct agreement *a, int images_left);

@@ -66,8 +66,8 @@ static void say_agreement(struct precision_choice *choice, const struct precisio
 
 static void say_bounds(struct precision_choice *choice, const struct agreement *a)
 {
-    say(choice, " (needed: %g %% of the classes, %s of at most %g", 100 * AGREEMENT_SHARE,
-        a->is_vector ? "a change" : "an error",
+    say(choice, " (needed: %g %% of the classes, %s of at most %g with 95 %% confidence",
+        100 * AGREEMENT_SHARE, a->is_vector ? "a change" : "an error",
         a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE);
     if (agreement_needs_correlation(a) && a->mean <= AGREEMENT_PROBABILITY)
         say(choice, ", a correlation of %g", 1 - AGREEMENT_VECTOR);

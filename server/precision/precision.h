@@ -23,7 +23,8 @@
 #define PRECISION_PROBES     32
 #define PRECISION_OWN_PROBES 16
 
-/* When the time for trials is over, this many probes are enough for a verdict. */
+/* When the time for trials is over, this many probes are enough for a verdict, if they leave no
+ * doubt (agreement.h): with fewer the margin of Student's t doubles. */
 #define PRECISION_LEAST_PROBES 8
 
 /* Images of a batch in a trial on a CPU, if the session runs as many. On a GPU a trial uses the

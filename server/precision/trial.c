@@ -313,11 +313,14 @@ static enum status make_trial(struct trial *trial, struct error *err)
         return STATUS_OK;
     TRY(compare_rest(trial, err));
     const int count = probes_count(input->probes);
-    const bool is_enough = trial->compared == count || trial->compared >= PRECISION_LEAST_PROBES;
-    if (trial->is_lost || (is_enough && !agreement_holds(&ret->agreement)))
+    const bool are_all = trial->compared == count;
+    const bool is_enough = are_all || trial->compared >= PRECISION_LEAST_PROBES;
+    if (is_enough && agreement_holds(&ret->agreement))
+        ret->outcome = TRIAL_PASSED;
+    else if (are_all || trial->is_lost || agreement_is_lost(&ret->agreement, 0))
         ret->outcome = TRIAL_DIFFERS;
     else
-        ret->outcome = is_enough ? TRIAL_PASSED : TRIAL_COSTLY;
+        ret->outcome = TRIAL_COSTLY;
     return STATUS_OK;
 }
 

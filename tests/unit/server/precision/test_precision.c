@@ -103,6 +103,19 @@ Test(agreement, asks_for_the_correlation_where_few_are_clear)
     cr_expect_not(agreement_holds(&a));
 }
 
+/* Changes of 0 and 0.016 in turns: the mean of 8 of them may well be above the bound of 0.01. */
+Test(agreement, of_few_images_has_to_be_clearer)
+{
+    struct agreement a = {.is_vector = true};
+    const float sure[] = {0.6f, 0.2f, 0.2f}, moved[] = {0.584f, 0.216f, 0.2f};
+    for (int i = 0; i < 128; i++) {
+        agreement_add_vector(&a, sure, i % 2 ? moved : sure, 3, true);
+        if (i == 7)
+            cr_expect(!agreement_holds(&a) && !agreement_is_lost(&a, 0), "%g", a.mean);
+    }
+    cr_expect(agreement_holds(&a), "%g", a.mean);
+}
+
 Test(agreement, of_a_single_score)
 {
     float yes = 0.2f, no = -0.2f, near = 0.21f;
