@@ -20,8 +20,15 @@ EXPORT = ROOT / "models" / "export"
 LENSD = os.environ.get("LENSD", str(ROOT / "build" / "server" / "lensd"))
 
 
+def is_there(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # nor the package it is a part of
+        return False
+
+
 def needs(*packages):
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    missing = [name for name in packages if not is_there(name)]
     return unittest.skipIf(missing, f"{', '.join(missing)} not installed")
 
 
@@ -40,6 +47,9 @@ class Base(unittest.TestCase):
     def loads(self, name, *arguments):
         done = self.recipe(name, *arguments)
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        return self.inspects()
+
+    def inspects(self):
         seen = subprocess.run([LENSD, "inspect", self.out], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, check=False, timeout=300)
         self.assertEqual(seen.returncode, 0, seen.stdout[-1000:])
@@ -166,6 +176,22 @@ class Documented(Base):
     @needs("ultralytics")
     def test_ultralytics(self):
         self.seeded("ultralytics")
+
+    @needs("torch", "optimum.exporters.onnx")
+    def test_optimum(self):
+        texts = [(ROOT / "README.md").read_text()] + [path.read_text() for path in sorted(EXPORT.glob("*.*"))]
+        commands = {found.replace("\n", " ") for found in
+                    re.findall(r"optimum-cli( export onnx --model [^`\"\n]+)", "\n".join(texts))}
+        self.assertTrue(commands)
+        folder, _, *_ = self.seeded_huggingface("", [])
+        program = os.path.join(os.path.dirname(sys.executable), "optimum-cli")
+        for command in commands:
+            with self.subTest(command=command):
+                arguments = re.sub(r"--model \S+", f"--model {folder}", command).split()[:-1] + [self.out]
+                done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      check=False, timeout=900, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+                self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+                self.inspects()
 
     @needs("torch", "torchvision", "onnxscript")
     def test_the_readme_exports_a_module(self):
