@@ -296,7 +296,8 @@ class ProxyProtocol(ServedCase):
     def test_a_second_header_is_part_of_a_request(self):
         with self.connect() as connection:
             connection.sendall(2 * b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\r\n" + b"GET / HTTP/1.1\r\n\r\n")
-            self.assertIn(b" 400 ", read_to_end(connection)[:20])
+            # libmicrohttpd 1.0 closes without an answer, since PROXY is no method.
+            self.assertIn(read_to_end(connection)[8:13], (b" 400 ", b""))
 
     def test_only_trusted_proxies_can_name_a_client(self):
         self.assertEqual(self.client(b"", "127.0.0.2"), "127.0.0.2")
