@@ -16,6 +16,20 @@ void cpu_read_features(struct cpu_features *ret)
     ret->neon_bf16 = two & HWCAP2_BF16;
 }
 
+/* FZ of FPCR (Arm ARM, C5.2.8). */
+uint64_t cpu_flush_subnormals(void)
+{
+    uint64_t before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    cpu_set_float_mode(before | UINT64_C(1) << 24);
+    return before;
+}
+
+void cpu_set_float_mode(uint64_t mode)
+{
+    __asm__ volatile("msr fpcr, %0" ::"r"(mode));
+}
+
 void cpu_instructions(const struct cpu_features *cpu, char *text, size_t size)
 {
     snprintf(text, size, "neon%s%s%s%s", cpu->neon_dot ? " dot" : "", cpu->neon_i8mm ? " i8mm" : "",

@@ -1,6 +1,7 @@
 /* What an x86-64 CPU can do, from CPUID. */
 #include <cpuid.h>
 #include <stdio.h>
+#include <xmmintrin.h>
 
 #include "engine/base/cpu.h"
 
@@ -40,6 +41,20 @@ void cpu_read_features(struct cpu_features *ret)
     /* On an AMD EPYC (Zen 4), AVX512-BF16 reached 466 GFLOP/s and float32 234. On an Intel Xeon it
      * ran at half the speed of float32. */
     ret->fast_bf16 = ret->amx_bf16 || (ret->avx512_bf16 && __builtin_cpu_is("amd"));
+}
+
+/* Bits of MXCSR (SDM volume 1, 10.2.3). */
+uint64_t cpu_flush_subnormals(void)
+{
+    enum { DENORMALS_ARE_ZEROS = 0x40, FLUSH_TO_ZERO = 0x8000 };
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | DENORMALS_ARE_ZEROS | FLUSH_TO_ZERO);
+    return before;
+}
+
+void cpu_set_float_mode(uint64_t mode)
+{
+    _mm_setcsr((unsigned)mode);
 }
 
 void cpu_instructions(const struct cpu_features *cpu, char *text, size_t size)

@@ -142,6 +142,7 @@ static void *member_main(void *argument)
     struct member *member = argument;
     struct team *team = member->team;
     own_number = member->number;
+    (void)cpu_flush_subnormals();
     while (wait_for_go(member) != GO_END) {
         uint32_t work = GO_WORK;
         if (!atomic_compare_exchange_strong(&member->go, &work, GO_BUSY))

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/cpu.h"
 #include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
 
@@ -165,14 +166,23 @@ enum status backend_check_stop(const struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
-enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
-                        struct error *err)
+static enum status run_steps(struct program *program, struct error *err)
 {
-    bind_inputs(program, inputs);
     for (size_t i = 0; i < program->step_count; i++) {
         TRY(backend_check_stop(program->backend, err));
         TRY(program->steps[i]->run(program->steps[i], program, err));
     }
+    return STATUS_OK;
+}
+
+enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
+                        struct error *err)
+{
+    bind_inputs(program, inputs);
+    const uint64_t mode = cpu_flush_subnormals();
+    const enum status status = run_steps(program, err);
+    cpu_set_float_mode(mode);
+    TRY(status);
     for (size_t i = 0; i < program->output_count; i++)
         outputs[i] = program->data[program->output_values[i]];
     return STATUS_OK;
@@ -184,10 +194,12 @@ enum status program_profile(struct program *program, const void *const *inputs,
 {
     bind_inputs(program, inputs);
     size_t count = 0;
-    for (size_t i = 0; i < program->step_count; i++) {
+    enum status status = STATUS_OK;
+    const uint64_t mode = cpu_flush_subnormals();
+    for (size_t i = 0; i < program->step_count && status == STATUS_OK; i++) {
         struct step *step = program->steps[i];
         int64_t start = clock_now();
-        TRY(step->run(step, program, err));
+        status = step->run(step, program, err);
         if (count < max)
             ret[count++] = (struct session_step){.name = step->name,
                                                  .kernel = step->kernel,
@@ -196,8 +208,9 @@ enum status program_profile(struct program *program, const void *const *inputs,
                                                  .gflop = step->flops * 1e-9,
                                                  .bytes = step->bytes};
     }
+    cpu_set_float_mode(mode);
     *ret_count = count;
-    return STATUS_OK;
+    return status;
 }
 
 /* ---- weights ---- */

@@ -93,6 +93,33 @@ static void agrees(struct builder *b)
     graph_free(b->graph);
 }
 
+/* ---- numbers ---- */
+
+/* In every thread of a pass, and only there. */
+Test(session_edges, subnormal_numbers_count_as_zero)
+{
+    enum { N = 1 << 18 };
+    static float data[N];
+    volatile float tiny = 1e-39f;
+    struct builder b;
+    struct error err = {0};
+    struct session *session = NULL;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, N), 13);
+    const struct session_options options = {.max_batch = 1, .image_input = SIZE_MAX, .threads = 2};
+    const struct tensor *output;
+    end_at(&b, binary(&b, OP_ADD, x, x));
+    cr_assert_eq(session_create(b.graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    for (size_t i = 0; i < N; i++)
+        data[i] = tiny;
+    cr_assert_eq(session_run(session, 1, (const void *[]){data}, &output, &err), STATUS_OK, "%s",
+                 err.message);
+    for (size_t i = 0; i < N; i++)
+        cr_assert_eq(((const float *)output->data)[i], 0.0f, "number %zu", i);
+    cr_assert_gt(tiny + tiny, 0.0f, "the caller's own arithmetic has changed");
+    session_free(session);
+    graph_free(b.graph);
+}
+
 /* ---- passes ---- */
 
 /* Ranks that oneDNN's matmul does not take together: the reference kernel runs, and knows no third
