@@ -7,7 +7,7 @@
 
 #include "engine/base/size.h"
 #include "proto/answers.h"
-#include "proto/base64.h"
+#include "proto/picture_text.h"
 #include "proto/writer.h"
 
 /* ---- the answer ---- */
@@ -244,9 +244,10 @@ static enum status read_image(cJSON *object, const char *where, struct predict_j
     if (name && !cJSON_IsString(name))
         return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
     ret->name = name ? name->valuestring : NULL;
-    char *text = data->valuestring;
-    if (base64_decode(text, strlen(text), (uint8_t *)text, &ret->size, &ret->error) == STATUS_OK)
-        ret->data = (uint8_t *)text;
+    /* Bad base64 is an error of this image alone. */
+    if (picture_text_decode(data->valuestring, strlen(data->valuestring), &ret->data, &ret->size,
+                            &ret->error) != STATUS_OK)
+        ret->data = NULL;
     return STATUS_OK;
 }
 

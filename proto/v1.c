@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "proto/base64.h"
 #include "proto/carve.h"
+#include "proto/picture_text.h"
 #include "proto/text.h"
 #include "proto/writer.h"
 
@@ -127,12 +127,9 @@ static enum status read_images(struct v1_request *request, cJSON *list, size_t m
                              "instance %zu is no image: {\"b64\": \"…\"} or {\"image_bytes\": "
                              "{\"b64\": \"…\"}} hold one",
                              request->image_count);
-        image->data = (uint8_t *)text->valuestring;
-        if (base64_decode(text->valuestring, strlen(text->valuestring), image->data, &image->size,
-                          &image->error) != STATUS_OK) {
-            image->data = NULL;
+        if (picture_text_decode(text->valuestring, strlen(text->valuestring), &image->data,
+                                &image->size, &image->error) != STATUS_OK)
             (void)error_prefix(&image->error, "instance %zu", request->image_count);
-        }
         request->image_count++;
     }
     return STATUS_OK;

@@ -11,7 +11,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "proto/base64.h"
+#include "proto/picture_text.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/urgency.h"
@@ -195,10 +195,12 @@ static bool infer_is_image(const uint8_t *data, size_t size)
 static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
 {
     size_t size;
-    uint8_t *at = texts + (bytes->data - texts);
-    if (!infer_is_image(bytes->data, bytes->size) &&
-        base64_decode((const char *)at, bytes->size, at, &size, NULL) == STATUS_OK)
-        bytes->size = size;
+    uint8_t *at = texts + (bytes->data - texts), *picture;
+    if (infer_is_image(bytes->data, bytes->size) ||
+        picture_text_decode((char *)at, bytes->size, &picture, &size, NULL) != STATUS_OK)
+        return;
+    bytes->data = picture;
+    bytes->size = size;
 }
 
 static enum status take_images(struct exchange *x, struct infer_work *work,
