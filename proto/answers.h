@@ -181,13 +181,16 @@ struct health_answer {
     const char *state;   /* "loading", "ready", "draining", "failed" */
     const char *version; /* of lensd */
     double uptime_s;
-    const char *note;        /* why --device auto fell back; NULL or "" otherwise */
-    const char *confinement; /* "seccomp, Landlock 4"; NULL: not settled yet */
+    const char *note;           /* why --device auto fell back; NULL or "" otherwise */
+    const char *confinement;    /* "seccomp, Landlock 4"; NULL: not settled yet */
+    const char *const *formats; /* of pictures that can be decoded */
+    size_t format_count;
     const struct health_model *models;
     size_t model_count;
 };
 
-/* {"status","ready","version","uptime_seconds","note"?,"confinement"?,"models":[…]} */
+/* {"status","ready","version","uptime_seconds","note"?,"confinement"?,"formats":[…],"models":[…]}
+ */
 char *health_answer_json(const struct health_answer *answer, size_t *ret_size);
 
 /* {"status": word} */
@@ -313,7 +316,9 @@ struct inspect_answer {
     const struct inspect_operator *operators;
     size_t operator_count;
     const char *transform, *transform_source; /* NULL: it takes no photo */
-    const char *task, *task_evidence;         /* NULL: not known */
+    const char *const *formats;               /* of photos, that can be decoded here */
+    size_t format_count;
+    const char *task, *task_evidence; /* NULL: not known */
     const char *const *labels;
     size_t label_count, class_count;
     bool supported;
@@ -323,6 +328,6 @@ struct inspect_answer {
 
 /* {"name","file","version","producer"?,"opset","file_bytes","parameters","parameter_bytes",
  * "inputs":[{"name","dtype","shape"}…],"outputs":[…],"operators":[{"name","domain","opset","count",
- * "supported"}…],"transform"?,"transform_source"?,"task"?,"task_evidence"?,"classes","labels":[…],"supported","problem"?,
+ * "supported"}…],"transform"?,"transform_source"?,"formats":[…],"task"?,"task_evidence"?,"classes","labels":[…],"supported","problem"?,
  * "warning"?} */
 char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size);

@@ -36,6 +36,13 @@ static void write_health_model(struct writer *w, cJSON *list, const struct healt
     write_count(w, entry, "in_flight", model->in_flight);
 }
 
+static void write_formats(struct writer *w, cJSON *root, const char *const *formats, size_t count)
+{
+    cJSON *list = write_array(w, root, "formats");
+    for (size_t i = 0; i < count; i++)
+        write_text(w, list, NULL, formats[i]);
+}
+
 char *health_answer_json(const struct health_answer *answer, size_t *ret_size)
 {
     struct writer w = {false};
@@ -48,6 +55,7 @@ char *health_answer_json(const struct health_answer *answer, size_t *ret_size)
         write_text(&w, root, "note", answer->note);
     if (given(answer->confinement))
         write_text(&w, root, "confinement", answer->confinement);
+    write_formats(&w, root, answer->formats, answer->format_count);
     cJSON *list = write_array(&w, root, "models");
     for (size_t i = 0; i < answer->model_count; i++)
         write_health_model(&w, list, &answer->models[i]);
@@ -216,6 +224,7 @@ char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size)
     if (given(answer->transform)) {
         write_text(&w, root, "transform", answer->transform);
         write_text(&w, root, "transform_source", answer->transform_source);
+        write_formats(&w, root, answer->formats, answer->format_count);
     }
     if (answer->task) {
         write_text(&w, root, "task", answer->task);

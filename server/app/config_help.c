@@ -11,7 +11,7 @@
 
 static const struct command_help commands[] = {
     {COMMAND_SERVE, "lensd serve [MODEL] [options]",
-     "Serves a model over HTTP: POST a JPEG or PNG to /predict, get labels back. Without MODEL it "
+     "Serves a model over HTTP: POST a photo to /predict, get labels back. Without MODEL it "
      "serves the built-in digit classifier.",
      "  lensd serve\n"
      "  lensd serve resnet50/ --port 9000\n"

@@ -9,7 +9,7 @@
  *     HTTP, offload, watcher      accept, send, receive, epoll; /proc and /sys for /metrics
  *     lanes and their teams       memory, also executable; futex
  *     decode workers              memory, never executable; futex; write(), which wakes the HTTP
- *                                 thread; writev()
+ *                                 thread; writev(); threads, which inherit this list
  *
  * Landlock decides which files are opened, because a filter does not see paths. The lists leave out
  * what only the start needs (socket, bind, listen, connect, setuid, chown) and what no thread ever
@@ -105,6 +105,7 @@ static const struct call_rule basic_calls[] = {
     CALL(rseq),
     CALL(exit),
     CALL(exit_group),
+    CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD), /* decoders of AVIF and HEIC make threads */
     CALL_IF(prctl, 0, SAME, PR_SET_NAME),
     CALL_IF(prctl, 0, SAME, PR_GET_NAME),
     CALL_IF(prctl, 0, SAME, 0x53564d41), /* PR_SET_VMA: libc names its memory */
@@ -159,7 +160,6 @@ static const struct call_rule server_calls[] = {
     /* the process; code is written by oneDNN, and mapped from libraries */
     CALL(mmap),
     CALL(mprotect),
-    CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD),
     CALL_IF(prlimit64, 0, SAME, 0), /* its own */
     CALL(getrusage),
     CALL(sysinfo),
@@ -346,7 +346,8 @@ static void filter_add(struct call_filter *filter, const struct call_rule *rules
 /* The process may signal its own threads, for abort() and pthread_cancel(). */
 static void filter_add_basic(struct call_filter *filter)
 {
-    const struct call_rule own[] = {CALL_IF(tgkill, 0, SAME, (uint32_t)getpid())};
+    const struct call_rule own[] = {CALL_IF(tgkill, 0, SAME, (uint32_t)getpid()),
+                                    CALL(clone3)}; /* answered by the other filter */
     filter_add(filter, basic_calls, COUNT_OF(basic_calls), ALLOW);
     filter_add(filter, own, COUNT_OF(own), ALLOW);
 }
@@ -372,7 +373,6 @@ static bool hide_clone3(struct call_filter *filter)
 
 static bool filter_all_threads(bool is_wide, bool connects)
 {
-    static const struct call_rule others[] = {CALL(clone3)}; /* answered by the other filter */
     static const struct call_rule threads[] = {CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD)};
     static const struct call_rule processes[] = {CALL(clone)};
     struct call_filter filter;
@@ -384,7 +384,6 @@ static bool filter_all_threads(bool is_wide, bool connects)
         filter_add(&filter, processes, COUNT_OF(processes), REFUSE);
         filter_add(&filter, forbidden_calls, COUNT_OF(forbidden_calls), REFUSE);
     } else {
-        filter_add(&filter, others, COUNT_OF(others), ALLOW);
         filter_add_basic(&filter);
         filter_add(&filter, server_calls, COUNT_OF(server_calls), ALLOW);
         if (connects)

@@ -34,6 +34,7 @@
 #include "server/app/process.h"
 #include "server/app/settings.h"
 #include "server/app/supervisor.h"
+#include "server/image/image.h"
 #include "server/loader/loader.h"
 #include "server/observe/log.h"
 
@@ -269,6 +270,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
     confine(serve);
+    (void)image_format_is_there(IMAGE_JPEG, NULL); /* loads decoders: workers may not open files */
     return loader_start(serve->loader, serve->loaded_fd, err);
 }
 

@@ -11,6 +11,7 @@
 #include "proto/answers.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
+#include "server/image/image.h"
 #include "server/loader/model_open.h"
 
 #define LABELS_SHOWN 5
@@ -27,6 +28,8 @@ struct inspection {
     struct onnx_op_use *uses;
     size_t use_count;
     char transform[400];
+    const char *formats[IMAGE_FORMATS];
+    size_t format_count;
 };
 
 static void inspection_done(struct inspection *in)
@@ -166,6 +169,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
         return STATUS_OK;
     if (in->model->image_input != SIZE_MAX)
         preprocess_describe(&in->model->preprocess, in->transform, sizeof in->transform);
+    in->format_count = image_formats(in->formats);
     TRY(list_tensors(in, err));
     in->compiles = inspect_compile(in->model, &in->problem) == STATUS_OK;
     return STATUS_OK;
@@ -198,6 +202,8 @@ static struct inspect_answer answer_of(const struct inspection *in)
     answer.output_count = model->graph->output_count;
     answer.transform = in->transform;
     answer.transform_source = model->preprocess_source;
+    answer.formats = in->formats;
+    answer.format_count = in->format_count;
     answer.labels = (const char *const *)model->labels.names;
     answer.label_count = model->labels.count;
     answer.class_count = model->class_count;
@@ -205,6 +211,20 @@ static struct inspect_answer answer_of(const struct inspection *in)
     answer.task_evidence = model->task.evidence;
     answer.warning = model->warning;
     return answer;
+}
+
+/* What can be decoded, and the packages that are missing for the rest. */
+static void print_formats(const struct inspect_answer *answer)
+{
+    const char *package;
+    printf("%-12s", "formats");
+    for (size_t i = 0; i < answer->format_count; i++)
+        printf("%s%s", i ? ", " : "", answer->formats[i]);
+    printf("\n");
+    for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
+        if (!image_format_is_there((enum image_format)i, &package))
+            printf("%-12s(%s needs the Debian package %s)\n", "",
+                   image_format_name((enum image_format)i), package);
 }
 
 /* A text from the model file, with control characters escaped for a terminal. */
@@ -280,6 +300,7 @@ static void print_answer(const struct inspect_answer *answer, bool answers_photo
         if (answer->transform && answer->transform[0]) {
             inspect_print_wrapped("photos", SHOWN(answer->transform));
             printf("%-12s(from %s)\n", "", answer->transform_source);
+            print_formats(answer);
         } else
             printf("%-12sno input looks like a photo\n", "photos");
         inspect_print_wrapped("task", answer->task);

@@ -25,6 +25,10 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_
                                  struct error *err) MUST_USE;
 void pixel_buffer_done(struct pixel_buffer *buffer);
 
+/* The same for a picture of three bytes a pixel; `name` is the format's, for the text. */
+enum status pixel_buffer_reserve_rgb(const char *name, struct pixel_buffer *buffer, uint32_t width,
+                                     uint32_t height, size_t working, struct error *err) MUST_USE;
+
 /* Writes the picture src [height, width, 3] (contiguous) turned upright into dst; for orientations
  * 5 … 8 dst is [width, height, 3]. `orientation` is 1 … 8 as EXIF counts. No overlap. */
 void pixels_orient(const uint8_t *src, uint32_t width, uint32_t height, int orientation,
@@ -46,15 +50,13 @@ const char *sniff_describe(const uint8_t *data, size_t size);
  * or the data is wrong. Never reads outside tiff[0 … size). */
 int exif_orientation(const uint8_t *tiff, size_t size);
 
+/* From EXIF data (NULL: none), else from an XMP packet (NULL: none). */
+int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
+
 /* The same from a whole file: from the first APP1 segment with EXIF, or the first eXIf chunk. */
 int exif_from_jpeg(const uint8_t *data, size_t size);
 int exif_from_png(const uint8_t *data, size_t size);
-
-/* Reads only the header and checks the limits: the size as stored, before the EXIF orientation. */
-enum status jpeg_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                           uint32_t *ret_width, uint32_t *ret_height, struct error *err) MUST_USE;
-enum status png_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                          uint32_t *ret_width, uint32_t *ret_height, struct error *err) MUST_USE;
+int exif_from_webp(const uint8_t *data, size_t size);
 
 /* Sizes before the EXIF orientation: of the decoded pixels, and of the picture in the file. */
 struct stored_size {
@@ -67,14 +69,31 @@ struct decode_part {
     int orientation;
 };
 
-/* The pixels as stored, contiguous RGB in `buffer`; a JPEG's at 1 / `reduction` (1, 2, 4, 8; parts
- * of a pixel count whole). With `part` (NULL: all) columns that are not read may hold anything. On
- * failure the buffer's content is undefined and nothing is leaked. */
-enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        unsigned reduction, const struct decode_part *part,
-                        struct pixel_buffer *buffer, struct stored_size *ret,
-                        struct error *err) MUST_USE;
-enum status png_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                       unsigned reduction, const struct decode_part *part,
-                       struct pixel_buffer *buffer, struct stored_size *ret,
-                       struct error *err) MUST_USE;
+/* What each format has.
+ *
+ * _load: loads its library; false: that is not installed. Call it before a decode worker confines
+ * itself, and before the other two.
+ * _read_size: reads only the header and checks the limits: the size as stored, before the EXIF
+ * orientation.
+ * _decode: the pixels as stored, contiguous RGB in `buffer`; a JPEG's at 1 / `reduction` (1, 2, 4,
+ * 8; parts of a pixel count whole). With `part` (NULL: all) columns that are not read may hold
+ * anything. On failure the buffer's content is undefined and nothing is leaked. */
+#define IMAGE_READER(format)                                                                       \
+    enum status format##_read_size(const uint8_t *data, size_t size,                               \
+                                   const struct image_limits *limits, uint32_t *ret_width,         \
+                                   uint32_t *ret_height, struct error *err) MUST_USE;              \
+    enum status format##_decode(const uint8_t *data, size_t size,                                  \
+                                const struct image_limits *limits, unsigned reduction,             \
+                                const struct decode_part *part, struct pixel_buffer *buffer,       \
+                                struct stored_size *ret, struct error *err) MUST_USE
+IMAGE_READER(jpeg);
+IMAGE_READER(png);
+IMAGE_READER(bmp);
+IMAGE_READER(gif);
+IMAGE_READER(webp);
+IMAGE_READER(tiff);
+IMAGE_READER(heif); /* AVIF and HEIC */
+bool webp_load(void);
+bool tiff_load(void);
+bool avif_load(void);
+bool heic_load(void);

@@ -151,6 +151,14 @@ static int xmp_orientation(const uint8_t *xmp, size_t size)
     return 1;
 }
 
+int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size)
+{
+    int orientation = 1;
+    if (exif && find_orientation(exif, exif_size, &orientation))
+        return orientation;
+    return xmp ? xmp_orientation(xmp, xmp_size) : 1;
+}
+
 int exif_from_jpeg(const uint8_t *data, size_t size)
 {
     enum { SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, APP1 = 0xE1, TEM = 0x01, RST0 = 0xD0, RST7 = 0xD7 };

@@ -2,6 +2,7 @@
  * upright. Also picks the scale of a reduced JPEG. */
 #include "server/image/image.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -15,19 +16,59 @@ struct image_decoder {
     struct pixel_account account;
 };
 
+/* What libheif has applied already; BMP and GIF have none. */
+static int no_orientation(const uint8_t *data, size_t size)
+{
+    (void)data, (void)size;
+    return 1;
+}
+
 /* One reader a format. A new format needs a line here, a name in image.h and its signature in
  * sniff.c. */
 static const struct format_reader {
+    const char *name;
     enum status (*read_size)(const uint8_t *, size_t, const struct image_limits *, uint32_t *,
                              uint32_t *, struct error *);
     enum status (*decode)(const uint8_t *, size_t, const struct image_limits *, unsigned reduction,
                           const struct decode_part *, struct pixel_buffer *, struct stored_size *,
                           struct error *);
     int (*orientation)(const uint8_t *, size_t);
-} readers[] = {
-    [IMAGE_JPEG] = {jpeg_read_size, jpeg_decode, exif_from_jpeg},
-    [IMAGE_PNG] = {png_read_size, png_decode, exif_from_png},
+    bool (*load)(void);  /* NULL: it is part of lensd */
+    const char *package; /* Debian's, of what `load` loads */
+} readers[IMAGE_FORMATS] = {
+    [IMAGE_JPEG] = {"JPEG", jpeg_read_size, jpeg_decode, exif_from_jpeg, NULL, NULL},
+    [IMAGE_PNG] = {"PNG", png_read_size, png_decode, exif_from_png, NULL, NULL},
+    [IMAGE_BMP] = {"BMP", bmp_read_size, bmp_decode, no_orientation, NULL, NULL},
+    [IMAGE_GIF] = {"GIF", gif_read_size, gif_decode, no_orientation, NULL, NULL},
+    [IMAGE_WEBP] = {"WebP", webp_read_size, webp_decode, exif_from_webp, webp_load, "libwebp7"},
+    [IMAGE_TIFF] = {"TIFF", tiff_read_size, tiff_decode, exif_orientation, tiff_load, "libtiff6"},
+    [IMAGE_AVIF] = {"AVIF", heif_read_size, heif_decode, no_orientation, avif_load,
+                    "libheif1, on Debian 13 also libheif-plugin-dav1d"},
+    [IMAGE_HEIC] = {"HEIC", heif_read_size, heif_decode, no_orientation, heic_load,
+                    "libheif1, on Debian 13 also libheif-plugin-libde265"},
 };
+
+static pthread_once_t readers_once = PTHREAD_ONCE_INIT;
+static bool has_reader[IMAGE_FORMATS]; /* written once */
+
+static void load_readers(void)
+{
+    for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
+        has_reader[i] = !readers[i].load || readers[i].load();
+}
+
+const char *image_format_name(enum image_format format)
+{
+    return readers[format].name;
+}
+
+bool image_format_is_there(enum image_format format, const char **ret_package)
+{
+    pthread_once(&readers_once, load_readers);
+    if (ret_package)
+        *ret_package = readers[format].package;
+    return has_reader[format];
+}
 
 struct image_decoder *image_decoder_create(void)
 {
@@ -80,10 +121,25 @@ static enum status find_reader(const uint8_t *data, size_t size, enum image_form
     enum image_format format = image_sniff(data, size);
     if (format == IMAGE_UNKNOWN)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "this is not a JPEG or PNG image: it looks like %s; send JPEG or PNG",
+                         "this is no image that lensd reads: it looks like %s; send JPEG or PNG",
                          sniff_describe(data, size));
+    const char *package;
+    if (!image_format_is_there(format, &package))
+        return error_set(err, STATUS_UNSUPPORTED_MEDIA,
+                         "%s is not read here, because a library is not installed on the server "
+                         "(Debian: %s); install it and start lensd again, or send JPEG or PNG",
+                         image_format_name(format), package);
     *ret_format = format;
     return STATUS_OK;
+}
+
+size_t image_formats(const char *ret_names[static IMAGE_FORMATS])
+{
+    size_t count = 0;
+    for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
+        if (image_format_is_there((enum image_format)i, NULL))
+            ret_names[count++] = readers[i].name;
+    return count;
 }
 
 /* Orientations 5 … 8 exchange width and height. */

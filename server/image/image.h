@@ -1,10 +1,11 @@
 /* Images from clients: bytes in, pixels out.
  *
- * image_decode_part() and image_decode_reduced() turn JPEG and PNG bytes into upright 8-bit RGB;
+ * image_decode_part() and image_decode_reduced() turn the bytes of a file into upright 8-bit RGB;
  * transform_numbers() and transform_bytes() (transform.h) resize and crop those into the slot of a
  * batch. Both run on the decode workers: one `struct image_decoder` per worker, used by that worker
  * alone. Nothing here knows of HTTP, models' graphs or batches. Only jpeg.c and jpeg_encode.c use
- * libjpeg-turbo, only png.c and png_encode.c libpng.
+ * libjpeg-turbo, only png.c and png_encode.c libpng; webp.c, tiff.c and heif.c load theirs at run
+ * time (library.h).
  *
  * What "the same as Pillow" means here: pixels equal to PIL.ImageOps.exif_transpose(
  * Image.open(f)).convert("RGB"), with alpha dropped, not blended, and 16 bit PNG reduced to its
@@ -18,7 +19,18 @@
 #include "engine/base/status.h"
 #include "models/folder/preprocess.h"
 
-enum image_format { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG };
+enum image_format {
+    IMAGE_UNKNOWN,
+    IMAGE_JPEG,
+    IMAGE_PNG,
+    IMAGE_BMP,
+    IMAGE_GIF, /* the first picture, as of the next three */
+    IMAGE_WEBP,
+    IMAGE_TIFF,
+    IMAGE_AVIF,
+    IMAGE_HEIC,
+    IMAGE_FORMATS,
+};
 
 /* Limits checked on the header alone, before any memory for pixels is taken. 0 = no limit. */
 struct image_limits {
@@ -63,6 +75,17 @@ struct image_memory {
 /* The format as the first bytes tell it; never from a header or a file name. */
 enum image_format image_sniff(const uint8_t *data, size_t size);
 
+/* "JPEG" … "HEIC"; not of IMAGE_UNKNOWN. */
+const char *image_format_name(enum image_format format);
+
+/* Whether this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may not
+ * be installed. *ret_package (may be NULL) is then the name of its Debian package. The first call
+ * loads the libraries; make it before a decode worker confines itself. Any thread. */
+bool image_format_is_there(enum image_format format, const char **ret_package);
+
+/* The names of those that can be decoded; returns how many. */
+size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);
+
 /* A decoder for one worker thread; NULL when out of memory. Free with image_decoder_free (NULL is
  * fine). */
 struct image_decoder *image_decoder_create(void);
@@ -81,10 +104,11 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
                         struct image_info *ret, struct error *err) MUST_USE;
 
 /* Decodes `size` bytes from a client (hostile until proven otherwise).
- * STATUS_UNSUPPORTED_MEDIA: neither JPEG nor PNG (the text says what it looks like: GIF, WebP,
- * HTML, text …), or a JPEG process that browsers do not read either (arithmetic coding, lossless,
- * 12 bit, two components). STATUS_BAD_IMAGE: empty, truncated, corrupt. STATUS_TOO_LARGE: over a
- * limit, which the text names with its value. STATUS_NO_MEMORY. On failure *ret is untouched and
+ * STATUS_UNSUPPORTED_MEDIA: no picture (the text says what it looks like: HTML, text …), a format
+ * whose library is not installed, or a kind of picture that is not read: a JPEG process that
+ * browsers do not read either (arithmetic coding, lossless, 12 bit, two components), rare
+ * compressions of TIFF and BMP. STATUS_BAD_IMAGE: empty, truncated, corrupt. STATUS_TOO_LARGE: over
+ * a limit, which the text names with its value. STATUS_NO_MEMORY. On failure *ret is untouched and
  * the decoder stays usable. A JPEG whose data ends early is refused, not half shown. */
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret,

@@ -46,6 +46,16 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_
     return STATUS_OK;
 }
 
+enum status pixel_buffer_reserve_rgb(const char *name, struct pixel_buffer *buffer, uint32_t width,
+                                     uint32_t height, size_t working, struct error *err)
+{
+    size_t bytes;
+    if (!size_mul(width, height, &bytes) || !size_mul(bytes, 3, &bytes))
+        return error_set(err, STATUS_TOO_LARGE, "the %s's pixels do not fit the address space",
+                         name);
+    return pixel_buffer_reserve(buffer, bytes, working, err);
+}
+
 void pixel_buffer_done(struct pixel_buffer *buffer)
 {
     free(buffer->data);

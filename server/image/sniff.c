@@ -11,13 +11,57 @@
 static const uint8_t png_signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
 static const uint8_t jpeg_signature[3] = {0xFF, 0xD8, 0xFF};
 
+/* The brands of an ISO base media file that are pictures (ISO/IEC 23008-12, AVIF 1.1). "mif1" is
+ * any HEIF: the brands behind it tell which. */
+static enum image_format sniff_brands(const uint8_t *data, size_t size)
+{
+    static const char heic[][4] = {"heic", "heix", "heim", "heis", "hevc", "hevx"};
+    const size_t box = size >= 16 ? (size_t)data[2] << 8 | data[3] : 0; /* a few brands */
+    const size_t end = box < size ? box : size;
+    bool is_heif = false;
+    if (size < 16 || memcmp(data, "\0\0", 2) != 0 || memcmp(data + 4, "ftyp", 4) != 0)
+        return IMAGE_UNKNOWN;
+    for (size_t at = 8; at + 4 <= end; at += at == 8 ? 8 : 4) { /* behind the first: a version */
+        if (memcmp(data + at, "avif", 4) == 0 || memcmp(data + at, "avis", 4) == 0)
+            return IMAGE_AVIF;
+        for (size_t i = 0; i < COUNT_OF(heic); i++)
+            if (memcmp(data + at, heic[i], 4) == 0)
+                return IMAGE_HEIC;
+        is_heif = is_heif || memcmp(data + at, "mif1", 4) == 0;
+    }
+    return is_heif ? IMAGE_HEIC : IMAGE_UNKNOWN;
+}
+
+/* "BM" alone also begins texts. */
+static bool sniff_is_bmp(const uint8_t *data, size_t size)
+{
+    static const uint8_t header_sizes[] = {12, 40, 52, 56, 64, 108, 124};
+    if (size < 18 || memcmp(data, "BM", 2) != 0 || memcmp(data + 15, "\0\0\0", 3) != 0)
+        return false;
+    return memchr(header_sizes, data[14], sizeof header_sizes) != NULL;
+}
+
+static bool sniff_begins(const uint8_t *data, size_t size, const char *with, size_t length)
+{
+    return size >= length && memcmp(data, with, length) == 0;
+}
+
 enum image_format image_sniff(const uint8_t *data, size_t size)
 {
     if (size >= sizeof jpeg_signature && memcmp(data, jpeg_signature, sizeof jpeg_signature) == 0)
         return IMAGE_JPEG;
     if (size >= sizeof png_signature && memcmp(data, png_signature, sizeof png_signature) == 0)
         return IMAGE_PNG;
-    return IMAGE_UNKNOWN;
+    if (sniff_begins(data, size, "GIF87a", 6) || sniff_begins(data, size, "GIF89a", 6))
+        return IMAGE_GIF;
+    if (size >= 12 && sniff_begins(data, size, "RIFF", 4) && memcmp(data + 8, "WEBP", 4) == 0)
+        return IMAGE_WEBP;
+    if (sniff_begins(data, size, "II*\0", 4) || sniff_begins(data, size, "MM\0*", 4) ||
+        sniff_begins(data, size, "II+\0", 4) || sniff_begins(data, size, "MM\0+", 4)) /* BigTIFF */
+        return IMAGE_TIFF;
+    if (sniff_is_bmp(data, size))
+        return IMAGE_BMP;
+    return sniff_brands(data, size);
 }
 
 bool sniff_is_beginning(const uint8_t *data, size_t size)
@@ -40,17 +84,8 @@ struct signature {
 
 /* The first that fits counts, so the longer ones stand before the shorter. */
 static const struct signature signatures[] = {
-    SIGNATURE(0, "GIF8", "a GIF image"),
-    SIGNATURE(8, "WEBP", "a WebP image"),
     SIGNATURE(0, "RIFF", "a RIFF file (WAV, AVI)"),
-    SIGNATURE(4, "ftypavif", "an AVIF image"),
-    SIGNATURE(4, "ftypavis", "an AVIF image"),
-    SIGNATURE(4, "ftyphei", "a HEIC image"),
-    SIGNATURE(4, "ftyphev", "a HEIC image"),
-    SIGNATURE(4, "ftypmif1", "a HEIF image"),
     SIGNATURE(4, "ftyp", "an MP4 video"),
-    SIGNATURE(0, "II*\0", "a TIFF image"),
-    SIGNATURE(0, "MM\0*", "a TIFF image"),
     SIGNATURE(0, "\0\0\0\x0CJXL ", "a JPEG XL image"),
     SIGNATURE(0, "\xFF\x0A", "a JPEG XL image"),
     SIGNATURE(0, "\0\0\0\x0CjP  ", "a JPEG 2000 image"),
@@ -103,8 +138,6 @@ const char *sniff_describe(const uint8_t *data, size_t size)
             memcmp(data + s->offset, s->bytes, s->length) == 0)
             return s->name;
     }
-    if (size >= 14 && memcmp(data, "BM", 2) == 0 && !is_text(data, size))
-        return "a BMP image";
     if (!is_text(data, size))
         return "binary data of an unknown kind";
 

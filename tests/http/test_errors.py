@@ -44,7 +44,7 @@ class BadImages(ServedCase):
         self.assertIn(" code=unsupported_media_type ", line)
 
     def test_other_formats_by_their_names(self):
-        for start, name in ((b"GIF89a" + bytes(20), "GIF"), (b"RIFF\0\0\0\0WEBPVP8 " + bytes(20), "WebP"),
+        for start, name in ((b"RIFF\0\0\0\0WAVEfmt " + bytes(20), "RIFF"), (b"\0\0\0\x18ftypisom" + bytes(20), "MP4"),
                             (b"<!DOCTYPE html><html>", "HTML"), (b"%PDF-1.7\n" + bytes(20), "PDF")):
             self.assert_error(self.server.predict(start), 415, "unsupported_media_type", name)
 

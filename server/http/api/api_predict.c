@@ -1,6 +1,6 @@
 /* POST /predict: images in, labels, boxes or vectors out.
  *
- * The body is a JPEG or PNG as it is, multipart/form-data with images in it, or JSON with base64.
+ * The body is a picture as it is, multipart/form-data with pictures in it, or JSON with base64.
  * What it is, the bytes say: an image is an image under any Content-Type. The pipeline reads the
  * images where they lie in the body (or, base64, in the JSON text they were decoded in), so the
  * body stays until it is done. */

@@ -11,6 +11,7 @@
 #include "proto/base64.h"
 #include "proto/v1.h"
 #include "server/image/encode.h"
+#include "server/image/image.h"
 
 /* ---- predictions ---- */
 
@@ -390,6 +391,7 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
     struct model_status *models = describe_snapshot(pipeline, &count);
     struct health_model *rows = alloc_array(count, sizeof *rows);
     struct quarantines *quarantined = alloc_array(count, sizeof *quarantined);
+    const char *formats[IMAGE_FORMATS];
     char *text = NULL;
     for (size_t i = 0; rows && quarantined && i < count; i++)
         rows[i] = (struct health_model){
@@ -412,6 +414,8 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
                                        .uptime_s = uptime_s,
                                        .note = note,
                                        .confinement = confinement,
+                                       .formats = formats,
+                                       .format_count = image_formats(formats),
                                        .models = rows,
                                        .model_count = count};
         text = health_answer_json(&answer, ret_size);

@@ -137,7 +137,7 @@ static void put_photo_calls(FILE *out, const struct exchange *x, enum task_kind 
     };
     fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg ", out);
     put_url(out, x);
-    fputs("/predict</pre>\n<p>JPEG or PNG, up to ", out);
+    fputs("/predict</pre>\n<p>JPEG, PNG or another picture, up to ", out);
     put_size(out, x->server->options.max_body);
     fputs(". Several at once, or from a form:</p>\n<pre tabindex=\"0\">curl -F image=@a.jpg -F "
           "image=@b.png \\\n  '",

@@ -1,0 +1,251 @@
+/* Decodes the first picture of a GIF: the whole screen, with the pixels that the picture does not
+ * cover in its transparent colour, else in colour 0, as in Pillow. Transparency is dropped.
+ *
+ * Source: GIF89a specification; section numbers below. Hostile files: the code table is of fixed
+ * size, a string is never longer than the table, and each code adds pixels or ends the picture. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/image/decode.h"
+
+struct gif_head {
+    uint32_t width, height;                      /* of the screen */
+    uint32_t left, top, part_width, part_height; /* of the picture in it */
+    bool is_interlaced;
+    unsigned fill;             /* colour of what the picture does not cover */
+    uint8_t palette[256][3];   /* grey where the file has none, black beyond its end */
+    const uint8_t *data, *end; /* the code size and the blocks behind it */
+};
+
+static unsigned gif_u16(const uint8_t *p)
+{
+    return p[0] | (unsigned)p[1] << 8;
+}
+
+static enum status gif_cut(struct error *err)
+{
+    return error_set(err, STATUS_BAD_IMAGE,
+                     "the GIF ends early: its data stops before the first picture is complete; "
+                     "send the whole file");
+}
+
+/* Steps over the blocks at *at; false: the data ends in them. */
+static bool gif_skip_blocks(const uint8_t **at, const uint8_t *end)
+{
+    while (*at<end &&* * at> 0) {
+        if (end - *at <= **at)
+            return false;
+        *at += 1 + **at;
+    }
+    return *at < end && (*at)++;
+}
+
+/* Reads the colour table that the flags announce; false: the data ends in it. */
+static bool gif_read_palette(const uint8_t **at, const uint8_t *end, unsigned flags,
+                             struct gif_head *head)
+{
+    const ptrdiff_t bytes = 3 * (2 << (flags & 7));
+    if (!(flags & 0x80))
+        return true;
+    if (end - *at < bytes)
+        return false;
+    memset(head->palette, 0, sizeof head->palette);
+    memcpy(head->palette, *at, (size_t)bytes);
+    *at += bytes;
+    return true;
+}
+
+/* Reads up to the codes of the first picture. */
+static enum status gif_read_head(const uint8_t *data, size_t size,
+                                 const struct image_limits *limits, struct gif_head *ret,
+                                 struct error *err)
+{
+    enum { SCREEN_END = 13, EXTENSION = 0x21, PICTURE = 0x2C, CONTROL = 0xF9 };
+    struct gif_head head = {.end = data + size};
+    const uint8_t *at = data + SCREEN_END;
+    for (unsigned i = 0; i < 256; i++)
+        memset(head.palette[i], (int)i, 3);
+    if (size < SCREEN_END)
+        return gif_cut(err);
+    if (!gif_read_palette(&at, head.end, data[10], &head))
+        return gif_cut(err);
+    for (; at < head.end && *at == EXTENSION;) { /* 23 */
+        if (head.end - at < 2)
+            return gif_cut(err);
+        if (at[1] == CONTROL && head.end - at >= 8 && at[2] == 4 && (at[3] & 1))
+            head.fill = at[6];
+        at += 2;
+        if (!gif_skip_blocks(&at, head.end))
+            return gif_cut(err);
+    }
+    if (at == head.end)
+        return gif_cut(err);
+    if (*at != PICTURE)
+        return error_set(err, STATUS_BAD_IMAGE,
+                         "the GIF is damaged or has no picture; send an intact file");
+    if (head.end - at < 10 + 2)
+        return gif_cut(err);
+    head.left = gif_u16(at + 1); /* 20 */
+    head.top = gif_u16(at + 3);
+    head.part_width = gif_u16(at + 5);
+    head.part_height = gif_u16(at + 7);
+    head.is_interlaced = at[9] & 0x40;
+    const unsigned flags = at[9];
+    const uint32_t screen_width = gif_u16(data + 6), screen_height = gif_u16(data + 8);
+    const uint32_t right = head.left + head.part_width, bottom = head.top + head.part_height;
+    head.width = right > screen_width ? right : screen_width;
+    head.height = bottom > screen_height ? bottom : screen_height;
+    at += 10;
+    if (!gif_read_palette(&at, head.end, flags, &head) || head.end - at < 2)
+        return gif_cut(err);
+    TRY(limits_check("GIF", head.width, head.height, limits, err));
+    head.data = at;
+    *ret = head;
+    return STATUS_OK;
+}
+
+/* ---- pixels ---- */
+
+/* Where the next pixel goes. */
+struct gif_cursor {
+    const struct gif_head *head;
+    uint8_t *pixels;
+    uint32_t x, row, step; /* step: between rows, where interlaced (appendix E) */
+};
+
+/* False: that was the last pixel. */
+static bool gif_put(struct gif_cursor *cursor, uint8_t index)
+{
+    const struct gif_head *head = cursor->head;
+    const size_t row = (size_t)head->top + cursor->row;
+    memcpy(cursor->pixels + (row * head->width + head->left + cursor->x) * 3, head->palette[index],
+           3);
+    if (++cursor->x < head->part_width)
+        return true;
+    cursor->x = 0;
+    cursor->row += cursor->step;
+    while (head->is_interlaced && cursor->row >= head->part_height && cursor->step > 2) {
+        /* rows 0, 8, …; 4, 12, …; 2, 6, …; 1, 3, … */
+        const bool is_second = cursor->step == 8 && cursor->row % 8 == 0;
+        cursor->step = is_second ? 8 : cursor->step / 2;
+        cursor->row = is_second ? 4 : cursor->step / 2;
+    }
+    return cursor->row < head->part_height;
+}
+
+/* Codes of a few bits, across the blocks. */
+struct gif_bits {
+    const uint8_t *at, *end;
+    unsigned block; /* bytes left of the block */
+    uint32_t bits;
+    unsigned count;
+};
+
+/* False: the blocks end. */
+static bool gif_read_code(struct gif_bits *in, unsigned width, unsigned *ret)
+{
+    while (in->count < width) {
+        if (in->block == 0) {
+            if (in->at == in->end || *in->at == 0)
+                return false;
+            in->block = *in->at++;
+        }
+        if (in->at == in->end)
+            return false;
+        in->bits |= (uint32_t)*in->at++ << in->count;
+        in->count += 8;
+        in->block--;
+    }
+    *ret = in->bits & ((1u << width) - 1);
+    in->bits >>= width;
+    in->count -= width;
+    return true;
+}
+
+enum { GIF_CODES = 4096, GIF_CODE_BITS = 12, GIF_NONE = GIF_CODES };
+
+/* Each code's string is that of its prefix, and a byte. */
+struct gif_table {
+    uint16_t prefix[GIF_CODES];
+    uint8_t last[GIF_CODES];
+    uint8_t string[GIF_CODES + 1];
+};
+
+/* Writes the string of a code backwards to the end of table->string; returns its length. */
+static size_t gif_string(struct gif_table *table, unsigned code, unsigned clear)
+{
+    size_t length = 0;
+    for (; code > clear; code = table->prefix[code]) /* a prefix is less than its code */
+        table->string[GIF_CODES - length++] = table->last[code];
+    table->string[GIF_CODES - length++] = (uint8_t)code;
+    return length;
+}
+
+static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, struct error *err)
+{
+    struct gif_cursor cursor = {head, pixels, 0, 0, head->is_interlaced ? 8 : 1};
+    struct gif_bits in = {.at = head->data + 1, .end = head->end};
+    struct gif_table table;
+    const unsigned least = *head->data; /* appendix F */
+    if (least < 1 || least > 8)
+        return error_set(err, STATUS_BAD_IMAGE,
+                         "the GIF is damaged (codes of %u bits); send an intact file", least);
+    const unsigned clear = 1u << least, stop = clear + 1;
+    unsigned next = stop + 1, width = least + 1, before = GIF_NONE, code;
+    while (gif_read_code(&in, width, &code)) {
+        if (code == stop)
+            return STATUS_OK; /* the rest is not covered */
+        if (code == clear) {
+            next = stop + 1;
+            width = least + 1;
+            before = GIF_NONE;
+            continue;
+        }
+        if (code > next || (code == next && before == GIF_NONE))
+            return error_set(err, STATUS_BAD_IMAGE,
+                             "the GIF is damaged (a code before its meaning); send an intact file");
+        /* The code that is just being defined: the string before, and its first byte. */
+        const bool is_new = code == next;
+        size_t length = gif_string(&table, is_new ? before : code, clear);
+        const uint8_t first = table.string[GIF_CODES + 1 - length];
+        if (before != GIF_NONE && next < GIF_CODES) {
+            table.prefix[next] = (uint16_t)before;
+            table.last[next++] = first;
+            width += next == 1u << width && width < GIF_CODE_BITS;
+        }
+        before = code;
+        for (size_t i = length; i > 0; i--)
+            if (!gif_put(&cursor, table.string[GIF_CODES + 1 - i]))
+                return STATUS_OK;
+        if (is_new && !gif_put(&cursor, first))
+            return STATUS_OK;
+    }
+    return gif_cut(err);
+}
+
+enum status gif_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
+                          uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+{
+    struct gif_head head;
+    TRY(gif_read_head(data, size, limits, &head, err));
+    *ret_width = head.width;
+    *ret_height = head.height;
+    return STATUS_OK;
+}
+
+enum status gif_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
+                       unsigned reduction, const struct decode_part *part,
+                       struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+{
+    (void)reduction, (void)part;
+    struct gif_head head;
+    TRY(gif_read_head(data, size, limits, &head, err));
+    TRY(pixel_buffer_reserve_rgb("GIF", buffer, head.width, head.height, 0, err));
+    if (head.part_width != head.width || head.part_height != head.height)
+        for (size_t i = 0; i < (size_t)head.width * head.height; i++)
+            memcpy(buffer->data + i * 3, head.palette[head.fill], 3);
+    if (head.part_width && head.part_height)
+        TRY(gif_read_codes(&head, buffer->data, err));
+    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
+    return STATUS_OK;
+}

@@ -1,0 +1,245 @@
+/* Decodes the primary picture of AVIF and HEIC with libheif, which uses dav1d and libde265. libheif
+ * applies the container's own rotation, mirroring and crop; an EXIF orientation beside them is not
+ * applied again. Alpha is dropped.
+ *
+ * Libheif converts the colours. Before 1.16 (Debian 12) it enlarges chroma planes by repeating
+ * samples; since then it interpolates, as libavif does.
+ *
+ * Hostile files: libheif limits boxes, references and tiles; the size of the picture is checked
+ * before it decodes. The decoders start threads of their own, which inherit the confinement of the
+ * decode worker.
+ *
+ * Source: libheif/heif.h 1.15. */
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/image/decode.h"
+#include "server/image/library.h"
+
+struct heif_context;
+struct heif_image_handle;
+struct heif_image;
+
+struct heif_error {
+    int code, subcode;
+    const char *message;
+};
+
+struct heif_options { /* struct heif_decoding_options, its first members */
+    uint8_t version, ignores_transformations;
+    void (*callbacks[3])(void);
+    void *context;
+    uint8_t to_8_bits;
+};
+
+struct heif_limits { /* struct heif_security_limits, its first members */
+    uint8_t version;
+    uint64_t max_pixels;
+};
+
+enum { HEIF_HEVC = 1, HEIF_AV1 = 4 }; /* heif_compression_format */
+enum { HEIF_COLOURS_RGB = 1, HEIF_INTERLEAVED_RGB = 10, HEIF_INTERLEAVED = 10 };
+enum { HEIF_UNSUPPORTED_TYPE = 3, HEIF_UNSUPPORTED = 4, HEIF_MEMORY = 6 }; /* heif_error_code */
+enum { HEIF_OVER_LIMIT = 1000 };                                           /* heif_suberror_code */
+
+static struct {
+    struct heif_error (*init)(void *parameters);
+    int (*can_decode)(int format);
+    struct heif_context *(*alloc)(void);
+    void (*free)(struct heif_context *context);
+    void (*max_side)(struct heif_context *context, int side);
+    void (*max_threads)(struct heif_context *context, int threads);
+    struct heif_error (*read)(struct heif_context *context, const void *data, size_t size,
+                              const void *options);
+    struct heif_error (*primary)(struct heif_context *context, struct heif_image_handle **ret);
+    void (*release)(const struct heif_image_handle *handle);
+    int (*width)(const struct heif_image_handle *handle);
+    int (*height)(const struct heif_image_handle *handle);
+    int (*luma_bits)(const struct heif_image_handle *handle);
+    struct heif_error (*decode)(const struct heif_image_handle *handle, struct heif_image **ret,
+                                int colours, int chroma, const void *options);
+    void (*image_release)(const struct heif_image *image);
+    int (*channel_width)(const struct heif_image *image, int channel);
+    int (*channel_height)(const struct heif_image *image, int channel);
+    const uint8_t *(*channel)(const struct heif_image *image, int channel, int *ret_stride);
+    struct heif_options *(*options)(void);
+    void (*options_free)(struct heif_options *options);
+} heif;
+
+/* Since 1.19; NULL before. */
+static struct heif_limits *(*heif_limits_of)(struct heif_context *context);
+
+/* Called twice, by one thread. */
+static bool heif_load(int format)
+{
+    static const struct library_function functions[] = {
+        {"heif_init", &heif.init},
+        {"heif_have_decoder_for_format", &heif.can_decode},
+        {"heif_context_alloc", &heif.alloc},
+        {"heif_context_free", &heif.free},
+        {"heif_context_set_maximum_image_size_limit", &heif.max_side},
+        {"heif_context_set_max_decoding_threads", &heif.max_threads},
+        {"heif_context_read_from_memory_without_copy", &heif.read},
+        {"heif_context_get_primary_image_handle", &heif.primary},
+        {"heif_image_handle_release", &heif.release},
+        {"heif_image_handle_get_width", &heif.width},
+        {"heif_image_handle_get_height", &heif.height},
+        {"heif_image_handle_get_luma_bits_per_pixel", &heif.luma_bits},
+        {"heif_decode_image", &heif.decode},
+        {"heif_image_release", &heif.image_release},
+        {"heif_image_get_width", &heif.channel_width},
+        {"heif_image_get_height", &heif.channel_height},
+        {"heif_image_get_plane_readonly", &heif.channel},
+        {"heif_decoding_options_alloc", &heif.options},
+        {"heif_decoding_options_free", &heif.options_free}};
+    static const struct library_function newer[] = {
+        {"heif_context_get_security_limits", &heif_limits_of}};
+    static const char soname[] = "libheif.so.1";
+    if (!library_load(soname, functions, COUNT_OF(functions)))
+        return false;
+    (void)library_load(soname, newer, COUNT_OF(newer));
+    /* Loads its plug-ins, which a decode worker could not. */
+    return heif.init(NULL).code == 0 && heif.can_decode(format);
+}
+
+bool avif_load(void)
+{
+    return heif_load(HEIF_AV1);
+}
+
+bool heic_load(void)
+{
+    return heif_load(HEIF_HEVC);
+}
+
+/* ---- the container ---- */
+
+struct heif_file {
+    const char *name; /* "AVIF" */
+    struct heif_context *context;
+    struct heif_image_handle *handle;
+    uint32_t width, height;
+};
+
+static enum status heif_failure(const char *name, struct heif_error cause, struct error *err)
+{
+    char text[100];
+    library_text(cause.message, text, sizeof text);
+    if (cause.code == HEIF_MEMORY && cause.subcode == HEIF_OVER_LIMIT)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the %s is larger than allowed (max_side, max_pixels): %.90s; send a "
+                         "smaller picture",
+                         name, text);
+    if (cause.code == HEIF_MEMORY)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "no memory to decode the %s; send a smaller picture or try again", name);
+    if (cause.code == HEIF_UNSUPPORTED_TYPE || cause.code == HEIF_UNSUPPORTED)
+        return error_set(err, STATUS_UNSUPPORTED_MEDIA,
+                         "this kind of %s is not read here (%s); save the picture as JPEG or PNG",
+                         name, text);
+    return error_set(err, STATUS_BAD_IMAGE,
+                     "the %s is damaged or ends early (%s); send the whole, intact file", name,
+                     text);
+}
+
+static void heif_close(struct heif_file *file)
+{
+    if (file->handle)
+        heif.release(file->handle);
+    heif.free(file->context);
+}
+
+/* After a failure there is nothing to close. */
+static enum status heif_open(const uint8_t *data, size_t size, const struct image_limits *limits,
+                             struct heif_file *ret, struct error *err)
+{
+    struct heif_file file = {.name = image_sniff(data, size) == IMAGE_AVIF ? "AVIF" : "HEIC",
+                             .context = heif.alloc()};
+    if (!file.context)
+        return error_set(err, STATUS_NO_MEMORY, "no memory to decode the %s; try again", file.name);
+    heif.max_threads(file.context, 0); /* tiles one after another */
+    if (limits->max_side)
+        heif.max_side(file.context, (int)limits->max_side);
+    if (heif_limits_of && limits->max_pixels)
+        heif_limits_of(file.context)->max_pixels = limits->max_pixels;
+    struct heif_error cause = heif.read(file.context, data, size, NULL);
+    if (cause.code == 0)
+        cause = heif.primary(file.context, &file.handle);
+    enum status status = STATUS_OK;
+    if (cause.code != 0) {
+        status = heif_failure(file.name, cause, err);
+    } else {
+        const int width = heif.width(file.handle), height = heif.height(file.handle);
+        file.width = width > 0 ? (uint32_t)width : 0;
+        file.height = height > 0 ? (uint32_t)height : 0;
+        status = limits_check(file.name, file.width, file.height, limits, err);
+    }
+    if (status != STATUS_OK)
+        heif_close(&file);
+    else
+        *ret = file;
+    return status;
+}
+
+/* ---- pixels ---- */
+
+static enum status heif_read_pixels(const struct heif_file *file, struct pixel_buffer *buffer,
+                                    struct error *err)
+{
+    enum { DECODERS = 8 }; /* bytes a pixel: planes of the decoder and of libheif, RGB */
+    struct heif_image *image = NULL;
+    const size_t row = (size_t)file->width * 3;
+    const size_t sample = heif.luma_bits(file->handle) > 8 ? 2 : 1;
+    int stride = 0;
+    TRY(pixel_buffer_reserve_rgb(file->name, buffer, file->width, file->height,
+                                 (size_t)file->width * file->height * DECODERS * sample, err));
+    struct heif_options *options = heif.options();
+    if (!options)
+        return error_no_memory(err, "to decode a picture");
+    options->to_8_bits = 1;
+    const struct heif_error cause =
+        heif.decode(file->handle, &image, HEIF_COLOURS_RGB, HEIF_INTERLEAVED_RGB, options);
+    heif.options_free(options);
+    if (cause.code != 0)
+        return heif_failure(file->name, cause, err);
+    const uint8_t *pixels = heif.channel(image, HEIF_INTERLEAVED, &stride);
+    const int width = heif.channel_width(image, HEIF_INTERLEAVED);
+    const int height = heif.channel_height(image, HEIF_INTERLEAVED);
+    enum status status = STATUS_OK;
+    if (!pixels || stride < 0 || (size_t)stride < row || width < 0 || height < 0 ||
+        (uint32_t)width != file->width || (uint32_t)height != file->height)
+        status = error_set(err, STATUS_BAD_IMAGE,
+                           "the %s is damaged (its picture has not the size that it says); send an "
+                           "intact file",
+                           file->name);
+    for (uint32_t y = 0; status == STATUS_OK && y < file->height; y++)
+        memcpy(buffer->data + y * row, pixels + (size_t)y * (size_t)stride, row);
+    heif.image_release(image);
+    return status;
+}
+
+enum status heif_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
+                           uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+{
+    struct heif_file file;
+    TRY(heif_open(data, size, limits, &file, err));
+    *ret_width = file.width;
+    *ret_height = file.height;
+    heif_close(&file);
+    return STATUS_OK;
+}
+
+enum status heif_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
+                        unsigned reduction, const struct decode_part *part,
+                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+{
+    (void)reduction, (void)part;
+    struct heif_file file;
+    TRY(heif_open(data, size, limits, &file, err));
+    const enum status status = heif_read_pixels(&file, buffer, err);
+    if (status == STATUS_OK)
+        *ret = (struct stored_size){file.width, file.height, file.width, file.height};
+    heif_close(&file);
+    return status;
+}

@@ -1,0 +1,289 @@
+/* Decodes the first picture of a TIFF with libtiff: grey, palettes, RGB, CMYK and YCbCr of 1 … 16
+ * bits, in strips or tiles. Alpha is dropped; colours that were multiplied with it are divided
+ * again, as in Pillow. 16 bits are reduced to 8.
+ *
+ * Hostile files: only the compressions listed below are read, because others reach further decoders
+ * (libtiff's JBIG, LERC, ZSTD …). Sides, tiles and strips are checked before libtiff allocates
+ * them, and it may not allocate more than ALLOCATION at once. Its messages go to the error of this
+ * decode, not to stderr.
+ *
+ * Source: tiffio.h of libtiff 4.5, the first with options per file. */
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/image/decode.h"
+#include "server/image/library.h"
+
+struct tiff;         /* TIFF */
+struct tiff_options; /* TIFFOpenOptions */
+
+typedef int64_t tiff_size;    /* tmsize_t */
+typedef uint64_t tiff_offset; /* toff_t */
+typedef int (*tiff_handler)(struct tiff *tiff, void *context, const char *module,
+                            const char *format, va_list values);
+
+static struct {
+    struct tiff_options *(*options)(void);
+    void (*options_free)(struct tiff_options *options);
+    void (*limit)(struct tiff_options *options, tiff_size most);
+    void (*on_error)(struct tiff_options *options, tiff_handler handler, void *context);
+    void (*on_warning)(struct tiff_options *options, tiff_handler handler, void *context);
+    struct tiff *(*open)(const char *name, const char *mode, void *context,
+                         tiff_size (*read)(void *, void *, tiff_size),
+                         tiff_size (*write)(void *, void *, tiff_size),
+                         tiff_offset (*seek)(void *, tiff_offset, int), int (*close)(void *),
+                         tiff_offset (*size)(void *), int (*map)(void *, void **, tiff_offset *),
+                         void (*unmap)(void *, void *, tiff_offset), struct tiff_options *options);
+    void (*close)(struct tiff *tiff);
+    int (*get)(struct tiff *tiff, uint32_t tag, ...);
+    int (*get_or_default)(struct tiff *tiff, uint32_t tag, ...);
+    int (*set)(struct tiff *tiff, uint32_t tag, ...);
+    int (*is_tiled)(struct tiff *tiff);
+    tiff_size (*tile_size)(struct tiff *tiff);
+    tiff_size (*strip_size)(struct tiff *tiff);
+    int (*can_read)(struct tiff *tiff, char text[1024]);
+    int (*read)(struct tiff *tiff, uint32_t width, uint32_t height, uint32_t *pixels,
+                int orientation, int stops);
+} tiff;
+
+bool tiff_load(void)
+{
+    static const struct library_function functions[] = {
+        {"TIFFOpenOptionsAlloc", &tiff.options},
+        {"TIFFOpenOptionsFree", &tiff.options_free},
+        {"TIFFOpenOptionsSetMaxSingleMemAlloc", &tiff.limit},
+        {"TIFFOpenOptionsSetErrorHandlerExtR", &tiff.on_error},
+        {"TIFFOpenOptionsSetWarningHandlerExtR", &tiff.on_warning},
+        {"TIFFClientOpenExt", &tiff.open},
+        {"TIFFClose", &tiff.close},
+        {"TIFFGetField", &tiff.get},
+        {"TIFFGetFieldDefaulted", &tiff.get_or_default},
+        {"TIFFSetField", &tiff.set},
+        {"TIFFIsTiled", &tiff.is_tiled},
+        {"TIFFTileSize", &tiff.tile_size},
+        {"TIFFStripSize", &tiff.strip_size},
+        {"TIFFRGBAImageOK", &tiff.can_read},
+        {"TIFFReadRGBAImageOriented", &tiff.read}};
+    return library_load("libtiff.so.6", functions, COUNT_OF(functions));
+}
+
+/* Tags, and values of theirs. */
+enum {
+    TIFF_WIDTH = 256,
+    TIFF_HEIGHT = 257,
+    TIFF_COMPRESSION = 259,
+    TIFF_ORIENTATION = 274,
+    TIFF_TILE_WIDTH = 322,
+    TIFF_TILE_HEIGHT = 323,
+    TIFF_EXTRA_SAMPLES = 338,
+    ALPHA_MULTIPLIED = 1,
+    ALPHA_SEPARATE = 2,
+};
+
+/* A picture in memory, and what libtiff says of it. */
+struct tiff_file {
+    const uint8_t *data;
+    size_t size, at;
+    char text[160]; /* its first complaint */
+};
+
+static tiff_size tiff_on_read(void *context, void *bytes, tiff_size count)
+{
+    struct tiff_file *file = context;
+    const size_t left = file->at < file->size ? file->size - file->at : 0;
+    const size_t taken = count < 0 ? 0 : (size_t)count < left ? (size_t)count : left;
+    memcpy(bytes, file->data + (taken ? file->at : 0), taken);
+    file->at += taken;
+    return (tiff_size)taken;
+}
+
+static tiff_size tiff_on_write(void *context, void *bytes, tiff_size count)
+{
+    (void)context, (void)bytes, (void)count;
+    return -1;
+}
+
+static tiff_offset tiff_on_seek(void *context, tiff_offset offset, int from)
+{
+    struct tiff_file *file = context;
+    const size_t base = from == SEEK_CUR ? file->at : from == SEEK_END ? file->size : 0;
+    file->at = base + (size_t)offset; /* wraps for a step back; reads check it */
+    return file->at;
+}
+
+static int tiff_on_close(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static tiff_offset tiff_on_size(void *context)
+{
+    const struct tiff_file *file = context;
+    return file->size;
+}
+
+static int tiff_on_error(struct tiff *handle, void *context, const char *module, const char *format,
+                         va_list values)
+{
+    (void)handle, (void)module;
+    struct tiff_file *file = context;
+    if (!file->text[0])
+        vsnprintf(file->text, sizeof file->text, format, values);
+    return 1; /* not to stderr */
+}
+
+static int tiff_on_warning(struct tiff *handle, void *context, const char *module,
+                           const char *format, va_list values)
+{
+    (void)handle, (void)context, (void)module, (void)format, (void)values;
+    return 1;
+}
+
+static enum status tiff_damaged(const struct tiff_file *file, struct error *err)
+{
+    char text[sizeof file->text];
+    library_text(file->text, text, sizeof text);
+    return error_set(err, STATUS_BAD_IMAGE,
+                     "the TIFF is damaged or ends early (%s); send the whole, intact file", text);
+}
+
+static bool tiff_is_known(uint16_t compression)
+{
+    /* none, three of fax, LZW, JPEG, two numbers of Deflate, PackBits */
+    static const uint16_t known[] = {1, 2, 3, 4, 5, 7, 8, 32946, 32773};
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (known[i] == compression)
+            return true;
+    return false;
+}
+
+/* What the header says. */
+struct tiff_head {
+    uint32_t width, height;
+    size_t working; /* bytes of a strip or tile */
+    bool is_multiplied;
+};
+
+static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *file,
+                                  const struct image_limits *limits, struct tiff_head *ret,
+                                  struct error *err)
+{
+    uint32_t width = 0, height = 0, tile_width = 0, tile_height = 0;
+    uint16_t compression = 0, extra = 0, *kinds = NULL;
+    const uint16_t multiplied = ALPHA_MULTIPLIED;
+    char text[1024] = "";
+    tiff.get(handle, TIFF_WIDTH, &width);
+    tiff.get(handle, TIFF_HEIGHT, &height);
+    TRY(limits_check("TIFF", width, height, limits, err));
+    tiff.get_or_default(handle, TIFF_COMPRESSION, &compression);
+    if (!tiff_is_known(compression))
+        return error_set(err, STATUS_UNSUPPORTED_MEDIA,
+                         "TIFF of compression %u is not read here; save the picture with LZW or "
+                         "Deflate, or as PNG",
+                         compression);
+    if (!tiff.can_read(handle, text))
+        return error_set(err, STATUS_UNSUPPORTED_MEDIA,
+                         "this kind of TIFF is not read here (%.100s); save the picture as RGB of "
+                         "8 bits, or as PNG",
+                         text);
+    const bool is_tiled = tiff.is_tiled(handle);
+    if (is_tiled) {
+        tiff.get(handle, TIFF_TILE_WIDTH, &tile_width);
+        tiff.get(handle, TIFF_TILE_HEIGHT, &tile_height);
+        TRY(limits_check("tile of the TIFF", tile_width, tile_height, limits, err));
+    }
+    const tiff_size part = is_tiled ? tiff.tile_size(handle) : tiff.strip_size(handle);
+    if (part <= 0)
+        return tiff_damaged(file, err);
+    tiff.get(handle, TIFF_EXTRA_SAMPLES, &extra, &kinds);
+    const uint16_t kind = extra ? kinds[0] : 0;
+    /* libtiff would multiply the colours with their alpha. */
+    if (kind == ALPHA_SEPARATE)
+        tiff.set(handle, TIFF_EXTRA_SAMPLES, 1, &multiplied);
+    *ret = (struct tiff_head){width, height, (size_t)part, kind == ALPHA_MULTIPLIED};
+    return STATUS_OK;
+}
+
+/* From libtiff's numbers, red in the low byte, to RGB in the same memory. */
+static void tiff_to_rgb(uint8_t *pixels, size_t count, bool is_multiplied)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t pixel;
+        memcpy(&pixel, pixels + i * 4, sizeof pixel);
+        const uint32_t alpha = is_multiplied ? pixel >> 24 : 255;
+        for (unsigned c = 0; c < 3; c++) {
+            const uint32_t value = pixel >> (8 * c) & 255;
+            const uint32_t whole = alpha == 0 || alpha == 255 ? value : 255 * value / alpha;
+            pixels[i * 3 + c] = (uint8_t)(whole < 255 ? whole : 255);
+        }
+    }
+}
+
+static enum status tiff_read_pixels(struct tiff *handle, const struct tiff_file *file,
+                                    const struct tiff_head *head, struct pixel_buffer *buffer,
+                                    struct error *err)
+{
+    uint16_t orientation = 1;
+    size_t count, bytes;
+    if (!size_mul(head->width, head->height, &count) || !size_mul(count, 4, &bytes))
+        return error_set(err, STATUS_TOO_LARGE, "the TIFF's pixels do not fit the address space");
+    TRY(pixel_buffer_reserve(buffer, bytes, head->working, err));
+    tiff.get_or_default(handle, TIFF_ORIENTATION, &orientation);
+    /* In the file's own order: image.c turns it. malloc() aligns the buffer. */
+    if (!tiff.read(handle, head->width, head->height, (uint32_t *)(void *)buffer->data, orientation,
+                   1))
+        return tiff_damaged(file, err);
+    tiff_to_rgb(buffer->data, count, head->is_multiplied);
+    return STATUS_OK;
+}
+
+/* Without a buffer only the header is read. */
+static enum status tiff_run(const uint8_t *data, size_t size, const struct image_limits *limits,
+                            struct pixel_buffer *buffer, struct tiff_head *head, struct error *err)
+{
+    enum { ALLOCATION = 1 << 30 };
+    struct tiff_file file = {.data = data, .size = size};
+    struct tiff_options *options = tiff.options();
+    if (!options)
+        return error_set(err, STATUS_NO_MEMORY, "no memory to decode the TIFF; try again");
+    tiff.limit(options, ALLOCATION);
+    tiff.on_error(options, tiff_on_error, &file);
+    tiff.on_warning(options, tiff_on_warning, &file);
+    /* m: no mapping */
+    struct tiff *handle = tiff.open("TIFF", "rm", &file, tiff_on_read, tiff_on_write, tiff_on_seek,
+                                    tiff_on_close, tiff_on_size, NULL, NULL, options);
+    tiff.options_free(options);
+    if (!handle)
+        return tiff_damaged(&file, err);
+    enum status status = tiff_read_head(handle, &file, limits, head, err);
+    if (status == STATUS_OK && buffer)
+        status = tiff_read_pixels(handle, &file, head, buffer, err);
+    tiff.close(handle);
+    return status;
+}
+
+enum status tiff_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
+                           uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+{
+    struct tiff_head head;
+    TRY(tiff_run(data, size, limits, NULL, &head, err));
+    *ret_width = head.width;
+    *ret_height = head.height;
+    return STATUS_OK;
+}
+
+enum status tiff_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
+                        unsigned reduction, const struct decode_part *part,
+                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+{
+    (void)reduction, (void)part;
+    struct tiff_head head;
+    TRY(tiff_run(data, size, limits, buffer, &head, err));
+    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
+    return STATUS_OK;
+}

@@ -1,0 +1,162 @@
+/* Decodes WebP with libwebp; of an animation the first frame, on black where it does not cover the
+ * canvas. Alpha is dropped, as in Pillow.
+ *
+ * Source: webp/decode.h of libwebp 1.5 (ABI 0x0209, since 0.6); RFC 9649 for the container. An
+ * ANMF chunk ends in the chunks of a still picture, which libwebp also reads without a container.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/image/decode.h"
+#include "server/image/library.h"
+
+struct webp_features { /* WebPBitstreamFeatures */
+    int width, height, has_alpha, has_animation, format;
+    uint32_t pad[5];
+};
+
+enum { WEBP_ABI = 0x0209, WEBP_OK = 0, WEBP_LOSSLESS = 2 };
+
+static struct {
+    int (*features)(const uint8_t *data, size_t size, struct webp_features *ret, int version);
+    uint8_t *(*decode)(const uint8_t *data, size_t size, uint8_t *rgb, size_t room, int stride);
+} webp;
+
+bool webp_load(void)
+{
+    static const struct library_function functions[] = {{"WebPGetFeaturesInternal", &webp.features},
+                                                        {"WebPDecodeRGBInto", &webp.decode}};
+    return library_load("libwebp.so.7", functions, COUNT_OF(functions));
+}
+
+enum { RIFF_HEADER = 12, CHUNK_HEADER = 8 };
+
+static uint32_t webp_u24(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16;
+}
+
+/* The next chunk at *at: its name, and its content in *ret. NULL: there is none, or the data ends
+ * in it. */
+static const char *webp_chunk(const uint8_t *data, size_t size, size_t *at, const uint8_t **ret,
+                              size_t *ret_size)
+{
+    if (size < *at || size - *at < CHUNK_HEADER)
+        return NULL;
+    const char *name = (const char *)data + *at;
+    const size_t length = webp_u24(data + *at + 4) | (size_t)data[*at + 7] << 24;
+    *at += CHUNK_HEADER;
+    if (length > size - *at)
+        return NULL;
+    *ret = data + *at;
+    *ret_size = length;
+    *at += length + length % 2;
+    return name;
+}
+
+/* The picture to decode, and its place on the canvas. */
+struct webp_frame {
+    uint32_t width, height; /* of the canvas */
+    uint32_t left, top;
+    struct webp_features features;
+    const uint8_t *data;
+    size_t size;
+};
+
+static enum status webp_damaged(struct error *err)
+{
+    return error_set(err, STATUS_BAD_IMAGE,
+                     "the WebP is damaged or ends early; send the whole, intact file");
+}
+
+/* Finds the first frame of an animation. */
+static enum status webp_first_frame(const uint8_t *data, size_t size, struct webp_frame *frame,
+                                    struct error *err)
+{
+    enum { FRAME_HEADER = 16 };
+    size_t at = RIFF_HEADER, length = 0;
+    const uint8_t *chunk = NULL;
+    const char *name;
+    while ((name = webp_chunk(data, size, &at, &chunk, &length)) && memcmp(name, "ANMF", 4) != 0)
+        continue;
+    if (!name || length < FRAME_HEADER)
+        return webp_damaged(err);
+    frame->left = webp_u24(chunk) * 2;
+    frame->top = webp_u24(chunk + 3) * 2;
+    frame->data = chunk + FRAME_HEADER;
+    frame->size = length - FRAME_HEADER;
+    if (webp.features(frame->data, frame->size, &frame->features, WEBP_ABI) != WEBP_OK ||
+        frame->features.has_animation ||
+        frame->left + (uint32_t)frame->features.width > frame->width ||
+        frame->top + (uint32_t)frame->features.height > frame->height)
+        return webp_damaged(err);
+    return STATUS_OK;
+}
+
+static enum status webp_read_head(const uint8_t *data, size_t size,
+                                  const struct image_limits *limits, struct webp_frame *ret,
+                                  struct error *err)
+{
+    struct webp_frame frame = {.data = data, .size = size};
+    if (webp.features(data, size, &frame.features, WEBP_ABI) != WEBP_OK)
+        return webp_damaged(err);
+    frame.width = (uint32_t)frame.features.width; /* at most 2^14, or 2^24 of an animation */
+    frame.height = (uint32_t)frame.features.height;
+    TRY(limits_check("WebP", frame.width, frame.height, limits, err));
+    if (frame.features.has_animation)
+        TRY(webp_first_frame(data, size, &frame, err));
+    *ret = frame;
+    return STATUS_OK;
+}
+
+enum status webp_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
+                           uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+{
+    struct webp_frame frame;
+    TRY(webp_read_head(data, size, limits, &frame, err));
+    *ret_width = frame.width;
+    *ret_height = frame.height;
+    return STATUS_OK;
+}
+
+enum status webp_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
+                        unsigned reduction, const struct decode_part *part,
+                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+{
+    (void)reduction, (void)part;
+    struct webp_frame frame;
+    TRY(webp_read_head(data, size, limits, &frame, err));
+    const struct webp_features *features = &frame.features;
+    const size_t count = (size_t)features->width * (size_t)features->height;
+    /* libwebp keeps a lossless picture as four bytes a pixel; of others only rows, and alpha. */
+    const size_t working = features->format == WEBP_LOSSLESS ? count * 4
+                           : features->has_alpha             ? count * 2
+                                                             : 0;
+    TRY(pixel_buffer_reserve_rgb("WebP", buffer, frame.width, frame.height, working, err));
+    const size_t stride = (size_t)frame.width * 3, bytes = stride * frame.height;
+    const size_t begin = frame.top * stride + (size_t)frame.left * 3;
+    if (count != (size_t)frame.width * frame.height)
+        memset(buffer->data, 0, bytes);
+    if (!webp.decode(frame.data, frame.size, buffer->data + begin, bytes - begin, (int)stride))
+        return webp_damaged(err);
+    *ret = (struct stored_size){frame.width, frame.height, frame.width, frame.height};
+    return STATUS_OK;
+}
+
+int exif_from_webp(const uint8_t *data, size_t size)
+{
+    size_t at = RIFF_HEADER, length;
+    const uint8_t *chunk, *xmp = NULL, *exif = NULL;
+    size_t xmp_size = 0, exif_size = 0;
+    for (const char *name; (name = webp_chunk(data, size, &at, &chunk, &length));) {
+        if (!exif && memcmp(name, "EXIF", 4) == 0) {
+            exif = chunk;
+            exif_size = length;
+        } else if (!xmp && memcmp(name, "XMP ", 4) == 0) {
+            xmp = chunk;
+            xmp_size = length;
+        }
+    }
+    return exif_or_xmp(exif, exif_size, xmp, xmp_size);
+}

@@ -1,0 +1,88 @@
+"""Formats of pictures beyond JPEG and PNG: under confinement, without their libraries, over the limits, as data: URIs."""
+
+import base64
+import json
+import os
+import tempfile
+import unittest
+
+from harness import ROOT, ServedCase, Server, read, seven
+
+IMAGES = os.path.join(ROOT, "tests", "data", "images")
+FILES = {"BMP": "bmp_24.bmp", "GIF": "gif_animated.gif", "WebP": "webp_lossy.webp", "TIFF": "tiff_lzw.tif",
+         "AVIF": "avif_444.avif", "HEIC": "heic_420.heic"}
+LIBRARIES = {"libwebp.so.7": ("WebP", "libwebp7"), "libtiff.so.6": ("TIFF", "libtiff6"),
+             "libheif.so.1": ("AVIF", "libheif1")}
+
+
+def picture(name):
+    return read(os.path.join(IMAGES, FILES[name]))
+
+
+class Formats(ServedCase):
+    def formats(self):
+        return self.server.get("/health").json()["formats"]
+
+    def test_every_format_that_is_there(self):
+        """Decode workers are confined: what they need was loaded before, and threads may be made."""
+        self.assertEqual(self.formats()[:4], ["JPEG", "PNG", "BMP", "GIF"])
+        for name in FILES:
+            with self.subTest(name):
+                answer = self.server.predict(picture(name))
+                if name not in self.formats():
+                    self.assert_error(answer, 415, "unsupported_media_type", "not installed", "Debian: lib")
+                    continue
+                self.assertEqual(answer.status, 200, answer.body)
+                size = answer.json()["image"]
+                self.assertIn((size["width"], size["height"]), ((37, 29), (64, 48)))
+
+    def test_data_uris(self):
+        text = "data:image/png;base64," + base64.b64encode(seven()).decode()
+        answer = self.server.predict(json.dumps({"image": {"b64": text}}))
+        self.assertEqual(answer.json()["predictions"][0]["label"], "7")
+        answer = self.server.request("POST", "/v1/models/digits:predict", json.dumps({"instances": [{"b64": text}]}))
+        self.assertEqual(answer.json()["predictions"][0]["classes"][0], "7")
+        body = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}]}
+        answer = self.server.request("POST", "/v2/models/digits/infer", json.dumps(body))
+        self.assertEqual(answer.status, 200, answer.body)
+
+    def test_hostile_texts(self):
+        for text, word in (("http://169.254.169.254/latest/meta-data", "does not fetch"), ("HTTPS://example.org/a.jpg", "does not fetch"),
+                           ("file:///etc/passwd", "does not fetch"), ("data:image/png,abc", "base64"), ("data:", "base64"),
+                           ("data:,", "base64"), ("data:;base64,", "empty"), ("data:;base64,!", "base64")):
+            with self.subTest(text):
+                answer = self.server.predict(json.dumps({"image": {"b64": text}}))
+                self.assertIn(answer.status, (400, 415))
+                self.assertIn(word, answer.json()["error"])
+
+
+class WithoutLibraries(unittest.TestCase):
+    def test_the_package_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for library in LIBRARIES:
+                with open(os.path.join(folder, library), "wb") as file:
+                    file.write(b"no library")
+            server = Server(environment={"LD_LIBRARY_PATH": folder})
+            try:
+                self.assertEqual(server.get("/health").json()["formats"], ["JPEG", "PNG", "BMP", "GIF"])
+                for name, package in LIBRARIES.values():
+                    answer = server.predict(picture(name))
+                    self.assertEqual((answer.status, answer.json()["code"]), (415, "unsupported_media_type"))
+                    self.assertIn(f"{name} is not read here", answer.json()["error"])
+                    self.assertIn(package, answer.json()["error"])
+                self.assertEqual(server.predict(seven()).status, 200)
+            finally:
+                server.stop()
+
+
+class Limits(ServedCase):
+    arguments = ("--max-side", "28")
+
+    def test_sizes_are_checked_on_the_header(self):
+        for name in FILES:
+            if name in self.server.get("/health").json()["formats"]:
+                self.assert_error(self.server.predict(picture(name)), 413, "too_large", "max_side")
+
+
+if __name__ == "__main__":
+    unittest.main()
