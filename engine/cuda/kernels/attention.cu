@@ -97,8 +97,8 @@ struct tile_scores {
     float at[TILE / 8][4];
 };
 
-/* scale * s + biases; keys that are not there are -inf. `bias_rows`: where the biases of the lane's
- * two rows begin. */
+/* scale * s + biases, times LOG2_E, as weights are powers of 2; keys that are not there are -inf.
+ * `bias_rows`: where the biases of the lane's two rows begin. */
 template <typename T>
 __device__ static inline void
 finish_scores(tile_scores &s, const cuda_attention &a, const cuda_attention_data &data,
@@ -110,11 +110,12 @@ finish_scores(tile_scores &s, const cuda_attention &a, const cuda_attention_data
         UNROLL
         for (int i = 0; i < 4; i++) {
             const int key = first + j * 8 + t * 2 + i % 2;
-            float x = s.at[j][i] * a.scale;
+            float x = s.at[j][i] * (a.scale * LOG2_E);
             UNROLL
             for (int b = 0; b < CUDA_ATTENTION_BIASES; b++)
                 if (b < a.bias_count && key < a.keys)
-                    x += bias_at<T>(a, data, b,
+                    x += LOG2_E *
+                         bias_at<T>(a, data, b,
                                     bias_rows[b][i / 2] + (int64_t)key * a.bias[b].column_step);
             s.at[j][i] = key < a.keys ? x : -INFINITY;
         }
@@ -152,12 +153,12 @@ __device__ static inline void take_tile(tile_scores &s, row_state<DEPTH> &state)
         greatest = quad_max(greatest);
         /* If all scores are -inf, 0 stands for the greatest. */
         const float base = greatest == -INFINITY ? 0.0f : greatest;
-        const float shrink = expf(state.greatest[r] - base);
+        const float shrink = exp2f(state.greatest[r] - base);
         UNROLL
         for (int j = 0; j < TILE / 8; j++) {
             UNROLL
             for (int i = r * 2; i < r * 2 + 2; i++) {
-                s.at[j][i] = expf(s.at[j][i] - base);
+                s.at[j][i] = exp2f(s.at[j][i] - base);
                 sum += s.at[j][i];
             }
         }
@@ -372,7 +373,7 @@ __global__ void attention_row_kernel(cuda_attention_data data, cuda_attention a)
     }
     greatest = block_join<BLOCK>(greatest, partial, [](float a, float b) { return fmaxf(a, b); });
     for (int key = (int)threadIdx.x; key < a.keys; key += BLOCK) {
-        scores[key] = expf(scores[key] - greatest); /* NaN where all is -inf */
+        scores[key] = exp_of(scores[key] - greatest); /* NaN where all is -inf */
         sum += scores[key];
     }
     /* Its barriers also show all scores to all. */

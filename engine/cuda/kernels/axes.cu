@@ -281,7 +281,7 @@ __device__ inline float line_fold(const T *x, const axis_line &l, int fold, floa
     float value = fold == CUDA_FOLD_MAX ? -INFINITY : 0.0f;
     for (size_t k = l.first; k < l.extent; k += l.stride) {
         const float v = to_float(x[l.base + k * l.step]);
-        value = fold == CUDA_FOLD_MAX ? fold_join(fold, value, v) : value + expf(v - greatest);
+        value = fold == CUDA_FOLD_MAX ? fold_join(fold, value, v) : value + exp_of(v - greatest);
     }
     return value;
 }
@@ -294,7 +294,7 @@ __device__ inline void line_write(const T *x, T *y, const axis_line &l, int kind
     for (size_t k = l.first; k < l.extent; k += l.stride) {
         const size_t at = l.base + k * l.step;
         const float v = to_float(x[at]);
-        y[at] = from_float<T>(kind == CUDA_LOG_SOFTMAX ? v - shift : expf(v - greatest) / sum);
+        y[at] = from_float<T>(kind == CUDA_LOG_SOFTMAX ? v - shift : exp_of(v - greatest) / sum);
     }
 }
 

@@ -152,7 +152,7 @@ __global__ void best_kernel(const T *x, unsigned row, int best, unsigned char *y
     }
     double sum = 0.0;
     for (unsigned i = self; i < row; i += THREADS)
-        sum += (double)expf(to_float(in[i]) - greatest);
+        sum += (double)exp_of(to_float(in[i]) - greatest);
     sum = block_join(sum, sums, [](double a, double b) { return a + b; });
     if (self == 0) {
         out->sum = sum;

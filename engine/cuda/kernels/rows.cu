@@ -78,7 +78,7 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
     /* Elements beyond the row add nothing, also if all the row is -inf, whose result is NaN. */
     const float sum = v.fold(
         0.0f, add_op(),
-        [=](float &x, bool is_there) { return x = is_there ? expf(x - greatest) : 0.0f; }, count);
+        [=](float &x, bool is_there) { return x = is_there ? exp_of(x - greatest) : 0.0f; }, count);
     v.each_piece([&](float(&piece)[EACH], int i) {
         UNROLL
         for (int k = 0; k < EACH; k++)
