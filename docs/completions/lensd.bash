@@ -4,7 +4,7 @@ _lensd()
     local current=${COMP_WORDS[COMP_CWORD]} words=
     case ${COMP_WORDS[COMP_CWORD - 1]} in
     --masks) words='rle polygon png' ;;
-    --precision) words='fp32 bf16 fp16 int8 auto' ;;
+    --precision) words='fp32 tf32 bf16 fp16 int8 auto' ;;
     --confine) words='on off' ;;
     --log-format) words='text json auto' ;;
     --log-level) words='debug info warn error' ;;

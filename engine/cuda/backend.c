@@ -167,6 +167,11 @@ static enum status backend_open(const struct backend_options *options, struct ba
             backend->device, "asking for its memory", err);
         backend->has_pool = has_pool != 0;
     }
+    if (status == STATUS_OK && options->precision == PRECISION_TF32 && backend->capability < 80)
+        status = error_set(err, STATUS_DEVICE,
+                           "--precision tf32 needs a GPU of compute capability 8.0 or later, and "
+                           "cuda:%d has %d.%d; use fp16 or fp32",
+                           backend->device, properties.major, properties.minor);
     if (status == STATUS_OK)
         status = runs_open(backend, err);
     if (status == STATUS_OK)

@@ -352,9 +352,11 @@ enum status session_create(const struct graph *graph, const struct session_optio
     const struct backend_ops *ops = backend_find(options->device, err);
     if (!ops)
         return STATUS_DEVICE;
-    if (options->precision == PRECISION_FP16 && options->device.kind == DEVICE_CPU)
+    if ((options->precision == PRECISION_FP16 || options->precision == PRECISION_TF32) &&
+        options->device.kind == DEVICE_CPU)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "the precision fp16 is for GPUs; use fp32 or bf16 on a CPU");
+                         "the precision %s is for GPUs; use fp32 or bf16 on a CPU",
+                         precision_name(options->precision));
     if (options->precision == PRECISION_INT8 && !session_is_quantised(graph))
         return refuse_int8(graph, err);
     if (options->precision == PRECISION_BF16 && options->device.kind == DEVICE_CPU &&

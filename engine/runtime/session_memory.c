@@ -98,7 +98,7 @@ enum status session_check_weights(const struct session *session, struct error *e
     TRY(constant_bytes(session->base, false, &bytes, err));
     TRY(constant_bytes(session->base, true, &packed, err));
     /* Packed for a lower precision they may take a quarter. */
-    const size_t share = session->options.precision == PRECISION_FP32 ? 1 : 4;
+    const size_t share = session->options.precision <= PRECISION_TF32 ? 1 : 4;
     bytes /= share;
     if (session->options.device.kind == DEVICE_CPU)
         TRY(check_packing(packed / share, err));

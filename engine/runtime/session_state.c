@@ -3,11 +3,9 @@
 
 const char *precision_name(enum precision precision)
 {
-    static const char *const names[] = {[PRECISION_FP32] = "fp32",
-                                        [PRECISION_BF16] = "bf16",
-                                        [PRECISION_FP16] = "fp16",
-                                        [PRECISION_INT8] = "int8",
-                                        [PRECISION_AUTO] = "auto"};
+    static const char *const names[] = {
+        [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32", [PRECISION_BF16] = "bf16",
+        [PRECISION_FP16] = "fp16", [PRECISION_INT8] = "int8", [PRECISION_AUTO] = "auto"};
     return names[precision];
 }
 

@@ -64,8 +64,9 @@ const struct option config_options[] = {
      "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "
      "cuda:0,cuda:1, or all"},
     {"precision", OPTION_CHOICE, TIMED | COMMAND_INSPECT, FIELD(precision), 0, 0, "auto",
-     "fp32|bf16|fp16|int8|auto", DEVICE,
-     "arithmetic of the forward pass; auto: the fastest whose answers agree with fp32, measured "
+     "fp32|tf32|bf16|fp16|int8|auto", DEVICE,
+     "arithmetic of the forward pass; tf32: GPUs; auto: the fastest whose answers agree with fp32, "
+     "measured "
      "when a model is first loaded"},
     {"cache", OPTION_TEXT, TIMED | COMMAND_INSPECT, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,
      "folder that keeps those measurements for the next start, or none; default: lensd in "

@@ -13,6 +13,7 @@ struct fake_blas {
 };
 
 struct fake_desc {
+    bool is_tf32 = false;
     cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const void *bias = nullptr;
@@ -60,6 +61,19 @@ void store(void *data, cudaDataType_t type, size_t at, float value)
             type == CUDA_R_16BF ? float_to_bfloat16(value) : float_to_half(value);
 }
 
+/* An operand's number: with CUBLAS_COMPUTE_32F_FAST_TF32 rounded to 10 bits of its fraction. */
+float load_operand(const void *data, cudaDataType_t type, bool is_tf32, size_t at)
+{
+    float x = load(data, type, at);
+    uint32_t bits;
+    if (type != CUDA_R_32F || !is_tf32 || !std::isfinite(x))
+        return x;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x1000) & ~UINT32_C(0x1fff);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 bool fits(const fake_desc &desc, const fake_layout &a, const fake_layout &b, const fake_layout &d)
 {
     uint64_t m = desc.trans_a ? a.columns : a.rows, ka = desc.trans_a ? a.rows : a.columns;
@@ -99,10 +113,11 @@ void multiply(const task &t)
             for (uint64_t i = 0; i < t.d.rows; i++) {
                 float sum = 0;
                 for (uint64_t k = 0; k < depth; k++)
-                    sum += load(t.pa, t.a.type,
-                                trans_a ? place(t.a, batch, k, i) : place(t.a, batch, i, k)) *
-                           load(t.pb, t.b.type,
-                                trans_b ? place(t.b, batch, j, k) : place(t.b, batch, k, j));
+                    sum +=
+                        load_operand(t.pa, t.a.type, t.desc.is_tf32,
+                                     trans_a ? place(t.a, batch, k, i) : place(t.a, batch, i, k)) *
+                        load_operand(t.pb, t.b.type, t.desc.is_tf32,
+                                     trans_b ? place(t.b, batch, j, k) : place(t.b, batch, k, j));
                 float value = t.alpha * sum;
                 if (t.beta != 0)
                     value += t.beta * load(t.pc, t.c.type, place(t.c, batch, i, j));
@@ -137,10 +152,11 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasComputeType_t,
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasComputeType_t compute,
                                         cudaDataType_t)
 {
     *ret = new fake_desc;
+    (*ret)->is_tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -167,6 +167,14 @@ static void compare(uint32_t seed, enum precision precision, float tolerance)
     cr_assert_eq(fake.used(0), 0, "seed %u leaves %zu bytes on the device", seed, fake.used(0));
 }
 
+/* Like float16, whose fraction has as many bits, but for its range. */
+Test(cuda, operators_agree_in_tf32)
+{
+    for (size_t i = 0; i < operator_graph_count(); i++)
+        if (operator_graph_is_smooth(i))
+            compare_operator(i, PRECISION_TF32, 0.02f);
+}
+
 Test(cuda, agrees_with_the_interpreter)
 {
     for (uint32_t seed = 1; seed <= 24; seed++)
@@ -183,6 +191,12 @@ Test(cuda, computes_in_float16)
 {
     for (uint32_t seed = 300; seed < 312; seed++)
         compare(seed, PRECISION_FP16, 0.03f);
+}
+
+Test(cuda, computes_in_tf32)
+{
+    for (uint32_t seed = 300; seed < 308; seed++)
+        compare(seed, PRECISION_TF32, 0.02f);
 }
 
 /* Measures nothing: the only runs are the test's. */
@@ -236,6 +250,60 @@ static struct graph *small_network(void)
     graph->outputs[0] = x;
     graph->output_count = 1;
     return graph;
+}
+
+/* What computes the first convolution, and how far the answers are from the interpreter's. */
+static const char *first_kernel(enum precision precision, float *ret_difference)
+{
+    struct graph *graph = small_network(), *reference;
+    struct session *session = NULL;
+    struct session_step *steps;
+    struct error err = {0};
+    float *images = make_images(4, 4);
+    struct tensor *input = as_nchw(images), *expected;
+    const struct tensor *output;
+    const void *inputs[] = {images};
+    size_t count;
+    cr_assert_eq(open_session(graph, precision, gpu, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_profile(session, BATCH, 1, &steps, &count, &err), STATUS_OK);
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK);
+    cr_assert_eq(session_run(session, BATCH, inputs, &output, &err), STATUS_OK, "%s", err.message);
+    *ret_difference = difference(expected, output);
+    const char *kernel = steps[0].kernel; /* static text */
+    free(steps);
+    tensor_unref(expected);
+    tensor_unref(input);
+    graph_free(reference);
+    session_free(session);
+    graph_free(graph);
+    free(images);
+    return kernel;
+}
+
+/* fp32 is strict: only tf32 rounds operands. */
+Test(cuda, tf32_only_where_it_is_asked_for)
+{
+    float strict, rounded;
+    cr_expect_str_eq(first_kernel(PRECISION_FP32, &strict), "conv");
+    cr_expect_str_eq(first_kernel(PRECISION_TF32, &rounded), "tensor-core conv");
+    cr_expect_lt(strict, 1e-6f);
+    cr_expect(rounded > 1e-5f && rounded < 1e-3f, "%g", (double)rounded);
+}
+
+Test(cuda, tf32_needs_its_tensor_cores)
+{
+    struct graph *graph = small_network();
+    struct session *session = NULL;
+    struct error err = {0};
+    fake.capability(75);
+    cr_expect_eq(open_session(graph, PRECISION_TF32, gpu, &session, &err), STATUS_DEVICE);
+    cr_expect(strstr(err.message, "compute capability 8.0"), "%s", err.message);
+    fake.capability(90);
+    const struct device_id cpu = {DEVICE_CPU, 0};
+    cr_expect_eq(open_session(graph, PRECISION_TF32, cpu, &session, &err), STATUS_UNSUPPORTED);
+    cr_expect_str_eq(err.message, "the precision tf32 is for GPUs; use fp32 or bf16 on a CPU");
+    graph_free(graph);
 }
 
 Test(cuda, a_batch_is_one_launch_from_the_second_run_on)

@@ -90,8 +90,19 @@ struct conv_case {
     struct cuda_epilogue epilogue;
     struct array x, weights, y, bias, residual, workspace;
     double *expected;
-    bool in_place;
+    bool in_place, is_tf32;
 };
+
+/* An operand's number, as TF32 where the kernel rounds it to that. */
+static double operand(const struct conv_case *t, const struct array *array, size_t i)
+{
+    const double x = number(array->data, array->dtype, i);
+    int exponent;
+    if (!t->is_tf32)
+        return x;
+    const double fraction = frexp(x, &exponent);
+    return ldexp(round(ldexp(fraction, 11)), exponent - 11);
+}
 
 /* Where weight k = (tap, channel) of output channel m is: rows, or [kh, kw, c] of a depthwise one.
  */
@@ -114,16 +125,21 @@ static double conv_at(const struct conv_case *t, bool depthwise, int n, int oh, 
             continue;
         size_t at = ((size_t)(n * c->h + h) * (size_t)c->w + (size_t)w) * (size_t)c->c;
         for (int k = 0; k < cg; k++)
-            sum += number(t->x.data, t->x.dtype, at + (size_t)(group * cg + k)) *
-                   number(t->weights.data, t->weights.dtype, weight_at(c, depthwise, m, tap, k));
+            sum += operand(t, &t->x, at + (size_t)(group * cg + k)) *
+                   operand(t, &t->weights, weight_at(c, depthwise, m, tap, k));
     }
     return sum;
 }
 
-static struct conv_case make_conv_case(uint32_t *seed, struct cuda_conv conv, bool depthwise,
+enum conv_kind { ORDINARY, DEPTHWISE, ON_TENSOR_CORES };
+
+static struct conv_case make_conv_case(uint32_t *seed, struct cuda_conv conv, enum conv_kind kind,
                                        enum dtype dtype, enum dtype y_dtype)
 {
-    struct conv_case t = {.conv = conv, .in_place = random_below(seed, 2)};
+    struct conv_case t = {.conv = conv,
+                          .in_place = random_below(seed, 2),
+                          .is_tf32 = kind == ON_TENSOR_CORES && dtype == DTYPE_F32};
+    const bool depthwise = kind == DEPTHWISE;
     const size_t outputs = (size_t)(conv.n * conv.oh * conv.ow * conv.m);
     t.x = make_array(dtype, (size_t)(conv.n * conv.h * conv.w * conv.c), seed);
     t.weights = make_array(
@@ -195,8 +211,8 @@ static void try_tensor(uint32_t seed, struct cuda_conv conv, enum dtype dtype, e
     enum { MOST = 64 };
     struct cuda_conv_candidate candidates[MOST];
     conv.row = (conv.row + 7) / 8 * 8;
-    struct conv_case t = make_conv_case(&seed, conv, false, dtype, y_dtype);
-    int count = cuda_conv_candidates(&conv, (size_t)227 << 10, 16, candidates, MOST);
+    struct conv_case t = make_conv_case(&seed, conv, ON_TENSOR_CORES, dtype, y_dtype);
+    int count = cuda_conv_candidates((int)dtype, &conv, (size_t)227 << 10, 16, candidates, MOST);
     cr_assert_gt(count, 0);
     for (int i = 0; i < count; i++) {
         char what[64];
@@ -236,6 +252,17 @@ Test(kernels, grouped_convolutions_on_tensor_cores)
                    DTYPE_F16, DTYPE_F16);
 }
 
+/* Operands of float32 are rounded to the nearest TF32; channels may be odd. */
+Test(kernels, float32_on_tensor_cores)
+{
+    static const int channels[][3] = {{8, 70, 1}, {3, 40, 1}, {6, 24, 1}, {32, 33, 1}, {7, 9, 2}};
+    uint32_t seed = 31;
+    for (size_t i = 0; i < sizeof channels / sizeof *channels; i++)
+        try_tensor(seed, random_conv(&seed, channels[i][0], channels[i][1], channels[i][2], 3),
+                   DTYPE_F32, DTYPE_F32);
+    try_tensor(seed, conv_of_rows(70, 40, 200), DTYPE_F32, DTYPE_F32);
+}
+
 /* Places in an image are 16 bits there: of a window far behind it, too, as a file's pads may say.
  */
 Test(kernels, tensor_cores_leave_windows_far_behind_the_image)
@@ -243,12 +270,12 @@ Test(kernels, tensor_cores_leave_windows_far_behind_the_image)
     struct cuda_conv_candidate candidate;
     struct cuda_conv c = conv_of_rows(1, 32, 8);
     c.h = c.w = c.oh = c.ow = 8;
-    cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 16, &candidate, 1), 1);
+    cr_assert_eq(cuda_conv_candidates(DTYPE_F16, &c, (size_t)227 << 10, 16, &candidate, 1), 1);
     c.ow = 65544; /* pads of 65536 on the right: the window at 65536 is not the one at 0 */
-    cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 16, &candidate, 1), 0);
+    cr_assert_eq(cuda_conv_candidates(DTYPE_F16, &c, (size_t)227 << 10, 16, &candidate, 1), 0);
     c.ow = 8;
     c.oh = 65544;
-    cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 16, &candidate, 1), 0);
+    cr_assert_eq(cuda_conv_candidates(DTYPE_F16, &c, (size_t)227 << 10, 16, &candidate, 1), 0);
 }
 
 /* A matrix product is a convolution of one pixel; deep sums are divided. */
@@ -285,7 +312,7 @@ Test(kernels, convolutions_on_ordinary_cores)
         /* On cores directly: groups of 1 to 8 channels. */
         struct cuda_conv c = random_conv(&seed, i % 2 ? 1 + i / 2 : between(&seed, 1, 9),
                                          between(&seed, 1, 70), between(&seed, 1, 3), 3);
-        struct conv_case t = make_conv_case(&seed, c, false, dtype, y_dtype);
+        struct conv_case t = make_conv_case(&seed, c, ORDINARY, dtype, y_dtype);
         prepare_y(&t);
         (i % 2 ? cuda_conv_direct : cuda_conv_simt)(stream, (int)dtype, t.x.data, t.weights.data,
                                                     t.y.data, (int)y_dtype, &c, &t.epilogue);
@@ -310,7 +337,7 @@ Test(kernels, depthwise_convolutions)
             c.oh = window_extent(c.h, c.kh, 1, c.stride_h, 2 * c.pad_h);
             c.ow = window_extent(c.w, c.kw, 1, c.stride_w, 2 * c.pad_w);
         }
-        struct conv_case t = make_conv_case(&seed, c, true, dtype, y_dtype);
+        struct conv_case t = make_conv_case(&seed, c, DEPTHWISE, dtype, y_dtype);
         prepare_y(&t);
         cuda_conv_depthwise(stream, (int)dtype, t.x.data, t.weights.data, t.y.data, (int)y_dtype,
                             &c, &t.epilogue);

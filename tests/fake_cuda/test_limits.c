@@ -357,7 +357,7 @@ Test(limits, products_of_nothing)
     for (int e = 0; e < 3; e++) { /* no image, no places, no outputs */
         struct cuda_conv c = conv_of_rows(1, 8, 8);
         *(e == 0 ? &c.n : e == 1 ? &c.oh : &c.m) = 0;
-        cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 132, &candidate, 1), 0);
+        cr_assert_eq(cuda_conv_candidates(DTYPE_F16, &c, (size_t)227 << 10, 132, &candidate, 1), 0);
         cr_assert_eq(cuda_int8_conv_candidates(&c, (size_t)227 << 10, 132, &candidate, 1), 0);
         cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c, &none);
         cuda_conv_direct(stream, DTYPE_F16, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c, &none);
@@ -377,7 +377,7 @@ Test(limits, products_of_nothing)
     float bias[3] = {1, 2, 3};
     memcpy(o.w.data, bias, sizeof bias);
     const struct cuda_epilogue more = {.bias = (const float *)o.w.data};
-    cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 132, &candidate, 1), 0);
+    cr_assert_eq(cuda_conv_candidates(DTYPE_F16, &c, (size_t)227 << 10, 132, &candidate, 1), 0);
     cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.x.data, o.y.data, DTYPE_F32, &c, &more);
     finished("a product of no depth");
     for (int i = 0; i < 6; i++)

@@ -45,6 +45,8 @@ static struct noise noise_of(const struct sensitivity_options *options, uint32_t
     switch (options->precision) {
     case PRECISION_BF16:
         return (struct noise){.trial = trial, .relative = 0x1p-9f, .dropped = 0xffff};
+    case PRECISION_TF32:
+        return (struct noise){.trial = trial, .relative = 0x1p-12f, .dropped = 0x1fff};
     case PRECISION_FP16: /* subnormal below 2^-14 */
         return (struct noise){
             .trial = trial, .relative = 0x1p-12f, .absolute = 0x1p-25f, .dropped = 0x1fff};

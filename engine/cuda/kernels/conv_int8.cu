@@ -106,7 +106,7 @@ int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit,
     if (conv->c / conv->groups % 4)
         return 0;
     const struct cuda_conv pairs = in_pairs(conv);
-    return cuda_conv_candidates(&pairs, shared_limit, processors, ret, max);
+    return cuda_conv_candidates(T_I8, &pairs, shared_limit, processors, ret, max);
 }
 
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,

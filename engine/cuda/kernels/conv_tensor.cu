@@ -1,12 +1,20 @@
-/* Convolutions over [N, H, W, C] images of float16 or bfloat16 on tensor cores: conv_tiles.cuh says
- * how. Sums are float32; they go through shared memory once, so that bias, residual and activation
- * are applied to, and y is written in, pieces of 16 bytes. Where there are too few tiles for the
- * processors (small batches), k is divided among `splits` blocks, which leave float32 sums for
- * split_sum_kernel. */
+/* Convolutions over [N, H, W, C] images of float16, bfloat16, or float32 as TF32, on tensor cores:
+ * conv_tiles.cuh says how. Sums are float32; they go through shared memory once, so that bias,
+ * residual and activation are applied to, and y is written in, pieces of 16 bytes. Where there are
+ * too few tiles for the processors (small batches), k is divided among `splits` blocks, which leave
+ * float32 sums for split_sum_kernel. */
 #include "engine/cuda/kernels/conv_tiles.cuh"
 
 namespace
 {
+/* What y is made of where it is not float32. */
+template <typename T> struct result_of {
+    using type = T;
+};
+template <> struct result_of<tf32_half> {
+    using type = float;
+};
+
 /* v += eight neighbours of a row that may be float32 or T, and may not all be there; NULL: none. */
 template <typename T>
 __device__ static inline void add_some(float (&v)[8], const void *from, bool is_float, bool whole,
@@ -42,7 +50,7 @@ __device__ static inline void store_some(void *to, const float (&from)[8], bool 
 }
 
 /* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
-template <typename T>
+template <typename Y>
 __device__ static inline void store_eight(const float *from, void *y, const cuda_conv &c,
                                           const cuda_epilogue &e, const conv_split<float> &g,
                                           bool y_is_float, size_t p, int m)
@@ -54,14 +62,14 @@ __device__ static inline void store_eight(const float *from, void *y, const cuda
     load_all(v, from);
     if (g.sums) {
         const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
-        return store_some<T>(g.sums + blockIdx.z * outputs + at, v, true, whole, count);
+        return store_some<Y>(g.sums + blockIdx.z * outputs + at, v, true, whole, count);
     }
     const size_t bytes = at * (y_is_float ? 4 : 2);
-    add_some<T>(v, e.bias ? e.bias + column : nullptr, true, whole, count);
-    add_some<T>(v, e.residual ? (const char *)e.residual + bytes : nullptr, y_is_float, whole,
+    add_some<Y>(v, e.bias ? e.bias + column : nullptr, true, whole, count);
+    add_some<Y>(v, e.residual ? (const char *)e.residual + bytes : nullptr, y_is_float, whole,
                 count);
     activate_all(v, e.activation, e.alpha, e.beta);
-    store_some<T>((char *)y + bytes, v, y_is_float, whole, count);
+    store_some<Y>((char *)y + bytes, v, y_is_float, whole, count);
 }
 
 template <typename T, typename Tile, int VEC>
@@ -78,7 +86,7 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     multiply_tile<T, Tile, VEC, float>((T *)memory, x, weights, c, p0, m0, first, steps, nullptr,
                                        sums);
     store_tile<Tile>((float *)memory, sums, c, p0, m0, [&](const float *from, size_t p, int m) {
-        store_eight<T>(from, y, c, e, g, y_is_float, p, m);
+        store_eight<typename result_of<T>::type>(from, y, c, e, g, y_is_float, p, m);
     });
 }
 
@@ -193,16 +201,30 @@ template <typename T> struct tensor_launch {
         if (g.sums && y_is_float)
             sum_splits<float>(stream, g.sums, g.splits, &c, y, &e);
         else if (g.sums)
-            sum_splits<T>(stream, g.sums, g.splits, &c, y, &e);
+            sum_splits<typename result_of<T>::type>(stream, g.sums, g.splits, &c, y, &e);
     }
 };
+
+/* In numbers of two bytes. */
+struct cuda_conv in_halves(int dtype, const struct cuda_conv *conv)
+{
+    struct cuda_conv c = *conv;
+    if (dtype == T_F32) {
+        c.c *= 2;
+        c.row *= 2;
+    }
+    return c;
+}
 } // namespace
 
-int cuda_conv_candidates(const struct cuda_conv *c, size_t shared_limit, int processors,
-                         struct cuda_conv_candidate *ret, int max)
+int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_limit,
+                         int processors, struct cuda_conv_candidate *ret, int max)
 {
     estimate found[TILE_COUNT * 3];
     int count = 0;
+    if (conv->c > INT32_MAX / 2 || conv->row > INT32_MAX / 2)
+        return 0;
+    const struct cuda_conv halves = in_halves(dtype, conv), *const c = &halves;
     if (!fits_kernel(c) || !vector_of(c))
         return 0;
     for (int t = vector_of(c) == 8 ? 0 : SMALL_TILES; t < TILE_COUNT; t++) {
@@ -256,12 +278,15 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
 {
     const bool y_is_float = y_dtype == T_F32;
     const int splits = candidate->splits;
+    const struct cuda_conv halves = in_halves(dtype, c);
+#define START_TENSOR(T)                                                                            \
+    start_tile(candidate->tile, halves,                                                            \
+               tensor_launch<T>{stream, x, weights, y, y_is_float, halves, *e, splits, workspace})
     if (dtype == T_BF16)
-        start_tile(candidate->tile, *c,
-                   tensor_launch<__nv_bfloat16>{stream, x, weights, y, y_is_float, *c, *e, splits,
-                                                workspace});
+        START_TENSOR(__nv_bfloat16);
+    else if (dtype == T_F16)
+        START_TENSOR(__half);
     else
-        start_tile(
-            candidate->tile, *c,
-            tensor_launch<__half>{stream, x, weights, y, y_is_float, *c, *e, splits, workspace});
+        START_TENSOR(tf32_half);
+#undef START_TENSOR
 }

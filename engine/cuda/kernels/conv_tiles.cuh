@@ -11,9 +11,9 @@
  * Each warp multiplies its part of the tile with mma out of that ring. One barrier a step does for
  * both: the step's data is there for all, and the slot that is filled next has been read by all.
  *
- * A number is two bytes: a float16, a bfloat16, or two neighbouring 8-bit integers, which lie in
- * shared memory, and in the fragments of a warp, as one number of two bytes does. Channels and rows
- * of weights are counted in these. */
+ * A number is two bytes: a float16, a bfloat16, two neighbouring 8-bit integers, or half a float32,
+ * which lie in shared memory, and in the fragments of a warp, as one number of two bytes does.
+ * Channels and rows of weights are counted in these. */
 #pragma once
 
 #include "engine/cuda/kernels/tensor_core.cuh"
@@ -237,12 +237,16 @@ __device__ static inline void multiply_step(const T *x, const T *weights, int wa
     for (int k = 0; k < Tile::DEPTH / 16; k++) {
         uint32_t a[sums.DOWN][4], b[sums.ACROSS / 2][4];
         UNROLL
-        for (int i = 0; i < sums.DOWN; i++)
+        for (int i = 0; i < sums.DOWN; i++) {
             load_matrices(a[i], x + swizzled<Tile::DEPTH>(x_row + i * 16, k * 2 + (lane >> 4)));
+            round_operands<T>(a[i]);
+        }
         UNROLL
-        for (int j = 0; j < sums.ACROSS / 2; j++)
+        for (int j = 0; j < sums.ACROSS / 2; j++) {
             load_matrices(b[j],
                           weights + swizzled<Tile::DEPTH>(w_row + j * 16, k * 2 + (lane >> 3 & 1)));
+            round_operands<T>(b[j]);
+        }
         UNROLL
         for (int i = 0; i < sums.DOWN; i++)
             UNROLL

@@ -139,14 +139,15 @@ struct cuda_parts {
 };
 void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *parts);
 /* Candidates for a device with so many processors and `shared_limit` bytes of shared memory for a
- * block, the most promising first; returns how many. 0: a group has an odd number of channels, or
- * an image is too large for cuda_conv_tensor. */
-int cuda_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
-                         struct cuda_conv_candidate *ret, int max);
+ * block, the most promising first; returns how many. 0: a group has an odd number of channels
+ * (float32 may), or an image is too large for cuda_conv_tensor. */
+int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_limit,
+                         int processors, struct cuda_conv_candidate *ret, int max);
 /* Bytes that a candidate needs beside its operands. */
 size_t cuda_conv_workspace(const struct cuda_conv *conv,
                            const struct cuda_conv_candidate *candidate);
-/* On tensor cores: float16 (sm_75 and later) or bfloat16 (sm_80). weights: rows of conv->row
+/* On tensor cores: float16 (sm_75 and later), bfloat16, or float32 whose operands are rounded to
+ * TF32 (sm_80). weights: rows of conv->row
  * numbers, [kh, kw, c / groups] and then anything finite. All pointers aligned to 16 bytes. y: of
  * x's dtype or float32. */
 void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
@@ -157,7 +158,7 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,
                     const struct cuda_epilogue *epilogue);
-/* y[p, 0 … from) = x[p, 0 … from), y[p, from … to) = 0; numbers of 1 or 2 bytes, to > from. */
+/* y[p, 0 … from) = x[p, 0 … from), y[p, from … to) = 0; numbers of 1, 2 or 4 bytes, to > from. */
 void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
                        int from, int to);
 /* Any groups, one thread an output; weights as above. */

@@ -10,7 +10,8 @@
  *
  * Those of mma.m16n8k32 on 8-bit integers are the same bytes: where two neighbouring numbers of 16
  * bits are above there are four of 8 bits, and k is twice as deep. Sums c are int32 then, which
- * wrap.
+ * wrap. Those of mma.m16n8k8 on TF32 are the same bytes, too: a register holds one number, and k is
+ * half as deep.
  *
  * ldmatrix loads four 8 x 8 matrices whose rows of 16 bytes lie anywhere: lane i names row i % 8 of
  * matrix i / 8, and receives of each matrix the numbers (g, 2t) and (g, 2t + 1), or, transposed,
@@ -24,6 +25,10 @@ struct s8_pair {
     uint16_t bits;
 };
 struct u8_pair {
+    uint16_t bits;
+};
+/* Half a float32, which tensor cores multiply as TF32: with 10 bits of its fraction. */
+struct tf32_half {
     uint16_t bits;
 };
 
@@ -134,6 +139,27 @@ __device__ inline void multiply_add<__nv_bfloat16>(float (&c)[4], const uint32_t
 #endif
 }
 
+template <>
+__device__ inline void multiply_add<tf32_half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1)
+{
+#if __CUDA_ARCH__ >= 800 /* as for bfloat16 */
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+/* A float32 as the nearest TF32. The matrix instruction itself would cut its last bits off. */
+__device__ static inline uint32_t round_tf32(uint32_t bits)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(bits) : "f"(__uint_as_float(bits)));
+#endif
+    return bits;
+}
+
 /* Integers: x signed or not by T, weights signed. */
 template <typename T>
 __device__ static inline void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
@@ -170,6 +196,17 @@ MULTIPLY_ADD_INTEGERS(u8_pair, "u8")
 #undef MULTIPLY_ADD_INTEGERS
 
 #endif
+
+/* Rounds the operands in a fragment to what multiply_add<T>() multiplies. */
+template <typename T> __device__ static inline void round_operands(uint32_t (&)[4])
+{
+}
+template <> __device__ inline void round_operands<tf32_half>(uint32_t (&r)[4])
+{
+    UNROLL
+    for (uint32_t &number : r)
+        number = round_tf32(number);
+}
 
 /* A tile of rows of DEPTH numbers (32 or 64) of two bytes in shared memory, in pieces of 16 bytes.
  * The pieces of a row are exchanged by row, so that the eight rows which ldmatrix reads at a time,

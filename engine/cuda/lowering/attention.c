@@ -105,7 +105,7 @@ enum status cuda_lower_attention(const struct cuda_lowering *compile, struct cud
     TRY(attention_load(node, &loaded, &shape, err));
     if (!take(&loaded, &proto.attention))
         return STATUS_OK;
-    proto.on_tensor_cores = has_tensor_cores(backend, proto.dtype) &&
+    proto.on_tensor_cores = proto.dtype != DTYPE_F32 && has_tensor_cores(backend, proto.dtype) &&
                             cuda_attention_takes(&proto.attention, true, backend->shared_limit);
     if (!proto.on_tensor_cores &&
         !cuda_attention_takes(&proto.attention, false, backend->shared_limit))

@@ -1,9 +1,10 @@
 /* Conv on [N, H, W, C] images, and products of a matrix with constant weights, which are
  * convolutions of 1 x 1.
  *
- * 16-bit numbers run on tensor cores. The autotuner chooses among several candidates: shapes of
- * tiles, splits, and cuBLASLt for matrix products. float32, and what tensor cores do not take, runs
- * on ordinary cores; groups of few channels have a kernel of their own. */
+ * 16-bit numbers, and float32 with --precision tf32, run on tensor cores. The autotuner chooses
+ * among several candidates: shapes of tiles, splits, and cuBLASLt for matrix products. Strict
+ * float32, and what tensor cores do not take, runs on ordinary cores; groups of few channels have a
+ * kernel of their own. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>
@@ -47,7 +48,7 @@ static void run_tensor(struct conv_step *s, struct cuda_program *program, const 
     const struct cuda_conv_candidate *candidate =
         &s->candidates[s->candidate - (s->product ? 1 : 0)];
     if (s->unpadded) {
-        cuda_pad_channels(backend->stream, 2, x, workspace,
+        cuda_pad_channels(backend->stream, (int)dtype_size(s->x_dtype), x, workspace,
                           (size_t)s->conv.n * (size_t)s->conv.h * (size_t)s->conv.w, s->unpadded,
                           s->conv.c);
         x = workspace;
@@ -169,8 +170,9 @@ static enum status create_tensor(const struct cuda_lowering *compile, struct cud
     struct cuda_conv_candidate candidates[MOST_CANDIDATES];
     struct cuda_step *step;
     size_t workspace;
-    int count = cuda_conv_candidates(conv, backend->shared_limit, backend->processors, candidates,
-                                     MOST_CANDIDATES);
+    const enum dtype dtype = compile->node->inputs[0]->dtype;
+    int count = cuda_conv_candidates((int)dtype, conv, backend->shared_limit, backend->processors,
+                                     candidates, MOST_CANDIDATES);
     count = conv_keep_candidates(conv, candidates, count, &workspace);
     if (count == 0)
         return STATUS_OK;
@@ -184,8 +186,9 @@ static enum status create_tensor(const struct cuda_lowering *compile, struct cud
     s->candidate_count = count;
     s->unpadded = unpadded;
     if (unpadded)
-        s->padded_bytes = size_align(
-            (size_t)conv->n * (size_t)conv->h * (size_t)conv->w * (size_t)conv->c * 2, 256);
+        s->padded_bytes = size_align((size_t)conv->n * (size_t)conv->h * (size_t)conv->w *
+                                         (size_t)conv->c * dtype_size(dtype),
+                                     256);
     s->step.workspace = s->padded_bytes + workspace;
     *ret = s;
     return STATUS_OK;
@@ -256,8 +259,8 @@ static enum status conv_lower_tensor(const struct cuda_lowering *compile, const 
     }
     conv.row = (int)cuda_weights_row(constant, WEIGHT_CONV_ROWS);
     struct cuda_conv_candidate first;
-    if (!cuda_conv_candidates(&conv, compile->backend->shared_limit, compile->backend->processors,
-                              &first, 1))
+    if (!cuda_conv_candidates((int)dtype, &conv, compile->backend->shared_limit,
+                              compile->backend->processors, &first, 1))
         return STATUS_OK;
     TRY(cuda_weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &weights, err));
     TRY(create_tensor(compile, &conv, weights, bias, unpadded, &s, err));

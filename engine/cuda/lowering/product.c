@@ -1,7 +1,8 @@
 /* Matrix products by cuBLASLt, whose algorithm the autotuner chooses.
  *
  * cuBLASLt is column-major: a row-major y = a b is y' = b' a' there, so the operands change places,
- * and our m and n are its n and m. float32 is computed in float32; TF32 is never used. */
+ * and our m and n are its n and m. float32 is multiplied as such, or as TF32 with --precision tf32.
+ */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>
@@ -141,6 +142,7 @@ static enum status product_tune(struct cuda_step *base, struct cuda_program *pro
                            p->b_step,
                            p->dtype,
                            p->y_dtype,
+                           has_tensor_cores(program->backend, p->dtype),
                            s->epilogue.activation,
                            s->epilogue.bias != NULL,
                            s->has_residual};
@@ -205,8 +207,11 @@ static enum status product_describe(const struct cuda_backend *backend,
     cublasLtEpilogue_t epilogue = fused_epilogue(bias != NULL, activation);
     cudaDataType_t bias_type = data_type(p->y_dtype);
     const int64_t a_columns = p->trans_a ? p->m : p->k, b_columns = p->trans_b ? p->k : p->n;
-    TRY(blas_check(cublasLtMatmulDescCreate(&s->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                   backend->device, "a matrix product", err));
+    const cublasComputeType_t compute =
+        p->dtype == DTYPE_F32 && has_tensor_cores(backend, DTYPE_F32) ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                      : CUBLAS_COMPUTE_32F;
+    TRY(blas_check(cublasLtMatmulDescCreate(&s->desc, compute, CUDA_R_32F), backend->device,
+                   "a matrix product", err));
     if (p->trans_b)
         TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                         sizeof transposed, err));

@@ -166,11 +166,12 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
 /* A hash of the kind of device and of the build, driver and libraries that run there. */
 struct graph_hash tune_kind(int device);
 
-/* Does the device have tensor cores for this dtype? */
+/* Do products of this dtype run on tensor cores? float32 only as TF32. */
 static inline bool has_tensor_cores(const struct cuda_backend *backend, enum dtype dtype)
 {
     return (dtype == DTYPE_F16 && backend->capability >= 75) ||
-           (dtype == DTYPE_BF16 && backend->capability >= 80);
+           (dtype == DTYPE_BF16 && backend->capability >= 80) ||
+           (dtype == DTYPE_F32 && backend->options.precision == PRECISION_TF32);
 }
 
 /* Is this a dtype the kernels compute in? */

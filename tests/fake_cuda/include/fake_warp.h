@@ -91,6 +91,43 @@ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
     }
 }
 
+/* TF32: a number in a register, whose last 13 bits do not count. */
+static inline float fake_tf32(uint32_t bits)
+{
+    float x;
+    bits &= ~UINT32_C(0x1fff);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* To the nearest, of two the one further from 0. */
+static inline uint32_t round_tf32(uint32_t bits)
+{
+    const bool is_finite = (bits & 0x7f800000) != 0x7f800000;
+    return is_finite ? (bits + 0x1000) & ~UINT32_C(0x1fff) : bits;
+}
+
+struct tf32_half;
+template <>
+inline void multiply_add<tf32_half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    const float wide[6] = {fake_tf32(a[0]), fake_tf32(a[1]), fake_tf32(a[2]),
+                           fake_tf32(a[3]), fake_tf32(b0),   fake_tf32(b1)};
+    size_t stride;
+    const char *all = (const char *)fake_exchange(wide, sizeof wide, &stride);
+    unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (unsigned k = 0; k < 8; k++) {
+        /* k = t + 4 h is in register h of lane t of its group. */
+        unsigned h = k / 4, from = k % 4;
+        const float *left = (const float *)(all + (g * 4 + from) * stride);
+        for (unsigned j = 0; j < 2; j++) {
+            const float *right = (const float *)(all + ((2 * t + j) * 4 + from) * stride);
+            c[j] += left[h * 2] * right[4 + h];
+            c[2 + j] += left[h * 2 + 1] * right[4 + h];
+        }
+    }
+}
+
 /* Integers: four in a register, sums that wrap. */
 struct s8_pair;
 struct u8_pair;

@@ -38,7 +38,7 @@ struct session {
 
 const char *precision_name(enum precision precision)
 {
-    static const char *const names[] = {"fp32", "bf16", "fp16", "int8", "auto"};
+    static const char *const names[] = {"fp32", "tf32", "bf16", "fp16", "int8", "auto"};
     return names[precision];
 }
 
