@@ -23,9 +23,9 @@ struct backend_options {
     const struct session_pixels *pixels;
     size_t pixels_input;   /* graph input */
     bool no_kernel_tuning; /* as in session_options */
-    /* Called by compile() on its thread to report progress: `done` of a program's `count` nodes. If
-     * it returns false, compile() ends with STATUS_CANCELLED. May be NULL. A backend need not call
-     * it. */
+    /* Called by compile() and reserve() on their thread to report progress: `done` of a program's
+     * `count` nodes, or of all programs'. If it returns false, they end with STATUS_CANCELLED. May
+     * be NULL. A backend need not call it. */
     bool (*on_node)(void *context, size_t done, size_t count);
     /* Called now and then by compile(), and by runs on a device that computes in collect(), on
      * their thread. If it returns true, they end with STATUS_CANCELLED. May be NULL. */

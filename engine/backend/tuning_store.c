@@ -44,6 +44,7 @@ static struct {
     size_t count, capacity;
     uint64_t changes; /* texts that this process has set */
     uint64_t written; /* the last of them that is in the file */
+    char *folder;     /* of tuning_save(); NULL: none */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct tuning *find_locked(enum tuning_kind kind, const struct graph_hash *key)
@@ -137,7 +138,9 @@ void tuning_forget(void)
     for (size_t i = 0; i < table.count; i++)
         free(table.entries[i].text);
     free(table.entries);
+    free(table.folder);
     table.entries = NULL;
+    table.folder = NULL;
     table.count = table.capacity = 0;
     table.written = table.changes;
     pthread_mutex_unlock(&table.lock);
@@ -306,6 +309,10 @@ static enum status read_path(const char *path, struct error *err)
 
 enum status tuning_read(const char *folder, struct error *err)
 {
+    pthread_mutex_lock(&table.lock);
+    free(table.folder);
+    table.folder = strdup(folder);
+    pthread_mutex_unlock(&table.lock);
     char *path = path_in(folder);
     const enum status status = path ? read_path(path, err) : no_memory(err);
     free(path);
@@ -439,6 +446,17 @@ enum status tuning_write(const char *folder, struct error *err)
     table.written = change > table.written ? change : table.written;
     pthread_mutex_unlock(&table.lock);
     return STATUS_OK;
+}
+
+void tuning_save(void)
+{
+    struct error ignored;
+    pthread_mutex_lock(&table.lock);
+    char *folder = table.folder ? strdup(table.folder) : NULL;
+    pthread_mutex_unlock(&table.lock);
+    const bool is_saved = folder && tuning_write(folder, &ignored) == STATUS_OK;
+    (void)is_saved;
+    free(folder);
 }
 
 /* Can something be made in the folder? Asked by doing so: of /proc and the like access() says yes

@@ -45,7 +45,7 @@ void tuning_each(enum tuning_kind kind,
                  void (*visit)(void *context, const struct graph_hash *key, const char *text),
                  void *context);
 
-/* For tests: empties the table. */
+/* For tests: empties the table, and forgets tuning_save()'s folder. */
 void tuning_forget(void);
 
 /* ---- the file ---- */
@@ -62,6 +62,10 @@ enum status tuning_read(const char *folder, struct error *err) MUST_USE;
 /* Writes what was measured since the last write, if anything; makes the folder if need be.
  * STATUS_IO leaves the file before as it was; the next call tries again. STATUS_NO_MEMORY. */
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
+
+/* The same for the folder that tuning_read() had last, if any: for loads to call between trials, so
+ * that one that is killed keeps them. A failure is tuning_write()'s to report. */
+void tuning_save(void);
 
 /* Makes the folder and those above it, as far as they are missing; false with errno set. */
 bool tuning_make_folder(const char *folder);

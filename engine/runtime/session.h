@@ -31,8 +31,9 @@ struct session_options {
     int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
                       so small that splitting it costs more than it gains */
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
-    bool trial;    /* compile only 1 and max_batch, and neither check nor measure them: this session
-                      is compared with another and discarded */
+    int batches[SESSION_MAX_BATCHES]; /* instead of those, ascending; 0 ends them */
+    bool trial; /* compile only 1 and max_batch, and neither check nor measure them: this session
+                   is compared with another and discarded */
     bool no_kernel_tuning; /* CPU: choose kernels by the tuning store and by rule, without
                               measuring; a GPU measures all the same */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/backend/cuda_module.h"
+#include "engine/backend/tuning_store.h"
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/runtime/session_internal.h"
@@ -83,7 +84,9 @@ static bool on_node(void *context, size_t done, size_t count)
     const double part = (double)done / (double)count;
     const int at = session->compiling.at, others = session->compiling.count - 1;
     double fraction = PROGRESS_WEIGHTS + (PROGRESS_FIRST - PROGRESS_WEIGHTS) * part;
-    if (at > 0)
+    if (session->compiling.is_over)
+        fraction = PROGRESS_ALL + (PROGRESS_ROWS - PROGRESS_ALL) * part;
+    else if (at > 0)
         fraction = PROGRESS_FIRST + (PROGRESS_ALL - PROGRESS_FIRST) * (at - 1 + part) / others;
     progress(session, PHASE_COMPILE, fraction);
     return !is_stopped(session);
@@ -97,7 +100,8 @@ static bool file_fixes_batch(const struct session *session)
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
 
-/* Compiles the sizes 1, 2, 4 … max. The first size that the graph does not allow ends the list. */
+/* Compiles the sizes 1, 2, 4 … max, or those of options.batches. The first size that the graph does
+ * not allow ends the list. */
 static enum status compile_all(struct session *session, struct error *err)
 {
     enum { MOST_IMAGES = 4096 };
@@ -116,6 +120,9 @@ static enum status compile_all(struct session *session, struct error *err)
     }
     if (fixed > 1) {
         sizes[count++] = fixed; /* the file runs this size and no other */
+    } else if (session->options.batches[0] > 0) {
+        for (; count < SESSION_MAX_BATCHES && session->options.batches[count] > 0; count++)
+            sizes[count] = session->options.batches[count];
     } else {
         const int step = session->options.trial ? max : 2;
         for (int b = 1; b < max && count < SESSION_MAX_BATCHES - 1; b *= step)
@@ -131,6 +138,7 @@ static enum status compile_all(struct session *session, struct error *err)
         session->compiling.count = count;
         enum status status = compiled_create(session, sizes[i], c, err);
         session->compiled_count = (size_t)i + 1;
+        tuning_save();
         if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY &&
             status != STATUS_CANCELLED) {
             compiled_done(session, c);
@@ -233,6 +241,7 @@ void session_release_pages(struct session *session)
  * then the largest size is dropped, and so on, unless the user asked for it. */
 static enum status reserve(struct session *session, struct error *err)
 {
+    session->compiling.is_over = true;
     for (;;) {
         enum status status = session->ops->reserve(session->backend, err);
         if (status != STATUS_DEVICE_MEMORY || session->compiled_count < 2 ||

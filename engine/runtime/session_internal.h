@@ -53,6 +53,7 @@ struct session {
     bool fixes_batch;   /* the file fixes the batch size (1 or more) */
     struct {
         int at, count; /* which of how many sizes is compiled now */
+        bool is_over;  /* the backend takes its memory, and tunes */
     } compiling;
     size_t input_count, output_count;
     struct session_tensor *inputs, *outputs;

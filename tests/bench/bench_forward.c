@@ -11,11 +11,13 @@
  *
  * --cache FOLDER keeps from run to run which kernels of layers are the quickest.
  *
- * A batch runs in the passes that the server would run it in.
+ * On a CPU a batch runs in the passes that the server would run it in. For a GPU only the sizes of
+ * --batch are compiled, each of which is one pass.
  *
  * MODEL is an .onnx file, a model folder, or `digits`. A turn is one run that is not counted, which
  * brings the model's weights back into the caches, and a few that are. Inputs are seeded noise. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +49,9 @@ struct candidate {
     struct model *model;
     struct session *session;
     struct latency latency;
-    void **inputs; /* room for the largest batch, and for the padding of its last pass */
+    struct device_id device;
+    void **inputs; /* as the server's, page-locked for a GPU; room for the largest batch, and for
+                      the padding of its last pass */
     const struct tensor **outputs;
 };
 
@@ -85,9 +89,7 @@ static enum status allocate_inputs(struct candidate *candidate, int largest, str
         TRY(shape_check(&input->shape, input->dtype, NULL, &bytes, err));
         if (!size_mul(bytes, images, &bytes) || bytes > SIZE_MAX - TENSOR_ALIGN)
             return error_set(err, STATUS_TOO_LARGE, "input '%s' is too large", input->name);
-        candidate->inputs[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
-        if (!candidate->inputs[i])
-            return error_set(err, STATUS_NO_MEMORY, "out of memory for input '%s'", input->name);
+        TRY(session_buffer_create(info->device, bytes, &candidate->inputs[i], err));
         fill_noise(candidate->inputs[i], input->dtype, bytes, (uint32_t)i + 1);
     }
     return STATUS_OK;
@@ -106,6 +108,23 @@ static void keep_tunings(const char *folder)
     struct error err;
     if (folder && tuning_write(folder, &err) != STATUS_OK)
         fprintf(stderr, "bench_forward: %s\n", err.message);
+}
+
+/* Ascending, each once; ret is zeroed. */
+static void set_batches(const struct options *options, int ret[static SESSION_MAX_BATCHES])
+{
+    int last = 0;
+    for (size_t n = 0; n < options->batch_count; n++) {
+        int next = INT_MAX;
+        for (size_t i = 0; i < options->batch_count; i++) {
+            const int batch =
+                options->batches[i] < LATENCY_MAX_BATCH ? options->batches[i] : LATENCY_MAX_BATCH;
+            next = batch > last && batch < next ? batch : next;
+        }
+        if (next == INT_MAX)
+            return;
+        ret[n] = last = next;
+    }
 }
 
 static enum status candidate_load(struct candidate *candidate, const struct options *options,
@@ -131,11 +150,13 @@ static enum status candidate_load(struct candidate *candidate, const struct opti
     size_t device_count;
     char fallback[256];
     TRY(device_parse(options->device, devices, &device_count, fallback, sizeof fallback, err));
-    session.device = devices[0];
+    session.device = candidate->device = devices[0];
     int largest = 1;
     for (size_t i = 0; i < options->batch_count; i++)
         largest = options->batches[i] > largest ? options->batches[i] : largest;
     session.max_batch = largest < LATENCY_MAX_BATCH ? largest : LATENCY_MAX_BATCH;
+    if (session.device.kind != DEVICE_CPU)
+        set_batches(options, session.batches);
     TRY(session_create(candidate->model->graph, &session, &candidate->session, err));
     latency_init_session(&candidate->latency, session_info(candidate->session));
     model_drop_graph(candidate->model);
@@ -146,7 +167,7 @@ static void candidate_free(struct candidate *candidate)
 {
     if (candidate->session && candidate->inputs)
         for (size_t i = 0; i < session_input_count(candidate->session); i++)
-            free(candidate->inputs[i]);
+            session_buffer_free(candidate->device, candidate->inputs[i]);
     free(candidate->inputs);
     free(candidate->outputs);
     session_free(candidate->session);
@@ -491,7 +512,8 @@ static bool parse_precision(const char *text, enum precision *ret)
             return true;
         }
     }
-    fprintf(stderr, "bench_forward: --precision '%s' is none of fp32, bf16, int8\n", text);
+    fprintf(stderr, "bench_forward: --precision '%s' is none of fp32, tf32, bf16, fp16, int8\n",
+            text);
     return false;
 }
 
@@ -548,9 +570,9 @@ static int parse_arguments(int argc, char **argv, struct options *options)
     }
     if (i >= argc || strncmp(argv[i], "--", 2) == 0 || argc - i > MAX_MODELS) {
         fprintf(stderr,
-                "usage: bench_forward [--device cpu] [--precision fp32|bf16|int8] [--threads N]\n"
-                "                     [--batch 1,8,32] [--seconds 3] [--poison] [--cache FOLDER]\n"
-                "                     [--serve | --profile] MODEL...\n"
+                "usage: bench_forward [--device cpu] [--precision fp32|tf32|bf16|fp16|int8]\n"
+                "                     [--threads N] [--batch 1,8,32] [--seconds 3] [--poison]\n"
+                "                     [--cache FOLDER] [--serve | --profile] MODEL...\n"
                 "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
                 MAX_MODELS);
         return -1;

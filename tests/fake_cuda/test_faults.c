@@ -2,11 +2,14 @@
  * fails for a while: contexts on devices that are not used, bytes left behind, results of one run
  * taken for another's, errors that are reported twice. And what trials of layers leave behind. */
 #include <criterion/criterion.h>
+#include <glob.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/backend/cuda_module.h"
 #include "engine/backend/tuning_store.h"
@@ -20,6 +23,15 @@ static const struct device_id gpu = {DEVICE_CUDA, 0}, second = {DEVICE_CUDA, 1};
 
 TestSuite(faults, .init = find_fake_module, .timeout = 120);
 
+static enum status open_with(const struct session_options *options, struct session **ret,
+                             struct error *err)
+{
+    struct graph *graph = small_classifier(CHANNELS, SIDE, SIDE, 16, CLASSES);
+    const enum status status = session_create(graph, options, ret, err);
+    graph_free(graph);
+    return status;
+}
+
 static enum status open_on(struct device_id device, enum precision precision, struct session **ret,
                            struct error *err)
 {
@@ -28,10 +40,7 @@ static enum status open_on(struct device_id device, enum precision precision, st
                                             .max_batch = MOST,
                                             .image_layout = IMAGE_NHWC_F32,
                                             .trial = true};
-    struct graph *graph = small_classifier(CHANNELS, SIDE, SIDE, 16, CLASSES);
-    const enum status status = session_create(graph, &options, ret, err);
-    graph_free(graph);
-    return status;
+    return open_with(&options, ret, err);
 }
 
 static void fill(float *images, int batch, float start)
@@ -351,6 +360,82 @@ Test(faults, what_was_measured_is_known_to_later_sessions)
             tuning_keep(TUNING_CUDA, &known.keys[i], wrong[w]);
         cr_assert_gt(operations_to_open(), again, "'%s'", wrong[w]);
     }
+}
+
+static bool has_tunings(const char *folder, bool removes)
+{
+    char pattern[64];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/tunings-*", folder);
+    const bool has = glob(pattern, 0, NULL, &found) == 0;
+    if (has && removes)
+        cr_assert(unlink(found.gl_pathv[0]) == 0 && rmdir(folder) == 0);
+    globfree(&found);
+    return has;
+}
+
+/* Ends the process in the middle of a load, once there is something to keep. */
+static void end_with_tunings(void *context, const char *phase, double fraction)
+{
+    (void)phase;
+    if (fraction < 1 && has_tunings(context, false))
+        _exit(9);
+}
+
+/* The results for a batch size are saved before the next size is measured. */
+Test(faults, a_killed_load_keeps_its_trials)
+{
+    char folder[] = "/tmp/lensd-tunings-XXXXXX";
+    struct error err = {0};
+    struct known known = {.count = 0};
+    int status;
+    cr_assert_not_null(mkdtemp(folder));
+    unsetenv("LENSD_CUDA_TUNING");
+    const pid_t child = fork();
+    if (child == 0) {
+        const struct session_options options = {.device = gpu,
+                                                .precision = PRECISION_FP16,
+                                                .max_batch = MOST,
+                                                .image_layout = IMAGE_NHWC_F32,
+                                                .trial = true,
+                                                .on_progress = end_with_tunings,
+                                                .progress_context = folder};
+        struct session *session;
+        const bool is_read = tuning_read(folder, &err) == STATUS_OK;
+        _exit(is_read && open_with(&options, &session, &err) == STATUS_OK ? 0 : 1);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 9, "%d", status);
+    cr_assert_eq(tuning_read(folder, &err), STATUS_OK, "%s", err.message);
+    tuning_each(TUNING_CUDA, note_known, &known);
+    cr_assert_gt(known.count, 0);
+    cr_assert(has_tunings(folder, true));
+}
+
+static void cancel_while_tuning(void *context, const char *phase, double fraction)
+{
+    _Atomic int *cancel = context;
+    (void)phase;
+    if (fraction > 0.6) /* all sizes are compiled */
+        *cancel = 1;
+}
+
+/* A server that ends does not wait for the trials of what it was loading. */
+Test(faults, a_load_is_cancelled_between_trials)
+{
+    _Atomic int cancel = 0;
+    const struct session_options options = {.device = gpu,
+                                            .max_batch = MOST,
+                                            .image_layout = IMAGE_NHWC_F32,
+                                            .trial = true,
+                                            .cancel = &cancel,
+                                            .on_progress = cancel_while_tuning,
+                                            .progress_context = &cancel};
+    struct session *session = NULL;
+    struct error err = {0};
+    cr_assert_eq(open_with(&options, &session, &err), STATUS_CANCELLED);
+    cr_assert_str_eq(err.message, "loading was cancelled");
+    cr_assert_eq(fake.used(0), 0);
 }
 
 /* A reload measures kernels on a busy GPU: batches have priority and disturb the measurements. */

@@ -1,6 +1,7 @@
 /* Programs, and the arena that all programs of a backend share. */
 #include <stdlib.h>
 
+#include "engine/backend/tuning_store.h"
 #include "engine/base/size.h"
 #include "engine/cuda/program/program.h"
 
@@ -72,9 +73,23 @@ static enum status take_arena(struct cuda_backend *backend, struct error *err)
     return runs_reserve(backend, backend->arena + values, err);
 }
 
+/* Steps of all programs: those that were tuned so far, and all. */
+struct tuned {
+    size_t done, count;
+};
+
+static enum status tune_one(struct cuda_step *step, struct cuda_program *program,
+                            struct tuned *tuned, struct error *err)
+{
+    const struct backend_options *options = &program->backend->options;
+    if (options->on_node && !options->on_node(options->node_context, tuned->done++, tuned->count))
+        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+    return step->tune ? step->tune(step, program, err) : STATUS_OK;
+}
+
 /* Sets backend->stream to the trial stream during measurements, so that the device runs batches of
  * other models first. */
-static enum status tune_steps(struct cuda_program *program, struct error *err)
+static enum status tune_steps(struct cuda_program *program, struct tuned *tuned, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     cudaStream_t const own = backend->stream;
@@ -82,21 +97,24 @@ static enum status tune_steps(struct cuda_program *program, struct error *err)
         cuda_check(cudaStreamSynchronize(own), backend->device, "activations", err);
     backend->stream = backend->trial;
     for (size_t i = 0; i < program->step_count && status == STATUS_OK; i++)
-        if (program->steps[i]->tune)
-            status = program->steps[i]->tune(program->steps[i], program, err);
+        status = tune_one(program->steps[i], program, tuned, err);
     backend->stream = own;
+    tuning_save();
     return status;
 }
 
 enum status cuda_programs_reserve(struct backend *base, struct error *err)
 {
     struct cuda_backend *backend = (struct cuda_backend *)base;
+    struct tuned tuned = {0, 1};
     TRY(use_device(backend, err));
+    for (const struct cuda_program *program = backend->programs; program; program = program->next)
+        tuned.count += program->step_count;
     cuda_weights_settle(backend);
     TRY(take_arena(backend, err));
     for (struct cuda_program *program = backend->programs; program; program = program->next) {
         place_values(program);
-        TRY(tune_steps(program, err));
+        TRY(tune_steps(program, &tuned, err));
         TRY(runs_capture(program, err));
     }
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "activations", err);

@@ -182,6 +182,19 @@ Test(tuning_store, a_later_start_reads_what_was_written)
     cr_expect_str_eq(text_of(TUNING_CUDA, key_of(5, 6)), "");
 }
 
+Test(tuning_store, a_load_saves_into_the_folder_that_was_read)
+{
+    const char *folder = new_folder();
+    keep(TUNING_CUDA, key_of(1, 2), "3 9");
+    tuning_save(); /* into none yet */
+    cr_expect_str_empty(only_file(folder));
+    read_from(folder);
+    tuning_save();
+    tuning_forget();
+    read_from(folder);
+    cr_expect_str_eq(text_of(TUNING_CUDA, key_of(1, 2)), "3 9");
+}
+
 /* Nothing new, no write: a folder that cannot be written to is no error then. */
 Test(tuning_store, writes_only_news)
 {

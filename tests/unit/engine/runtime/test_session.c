@@ -331,6 +331,24 @@ Test(session, a_run_can_be_stopped_between_its_steps)
     free(image);
 }
 
+Test(session, compiles_the_sizes_that_are_asked_for)
+{
+    enum { H = 12, W = 11 };
+    struct error err = {0};
+    struct graph *graph = random_graph(1003, H, W);
+    const struct session_options options = {
+        .threads = 1, .max_batch = 5, .batches = {3, 5}, .image_layout = IMAGE_NHWC_F32};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    const struct session_info *info = session_info(session);
+    cr_assert_eq(info->batch_count, 2);
+    cr_expect(info->batches[0].size == 3 && info->batches[1].size == 5);
+    cr_expect(session_batch_for(session, 1) == 3 && session_batch_for(session, 4) == 5);
+    cr_expect_eq(session_output(session, 0)->shape.dims[0], 1);
+    session_free(session);
+    graph_free(graph);
+}
+
 /* Every number of images runs the next compiled size, however long that takes. */
 Test(session, runs_exactly_one_size)
 {
