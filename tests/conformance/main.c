@@ -1,10 +1,10 @@
 /* lensd_conformance: runs case folders through the reference interpreter and says which agree.
  *
  *     lensd_conformance DIR... [--filter TEXT] [--op OP] [--manifest FILE] [--list]
- *                              [--baseline FILE] [--session] [--cuda] [-v]
+ *                              [--baseline FILE] [--session] [--cuda] [--after CASE] [-v]
  *
  * --session runs them as the server does, through a compiled session, instead; --cuda also on the
- * first GPU.
+ * first GPU. --after goes on behind a case that ended an earlier process.
  *
  * Any folder in ONNX's layout works (cases.h); "shared:X" is X in the folder of test data beside
  * the repository. Prints a line for every case that does not pass, with the reason, and `N passed,
@@ -32,7 +32,7 @@ enum result { PASSED, FAILED, UNSUPPORTED, RESULTS };
 static const char *const result_words[RESULTS] = {"pass", "FAIL", "unsupported"};
 
 struct options {
-    const char *filter, *op, *manifest, *baseline;
+    const char *filter, *op, *manifest, *baseline, *after;
     bool list, verbose, session;
 };
 
@@ -260,8 +260,10 @@ static enum result judge(const struct conformance_case *c, const struct options 
 static size_t run_all(const struct case_list *list, const struct options *options,
                       const char *manifest, const char *baseline, struct totals *totals)
 {
-    size_t regressions = 0;
-    for (size_t i = 0; i < list->count; i++) {
+    size_t regressions = 0, first = 0;
+    for (size_t i = 0; options->after && i < list->count; i++)
+        first = strcmp(list->cases[i].name, options->after) == 0 ? i + 1 : first;
+    for (size_t i = first; i < list->count; i++) {
         const struct conformance_case *c = &list->cases[i];
         struct onnx_op_use *uses = NULL;
         size_t use_count = 0;
@@ -288,10 +290,15 @@ static size_t run_all(const struct case_list *list, const struct options *option
 static bool parse_options(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
-        {"filter", required_argument, NULL, 'f'},   {"op", required_argument, NULL, 'o'},
-        {"manifest", required_argument, NULL, 'm'}, {"baseline", required_argument, NULL, 'b'},
-        {"list", no_argument, NULL, 'l'},           {"session", no_argument, NULL, 's'},
-        {"cuda", no_argument, NULL, 'g'},           {NULL, 0, NULL, 0},
+        {"filter", required_argument, NULL, 'f'},
+        {"op", required_argument, NULL, 'o'},
+        {"manifest", required_argument, NULL, 'm'},
+        {"baseline", required_argument, NULL, 'b'},
+        {"list", no_argument, NULL, 'l'},
+        {"session", no_argument, NULL, 's'},
+        {"cuda", no_argument, NULL, 'g'},
+        {"after", required_argument, NULL, 'a'},
+        {NULL, 0, NULL, 0},
     };
     for (int option; (option = getopt_long(argc, argv, "v", names, NULL)) != -1;) {
         switch (option) {
@@ -316,6 +323,9 @@ static bool parse_options(int argc, char **argv, struct options *options)
         case 'g':
             options->session = true;
             run_compiled_on_cuda();
+            break;
+        case 'a':
+            options->after = optarg;
             break;
         case 'v':
             options->verbose = true;
@@ -393,7 +403,7 @@ int main(int argc, char **argv)
     if (!parse_options(argc, argv, &options)) {
         fprintf(stderr,
                 "usage: lensd_conformance DIR... [--filter TEXT] [--op OP] [--manifest FILE]"
-                " [--list] [--baseline FILE] [--session] [--cuda] [-v]\n");
+                " [--list] [--baseline FILE] [--session] [--cuda] [--after CASE] [-v]\n");
         return 2;
     }
     int code;

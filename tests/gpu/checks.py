@@ -8,14 +8,16 @@ import shutil
 import time
 
 import networks
-from programs import Broken, Forward, last_words, run_group, said, scratch_folder
+from programs import PATIENCE, Broken, Forward, last_words, run_group, said, scratch_folder
 
 FP32_BAR = 1e-4
-TOP1_BAR = 0.99
+OWN_SHARE = 1.5  # of what PyTorch's own rounding makes of the same images
+LEAST_RMS = 1e-4
+TOP1_BAR = 0.95  # where PyTorch has no such precision to compare with
 BATCHES = [1, 3, 8, 64]
-MARGIN = 3     # seconds that a part keeps to say how it ended
-LEAST = 5      # seconds of a checker, which starts slowly
-PATIENCE = 20  # seconds for a graph that began when its time was over, and for the device to start
+MARGIN = 3       # seconds that a part keeps to say how it ended
+LEAST = 5        # seconds of a checker, which starts slowly
+CHECKER_S = 30   # seconds of a checker at most
 
 
 def json_line(text):
@@ -24,20 +26,29 @@ def json_line(text):
 
 
 def operators(part):
-    """Each operator by itself, quantised graphs, then random graphs, against the reference kernels in each
-    precision."""
-    bundle = part.bundle
-    floats = [word for word in bundle.precisions() if word != "int8"]
-    each = json_line(bundle.run("lensd_graphs", "--operators", "--seconds", 0, timeout=60))["asked"]
-    alone, drawn = (9, 3) if not bundle.on_gpu else (each, 40) if part.quick else (6 * each, 400)
-    fresh = part.seed % 1000000 + 1
-    todo = [(2, f"operators, {word}", f"operators_{word}", word, ["--operators"], 1, alone) for word in floats]
-    todo += [(2, "quantised graphs, int8", "graphs_int8", "int8", [], fresh, 2 * drawn)]
-    todo += [(1, f"random graphs, {word}", f"graphs_{word}", word, [], fresh, drawn) for word in floats]
-    for number, (share, what, key, precision, words, first, count) in enumerate(todo):
-        # What one leaves of its time is the others'.
-        seconds = (part.left() - MARGIN) * share / sum(row[0] for row in todo[number:])
-        words = ["--precision", precision, *words, *([] if bundle.on_gpu else ["--small"])]
+    """Each operator by itself, and quantised graphs, against the reference kernels in each precision."""
+    each = json_line(part.bundle.run("lensd_graphs", "--operators", "--seconds", 0, timeout=PATIENCE))["asked"]
+    alone, drawn = (each, 80) if part.bundle.on_gpu else (9, 6)
+    in_turn(part, [(f"operators, {word}", f"operators_{word}", word, ["--operators"], 1, alone)
+                   for word in float_precisions(part)]
+            + [("quantised graphs, int8", "graphs_int8", "int8", [], part.seed % 1000000 + 1, drawn)])
+
+
+def random_graphs(part):
+    """Chains of random operators, likewise."""
+    in_turn(part, [(f"random graphs, {word}", f"graphs_{word}", word, [], part.seed % 1000000 + 1,
+                    100 if part.bundle.on_gpu else 3) for word in float_precisions(part)])
+
+
+def float_precisions(part):
+    return [word for word in part.bundle.precisions() if word != "int8"]
+
+
+def in_turn(part, todo):
+    """(what, key, precision, words, first, count): what one leaves of its time is the others'."""
+    for number, (what, key, precision, words, first, count) in enumerate(todo):
+        seconds = (part.left() - MARGIN) / (len(todo) - number)
+        words = ["--precision", precision, *words, *([] if part.bundle.on_gpu else ["--small"])]
         graphs(part, what, key, words, range(first, first + count), seconds)
 
 
@@ -45,7 +56,7 @@ def graphs(part, what, key, words, seeds, seconds):
     """A graph that ends its program or breaks the device is named, and a new process goes on behind it."""
     total = {"passed": 0, "failed": 0, "skipped": 0, "asked": len(seeds), "worst": 0.0, "sensitive": 0,
              "failures": []}
-    end, following = time.monotonic() + max(2, seconds), seeds.start
+    end, following, breaks = time.monotonic() + max(2, seconds), seeds.start, 0
     while following < seeds.stop and (left := min(end - time.monotonic(), part.left() - MARGIN)) >= 1:
         got = some_graphs(part, [*words, "--first", following, "--count", seeds.stop - following, "--seconds",
                                  int(left)], min(left + PATIENCE, max(2, part.left() - MARGIN)), following)
@@ -57,8 +68,8 @@ def graphs(part, what, key, words, seeds, seconds):
         total["mean"] = got.get("mean")
         total["failures"] = (total["failures"] + got["failures"])[:20]
         part.put(key, total)
-        following = got["next"]
-        if not got["broken"]:
+        following, breaks = got["next"], breaks + 1
+        if not got["broken"] or breaks == 20:
             break
     judge_graphs(part, what, total)
 
@@ -122,56 +133,85 @@ def conformance(part):
     for folder in folders:
         name = os.path.basename(os.path.normpath(folder))
         words = ["lensd_conformance", folder, "--session", "--cuda", "--baseline",
-                 bundle.path("tests", "conformance", "baseline.txt")]
-        words += ["-v"]  # names a case before it runs: the last one is the one that hangs
-        if not bundle.on_gpu:
-            words += ["--op", "Softmax"]
-        try:
-            text = bundle.run(*words, timeout=part.left() - MARGIN, accepted=(0, 1))
-            counts = re.findall(r"^(\d+) passed, (\d+) failed, (\d+) unsupported$", text, re.M)[-1]
-        except (Broken, IndexError) as error:
-            part.put(f"conformance_{name}", {"last_lines": getattr(error, "output", "").splitlines()[-20:]})
-            part.bar(f"conformance cases, {name}", "as on the CPU", str(error), False)
-            continue
-        worse = re.findall(r"^REGRESSION (\S+)", text, re.M)
-        part.put(f"conformance_{name}", {"passed": int(counts[0]), "failed": int(counts[1]),
-                                         "unsupported": int(counts[2]), "worse_than_cpu": worse[:50]})
+                 bundle.path("tests", "conformance", "baseline.txt"), "-v"]
+        words += [] if bundle.on_gpu else ["--op", "Softmax"]
+        found = some_cases(part, words)
+        part.put(f"conformance_{name}", found)
+        reached = f", {found['ended']}" if found["ended"] else ""
         part.bar(f"conformance cases, {name}", "none fails, none worse than on the CPU",
-                 f"{counts[0]} pass, {counts[1]} fail, {len(worse)} are worse", not worse and counts[1] == "0")
+                 f"{found['pass']} pass, {found['FAIL']} fail, {len(found['worse'])} are worse{reached}",
+                 False if found["FAIL"] or found["worse"] else None if found["ended"] or not found["pass"] else True)
+
+
+def some_cases(part, words):
+    """A case that ends its process, or hangs, counts as failed, and another process goes on behind it."""
+    found = {"pass": 0, "FAIL": 0, "unsupported": 0, "worse": [], "failures": [], "ended": ""}
+    after, breaks = [], 0
+    while part.left() > MARGIN + 1:
+        text, problem = "", None
+        try:
+            text = part.bundle.run(*words, *after, timeout=min(PATIENCE, part.left() - MARGIN), accepted=(0, 1))
+        except Broken as error:
+            text, problem = error.output, error
+        cases = re.findall(r"^(\S+) … (pass|FAIL|unsupported)?(.*)$", text, re.M)
+        for name, result, rest in cases:
+            found[result or "FAIL"] += bool(result)
+            found["failures"] += [f"{name}{rest}"[:300]] if result == "FAIL" else []
+        found["worse"] += re.findall(r"^REGRESSION (\S+)", text, re.M)
+        if problem is None:
+            return found
+        if not cases:
+            found["ended"] = str(problem)[:300]
+            return found
+        # Out of time in the middle of cases that take no time is no case's fault.
+        last = cases[-1]
+        if "did not end" not in str(problem) or len(cases) == 1:
+            found["FAIL"] += not last[1]
+            found["failures"] += [] if last[1] else [f"{last[0]}: {problem}"[:300]]
+            breaks += 1
+            after = ["--after", last[0]]
+        else:
+            whole = [name for name, result, _ in cases if result]
+            after = ["--after", whole[-1]] if whole else ["--after", last[0]]
+        if breaks == 20:
+            break
+    found["ended"] = "not all reached"
+    return found
 
 
 # ------------------------------------------------------------------------------- families ----
 
 
 class Reference:
-    """What PyTorch computes for a family: float32 without TF32, and the 16-bit formats for comparison.
-    Without PyTorch it is lensd's own CPU backend."""
+    """What PyTorch computes for a family: float32 without TF32, the first images in float64, and what its own
+    rounding makes of the same images in the other precisions. Without PyTorch it is lensd's own CPU backend."""
 
     def __init__(self, part, name, folder, images, scratch):
         torch, _ = part.torch()
-        self.own = {}
+        self.own, self.exact = {}, None
         if torch is None or name == "digits":
             self.word = "lensd's CPU backend"
             with Forward(part.bundle, folder, "fp32", [min(64, len(images))], device="cpu") as forward:
                 self.logits = in_batches(forward, images, min(64, len(images)), scratch)
             return
         self.word = "PyTorch fp32"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        device = part.bundle.device
+        device, on_gpu = part.bundle.device, part.bundle.on_gpu
         network = networks.module(name, folder, device)
         self.logits = self.run(torch, network, images, device, torch.float32)
-        for word, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
-            if part.bundle.on_gpu:
-                got = self.run(torch, copy.deepcopy(network).to(dtype), images, device, dtype)
-                self.own[word] = agreement(got, self.logits)
+        self.exact = self.run(torch, copy.deepcopy(network).double(), images[:64 if on_gpu else 2], device, torch.float64)
+        if not on_gpu:
+            return
+        for word, dtype in (("tf32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
+            self.own[word] = self.run(torch, copy.deepcopy(network).to(dtype), images, device, dtype, word == "tf32")
 
     @staticmethod
-    def run(torch, network, images, device, dtype):
+    def run(torch, network, images, device, dtype, tf32=False):
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         parts = []
         with torch.inference_mode():
             for first in range(0, len(images), 64):
                 x = torch.from_numpy(images[first:first + 64]).permute(0, 3, 1, 2).to(device, dtype)
-                parts.append(network(x.contiguous(memory_format=torch.channels_last)).float().cpu())
+                parts.append(network(x.contiguous(memory_format=torch.channels_last)).double().cpu())
         return torch.cat(parts).numpy()
 
 
@@ -194,10 +234,19 @@ def difference(got, expected):
     return float(numpy.abs(got - expected).max() / max(1e-9, float(numpy.abs(expected).max())))
 
 
+def rms(got, expected):
+    """The root of the mean square of differences, relative to that of the expected numbers."""
+    import numpy
+    return float(numpy.sqrt(numpy.mean((got - expected) ** 2) / max(1e-18, float(numpy.mean(expected ** 2)))))
+
+
 def candidate_of(name, precision):
-    """In bf16 each family takes another candidate of its layers than the quickest: those are compared, too, that no
-    network of today happens to choose."""
-    return 1 + networks.FAMILIES.index(name) if precision == "bf16" and name in networks.FAMILIES else None
+    """Of a layer's candidates: in fp16 the best guess, since what the tuner chooses is compared by the speed parts,
+    in other precisions another one in each family, so that those are compared, too, that no network happens to
+    choose. Nothing is measured."""
+    if precision == "fp16" or name not in networks.FAMILIES:
+        return 0
+    return 1 + networks.FAMILIES.index(name)
 
 
 def check_precision(part, name, folder, precision, images, reference, scratch):
@@ -207,42 +256,67 @@ def check_precision(part, name, folder, precision, images, reference, scratch):
     sizes = BATCHES if part.bundle.on_gpu else [1, 3]
     largest = sizes[-1]
     candidate = candidate_of(name, precision)
-    with Forward(part.bundle, folder, precision, sizes, poison=True, patience=part.left(),
-                 candidate=candidate) as forward:
+    with Forward(part.bundle, folder, precision, sizes, poison=True, candidate=candidate) as forward:
         got = in_batches(forward, images[:len(images) // largest * largest], largest, scratch)
-        rows, first = [got], len(got)
-        expected = [reference.logits[:first]]
+        rows, places = [got], list(range(len(got)))
         offset = part.seed % max(1, len(images) - 16)
         for size in sizes[:-1]:
             rows.append(forward.answer(images[offset:offset + size], scratch))
-            expected.append(reference.logits[offset:offset + size])
+            places += range(offset, offset + size)
         load_s = forward.load_s
-    got, expected = numpy.concatenate(rows), numpy.concatenate(expected)
-    return {"family": name, "precision": precision, "rows": len(got), "batches": sizes, "load_s": load_s,
-            "candidate": candidate, "difference": difference(got, expected), "top1": agreement(got, expected),
-            "reference": reference.word, "pytorch_top1": reference.own.get(precision)}
+    got, expected = numpy.concatenate(rows), reference.logits[places]
+    row = {"family": name, "precision": precision, "rows": len(got), "batches": sizes, "load_s": load_s,
+           "candidate": candidate, "difference": difference(got, expected), "rms": rms(got, expected),
+           "top1": agreement(got, expected), "reference": reference.word}
+    own = reference.own.get(precision)
+    if own is not None:
+        row.update(pytorch_rms=rms(own[places], expected), pytorch_top1=agreement(own[places], expected))
+    if precision == "fp32" and reference.exact is not None:
+        exact = reference.exact
+        row.update(against_float64=difference(got[:len(exact)], exact[:len(got)]),
+                   pytorch_against_float64=difference(reference.logits[:len(exact)], exact))
+    return row
 
 
 def judge(part, row):
+    """fp32 by float64 where there is such: cuDNN may choose Winograd, whose own error is no bar. Rounded precisions by
+    what PyTorch's rounding makes of the same images: random weights flip some classes."""
     label = f"{row['family']} {row['precision']} against {row['reference']}"
-    if row["precision"] == "fp32":
+    if "against_float64" in row:
+        bar = max(FP32_BAR, 2 * row["pytorch_against_float64"])
+        part.bar(f"{row['family']} fp32 against PyTorch float64", f"<= {bar:.1e} of the greatest logit",
+                 f"{row['against_float64']:.2e} (PyTorch fp32: {row['pytorch_against_float64']:.2e}; lensd against that "
+                 f"{row['difference']:.2e})", row["against_float64"] <= bar)
+    elif row["precision"] == "fp32":
         part.bar(label, f"<= {FP32_BAR:g} of the greatest logit", f"{row['difference']:.2e}",
                  row["difference"] <= FP32_BAR)
-        return
-    own = f" (PyTorch's own: {row['pytorch_top1']:.4f})" if row["pytorch_top1"] is not None else ""
-    part.bar(label, f"best class equal for >= {TOP1_BAR:.0%}", f"{row['top1']:.4f} of {row['rows']}{own}",
-             row["top1"] >= TOP1_BAR)
+    elif "pytorch_rms" in row:
+        bar = max(LEAST_RMS, OWN_SHARE * row["pytorch_rms"])
+        part.bar(label, f"<= {bar:.1e} rms, {OWN_SHARE} x PyTorch's own",
+                 f"{row['rms']:.2e}; best class equal for {row['top1']:.4f} of {row['rows']} (PyTorch's own: "
+                 f"{row['pytorch_top1']:.4f})", row["rms"] <= bar)
+    else:
+        part.bar(label, f"best class equal for >= {TOP1_BAR:.0%}", f"{row['top1']:.4f} of {row['rows']}",
+                 row["top1"] >= TOP1_BAR)
 
 
 def families(part):
-    names = part.families()
-    precisions = ["fp32"] + [word for word in part.bundle.precisions() if word in ("fp16", "bf16")]
-    rows = []
+    """Those that an earlier run of this part has compared are not compared again."""
+    precisions = [word for word in part.bundle.precisions() if word in ("fp32", "tf32", "fp16", "bf16")]
+    if not part.families():
+        part.note("without PyTorch here the digit classifier is all there is, and plan 1 compares it")
+    rows, known = [], {(row["family"], row["precision"]): row for row in part.before.get("rows", [])}
     with scratch_folder() as scratch:
-        for name in names:
-            folder = part.network(name)
-            if folder is None:
+        for name in part.families():
+            missing = [word for word in precisions if (name, word) not in known]
+            for word in precisions:
+                if word not in missing:
+                    rows.append(known[name, word])
+                    judge(part, rows[-1])
+            folder = part.network(name) if missing else None
+            if missing and folder is None:
                 part.bar(name, "checked", "it was not exported", None)
+            if folder is None:
                 continue
             try:
                 images = networks.pictures(512 if part.bundle.on_gpu else 9, folder, part.seed)
@@ -251,7 +325,7 @@ def families(part):
             except Exception as error:  # noqa: BLE001: PyTorch raises anything; the other networks go on
                 part.bar(name, "a reference", said(error), False)
                 continue
-            for precision in precisions:
+            for precision in missing:
                 try:
                     rows.append(check_precision(part, name, folder, precision, images, reference, scratch))
                     judge(part, rows[-1])
@@ -292,7 +366,8 @@ def sanitizer(part):
         return
     for number, (check, precision) in enumerate(SANITIZED):
         precision = part.bundle.half() if precision == "half" else precision
-        sanitize(part, tool, check, precision, number, (part.left() - MARGIN) / (len(SANITIZED) - number))
+        seconds = min(CHECKER_S, (part.left() - MARGIN) / (len(SANITIZED) - number))
+        sanitize(part, tool, check, precision, number, seconds)
 
 
 def sanitize(part, tool, check, precision, number, seconds):

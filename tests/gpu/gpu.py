@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
 """`./dev gpu`: is lensd right on this machine's GPU, is it fast, does it serve well?
 
-    gpu.py [--bundle FOLDER] [--quick] [--only correctness|bench|serve] [--out FOLDER] [--minutes N]
-           [--resume REPORT.json] [--work FOLDER] [--device cuda:0]
+    gpu.py [--bundle FOLDER] [--plan 1,3] [--out FOLDER] [--minutes N] [--resume REPORT.json]
+           [--work FOLDER] [--device cuda:0]
 
-Works in parts, each a process with a time limit of its own; one that fails or is late does not stop the
-others, and what it had measured until then counts. `--quick` ends within 9 minutes. `--resume` takes over
-the finished parts of an earlier report of the same programs on a GPU of the same kind, so that several short
-leases make one report; exported networks, tunings of layers and what torch.compile made stay in the --work
-folder for the next run. SIGTERM ends it early, with a report of what there was until then. Everything is said as it
-happens; last come the table and two files in --out: report.json (all numbers) and report.md (a page for
-docs/measurements).
+Four plans of at most 9 minutes, each useful by itself:
+
+    1  a look at the speed of ResNet-50, operators, random graphs, four network families
+    2  the other families, ONNX's conformance cases, compute-sanitizer
+    3  forward passes beside PyTorch, a table of layers, the profile, ncu on the costliest kernels, int8
+    4  photos over HTTP, overload, a full card, two models, torch.compile
+
+A plan is a list of parts, each a process with a time limit of its own; one that fails or is late does not stop
+the others. --out has everything measured so far at any time, in report.json (all numbers) and report.md (a page
+for docs/measurements). --resume takes over the finished parts of an earlier report of the same programs on a GPU
+of the same kind, and what its unfinished parts had found, so that several short leases make one report. Exported
+networks, tunings of layers and what torch.compile made stay in the --work folder for the next run. SIGTERM ends
+it early, with a report.
 
 Compares with PyTorch where python3 has torch and torchvision. Ends with 0 when no bar is missed and every
 part ended, 1 when not, 2 when this machine has no usable GPU. --device fake runs everything on the stand-in
@@ -40,15 +46,16 @@ SELF = os.path.join(HERE, "gpu.py")  # what a part is started with
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
 
 import checks  # noqa: E402
+import layers  # noqa: E402
 import networks  # noqa: E402
 import page  # noqa: E402
 import quantised  # noqa: E402
 import serving  # noqa: E402
 import speed  # noqa: E402
-from programs import STAND_IN, Broken, Bundle, nvidia_smi  # noqa: E402
+from programs import PATIENCE, STAND_IN, Broken, Bundle, nvidia_smi  # noqa: E402
 
-QUICK_MINUTES = 8.7
-REHEARSAL_PATIENCE = 5  # times as long: what stands for the GPU is slow
+PLANS = (1, 2, 3, 4)
+PLAN_MINUTES = 8.7
 VERSION = 1
 
 
@@ -105,22 +112,29 @@ def export(part):
     part.say(f"networks are in {part.networks_folder()}")
 
 
-# name: (group, function, seconds in a quick run, seconds in a whole one). The order is that of their
-# worth: what comes last is what a short lease does without.
+# name: (plans, function, seconds at most). What is worth most comes first in a plan: a run that ends early does
+# without the rest. The exports run beside the others from the beginning.
 PARTS = {
-    "machine": ("always", machine, 90, 90),
-    "operators": ("correctness", checks.operators, 75, 240),
-    "export": ("always", export, 75, 300),
-    "families": ("correctness", checks.families, 100, 420),
-    "cases": ("correctness", checks.conformance, 45, 200),
-    "sanitizer": ("correctness", checks.sanitizer, 60, 240),
-    "forward": ("bench", speed.forward, 100, 300),
-    "profile": ("bench", speed.profile, 50, 90),
-    "quantised": ("bench", quantised.quantised, 60, 240),
-    "serve": ("serve", serving.serve, 70, 240),
-    **{f"compiled {name}": ("bench", speed.compiled, 210, 300) for name, _ in networks.COMPILED},
+    "machine": (PLANS, machine, PATIENCE),
+    "export": (PLANS, export, 500),
+    "look": ((1,), speed.look, 90),
+    "operators": ((1,), checks.operators, 120),
+    "graphs": ((1,), checks.random_graphs, 80),
+    "families": ((1,), checks.families, 240),
+    "more families": ((2,), checks.families, 250),
+    "cases": ((2,), checks.conformance, 90),
+    "sanitizer": ((2,), checks.sanitizer, 190),
+    "forward": ((3,), speed.forward, 160),
+    "layers": ((3,), layers.table, 90),
+    "profile": ((3,), speed.profile, 60),
+    "ncu": ((3,), layers.kernels, 120),
+    "quantised": ((3,), quantised.quantised, 90),
+    "serve": ((4,), serving.serve, 120),
+    "memory": ((4,), serving.memory, 90),
+    **{f"compiled {name}": ((4,), speed.compiled, 150) for name, _ in networks.COMPILED},
 }
 ARGUMENTS = {f"compiled {name}": (name, batch) for name, batch in networks.COMPILED}
+BESIDE = "export"  # runs beside the other parts
 
 
 class Part:
@@ -128,7 +142,7 @@ class Part:
     as soon as it is known."""
 
     def __init__(self, name, options, limit):
-        self.name, self.options, self.quick, self.seed = name, options, options.quick, options.seed
+        self.name, self.options, self.seed = name, options, options.seed
         self.bundle = Bundle(options.bundle, options.device)
         self.bundle.cache = os.path.join(options.work, "tunings")
         self.bundle.environment["LENSD_CACHE"] = os.path.join(options.work, "cache")
@@ -137,6 +151,7 @@ class Part:
         os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(options.work, "triton"))
         self.argument = ARGUMENTS.get(name)
         self.end = time.monotonic() + limit
+        self.before = read_json(earlier_file(options.work, name)).get("results", {})
         self.state = {"status": "begun", "bars": [], "notes": [], "results": {}}
         self.save()
 
@@ -170,11 +185,17 @@ class Part:
         return os.path.join(self.options.work, "networks")
 
     def network(self, name):
-        """The folder of a network, or None when it was not exported."""
+        """The folder of a network, as soon as it is exported; None when it was not, or not in time."""
         if name == "digits":
             return self.bundle.path("models", "digits")
-        folder = os.path.join(self.networks_folder(), name)
-        return folder if networks.is_there(folder) else None
+        folder, end = os.path.join(self.networks_folder(), name), time.monotonic() + min(2 * PATIENCE, self.left() / 2)
+        while not networks.is_there(folder):
+            exports = read_json(state_file(self.options.work, BESIDE))
+            if exports.get("status") != "begun" or exports["results"].get(name, {}).get("problem") \
+                    or time.monotonic() > end:
+                return None
+            time.sleep(0.2)
+        return folder
 
     def torch(self):
         """(torch, None), or (None, why PyTorch takes no part)."""
@@ -193,15 +214,19 @@ class Part:
 
     def families(self):
         if self.torch()[0] is None:
-            return ["digits"]
-        return self.only_these(networks.FAMILIES[:networks.QUICK] if self.quick else networks.FAMILIES)
+            return ["digits"] if self.name == "families" else []
+        first = self.only_these(networks.FAMILIES[:networks.FIRST])
+        return first if self.name == "families" else [name for name in self.only_these(networks.FAMILIES)
+                                                      if name not in first]
 
     def speed(self):
         """(network, batch sizes)"""
         if self.torch()[0] is None:
             return [("digits", [1])]
-        table = dict(networks.SPEED) if self.bundle.on_gpu else {name: [1, 4] for name in networks.FAMILIES}
-        return [(name, table[name]) for name in self.only_these(list(table))]
+        table = networks.SPEED[:1] if self.name == "look" else networks.SPEED
+        sizes = {"look": [1, 64]}.get(self.name)
+        return [(name, [1, 4] if not self.bundle.on_gpu else sizes or batches)
+                for name, batches in self.only_these_rows(table)]
 
     def profiled(self):
         """(network, batch size); the first one is served, too."""
@@ -212,11 +237,21 @@ class Part:
         return [("resnet50", 256), ("vit_b_16", 64)]
 
     def wanted_networks(self):
-        names = self.families() if self.options.only in (None, "correctness") else []
-        if self.options.only in (None, "bench"):
-            names += [name for name, _ in self.speed()]
-        if self.options.only != "correctness":
-            names += [name for name, _ in self.profiled()]
+        """Of the parts that run, in their order."""
+        names = []
+        for name in chosen(self.options):
+            part = Part.__new__(Part)
+            part.name, part.options, part.bundle = name, self.options, self.bundle
+            if name == "look":
+                names += [row[0] for row in part.speed()[:1]]
+            elif name in ("families", "more families"):
+                names += part.families()
+            elif name in ("forward", "quantised"):
+                names += [row[0] for row in part.speed()]
+            elif name in ("layers", "profile", "ncu", "serve", "memory"):
+                names += [row[0] for row in part.profiled()]
+            elif name in ARGUMENTS:
+                names.append(ARGUMENTS[name][0])
         return list(dict.fromkeys(names))
 
     def decode_only(self, folder):
@@ -230,6 +265,20 @@ class Part:
 
 def state_file(work, name):
     return os.path.join(work, "parts", name.replace(" ", "_") + ".json")
+
+
+def earlier_file(work, name):
+    """What an earlier run of an unfinished part had found."""
+    return state_file(work, name + " before")
+
+
+def read_json(path):
+    """{} where there is nothing whole to read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
 
 
 def write_json(path, value):
@@ -296,39 +345,48 @@ def end_early(*_):
     raise Ended
 
 
-def start_part(options, name, limit):
-    """Runs a part in a process group of its own, at most `limit` seconds; returns its state."""
-    began, at = time.monotonic(), now()
+def begin_part(options, name, limit):
+    """The process of a part, in a group of its own."""
     words = [sys.executable, SELF, "--part", name, "--limit", f"{limit:.0f}", "--work",
-             options.work, "--bundle", options.bundle, "--device", options.device, "--seed", str(options.seed)]
-    words += ["--quick"] if options.quick else []
-    words += ["--only", options.only] if options.only else []
+             options.work, "--bundle", options.bundle, "--device", options.device, "--seed", str(options.seed),
+             "--plan", ",".join(map(str, options.plan)), "--out", options.out]
     words += ["--networks", ",".join(options.networks)] if options.networks else []
     words += [word for folder in options.cases for word in ("--cases", folder)]
+    # The part itself may take as long to begin as Python does; who waits for the exports must not see an older state.
+    write_json(state_file(options.work, name), {"status": "begun", "bars": [], "notes": [], "results": {}})
+    return subprocess.Popen(["nice", *words] if name == BESIDE else words, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def end_part(options, name, process, began, limit, late=False):
+    """Its state, once it has ended or is ended now."""
+    end_process(process)
+    state = read_json(state_file(options.work, name)) or {"status": "failed", "bars": [], "notes": [], "results": {}}
+    if state["status"] == "begun":
+        if late:
+            state.update(status="out of time", reason=f"its {limit:.0f} s were over; what is above was measured")
+        else:
+            state.update(status="failed", reason=f"its process ended with {process.returncode}")
+        write_json(state_file(options.work, name), state)
+    return dict(state, seconds=time.monotonic() - began)
+
+
+def run_one(options, name, limit, save):
+    """Runs a part, at most `limit` seconds; returns its state. save(state) whenever it has found something."""
+    began, at, seen = time.monotonic(), now(), None
+    process, late = begin_part(options, name, limit), False
     try:
-        os.unlink(state_file(options.work, name))
-    except FileNotFoundError:
-        pass
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
-    late = False
-    try:
-        process.wait(limit)
-    except subprocess.TimeoutExpired:
-        late = True
+        while process.poll() is None and not late:
+            late = time.monotonic() - began > limit
+            time.sleep(0.1)
+            state = read_json(state_file(options.work, name))
+            if state and state != seen:
+                save(dict(state, seconds=time.monotonic() - began, began=at))
+                seen = state
     except Ended:
         late = options.ended = True
     finally:
-        end_process(process)
-    try:
-        with open(state_file(options.work, name), encoding="utf-8") as file:
-            state = json.load(file)
-    except (OSError, ValueError):
-        state = {"status": "failed", "bars": [], "notes": [], "results": {}}
-    if late and state["status"] != "done":
-        state.update(status="out of time", reason=f"its {limit:.0f} s were over; what is above was measured")
-    elif state["status"] == "begun":
-        state.update(status="failed", reason=f"its process ended with {process.returncode}")
-    return dict(state, seconds=time.monotonic() - began, began=at)
+        state = end_part(options, name, process, began, limit, late)
+    return dict(state, began=at)
 
 
 def now():
@@ -347,19 +405,19 @@ def taken_over(options, bundle, card):
     for what, mine, theirs in (("programs", bundle.about["programs_sha256"], report.get("programs_sha256")),
                                ("device", options.device, report.get("device")),
                                ("GPU", card, report.get("card")),
-                               ("PyTorch", version_of("torch"), report.get("torch")),
-                               ("thoroughness (--quick)", options.quick, report.get("quick"))):
+                               ("PyTorch", version_of("torch"), report.get("torch"))):
         if mine != theirs:
             sys.exit(f"gpu: {options.resume} is of other {what}: {theirs}, here {mine}; leave --resume out")
+    for name, part in report["parts"].items():
+        write_json(earlier_file(options.work, name), part)
     return {name: dict(part, taken_over=True) for name, part in report["parts"].items()
-            if part["status"] == "done" and name in PARTS and PARTS[name][0] != "always"
+            if part["status"] == "done" and name in PARTS and PARTS[name][0] != PLANS
             and (part["bars"] or part["results"])}  # what found nothing to do may find something here
 
 
 def chosen(options):
-    """Names of the parts of this run; a part by its own name, too."""
-    groups = ("always", options.only) if options.only in ("correctness", "bench", "serve") else None
-    return [name for name, (group, *_) in PARTS.items() if groups is None or group in groups]
+    """Names of the parts of this run."""
+    return [name for name, (plans, *_) in PARTS.items() if set(plans) & set(options.plan)]
 
 
 def usable(bundle):
@@ -391,41 +449,51 @@ def supervise(options):
     except Broken as error:
         sys.exit(f"gpu: {error}")
     card = usable(bundle)
+    shutil.rmtree(os.path.join(options.work, "parts"), ignore_errors=True)  # of another run
     done = taken_over(options, bundle, card)
-    minutes = options.minutes or (QUICK_MINUTES if options.quick else None)
-    end = began + minutes * 60 if minutes else float("inf")
+    minutes = options.minutes or PLAN_MINUTES * len(options.plan)
+    end = began + minutes * 60
     report = {"version": VERSION, "gpu": bundle.on_gpu, "device": options.device, "card": card,
-              "torch": version_of("torch"),
-              "quick": options.quick, "seed": options.seed, "began": now(),
+              "torch": version_of("torch"), "plans": options.plan, "seed": options.seed, "began": now(),
               "command": " ".join(["./dev gpu", *options.words]), "bundle": bundle.about,
               "programs_sha256": bundle.about["programs_sha256"], "machine": {}, "parts": dict(done)}
-    shutil.rmtree(os.path.join(options.work, "parts"), ignore_errors=True)  # of another run
     for name, part in done.items():
         write_json(state_file(options.work, name), part)
-    options.ended = False
-    signal.signal(signal.SIGTERM, end_early)
-    for name in chosen(options):
-        if name in done:
-            print(f"[{name}] taken over from {options.resume}", flush=True)
-            save_report(options, report)
-            continue
-        limit = PARTS[name][2 if options.quick else 3] * (1 if bundle.on_gpu else REHEARSAL_PATIENCE)
-        limit = min(limit, end - time.monotonic())
-        if limit < 5 or options.ended:
-            state = {"status": "left out", "reason": "no time is left", "bars": [], "notes": [], "results": {},
-                     "seconds": 0.0, "began": now()}
-        else:
-            left = f", {(end - time.monotonic()) / 60:.1f} minutes are left" if minutes else ""
-            print(f"[{name}] begins, for {limit:.0f} s at most{left}", flush=True)
-            state = start_part(options, name, limit)
+
+    def keep(name, state):
         report["parts"][name] = state
         if name == "machine":
-            report["machine"] = dict(state["results"])
-        if name == "export" and "PyTorch" in state["results"]:
+            report["machine"].update(state["results"])
+        if name == BESIDE and "PyTorch" in state["results"]:
             report["machine"]["PyTorch"] = state["results"]["PyTorch"]
         # In the order of PARTS, whatever was taken over.
         report["parts"] = {each: report["parts"][each] for each in PARTS if each in report["parts"]}
         save_report(options, report)
+
+    options.ended = False
+    signal.signal(signal.SIGTERM, end_early)
+    exports_at = now()
+    exports = begin_part(options, BESIDE, end - began) if BESIDE in PARTS else None
+    for name in chosen(options):
+        if name == BESIDE:
+            continue
+        if name in done:
+            print(f"[{name}] taken over from {options.resume}", flush=True)
+            save_report(options, report)
+            continue
+        limit = min(PARTS[name][2], end - time.monotonic())
+        if limit < 5 or options.ended:
+            keep(name, {"status": "left out", "reason": "no time is left", "bars": [], "notes": [], "results": {},
+                        "seconds": 0.0, "began": now()})
+            continue
+        print(f"[{name}] begins, for {limit:.0f} s at most, {(end - time.monotonic()) / 60:.1f} minutes are left", flush=True)
+        keep(name, run_one(options, name, limit, lambda state, name=name: keep(name, state)))
+    if exports:
+        is_late, is_over = time.monotonic() >= end, exports.poll() is not None
+        state = end_part(options, BESIDE, exports, began, end - began, not is_over)
+        if not is_over and not is_late:  # no part waits for what is left
+            state.update(status="done", reason="")
+        keep(BESIDE, dict(state, began=exports_at))
     print("\n" + page.table(report), flush=True)
     print(f"{os.path.join(options.out, 'report.json')} and report.md have all of it", flush=True)
     return 1 if page.unfinished(report) or any(bar["met"] is False for bar in page.bars(report)) else 0
@@ -454,6 +522,14 @@ def make_bundle(parser, device):
     return os.path.join(root, "build-bundle", "lensd-bundle")
 
 
+def plans(text):
+    """A list of plans."""
+    found = text.split(",")
+    if not all(word in map(str, PLANS) for word in found):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of plans such as 1 or 1,3")
+    return sorted({int(word) for word in found})
+
+
 def parse(words):
     parser = argparse.ArgumentParser(prog="./dev gpu", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -462,10 +538,10 @@ def parse(words):
                         + ", ".join(networks.FAMILIES))
     parser.add_argument("--cases", action="append", metavar="FOLDER", help="conformance cases in ONNX's layout to run on "
                         "the device; may be repeated (default: those of the bundle)")
-    parser.add_argument("--quick", action="store_true", help="fewer numbers, all within 9 minutes")
-    parser.add_argument("--only", choices=["correctness", "bench", "serve"])
+    parser.add_argument("--plan", type=plans, default=list(PLANS), help="which, such as 1 or 1,3 (default: all four)")
     parser.add_argument("--out", default="gpu-report", help="folder of the report (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, help="for everything; parts that would begin later are left out")
+    parser.add_argument("--minutes", type=float, help="for everything; parts that would begin later are left out "
+                        f"(default: {PLAN_MINUTES} for each plan)")
     parser.add_argument("--resume", metavar="REPORT.json", help="take over what this report has finished")
     parser.add_argument("--device", default="cuda:0", help=f"cuda:N (default: %(default)s); {STAND_IN} or cpu: a rehearsal")
     parser.add_argument("--seed", type=int, help="of weights' images and graphs (default: from the clock)")

@@ -8,6 +8,10 @@ def bars(report):
     return [dict(bar, part=name) for name, part in report["parts"].items() for bar in part["bars"]]
 
 
+def results_of(report, name):
+    return report["parts"].get(name, {}).get("results", {})
+
+
 def counts(report):
     found = [bar["met"] for bar in bars(report)]
     return f"{found.count(True)} bars met, {found.count(False)} missed, {found.count(None)} not judged"
@@ -70,6 +74,26 @@ def worst_steps(result):
     return lines + [""]
 
 
+def layer_tables(results):
+    lines = []
+    for result in results:
+        lines += [f"{result['family']} fp16, batch {result['batch']}: {result['paired']} of {result['layers']} layers.", "",
+                  "| layer | times | lensd ms | PyTorch ms | PyTorch : lensd | kernel |", "|---|--:|--:|--:|--:|---|"]
+        lines += [f"| {row['geometry']} | {row['count']} | {row['lensd_ms']:.4f} | {row['torch_ms']:.4f} | "
+                  f"{row['torch_ms'] / row['lensd_ms']:.2f} | {cell(row['kernel'])} |" for row in result["rows"]] + [""]
+    return lines
+
+
+def kernel_tables(results):
+    lines = []
+    for name, rows in results.items():
+        lines += [f"{name} fp16, batch 64, the costliest first:", "",
+                  "| kernel | µs | arithmetic % | memory % | warps % | registers |", "|---|--:|--:|--:|--:|--:|"]
+        lines += [f"| {cell(row['kernel'])} | {(row['ns'] or 0) / 1e3:.1f} | {row['sm']} | {row['dram']} | {row['warps']} | "
+                  f"{row['registers']} |" for row in rows[:20]] + [""]
+    return lines
+
+
 def markdown(report):
     lines = ["# " + ("Rehearsal of the GPU command" if not report["gpu"] else
                      f"On a GPU: {report['machine'].get('gpu', 'unknown')}"), ""]
@@ -84,14 +108,19 @@ def markdown(report):
     lines += ["", "| | what | bar | measured |", "|---|---|---|---|"]
     lines += [f"| {WORDS[bar['met']]} | {cell(bar['what'])} | {cell(bar['wanted'])} | {cell(bar['got'])} |"
               for bar in bars(report)]
-    rows = report["parts"].get("forward", {}).get("results", {}).get("rows", [])
+    rows = [row for name in ("look", "forward") for row in results_of(report, name).get("rows", [])]
     rows = rows + [part["results"]["row"] for name, part in report["parts"].items()
                    if name.startswith("compiled") and "row" in part["results"]]
     if rows:
         lines += ["", "## Forward passes", "", "Medians, in turns, by the host's clock from an idle GPU to an "
                   "idle GPU, on inputs that are on the device; \"with copies\": the whole call, from float32 images in "
                   "the host's memory to answers there.", "", *milliseconds(rows)]
-    profiled = [result for name, result in report["parts"].get("profile", {}).get("results", {}).items()]
+    if results_of(report, "layers"):
+        lines += ["", "## Layers", "", "lensd's steps, with activations and residuals, beside F.conv2d and F.linear, without.",
+                  "", *layer_tables(results_of(report, "layers").values())]
+    if results_of(report, "ncu"):
+        lines += ["", "## Kernels", "", *kernel_tables(results_of(report, "ncu"))]
+    profiled = list(results_of(report, "profile").values())
     if profiled:
         lines += ["", "## Where the time goes", ""]
         for result in profiled:

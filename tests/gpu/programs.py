@@ -13,6 +13,8 @@ import tempfile
 import time
 
 LIBRARIES = "LENSD_GPU_LIBRARIES"  # the LD_LIBRARY_PATH of the programs, from part to part
+PATIENCE = 40  # seconds for one answer, one load or one case: nothing that hangs may take a plan's time
+LOADS = 3      # attempts at a load that is late: what it has measured of its layers is kept
 STAND_IN = "fake"  # as a device: the stand-in for CUDA, for tests of these scripts
 
 
@@ -23,6 +25,10 @@ class Broken(Exception):
     def __init__(self, message, output=""):
         super().__init__(message)
         self.output = output
+
+
+class Late(Broken):
+    """It took too long."""
 
 
 def said(error):
@@ -40,12 +46,12 @@ def last_words(output, errors):
     return " | ".join(filter(None, (text_of(errors).strip()[-400:], text_of(output).strip()[-300:])))
 
 
-def run_group(words, environment, timeout):
+def run_group(words, environment, timeout, given=""):
     """(exit status, all output) of a program that has children of its own: late ones end with it."""
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, errors="replace", env=environment, start_new_session=True)
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               errors="replace", env=environment, start_new_session=True)
     try:
-        text = process.communicate(timeout=timeout)[0]
+        text = process.communicate(given, timeout=timeout)[0]
     except subprocess.TimeoutExpired as error:
         os.killpg(process.pid, signal.SIGKILL)
         raise Broken(f"did not end within {timeout:.0f} s", process.communicate()[0]) from error
@@ -79,7 +85,7 @@ class Bundle:
     def find_libraries(self):
         """What `start` says of cuBLASLt, or nothing; parts that are started from now on need not look for it."""
         ended = subprocess.run([self.path("start"), "--libraries"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, errors="replace", timeout=120, env=self.environment,
+                               stderr=subprocess.PIPE, text=True, errors="replace", timeout=PATIENCE, env=self.environment,
                                check=False)
         if ended.returncode == 0 and ended.stdout.strip():
             self.environment["LD_LIBRARY_PATH"] = os.environ[LIBRARIES] = ended.stdout.strip()
@@ -123,12 +129,12 @@ class Bundle:
         return ended.stdout
 
     def devices(self):
-        return json.loads(self.run("lensd", "devices", "--json", timeout=120))["devices"]
+        return json.loads(self.run("lensd", "devices", "--json", timeout=PATIENCE))["devices"]
 
     def precisions(self):
         """What the option takes, but for `auto`, and on a CPU for what only GPUs compute in."""
-        found = re.search(r"--precision (\S+)", self.run("lensd", "serve", "--help", timeout=60))
-        left_out = ("auto", "fp16") if self.device == "cpu" else ("auto",)
+        found = re.search(r"--precision (\S+)", self.run("lensd", "serve", "--help", timeout=PATIENCE))
+        left_out = ("auto", "tf32", "fp16") if self.device == "cpu" else ("auto",)
         return [word for word in found.group(1).split("|") if word not in left_out]
 
     def half(self):
@@ -139,8 +145,17 @@ class Bundle:
 class Forward:
     """bench_forward as a co-process: one model on one device, for use in a `with`."""
 
-    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=300, candidate=None):
+    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=PATIENCE, candidate=None):
         """candidate: every layer takes its candidate of that number, counted round, not its quickest."""
+        for attempt in range(1, LOADS + 1):
+            try:
+                self.start(bundle, model, precision, batches, device, poison, patience, candidate)
+                return
+            except Late:
+                if attempt == LOADS or not bundle.cache or candidate is not None:
+                    raise
+
+    def start(self, bundle, model, precision, batches, device, poison, patience, candidate):
         words = [bundle.path("bench_forward"), "--device", device or bundle.device, "--precision", precision,
                  "--batch", ",".join(map(str, batches)), *(["--poison"] if poison else []),
                  *(["--cache", bundle.cache] if bundle.cache else []), "--serve", model]
@@ -155,6 +170,7 @@ class Forward:
             if not self.line(patience).startswith("ready"):
                 raise Broken(f"bench_forward did not start: {self.said()}")
         except BaseException:
+            self.process.kill()
             self.close()
             raise
         self.load_s = time.monotonic() - began
@@ -169,7 +185,7 @@ class Forward:
         while b"\n" not in self.pending:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
-                raise Broken(f"bench_forward did not answer within {patience:.0f} s")
+                raise Late(f"bench_forward did not answer within {patience:.0f} s")
             data = os.read(self.process.stdout.fileno(), 1 << 16)
             if not data:
                 self.process.wait()
@@ -178,7 +194,7 @@ class Forward:
         line, _, self.pending = self.pending.partition(b"\n")
         return line.decode()
 
-    def ask(self, *words, patience=120):
+    def ask(self, *words, patience=PATIENCE):
         try:
             self.process.stdin.write((" ".join(map(str, words)) + "\n").encode())
             self.process.stdin.flush()
@@ -216,7 +232,7 @@ class Forward:
         steps = []
         count, images = map(int, self.ask("profile", 0, batch).split())
         for _ in range(count):
-            ms, gflop, size, kernel, name = self.line(60).split("\t")
+            ms, gflop, size, kernel, name = self.line(PATIENCE).split("\t")
             steps.append({"ms": float(ms), "gflop": float(gflop), "bytes": int(size), "kernel": kernel,
                           "name": name})
         return steps, images
@@ -227,7 +243,7 @@ class Forward:
         except BrokenPipeError:
             pass  # what was never read; why it ended has been said
         try:
-            self.process.wait(20)
+            self.process.wait(5)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

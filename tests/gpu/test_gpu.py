@@ -44,18 +44,35 @@ def report_of(out):
 
 
 class Whole(unittest.TestCase):
-    """Every part once, as a user runs them."""
+    """Every plan with its limits, one after the other, as a user runs them on a machine lent four times."""
 
     @classmethod
     def setUpClass(cls):
-        cls.out = os.path.join(SCRATCH, "whole")
-        cls.ended = gpu("--bundle", BUNDLE, "--device", "fake", "--quick", "--seed", "7", "--out", cls.out)
+        cls.outs = [os.path.join(SCRATCH, f"plan{number}") for number in (1, 2, 3, 4)]
+        cls.runs, before = [], []
+        for number, out in enumerate(cls.outs, 1):
+            began = time.monotonic()
+            cls.runs.append(gpu("--bundle", BUNDLE, "--device", "fake", "--plan", str(number), "--seed", "7", "--out", out,
+                                *before, timeout=600))
+            before = ["--resume", os.path.join(out, "report.json")]
+            assert time.monotonic() - began < 540, "a plan takes more than 9 minutes"
+        cls.out, cls.ended = cls.outs[-1], cls.runs[-1]
         cls.report = report_of(cls.out)
 
     def test_it_ends_well(self):
-        self.assertEqual(self.ended.returncode, 0, self.ended.stdout)
+        for ended in self.runs:
+            self.assertEqual(ended.returncode, 0, ended.stdout)
         self.assertEqual({name: part["status"] for name, part in self.report["parts"].items()},
                          {name: "done" for name in self.report["parts"]})
+
+    def test_every_plan_is_useful_alone(self):
+        import gpu as command
+        for number, out in enumerate(self.outs, 1):
+            own = {name for name, part in report_of(out)["parts"].items() if not part.get("taken_over")}
+            self.assertEqual(own, {name for name, (plans, *_) in command.PARTS.items() if number in plans})
+            self.assertLessEqual(len(os.listdir(out)), 8)  # as many files come back from a borrowed machine
+        # What a plan may take, but for what runs beside: a machine that is lent for ten minutes ends no plan.
+        self.assertLess(command.PLAN_MINUTES, 9)
 
     def test_nobody_can_take_it_for_a_gpu(self):
         self.assertIs(self.report["gpu"], False)
@@ -73,7 +90,7 @@ class Whole(unittest.TestCase):
         self.assertLess(by_precision["fp32"]["difference"], 1e-4)
         self.assertGreater(by_precision["fp32"]["rows"], 9)
         self.assertGreater(by_precision["bf16"]["difference"], 1e-5)  # it really was another precision
-        graphs = self.report["parts"]["operators"]["results"]["graphs_fp32"]
+        graphs = self.report["parts"]["graphs"]["results"]["graphs_fp32"]
         self.assertEqual((graphs["passed"], graphs["failed"]), (3, 0))
         alone = self.report["parts"]["operators"]["results"]["operators_fp32"]
         self.assertGreater(alone["passed"], 0)
@@ -88,13 +105,16 @@ class Whole(unittest.TestCase):
         self.assertEqual(losses, sorted(losses, key=lambda step: -step["ms"]))
         _, full = parts["serve"]["results"]["rounds"][-1]
         self.assertGreater(full["rate"], 0)
+        self.assertEqual(parts["memory"]["results"]["sigterm"]["exit"], 0)
+        for counts in parts["memory"]["results"]["two_models"].values():
+            self.assertEqual(set(counts), {"200"})
         self.assertEqual((full["other"], full["broken"]), (0, 0))
         self.assertGreaterEqual(full["mean_batch"], 1)
         self.assertTrue(0 < full["device_busy"] < 1.5, full)
 
     def test_resumed_parts_are_not_run_again(self):
         out = os.path.join(SCRATCH, "resumed")
-        ended = gpu("--bundle", BUNDLE, "--device", "fake", "--quick", "--out", out, "--only", "correctness",
+        ended = gpu("--bundle", BUNDLE, "--device", "fake", "--out", out, "--plan", "1",
                     "--resume", os.path.join(self.out, "report.json"))
         self.assertEqual(ended.returncode, 0, ended.stdout)
         self.assertIn("[operators] taken over", ended.stdout)
@@ -109,20 +129,23 @@ class Whole(unittest.TestCase):
         other = os.path.join(SCRATCH, "card.json")
         with open(other, "w", encoding="utf-8") as file:
             json.dump(dict(self.report, card="NVIDIA H100"), file)
-        ended = gpu("--bundle", BUNDLE, "--device", "fake", "--quick", "--out", SCRATCH, "--resume", other)
+        ended = gpu("--bundle", BUNDLE, "--device", "fake", "--out", SCRATCH, "--resume", other)
         self.assertEqual(ended.returncode, 1)
         self.assertIn("is of other GPU: NVIDIA H100, here Fake GPU 0", ended.stdout)
 
     def test_what_found_nothing_to_do_is_done_again(self):
         import gpu as command
         report = dict(self.report, parts={"sanitizer": dict(self.report["parts"]["families"], bars=[], results={}),
-                                          "families": self.report["parts"]["families"]})
+                                          "families": self.report["parts"]["families"],
+                                          "forward": dict(self.report["parts"]["families"], status="out of time")})
         other = os.path.join(SCRATCH, "nothing.json")
         with open(other, "w", encoding="utf-8") as file:
             json.dump(report, file)
-        options = mock.Mock(resume=other, device="fake", quick=True)
+        options = mock.Mock(resume=other, device="fake", work=os.path.join(SCRATCH, "nothing"))
         bundle = mock.Mock(about={"programs_sha256": self.report["programs_sha256"]})
         self.assertEqual(list(command.taken_over(options, bundle, "Fake GPU 0")), ["families"])
+        self.assertEqual(command.read_json(command.earlier_file(options.work, "forward"))["results"],
+                         self.report["parts"]["families"]["results"])
         with mock.patch.object(command, "version_of", return_value="9.9"), \
                 self.assertRaisesRegex(SystemExit, "is of other PyTorch"):
             command.taken_over(options, bundle, "Fake GPU 0")
@@ -131,7 +154,7 @@ class Whole(unittest.TestCase):
         other = os.path.join(SCRATCH, "other.json")
         with open(other, "w", encoding="utf-8") as file:
             json.dump(dict(self.report, programs_sha256="0" * 64), file)
-        ended = gpu("--bundle", BUNDLE, "--device", "fake", "--quick", "--out", SCRATCH, "--resume", other)
+        ended = gpu("--bundle", BUNDLE, "--device", "fake", "--out", SCRATCH, "--resume", other)
         self.assertEqual(ended.returncode, 1)
         self.assertIn("is of other programs", ended.stdout)
 
@@ -169,8 +192,8 @@ class Supervisor(unittest.TestCase):
                 os.kill(os.getpid(), 9)
             def good(part):
                 part.bar("it", "1", "1", True)
-            gpu.PARTS = {{"late": ("bench", late, 2, 2), "broken": ("bench", broken, 20, 20),
-                         "odd": ("bench", odd, 20, 20), "killed": ("bench", killed, 20, 20), "good": ("bench", good, 20, 20)}}
+            gpu.PARTS = {{"late": ((1,), late, 6), "broken": ((1,), broken, 20),
+                         "odd": ((1,), odd, 20), "killed": ((1,), killed, 20), "good": ((1,), good, 20)}}
         """)
         self.assertEqual(ended.returncode, 1, ended.stdout)
         parts = report["parts"]
@@ -204,30 +227,62 @@ class Supervisor(unittest.TestCase):
                 part.bar("it", "1", "1", True)
                 os.kill(os.getppid(), signal.SIGTERM)
                 time.sleep(60)
-            gpu.PARTS = {"first": ("bench", first, 50, 50),
-                         "last": ("bench", lambda part: part.note("ran"), 20, 20)}
+            gpu.PARTS = {"first": ((1,), first, 50),
+                         "last": ((1,), lambda part: part.note("ran"), 20)}
         """)
         self.assertEqual(ended.returncode, 1, ended.stdout)
         self.assertEqual([part["status"] for part in report["parts"].values()], ["out of time", "left out"])
         self.assertIn("1 bars met, 0 missed", ended.stdout)
 
+    def test_what_is_measured_is_in_the_report_at_once(self):
+        """The command itself is killed, without a chance to say anything."""
+        ended, report = self.run_parts("""
+            def first(part):
+                part.bar("it", "1", "1", True)
+                while '"it"' not in open(os.path.join(part.options.out, "report.json")).read():
+                    time.sleep(0.05)
+                os.kill(os.getppid(), 9)
+                os.kill(os.getpid(), 9)
+            gpu.PARTS = {"first": ((1,), first, 60)}
+        """)
+        self.assertEqual(ended.returncode, -9)
+        self.assertEqual([bar["what"] for bar in report["parts"]["first"]["bars"]], ["it"])
+
+    def test_exports_run_beside_the_others(self):
+        _, report = self.run_parts("""
+            def exports(part):
+                folder = os.path.join(part.networks_folder(), "one")
+                os.makedirs(folder, exist_ok=True)
+                time.sleep(1)
+                for name in ("model.onnx", "preprocessor_config.json", "weights.pt"):
+                    open(os.path.join(folder, name), "w").close()
+                part.put("two", {"seconds": None, "problem": "no"})
+                time.sleep(60)
+            def waits(part):
+                part.put("found", [part.network("one"), part.network("two")])
+            gpu.PARTS = {"export": ((1,), exports, 50), "waits": ((1,), waits, 50)}
+        """)
+        found = report["parts"]["waits"]["results"]["found"]
+        self.assertEqual((os.path.basename(found[0]), found[1]), ("one", None))
+        self.assertEqual(report["parts"]["export"]["status"], "done")  # nobody waits for the rest
+
     def test_no_time_is_left_for_the_last_part(self):
         _, report = self.run_parts("""
-            gpu.PARTS = {"first": ("bench", lambda part: time.sleep(2), 20, 20),
-                         "last": ("bench", lambda part: part.note("ran"), 20, 20)}
+            gpu.PARTS = {"first": ((1,), lambda part: time.sleep(2), 20),
+                         "last": ((1,), lambda part: part.note("ran"), 20)}
         """, "--minutes", "0.1")
         self.assertEqual(report["parts"]["first"]["status"], "done")
         self.assertEqual(report["parts"]["last"]["status"], "left out")
 
     def test_a_part_knows_what_was_asked_for(self):
         _, report = self.run_parts("""
-            gpu.PARTS = {"one": ("bench", lambda part: part.put("cases", part.options.cases), 20, 20)}
+            gpu.PARTS = {"one": ((1,), lambda part: part.put("cases", part.options.cases), 20)}
         """, "--cases", BUNDLE, "--cases", HERE)
         self.assertEqual(report["parts"]["one"]["results"]["cases"], [BUNDLE, HERE])
 
     def test_a_missed_bar_is_an_exit_status(self):
         ended, _ = self.run_parts("""
-            gpu.PARTS = {"one": ("bench", lambda part: part.bar("it", ">= 2", "1", False), 20, 20)}
+            gpu.PARTS = {"one": ((1,), lambda part: part.bar("it", ">= 2", "1", False), 20)}
         """)
         self.assertEqual(ended.returncode, 1)
         self.assertIn("MISSED it", ended.stdout)
@@ -253,7 +308,7 @@ class OnePart:
     """What a part's function is given; what it does with it."""
 
     def __init__(self, bundle, seconds=60, torch=None):
-        self.bundle, self.quick, self.seed, self.argument = bundle, True, 5, ("resnet50", 64)
+        self.bundle, self.seed, self.argument, self.before = bundle, 5, ("resnet50", 64), {}
         self.end, self.results, self.bars, self.notes = time.monotonic() + seconds, {}, [], []
         self.given_torch = torch
 
@@ -367,6 +422,95 @@ class Graphs(unittest.TestCase):
         self.assertIs(met, False)
 
 
+class Cases(unittest.TestCase):
+    """Conformance cases that end their process, by a script in its place."""
+
+    def found(self, script, **constants):
+        import checks
+        for name, value in constants.items():
+            self.addCleanup(setattr, checks, name, getattr(checks, name))
+            setattr(checks, name, value)
+        part = OnePart(OneBundle(self._testMethodName, lensd_conformance=script).bundle)
+        return checks.some_cases(part, ["lensd_conformance", "folder"])
+
+    def test_another_process_goes_on_behind_a_crash(self):
+        found = self.found("""
+            case "$*" in
+            *"--after b"*) echo "c … pass (0.1 s)"; echo "REGRESSION d passed before";;
+            *) echo "a … pass (0.1 s)"; printf "b … "; kill -SEGV $$;;
+            esac
+        """)
+        self.assertEqual((found["pass"], found["FAIL"], found["worse"], found["ended"]), (2, 1, ["d"], ""))
+        self.assertRegex(found["failures"][0], "^b: lensd_conformance ended with -11")
+
+    def test_a_case_that_hangs_is_tried_alone(self):
+        """Behind others it may only have been the last of many."""
+        found = self.found("""
+            case "$*" in
+            *"--after b"*) echo "c … FAIL (0.1 s): wrong";;
+            *"--after a"*) printf "b … "; exec sleep 60;;
+            *) echo "a … pass (0.1 s)"; printf "b … "; exec sleep 60;;
+            esac
+        """, PATIENCE=1)
+        self.assertEqual((found["pass"], found["FAIL"]), (1, 2))
+        self.assertEqual(found["failures"][1], "c (0.1 s): wrong")
+
+    def test_a_program_that_does_not_start(self):
+        self.assertRegex(self.found("echo no driver >&2; exit 2")["ended"], "no driver")
+
+
+class Loads(unittest.TestCase):
+    def test_a_late_load_begins_again_with_what_it_has_measured(self):
+        import programs
+        tries = os.path.join(SCRATCH, "tries")
+        one = OneBundle("loads", bench_forward=f"echo >> {tries}; [ $(wc -l < {tries}) = 3 ] || exec sleep 60; echo ready; cat")
+        one.bundle.cache = SCRATCH
+        with programs.Forward(one.bundle, "model", "fp16", [1], patience=1) as forward:
+            self.assertEqual(forward.ask("hello"), "hello")
+
+
+class Layers(unittest.TestCase):
+    """The table of layers, and what ncu prints."""
+
+    def test_nodes_belong_to_modules(self):
+        import layers
+        for node, module in (("/conv1/Conv", "conv1"), ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
+                             ("/layer1/layer1.0/downsample/downsample.0/Conv", "layer1.0.downsample.0"),
+                             ("/fc/Gemm", "fc")):
+            self.assertEqual(layers.module_of(node), module)
+
+    def test_layers_find_their_steps(self):
+        import layers
+        steps = [{"name": "/a/Conv", "gflop": 1.0, "ms": 2.0, "kernel": "k"}, {"name": "/b/Conv", "gflop": 1.0, "ms": 4.0, "kernel": "k"},
+                 {"name": "/c/MatMul_3", "gflop": 5.0, "ms": 9.0, "kernel": "k"}, {"name": "pool", "gflop": 0.0, "ms": 1.0, "kernel": "k"}]
+        given = [("b", "3x3", 1.001, None), ("a", "1x1", 1.0, None), ("c.in_proj", "[5]", 5.01, None), ("d", "7x7", 3.0, None)]
+        pairs = layers.paired(steps, given)
+        self.assertEqual([(layer[0], step["name"]) for layer, step in pairs],
+                         [("b", "/b/Conv"), ("a", "/a/Conv"), ("c.in_proj", "/c/MatMul_3")])
+        rows = layers.rows_of(pairs, {"3x3": 1.0, "1x1": 3.0, "[5]": 9.0})
+        self.assertEqual([row["geometry"] for row in rows], ["3x3", "[5]", "1x1"])
+
+    def test_a_network_names_its_shapes(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("PyTorch is not installed")
+        import layers
+        network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.nn.Flatten(2), torch.nn.Linear(16, 5))
+        found = layers.layers_of(torch, network, 2, 8, 8, "cpu")
+        self.assertEqual([row[:2] for row in found], [("0", "3x3 3 to 8, 8x8 / 2"), ("2", "[16, 16] to 5")])
+        self.assertAlmostEqual(found[0][2], 2e-9 * 2 * 8 * 16 * 27)
+        self.assertEqual([tuple(row[3]().shape) for row in found], [(2, 8, 4, 4), (2, 8, 5)])
+
+    def test_what_ncu_prints(self):
+        import layers
+        rows = layers.ncu_rows('==PROF== Profiling\nready x\n"ID","Kernel Name","gpu__time_duration.sum"\n"","","ns"\n'
+                               '"0","k(int, float)","12,345"\n')
+        self.assertEqual([(row["Kernel Name"], layers.number(row["gpu__time_duration.sum"])) for row in rows],
+                         [("k(int, float)", 12345.0)])
+        self.assertEqual(layers.ncu_rows("==ERROR== ERR_NVGPUCTRPERM\n"), [])
+
+
 class OnlyOnAGpu(unittest.TestCase):
     """What a rehearsal leaves out, over stubs: names and arguments of this code are right."""
 
@@ -428,14 +572,14 @@ class OnlyOnAGpu(unittest.TestCase):
         lensd, torch = mock.MagicMock(), self.torch()
         lensd.__enter__.return_value = lensd
         lensd.time_ms.return_value = [1e-4] * 5  # what stands for PyTorch always takes longer
-        lensd.run_ms.return_value = [0.5] * 5
+        lensd.run_ms.return_value = [0.3] * 5
         lensd.profile.return_value = ([{"ms": 4.0, "gflop": 2048.0, "bytes": 8_000_000_000, "kernel": "k", "name": "n"},
                                        {"ms": 1.0, "gflop": 0.0, "bytes": 4_000_000_000, "kernel": "k", "name": "moved"}],
                                       256)
         part = OnePart(OneBundle(self._testMethodName, lensd="echo '  --precision auto|fp32|fp16'").bundle, torch=torch)
         part.speed, part.profiled = lambda: [("resnet50", [1])], lambda: [("resnet50", 256)]
         with mock.patch.dict(sys.modules, torch=torch), mock.patch.object(speed, "Forward", return_value=lensd), \
-                mock.patch.object(networks, "module"), mock.patch.object(networks, "image_size", return_value=(9, 9)):
+                mock.patch.object(networks, "module"), mock.patch.object(speed, "compare"), mock.patch.object(networks, "image_size", return_value=(9, 9)):
             function(part)
         return part, torch
 
@@ -582,7 +726,7 @@ class Judgement(unittest.TestCase):
                 bars.append(met)
 
         class Bent:
-            word, own = "a bent reference", {}
+            word, own, exact = "a bent reference", {}, None
 
         import networks
         folder = os.path.join(BUNDLE, "models", "digits")
@@ -595,6 +739,30 @@ class Judgement(unittest.TestCase):
                 self.checks.judge(Part(), self.checks.check_precision(Part(), "digits", folder, "fp32", images,
                                                                       Bent, scratch))
         self.assertEqual(bars, [True, False])
+
+    def test_rounded_precisions_are_judged_by_pytorchs_own(self):
+        """Random weights flip classes, in PyTorch's formats, too."""
+        row = {"family": "n", "precision": "bf16", "reference": "PyTorch fp32", "rows": 100, "difference": 0.1, "rms": 0.014,
+               "top1": 0.96, "pytorch_rms": 0.01, "pytorch_top1": 0.97}
+        for rms, met in ((0.014, True), (0.016, False), (float("nan"), False)):
+            part = OnePart(mock.Mock())
+            self.checks.judge(part, dict(row, rms=rms))
+            self.assertEqual(part.bars[0][2], met)
+        fp32 = {"family": "n", "precision": "fp32", "reference": "PyTorch fp32", "rows": 9, "difference": 5e-4,
+                "pytorch_against_float64": 4e-4}
+        for exact, met in ((9e-5, True), (7e-4, True), (9e-4, False)):  # cuDNN's own error is no bar
+            part = OnePart(mock.Mock())
+            self.checks.judge(part, dict(fp32, against_float64=exact))
+            self.assertEqual(part.bars[0][2], met)
+
+    def test_what_an_unfinished_part_has_compared_is_not_compared_again(self):
+        bundle = OneBundle("before", lensd="echo '  --precision fp32|fp16'").bundle
+        part = OnePart(bundle)
+        row = {"family": "resnet18", "reference": "PyTorch fp32", "rows": 9, "difference": 5e-5, "top1": 1.0}
+        part.families, part.before = lambda: ["resnet18"], {"rows": [dict(row, precision="fp32"), dict(row, precision="fp16")]}
+        part.network = mock.Mock(side_effect=AssertionError("it was compared"))
+        self.checks.families(part)
+        self.assertEqual([met for _, _, met in part.bars], [True, True])
 
     def test_ratios_are_of_the_same_round(self):
         found = {"lensd": [1.0, 2.0, 10.0], "eager": [2.0, 4.0, 15.0]}
@@ -634,13 +802,18 @@ class Page(unittest.TestCase):
             "forward": dict(part, results={"rows": [row]}),
             "profile": dict(part, status="failed", reason="why", results={"resnet50_256": {
                 "family": "resnet50", "batch": 256, "precision": "fp16", "ms": 9.0, "steps": 2, "share": 0.4, "share_of_all": 0.5,
-                "losses": [{"name": "n", "kernel": "k", "ms": 1.0, "ideal_ms": 0.5, "gflop": 1, "bytes": 9}]}})}}
+                "losses": [{"name": "n", "kernel": "k", "ms": 1.0, "ideal_ms": 0.5, "gflop": 1, "bytes": 9}]}}),
+            "layers": dict(part, results={"resnet50_64": {"family": "resnet50", "batch": 64, "layers": 54, "paired": 53, "rows": [
+                {"geometry": "3x3", "count": 2, "lensd_ms": 1.0, "torch_ms": 1.5, "kernel": "tile", "gflop": 1}]}}),
+            "ncu": dict(part, results={"resnet50": [{"kernel": "k2", "ns": 12000.0, "sm": 50.0, "dram": 60.0, "warps": 20.0,
+                                                     "registers": 128.0}]})}}
         text = page.markdown(report)
         for words in ("# On a GPU: NVIDIA H200", "a \\| b", "| resnet50 | 64 | fp16 | 2.000 | 3.000 | 32000 | 2.500 | 4.000 |",
+                      "| 3x3 | 2 | 1.0000 | 1.5000 | 1.50 | tile |", "| k2 | 12.0 | 50.0 | 60.0 | 20.0 | 128.0 |",
                       "Not finished: profile: failed (why).", "40.0% of the roofline by products, 50.0% by all steps", "| n | k | 1.0000 | 0.5000 |"):
             self.assertIn(words, text)
         self.assertNotIn("NOT A RESULT", text)
-        self.assertIn("2 bars met, 0 missed", page.table(report))
+        self.assertIn("4 bars met, 0 missed", page.table(report))
         self.assertIn("\nNOT FINISHED profile: failed (why)\n", page.table(report))
         bar["met"] = False
         self.assertEqual(page.table(report).count("MISSED forward: a | b: 2 x  [>= 1 x]"), 1)
