@@ -82,7 +82,7 @@ static enum status tune_one(struct cuda_step *step, struct cuda_program *program
                             struct tuned *tuned, struct error *err)
 {
     const struct backend_options *options = &program->backend->options;
-    if (options->on_node && !options->on_node(options->node_context, tuned->done++, tuned->count))
+    if (options->on_node && !options->on_node(options->context, tuned->done++, tuned->count))
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
     return step->tune ? step->tune(step, program, err) : STATUS_OK;
 }
