@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,6 +36,16 @@ static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
     return true;
 }
 
+/* Where huge pages fit, reading is not stopped by a page fault every 4 KiB. */
+static void prefer_huge_pages(uint8_t *data, size_t size)
+{
+    const uintptr_t page = (uintptr_t)2 << 20;
+    const uintptr_t from = ((uintptr_t)data + page - 1) & ~(page - 1);
+    const uintptr_t to = ((uintptr_t)data + size) & ~(page - 1);
+    if (size > 2 * page && from < to)
+        madvise((void *)from, to - from, MADV_HUGEPAGE);
+}
+
 static enum status read_opened(int fd, size_t limit, uint8_t **ret, size_t *ret_size,
                                struct error *err)
 {
@@ -50,6 +61,7 @@ static enum status read_opened(int fd, size_t limit, uint8_t **ret, size_t *ret_
     uint8_t *data = malloc(size + 1);
     if (!data)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for its %zu bytes", size);
+    prefer_huge_pages(data, size);
     enum status status = STATUS_OK;
     if (!read_up_to(fd, data, size, &got)) {
         status = error_set(err, STATUS_IO, "%s", strerror(errno));

@@ -4,6 +4,7 @@
 
 #include "engine/base/size.h"
 #include "engine/passes/edit.h"
+#include "engine/passes/rows.h"
 #include "engine/runtime/session_internal.h"
 
 void compiled_done(struct session *session, struct compiled_size *c)
@@ -153,6 +154,8 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     TRY(specialise(session, c, err));
     if (size > 1 && !outputs_follow_batch(session, c->graph, size))
         return error_set(err, STATUS_SHAPE, "the outputs do not follow a batch of %d", size);
+    if (session->compiled_count == 1)
+        session->rows_are_proven = rows_are_separate(c->graph, size);
     TRY(optimize_split(c->graph, &c->tail, &c->output_of, err));
     if (c->tail) {
         c->crossing = c->tail->input_count;

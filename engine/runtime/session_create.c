@@ -179,10 +179,11 @@ static void forbid_batches(struct session *session, const char *why)
 
 static enum status check_rows(struct session *session, struct error *err)
 {
-    bool independent;
+    bool independent = session->rows_are_proven;
     if (session->compiled_count < 2)
         return STATUS_OK;
-    TRY(session_rows_are_independent(session, &independent, err));
+    if (!independent)
+        TRY(session_rows_are_independent(session, &independent, err));
     if (!independent)
         forbid_batches(session, session->fixes_batch
                                     ? "the file fixes its batch to 1 and mixes images otherwise"

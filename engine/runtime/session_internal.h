@@ -49,8 +49,9 @@ struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
-    struct graph *base; /* only while creating */
-    bool fixes_batch;   /* the file fixes the batch size (1 or more) */
+    struct graph *base;   /* only while creating */
+    bool fixes_batch;     /* the file fixes the batch size (1 or more) */
+    bool rows_are_proven; /* engine/passes/rows.h, of the second size */
     struct {
         int at, count; /* which of how many sizes is compiled now */
         bool is_over;  /* the backend takes its memory, and tunes */
@@ -147,8 +148,9 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
  * run. L(b) is 0 if the model does not run on synthetic inputs. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;
 
-/* *ret: whether an image's result in the second compiled size is the same, to the bit, when the
- * other images change: first all but the first image change, then the first. If a graph computes,
- * say, a mean over the batch, a client's answer would depend on another client's image. */
+/* For graphs without a proof (engine/passes/rows.h). *ret: whether an image's result in the second
+ * compiled size is the same, to the bit, when the other images change: first all but the first
+ * image change, then the first. If a graph computes, say, a mean over the batch, a client's answer
+ * would depend on another client's image. */
 enum status session_rows_are_independent(struct session *session, bool *ret,
                                          struct error *err) MUST_USE;

@@ -9,9 +9,10 @@
 #include "engine/base/size.h"
 #include "engine/runtime/session_internal.h"
 
-/* Rounds after the warm-up, and the milliseconds after which no further round begins. */
+/* Rounds after the warm-up, and the milliseconds after which no further round begins. A first run
+ * that takes as long is the only one of a slow model: the scheduler learns from requests. */
 #define ROUNDS    4
-#define BUDGET_MS 150
+#define BUDGET_MS 50
 
 struct feed {
     void **buffers;
@@ -148,7 +149,8 @@ enum status session_measure(struct session *session, struct error *err)
     if (status == STATUS_OK)
         status = measure_run(&m, 0, &first, err);
     tune.count = count_to_measure(session, first.spent);
-    if (status == STATUS_OK)
+    costs[0] = first.cost;
+    if (status == STATUS_OK && (tune.count > 1 || first.spent < BUDGET_MS))
         status = autotune_choose(&tune, costs, &ignored, err);
     feed_done(&m.feed);
     free(m.outputs);

@@ -1,0 +1,11 @@
+/* Do the images of a batch stay apart? */
+#pragma once
+
+#include <stdbool.h>
+
+#include "engine/graph/graph.h"
+
+/* Whether no image of the batch can change what another one gets: a proof from the operators of a
+ * graph with one input, [batch, …], that is specialised for `batch` >= 2 images. False: not proven.
+ * Only reads. */
+bool rows_are_separate(const struct graph *graph, int64_t batch);
