@@ -285,32 +285,45 @@ static void note_known(void *context, const struct graph_hash *key, const char *
     known->keys[known->count++] = *key;
 }
 
-/* Makes the store say nothing but `name` of the layers that it knows now; how many these are. */
-static size_t keep_instead(const char *name)
+/* What the store knows of the graph's layer, other than `wrong`, once it is measured. On a slow
+ * machine the budget can end before a choice is kept: then it is measured again. */
+static struct known measure(const struct graph *graph, const char *wrong)
 {
-    struct known known = {.count = 0};
-    tuning_each(TUNING_KERNEL, note_known, &known);
+    struct known known;
+    bool tried, is_kept = false;
+    for (int i = 0; i < 20 && !is_kept; i++) {
+        known.count = 0;
+        (void)kernel_of(graph, &tried);
+        cr_assert(tried);
+        tuning_each(TUNING_KERNEL, note_known, &known);
+        is_kept = known.count > 0 && strcmp(known.names[0], wrong) != 0;
+    }
+    cr_assert(is_kept, "nothing but '%s' is kept", wrong);
+    return known;
+}
+
+/* Makes the store say nothing but `name` of these layers. */
+static void keep_instead(const struct known *known, const char *name)
+{
     tuning_forget();
-    for (size_t i = 0; i < known.count; i++)
-        tuning_keep(TUNING_KERNEL, &known.keys[i], name);
-    return known.count;
+    for (size_t i = 0; i < known->count; i++)
+        tuning_keep(TUNING_KERNEL, &known->keys[i], name);
 }
 
 Test(layers, the_quickest_kernel_is_kept)
 {
     static const struct layer layer = {
-        "three kernels fit", 20, 20, 64, 64, 3, 1, 1, 1, OP_RELU, false, false, ""};
+        "three kernels fit", 8, 8, 64, 64, 3, 1, 1, 1, OP_RELU, false, false, ""};
     struct graph *graph = make_graph(&layer);
-    bool tried;
     tuning_forget();
-    (void)kernel_of(graph, &tried);
-    cr_assert(tried);
+    const struct known first = measure(graph, "");
 
     /* another choice is followed, wherever it comes from */
     static const char *const names[] = {"winograd", "gemm"};
     for (size_t n = 0; n < COUNT_OF(names); n++) {
         struct known known = {.count = 0};
-        cr_assert_gt(keep_instead(names[n]), 0);
+        bool tried;
+        keep_instead(&first, names[n]);
         cr_assert_str_eq(kernel_of(graph, &tried), names[n]);
         cr_assert(tried);
         tuning_each(TUNING_KERNEL, note_known, &known);
@@ -325,20 +338,14 @@ Test(layers, the_quickest_kernel_is_kept)
 Test(layers, choices_that_fit_no_layer_or_are_none)
 {
     static const struct layer layer = {
-        "Winograd does not fit", 40, 40, 64, 64, 1, 1, 0, 1, OP_RELU, false, false, ""};
+        "Winograd does not fit", 24, 24, 64, 64, 1, 1, 0, 1, OP_RELU, false, false, ""};
     static const char *const wrong[] = {"winograd", "nothing", "", "winograd "};
     struct graph *graph = make_graph(&layer);
-    bool tried;
     tuning_forget();
-    (void)kernel_of(graph, &tried);
+    const struct known first = measure(graph, "");
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        struct known known = {.count = 0};
-        cr_assert_gt(keep_instead(wrong[i]), 0);
-        (void)kernel_of(graph, &tried);
-        cr_expect(tried);
-        tuning_each(TUNING_KERNEL, note_known, &known);
-        for (size_t k = 0; k < known.count; k++)
-            cr_expect_str_neq(known.names[k], wrong[i]);
+        keep_instead(&first, wrong[i]);
+        (void)measure(graph, wrong[i]);
     }
     tuning_forget();
     graph_free(graph);
