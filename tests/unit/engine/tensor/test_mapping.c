@@ -105,7 +105,7 @@ Test(mapping, settled_bytes_are_our_own)
     close(fd);
 }
 
-Test(mapping, their_number_is_bounded, .timeout = 60)
+Test(mapping, their_number_is_bounded)
 {
     enum { MOST = 4096 };
     static struct mapping *mappings[MOST];

@@ -152,7 +152,7 @@ static void compare_all(struct parts *parts, enum kind kind, int h, int v, int w
     }
 }
 
-Test(decode_part, reads_what_the_whole_has, .timeout = 60)
+Test(decode_part, reads_what_the_whole_has)
 {
     static const int samplings[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {4, 2}, {1, 4}};
     static const int sizes[][2] = {{203, 97},  {97, 203}, {160, 64},

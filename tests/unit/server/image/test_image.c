@@ -401,7 +401,7 @@ static void mutate(uint8_t *data, size_t size, uint64_t *random)
     }
 }
 
-Test(image, survives_mutated_files, .timeout = 120)
+Test(image, survives_mutated_files)
 {
     const struct image_limits small = {.max_pixels = 1 << 20, .max_side = 4096, .max_scans = 50};
     struct image_decoder *decoder = image_decoder_create();

@@ -263,7 +263,7 @@ static int any_size(uint64_t *random, int high)
 }
 
 /* Vectors and plain C give equal bytes, whatever the gap between rows. */
-Test(transform, kernels_agree, .timeout = 60)
+Test(transform, kernels_agree)
 {
     struct transform *transform = transform_create();
     uint64_t random = 0xA11CE;
@@ -305,7 +305,7 @@ static int crop_offset(int have, int want, bool floors)
 }
 
 /* What a crop keeps is what the whole picture has there, and zero beyond. */
-Test(transform, crop_is_a_part_of_the_whole, .timeout = 60)
+Test(transform, crop_is_a_part_of_the_whole)
 {
     struct transform *transform = transform_create();
     uint64_t random = 0xC0FFEE;
@@ -509,7 +509,7 @@ static void expect_flat(struct transform *transform, uint32_t width, uint32_t he
     free(source);
 }
 
-Test(transform, takes_every_size, .timeout = 60)
+Test(transform, takes_every_size)
 {
     static const struct {
         uint32_t width, height;
