@@ -54,6 +54,7 @@ struct answer_prediction {
     const struct answer_oriented *oriented; /* the same with its angle; NULL: it has none */
     const struct answer_point *points;      /* key points of a box */
     size_t point_count;
+    bool are_corners;               /* the points are the corners of a line of text */
     const struct answer_mask *mask; /* of an area, or of the object in a box; NULL: none */
 };
 
@@ -74,7 +75,9 @@ struct answer_image {
     size_t embedding_count;
     const char *depth; /* instead: a 16-bit PNG of the picture's size in base64; NULL: none */
     float depth_least, depth_greatest; /* what 0 and 65535 of it mean */
-    int batch;                         /* images in the batch it ran in */
+    const char *text;                  /* instead: a line of text; NULL: none */
+    float text_score;
+    int batch; /* images in the batch it ran in */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
@@ -89,10 +92,10 @@ struct predict_answer {
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],
  * or of a detector [{"label","index","score","box":{"x1","y1","x2","y2"}}…], of which each may have
  * "oriented_box":{"x","y","width","height","angle","corners":[[x,y]…]} and
- * "keypoints":[{"name","x","y","score"}…], or "embedding":[…],
+ * "keypoints":[{"name","x","y","score"}…] or "corners":[[x,y]…], or "embedding":[…],
  * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…], where a mask
  * may be "polygons":[[x,y,x,y…]…] or "png":{"x","y","width","height","data"} instead of "rle",
- * or "depth":{"min","max","png"},
+ * or "depth":{"min","max","png"}, or "text" and "score",
  * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
  * its error, if it has one, is the whole answer. A list:
  * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or
@@ -101,14 +104,15 @@ char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size)
 
 /* The same as text/plain: a line a prediction, best first, "0.957125 7" (probability, label; its
  * index where there is none), of a box "0.957125 12.50 8.25 99.00 64.75 cat" (corners before the
- * label), of an embedding its numbers in one line; an empty line between images; "error code:
- * sentence" for one that failed. */
+ * label), of an embedding its numbers in one line, of a line of text "0.957125 text"; an empty line
+ * between images; "error code: sentence" for one that failed. */
 char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size);
 
 /* The same as application/octet-stream, little-endian, for each image: uint32 number of
  * predictions, then for each of them uint32 index, float32 probability, and of a box four float32
- * x1, y1, x2, y2; of an embedding uint32 number of values, then float32 values; 0xFFFFFFFF and
- * nothing behind it for an image that failed. */
+ * x1, y1, x2, y2; of an embedding uint32 number of values, then float32 values; of a line of text
+ * uint32 number of bytes, float32 score, then the bytes (UTF-8); 0xFFFFFFFF and nothing behind it
+ * for an image that failed. */
 char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_size);
 
 /* ---- /predict: a JSON request ---- */
@@ -288,9 +292,11 @@ struct console_model {
     bool is_default;
     bool takes_images; /* photos can be sent to it */
     const char *task;  /* "classification" … */
+    float confidence, iou; /* thresholds of boxes where a request gives none; negative: the task has
+                              none */
 };
 
-/* {"models":[{"name","version","default","photos","task"}]} */
+/* {"models":[{"name","version","default","photos","task","confidence"?,"iou"?}]} */
 char *console_answer_json(const struct console_model *models, size_t count, size_t *ret_size);
 
 /* ---- `lensd inspect --json` ---- */

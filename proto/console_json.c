@@ -10,6 +10,10 @@ static void write_model(struct writer *w, cJSON *list, const struct console_mode
     write_bool(w, entry, "default", model->is_default);
     write_bool(w, entry, "photos", model->takes_images);
     write_text(w, entry, "task", model->task);
+    if (model->confidence >= 0)
+        write_float(w, entry, "confidence", model->confidence);
+    if (model->iou >= 0)
+        write_float(w, entry, "iou", model->iou);
 }
 
 char *console_answer_json(const struct console_model *models, size_t count, size_t *ret_size)

@@ -37,6 +37,16 @@ static void write_oriented(struct writer *w, cJSON *entry, const struct answer_o
     }
 }
 
+static void write_corners(struct writer *w, cJSON *entry, const struct answer_prediction *box)
+{
+    cJSON *list = write_array(w, entry, "corners");
+    for (size_t i = 0; i < box->point_count; i++) {
+        cJSON *corner = write_array(w, list, NULL);
+        write_decimal(w, corner, NULL, (double)box->points[i].x);
+        write_decimal(w, corner, NULL, (double)box->points[i].y);
+    }
+}
+
 static void write_points(struct writer *w, cJSON *entry, const struct answer_prediction *box)
 {
     cJSON *list = write_array(w, entry, "keypoints");
@@ -99,7 +109,9 @@ static void write_box(struct writer *w, cJSON *entry, const struct answer_predic
         write_decimal(w, box, corners[k], (double)prediction->box[k]);
     if (prediction->oriented)
         write_oriented(w, entry, prediction->oriented);
-    if (prediction->point_count)
+    if (prediction->are_corners)
+        write_corners(w, entry, prediction);
+    else if (prediction->point_count)
         write_points(w, entry, prediction);
     if (prediction->mask)
         write_mask(w, entry, prediction->mask, image);
@@ -149,6 +161,12 @@ static void write_depth(struct writer *w, cJSON *object, const struct answer_ima
     write_text(w, depth, "png", image->depth);
 }
 
+static void write_line(struct writer *w, cJSON *object, const struct answer_image *image)
+{
+    write_text(w, object, "text", image->text);
+    write_float(w, object, "score", image->text_score);
+}
+
 /* `total_ms` < 0: the time belongs to the request, not to this image. */
 static void write_result(struct writer *w, cJSON *object, const struct answer_image *image,
                          double total_ms)
@@ -160,6 +178,8 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
         write_embedding(w, object, image);
     else if (image->depth)
         write_depth(w, object, image);
+    else if (image->text)
+        write_line(w, object, image);
     else if (image->kind == ANSWER_AREAS)
         write_areas(w, object, image);
     else

@@ -30,6 +30,11 @@ static void put_lines(FILE *out, const struct answer_image *image)
             fprintf(out, "%zu", prediction->index);
         fputc('\n', out);
     }
+    if (image->text) {
+        fprintf(out, "%.6f ", (double)image->text_score);
+        put_label(out, image->text);
+        fputc('\n', out);
+    }
     if (image->depth)
         fprintf(out, "%.9g %.9g\n", (double)image->depth_least, (double)image->depth_greatest);
     for (size_t i = 0; i < image->embedding_count; i++)
@@ -57,7 +62,12 @@ static void put_numbers(FILE *out, const struct answer_image *image)
         put_number(out, UINT32_MAX);
         return;
     }
-    put_number(out, (uint32_t)(image->prediction_count + image->embedding_count));
+    const size_t bytes = image->text ? strlen(image->text) : 0;
+    put_number(out, (uint32_t)(image->prediction_count + image->embedding_count + bytes));
+    if (image->text) {
+        put_float(out, image->text_score);
+        fwrite(image->text, 1, bytes, out);
+    }
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *prediction = &image->predictions[i];
         put_number(out, (uint32_t)prediction->index);

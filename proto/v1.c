@@ -62,6 +62,10 @@ static void write_torchserve(struct writer *w, cJSON *root, const struct answer_
         cJSON *list = write_array(w, root, NULL);
         for (size_t i = 0; i < image->embedding_count; i++)
             write_float(w, list, NULL, image->embedding[i]);
+    } else if (image->text) {
+        cJSON *object = write_object(w, root, NULL);
+        write_text(w, object, "text", image->text);
+        write_float(w, object, "score", image->text_score);
     } else if (image->kind == ANSWER_BOXES) {
         write_boxes(w, write_array(w, root, NULL), image);
     } else {

@@ -196,8 +196,26 @@ static const char *metadata_value(const struct onnx_model *onnx, const char *key
     return NULL;
 }
 
+/* The characters of a model that reads text: characters.txt, else rapidocr's metadata, a character
+ * a line. */
+static enum status read_characters(const struct model_place *place, const struct onnx_model *onnx,
+                                   struct model *model, struct error *err)
+{
+    static const char file[] = "characters.txt";
+    bool found;
+    TRY(not_found_is_fine(labels_from_file(place, file, labels_from_text, &model->labels, err),
+                          &found));
+    const char *listed = metadata_value(onnx, "character");
+    snprintf(model->labels_source, sizeof model->labels_source, "%s",
+             found ? file : "\"character\" in the file's metadata");
+    if (found || !listed)
+        return STATUS_OK;
+    enum status status = labels_from_text(listed, strlen(listed), &model->labels, err);
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s: metadata", place->file);
+}
+
 static enum status read_labels(const struct model_place *place, const struct onnx_model *onnx,
-                               struct model *model, struct error *err)
+                               struct model *model, bool *ret_are_characters, struct error *err)
 {
     static const struct {
         const char *file;
@@ -207,7 +225,9 @@ static enum status read_labels(const struct model_place *place, const struct onn
         {"index_to_name.json", labels_from_json},
         {"config.json", labels_from_json},
     };
-    bool found = false;
+    TRY(read_characters(place, onnx, model, err));
+    bool found = model->labels.count > 0;
+    *ret_are_characters = found;
     for (size_t i = 0; i < COUNT_OF(sources) && !found; i++) {
         TRY(not_found_is_fine(
             labels_from_file(place, sources[i].file, sources[i].read, &model->labels, err),
@@ -323,7 +343,7 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
 }
 
 /* Names the key points: by Ultralytics' metadata, "{0: ['nose', 'left_eye']}" for each class; 17
- * points without names are COCO's. */
+ * points without names are COCO's, and YuNet's are those of a face. */
 static enum status name_points(const struct onnx_model *onnx, struct model *model,
                                struct error *err)
 {
@@ -331,10 +351,13 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
         "nose\nleft_eye\nright_eye\nleft_ear\nright_ear\nleft_shoulder\nright_shoulder\n"
         "left_elbow\nright_elbow\nleft_wrist\nright_wrist\nleft_hip\nright_hip\nleft_knee\n"
         "right_knee\nleft_ankle\nright_ankle\n";
+    static const char face[] = "right_eye\nleft_eye\nnose\nright_mouth_corner\nleft_mouth_corner\n";
     const char *names = metadata_value(onnx, "kpt_names");
     const char *begin = names ? strchr(names, '[') : NULL, *end = begin ? strchr(begin, ']') : NULL;
     if (end)
         return labels_from_python(begin, (size_t)(end + 1 - begin), &model->point_names, err);
+    if (model->task.layout == LAYOUT_YUNET)
+        return labels_from_text(face, sizeof face - 1, &model->point_names, err);
     if (model->task.point_count == 17)
         return labels_from_text(coco, sizeof coco - 1, &model->point_names, err);
     return STATUS_OK;
@@ -382,7 +405,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->file_bytes = onnx.file_bytes;
     TRY(model_side_folder(place, "calibration", &model->calibration, err));
     /* These name the file that is wrong, which need not be the model's. */
-    TRY(read_labels(place, &onnx, model, err));
+    bool are_characters;
+    TRY(read_labels(place, &onnx, model, &are_characters, err));
     TRY(zero_shot_read(place, &model->texts, &model->labels, err));
     if (model->texts.count)
         snprintf(model->labels_source, sizeof model->labels_source, "zero_shot.json");
@@ -391,6 +415,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     TRY(task_config_read(place, &model->labels, &config, err));
     struct task_facts facts = facts_of(&onnx, &config);
     facts.text_size = model->texts.count ? model->texts.size : 0;
+    facts.are_characters = are_characters;
     enum status status = model_describe(model, model->is_configured, &facts, err);
     if (status == STATUS_OK && model->task.kind == TASK_POSE)
         status = name_points(&onnx, model, err);

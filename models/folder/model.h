@@ -24,11 +24,11 @@ struct model_tensor {
 };
 
 struct model {
-    char *name;          /* folder or file name without extension; "digits" for the default */
-    char *source;        /* path, or "embedded" */
-    char *version;       /* "1", or the folder's number in Triton's layout */
-    struct graph *graph; /* NULL after model_drop_graph() */
-    struct labels labels;
+    char *name;             /* folder or file name without extension; "digits" for the default */
+    char *source;           /* path, or "embedded" */
+    char *version;          /* "1", or the folder's number in Triton's layout */
+    struct graph *graph;    /* NULL after model_drop_graph() */
+    struct labels labels;   /* of classes; TASK_TEXT: characters, without the blank */
     char labels_source[64]; /* "labels.txt", "index_to_name.json" …; where the labels, if any, are
                                from */
     struct preprocess preprocess;

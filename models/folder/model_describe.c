@@ -283,18 +283,52 @@ static bool may_be_scores(const struct model *model, const struct task_output *o
     return wide <= 1;
 }
 
+/* PaddleOCR's: BGR, OpenCV's resize. A line is 48 pixels high, and what is right of it is 0 after
+ * normalising. */
+static void fit_text(struct model *model)
+{
+    struct preprocess *p = &model->preprocess;
+    const bool is_line = model->task.kind == TASK_TEXT;
+    const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
+    const int rows = model->input_channels_last ? 1 : 2;
+    if (dims[rows] == DIM_UNKNOWN)
+        p->height = is_line ? 48 : 960;
+    if (dims[rows + 1] == DIM_UNKNOWN)
+        p->width = is_line ? 320 : 960;
+    p->resize = RESIZE_LETTERBOX;
+    p->resize_width = p->width;
+    p->resize_height = p->height;
+    p->resample = RESAMPLE_LINEAR;
+    p->pads_corner = true;
+    p->pads_normalised = is_line;
+    p->pad_value = 0;
+    if (p->channels == CHANNELS_RGB)
+        p->channels = CHANNELS_BGR;
+    for (int c = 0; is_line && c < 3; c++)
+        p->mean[c] = p->std[c] = 0.5f;
+    snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
+}
+
 /* Sets the preprocessing of the layout's framework; used if no file sets it. */
 static void fit_task(struct model *model, bool configured)
 {
     struct preprocess *p = &model->preprocess;
     const enum task_layout layout = model->task.layout;
     const bool is_rtdetr = layout == LAYOUT_RTDETR || layout == LAYOUT_RTDETR_FINAL;
+    const bool is_yunet = layout == LAYOUT_YUNET;
+    /* Hugging Face's, and RF-DETR: ImageNet's mean and std. */
+    const bool is_imagenet = layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID ||
+                             layout == LAYOUT_RFDETR || task_layout_is_masks(layout);
     const bool is_map = model->task.kind == TASK_SEGMENTATION || model->task.kind == TASK_DEPTH;
-    if ((!task_has_boxes(model->task.kind) && !is_map) || model->image_input == SIZE_MAX ||
-        (configured && !is_rtdetr))
+    if (model->image_input == SIZE_MAX || (configured && !is_rtdetr))
         return;
-    const bool is_stretched = is_map || is_rtdetr || layout == LAYOUT_DETR ||
-                              layout == LAYOUT_DETR_SIGMOID || layout == LAYOUT_TORCHVISION ||
+    if (model->task.kind == TASK_TEXT_BOXES || model->task.kind == TASK_TEXT) {
+        fit_text(model);
+        return;
+    }
+    if (!task_has_boxes(model->task.kind) && !is_map)
+        return;
+    const bool is_stretched = is_map || is_rtdetr || is_imagenet || layout == LAYOUT_TORCHVISION ||
                               layout == LAYOUT_TENSORFLOW;
     p->resize = is_stretched ? RESIZE_EXACT : RESIZE_LETTERBOX;
     p->resize_width = p->width;
@@ -302,17 +336,19 @@ static void fit_task(struct model *model, bool configured)
     if (configured)
         return;
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
-    /* Ultralytics, YOLOv5 and YOLOX resize with OpenCV. */
-    if (is_rtdetr || !is_stretched)
+    /* Ultralytics, YOLOv5, YOLOX and YuNet resize with OpenCV, RF-DETR without antialiasing. */
+    if (is_rtdetr || layout == LAYOUT_RFDETR || !is_stretched)
         p->resample = RESAMPLE_LINEAR;
-    p->pads_corner = p->sides_floor = is_yolox;
+    p->pads_corner = is_yolox || is_yunet;
+    p->sides_floor = is_yolox;
+    p->pad_value = is_yunet ? 0 : p->pad_value;
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
-    if (is_yolox && p->channels == CHANNELS_RGB)
+    if ((is_yolox || is_yunet) && p->channels == CHANNELS_RGB)
         p->channels = CHANNELS_BGR;
-    if (is_yolox)
+    if (is_yolox || is_yunet)
         p->scale = 1;
-    if (is_map || layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID)
-        return; /* ImageNet's mean and std */
+    if (is_map || is_imagenet)
+        return;
     for (int c = 0; c < 3; c++) {
         p->mean[c] = 0;
         p->std[c] = 1;

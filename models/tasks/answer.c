@@ -9,13 +9,14 @@ void task_answer_done(struct task_answer *answer)
     embedding_done(&answer->embedding);
     segments_done(&answer->segments);
     depth_done(&answer->depth);
+    text_done(&answer->text);
 }
 
 size_t task_answer_bytes(const struct task_answer *answer)
 {
     enum { ENTRY = 160, NUMBER = 14, POINT = 80 };
     size_t bytes = (answer->detections.count + answer->segments.count) * ENTRY +
-                   answer->embedding.count * NUMBER;
+                   (answer->embedding.count + answer->text.count) * NUMBER;
     bytes += answer->detections.count * answer->detections.point_count * POINT;
     /* A map of two bytes a pixel, as PNG in base64. */
     if (answer->depth.values)
@@ -44,6 +45,7 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
     case TASK_POSE:
     case TASK_ORIENTED:
     case TASK_INSTANCES:
+    case TASK_TEXT_BOXES:
         return detect_decode(task, rows, options, geometry, &ret->detections, err);
     case TASK_EMBEDDING:
     case TASK_ZERO_SHOT:
@@ -52,6 +54,8 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
         return segment_decode(&rows[0], options, geometry, &ret->segments, err);
     case TASK_DEPTH:
         return depth_decode(&rows[0], geometry, &ret->depth, err);
+    case TASK_TEXT:
+        return text_decode(&rows[0], &ret->text, err);
     case TASK_CLASSIFICATION:
     case TASK_UNKNOWN:
         break;

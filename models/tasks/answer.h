@@ -5,6 +5,7 @@
 #include "models/tasks/detect.h"
 #include "models/tasks/embed.h"
 #include "models/tasks/segment.h"
+#include "models/tasks/text_read.h"
 
 /* The task decides which member is set; zeroed: no answer. Free with task_answer_done. */
 struct task_answer {
@@ -12,6 +13,7 @@ struct task_answer {
     struct embedding embedding;
     struct segments segments;
     struct depth depth;
+    struct text_line text;
 };
 
 void task_answer_done(struct task_answer *answer);

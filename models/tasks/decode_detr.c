@@ -1,8 +1,8 @@
 /* Decodes detectors with a fixed number of queries. Their boxes are fractions of the input's sides.
  *
  * Sources: post_process_object_detection of Hugging Face's DETR (softmax; the last class is
- * "nothing") and RT-DETR (sigmoid; the best of all pairs of query and class), Ultralytics'
- * RTDETRPredictor. */
+ * "nothing") and RT-DETR (sigmoid; the best of all pairs of query and class),
+ * post_process_instance_segmentation of DETR and MaskFormer, Ultralytics' RTDETRPredictor. */
 #include <math.h>
 
 #include "models/tasks/decoders.h"
@@ -56,20 +56,67 @@ enum status decode_rtdetr_final(const struct task_rows *outputs,
     return STATUS_OK;
 }
 
+static size_t greatest_of(const float *logits, size_t count)
+{
+    size_t best = 0;
+    for (size_t c = 1; c < count; c++)
+        if (logits[c] > logits[best])
+            best = c;
+    return best;
+}
+
+/* The softmax of a row is exp(logit - greatest) / sum. */
+struct softmax_scale {
+    float greatest, sum;
+};
+
+static struct softmax_scale softmax_scale(const float *logits, size_t classes)
+{
+    struct softmax_scale scale = {.greatest = logits[greatest_of(logits, classes)]};
+    for (size_t c = 0; c < classes; c++)
+        scale.sum += expf(logits[c] - scale.greatest);
+    return scale;
+}
+
 /* The best class of a row of logits except the last, and its softmax over all logits. */
 static struct detection softmax_row(const float *logits, size_t classes)
 {
-    size_t best = 0;
-    float greatest = logits[0], sum = 0;
-    for (size_t c = 1; c < classes; c++) {
-        if (c + 1 < classes && logits[c] > logits[best])
-            best = c;
-        greatest = logits[c] > greatest ? logits[c] : greatest;
-    }
-    for (size_t c = 0; c < classes; c++)
-        sum += expf(logits[c] - greatest);
+    const struct softmax_scale scale = softmax_scale(logits, classes);
+    const size_t best = greatest_of(logits, classes - 1);
     return (struct detection){.index = (uint32_t)best,
-                              .score = expf(logits[best] - greatest) / sum};
+                              .score = expf(logits[best] - scale.greatest) / scale.sum};
+}
+
+enum status decode_mask_queries(const struct task_rows *outputs, bool is_panoptic,
+                                struct candidates *candidates, struct error *err)
+{
+    const struct task_rows *logits = &outputs[0], *masks = &outputs[1];
+    if (masks->shape.rank != 3 || masks->count == 0 || masks->shape.dims[1] > INT16_MAX ||
+        masks->shape.dims[2] > INT16_MAX)
+        return task_rows_wrong(masks, "masks, [queries, height, width]", err);
+    if (logits->shape.rank != 2 || logits->shape.dims[0] != masks->shape.dims[0] ||
+        logits->shape.dims[1] < 2)
+        return task_rows_wrong(logits, "logits, [queries, classes + 1]", err);
+    const size_t classes = (size_t)logits->shape.dims[1];
+    for (size_t i = 0; i < (size_t)logits->shape.dims[0]; i++) {
+        const float *row = logits->data + i * classes;
+        const struct softmax_scale scale = softmax_scale(row, classes);
+        struct detection found = {.place = (uint32_t)i};
+        if (is_panoptic) {
+            found.index = (uint32_t)greatest_of(row, classes);
+            found.score = expf(row[found.index] - scale.greatest) / scale.sum;
+            if (found.index + 1 < classes) /* the last one is "nothing" */
+                candidates_add(candidates, &found);
+            continue;
+        }
+        for (size_t c = 0; c + 1 < classes; c++) {
+            found.index = (uint32_t)c;
+            found.score = expf(row[c] - scale.greatest) / scale.sum;
+            found.place = (uint32_t)(i * classes + c);
+            candidates_add(candidates, &found);
+        }
+    }
+    return STATUS_OK;
 }
 
 static void add_pairs(const float *logits, size_t classes, size_t query,

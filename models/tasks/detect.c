@@ -27,7 +27,15 @@ static enum status decode_layout(const struct task *task, const struct task_rows
         return decode_rtdetr_final(outputs, geometry, candidates, err);
     case LAYOUT_DETR:
     case LAYOUT_DETR_SIGMOID:
-        return decode_detr(outputs, geometry, task->layout == LAYOUT_DETR_SIGMOID, candidates, err);
+    case LAYOUT_RFDETR:
+        return decode_detr(outputs, geometry, task->layout != LAYOUT_DETR, candidates, err);
+    case LAYOUT_PANOPTIC:
+    case LAYOUT_MASKFORMER:
+        return decode_mask_queries(outputs, task->layout == LAYOUT_PANOPTIC, candidates, err);
+    case LAYOUT_YUNET:
+        return decode_yunet(outputs, geometry, candidates, err);
+    case LAYOUT_TEXT:
+        return decode_text_map(outputs, candidates, err);
     case LAYOUT_TORCHVISION:
         return decode_torchvision(outputs, candidates, err);
     case LAYOUT_TENSORFLOW:
@@ -89,7 +97,12 @@ static enum status add_points(const struct task *task, const struct task_rows *r
         return error_set(err, STATUS_NO_MEMORY, "no memory for the key points of an image");
     struct task_point *point = found->points;
     for (size_t i = 0; i < found->count; i++) {
-        const struct extra_numbers numbers = detect_extras(task, rows, found->items[i].place);
+        float own[2 * YUNET_POINTS];
+        struct extra_numbers numbers = {own, 1};
+        if (task->layout == LAYOUT_YUNET)
+            yunet_points(rows, g, found->items[i].place, own);
+        else
+            numbers = detect_extras(task, rows, found->items[i].place);
         for (size_t p = 0; p < task->point_count; p++, point++) {
             const float *at = numbers.first + p * task->point_numbers * numbers.step;
             point->x = to_photo(at[0], g->left, g->gain_x, g->photo_width);
@@ -121,6 +134,7 @@ static enum status check_finite(const struct task *task, const struct task_rows 
 }
 
 static enum status find_boxes(const struct task *task, const struct task_rows *outputs,
+                              const struct task_options *options,
                               const struct task_geometry *geometry, struct candidates *candidates,
                               struct error *err)
 {
@@ -131,9 +145,19 @@ static enum status find_boxes(const struct task *task, const struct task_rows *o
         TRY(check_finite(task, outputs, err));
     /* Of all pairs of query and class, keep as many as there are queries. */
     struct task_options cut = *candidates->options;
-    if (task->layout == LAYOUT_DETR_SIGMOID && outputs[1].shape.dims[0] < cut.max_detections)
+    const bool has_pairs = task->layout == LAYOUT_DETR_SIGMOID || task->layout == LAYOUT_RFDETR ||
+                           task->layout == LAYOUT_MASKFORMER;
+    if (task_layout_is_masks(task->layout)) { /* the masks decide */
+        cut.max_detections = TASK_MAX_DETECTIONS;
+        cut.iou = 1;
+    }
+    if (has_pairs && outputs[1].shape.dims[0] < cut.max_detections)
         cut.max_detections = (int)outputs[1].shape.dims[0];
     candidates_suppress(candidates, &cut);
+    if (task_layout_is_masks(task->layout))
+        return query_masks_add(task, outputs, options, geometry, &candidates->found, err);
+    if (task->layout == LAYOUT_TEXT)
+        return text_corners(outputs, geometry, &candidates->found, err);
     for (size_t i = 0; i < candidates->found.count; i++)
         place_in_photo(&candidates->found.items[i], geometry, candidates->is_oriented);
     if (task->kind == TASK_POSE)
@@ -147,10 +171,14 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err)
 {
-    struct candidates candidates = {.options = options,
+    /* Masks of all classes compete for pixels, whichever the client wants. */
+    struct task_options competing = *options;
+    if (task_layout_is_masks(task->layout))
+        competing.class_count = 0;
+    struct candidates candidates = {.options = &competing,
                                     .extras = task_extras(task),
                                     .is_oriented = task->kind == TASK_ORIENTED};
-    const enum status status = find_boxes(task, outputs, geometry, &candidates, err);
+    const enum status status = find_boxes(task, outputs, options, geometry, &candidates, err);
     if (status != STATUS_OK) {
         detections_done(&candidates.found);
         return status;

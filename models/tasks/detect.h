@@ -30,7 +30,8 @@ struct detections {
     struct detection *items; /* best first */
     size_t count;
     size_t capacity;           /* private */
-    struct task_point *points; /* TASK_POSE: `point_count` for each item, in its order */
+    struct task_point *points; /* TASK_POSE, TASK_TEXT_BOXES: `point_count` for each item, in its
+                                  order */
     size_t point_count;
     struct segment *masks; /* TASK_INSTANCES: one for each item, in its order */
 };

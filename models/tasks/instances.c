@@ -2,7 +2,7 @@
  *
  * YOLO's mask is the sum of prototypes by the box's factors, interpolated to the photo, where it is
  * above 0 and inside the box (Ultralytics' process_mask_native). torchvision's are probabilities in
- * pixels of the model's input; 0.5 is the threshold of its examples. */
+ * pixels of the model's input; 0.5 is the threshold of its examples. RF-DETR's are logits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,11 +131,17 @@ static enum status take_mask(struct instance_maps *maps, const struct instance_p
                        : error_set(err, STATUS_NO_MEMORY, "no memory for the mask of a box");
 }
 
-/* Pixels of all masks of a photo: about three seconds of work on one core, and 20 masks of 50
- * megapixels. A client who lowers the thresholds gets as many boxes as max_detections allows. */
-#define MOST_MASK_PIXELS 1e9
+enum status instances_check_work(size_t count, double pixels, struct error *err)
+{
+    if (pixels <= MOST_MASK_PIXELS)
+        return STATUS_OK;
+    return error_set(err, STATUS_TOO_LARGE,
+                     "the masks of the %zu boxes have %.0f megapixels, more than %.0f; ask with a "
+                     "higher confidence, a lower max_detections or a smaller photo",
+                     count, pixels * 1e-6, MOST_MASK_PIXELS * 1e-6);
+}
 
-static enum status check_work(const struct detections *found, struct error *err)
+static double pixels_in(const struct detections *found)
 {
     double pixels = 0;
     for (size_t i = 0; i < found->count; i++) {
@@ -143,12 +149,7 @@ static enum status check_work(const struct detections *found, struct error *err)
         const double width = box->x2 - box->x1, height = box->y2 - box->y1;
         pixels += width > 0 && height > 0 ? width * height : 0;
     }
-    if (pixels <= MOST_MASK_PIXELS)
-        return STATUS_OK;
-    return error_set(err, STATUS_TOO_LARGE,
-                     "the masks of the %zu boxes have %.0f megapixels, more than %.0f; ask with a "
-                     "higher confidence, a lower max_detections or a smaller photo",
-                     found->count, pixels * 1e-6, MOST_MASK_PIXELS * 1e-6);
+    return pixels;
 }
 
 static enum status add_yolo(const struct task *task, const struct task_rows *outputs,
@@ -180,24 +181,33 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
     return status;
 }
 
-static enum status add_torchvision(const struct task *task, const struct task_rows *outputs,
-                                   const struct task_geometry *g, struct detections *found,
-                                   struct error *err)
+/* Masks of the boxes' own: [N, 1, height, width] of torchvision, [Q, height, width] of DETR. */
+static enum status add_own(const struct task *task, const struct task_rows *outputs,
+                           const struct task_geometry *g, struct detections *found,
+                           struct error *err)
 {
     const struct task_rows *masks = &outputs[task->output_count - 1];
     const struct shape *shape = &masks->shape;
     struct instance_maps maps;
-    if (shape->rank != 4 || shape->dims[0] != outputs[0].shape.dims[0] || shape->dims[1] != 1 ||
-        masks->count > INT32_MAX || (shape->dims[0] > 0 && masks->count == 0))
-        return task_rows_wrong(masks, "a mask for each box, [n, 1, height, width]", err);
+    const bool is_torchvision = task->layout == LAYOUT_TORCHVISION;
+    if (shape->rank != (is_torchvision ? 4 : 3) || shape->dims[0] != outputs[0].shape.dims[0] ||
+        (is_torchvision && shape->dims[1] != 1) || masks->count > INT32_MAX ||
+        (shape->dims[0] > 0 && masks->count == 0))
+        return task_rows_wrong(masks,
+                               is_torchvision ? "a mask for each box, [n, 1, height, width]"
+                                              : "a mask for each query, [queries, height, width]",
+                               err);
     if (masks->count == 0)
         return STATUS_OK;
-    TRY(maps_init(shape->dims[2], shape->dims[3], 0.5f, g, &maps, err));
+    TRY(maps_init(shape->dims[shape->rank - 2], shape->dims[shape->rank - 1],
+                  is_torchvision ? 0.5f : 0, g, &maps, err));
     enum status status = STATUS_OK;
+    /* A DETR's candidate is a pair of query and class. */
+    const size_t classes = is_torchvision ? 1 : (size_t)outputs[0].shape.dims[1];
     for (size_t i = 0; i < found->count && status == STATUS_OK; i++) {
         const struct instance_part all = {0, 0, maps.width, maps.height};
         found->masks[i].index = found->items[i].index;
-        maps.map.scores = masks->data + found->items[i].place * maps.map.plane;
+        maps.map.scores = masks->data + found->items[i].place / classes * maps.map.plane;
         for (size_t k = 0; k < maps.map.plane; k++)
             maps.map.best[k] = area_best(&maps.map, maps.map.scores + k, 1);
         status = take_mask(&maps, &all, &found->masks[i], err);
@@ -228,10 +238,11 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
     found->masks = alloc_array(found->count, sizeof *found->masks);
     if (!found->masks)
         return error_set(err, STATUS_NO_MEMORY, "no memory for the masks of an image");
-    TRY(check_work(found, err));
+    TRY(instances_check_work(found->count, pixels_in(found), err));
     if (task->layout == LAYOUT_TORCHVISION)
-        return add_torchvision(task, outputs, geometry, found, err);
-    TRY(add_yolo(task, outputs, geometry, found, err));
+        return add_own(task, outputs, geometry, found, err);
+    TRY(task->prototypes ? add_yolo(task, outputs, geometry, found, err)
+                         : add_own(task, outputs, geometry, found, err));
     drop_empty(found);
     return STATUS_OK;
 }

@@ -1,5 +1,6 @@
 /* Options of answers: parses their texts, and merges them by precedence. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,8 +40,26 @@ bool task_option_wants(const struct task_options *options, uint32_t index)
     return options->class_count == 0;
 }
 
-static const char *const option_names[] = {"confidence", "iou",       "max_detections", "classes",
-                                           "agnostic",   "normalize", "masks"};
+enum option {
+    OPTION_CONFIDENCE,
+    OPTION_IOU,
+    OPTION_MAX_DETECTIONS,
+    OPTION_CLASSES,
+    OPTION_AGNOSTIC,
+    OPTION_NORMALIZE,
+    OPTION_MASKS,
+    OPTION_TOP_K, /* not one of struct task_options */
+};
+
+static const char *const option_names[] = {
+    [OPTION_CONFIDENCE] = "confidence",
+    [OPTION_IOU] = "iou",
+    [OPTION_MAX_DETECTIONS] = "max_detections",
+    [OPTION_CLASSES] = "classes",
+    [OPTION_AGNOSTIC] = "agnostic",
+    [OPTION_NORMALIZE] = "normalize",
+    [OPTION_MASKS] = "masks",
+};
 
 bool task_option_is(const char *name)
 {
@@ -49,6 +68,86 @@ bool task_option_is(const char *name)
             return true;
     return false;
 }
+
+/* ---- which options a task has ---- */
+
+static bool is_asked(const struct task_options *asked, enum option option)
+{
+    switch (option) {
+    case OPTION_CONFIDENCE:
+        return asked->confidence >= 0;
+    case OPTION_IOU:
+        return asked->iou >= 0;
+    case OPTION_MAX_DETECTIONS:
+        return asked->max_detections != 0;
+    case OPTION_CLASSES:
+        return asked->class_count != 0 || asked->class_names;
+    case OPTION_AGNOSTIC:
+        return asked->agnostic >= 0;
+    case OPTION_NORMALIZE:
+        return asked->normalize >= 0;
+    case OPTION_MASKS:
+        return asked->masks != MASK_FORM_NONE;
+    case OPTION_TOP_K:
+        break;
+    }
+    return false;
+}
+
+static bool has_option(const struct task *task, enum option option)
+{
+    const bool is_text = task->kind == TASK_TEXT_BOXES;
+    switch (option) {
+    case OPTION_CONFIDENCE:
+    case OPTION_MAX_DETECTIONS:
+        return task_has_boxes(task->kind);
+    case OPTION_IOU:
+    case OPTION_AGNOSTIC: /* overlaps of masks are the layout's matter */
+        return task_has_boxes(task->kind) && !is_text && !task_layout_is_masks(task->layout);
+    case OPTION_CLASSES:
+        return (task_has_boxes(task->kind) && !is_text) || task->kind == TASK_SEGMENTATION;
+    case OPTION_NORMALIZE:
+        return task->kind == TASK_EMBEDDING;
+    case OPTION_MASKS:
+        return task->kind == TASK_INSTANCES || task->kind == TASK_SEGMENTATION;
+    case OPTION_TOP_K:
+        return task->kind == TASK_CLASSIFICATION || task->kind == TASK_ZERO_SHOT;
+    }
+    return false;
+}
+
+bool task_has_option(const struct task *task, const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(option_names); i++)
+        if (!strcmp(name, option_names[i]))
+            return has_option(task, (enum option)i);
+    return false;
+}
+
+enum status task_options_check(const struct task *task, const struct task_options *asked,
+                               bool asks_top_k, struct error *err)
+{
+    const struct task_options none = TASK_OPTIONS_NONE;
+    const char *stray = NULL;
+    char names[160] = "";
+    size_t used = 0;
+    for (int i = OPTION_CONFIDENCE; i <= OPTION_TOP_K && used < sizeof names; i++) {
+        const enum option option = (enum option)i;
+        const char *name = option == OPTION_TOP_K ? "top_k" : option_names[i];
+        if (has_option(task, option))
+            used +=
+                (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
+        else if (option == OPTION_TOP_K ? asks_top_k : is_asked(asked ? asked : &none, option))
+            stray = name;
+    }
+    if (!stray)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID,
+                     "%s has no effect on a model whose task is %s%s%s; leave it out", stray,
+                     task_name(task->kind), used ? ", which has the parameters " : "", names);
+}
+
+/* ---- their texts ---- */
 
 static enum status option_share(const char *name, const char *text, float *ret, struct error *err)
 {

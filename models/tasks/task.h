@@ -21,6 +21,8 @@ enum task_kind {
     TASK_INSTANCES,    /* boxes with the mask of the object in each */
     TASK_ZERO_SHOT,    /* an embedding, compared with those of texts */
     TASK_DEPTH,        /* a distance, or its inverse, for each pixel */
+    TASK_TEXT_BOXES,   /* boxes of lines of text, with their corners */
+    TASK_TEXT,         /* a line of text */
 };
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
@@ -28,7 +30,8 @@ enum task_kind {
  * YOLOV8 and YOLO_FINAL may end in more numbers: with TASK_POSE x, y (and a score) of each key
  * point; with TASK_ORIENTED the angle, and then a box of YOLO_FINAL is centre and size; with
  * TASK_INSTANCES a factor for each prototype of a mask, where the prototypes [P, height, width] are
- * the last output. The last output of TORCHVISION may be masks: [N, 1, height, width]. */
+ * the last output. The last output of TORCHVISION may be masks: [N, 1, height, width]; that of
+ * DETR_SIGMOID and RFDETR, too: [Q, height, width], logits. */
 enum task_layout {
     LAYOUT_NONE,
     LAYOUT_YOLOV8,       /* [4 + C, A]: centre, size, scores; YOLOv8, 9, 11, 12 */
@@ -42,15 +45,26 @@ enum task_layout {
     LAYOUT_DETR_SIGMOID, /* logits [Q, C] under a sigmoid, boxes as above; RT-DETR, D-FINE */
     LAYOUT_TORCHVISION,  /* boxes [N, 4] by corners, labels [N], scores [N] */
     LAYOUT_TENSORFLOW,   /* boxes [N, 4] as shares (y1, x1, y2, x2), classes, scores, count [] */
+    LAYOUT_RFDETR,       /* as DETR_SIGMOID: RF-DETR */
+    LAYOUT_PANOPTIC,     /* logits [Q, C + 1] under a softmax, masks [Q, height, width] under a
+                            sigmoid; each pixel belongs to one query; DETR */
+    LAYOUT_MASKFORMER,   /* the same, where masks may overlap; MaskFormer, Mask2Former */
+    LAYOUT_YUNET,        /* for cells of 8, 16 and 32 pixels class scores [A, 1], objectness [A, 1],
+                            boxes [A, 4] and points [A, 10]: 12 outputs; YuNet */
+    LAYOUT_TEXT,         /* [1, height, width]: how probably a point is text; PP-OCR */
 };
 
 /* Most outputs that a layout has. */
-#define TASK_MAX_OUTPUTS 4
+#define TASK_MAX_OUTPUTS 12
 
 /* Most classes that a request may name; most boxes in an answer; most key points of a box. */
 #define TASK_MAX_CLASSES    64
 #define TASK_MAX_DETECTIONS 1000
 #define TASK_MAX_POINTS     256
+
+/* Key points of LAYOUT_YUNET; corners of TASK_TEXT_BOXES, which are points, too. */
+#define YUNET_POINTS 5
+#define TEXT_CORNERS 4
 
 /* Options of answers. Each member has a value for "not given"; then the next source is used, in
  * this order: the request, the command line, the model's folder, the layout's default. */
@@ -94,9 +108,18 @@ struct task {
     size_t point_count, point_numbers; /* TASK_POSE: key points of a box, and numbers of a point: 2
                                           (x, y) or 3 (and a score) */
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
-    struct task_options options;       /* complete */
+    int mask_side; /* Mask2Former: masks are interpolated to so many points a side first; else 0 */
+    struct task_options options; /* complete */
     char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */
 };
+
+/* Whether the option with this name means something for answers of this task. */
+bool task_has_option(const struct task *task, const char *name);
+
+/* Checks that the options a request has set (NULL: none), and top_k, mean something for answers of
+ * this task. STATUS_INVALID names the option, the task and the options that it has. */
+enum status task_options_check(const struct task *task, const struct task_options *asked,
+                               bool asks_top_k, struct error *err) MUST_USE;
 
 /* What is known of a model's output before a run, for a batch of one photo. */
 struct task_output {
@@ -125,6 +148,7 @@ struct task_facts {
     const char *architecture; /* config.json: "DetrForObjectDetection" */
     size_t text_size;         /* zero_shot.json: numbers of a text's vector; 0: no such file */
     bool is_headless;         /* config.json of timm: num_classes is 0 */
+    bool are_characters;      /* labels are the characters of a text */
 };
 
 /* Decides what the model is. STATUS_MODEL when lensd.json asks for what the outputs cannot be. */
@@ -139,6 +163,12 @@ size_t task_extras(const struct task *task);
 
 /* Whether answers are boxes (struct detections), with whatever else belongs to a box. */
 bool task_has_boxes(enum task_kind kind);
+
+/* Whether the layout has masks of queries, and boxes are those around the masks. */
+static inline bool task_layout_is_masks(enum task_layout layout)
+{
+    return layout == LAYOUT_PANOPTIC || layout == LAYOUT_MASKFORMER;
+}
 
 /* Whether the outputs of the layout have one row per image. If not, a run can have one image only.
  */

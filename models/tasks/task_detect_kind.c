@@ -20,6 +20,8 @@ static const char *const task_names[] = {
     [TASK_INSTANCES] = "instance-segmentation",
     [TASK_DEPTH] = "depth",
     [TASK_ZERO_SHOT] = "zero-shot",
+    [TASK_TEXT_BOXES] = "text-detection",
+    [TASK_TEXT] = "text-recognition",
 };
 
 const char *task_name(enum task_kind kind)
@@ -30,7 +32,7 @@ const char *task_name(enum task_kind kind)
 bool task_has_boxes(enum task_kind kind)
 {
     return kind == TASK_DETECTION || kind == TASK_POSE || kind == TASK_ORIENTED ||
-           kind == TASK_INSTANCES;
+           kind == TASK_INSTANCES || kind == TASK_TEXT_BOXES;
 }
 
 static void decided(struct task *task, enum task_kind kind, const char *format, ...)
@@ -264,24 +266,55 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
 
 /* ---- detectors with several outputs ---- */
 
-/* Hugging Face's detectors by architecture: whether scores are sigmoids, and how many boxes they
- * return. */
+/* Hugging Face's detectors by architecture, and how many boxes they return; 0: one a query. */
 static const struct {
     const char *architecture;
-    bool is_sigmoid;
+    enum task_layout layout;
     int top;
 } detr_architectures[] = {
-    {"DetrForObjectDetection", false, 0},
-    {"TableTransformerForObjectDetection", false, 0},
-    {"YolosForObjectDetection", false, 0},
-    {"ConditionalDetrForObjectDetection", true, 100},
-    {"DeformableDetrForObjectDetection", true, 100},
-    {"DetaForObjectDetection", true, 100},
-    {"RTDetrForObjectDetection", true, 0},
-    {"RTDetrV2ForObjectDetection", true, 0},
-    {"DFineForObjectDetection", true, 0},
-    {"DeimForObjectDetection", true, 0},
+    {"DetrForObjectDetection", LAYOUT_DETR, 0},
+    {"TableTransformerForObjectDetection", LAYOUT_DETR, 0},
+    {"YolosForObjectDetection", LAYOUT_DETR, 0},
+    {"ConditionalDetrForObjectDetection", LAYOUT_DETR_SIGMOID, 100},
+    {"DeformableDetrForObjectDetection", LAYOUT_DETR_SIGMOID, 100},
+    {"DetaForObjectDetection", LAYOUT_DETR_SIGMOID, 100},
+    {"RTDetrForObjectDetection", LAYOUT_DETR_SIGMOID, 0},
+    {"RTDetrV2ForObjectDetection", LAYOUT_DETR_SIGMOID, 0},
+    {"DFineForObjectDetection", LAYOUT_DETR_SIGMOID, 0},
+    {"DeimForObjectDetection", LAYOUT_DETR_SIGMOID, 0},
+    {"RfDetrForObjectDetection", LAYOUT_RFDETR, 0},
+    {"RfDetrForInstanceSegmentation", LAYOUT_RFDETR, 0},
 };
+
+/* With a third output, the queries' masks, a detector of boxes is one of instances. */
+static enum task_kind kind_of_queries(const struct task *task)
+{
+    return task->output_count > 2 ? TASK_INSTANCES : TASK_DETECTION;
+}
+
+/* Hugging Face's segmenters, whose boxes are those around the masks. */
+static void decide_masks(const struct task_facts *facts, enum task_layout layout, struct task *task)
+{
+    const char *architecture = facts->architecture;
+    task->layout = layout;
+    task->mask_side = architecture && strstr(architecture, "Mask2Former") ? 384 : 0;
+    if (architecture && strstr(architecture, "For"))
+        decided(task, TASK_INSTANCES, "%.80s in config.json", architecture);
+    else
+        decided(task, TASK_INSTANCES, "outputs '%.60s' and '%.60s'",
+                facts->outputs[task->outputs[0]].name, facts->outputs[task->outputs[1]].name);
+}
+
+/* RF-DETR's own export: "dets" [batch, queries, 4]. The lists of MMDetection, [batch, n, 5], have
+ * the same name. */
+static bool take_rfdetr(const struct task_facts *facts, struct task *task)
+{
+    static const char *const names[] = {"labels", "dets", "masks"};
+    if (!take_named(facts, names, 3, task) && !take_named(facts, names, 2, task))
+        return false;
+    return dim_of(&facts->outputs[task->outputs[1]], 1) == 4 &&
+           facts->outputs[task->outputs[0]].shape.rank == 3;
+}
 
 static void decide_detr(const struct task_facts *facts, struct task *task)
 {
@@ -289,9 +322,9 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
     for (size_t i = 0; i < COUNT_OF(detr_architectures); i++) {
         if (strcmp(architecture, detr_architectures[i].architecture) != 0)
             continue;
-        task->layout = detr_architectures[i].is_sigmoid ? LAYOUT_DETR_SIGMOID : LAYOUT_DETR;
+        task->layout = detr_architectures[i].layout;
         task->options.max_detections = detr_architectures[i].top;
-        decided(task, TASK_DETECTION, "%s in config.json", architecture);
+        decided(task, kind_of_queries(task), "%s in config.json", architecture);
         return;
     }
     const int64_t classes = dim_of(&facts->outputs[task->outputs[0]], 1);
@@ -345,12 +378,32 @@ static bool take_lists(const struct task_facts *facts, struct task *task)
 
 static void detect_by_outputs(const struct task_facts *facts, struct task *task)
 {
-    static const char *const detr[] = {"logits", "pred_boxes"};
+    static const char *const detr[] = {"logits", "pred_boxes", "pred_masks"};
+    static const char *const panoptic[] = {"logits", "pred_masks"};
+    static const char *const maskformer[] = {"class_queries_logits", "masks_queries_logits"};
+    static const char *const yunet[] = {"cls_8",   "cls_16", "cls_32", "obj_8",
+                                        "obj_16",  "obj_32", "bbox_8", "bbox_16",
+                                        "bbox_32", "kps_8",  "kps_16", "kps_32"};
+    const bool is_rfdetr = facts->architecture && !strncmp(facts->architecture, "RfDetr", 6);
     static const char *const torchvision[] = {"boxes", "labels", "scores", "masks"};
     static const char *const tensorflow[] = {"detection_boxes", "detection_classes",
                                              "detection_scores", "num_detections"};
-    if (take_named(facts, detr, 2, task)) {
+    if (is_rfdetr && take_named(facts, detr, 3, task)) {
         decide_detr(facts, task);
+    } else if (take_named(facts, panoptic, 2, task)) {
+        decide_masks(facts, LAYOUT_PANOPTIC, task);
+    } else if (take_named(facts, detr, 2, task)) {
+        decide_detr(facts, task);
+    } else if (take_named(facts, maskformer, 2, task)) {
+        decide_masks(facts, LAYOUT_MASKFORMER, task);
+    } else if (take_rfdetr(facts, task)) {
+        task->layout = LAYOUT_RFDETR;
+        decided(task, kind_of_queries(task), "outputs 'dets' and 'labels', as RF-DETR's");
+    } else if (take_named(facts, yunet, COUNT_OF(yunet), task)) {
+        task->layout = LAYOUT_YUNET;
+        task->point_count = YUNET_POINTS;
+        task->point_numbers = 2;
+        decided(task, TASK_POSE, "outputs 'cls_8' to 'kps_32', as YuNet's");
     } else if (take_named(facts, tensorflow, 4, task) || take_named(facts, tensorflow, 3, task)) {
         task->layout = LAYOUT_TENSORFLOW;
         decided(task, TASK_DETECTION, "output 'detection_boxes' and its neighbours");
@@ -471,6 +524,47 @@ static void decide_depth(const struct task_facts *facts, struct task *task)
     task->output_count = 1;
 }
 
+/* ---- text ---- */
+
+/* The output [batch, positions, 1 + characters], where a space may follow the characters that the
+ * model's list names. SIZE_MAX: none. */
+static size_t find_text(const struct task_facts *facts)
+{
+    const int64_t named = (int64_t)facts->label_count;
+    for (size_t i = 0; i < facts->output_count; i++) {
+        const int64_t classes = dim_of(&facts->outputs[i], 1);
+        if (dtype_is_float(facts->outputs[i].dtype) && facts->outputs[i].shape.rank == 3 &&
+            (classes == 1 + named || classes == 2 + named))
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+static void decide_text(const struct task_facts *facts, struct task *task)
+{
+    const char *architecture = facts->architecture ? facts->architecture : "";
+    const size_t map = find_depth(facts);
+    const bool is_detector =
+        !strncmp(architecture, "PPOCR", 5) && has_suffix(architecture, "DetForObjectDetection");
+    if (facts->are_characters) {
+        task->outputs[0] = find_text(facts);
+        task->output_count = task->outputs[0] != SIZE_MAX;
+        if (task->output_count)
+            decided(task, TASK_TEXT, "a list of %zu characters, output '%.60s'", facts->label_count,
+                    facts->outputs[task->outputs[0]].name);
+        else
+            decided(task, TASK_UNKNOWN,
+                    "its list has %zu characters, but no output has the shape [batch, positions, "
+                    "%zu or %zu]: a blank, the characters and perhaps a space",
+                    facts->label_count, 1 + facts->label_count, 2 + facts->label_count);
+    } else if (is_detector && map != SIZE_MAX) {
+        task->outputs[0] = map;
+        task->output_count = 1;
+        task->layout = LAYOUT_TEXT;
+        decided(task, TASK_TEXT_BOXES, "%.80s in config.json", architecture);
+    }
+}
+
 /* ---- segmentation ---- */
 
 static void decide_segmentation(const struct task_facts *facts, struct task *task)
@@ -554,13 +648,23 @@ static enum status told_layout(const struct task_facts *facts, struct task *task
             err, STATUS_MODEL, "lensd.json: the layout \"%s\" has %zu outputs, but the model %zu",
             task_layouts[layout].name, task_layouts[layout].outputs, facts->output_count);
     detect_by_outputs(facts, task); /* finds outputs by their names */
-    if (task->layout != layout || !task->output_count) {
+    const bool are_masks = task_layout_is_masks(task->layout) && task_layout_is_masks(layout);
+    if ((task->layout != layout && !are_masks) || !task->output_count) {
         task->output_count = task_layouts[layout].outputs;
         for (size_t i = 0; i < task->output_count; i++)
             task->outputs[i] = i;
     }
     task->layout = layout;
-    decided(task, TASK_DETECTION, "layout '%s' in lensd.json", task_layouts[layout].name);
+    if (layout == LAYOUT_YUNET) {
+        task->point_count = YUNET_POINTS;
+        task->point_numbers = 2;
+    }
+    decided(task,
+            layout == LAYOUT_YUNET         ? TASK_POSE
+            : layout == LAYOUT_TEXT        ? TASK_TEXT_BOXES
+            : task_layout_is_masks(layout) ? TASK_INSTANCES
+                                           : TASK_DETECTION,
+            "layout '%s' in lensd.json", task_layouts[layout].name);
     return STATUS_OK;
 }
 
@@ -569,12 +673,16 @@ static enum status told_boxes(const struct task_facts *facts, enum task_kind kin
                               struct task *task, struct error *err)
 {
     const bool has_extras = kind != TASK_DETECTION;
+    const bool has_own_masks =
+        (task->layout == LAYOUT_TORCHVISION && task->output_count == 4) ||
+        ((task->layout == LAYOUT_RFDETR || task->layout == LAYOUT_DETR_SIGMOID) &&
+         task->output_count == 3);
     if (task->kind != kind && !facts->told_layout)
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%s\", but the outputs do not tell how boxes "
                          "are laid out; write \"layout\", too",
                          task_names[kind]);
-    if (kind == TASK_INSTANCES && task->layout == LAYOUT_TORCHVISION && task->output_count == 4)
+    if (kind == TASK_INSTANCES && has_own_masks)
         task->kind = kind;
     if (has_extras && task->kind != kind && task->layout != LAYOUT_YOLOV8 &&
         task->layout != LAYOUT_YOLO_FINAL)
@@ -586,7 +694,7 @@ static enum status told_boxes(const struct task_facts *facts, enum task_kind kin
                          "lensd.json: the task \"%s\" needs a second output of the shape "
                          "[batch, prototypes, height, width]",
                          task_names[kind]);
-    if (kind == TASK_POSE && !read_points(facts->point_shape, task))
+    if (kind == TASK_POSE && task->layout != LAYOUT_YUNET && !read_points(facts->point_shape, task))
         return error_set(err, STATUS_MODEL,
                          "kpt_shape in the file's metadata is '%.40s', not [n, 2 or 3]",
                          facts->point_shape);
@@ -630,6 +738,23 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
                 "shape [batch, height, width]");
         task->output_count = 1;
         decided(task, TASK_DEPTH, "task 'depth' in lensd.json");
+    } else if (!strcmp(told, "text-detection")) {
+        task->outputs[0] = find_depth(facts);
+        if (task->outputs[0] == SIZE_MAX)
+            return error_set(err, STATUS_MODEL,
+                             "lensd.json: \"task\" is \"text-detection\", but no output of the "
+                             "model has the shape [batch, 1, height, width]");
+        task->output_count = 1;
+        task->layout = LAYOUT_TEXT;
+        decided(task, TASK_TEXT_BOXES, "task 'text-detection' in lensd.json");
+    } else if (!strcmp(told, "text-recognition")) {
+        if (task->kind != TASK_TEXT)
+            return error_set(err, STATUS_MODEL,
+                             "lensd.json: \"task\" is \"text-recognition\", but %s",
+                             facts->are_characters
+                                 ? task->evidence
+                                 : "the model has no list of characters; put characters.txt beside "
+                                   "the .onnx file, one character a line");
     } else if (!strcmp(told, "classification")) {
         if (facts->class_output == SIZE_MAX)
             return error_set(err, STATUS_MODEL,
@@ -642,8 +767,8 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "
                          "\"detection\", \"pose\", \"oriented-boxes\", "
-                         "\"instance-segmentation\", \"embedding\", \"segmentation\", \"depth\" or "
-                         "\"tensors\"",
+                         "\"instance-segmentation\", \"embedding\", \"segmentation\", \"depth\", "
+                         "\"text-detection\", \"text-recognition\" or \"tensors\"",
                          told);
     }
     return STATUS_OK;
@@ -671,9 +796,10 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
     static void (*const rules[])(const struct task_facts *, struct task *) = {
         detect_by_outputs, decide_depth,    decide_segmentation,
         decide_embedding,  detect_by_shape, decide_classification};
+    decide_text(facts, &task);
     if (facts->metadata_task)
         decide_by_metadata(facts, &task);
-    for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task; i++)
+    for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task && !facts->are_characters; i++)
         if (task.kind == TASK_UNKNOWN && !task.output_count)
             rules[i](facts, &task);
     if (facts->told_layout)

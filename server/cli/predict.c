@@ -86,6 +86,33 @@ static void print_place(const struct predict_image *image, const struct detectio
            (double)(box->y1 + box->y2) / 2, (double)box->angle * 180 / 3.14159265358979);
 }
 
+/* "3 boxes: 2 person, 1 car". */
+static void print_counts(const struct predict_image *image)
+{
+    const struct detections *found = &image->answer.detections;
+    const struct labels *labels = &image->request->used_model->labels;
+    char shown[1024];
+    if (found->count == 0)
+        return;
+    printf("    %zu box%s", found->count, found->count == 1 ? "" : "es");
+    for (size_t i = 0, classes = 0; i < found->count && labels->count; i++) {
+        size_t same = 0, before = 0;
+        for (size_t k = 0; k < found->count; k++) {
+            same += found->items[k].index == found->items[i].index;
+            before += k < i && found->items[k].index == found->items[i].index;
+        }
+        if (before > 0)
+            continue;
+        const char *label = labels_name(labels, found->items[i].index);
+        printf("%s%zu ", classes++ ? ", " : ": ", same);
+        if (label)
+            printf("%s", utf8_shown(label, shown, sizeof shown));
+        else
+            printf("class %u", found->items[i].index);
+    }
+    printf("\n");
+}
+
 static void print_boxes(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;
@@ -99,8 +126,10 @@ static void print_boxes(const struct predict_image *image)
                label ? "  (class " : "", box->index, label ? ")" : "");
         if (found->masks)
             printf("        %llu pixels\n", (unsigned long long)found->masks[i].area);
-        print_points(image, i);
+        if (image->request->used_model->task.kind == TASK_POSE)
+            print_points(image, i);
     }
+    print_counts(image);
     if (task_has_boxes(image->request->used_model->task.kind) && found->count == 0)
         printf("    nothing found\n");
 }
@@ -117,6 +146,21 @@ static void print_areas(const struct predict_image *image)
                label ? utf8_shown(label, shown, sizeof shown) : "class ", label ? "  (class " : "",
                area->index, label ? ")" : "");
     }
+}
+
+static void print_line(const struct predict_image *image)
+{
+    const struct text_line *line = &image->answer.text;
+    char shown[1024];
+    if (!line->is_read)
+        return;
+    printf("    %6.2f %%  ", (double)line->score * 100);
+    for (size_t i = 0; i < line->count; i++) {
+        const char *character =
+            labels_name(&image->request->used_model->labels, line->characters[i]);
+        fputs(character ? utf8_shown(character, shown, sizeof shown) : " ", stdout);
+    }
+    printf("\n");
 }
 
 static void print_image(const char *path, const struct predict_image *image)
@@ -137,6 +181,7 @@ static void print_image(const char *path, const struct predict_image *image)
     }
     print_boxes(image);
     print_areas(image);
+    print_line(image);
     const struct depth *depth = &image->answer.depth;
     if (depth->values)
         printf("    a depth map of %u x %u points; --json or --annotate writes it\n", depth->width,
@@ -152,10 +197,13 @@ static void print_image(const char *path, const struct predict_image *image)
 static void hint_at_labels(const struct predict_request *request)
 {
     bool nameless = false;
+    /* Faces and texts are of one kind. */
+    const bool has_classes = request->used_model->task.kind != TASK_TEXT_BOXES &&
+                             request->used_model->task.layout != LAYOUT_YUNET;
     for (size_t i = 0; i < request->image_count; i++)
         for (size_t k = 0; k < request->images[i].prediction_count; k++)
             nameless |= !request->images[i].predictions[k].label;
-    for (size_t i = 0; i < request->image_count; i++)
+    for (size_t i = 0; i < request->image_count && has_classes; i++)
         for (size_t k = 0; k < request->images[i].answer.detections.count; k++)
             nameless |= !labels_name(&request->used_model->labels,
                                      request->images[i].answer.detections.items[k].index);

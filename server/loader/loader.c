@@ -212,9 +212,9 @@ static void say_assumptions(const struct model *model)
         model->preprocess_source);
     if (!model->is_configured)
         log_event(LOG_WARN, "model", LOG_STR("model", model->name), LOG_STR("text", text));
-    const bool has_names = model->task.kind == TASK_CLASSIFICATION ||
-                           model->task.kind == TASK_DETECTION ||
-                           model->task.kind == TASK_SEGMENTATION;
+    const bool has_names =
+        model->task.kind == TASK_CLASSIFICATION || model->task.kind == TASK_DETECTION ||
+        model->task.kind == TASK_INSTANCES || model->task.kind == TASK_SEGMENTATION;
     if (has_names && model->labels.count == 0)
         log_event(LOG_WARN, "model", LOG_STR("model", model->name),
                   LOG_STR("text", "the model has no labels, so classes are numbers; put labels.txt "

@@ -48,6 +48,7 @@ SPECIAL = {
     "PPLCNet": {"do_flip_channel_order": True, "flip_last": True, "size": {"shortest_edge": 256}},
     "PPOCRV5ServerDet": {"do_flip_channel_order": True, "flip_last": True},
     "Perceiver": {"crop_first": True},
+    "RfDetr": {"antialias": False},
 }
 INEXACT = {
     "BridgeTower": "rounds sides to multiples of 32 before it crops, which lensd does not",

@@ -4,12 +4,14 @@
     make_golden.py masks >tests/unit/models/tasks/golden_masks.h
 """
 
+import math
 import random
 import sys
 from types import SimpleNamespace
 
 import torch
-from transformers import DetrImageProcessor, RTDetrImageProcessor
+from transformers import (DetrImageProcessor, Mask2FormerImageProcessor, MaskFormerImageProcessor,
+                          PPOCRV5ServerDetImageProcessor, PPOCRV5ServerRecImageProcessor, RTDetrImageProcessor)
 from ultralytics.utils.nms import non_max_suppression
 from ultralytics.utils.ops import process_mask_native, scale_boxes, scale_coords
 
@@ -113,11 +115,62 @@ def queries(generator):
                          zip(found["labels"].float(), found["scores"], boxes_found)])
 
 
+def query_masks(generator):
+    """Best first: class, score, the box around the mask, its pixels; of a photo of WIDTH x HEIGHT."""
+    logits = torch.tensor([[[generator.gauss(0, 2) for _ in range(4)] for _ in range(6)]])
+    masks = torch.nn.functional.interpolate(
+        torch.tensor([[[[generator.gauss(-2, 4) for _ in range(3)] for _ in range(3)] for _ in range(6)]]), (12, 12),
+        mode="bicubic")
+    put("query_masks_logits", logits.flatten().tolist())
+    put("query_masks", masks.flatten().tolist())
+    detr = SimpleNamespace(logits=logits, pred_masks=masks)
+    former = SimpleNamespace(class_queries_logits=logits, masks_queries_logits=masks)
+    for name, processor, outputs, more in (("panoptic", DetrImageProcessor(), detr, {}),
+                                           ("maskformer", MaskFormerImageProcessor(), former, {"return_binary_maps": True}),
+                                           ("mask2former", Mask2FormerImageProcessor(), former, {"return_binary_maps": True})):
+        (found,) = processor.post_process_instance_segmentation(outputs, 0.3, target_sizes=[(HEIGHT, WIDTH)], **more)
+        boxes = []
+        for i, segment in enumerate(found["segments_info"]):
+            mask = found["segmentation"][i] == 1 if more else found["segmentation"] == segment["id"]
+            y, x = torch.where(mask)
+            boxes.append((segment["label_id"], segment["score"], x.min().item(), y.min().item(), x.max().item() + 1,
+                          y.max().item() + 1, mask.sum().item()))
+        put_boxes(name, boxes)
+
+
+def text(generator):
+    """Best first: 0, score, and the corners of PP-OCR's boxes, eight times as large as the map; then a line of text:
+    its classes and its score."""
+    side = 32
+    picture = torch.zeros(side, side)
+    for angle, x, y, w, h in ((0.2, 11, 7, 8, 3), (-0.5, 21, 21, 8, 3), (1.2, 6, 23, 5, 2), (0.9, 27, 5, 2, 2)):
+        yy, xx = torch.meshgrid(torch.arange(side) - y, torch.arange(side) - x, indexing="ij")
+        u, v = xx * math.cos(angle) + yy * math.sin(angle), yy * math.cos(angle) - xx * math.sin(angle)
+        picture = torch.maximum(picture, torch.sigmoid(3 * torch.minimum(w - u.abs(), h - v.abs()).float()))
+    # A hole, and noise that is not text.
+    picture[6:8, 10:12] = 0.1
+    picture = (picture * 0.9 + torch.tensor([[generator.uniform(0, 0.1) for _ in range(side)] for _ in range(side)]))
+    picture = (100 * picture).round() / 100
+    put("text_map", [round(v, 2) for v in picture.flatten().tolist()])
+    (found,) = PPOCRV5ServerDetImageProcessor().post_process_object_detection(
+        SimpleNamespace(last_hidden_state=picture[None, None]), 0.3, torch.tensor([[8 * side, 8 * side]]),
+        box_threshold=0.68)
+    put_boxes("text_boxes", [(0, score.item(), *corners.flatten().tolist())
+                             for score, corners in zip(found["scores"], found["boxes"].float())])
+    scores = torch.tensor([[[generator.random() for _ in range(5)] for _ in range(12)]]).softmax(-1)
+    put("text_scores", scores.flatten().tolist())
+    (line,) = PPOCRV5ServerRecImageProcessor.post_process_text_recognition(
+        SimpleNamespace(character_list="_0123"), SimpleNamespace(last_hidden_state=scores))
+    put("text_line", [line["score"], *map(float, line["text"])])
+
+
 print("/* Written by tests/tasks/make_golden.py: outputs, and what Ultralytics and Transformers make of them. A\n"
       " * photo of 500 x 333 in an input of 64 x 64; boxes are class, score, x1, y1, x2, y2. */\n#pragma once\n")
 if sys.argv[1] == "masks":
     masks(random.Random(11))
     depth(random.Random(12))
+    query_masks(random.Random(13))
+    text(random.Random(14))
 else:
     yolov8(random.Random(7))
     oriented(random.Random(9))

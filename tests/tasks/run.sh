@@ -17,7 +17,8 @@ if [ -z "${TASKS_PYTHON:-}" ]; then
         exit 0
     fi
     "$python" -m pip install -q --disable-pip-version-check 'ultralytics>=8.4' 'transformers>=5' torchvision 'timm>=1' onnx \
-        onnxscript onnxruntime pycocotools sahi >&2 || echo "dev: tasks: the Python registry is out of reach; what is missing is skipped" >&2
+        onnxscript onnxruntime pycocotools scipy opencv-python-headless rapidocr \
+        sahi >&2 || echo "dev: tasks: the Python registry is out of reach; what is missing is skipped" >&2
 fi
 # Models of a hundred megabytes take their time to load.
 TEST_PATIENCE=${TEST_PATIENCE:-300} exec "$python" "$@"

@@ -48,6 +48,7 @@ class Parity(unittest.TestCase):
     """A model of a test in a folder of its own, its server, and the comparison."""
 
     def setUp(self):
+        self.photos, self.score_tolerance = PHOTOS, 1e-3
         self.folder = tempfile.mkdtemp(prefix="lensd-tasks-")
         self.addCleanup(shutil.rmtree, self.folder)
 
@@ -76,7 +77,7 @@ class Parity(unittest.TestCase):
         answer. All but class and score are compared as pixels."""
         with contextlib.closing(Serving(self)):
             found, differing = 0, 0
-            for path in PHOTOS:
+            for path in self.photos:
                 photo = read(path)
                 width, height = upright(path).size
                 answer = self.server.request("POST", f"/predict{query}", photo)
@@ -88,7 +89,7 @@ class Parity(unittest.TestCase):
                 differing += self.match(boxes, wanted, os.path.basename(path))
                 found += len(boxes)
             self.assertGreater(found, 20, "too few boxes to say anything")
-            print(f"{self.id().split('.')[-1]}: {found} boxes in {len(PHOTOS)} photos, {differing} differ",
+            print(f"{self.id().split('.')[-1]}: {found} boxes in {len(self.photos)} photos, {differing} differ",
                   file=sys.stderr)
             self.assertLessEqual(differing, 0.01 * found)
 
@@ -97,7 +98,7 @@ class Parity(unittest.TestCase):
         from pycocotools import mask
         with contextlib.closing(Serving(self)):
             found, differing, unlike, outlined = 0, 0, 0, 0
-            for path in PHOTOS:
+            for path in self.photos:
                 photo, name = read(path), os.path.basename(path)
                 width, height = upright(path).size
                 answer = self.server.request("POST", f"/predict{query}", photo)
@@ -121,7 +122,7 @@ class Parity(unittest.TestCase):
                     if area >= 1000 and outlines:
                         again = mask.decode(mask.merge(mask.frPyObjects(outlines, height, width))).astype(bool)
                         outlined += (inside & again).sum() / (inside | again).sum() < 0.9
-            print(f"{self.id().split('.')[-1]}: {found} masks in {len(PHOTOS)} photos, {differing} boxes differ, {unlike} "
+            print(f"{self.id().split('.')[-1]}: {found} masks in {len(self.photos)} photos, {differing} boxes differ, {unlike} "
                   f"masks overlap by less than 0.99, {outlined} outlines by less than 0.9", file=sys.stderr)
             self.assertGreater(found, 20, "too few masks to say anything")
             self.assertLessEqual(differing, 0.01 * found)
@@ -132,7 +133,7 @@ class Parity(unittest.TestCase):
         """How many boxes of either list are not in the other; each is printed."""
         left, missing = list(boxes), []
         for box in wanted:
-            near = [b for b in left if b[0] == box[0] and abs(b[1] - box[1]) <= 1e-3
+            near = [b for b in left if b[0] == box[0] and abs(b[1] - box[1]) <= self.score_tolerance
                     and all(abs(p - q) <= 0.5 for p, q in zip(b[2:], box[2:]))]
             if near:
                 left.remove(near[0])
@@ -394,7 +395,8 @@ class Ultralytics(Parity):
 class HuggingFace(Parity):
     """Small models of the real classes; reference: their image processors."""
 
-    def export(self, model, config, head, names=("logits", "pred_boxes")):
+    def export(self, model, config, head, names=("logits", "pred_boxes"), added=None):
+        """`added`: numbers that outputs get on top, by name."""
         import torch
         picture = torch.rand(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(7))
         model = model.eval()
@@ -405,10 +407,13 @@ class HuggingFace(Parity):
             def __init__(self):
                 super().__init__()
                 self.model = model
+                for name, numbers in (added or {}).items():
+                    self.register_buffer(name, numbers)
 
             def forward(self, pixel_values):
                 found = self.model(pixel_values)
-                return tuple(found[name] for name in names)
+                return tuple(found[name] + getattr(self, name) if name in (added or {}) else found[name]
+                             for name in names)
 
         torch.onnx.export(Plain(), (picture,), os.path.join(self.folder, "model.onnx"), input_names=["pixel_values"],
                           output_names=list(names), opset_version=17, dynamo=False)
@@ -460,6 +465,74 @@ class HuggingFace(Parity):
         from transformers import DFineConfig, DFineForObjectDetection
         self.check_rt_detr(DFineConfig, DFineForObjectDetection)
 
+    def own_queries(self, model, boxes=True, masks=False):
+        """Numbers on top of the outputs, which are alike for all queries of random weights: logits with a deviation of 2
+        around -3, boxes that differ by up to 0.3 of a side, and masks of a few blobs."""
+        import torch
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            shown = model.eval()(torch.rand(1, 3, SIDE, SIDE, generator=generator))
+        added = {"logits": torch.zeros_like(shown.logits).normal_(-3, 2, generator=generator) - shown.logits.mean(),
+                 "pred_boxes": torch.zeros_like(shown.pred_boxes).uniform_(-.3, .3, generator=generator)}
+        if masks:
+            blobs = torch.empty(*shown.pred_masks.shape[:2], 4, 4).normal_(-5, 6, generator=generator)
+            added["pred_masks"] = torch.nn.functional.interpolate(blobs, shown.pred_masks.shape[2:], mode="bicubic")
+        return added
+
+    def rf_detr(self, model_class):
+        import torch
+        from transformers import RfDetrConfig
+        torch.manual_seed(7)
+        backbone = {"model_type": "rf_detr_dinov2", "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                    "image_size": SIDE, "patch_size": 16, "num_windows": 2, "out_features": ["stage1", "stage2"],
+                    "num_register_tokens": 0}
+        model = model_class(RfDetrConfig(backbone_config=backbone, d_model=32, decoder_ffn_dim=64, decoder_layers=2,
+                                         decoder_self_attention_heads=2, decoder_cross_attention_heads=2, num_queries=40,
+                                         group_detr=1, c2f_num_blocks=1, num_labels=9, intermediate_size=64))
+        # The positions are those of this size. Traced, they would be resized by an operator that ONNX lacks.
+        for module in model.modules():
+            if hasattr(module, "interpolate_pos_encoding"):
+                module.interpolate_pos_encoding = lambda *_, own=module.position_embeddings: own
+        return model
+
+    def test_rf_detr(self):
+        from transformers import RfDetrForObjectDetection, RfDetrImageProcessor
+        model = self.rf_detr(RfDetrForObjectDetection)
+        self.export(model, model.config, None, added=self.own_queries(model))
+        self.compare(self.detected(RfDetrImageProcessor(), 0.5), query="?confidence=0.5")
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_rf_detr_seg(self):
+        from types import SimpleNamespace
+        from transformers import RfDetrForInstanceSegmentation, RfDetrImageProcessor
+        model = self.rf_detr(RfDetrForInstanceSegmentation)
+        self.export(model, model.config, None, ("logits", "pred_boxes", "pred_masks"), self.own_queries(model, masks=True))
+        boxes = self.detected(RfDetrImageProcessor(), 0.5)
+
+        def reference(outputs, width, height):
+            (found,) = RfDetrImageProcessor().post_process_instance_segmentation(
+                SimpleNamespace(**outputs), threshold=0.5, target_sizes=[(height, width)], return_binary_maps=True)
+            masks = {(s["label_id"], round(s["score"], 5)): m.numpy() for s, m in
+                     zip(found["segments_info"], found["segmentation"])}
+            return [(box, masks[key]) for box in boxes(outputs, width, height)
+                    if (key := (box[0], round(box[1], 5))) in masks]
+
+        self.compare_masks(reference)
+
+    def test_deformable_detr(self):
+        import torch
+        from transformers import (DeformableDetrConfig, DeformableDetrForObjectDetection, DeformableDetrImageProcessor,
+                                  ResNetConfig)
+        torch.manual_seed(7)
+        backbone = ResNetConfig(embedding_size=16, hidden_sizes=[16, 24, 32, 40], depths=[1, 1, 1, 1], layer_type="basic",
+                                out_features=["stage2", "stage3", "stage4"])
+        model = DeformableDetrForObjectDetection(DeformableDetrConfig(
+            backbone_config=backbone, use_timm_backbone=False, use_pretrained_backbone=False, d_model=32, encoder_layers=1,
+            decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64,
+            num_queries=120, num_labels=9, disable_custom_kernels=True))
+        self.export(model, model.config, None, added=self.own_queries(model))
+        self.compare(self.detected(DeformableDetrImageProcessor(), 0.5), query="?confidence=0.5")
+
     @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
     def test_segformer(self):
         """Class maps of the whole photo: 99.9 % of the pixels."""
@@ -494,6 +567,84 @@ class HuggingFace(Parity):
                 self.assertGreaterEqual(same, 0.999, os.path.basename(path))
             self.assertGreater(len(classes), 2, "too few classes to say anything")
             print(f"test_segformer: {len(classes)} classes in {len(PHOTOS)} photos", file=sys.stderr)
+
+    def segments(self, found):
+        """post_process_…_segmentation's answer as (class, score, box around the mask), mask; best first."""
+        import torch
+        boxes = []
+        for segment in found["segments_info"]:
+            mask = found["segmentation"] == segment["id"] if found["segmentation"].dim() == 2 else \
+                found["segmentation"][len(boxes)].bool()
+            y, x = torch.where(mask)
+            boxes.append(((segment["label_id"], segment["score"], x.min().item(), y.min().item(),
+                           x.max().item() + 1, y.max().item() + 1), mask.numpy()))
+        return boxes
+
+    def check_query_masks(self, processor, model, config, names, kind, threshold, **more):
+        """With random weights all queries see the same. So each gets numbers of its own on top: logits with a deviation
+        of 2, of which the last class has 2 less, and a mask of a few blobs."""
+        import torch
+        from types import SimpleNamespace
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            shown = model.eval()(torch.rand(1, 3, SIDE, SIDE, generator=generator))
+        logits, masks = (torch.zeros_like(shown[name]) for name in (names[0], names[-1]))
+        logits.normal_(0, 2, generator=generator)[..., -1] -= 2
+        blobs = torch.empty(*masks.shape[:2], 4, 4).normal_(-5, 6, generator=generator)
+        masks = torch.nn.functional.interpolate(blobs, masks.shape[2:], mode="bicubic")
+        self.export(model, config, None, names, {names[0]: logits, names[-1]: masks})
+
+        def reference(outputs, width, height):
+            (found,) = getattr(processor, f"post_process_{kind}_segmentation")(
+                SimpleNamespace(**{name: value.clone() for name, value in outputs.items()}), threshold=threshold,
+                target_sizes=[(height, width)], **more)
+            return self.segments(found)
+
+        self.compare_masks(reference, query=f"?confidence={threshold}")
+
+    def swin(self):
+        from transformers import SwinConfig
+        return SwinConfig(image_size=SIDE, embed_dim=12, depths=[1, 1, 1, 1], num_heads=[1, 2, 2, 4], window_size=5,
+                          out_features=["stage1", "stage2", "stage3", "stage4"])
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_mask2former(self):
+        import torch
+        from transformers import (Mask2FormerConfig, Mask2FormerForUniversalSegmentation, Mask2FormerImageProcessor)
+        torch.manual_seed(7)
+        model = Mask2FormerForUniversalSegmentation(Mask2FormerConfig(
+            backbone_config=self.swin(), num_labels=9, feature_size=32, mask_feature_size=32, hidden_dim=32,
+            encoder_feedforward_dim=64, encoder_layers=1, decoder_layers=2, num_attention_heads=2, dim_feedforward=64,
+            num_queries=20))
+        self.check_query_masks(Mask2FormerImageProcessor(), model, model.config,
+                               ("class_queries_logits", "masks_queries_logits"), "instance", 0.3, return_binary_maps=True)
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_maskformer(self):
+        import torch
+        from transformers import (DetrConfig, MaskFormerConfig, MaskFormerForInstanceSegmentation,
+                                  MaskFormerImageProcessor)
+        torch.manual_seed(7)
+        config = MaskFormerConfig(
+            backbone_config=self.swin(), decoder_config=DetrConfig(d_model=32, decoder_layers=2, decoder_attention_heads=2, decoder_ffn_dim=64,
+                                      num_queries=20), fpn_feature_size=32, mask_feature_size=32, num_labels=9)
+        model = MaskFormerForInstanceSegmentation(config)
+        self.check_query_masks(MaskFormerImageProcessor(), model, config, ("class_queries_logits", "masks_queries_logits"),
+                               "instance", 0.3, return_binary_maps=True)
+
+    @unittest.skipUnless(has("pycocotools"), "the package pycocotools is not installed")
+    def test_detr_segmentation(self):
+        import torch
+        from transformers import DetrConfig, DetrForSegmentation, DetrImageProcessor, ResNetConfig
+        torch.manual_seed(7)
+        config = DetrConfig(backbone_config=ResNetConfig(embedding_size=16, hidden_sizes=[16, 24, 32, 40], depths=[1, 1, 1, 1],
+                                                         layer_type="basic",
+                                                         out_features=["stage1", "stage2", "stage3", "stage4"]),
+                            use_timm_backbone=False, use_pretrained_backbone=False, d_model=32, encoder_layers=1,
+                            decoder_layers=2, encoder_attention_heads=8, decoder_attention_heads=8, encoder_ffn_dim=64,
+                            decoder_ffn_dim=64, num_queries=30, num_labels=9)
+        model = DetrForSegmentation(config)
+        self.check_query_masks(DetrImageProcessor(), model, config, ("logits", "pred_masks"), "instance", 0.3)
 
     def check_zero_shot(self, config_class, model_class, activation, probabilities):
         """Probabilities of texts, of the whole model's own logits."""
@@ -611,6 +762,141 @@ class HuggingFace(Parity):
                 vector = self.server.request("POST", "/predict?normalize=true", photo).json()["embedding"]
                 wanted = torch.nn.functional.normalize(self.outputs(photo)["last_hidden_state"][0, 0], dim=0)
                 self.assertGreaterEqual(torch.dot(torch.tensor(vector), wanted).item(), 0.9999)
+
+
+# ---- OpenCV ----
+
+@unittest.skipUnless(has("cv2", "torch", "onnxscript"), "the package opencv-python, torch or onnxscript is not installed")
+class OpenCV(Parity):
+    def test_yunet(self):
+        """A net of random weights with YuNet's outputs. FaceDetectorYN has no part of its own for outputs: both run the
+        net, on the same pixels."""
+        import cv2
+        import numpy
+        import torch
+        torch.manual_seed(7)
+
+        class Faces(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.stem = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 8, 8), torch.nn.ReLU())
+                self.down = torch.nn.ModuleList([torch.nn.Conv2d(16, 16, 2, 2) for _ in range(2)])
+                self.heads = torch.nn.ModuleList([torch.nn.Conv2d(16, 16, 1) for _ in range(3)])
+
+            def forward(self, picture):
+                features = [self.stem(picture / 64 - 2)]
+                for down in self.down:
+                    features.append(torch.relu(down(features[-1])))
+                rows = [head(f).flatten(2).transpose(1, 2) for head, f in zip(self.heads, features)]
+                return (*(torch.sigmoid(8 * r[..., :1]) for r in rows), *(torch.sigmoid(8 * r[..., 1:2]) for r in rows),
+                        *(r[..., 2:6] for r in rows), *(r[..., 6:] for r in rows))
+
+        names = [f"{what}_{stride}" for what in ("cls", "obj", "bbox", "kps") for stride in (8, 16, 32)]
+        path = os.path.join(self.folder, "model.onnx")
+        torch.onnx.export(Faces().eval(), (torch.rand(1, 3, SIDE, SIDE),), path, input_names=["input"], output_names=names,
+                          opset_version=17, dynamo=False)
+        detector = cv2.FaceDetectorYN.create(path, "", (SIDE, SIDE), 0.5, 0.3, 5000)
+
+        def reference(photo, width, height):
+            pixels = numpy.asarray(upright(photo))[..., ::-1]
+            share = min(SIDE / width, SIDE / height)
+            sides = [max(1, int(side * share + 0.5)) for side in (width, height)]
+            padded = numpy.zeros((SIDE, SIDE, 3), numpy.uint8)
+            padded[:sides[1], :sides[0]] = cv2.resize(pixels, sides, interpolation=cv2.INTER_LINEAR)
+            found = []
+            faces = detector.detect(padded)[1]
+            for face in faces if faces is not None else []:
+                x, y, w, h = face[:4]
+                at = numpy.array([x, y, x + w, y + h, *face[4:14]], numpy.float64)
+                for axis, side in enumerate((width, height)):
+                    at[axis::2] = (at[axis::2] * side / sides[axis]).clip(0, side)
+                found.append((0, float(face[14]), *at.tolist()))
+            return sorted(found, key=lambda face: -face[1])[:300]
+
+        photos = iter(PHOTOS)
+        self.compare(lambda _outputs, width, height: reference(next(photos), width, height), query="?confidence=0.5",
+                     rest=lambda p: [p["box"][k] for k in ("x1", "y1", "x2", "y2")]
+                     + [v for k in p["keypoints"] for v in (k["x"], k["y"])])
+
+
+# ---- PP-OCR ----
+
+@unittest.skipUnless(has("rapidocr", "transformers", "cv2", "PIL"), "the package rapidocr, transformers or opencv-python is not installed")
+class PaddleOCR(Parity):
+    """The trained nets that the package rapidocr carries, and the postprocessing of Transformers' PP-OCR classes."""
+
+    LINES = ("Invoice 2026-11", "Total: 1,234.50 EUR", "lensd reads", "Hello, world!", "Straße 7", "PIN 0000")
+
+    def copy(self, name):
+        folder = os.path.join(os.path.dirname(importlib.util.find_spec("rapidocr").origin), "models")
+        shutil.copy(os.path.join(folder, name), os.path.join(self.folder, "model.onnx"))
+
+    def draw(self, lines, size, angle):
+        """A picture of some lines of text, rotated."""
+        from PIL import Image, ImageDraw, ImageFont
+        picture = Image.new("RGB", size, (250, 250, 240))
+        draw = ImageDraw.Draw(picture)
+        for i, line in enumerate(lines):
+            draw.text((size[0] // 8, size[1] * (i + 1) // (len(lines) + 2)), line, fill=(20, 20, 60),
+                      font=ImageFont.load_default(28 + 4 * (i % 3)))
+        path = os.path.join(self.folder, f"{len(self.photos)}.png")
+        picture.rotate(angle, fillcolor=(250, 250, 240)).save(path)
+        self.photos.append(path)
+
+    def test_detection(self):
+        import torch
+        from types import SimpleNamespace
+        from transformers import PPOCRV5ServerDetImageProcessor
+        self.copy("PP-OCRv6_det_small.onnx")
+        self.write("lensd.json", json.dumps({"task": "text-detection"}))
+        # A rectangle's corners on whole pixels are 231.99997 in OpenCV's float32, and lose a row of the score's pixels.
+        self.photos, self.score_tolerance = [], 0.03
+        for angle, size in ((0, (800, 600)), (7, (640, 640)), (-20, (600, 900)), (33, (900, 900)), (90, (500, 700))):
+            self.draw(self.LINES, size, angle)
+        processor = PPOCRV5ServerDetImageProcessor()
+        FINE = 8  # the reference rounds to whole pixels: of a photo eight times as large
+
+        def reference(outputs, width, height):
+            (map,) = outputs.values()
+            share = min(map.shape[3] / width, map.shape[2] / height)
+            sides = [int(side * share + 0.5) for side in (width, height)]
+            large = [FINE * width * map.shape[3] / sides[0], FINE * height * map.shape[2] / sides[1]]
+            (found,) = processor.post_process_object_detection(
+                SimpleNamespace(last_hidden_state=map), 0.3, torch.tensor([[large[1], large[0]]]))
+            boxes = []
+            for score, corners in zip(found["scores"], found["boxes"]):
+                at = (corners.double() / FINE).reshape(4, 2)
+                at[:, 0].clamp_(0, width)
+                at[:, 1].clamp_(0, height)
+                boxes.append((0, score.item(), *at.flatten().tolist()))
+            return boxes
+
+        self.compare(reference, rest=lambda p: [v for corner in p["corners"] for v in corner])
+
+    def test_recognition(self):
+        import onnx
+        from types import SimpleNamespace
+        from transformers import PPOCRV5ServerRecImageProcessor
+        self.copy("PP-OCRv6_rec_small.onnx")
+        metadata = {p.key: p.value for p in onnx.load(os.path.join(self.folder, "model.onnx")).metadata_props}
+        processor = SimpleNamespace(character_list=["", *metadata["character"].splitlines(), " "])
+        from PIL import Image, ImageDraw, ImageFont
+        with contextlib.closing(Serving(self)):
+            read_right = 0
+            for i, line in enumerate(self.LINES):
+                picture = Image.new("RGB", (300, 48), (250, 250, 240))
+                ImageDraw.Draw(picture).text((6, 4), line, fill=(20, 20, 60), font=ImageFont.load_default(24 + i % 3))
+                data = io.BytesIO()
+                picture.save(data, "PNG")
+                answer = self.server.request("POST", "/predict", data.getvalue()).json()
+                (scores,) = self.outputs(data.getvalue()).values()
+                (wanted,) = PPOCRV5ServerRecImageProcessor.post_process_text_recognition(
+                    processor, SimpleNamespace(last_hidden_state=scores))
+                self.assertEqual(answer["text"], wanted["text"])
+                self.assertAlmostEqual(answer["score"], wanted["score"], delta=1e-3)
+                read_right += answer["text"] == line
+            print(f"test_recognition: {len(self.LINES)} lines, {read_right} read as drawn", file=sys.stderr)
+            self.assertGreaterEqual(read_right, len(self.LINES) - 2)
 
 
 # ---- torchvision ----

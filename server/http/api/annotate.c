@@ -73,13 +73,27 @@ static void draw_mask(const struct annotation *a, const struct segment *mask)
     }
 }
 
-static void draw_outline(const struct annotation *a, const struct detection *box)
+/* The corners of a box: those of its text, if it has some. */
+static void outline_of(const struct annotation *a, const struct detections *found, size_t i,
+                       float ret[static 4][2])
+{
+    if (a->model->task.kind != TASK_TEXT_BOXES) {
+        detection_corners(&found->items[i], ret);
+        return;
+    }
+    for (size_t k = 0; k < TEXT_CORNERS; k++) {
+        ret[k][0] = found->points[i * TEXT_CORNERS + k].x;
+        ret[k][1] = found->points[i * TEXT_CORNERS + k].y;
+    }
+}
+
+static void draw_outline(const struct annotation *a, const struct detections *found, size_t box)
 {
     float corners[4][2];
-    detection_corners(box, corners);
+    outline_of(a, found, box, corners);
     for (int i = 0; i < 4; i++)
         draw_line(&a->canvas, corners[i][0], corners[i][1], corners[(i + 1) % 4][0],
-                  corners[(i + 1) % 4][1], a->line, draw_colour(box->index));
+                  corners[(i + 1) % 4][1], a->line, draw_colour(found->items[box].index));
 }
 
 /* Limbs between COCO's 17 key points. */
@@ -114,15 +128,17 @@ static void draw_boxes(const struct annotation *a, const struct detections *foun
     for (size_t i = 0; found->masks && i < found->count; i++)
         draw_mask(a, &found->masks[i]);
     for (size_t i = found->count; i-- > 0;) { /* the best ones on top */
-        draw_outline(a, &found->items[i]);
-        draw_points(a, found->points + i * found->point_count, found->point_count,
-                    draw_colour(found->items[i].index));
+        draw_outline(a, found, i);
+        if (a->model->task.kind == TASK_POSE)
+            draw_points(a, found->points + i * found->point_count, found->point_count,
+                        draw_colour(found->items[i].index));
     }
-    for (size_t i = found->count; i-- > 0;) {
+    /* Labels would hide the text. */
+    for (size_t i = a->model->task.kind == TASK_TEXT_BOXES ? 0 : found->count; i-- > 0;) {
         const struct detection *box = &found->items[i];
         write_label(a, box->index, box->score, text);
         float corners[4][2], *highest = corners[2]; /* left above, unless the box is turned */
-        detection_corners(box, corners);
+        outline_of(a, found, i, corners);
         for (int k = 0; k < 4; k++)
             highest = corners[k][1] < highest[1] ? corners[k] : highest;
         draw_label(a, highest[0] - a->line / 2, highest[1], text, draw_colour(box->index));
@@ -190,6 +206,7 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
     case TASK_POSE:
     case TASK_ORIENTED:
     case TASK_INSTANCES:
+    case TASK_TEXT_BOXES:
         draw_boxes(a, &image->answer.detections);
         return STATUS_OK;
     case TASK_SEGMENTATION:
@@ -197,14 +214,14 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
         return STATUS_OK;
     case TASK_DEPTH:
         return draw_depth(a, &image->answer.depth, err);
+    case TASK_TEXT:
     case TASK_EMBEDDING:
     case TASK_UNKNOWN:
         break;
     }
     return error_set(err, STATUS_INVALID,
-                     "a picture cannot show the answers of model '%s', which are vectors; ask for "
-                     "JSON",
-                     a->model->name);
+                     "a picture cannot show the answers of model '%s', which are %s; ask for JSON",
+                     a->model->name, a->model->task.kind == TASK_TEXT ? "texts" : "vectors");
 }
 
 enum status annotate_image(const struct predict_image *image, enum annotate_format format,

@@ -2,6 +2,7 @@
 #include "server/http/api/describe.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ struct described {
     struct answer_oriented *oriented;
     struct answer_point *points;
     struct described_mask *masks;
-    char **texts; /* one an image: its depth map; or NULL */
+    char **texts; /* one an image: its depth map, or its line of text; or NULL */
 };
 
 static void describe_oriented(const struct detection *box, const struct predict_image *image,
@@ -126,12 +127,14 @@ static bool describe_boxes(const struct predict_image *image, const struct model
     for (size_t i = 0; i < found->count; i++) {
         const struct detection *box = &found->items[i];
         struct answer_prediction *prediction = room->predictions++;
-        *prediction = (struct answer_prediction){.label = labels_name(&model->labels, box->index),
-                                                 .index = box->index,
-                                                 .probability = box->score,
-                                                 .box = {box->x1, box->y1, box->x2, box->y2},
-                                                 .points = room->points,
-                                                 .point_count = found->point_count};
+        *prediction =
+            (struct answer_prediction){.label = labels_name(&model->labels, box->index),
+                                       .index = box->index,
+                                       .probability = box->score,
+                                       .box = {box->x1, box->y1, box->x2, box->y2},
+                                       .points = room->points,
+                                       .point_count = found->point_count,
+                                       .are_corners = model->task.kind == TASK_TEXT_BOXES};
         if (model->task.kind == TASK_ORIENTED)
             describe_oriented(box, image, room->oriented++, prediction);
         for (size_t k = 0; k < found->point_count; k++) {
@@ -184,6 +187,25 @@ static bool describe_depth(const struct depth *depth, char **text, struct answer
     return *text != NULL;
 }
 
+/* False: out of memory. */
+static bool describe_text(const struct text_line *line, const struct labels *characters,
+                          char **text, struct answer_image *ret)
+{
+    size_t size;
+    if (!line->is_read)
+        return true;
+    FILE *out = open_memstream(text, &size);
+    for (size_t i = 0; out && i < line->count; i++) {
+        const char *character = labels_name(characters, line->characters[i]);
+        fputs(character ? character : " ", out);
+    }
+    ret->text_score = line->score;
+    const bool is_written = out && !ferror(out);
+    if (out && fclose(out) == 0 && is_written)
+        ret->text = *text;
+    return ret->text != NULL;
+}
+
 /* How masks are written. */
 static enum mask_form mask_form_of(const struct predict_request *request)
 {
@@ -226,7 +248,9 @@ static bool describe_image(const struct predict_image *image, const struct model
                 : used->task.kind == TASK_SEGMENTATION ? ANSWER_AREAS
                                                        : ANSWER_CLASSES;
     return describe_boxes(image, used, form, room) && describe_areas(image, used, form, room) &&
-           describe_depth(&image->answer.depth, room->texts++, ret);
+           (used->task.kind == TASK_TEXT
+                ? describe_text(&image->answer.text, &used->labels, room->texts++, ret)
+                : describe_depth(&image->answer.depth, room->texts++, ret));
 }
 
 /* Room for the answers of all images; false: out of memory. Free with described_done. */

@@ -134,6 +134,13 @@ static void put_photo_calls(FILE *out, const struct exchange *x, enum task_kind 
         [TASK_DETECTION] = {"?confidence=0.5", "boxes in pixels of the photo"},
         [TASK_SEGMENTATION] = {"", "the area of each class in the photo"},
         [TASK_EMBEDDING] = {"?normalize=true", "a vector"},
+        [TASK_POSE] = {"?confidence=0.5", "boxes with key points in pixels of the photo"},
+        [TASK_ORIENTED] = {"?confidence=0.5", "boxes with an angle in pixels of the photo"},
+        [TASK_INSTANCES] = {"?confidence=0.5", "boxes with masks in pixels of the photo"},
+        [TASK_ZERO_SHOT] = {"?top_k=3", "the best texts with their probabilities"},
+        [TASK_DEPTH] = {"", "a depth for each pixel"},
+        [TASK_TEXT_BOXES] = {"?confidence=0.5", "boxes of lines of text in pixels of the photo"},
+        [TASK_TEXT] = {"", "the text in the photo"},
     };
     fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg ", out);
     put_url(out, x);

@@ -9,6 +9,7 @@
 #include "models/tasks/detect.h"
 #include "models/tasks/mask.h"
 #include "models/tasks/segment.h"
+#include "models/tasks/text_read.h"
 #include "tests/unit/models/tasks/golden_masks.h"
 
 static const struct task_options all = {.confidence = -1};
@@ -251,6 +252,161 @@ Test(instances, masks_of_ultralytics)
                            (double)wanted[6]);
     }
     detections_done(&found);
+}
+
+static void expect_query_masks(const struct task *task, const float *golden, size_t count)
+{
+    const struct task_rows outputs[] = {
+        {golden_query_masks_logits, SHAPE(6, 4), COUNT_OF(golden_query_masks_logits)},
+        {golden_query_masks, SHAPE(6, 12, 12), COUNT_OF(golden_query_masks)}};
+    const struct task_geometry geometry = {64 / 500.0f, 64 / 333.0f, 0, 0, 500, 333, 64, 64};
+    struct task_options options = {.confidence = .3f, .iou = 1, .max_detections = 300};
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(task, outputs, &options, &geometry, &found, &err), STATUS_OK);
+    cr_assert_eq(found.count, count / 7, "%zu masks, not %zu", found.count, count / 7);
+    for (size_t i = 0; i < found.count; i++, golden += 7) {
+        const struct detection *box = &found.items[i];
+        const float corners[] = {box->x1, box->y1, box->x2, box->y2};
+        cr_expect_eq(box->index, (uint32_t)golden[0]);
+        cr_expect_float_eq(box->score, golden[1], 1e-5f);
+        cr_expect_eq(found.masks[i].index, box->index);
+        for (int k = 0; k < 4; k++)
+            cr_expect_float_eq(corners[k], golden[2 + k], 1.01f, "corner %d is %g, not %g", k,
+                               (double)corners[k], (double)golden[2 + k]);
+        cr_expect_float_eq((float)found.masks[i].area, golden[6], .001f * golden[6],
+                           "%g pixels, not %g", (double)found.masks[i].area, (double)golden[6]);
+    }
+    /* Classes are chosen, and boxes cut, after the masks have shared the pixels. */
+    const uint64_t area = found.masks[0].area;
+    const uint32_t first = found.items[0].index;
+    detections_done(&found);
+    options.max_detections = 1;
+    options.class_count = 1;
+    options.classes[0] = first;
+    cr_assert_eq(detect_decode(task, outputs, &options, &geometry, &found, &err), STATUS_OK);
+    cr_assert_eq(found.count, 1);
+    cr_expect_eq(found.masks[0].area, area);
+    detections_done(&found);
+}
+
+Test(instances, masks_of_queries)
+{
+    struct task task = {.kind = TASK_INSTANCES, .layout = LAYOUT_PANOPTIC, .output_count = 2};
+    expect_query_masks(&task, golden_panoptic, COUNT_OF(golden_panoptic));
+    task.layout = LAYOUT_MASKFORMER;
+    expect_query_masks(&task, golden_maskformer, COUNT_OF(golden_maskformer));
+    task.mask_side = 384;
+    expect_query_masks(&task, golden_mask2former, COUNT_OF(golden_mask2former));
+}
+
+Test(instances, masks_of_queries_are_bounded)
+{
+    const struct task task = {.kind = TASK_INSTANCES, .layout = LAYOUT_PANOPTIC, .output_count = 2};
+    const struct task_rows outputs[] = {
+        {golden_query_masks_logits, SHAPE(6, 4), COUNT_OF(golden_query_masks_logits)},
+        {golden_query_masks, SHAPE(6, 12, 12), COUNT_OF(golden_query_masks)}};
+    const struct task_options options = {.confidence = .3f, .iou = 1, .max_detections = 300};
+    const struct task_geometry geometry = stretched(24000, 24000, 64, 64);
+    struct detections found = {0};
+    struct error err;
+    cr_expect_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err),
+                 STATUS_TOO_LARGE);
+    cr_expect(strstr(err.message, "confidence"), "%s", err.message);
+    struct task_rows wrong[] = {outputs[0], {golden_query_masks, SHAPE(5, 12, 12), 5 * 144}};
+    cr_expect_eq(detect_decode(&task, wrong, &options, &geometry, &found, &err), STATUS_INVALID);
+}
+
+/* RF-DETR: a mask of logits for each query, of which two pairs may be. */
+Test(instances, masks_of_pairs)
+{
+    static const float logits[] = {2, 1, -9, -9}, boxes[] = {.5f, .5f, 1, 1, .1f, .1f, .1f, .1f};
+    static const float masks[] = {1, 1, -1, -1, -1, -1, -1, -1};
+    const struct task task = {.kind = TASK_INSTANCES, .layout = LAYOUT_RFDETR, .output_count = 3};
+    const struct task_rows outputs[] = {
+        {logits, SHAPE(2, 2), 4}, {boxes, SHAPE(2, 4), 8}, {masks, SHAPE(2, 2, 2), 8}};
+    const struct task_options options = {.confidence = .5f, .iou = 1, .max_detections = 300};
+    const struct task_geometry geometry = stretched(4, 4, 64, 64);
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err), STATUS_OK);
+    cr_assert_eq(found.count, 2);
+    for (size_t i = 0; i < 2; i++) {
+        cr_expect_eq(found.items[i].index, i);
+        cr_expect_eq(found.masks[i].area, 8);
+    }
+    detections_done(&found);
+}
+
+Test(text, boxes)
+{
+    const struct task task = {.kind = TASK_TEXT_BOXES, .layout = LAYOUT_TEXT, .output_count = 1};
+    const struct task_rows map = {golden_text_map, SHAPE(1, 32, 32), COUNT_OF(golden_text_map)};
+    const struct task_options options = {.confidence = .68f, .iou = 1, .max_detections = 300};
+    const struct task_geometry geometry = stretched(256, 256, 64, 64);
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, &map, &options, &geometry, &found, &err), STATUS_OK);
+    cr_assert_eq(found.count, COUNT_OF(golden_text_boxes) / 10);
+    cr_assert_eq(found.point_count, 4);
+    for (size_t i = 0; i < found.count; i++) {
+        const float *golden = golden_text_boxes + 10 * i;
+        cr_expect_float_eq(found.items[i].score, golden[1], 1e-5f);
+        for (size_t k = 0; k < 4; k++) { /* whole pixels, cut to the photo */
+            const struct task_point *corner = &found.points[4 * i + k];
+            cr_expect_float_eq(corner->x, golden[2 + 2 * k], .51f);
+            cr_expect_float_eq(corner->y, golden[3 + 2 * k], .51f);
+        }
+        cr_expect(found.items[i].x1 < found.items[i].x2 && found.items[i].y1 < found.items[i].y2);
+    }
+    detections_done(&found);
+}
+
+/* A frame of text: a contour outside, and one inside around the hole. */
+Test(text, contours_of_holes)
+{
+    static float frame[32 * 32];
+    for (int y = 4; y < 28; y++)
+        for (int x = 2; x < 30; x++)
+            frame[y * 32 + x] = x > 8 && x < 24 && y > 10 && y < 20 ? .25f : .9f;
+    const struct task task = {.kind = TASK_TEXT_BOXES, .layout = LAYOUT_TEXT, .output_count = 1};
+    const struct task_rows map = {frame, SHAPE(1, 32, 32), COUNT_OF(frame)};
+    const struct task_options options = {.confidence = .3f, .iou = 1, .max_detections = 300};
+    const struct task_geometry geometry = stretched(64, 64, 64, 64);
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&task, &map, &options, &geometry, &found, &err), STATUS_OK);
+    cr_assert_eq(found.count, 2);
+    /* 27 x 23 and 16 x 10 pixels between centres, moved outwards by 9.32 and 4.62. */
+    cr_expect_float_eq(found.items[0].score, (float)((28 * 24 * .9 - 15 * 9 * .65) / (28 * 24)),
+                       1e-5f);
+    cr_expect_float_eq(found.items[1].score, (float)((17 * 11 * .9 - 15 * 9 * .65) / (17 * 11)),
+                       1e-5f);
+    cr_expect_float_eq(found.points[4].x, 2 * (8 - 1.5f * 160 / 52), 1e-3f);
+    cr_expect_float_eq(found.points[4].y, 2 * (10 - 1.5f * 160 / 52), 1e-3f);
+    detections_done(&found);
+}
+
+Test(text, lines)
+{
+    struct text_line line = {0};
+    struct error err;
+    const struct task_rows scores = {golden_text_scores, SHAPE(12, 5),
+                                     COUNT_OF(golden_text_scores)};
+    cr_assert_eq(text_decode(&scores, &line, &err), STATUS_OK);
+    cr_assert_eq(line.count, COUNT_OF(golden_text_line) - 1);
+    cr_expect_float_eq(line.score, golden_text_line[0], 1e-6f);
+    for (size_t i = 0; i < line.count; i++)
+        cr_expect_eq(line.characters[i], (uint32_t)golden_text_line[i + 1]);
+    text_done(&line);
+    static const float blanks[] = {1, 0, 1, 0}, none[] = {NAN, NAN};
+    cr_assert_eq(text_decode(&(struct task_rows){blanks, SHAPE(2, 2), 4}, &line, &err), STATUS_OK);
+    cr_expect(line.is_read && line.count == 0 && line.score <= 0);
+    text_done(&line);
+    cr_expect_eq(text_decode(&(struct task_rows){none, SHAPE(1, 2), 2}, &line, &err),
+                 STATUS_NUMERIC);
+    cr_expect_eq(text_decode(&(struct task_rows){blanks, SHAPE(4), 4}, &line, &err),
+                 STATUS_INVALID);
 }
 
 Test(instances, torchvision)

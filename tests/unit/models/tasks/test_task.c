@@ -1,5 +1,6 @@
 /* What a model is: every source of evidence, and what stays open. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -112,6 +113,98 @@ Test(task, shapes)
     const struct task_output masks[] = {OUTPUT("o", 1, 116, 8400), OUTPUT("p", 1, 32, 160, 160)};
     expect_blamed(decide(wrong, masks, 2), "80 classes, but the labels are 3");
     expect_blamed(decide(wrong, &OUTPUT("map", 1, 21, 60, 60), 1), "21 maps, but the labels are 3");
+}
+
+Test(task, masks_and_others_of_queries)
+{
+    const struct task_output detr[] = {OUTPUT("logits", 1, 100, 10),
+                                       OUTPUT("pred_boxes", 1, 100, 4),
+                                       OUTPUT("pred_masks", 1, 100, 80, 80)};
+    const struct task_facts none = {0};
+    struct task task = decide((struct task_facts){.architecture = "DetrForSegmentation"}, detr, 3);
+    cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_PANOPTIC, "%s", task.evidence);
+    cr_expect(task.output_count == 2 && task.outputs[1] == 2 && task.mask_side == 0);
+    task = decide((struct task_facts){.architecture = "RfDetrForInstanceSegmentation"}, detr, 3);
+    cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_RFDETR, "%s", task.evidence);
+    cr_expect(task.output_count == 3 && task.outputs[2] == 2);
+    task = decide((struct task_facts){.architecture = "RfDetrForObjectDetection"}, detr, 2);
+    expect_layout(task, LAYOUT_RFDETR);
+    const struct task_output former[] = {OUTPUT("masks_queries_logits", 1, 100, 96, 96),
+                                         OUTPUT("class_queries_logits", 1, 100, 10)};
+    task = decide(none, former, 2);
+    cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_MASKFORMER, "%s", task.evidence);
+    cr_expect(task.outputs[0] == 1 && task.mask_side == 0);
+    struct task_facts facts = {.architecture = "Mask2FormerForUniversalSegmentation"};
+    cr_expect_eq(decide(facts, former, 2).mask_side, 384);
+    facts.told_layout = "panoptic";
+    task = decide(facts, former, 2);
+    cr_expect(task.layout == LAYOUT_PANOPTIC && task.outputs[0] == 1 && task.mask_side == 384);
+    const struct task_output rfdetr[] = {OUTPUT("dets", 1, 300, 4), OUTPUT("labels", 1, 300, 91),
+                                         OUTPUT("masks", 1, 300, 78, 78)};
+    task = decide(none, rfdetr, 2);
+    expect_layout(task, LAYOUT_RFDETR);
+    cr_expect(task.outputs[0] == 1 && task.outputs[1] == 0);
+    cr_expect_eq(decide(none, rfdetr, 3).kind, TASK_INSTANCES);
+    const struct task_output lists[] = {OUTPUT("dets", 1, 300, 5), OUTPUT("labels", 1, 300)};
+    cr_expect_neq(decide(none, lists, 2).layout, LAYOUT_RFDETR, "MMDetection's");
+}
+
+Test(task, faces_and_text)
+{
+    static const char *const names[] = {"cls", "obj", "bbox", "kps"};
+    static const int numbers[] = {1, 1, 4, 10};
+    static char texts[12][8];
+    struct task_output outputs[12];
+    const struct task_facts none = {0};
+    for (int i = 0; i < 12; i++) {
+        snprintf(texts[i], sizeof texts[i], "%s_%d", names[i / 3], 8 << i % 3);
+        outputs[i] = OUTPUT(texts[i], 1, 6400 >> 2 * (i % 3), numbers[i / 3]);
+    }
+    struct task task = decide(none, outputs, 12);
+    cr_expect(task.kind == TASK_POSE && task.layout == LAYOUT_YUNET, "%s", task.evidence);
+    cr_expect(task.point_count == 5 && task.point_numbers == 2 && task.output_count == 12);
+    task = decide((struct task_facts){.told = "pose", .told_layout = "yunet"}, outputs, 12);
+    cr_expect(task.kind == TASK_POSE && task.point_count == 5);
+    const struct task_output line = OUTPUT("text", 1, 40, 98), map = OUTPUT("map", 1, 1, 640, 640);
+    const struct task_facts characters = {.label_count = 96, .are_characters = true};
+    cr_expect_eq(decide(characters, &line, 1).kind, TASK_TEXT);
+    cr_expect_eq(
+        decide((struct task_facts){.label_count = 97, .are_characters = true}, &line, 1).kind,
+        TASK_TEXT, "without a space");
+    task = decide((struct task_facts){.label_count = 90, .are_characters = true}, &line, 1);
+    cr_expect_eq(task.kind, TASK_UNKNOWN);
+    cr_expect(strstr(task.evidence, "91 or 92"), "%s", task.evidence);
+    task =
+        decide((struct task_facts){.architecture = "PPOCRV5ServerDetForObjectDetection"}, &map, 1);
+    cr_expect(task.kind == TASK_TEXT_BOXES && task.layout == LAYOUT_TEXT, "%s", task.evidence);
+    cr_expect_eq(decide((struct task_facts){.told = "text-detection"}, &map, 1).kind,
+                 TASK_TEXT_BOXES);
+    struct task_facts told = {.told = "text-recognition",
+                              .outputs = &line,
+                              .output_count = 1,
+                              .class_output = SIZE_MAX,
+                              .options = TASK_OPTIONS_NONE};
+    struct error err;
+    cr_expect_eq(task_decide(&told, &task, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "characters.txt"), "%s", err.message);
+}
+
+Test(task, options_of_other_tasks)
+{
+    const struct task detector = {.kind = TASK_DETECTION, .layout = LAYOUT_YOLOV8};
+    const struct task classifier = {.kind = TASK_CLASSIFICATION};
+    struct task_options asked = TASK_OPTIONS_NONE;
+    struct error err;
+    cr_expect_eq(task_options_check(&detector, &asked, false, &err), STATUS_OK);
+    cr_expect_eq(task_options_check(&classifier, NULL, true, &err), STATUS_OK);
+    cr_expect_eq(task_options_check(&detector, NULL, true, &err), STATUS_INVALID);
+    cr_expect(strstr(err.message, "top_k has no effect"), "%s", err.message);
+    asked.iou = .5f;
+    cr_expect_eq(task_options_check(&detector, &asked, false, &err), STATUS_OK);
+    cr_expect_eq(task_options_check(&classifier, &asked, false, &err), STATUS_INVALID);
+    cr_expect_str_eq(err.message, "iou has no effect on a model whose task is classification, "
+                                  "which has the parameters top_k; leave it out");
+    cr_expect(task_has_option(&detector, "iou") && !task_has_option(&classifier, "iou"));
 }
 
 Test(task, queries)

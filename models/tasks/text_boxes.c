@@ -1,0 +1,523 @@
+/* Finds lines of text in a map of probabilities, as PP-OCR does (DB, differentiable binarization).
+ *
+ * The numbers are those of post_process_object_detection() of Hugging Face's PP-OCR detectors:
+ * OpenCV's contours of the pixels above 0.3, the smallest rectangle around each, its mean
+ * probability, and the rectangle moved outwards. A contour goes around a connected part of text
+ * (pixels that touch at a corner are connected) or around a hole in it. Its smallest rectangle is
+ * that of its pixels' convex hull, so only the ends of runs of pixels matter. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/tasks/decoders.h"
+
+/* A pixel above this is text. */
+#define TEXT_PIXEL 0.3f
+
+/* Rectangles with a shorter side are dropped; and with a shorter one after they were moved. */
+#define TEXT_LEAST_SIDE  3
+#define TEXT_LEAST_MOVED 5
+
+/* Sides move outwards by this times area / perimeter. */
+#define TEXT_UNCLIP 1.5f
+
+/* Most pixels of a map. */
+#define TEXT_MOST_PIXELS ((size_t)1 << 24)
+
+/* Pixels [begin, end) of a row, all of them text or none. */
+struct text_run {
+    uint32_t row, begin, end;
+    uint32_t parent; /* another run of the same part with a lower index, or the run itself */
+    bool is_text;
+};
+
+struct text_point {
+    int32_t x, y;
+};
+
+/* The smallest rectangle around points: centre, half of each side, direction of the first side. */
+struct text_rectangle {
+    double x, y, half_width, half_height, cosine, sine;
+};
+
+struct text_map {
+    const float *data;
+    uint32_t width, height;
+    struct text_run *runs;
+    size_t run_count;
+    size_t *row_runs;  /* for each row its first run; one entry more than rows */
+    uint32_t *ordered; /* runs, sorted by their part */
+    double *sums;      /* for each row: sums of the pixels left of a column; width + 1 a row */
+    struct text_point *points, *hull;
+    size_t point_capacity;
+};
+
+static void text_map_done(struct text_map *map)
+{
+    free(map->runs);
+    free(map->row_runs);
+    free(map->ordered);
+    free(map->sums);
+    free(map->points);
+    free(map->hull);
+}
+
+/* ---- parts ---- */
+
+static bool is_text(const struct text_map *map, uint32_t x, uint32_t y)
+{
+    return map->data[(size_t)y * map->width + x] > TEXT_PIXEL;
+}
+
+/* Adds the runs of a row at `runs`, or only counts them if that is NULL. */
+static size_t find_runs(const struct text_map *map, uint32_t row, struct text_run *runs)
+{
+    size_t count = 0;
+    for (uint32_t begin = 0, end; begin < map->width; begin = end, count++) {
+        const bool inside = is_text(map, begin, row);
+        for (end = begin + 1; end < map->width && is_text(map, end, row) == inside;)
+            end++;
+        if (runs)
+            runs[count] = (struct text_run){row, begin, end, 0, inside};
+    }
+    return count;
+}
+
+static uint32_t part_of(struct text_map *map, uint32_t run)
+{
+    struct text_run *runs = map->runs;
+    while (runs[run].parent != run) {
+        runs[run].parent = runs[runs[run].parent].parent;
+        run = runs[run].parent;
+    }
+    return run;
+}
+
+static void join(struct text_map *map, uint32_t a, uint32_t b)
+{
+    a = part_of(map, a);
+    b = part_of(map, b);
+    if (a < b)
+        map->runs[b].parent = a;
+    else
+        map->runs[a].parent = b;
+}
+
+/* Joins the runs of a row with those above. Text is connected over corners, the rest over sides. */
+static void join_rows(struct text_map *map, uint32_t row)
+{
+    size_t first = map->row_runs[row - 1];
+    for (size_t i = map->row_runs[row]; i < map->row_runs[row + 1]; i++) {
+        const struct text_run *run = &map->runs[i];
+        while (map->runs[first].end < run->begin)
+            first++;
+        for (size_t k = first; k < map->row_runs[row] && map->runs[k].begin <= run->end; k++) {
+            const struct text_run *above = &map->runs[k];
+            const bool is_side = above->begin < run->end && run->begin < above->end;
+            if (above->is_text == run->is_text && (is_side || run->is_text))
+                join(map, (uint32_t)k, (uint32_t)i);
+        }
+    }
+}
+
+static enum status text_no_memory(struct error *err)
+{
+    return error_no_memory(err, "for the text in an image");
+}
+
+static enum status find_parts(struct text_map *map, struct error *err)
+{
+    map->row_runs = alloc_array((size_t)map->height + 1, sizeof *map->row_runs);
+    if (!map->row_runs)
+        return text_no_memory(err);
+    for (uint32_t y = 0; y < map->height; y++)
+        map->row_runs[y + 1] = map->row_runs[y] + find_runs(map, y, NULL);
+    map->run_count = map->row_runs[map->height];
+    map->runs = alloc_array(map->run_count, sizeof *map->runs);
+    map->ordered = alloc_array(map->run_count, sizeof *map->ordered);
+    if (!map->runs || !map->ordered)
+        return text_no_memory(err);
+    for (uint32_t y = 0; y < map->height; y++)
+        (void)find_runs(map, y, map->runs + map->row_runs[y]);
+    for (uint32_t i = 0; i < map->run_count; i++)
+        map->runs[i].parent = i;
+    for (uint32_t y = 1; y < map->height; y++)
+        join_rows(map, y);
+    return STATUS_OK;
+}
+
+/* Sorts the runs by their part, and by row within a part: counting sort by the first run of a part,
+ * which has the lowest index. */
+static enum status sort_runs(struct text_map *map, struct error *err)
+{
+    size_t *begins = alloc_array(map->run_count + 1, sizeof *begins);
+    if (!begins)
+        return text_no_memory(err);
+    for (uint32_t i = 0; i < map->run_count; i++)
+        begins[part_of(map, i) + 1]++;
+    for (size_t i = 0; i < map->run_count; i++)
+        begins[i + 1] += begins[i];
+    for (uint32_t i = 0; i < map->run_count; i++)
+        map->ordered[begins[part_of(map, i)]++] = i;
+    free(begins);
+    return STATUS_OK;
+}
+
+/* ---- from a part to the rectangle around it ---- */
+
+static bool add_end(struct text_map *map, size_t *count, uint32_t x, uint32_t y)
+{
+    if (*count == map->point_capacity) {
+        const size_t capacity = map->point_capacity ? 2 * map->point_capacity : 256;
+        struct text_point *points = realloc(map->points, capacity * sizeof *points);
+        if (!points)
+            return false;
+        map->points = points;
+        struct text_point *hull = realloc(map->hull, 2 * capacity * sizeof *hull);
+        if (!hull)
+            return false;
+        map->hull = hull;
+        map->point_capacity = capacity;
+    }
+    map->points[(*count)++] = (struct text_point){(int32_t)x, (int32_t)y};
+    return true;
+}
+
+/* Adds the first and the last pixel of text in [begin, end) of a row. */
+static bool add_text_beside(struct text_map *map, size_t *count, uint32_t begin, uint32_t end,
+                            uint32_t y)
+{
+    while (begin < end && !is_text(map, begin, y))
+        begin++;
+    while (begin < end && !is_text(map, end - 1, y))
+        end--;
+    return begin == end || (add_end(map, count, begin, y) && add_end(map, count, end - 1, y));
+}
+
+/* The pixels that the contour of a part may turn at; none of what is not a hole. False: out of
+ * memory. */
+static bool collect_ends(struct text_map *map, const uint32_t *runs, size_t run_count,
+                         size_t *ret_count)
+{
+    *ret_count = 0;
+    for (size_t i = 0; i < run_count; i++) {
+        const struct text_run *run = &map->runs[runs[i]];
+        if (run->is_text) {
+            if (!add_end(map, ret_count, run->begin, run->row) ||
+                !add_end(map, ret_count, run->end - 1, run->row))
+                return false;
+            continue;
+        }
+        if (run->begin == 0 || run->end == map->width || run->row == 0 ||
+            run->row + 1 == map->height) { /* the outside */
+            *ret_count = 0;
+            return true;
+        }
+        if (!add_end(map, ret_count, run->begin - 1, run->row) ||
+            !add_end(map, ret_count, run->end, run->row) ||
+            !add_text_beside(map, ret_count, run->begin, run->end, run->row - 1) ||
+            !add_text_beside(map, ret_count, run->begin, run->end, run->row + 1))
+            return false;
+    }
+    return true;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct text_point *left = a, *right = b;
+    if (left->x != right->x)
+        return left->x < right->x ? -1 : 1;
+    return (left->y > right->y) - (left->y < right->y);
+}
+
+static int64_t turn_of(struct text_point a, struct text_point b, struct text_point c)
+{
+    return (int64_t)(b.x - a.x) * (c.y - a.y) - (int64_t)(b.y - a.y) * (c.x - a.x);
+}
+
+/* Adds a point to a chain of the hull, from which those go that the hull does not turn at. */
+static size_t extend_hull(struct text_point *hull, size_t first, size_t count,
+                          struct text_point point)
+{
+    while (count >= first + 2 && turn_of(hull[count - 2], hull[count - 1], point) <= 0)
+        count--;
+    hull[count] = point;
+    return count + 1;
+}
+
+/* Andrew's monotone chain. Returns the number of corners in map->hull. */
+static size_t find_hull(struct text_map *map, size_t count)
+{
+    size_t corners = 0;
+    qsort(map->points, count, sizeof *map->points, by_place);
+    for (size_t i = 0; i < count; i++)
+        corners = extend_hull(map->hull, 0, corners, map->points[i]);
+    const size_t lower = corners - 1;
+    for (size_t i = count - 1; i-- > 0;)
+        corners = extend_hull(map->hull, lower, corners, map->points[i]);
+    return corners - 1; /* the first one again */
+}
+
+/* The rectangle along the edge from corner `i` of the hull. */
+static struct text_rectangle rectangle_along(const struct text_point *hull, size_t count, size_t i)
+{
+    const struct text_point from = hull[i], to = hull[i + 1 < count ? i + 1 : 0];
+    const double x = to.x - from.x, y = to.y - from.y, length = sqrt(x * x + y * y);
+    const double cosine = x / length, sine = y / length;
+    double left = INFINITY, right = -INFINITY, top = INFINITY, bottom = -INFINITY;
+    for (size_t k = 0; k < count; k++) {
+        const double along = hull[k].x * cosine + hull[k].y * sine;
+        const double across = hull[k].y * cosine - hull[k].x * sine;
+        left = fmin(left, along);
+        right = fmax(right, along);
+        top = fmin(top, across);
+        bottom = fmax(bottom, across);
+    }
+    const double u = (left + right) / 2, v = (top + bottom) / 2;
+    return (struct text_rectangle){.x = u * cosine - v * sine,
+                                   .y = u * sine + v * cosine,
+                                   .half_width = (right - left) / 2,
+                                   .half_height = (bottom - top) / 2,
+                                   .cosine = cosine,
+                                   .sine = sine};
+}
+
+/* The smallest rectangle has a side along an edge of the hull. */
+static struct text_rectangle smallest_rectangle(const struct text_point *hull, size_t count)
+{
+    struct text_rectangle best = {0};
+    double least = INFINITY;
+    for (size_t i = 0; i < count && count > 2; i++) {
+        const struct text_rectangle found = rectangle_along(hull, count, i);
+        const double area = found.half_width * found.half_height;
+        if (area < least) {
+            least = area;
+            best = found;
+        }
+    }
+    return best;
+}
+
+/* ---- the score ---- */
+
+/* Rows of a polygon's pixels: [left, right]; `top` is the row of the first entry. */
+struct text_extents {
+    int64_t top, count;
+    int32_t *left, *right;
+};
+
+static void extents_add(struct text_extents *extents, int64_t x, int64_t y)
+{
+    const int64_t row = y - extents->top;
+    if (row < 0 || row >= extents->count)
+        return;
+    if (x < extents->left[row])
+        extents->left[row] = (int32_t)x;
+    if (x > extents->right[row])
+        extents->right[row] = (int32_t)x;
+}
+
+/* The pixels of a line, as OpenCV draws it: from the left end, where a point in the middle of two
+ * pixels takes the one nearer to the beginning. */
+static void extents_line(struct text_extents *extents, const int64_t a[2], const int64_t b[2])
+{
+    const int64_t *from = a[0] <= b[0] ? a : b, *to = a[0] <= b[0] ? b : a;
+    const int64_t width = to[0] - from[0], height = to[1] - from[1];
+    const int64_t high = height < 0 ? -height : height, down = height < 0 ? -1 : 1;
+    const int64_t steps = width > high ? width : high, slow = width > high ? high : width;
+    int64_t rest = steps - 2 * slow, moved = 0;
+    for (int64_t i = 0; i <= steps; i++) {
+        extents_add(extents, from[0] + (width > high ? i : moved),
+                    from[1] + down * (width > high ? moved : i));
+        moved += rest < 0;
+        rest += (rest < 0 ? 2 * steps : 0) - 2 * slow;
+    }
+}
+
+/* The mean of the map over the pixels of a rectangle: cv2.fillPoly of its corners, cut to whole
+ * numbers. -1: out of memory. */
+static double mean_inside(const struct text_map *map, double corners[4][2])
+{
+    double left = INFINITY, top = INFINITY, bottom = -INFINITY;
+    for (int i = 0; i < 4; i++) {
+        left = fmin(left, corners[i][0]);
+        top = fmin(top, corners[i][1]);
+        bottom = fmax(bottom, corners[i][1]);
+    }
+    const double last = (double)map->height - 1;
+    const int64_t x0 = (int64_t)fmin(fmax(floor(left), 0), (double)map->width - 1);
+    const int64_t y0 = (int64_t)fmin(fmax(floor(top), 0), last);
+    struct text_extents extents = {.top = y0,
+                                   .count = (int64_t)fmin(fmax(ceil(bottom), 0), last) - y0 + 1};
+    extents.left = alloc_array((size_t)extents.count, sizeof *extents.left);
+    extents.right = alloc_array((size_t)extents.count, sizeof *extents.right);
+    double sum = 0, pixels = 0;
+    for (int64_t i = 0; extents.left && extents.right && i < extents.count; i++) {
+        extents.left[i] = INT32_MAX;
+        extents.right[i] = -1;
+    }
+    int64_t whole[4][2];
+    for (int i = 0; i < 4; i++) {
+        whole[i][0] = x0 + (int64_t)(corners[i][0] - (double)x0);
+        whole[i][1] = y0 + (int64_t)(corners[i][1] - (double)y0);
+    }
+    for (int i = 0; extents.left && extents.right && i < 4; i++)
+        extents_line(&extents, whole[i], whole[(i + 1) % 4]);
+    for (int64_t i = 0; extents.left && extents.right && i < extents.count; i++) {
+        const int64_t from = extents.left[i] > x0 ? extents.left[i] : x0;
+        const int64_t to = extents.right[i] < map->width ? extents.right[i] + 1 : map->width;
+        const double *sums = map->sums + (size_t)(y0 + i) * ((size_t)map->width + 1);
+        if (from >= to)
+            continue;
+        sum += sums[to] - sums[from];
+        pixels += (double)(to - from);
+    }
+    const bool has_memory = extents.left && extents.right;
+    free(extents.left);
+    free(extents.right);
+    return !has_memory ? -1 : pixels > 0 ? sum / pixels : 0;
+}
+
+static enum status sum_rows(struct text_map *map, struct error *err)
+{
+    const size_t columns = (size_t)map->width + 1;
+    map->sums = alloc_array(columns * map->height, sizeof *map->sums);
+    if (!map->sums)
+        return text_no_memory(err);
+    for (size_t y = 0; y < map->height; y++)
+        for (size_t x = 0; x < map->width; x++) {
+            const float value = map->data[y * map->width + x];
+            map->sums[y * columns + x + 1] =
+                map->sums[y * columns + x] + (isfinite(value) ? (double)value : 0);
+        }
+    return STATUS_OK;
+}
+
+/* ---- all ---- */
+
+static enum status add_rectangle(const struct text_map *map, struct text_rectangle found,
+                                 uint32_t place, struct candidates *candidates, struct error *err)
+{
+    const double width = 2 * found.half_width, height = 2 * found.half_height;
+    if (!(fmin(width, height) >= TEXT_LEAST_SIDE))
+        return STATUS_OK;
+    double corners[4][2];
+    for (int i = 0; i < 4; i++) {
+        const double along = i < 2 ? found.half_width : -found.half_width;
+        const double across = i == 0 || i == 3 ? found.half_height : -found.half_height;
+        corners[i][0] = found.x + along * found.cosine - across * found.sine;
+        corners[i][1] = found.y + along * found.sine + across * found.cosine;
+    }
+    const double score = mean_inside(map, corners);
+    if (score < 0)
+        return text_no_memory(err);
+    const double outwards = width * height * TEXT_UNCLIP / (2 * (width + height));
+    if (fmin(width, height) + 2 * outwards < TEXT_LEAST_MOVED)
+        return STATUS_OK;
+    struct detection box =
+        decode_centred((float)found.x, (float)found.y, (float)(width + 2 * outwards),
+                       (float)(height + 2 * outwards));
+    box.angle = (float)atan2(found.sine, found.cosine);
+    box.score = (float)fmin(score, 1);
+    box.place = place;
+    candidates_add(candidates, &box);
+    return STATUS_OK;
+}
+
+static enum status add_parts(struct text_map *map, struct candidates *candidates, struct error *err)
+{
+    for (size_t i = 0, end; i < map->run_count; i = end) {
+        const uint32_t part = part_of(map, map->ordered[i]);
+        for (end = i + 1; end < map->run_count && part_of(map, map->ordered[end]) == part;)
+            end++;
+        size_t count;
+        if (!collect_ends(map, map->ordered + i, end - i, &count))
+            return text_no_memory(err);
+        if (count < 3)
+            continue;
+        const size_t corners = find_hull(map, count);
+        TRY(add_rectangle(map, smallest_rectangle(map->hull, corners), part, candidates, err));
+    }
+    return STATUS_OK;
+}
+
+enum status decode_text_map(const struct task_rows *outputs, struct candidates *candidates,
+                            struct error *err)
+{
+    const struct task_rows *row = &outputs[0];
+    const int rank = row->shape.rank;
+    if (rank < 2 || rank > 3 || (rank == 3 && row->shape.dims[0] != 1) || row->count == 0 ||
+        row->count > TEXT_MOST_PIXELS)
+        return task_rows_wrong(row, "a probability for each point, [1, height, width]", err);
+    struct text_map map = {.data = row->data,
+                           .width = (uint32_t)row->shape.dims[rank - 1],
+                           .height = (uint32_t)row->shape.dims[rank - 2]};
+    enum status status = find_parts(&map, err);
+    if (status == STATUS_OK)
+        status = sort_runs(&map, err);
+    if (status == STATUS_OK)
+        status = sum_rows(&map, err);
+    if (status == STATUS_OK)
+        status = add_parts(&map, candidates, err);
+    text_map_done(&map);
+    return status;
+}
+
+/* ---- corners ---- */
+
+/* Puts corners in the order that text is read in: left above, right above, right below, left
+ * below. The two on the left are those with the lower x. */
+static void order_corners(float corners[static 4][2])
+{
+    for (int i = 1; i < 4; i++)
+        for (int k = i; k > 0 && corners[k][0] < corners[k - 1][0]; k--)
+            for (int axis = 0; axis < 2; axis++) {
+                const float swapped = corners[k][axis];
+                corners[k][axis] = corners[k - 1][axis];
+                corners[k - 1][axis] = swapped;
+            }
+    const int left_above = corners[1][1] > corners[0][1] ? 0 : 1;
+    const int right_above = corners[3][1] > corners[2][1] ? 2 : 3;
+    const int order[] = {left_above, right_above, 5 - right_above, 1 - left_above};
+    float ordered[4][2];
+    for (int i = 0; i < 4; i++)
+        memcpy(ordered[i], corners[order[i]], sizeof ordered[i]);
+    memcpy(corners, ordered, sizeof ordered);
+}
+
+static float clip(float at, float side)
+{
+    return at > side ? side : at > 0 ? at : 0;
+}
+
+enum status text_corners(const struct task_rows *outputs, const struct task_geometry *g,
+                         struct detections *found, struct error *err)
+{
+    const struct shape *shape = &outputs[0].shape;
+    const float scale_x = g->input_width / (float)shape->dims[shape->rank - 1];
+    const float scale_y = g->input_height / (float)shape->dims[shape->rank - 2];
+    found->points = alloc_array(found->count * TEXT_CORNERS, sizeof *found->points);
+    found->point_count = TEXT_CORNERS;
+    if (!found->points)
+        return text_no_memory(err);
+    for (size_t i = 0; i < found->count; i++) {
+        struct detection *box = &found->items[i];
+        float corners[TEXT_CORNERS][2];
+        detection_corners(box, corners);
+        order_corners(corners);
+        box->x1 = box->y1 = INFINITY;
+        box->x2 = box->y2 = box->angle = 0;
+        for (int k = 0; k < TEXT_CORNERS; k++) {
+            struct task_point *point = &found->points[i * TEXT_CORNERS + (size_t)k];
+            point->x = clip((corners[k][0] * scale_x - g->left) / g->gain_x, g->photo_width);
+            point->y = clip((corners[k][1] * scale_y - g->top) / g->gain_y, g->photo_height);
+            point->score = -1;
+            box->x1 = fminf(box->x1, point->x);
+            box->y1 = fminf(box->y1, point->y);
+            box->x2 = fmaxf(box->x2, point->x);
+            box->y2 = fmaxf(box->y2, point->y);
+        }
+    }
+    return STATUS_OK;
+}

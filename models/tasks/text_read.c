@@ -1,0 +1,52 @@
+/* Greedy decoding of CTC. */
+#include "models/tasks/text_read.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+
+void text_done(struct text_line *line)
+{
+    free(line->characters);
+    *line = (struct text_line){0};
+}
+
+enum status text_decode(const struct task_rows *row, struct text_line *ret, struct error *err)
+{
+    const size_t classes = row->shape.rank == 2 ? (size_t)row->shape.dims[1] : 0;
+    if (classes < 2 || row->count == 0)
+        return task_rows_wrong(row,
+                               "a probability for each position and character, "
+                               "[positions, 1 + characters]",
+                               err);
+    const size_t positions = row->count / classes;
+    struct text_line line = {.characters = alloc_array(positions, sizeof *line.characters),
+                             .is_read = true};
+    double sum = 0;
+    size_t last = 0;
+    if (!line.characters)
+        return error_no_memory(err, "for the text in an image");
+    for (size_t i = 0; i < positions; i++) {
+        const float *scores = row->data + i * classes;
+        size_t best = 0;
+        for (size_t c = 1; c < classes; c++)
+            if (scores[c] > scores[best])
+                best = c;
+        if (!isfinite(scores[best])) {
+            text_done(&line);
+            return error_set(err, STATUS_NUMERIC,
+                             "the model's probabilities are not finite at position %zu of the "
+                             "text in this image",
+                             i);
+        }
+        if (best != last && best > 0) {
+            sum += (double)scores[best];
+            line.characters[line.count++] = (uint32_t)(best - 1);
+        }
+        last = best;
+    }
+    line.score = line.count ? (float)(sum / (double)line.count) : 0;
+    *ret = line;
+    return STATUS_OK;
+}
