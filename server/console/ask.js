@@ -1,7 +1,13 @@
 // Asking: a request is made of files, sent, and its answer shown.
 
 // Tasks whose answers are boxes.
-const BOX_TASKS = ["detection", "pose", "oriented-boxes", "instance-segmentation"];
+const BOX_TASKS = ["detection", "pose", "oriented-boxes", "instance-segmentation", "text-detection"];
+
+// Tasks whose answers are a list of labels.
+const LABEL_TASKS = ["classification", "zero-shot"];
+
+// Thresholds that a slider sets, where the model has them.
+const THRESHOLDS = ["confidence", "iou"];
 
 const key = { text: sessionStorage.getItem("lensd-key") || "" };
 
@@ -31,9 +37,20 @@ class Asker {
       this.ask([...event.target.files]);
       event.target.value = "";
     });
-    for (const id of ["model", "top-k"]) {
-      byId(id).addEventListener("change", () => { if (this.files) this.ask(this.files); });
+    byId("top-k").addEventListener("change", () => { if (this.files) this.ask(this.files); });
+    for (const name of THRESHOLDS) {
+      byId(name).addEventListener("input", () => { byId(`${name}-text`).textContent = byId(name).value; });
+      byId(name).addEventListener("change", () => {
+        this.thresholds[name] = byId(name).value;
+        if (this.files) this.ask(this.files);
+      });
     }
+    this.thresholds = {}; // those that a slider was moved to
+    byId("model").addEventListener("change", () => {
+      this.thresholds = {};
+      this.showParameters();
+      if (this.files) this.ask(this.files);
+    });
     byId("copy").addEventListener("click", () => this.copy());
     this.listenForDrops();
     document.addEventListener("paste", (event) => {
@@ -72,7 +89,8 @@ class Asker {
     const query = new URLSearchParams();
     const model = drawn ? "digits" : byId("model").value;
     if (model && this.several) query.set("model", model);
-    query.set("top_k", String(Math.min(20, Math.max(1, Number(byId("top-k").value) || 5))));
+    if (this.hasLabels(drawn)) query.set("top_k", String(Math.min(20, Math.max(1, Number(byId("top-k").value) || 5))));
+    for (const [name, value] of Object.entries(drawn ? {} : this.thresholds)) query.set(name, value);
     return `predict?${query}`;
   }
 
@@ -80,6 +98,23 @@ class Asker {
   model(drawn) {
     const name = drawn ? "digits" : byId("model").value;
     return (this.models || []).find((model) => model.name === name) || null;
+  }
+
+  hasLabels(drawn) {
+    const model = this.model(drawn);
+    return drawn || (model !== null && LABEL_TASKS.includes(model.task));
+  }
+
+  // Shows the parameters that the chosen model has, with its own thresholds until a slider is moved.
+  showParameters() {
+    const model = this.model(false) || {};
+    byId("top-k-field").hidden = model.task !== undefined && !this.hasLabels(false);
+    for (const name of THRESHOLDS) {
+      byId(`${name}-field`).hidden = model[name] === undefined;
+      if (model[name] === undefined || this.thresholds[name] !== undefined) continue;
+      byId(name).value = String(model[name]);
+      byId(`${name}-text`).textContent = byId(name).value;
+    }
   }
 
   async ask(files, drawn = false) {
@@ -218,6 +253,8 @@ class Asker {
       box.append(element("p", "found", `Depths from ${short(result.depth.min)} to ${short(result.depth.max)}`));
       const map = figure && figure.querySelector("img");
       if (map) map.src = `data:image/png;base64,${result.depth.png}`;
+    } else if (result.text !== undefined) {
+      box.append(element("p", "found", `“${result.text}”, ${(result.score * 100).toFixed(1)} %`));
     } else if (result.embedding) {
       const some = result.embedding.slice(0, 6).map(short).join(", ");
       box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));

@@ -138,6 +138,7 @@ async function readModels(asker) {
   try {
     const answer = await call("console.json");
     if (answer.ok) asker.models = (await answer.json()).models;
+    asker.showParameters();
   } catch {
     setState("gone");
   }

@@ -22,14 +22,16 @@ function drawBoxes(frame, boxes, width, height) {
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
   frame.append(svg);
   const unit = Math.max(width, height) / 100;
-  for (const { box: { x1, y1, x2, y2 }, oriented_box: oriented, keypoints, index, label, score } of boxes) {
+  for (const { box: { x1, y1, x2, y2 }, oriented_box: oriented, keypoints, corners, index, label, score } of boxes) {
     const colour = `hsl(${hue(index)} 85% 45%)`;
     const text = `${label === undefined ? `class ${index}` : label} ${(score * 100).toFixed(0)} %`;
     const x = Math.max(0, x1), y = Math.max(0, y1);
     const line = { fill: "none", stroke: colour, "stroke-width": unit * 0.5 };
-    svg.append(oriented ? shape("polygon", { points: oriented.corners.join(" "), ...line })
+    const outline = corners || (oriented && oriented.corners);
+    svg.append(outline ? shape("polygon", { points: outline.join(" "), ...line })
       : shape("rect", { x, y, width: Math.max(0, Math.min(width, x2) - x), height: Math.max(0, Math.min(height, y2) - y), ...line }));
     drawPoints(svg, keypoints || [], unit, colour);
+    if (corners) continue; // a label would hide the text
     const size = unit * 3.2;
     const under = y < size * 1.3 ? y : y - size * 1.3;
     svg.append(shape("rect", { x, y: under, width: text.length * size * 0.6, height: size * 1.3, fill: colour }));

@@ -436,6 +436,21 @@ class Boxes(Finding):
             self.assertAlmostEqual(found, wanted, delta=0.5)
         self.picture("boxes")
 
+    def test_thresholds_are_sliders(self):
+        from selenium.webdriver.common.keys import Keys
+        self.wait(lambda: self.find("#confidence").is_displayed(), "the sliders")
+        self.assertFalse(self.find("#top-k").is_displayed())
+        self.assertEqual([self.find(f"#{name}").get_attribute("value") for name in ("confidence", "iou")], ["0.25", "0.7"])
+        self.arrive("drop", ("pets.png", "image/png", harness.png(400, 300, 40)))
+        self.wait(lambda: self.texts("#answer .found") == ["2 boxes found"], "two boxes")
+        self.assertNotIn("confidence", self.find("#curl-text").text)
+        for name, key, boxes in (("confidence", Keys.END, "0 boxes"), ("confidence", Keys.HOME, "3 boxes"),
+                                 ("iou", Keys.END, "4 boxes")):
+            self.find(f"#{name}").send_keys(key)
+            self.wait(lambda: self.texts("#answer .found") == [f"{boxes} found"], boxes)
+        self.assertIn("confidence=0&iou=1", self.find("#curl-text").text)
+        self.assertEqual(self.texts("output"), ["0", "1"])
+
 
 class Areas(Finding):
     @classmethod

@@ -108,6 +108,21 @@ class Detection(Tasks):
                 self.assertIn(name, answer["error"])
                 self.assertEqual(answer["code"], "invalid_request")
 
+    def test_counts(self):
+        series = 'lensd_detections_total{model="' + self.name + '"}'
+        before = self.server.metric(series)
+        self.ask()
+        self.ask("?confidence=0.56")
+        self.assertEqual(self.server.metric(series), before + 4)
+
+    def test_parameters_of_other_tasks(self):
+        for query, name in (("normalize=true", "normalize"), ("masks=png", "masks"), ("top_k=3", "top_k"),
+                            ("confidence=0.3&normalize=false", "normalize")):
+            answer = self.ask("?" + query, status=400)
+            self.assertEqual((answer["code"], answer["error"]), (
+                "invalid_request", f"{name} has no effect on a model whose task is detection, which has the parameters "
+                "confidence, iou, max_detections, classes, agnostic; leave it out"))
+
     def test_several_images(self):
         kind, body = multipart([("image", "a.png", png(400, 300)), ("image", "b.png", b"no picture"),
                                 ("image", "c.png", png(64, 64)), ("confidence", None, b"0.56")])
@@ -147,6 +162,7 @@ class Detection(Tasks):
             file.write(png(64, 64))
         lines = run_lensd("predict", "--model", self.folder, path).stdout.splitlines()
         self.assertEqual(lines[1].strip(), "90.00 %  (24, 20) to (40, 44)  a dog  (class 1)")
+        self.assertEqual(lines[-1].strip(), "3 boxes: 2 a dog, 1 a cat")
         with tempfile.TemporaryDirectory() as folder:
             self.make(os.path.join(folder, "model.onnx"))
             with open(os.path.join(folder, "labels.txt"), "w", encoding="utf-8") as file:
@@ -393,7 +409,8 @@ class CommandLine(Tasks):
         with open(path, "wb") as file:
             file.write(png(64, 64))
         lines = run_lensd("predict", "--model", self.folder, "--confidence", "0.1", path).stdout.splitlines()
-        self.assertEqual([line.split("  ")[-2] for line in lines[1:]], ["a cat"])
+        self.assertEqual([line.split("  ")[-2] for line in lines[1:-1]], ["a cat"])
+        self.assertEqual(lines[-1].strip(), "1 box: 1 a cat")
         made = run_lensd("predict", "--model", self.folder, "--classes", "a bird", path)
         self.assertNotEqual(made.returncode, 0)
         self.assertIn("'a bird' is neither a number nor a label", made.stderr)
@@ -543,6 +560,115 @@ class MaskLists(Tasks):
         self.assertEqual(self.task()[0], "instance-segmentation")
 
 
+class QueryMasks(Tasks):
+    """Mask2Former: two queries whose masks are the halves of the picture."""
+
+    files = {"config.json": json.dumps({"architectures": ["Mask2FormerForUniversalSegmentation"],
+                                        "id2label": {"0": "cat", "1": "dog"}})}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("class_queries_logits", (2, 3), [9, 0, 0, 0, 8, 0]),
+                                 ("masks_queries_logits", (2, 2, 2), [9, -9, 9, -9, -8, 8, -8, 8])])
+
+    def test_masks(self):
+        found = self.ask(photo=png(64, 32))["predictions"]
+        self.assertEqual([(p["label"], corners(p), p["area"]) for p in found],
+                         [("cat", [0, 0, 32, 32], 32 * 32), ("dog", [32, 0, 64, 32], 32 * 32)])
+        self.assertEqual(self.task(), ("instance-segmentation", "Mask2FormerForUniversalSegmentation in config.json"))
+        self.assertIn("iou has no effect", self.ask("?iou=0.5", status=400)["error"])
+
+
+class Faces(Tasks):
+    """YuNet: 64, 16 and 4 cells of a picture of 64 x 64; one face in the second row of the second grid."""
+
+    @classmethod
+    def make(cls, path):
+        outputs, cells = [], {8: 64, 16: 16, 32: 4}
+        face = {"cls": [1], "obj": [.81], "bbox": [.5, .5, 0, 0], "kps": [0, 0, 1, 0, .5, .5, 0, 1, 1, 1]}
+        for name, numbers in face.items():
+            for stride, count in cells.items():
+                rows = [[0] * len(numbers)] * count
+                if stride == 16:
+                    rows = rows[:5] + [numbers] + rows[6:]
+                outputs.append((f"{name}_{stride}", (count, len(numbers)), [v for row in rows for v in row]))
+        small_onnx.always(path, outputs)
+
+    def test_faces(self):
+        (face,) = self.ask("?confidence=0.8", photo=png(128, 64))["predictions"]
+        self.assertEqual((face["index"], round(face["score"], 3), corners(face)), (0, .9, [32, 32, 64, 64]))
+        self.assertEqual([(p["name"], p["x"], p["y"]) for p in face["keypoints"]],
+                         [("right_eye", 32, 32), ("left_eye", 64, 32), ("nose", 48, 48), ("right_mouth_corner", 32, 64),
+                          ("left_mouth_corner", 64, 64)])
+        self.assertEqual(self.task(), ("pose", "outputs 'cls_8' to 'kps_32', as YuNet's"))
+        self.assertIn("letterbox into 64 x 64 (linear, not antialiased, padded right and below with 0), BGR, x",
+                      self.inspected())
+
+
+class TextBoxes(Tasks):
+    """PP-OCR's detector: a bar of text in a map of 32 x 32."""
+
+    files = {"lensd.json": '{"task": "text-detection"}'}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("map", (1, 32, 32), [.9 if 4 <= x < 25 and 8 <= y < 14 else .1
+                                                       for y in range(32) for x in range(32)])])
+
+    def test_boxes(self):
+        """20 x 5 from the middle of the first pixel to that of the last; moved outwards by 1.5 * 100 / 50."""
+        (text,) = self.ask(photo=png(64, 64))["predictions"]
+        self.assertAlmostEqual(text["score"], .9, places=5)
+        self.assertEqual(text["corners"], [[2, 10], [54, 10], [54, 32], [2, 32]])
+        self.assertEqual(corners(text), [2, 10, 54, 32])
+        self.assertNotIn("keypoints", text)
+        self.assertEqual(self.ask("?confidence=0.91", photo=png(64, 64))["predictions"], [])
+        self.assertEqual(self.task(), ("text-detection", "task 'text-detection' in lensd.json"))
+        self.assertEqual(self.server.request("POST", "/predict?format=image", png(64, 64)).status, 200)
+        self.assertIn("classes has no effect", self.ask("?classes=0", status=400)["error"])
+
+
+class TextLine(Tasks):
+    """PP-OCR's recognition: a blank, four characters of characters.txt and a space, at six positions."""
+
+    files = {"characters.txt": "a\nb\nß\n字\n"}
+
+    @classmethod
+    def make(cls, path):
+        best = [(1, .9), (1, .8), (0, 1), (1, .7), (5, .5), (4, .6)]
+        small_onnx.always(path, [("text", (6, 6), [p if c == k else 0 for k, p in best for c in range(6)])])
+
+    def test_text(self):
+        answer = self.ask()
+        self.assertEqual(answer["text"], "aa 字")
+        self.assertAlmostEqual(answer["score"], (.9 + .7 + .5 + .6) / 4, places=5)
+        self.assertNotIn("predictions", answer)
+        self.assertEqual(self.task(), ("text-recognition", "a list of 4 characters, output 'text'"))
+        lines = self.server.request("POST", "/predict", png(9, 9), {"Accept": "text/plain"}).body.decode()
+        self.assertEqual(lines, "0.675000 aa 字\n")
+        numbers = self.server.request("POST", "/predict", png(9, 9), {"Accept": "application/octet-stream"}).body
+        self.assertEqual(struct.unpack("<I", numbers[:4])[0], len(numbers) - 8)
+        self.assertEqual(numbers[8:].decode(), "aa 字")
+        self.assertEqual(self.server.request("POST", f"/predictions/{self.name}", png(9, 9)).json()["text"], "aa 字")
+        self.assertIn("texts", self.ask("?format=image", status=400)["error"])
+        self.assertIn("text-recognition; leave it out", self.ask("?top_k=1", status=400)["error"])
+
+    def test_command_line(self):
+        path = os.path.join(self.folder, "photo.png")
+        with open(path, "wb") as file:
+            file.write(png(64, 64))
+        self.assertIn("67.50 %  aa 字", run_lensd("predict", "--model", self.folder, path).stdout)
+        os.unlink(path)
+
+    def test_list_of_another_length(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.make(os.path.join(folder, "model.onnx"))
+            with open(os.path.join(folder, "characters.txt"), "w", encoding="utf-8") as file:
+                file.write("a\nb\n")
+            self.assertIn("its list has 2 characters, but no output has the shape [batch, positions, 3 or 4]",
+                          " ".join(run_lensd("inspect", folder).stdout.split()))
+
+
 class Queries(Tasks):
     """Hugging Face's DETR, by config.json."""
 
@@ -598,6 +724,8 @@ class Embedding(Tasks):
 
     def test_picture(self):
         self.assertIn("vectors", self.ask("?format=image", status=400)["error"])
+        self.assertIn("confidence has no effect on a model whose task is embedding, which has the parameters normalize;",
+                      self.ask("?confidence=0.5", status=400)["error"])
 
 
 class Segmentation(Tasks):

@@ -127,6 +127,7 @@ static enum status set_top_k(struct predict_work *work, const char *text, size_t
         return error_set(err, STATUS_INVALID, "top_k is '%.*s'; it must be a number from 1 to %d",
                          size < 40 ? (int)size : 40, text, PREDICT_MAX_TOP_K);
     work->request.top_k = (int)value;
+    work->request.asks_top_k = true;
     return STATUS_OK;
 }
 
@@ -227,12 +228,12 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return set_slices(work, name, text, size, err);
     if (task_option_is(name))
         return set_task_option(work, name, text, size, err);
-    return error_set(
-        err, STATUS_INVALID,
-        "unknown parameter '%.60s'; /predict takes top_k, model, format and size; for detectors "
-        "also confidence, iou, max_detections, classes, agnostic, slices, overlap and merge; for "
-        "segmenters classes and masks; for embedding models normalize",
-        name);
+    return error_set(err, STATUS_INVALID,
+                     "unknown parameter '%.60s'; /predict takes model, format and size; for "
+                     "classifiers also top_k; for detectors confidence, iou, max_detections, "
+                     "classes, agnostic, slices, overlap and merge; for segmenters classes and "
+                     "masks; for embedding models normalize",
+                     name);
 }
 
 static enum status read_query(const struct exchange *x, struct predict_work *work,
@@ -339,8 +340,10 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     /* The tree holds copies: the text may go before the pipeline is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
-    if (json->top_k)
+    if (json->top_k) {
         work->request.top_k = json->top_k;
+        work->request.asks_top_k = true;
+    }
     if (json->model)
         TRY(set_model(work, json->model, strlen(json->model), err));
     for (size_t i = 0; i < json->parameter_count; i++)

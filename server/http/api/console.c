@@ -39,7 +39,9 @@ void console_json_handle(struct exchange *x)
                                                     .version = models[i].version,
                                                     .is_default = models[i].is_default,
                                                     .takes_images = models[i].takes_images,
-                                                    .task = task_name(models[i].task)};
+                                                    .task = task_name(models[i].task),
+                                                    .confidence = models[i].confidence,
+                                                    .iou = models[i].iou};
     char *text = models ? console_answer_json(shown, count, &size) : NULL;
     free(models);
     respond_text(x, 200, TYPE_JSON, text, size);

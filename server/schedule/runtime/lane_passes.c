@@ -171,6 +171,8 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
     metric_observe(lane->meters.forward, outcome->forward_ms * 1e-3);
     if (outcome->status == STATUS_OK) {
         image->status = take_outputs(lane, outcome->batch, row, image);
+        if (image->status == STATUS_OK && image->answer.detections.count)
+            metric_add(meters->detections, (double)image->answer.detections.count);
     } else {
         image->status = outcome->status;
         image->error = outcome->failure;

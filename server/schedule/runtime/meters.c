@@ -93,7 +93,7 @@ static enum triton_failure triton_failure(enum status status)
 /* ---- a model's ---- */
 
 void meters_init(struct meters *meters, struct metrics *metrics, const char *model,
-                 const char *version)
+                 const char *version, bool finds_boxes)
 {
     static const char *const phases[PHASE_COUNT] = {"read", "decode", "preprocess", "queue",
                                                     "write"};
@@ -102,6 +102,9 @@ void meters_init(struct meters *meters, struct metrics *metrics, const char *mod
     metrics_escape(model, meters->model, sizeof meters->model);
     meters->images_ok =
         meter_get(meters, METRIC_COUNTER, "lensd_images_total", images_help, "result", "ok");
+    if (finds_boxes)
+        meters->detections = meter_get(meters, METRIC_COUNTER, "lensd_detections_total",
+                                       "Boxes in answers.", NULL, NULL);
     for (int i = 0; i < PHASE_COUNT; i++)
         meters->phases[i] = meter_get(meters, METRIC_HISTOGRAM, "lensd_phase_seconds", phase_help,
                                       "phase", phases[i]);

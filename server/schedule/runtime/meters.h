@@ -1,6 +1,7 @@
 /* What one model's scheduler and its lanes count. The families:
  *
  *     lensd_images_total{model,result}          images answered; result: "ok" or a status word
+ *     lensd_detections_total{model}             boxes in answers, of a model that finds boxes
  *     lensd_phase_seconds{model,phase}          histogram. Once a request: read (first byte to
  *                                               admission), write (answer ready to last byte sent);
  *                                               once an image: decode, preprocess, queue
@@ -58,6 +59,7 @@ struct meters {
     struct metrics *metrics; /* borrowed; may be NULL: then nothing is counted */
     char model[256];         /* escaped for labels */
     struct metric *images_ok;
+    struct metric *detections; /* of a model that finds boxes; else NULL */
     struct metric *phases[PHASE_COUNT];
     struct metric *latency, *predicted, *prediction_ratio;
     struct metric *closed[BATCH_CLOSE_REASONS];
@@ -65,8 +67,9 @@ struct meters {
     struct triton_meters triton;
 };
 
+/* `finds_boxes`: answers are boxes, which are counted. */
 void meters_init(struct meters *meters, struct metrics *metrics, const char *model,
-                 const char *version);
+                 const char *version, bool finds_boxes);
 
 /* What a lane counts; lanes of a model on the same device share the series. */
 struct lane_meters {

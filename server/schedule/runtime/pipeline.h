@@ -123,6 +123,7 @@ struct predict_request {
     struct slicing *slices;       /* not read by the pipeline: the parts of the photo, or NULL */
     bool wants_picture;           /* not read by the pipeline: answered by the annotated photo */
     int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
+    bool asks_top_k;              /* the client gave it: the model must have a use for it */
     struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks
                                      up class names in it */
     int64_t started;              /* clock_now() at the request line, for total times */
@@ -341,6 +342,7 @@ struct model_status {
     bool answers_photos; /* POST /predict answers them */
     enum task_kind task;
     char task_evidence[240];
+    float confidence, iou;       /* thresholds of its task; negative: it has none */
     int width, height, channels; /* of the photos; 0 without */
     size_t class_count;
     bool is_default;

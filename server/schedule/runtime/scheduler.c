@@ -115,7 +115,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     scheduler->lanes = options->lanes;
     condition_init(&scheduler->all_answered);
     meters_init(&scheduler->meters, options->metrics, options->served->model->name,
-                options->served->model->version);
+                options->served->model->version, task_has_boxes(options->served->model->task.kind));
     options->served->meters = scheduler->meters;
     enum status status = allocate_buffers(scheduler, options, err);
     if (status == STATUS_OK) {
