@@ -285,6 +285,33 @@ struct bench_answer {
  * "note"?} */
 char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size);
 
+/* ---- `lensd quantize` ---- */
+
+struct quantize_layer {
+    const char *name, *op;
+    bool is_kept;         /* in float32 */
+    double error_without; /* 0: not measured */
+};
+
+struct quantize_answer {
+    const char *model, *folder, *method;
+    int calibrated, held_out, unreadable; /* photos */
+    bool holds;
+    double error;
+    bool is_vector; /* class scores; the rest as in server/precision/agreement.h */
+    int images, same;
+    size_t clear, agreeing;
+    double mean, greatest, correlation;
+    uint64_t fp32_bytes, int8_bytes;
+    double fp32_ms, int8_ms;
+    const struct quantize_layer *layers;
+    size_t layer_count;
+};
+
+/* {"model","folder","method","photos":{…},"agreement":{…},"within_bounds","error","bytes":{…},
+ * "milliseconds":{…},"layers":[{"name","operator","precision","error_without"?}]} */
+char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size);
+
 /* ---- /console.json ---- */
 
 struct console_model {

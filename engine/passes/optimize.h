@@ -49,6 +49,10 @@ struct optimize_options {
 /* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */
 bool optimize_is_quantised(const struct graph *graph);
 
+/* Whether the operator moves or compares the numbers of its first operand and does not change them:
+ * it may as well run on stored ones. */
+bool optimize_keeps_numbers(const struct node *node);
+
 /* What is written as DequantizeLinear → operator → QuantizeLinear becomes the operator on 8-bit
  * integers that it stands for; before optimize_weights, which would widen the weights. Results
  * differ from the file's float32 arithmetic by one step of the stored type where a number lies

@@ -221,8 +221,7 @@ static void add_zero(struct edit *edit, struct node *node)
     edit_set_inputs(edit, node, inputs, 3);
 }
 
-/* Numbers are moved or compared, not changed: the operator may as well run on the stored ones. */
-static bool keeps_numbers(const struct node *node)
+bool optimize_keeps_numbers(const struct node *node)
 {
     switch (node->op) {
     case OP_MAX_POOL:
@@ -254,7 +253,7 @@ static void sink_dequantize(struct edit *edit, size_t n)
     struct graph *graph = edit->graph;
     struct node *move = graph->nodes[n];
     struct ends from;
-    if (!keeps_numbers(move) || !quantise_read_activation(node_input(move, 0), &from))
+    if (!optimize_keeps_numbers(move) || !quantise_read_activation(node_input(move, 0), &from))
         return;
     const struct node *before = move->inputs[0]->producer;
     if (shape_count(&from.scale->known->shape) != 1 || from.scale->known->shape.rank > 1)

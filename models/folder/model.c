@@ -42,6 +42,8 @@ void model_drop_graph(struct model *model)
 {
     graph_free(model->graph);
     model->graph = NULL;
+    model->metadata = NULL;
+    model->metadata_count = 0;
 }
 
 static void free_tensors(struct model_tensor *tensors, size_t count)
@@ -402,6 +404,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     TRY(onnx_load_file(place->file, &options, &onnx, err));
     model->graph = onnx.graph;
+    model->metadata = onnx.metadata;
+    model->metadata_count = onnx.metadata_count;
     model->file_bytes = onnx.file_bytes;
     TRY(model_side_folder(place, "calibration", &model->calibration, err));
     /* These name the file that is wrong, which need not be the model's. */

@@ -23,11 +23,15 @@ struct model_tensor {
     struct shape shape;
 };
 
+struct onnx_metadata;
+
 struct model {
-    char *name;             /* folder or file name without extension; "digits" for the default */
-    char *source;           /* path, or "embedded" */
-    char *version;          /* "1", or the folder's number in Triton's layout */
-    struct graph *graph;    /* NULL after model_drop_graph() */
+    char *name;          /* folder or file name without extension; "digits" for the default */
+    char *source;        /* path, or "embedded" */
+    char *version;       /* "1", or the folder's number in Triton's layout */
+    struct graph *graph; /* NULL after model_drop_graph() */
+    const struct onnx_metadata *metadata; /* of the file (models/onnx/onnx.h); go with the graph */
+    size_t metadata_count;
     struct labels labels;   /* of classes; TASK_TEXT: characters, without the blank */
     char labels_source[64]; /* "labels.txt", "index_to_name.json" …; where the labels, if any, are
                                from */
@@ -96,6 +100,14 @@ enum status model_check_size(const struct model *model, int height, int width,
 
 /* Sets the size of the photos that a model with a free side is compiled for, before it is. */
 void model_set_size(struct model *model, int height, int width);
+
+/* Copies the files beside the model of `path` that lensd reads (labels, preprocessing, task) into
+ * `folder`, and `labels`, the name of another one. STATUS_IO, STATUS_NO_MEMORY, and those of
+ * model_load(). */
+enum status model_copy_files(const char *path, const char *labels, const char *folder,
+                             struct error *err) MUST_USE;
+/* Removes a folder that holds files only. */
+void model_remove_files(const char *folder);
 
 void model_drop_graph(struct model *model);
 void model_free(struct model *model);

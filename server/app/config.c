@@ -275,6 +275,8 @@ static const char *command_name(enum command command)
         return "inspect";
     case COMMAND_BENCH:
         return "bench";
+    case COMMAND_QUANTIZE:
+        return "quantize";
     case COMMAND_HEALTH:
         return "health";
     case COMMAND_KEY:
@@ -366,6 +368,7 @@ static enum status check_arguments(const struct config_reading *reading, char *c
     case COMMAND_SERVE:
     case COMMAND_INSPECT:
     case COMMAND_BENCH:
+    case COMMAND_QUANTIZE:
         if (count > 0)
             return error_set(err, STATUS_CONFIG,
                              "'%.80s' is one argument too many; lensd %s takes "
@@ -412,6 +415,12 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
         } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
             *ret_action = CONFIG_HELP;
             return STATUS_OK;
+        } else if (!strcmp(word, "-o") && reading->config->command == COMMAND_QUANTIZE) {
+            static char output[] = "--output";
+            char *const pair[2] = {output, i + 1 < argc ? argv[i + 1] : NULL};
+            int at = 0;
+            TRY(read_flag(reading, pair[1] ? 2 : 1, pair, &at, err));
+            i++;
         } else if (word[1] != '-') {
             return error_set(err, STATUS_CONFIG,
                              "unknown option '%.60s'; options are written "
@@ -777,6 +786,10 @@ static enum status check_together(struct config *config, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "no model given; use: lensd inspect MODEL (an .onnx "
                          "file or a model folder)");
+    if (config->command == COMMAND_QUANTIZE && (!config->model || !config->calibrate))
+        return error_set(err, STATUS_CONFIG,
+                         "no %s given; use: lensd quantize MODEL --calibrate PHOTOS (a folder)",
+                         config->model ? "photos" : "model");
     if (config->command & (COMMAND_SERVE | COMMAND_PREDICT)) {
         TRY(device_parse(config->device, config->devices, &config->device_count, config->fallback,
                          sizeof config->fallback, err));

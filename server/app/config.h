@@ -23,6 +23,7 @@ enum command {
     COMMAND_HEALTH = 1u << 4,
     COMMAND_KEY = 1u << 5,
     COMMAND_BENCH = 1u << 6,
+    COMMAND_QUANTIZE = 1u << 7,
 };
 
 enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
@@ -57,6 +58,9 @@ struct config {
 
     char *batch;        /* bench: "1,8,32" */
     int64_t bench_time; /* bench: milliseconds for each device and batch size */
+
+    char *calibrate, *output; /* quantize: folder of photos; new folder, NULL: beside the model */
+    int64_t method;           /* quantize: enum quantise_method; QUANTISE_METHODS: auto */
 
     int64_t key_rate, key_burst; /* key: requests a second, at once; 0: no limit */
 

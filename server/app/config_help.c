@@ -44,6 +44,14 @@ static const struct command_help commands[] = {
      "  lensd bench resnet50/\n"
      "  lensd bench resnet50/ --device cpu,cuda:0 --batch 1,8,32\n"
      "  lensd bench model.onnx --json\n"},
+    {COMMAND_QUANTIZE, "lensd quantize MODEL --calibrate PHOTOS [options]",
+     "Makes an 8-bit model of a float32 one: an ONNX file with QuantizeLinear and "
+     "DequantizeLinear, "
+     "with the model's labels and preprocessing beside it. Prints how far it agrees with float32 "
+     "on "
+     "photos it was not calibrated on, and writes that to report.json.",
+     "  lensd quantize resnet50/ --calibrate photos/\n"
+     "  lensd quantize model.onnx --calibrate photos/ -o model-int8 --method mse\n"},
     {COMMAND_KEY, "lensd key NAME [options]",
      "Makes an API key. Its line for the --api-keys file goes to standard output. The key itself "
      "is printed once, on standard error: give it to the client; the server only knows its hash.",

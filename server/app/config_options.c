@@ -11,7 +11,7 @@
 #define TIMED (RUNS | COMMAND_BENCH)
 #define SHOWS (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT | COMMAND_BENCH)
 #define ASKS  (COMMAND_SERVE | COMMAND_HEALTH)
-#define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS)
+#define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS | COMMAND_QUANTIZE)
 
 #define MODEL  "Model"
 #define TASK   "Answers (defaults for requests that do not set these)"
@@ -42,6 +42,15 @@ const struct option config_options[] = {
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
      "predictions per image, unless the request asks for another number"},
 
+    {"calibrate", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(calibrate), 0, 0, NULL, "PHOTOS", MODEL,
+     "folder of photos like those that the model will see, JPEG or PNG: about 100; at most 256 are "
+     "used, and every fifth only to compare with"},
+    {"output", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(output), 0, 0, NULL, "OUT", MODEL,
+     "the new model folder, which must not be there; also -o; default: MODEL with -int8 behind"},
+    {"method", OPTION_CHOICE, COMMAND_QUANTIZE, FIELD(method), 0, 0, "auto",
+     "minmax|percentile|mse|entropy|auto", MODEL,
+     "how ranges of activations follow from the numbers seen; auto: the one with the least error"},
+
     {"confidence", OPTION_TEXT, RUNS, FIELD(confidence), 0, 0, NULL, "N", TASK,
      "detectors: drop boxes whose score is not above N, 0 to 1; the default of this and the next "
      "six options is in the model's lensd.json, else that of the model's framework"},
@@ -71,7 +80,8 @@ const struct option config_options[] = {
     {"cache", OPTION_TEXT, TIMED | COMMAND_INSPECT, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,
      "folder that keeps those measurements for the next start, or none; default: lensd in "
      "$XDG_CACHE_HOME or ~/.cache"},
-    {"threads", OPTION_NUMBER, TIMED | COMMAND_INSPECT, FIELD(threads), 0, 1024, "0", "N", DEVICE,
+    {"threads", OPTION_NUMBER, TIMED | COMMAND_INSPECT | COMMAND_QUANTIZE, FIELD(threads), 0, 1024,
+     "0", "N", DEVICE,
      "CPU threads of a forward pass; 0: the cores this process may use, or one for a model too "
      "small to share"},
     {"workers", OPTION_NUMBER, RUNS, FIELD(workers), 0, 1024, "0", "N", DEVICE,
@@ -245,7 +255,7 @@ const struct option config_options[] = {
     {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
      "or .png), or all into the folder OUT as JPEG, under their own names"},
-    {"json", OPTION_SWITCH, SHOWS, FIELD(json), 0, 0, "false", NULL, OUTPUT,
+    {"json", OPTION_SWITCH, SHOWS | COMMAND_QUANTIZE, FIELD(json), 0, 0, "false", NULL, OUTPUT,
      "print JSON instead of a table"},
 };
 

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
@@ -27,7 +26,6 @@ enum {
     RUNS_MAX = 20000, /* of one batch size */
     ROUNDS_MIN = 3,
     TURN = 3, /* measured runs of a turn; one more before them is not */
-    BAR = 24
 };
 
 /* What one device is measured with. */
@@ -52,36 +50,16 @@ struct device_bench {
     size_t batch_count;
     struct bench_target targets[DEVICE_MAX];
     size_t count, loading; /* loading: which one the progress bar speaks of */
-    bool bar;              /* standard error is a terminal */
 };
 
-/* ---- the progress bar ---- */
-
-static void show_progress(const struct device_bench *bench, const char *what, double share)
-{
-    if (!bench->bar)
-        return;
-    char bar[BAR + 1];
-    int full = (int)(share * BAR);
-    for (int i = 0; i < BAR; i++)
-        bar[i] = i < full ? '#' : '.';
-    bar[BAR] = '\0';
-    fprintf(stderr, "\r%-40.40s [%s] %3.0f %%", what, bar, share * 100);
-    fflush(stderr);
-}
-
-static void clear_progress(const struct device_bench *bench)
-{
-    if (bench->bar)
-        fprintf(stderr, "\r%*s\r", 40 + BAR + 10, "");
-}
+/* ---- progress ---- */
 
 static void on_load_progress(void *context, const char *phase, double fraction)
 {
     const struct device_bench *bench = context;
     char what[96];
     snprintf(what, sizeof what, "%s for %.64s", phase, bench->targets[bench->loading].id);
-    show_progress(bench, what, fraction);
+    progress_show(what, fraction);
 }
 
 /* ---- what is asked ---- */
@@ -282,7 +260,7 @@ static void show_measuring(const struct device_bench *bench, double seconds)
             total += seconds;
         }
     }
-    show_progress(bench, "measuring", total > 0 ? spent / total : 1);
+    progress_show("measuring", total > 0 ? spent / total : 1);
 }
 
 /* One round: every batch size on every device that has not had its time. False: all have. */
@@ -427,7 +405,7 @@ static enum status run_bench(struct device_bench *bench, char *note, size_t note
     const double seconds = (double)config->bench_time / 1e3;
     for (int round = 0; run_round(bench, round, seconds); round++)
         ;
-    clear_progress(bench);
+    progress_clear();
     summarise(bench);
     return STATUS_OK;
 }
@@ -444,7 +422,6 @@ int command_bench(const struct config *config)
     }
     command_notes(config);
     bench->config = config;
-    bench->bar = isatty(STDERR_FILENO);
     if (run_bench(bench, note, sizeof note, &err) != STATUS_OK) {
         result = process_failed(&err);
     } else {

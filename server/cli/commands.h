@@ -12,10 +12,15 @@ int command_health(const struct config *config);
 int command_inspect(const struct config *config);
 int command_profile(const struct config *config); /* inspect --profile */
 int command_bench(const struct config *config);
+int command_quantize(const struct config *config);
 int command_key(const struct config *config);
 
 /* Prints the notes that the settings gave rise to on standard error. */
 void command_notes(const struct config *config);
+
+/* A progress bar on standard error, where that is a terminal; else nothing. `share`: 0 … 1. */
+void progress_show(const char *what, double share);
+void progress_clear(void);
 
 /* "3.4 MB", "812 bytes"; returns text. */
 #define SIZE_TEXT 32

@@ -25,6 +25,7 @@ static const struct {
     {"health", COMMAND_HEALTH, command_health, "ask a running lensd whether it is ready"},
     {"inspect", COMMAND_INSPECT, command_inspect, "show what a model is"},
     {"bench", COMMAND_BENCH, command_bench, "time a model on each device and batch size"},
+    {"quantize", COMMAND_QUANTIZE, command_quantize, "make an 8-bit model of a float32 one"},
     {"key", COMMAND_KEY, command_key, "make an API key"},
 };
 

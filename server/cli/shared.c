@@ -1,6 +1,7 @@
 /* What several commands print. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "server/cli/commands.h"
 
@@ -23,6 +24,27 @@ const char *size_text(uint64_t bytes, char text[static SIZE_TEXT])
     }
     snprintf(text, SIZE_TEXT, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
     return text;
+}
+
+enum { BAR = 24, BAR_TEXT = 40 };
+
+void progress_show(const char *what, double share)
+{
+    char bar[BAR + 1];
+    const int full = (int)(share * BAR);
+    if (!isatty(STDERR_FILENO))
+        return;
+    for (int i = 0; i < BAR; i++)
+        bar[i] = i < full ? '#' : '.';
+    bar[BAR] = '\0';
+    fprintf(stderr, "\r%-*.*s [%s] %3.0f %%", BAR_TEXT, BAR_TEXT, what, bar, share * 100);
+    fflush(stderr);
+}
+
+void progress_clear(void)
+{
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r%*s\r", BAR_TEXT + BAR + 10, "");
 }
 
 int print_json(char *json)

@@ -121,6 +121,7 @@ void agreement_add_vector(struct agreement *a, const float *reference, const flo
     const bool is_clear = lead_of(&x) >= AGREEMENT_LEAD;
     a->clear += is_clear;
     a->agreeing += is_clear && same_best(&x, &y);
+    a->same += same_best(&x, &y);
     add_difference(a, fabs(probability(&x, x.best) - probability(&y, x.best)));
     const double correlation = count > 1 ? correlation_of(reference, candidate, count) : 1;
     add_to_mean(&a->correlation, &a->correlation_squares, a->images, correlation);

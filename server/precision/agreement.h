@@ -45,6 +45,7 @@ struct agreement {
     bool is_vector;   /* the class scores of an image: agreement_add_vector(), else …_tensors() */
     bool has_numbers; /* some image had numbers to compare */
     int images;
+    int same; /* of vectors: images with the same best class, clear or not */
     size_t clear,
         agreeing;          /* images (of a map: positions) with a clear class; of these: agreeing */
     double mean, greatest; /* change over the images: of a probability, else relative. INFINITY: a

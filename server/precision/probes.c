@@ -125,13 +125,17 @@ int probes_count(const struct probes *probes)
     return files >= PRECISION_OWN_PROBES ? files : PRECISION_PROBES;
 }
 
-static enum status write_file(struct probes *probes, const char *path, float *dst,
-                              struct error *err)
+const char *probes_file(const struct probes *probes, int i)
+{
+    return probes->files[i];
+}
+
+enum status probes_read(struct probes *probes, int i, float *dst, struct error *err)
 {
     uint8_t *data = NULL;
     size_t size = 0;
     struct image image;
-    TRY(file_read(path, FILE_MAX, &data, &size, err));
+    TRY(file_read(probes->files[i], FILE_MAX, &data, &size, err));
     enum status status = image_decode(probes->decoder, data, size, probes->limits, &image, err);
     free(data);
     TRY(status);
@@ -142,7 +146,7 @@ enum status probes_write(struct probes *probes, int i, float *dst, struct error 
 {
     if ((size_t)i < probes->file_count) {
         struct error own;
-        if (write_file(probes, probes->files[i], dst, &own) == STATUS_OK)
+        if (probes_read(probes, i, dst, &own) == STATUS_OK)
             return STATUS_OK;
         log_event(LOG_WARN, "calibration image left out", LOG_STR("model", probes->model->name),
                   LOG_STR("file", probes->files[i]), LOG_STR("error", own.message));

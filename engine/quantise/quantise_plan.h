@@ -1,0 +1,53 @@
+/* Private to engine/quantise: which activations of a graph are stored in 8 bits, and who reads what
+ * is stored.
+ *
+ * What makes products run on integers decides (engine/passes/quantise.c, ONNX Runtime's and
+ * OpenVINO's own rules): a layer reads a stored activation, and a Conv stores its result, behind
+ * its Relu or Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well,
+ * so that no float32 tensor is in between. Numbers on the way to an output, behind the last layer
+ * or pool, stay float32: answers are compared with thresholds. */
+#pragma once
+
+#include "engine/quantise/quantiser.h"
+
+enum quantise_kind {
+    QUANTISE_OTHER,
+    QUANTISE_LAYER, /* a product with constant weights */
+    QUANTISE_CLAMP, /* Relu, Clip */
+    QUANTISE_UNARY, /* each number depends on one number of one tensor */
+    QUANTISE_JOIN,  /* Add or Mul of two activations */
+    QUANTISE_CONCAT,
+    QUANTISE_MOVE, /* numbers stay the same: MaxPool, Reshape … */
+    QUANTISE_POOL, /* means of an image's positions */
+};
+
+/* Arrays by value->index of the graph, but kinds: by position of the node. */
+struct quantise_plan {
+    const struct graph *graph;
+    enum quantise_kind *kinds;
+    bool *is_layer;   /* made by a layer that is quantised */
+    bool *is_answer;  /* on the way to an output */
+    bool *can_store;  /* its producer could store it */
+    bool *is_stored;  /* gets a QuantizeLinear */
+    bool *is_integer; /* its producer runs on integers: everybody reads the stored numbers */
+    uint32_t *readers;
+    const struct node **reader; /* one of them */
+};
+
+/* What operator the node is; `kept`: a layer that stays in float32 is QUANTISE_OTHER. Only types
+ * and shapes of constants are looked at. */
+enum quantise_kind quantise_kind_of(const struct node *node);
+
+/* `is_kept`: by position of the node. `is_float`: by index, whether a value is a float32 tensor
+ * whose range is known. Frees with quantise_plan_done(), also after a failure. STATUS_NO_MEMORY. */
+enum status quantise_plan_make(const struct graph *graph, const bool *is_kept, const bool *is_float,
+                               struct quantise_plan *ret, struct error *err) MUST_USE;
+void quantise_plan_done(struct quantise_plan *plan);
+
+/* Input 0 of the Relu or Clip that alone reads what a node makes: what that node stores is `value`.
+ * Otherwise the value itself. */
+const struct value *quantise_before_clamp(const struct quantise_plan *plan,
+                                          const struct value *value);
+
+/* Whether node n reads the stored numbers of its activation `value`. */
+bool quantise_reads_stored(const struct quantise_plan *plan, size_t n, const struct value *value);

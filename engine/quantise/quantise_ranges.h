@@ -1,0 +1,33 @@
+/* Private to engine/quantise: which numbers an activation takes, and the range to store it in.
+ * Pure.
+ */
+#pragma once
+
+#include "engine/quantise/quantiser.h"
+
+enum { RANGE_BINS = 2048 };
+
+/* The numbers of a tensor over all images. Zeroed: none yet. */
+struct number_range {
+    float low, high;
+    bool is_seen, is_broken; /* broken: some were not finite */
+    uint64_t *bins;          /* RANGE_BINS from low to high, or NULL; free() */
+    double *sums;            /* of each channel, or NULL; free() */
+    double summed;           /* numbers a channel in `sums` */
+    size_t channels, inner;  /* number i is of channel i / inner % channels */
+};
+
+/* First all images through this … */
+void range_extend(struct number_range *range, const float *values, size_t count);
+/* … then, for other methods than QUANTISE_MINMAX, through this. range->bins is allocated. */
+void range_count(struct number_range *range, const float *values, size_t count);
+
+/* Adds a whole tensor to range->sums, which is allocated. */
+void range_sum(struct number_range *range, const float *values, size_t count);
+
+/* The scale and zero point of uint8 numbers for the range; real = (stored - zero) * scale. */
+struct stored_as {
+    float scale;
+    uint8_t zero;
+};
+struct stored_as range_choose(const struct number_range *range, enum quantise_method method);

@@ -1,0 +1,77 @@
+/* The files beside a model, copied to a folder of another one. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/size.h"
+#include "models/folder/model_internal.h"
+
+static enum status write_copy(const char *path, const char *data, size_t size, struct error *err)
+{
+    FILE *file = fopen(path, "wbxe");
+    if (!file && errno == EEXIST)
+        return STATUS_OK; /* named twice */
+    bool ok = file && fwrite(data, 1, size, file) == size && fflush(file) == 0 &&
+              fsync(fileno(file)) == 0;
+    const int cause = errno;
+    if (file && fclose(file) != 0)
+        ok = false;
+    return ok ? STATUS_OK
+              : error_set(err, STATUS_IO, "cannot write '%.200s': %s", path, strerror(cause));
+}
+
+static enum status copy_one(const struct model_place *place, const char *name, const char *folder,
+                            struct error *err)
+{
+    char *data, *from, *to;
+    size_t size;
+    const enum status found = model_side_file(place, name, &data, &size, &from, err);
+    if (found == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    TRY(found);
+    enum status status = asprintf(&to, "%s/%s", folder, name) < 0
+                             ? error_no_memory(err, "while copying")
+                             : STATUS_OK;
+    if (status == STATUS_OK) {
+        status = write_copy(to, data, size, err);
+        free(to);
+    }
+    free(data);
+    free(from);
+    return status;
+}
+
+enum status model_copy_files(const char *path, const char *labels, const char *folder,
+                             struct error *err)
+{
+    const char *const names[] = {"labels.txt",
+                                 "index_to_name.json",
+                                 "preprocessor_config.json",
+                                 "config.json",
+                                 "lensd.json",
+                                 "zero_shot.json",
+                                 "config.pbtxt",
+                                 labels};
+    struct model_place place;
+    TRY(model_place_find(path, NULL, &place, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(names); i++)
+        if (names[i][0] && !strchr(names[i], '/'))
+            status = copy_one(&place, names[i], folder, err);
+    model_place_done(&place);
+    return status;
+}
+
+void model_remove_files(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir)
+        closedir(dir);
+    (void)rmdir(folder);
+}

@@ -1,0 +1,574 @@
+/* A graph as ONNX's messages, which protobuf-c packs straight into the file: tensors are not
+ * copied.
+ *
+ * All messages lie in one arena. Recursion follows the nesting of bodies, which the importer
+ * bounds. */
+#include "models/onnx/onnx_write.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/size.h"
+#include "engine/tensor/tensor_file.h"
+#include "models/onnx/name_map.h"
+#include "proto/onnx.pb-c.h"
+
+/* A message may have 2 GiB; the rest is for what is not tensors. */
+#define INLINE_LIMIT ((size_t)1536 << 20)
+
+/* External tensors begin at multiples of a page, so that they can be mapped. */
+#define EXTERNAL_ALIGN ((size_t)4096)
+
+/* What QuantizeLinear and the opsets that lensd writes need. */
+#define IR_VERSION_LEAST 8
+
+enum {
+    KIND_FLOAT = 1,
+    KIND_INT,
+    KIND_STRING,
+    KIND_TENSOR,
+    KIND_GRAPH,
+    KIND_FLOATS,
+    KIND_INTS,
+    KIND_STRINGS
+};
+
+struct onnx_writer {
+    struct arena *arena;
+    struct name_map names; /* every name that is taken, to its struct value */
+    struct name_map nodes; /* the same of nodes, which have names of their own */
+    FILE *external;        /* NULL: tensors go into the model */
+    const char *location;  /* of `external`, as the model names it */
+    uint64_t external_at;
+    struct error *err;
+};
+
+static enum status write_no_memory(struct onnx_writer *w)
+{
+    return error_no_memory(w->err, "while writing the model");
+}
+
+/* ---- names ---- */
+
+/* A captured value has the name of the value that it stands for. */
+static const struct value *origin_of(const struct value *value)
+{
+    while (value->outer)
+        value = value->outer;
+    return value;
+}
+
+/* *ret: the name of `object`, which is called `name`, with a suffix where another has that name. */
+static enum status unique_name(struct onnx_writer *w, struct name_map *names, const char *name,
+                               const void *object, char **ret)
+{
+    char text[600];
+    const char *own = name;
+    const struct name_slot *slot = *own ? name_map_find(names, own) : NULL;
+    for (unsigned i = 1; !*own || (slot && slot->value != object); i++) {
+        snprintf(text, sizeof text, "%.500s_%u", name, i);
+        slot = name_map_find(names, text);
+        own = text;
+    }
+    if (!slot) {
+        own = arena_copy_text(w->arena, own, strlen(own));
+        if (!own || !name_map_put(names, own, (void *)(uintptr_t)object))
+            return write_no_memory(w);
+        slot = name_map_find(names, own);
+    }
+    *ret = (char *)(uintptr_t)slot->name;
+    return STATUS_OK;
+}
+
+static enum status name_of(struct onnx_writer *w, const struct value *value, char **ret)
+{
+    value = origin_of(value);
+    return unique_name(w, &w->names, value->name, value, ret);
+}
+
+static enum status names_of(struct onnx_writer *w, struct value *const *values, size_t count,
+                            char ***ret)
+{
+    static char none[] = "";
+    *ret = arena_alloc(w->arena, count, sizeof **ret);
+    if (!*ret)
+        return write_no_memory(w);
+    for (size_t i = 0; i < count; i++) {
+        (*ret)[i] = none;
+        if (values[i])
+            TRY(name_of(w, values[i], &(*ret)[i]));
+    }
+    return STATUS_OK;
+}
+
+/* ---- tensors ---- */
+
+static enum status cannot_write(struct onnx_writer *w)
+{
+    return error_set(w->err, STATUS_IO, "cannot write it: %s", strerror(errno));
+}
+
+static Onnx__StringStringEntryProto *entry_of(struct onnx_writer *w, const char *key,
+                                              const char *value)
+{
+    Onnx__StringStringEntryProto *entry = arena_alloc(w->arena, 1, sizeof *entry);
+    if (!entry)
+        return NULL;
+    onnx__string_string_entry_proto__init(entry);
+    entry->key = (char *)(uintptr_t)key;
+    entry->value = arena_copy_text(w->arena, value, strlen(value));
+    return entry->value ? entry : NULL;
+}
+
+/* Appends the bytes to the external file. */
+static enum status write_external(struct onnx_writer *w, const struct tensor *tensor,
+                                  Onnx__TensorProto *proto)
+{
+    char offset[24], length[24];
+    const uint64_t at = size_align((size_t)w->external_at, EXTERNAL_ALIGN);
+    snprintf(offset, sizeof offset, "%llu", (unsigned long long)at);
+    snprintf(length, sizeof length, "%zu", tensor->bytes);
+    if (fseeko(w->external, (off_t)at, SEEK_SET) != 0 ||
+        fwrite(tensor->data, 1, tensor->bytes, w->external) != tensor->bytes)
+        return cannot_write(w);
+    w->external_at = at + tensor->bytes;
+    proto->n_external_data = 3;
+    proto->external_data = arena_alloc(w->arena, 3, sizeof *proto->external_data);
+    if (!proto->external_data ||
+        !(proto->external_data[0] = entry_of(w, "location", w->location)) ||
+        !(proto->external_data[1] = entry_of(w, "offset", offset)) ||
+        !(proto->external_data[2] = entry_of(w, "length", length)))
+        return write_no_memory(w);
+    proto->has_data_location = true;
+    proto->data_location = 1;
+    return STATUS_OK;
+}
+
+/* Small ones stay in the model: shapes and axes are read while it loads. */
+#define EXTERNAL_LEAST ((size_t)1024)
+
+static enum status write_tensor(struct onnx_writer *w, char *name, const struct tensor *tensor,
+                                Onnx__TensorProto **ret)
+{
+    Onnx__TensorProto *proto = arena_alloc(w->arena, 1, sizeof *proto);
+    const size_t rank = (size_t)tensor->shape.rank;
+    int64_t *dims = arena_alloc(w->arena, rank, sizeof *dims);
+    if (!proto || !dims)
+        return write_no_memory(w);
+    onnx__tensor_proto__init(proto);
+    for (size_t d = 0; d < rank; d++)
+        dims[d] = tensor->shape.dims[d];
+    proto->dims = dims;
+    proto->n_dims = rank;
+    proto->has_data_type = true;
+    proto->data_type = (int32_t)tensor->dtype;
+    proto->name = name;
+    *ret = proto;
+    if (w->external && tensor->bytes >= EXTERNAL_LEAST)
+        return write_external(w, tensor, proto);
+    static uint8_t nothing;
+    proto->has_raw_data = true;
+    proto->raw_data.data = tensor->bytes ? tensor->data : &nothing;
+    proto->raw_data.len = tensor->bytes;
+    return STATUS_OK;
+}
+
+/* ---- types ---- */
+
+static enum status write_dim(struct onnx_writer *w, const struct value *value, int d,
+                             Onnx__TensorShapeProto__Dimension **ret)
+{
+    Onnx__TensorShapeProto__Dimension *dim = arena_alloc(w->arena, 1, sizeof *dim);
+    if (!dim)
+        return write_no_memory(w);
+    onnx__tensor_shape_proto__dimension__init(dim);
+    if (value->shape.dims[d] != DIM_UNKNOWN) {
+        dim->has_dim_value = true;
+        dim->dim_value = value->shape.dims[d];
+    } else if (value->dim_names[d]) {
+        dim->dim_param = (char *)(uintptr_t)value->dim_names[d];
+    }
+    *ret = dim;
+    return STATUS_OK;
+}
+
+static enum status write_type(struct onnx_writer *w, const struct value *value,
+                              Onnx__TypeProto **ret)
+{
+    Onnx__TypeProto *type = arena_alloc(w->arena, 1, sizeof *type);
+    Onnx__TypeProto__Tensor *tensor = arena_alloc(w->arena, 1, sizeof *tensor);
+    Onnx__TensorShapeProto *shape = arena_alloc(w->arena, 1, sizeof *shape);
+    const size_t rank = value->shape.rank > 0 ? (size_t)value->shape.rank : 0;
+    Onnx__TensorShapeProto__Dimension **dims = arena_alloc(w->arena, rank, sizeof *dims);
+    if (!type || !tensor || !shape || !dims)
+        return write_no_memory(w);
+    onnx__type_proto__init(type);
+    onnx__type_proto__tensor__init(tensor);
+    onnx__tensor_shape_proto__init(shape);
+    type->tensor_type = tensor;
+    tensor->has_elem_type = true;
+    tensor->elem_type = (int32_t)value->dtype;
+    if (value->shape.rank != SHAPE_UNKNOWN)
+        tensor->shape = shape;
+    shape->n_dim = rank;
+    shape->dim = dims;
+    for (size_t d = 0; d < rank; d++)
+        TRY(write_dim(w, value, (int)d, &dims[d]));
+    *ret = type;
+    return STATUS_OK;
+}
+
+static enum status write_infos(struct onnx_writer *w, struct value *const *values, size_t count,
+                               Onnx__ValueInfoProto ***ret)
+{
+    *ret = arena_alloc(w->arena, count, sizeof **ret);
+    if (!*ret)
+        return write_no_memory(w);
+    for (size_t i = 0; i < count; i++) {
+        Onnx__ValueInfoProto *info = arena_alloc(w->arena, 1, sizeof *info);
+        if (!info)
+            return write_no_memory(w);
+        onnx__value_info_proto__init(info);
+        (*ret)[i] = info;
+        TRY(name_of(w, values[i], &info->name));
+        if (values[i]->dtype != DTYPE_NONE)
+            TRY(write_type(w, values[i], &info->type));
+    }
+    return STATUS_OK;
+}
+
+/* ---- nodes ---- */
+
+static enum status write_graph(struct onnx_writer *w, const struct graph *graph,
+                               Onnx__GraphProto **ret);
+
+static enum status write_strings(struct onnx_writer *w, const struct attr *attr,
+                                 Onnx__AttributeProto *proto)
+{
+    proto->strings = arena_alloc(w->arena, attr->count, sizeof *proto->strings);
+    if (!proto->strings)
+        return write_no_memory(w);
+    proto->n_strings = attr->count;
+    for (size_t i = 0; i < attr->count; i++)
+        proto->strings[i] =
+            (ProtobufCBinaryData){strlen(attr->strings[i]), (uint8_t *)(uintptr_t)attr->strings[i]};
+    return STATUS_OK;
+}
+
+static enum status write_attribute(struct onnx_writer *w, const struct attr *attr,
+                                   Onnx__AttributeProto **ret)
+{
+    static const int32_t kinds[] = {
+        [ATTR_INT] = KIND_INT,       [ATTR_FLOAT] = KIND_FLOAT,    [ATTR_STRING] = KIND_STRING,
+        [ATTR_TENSOR] = KIND_TENSOR, [ATTR_GRAPH] = KIND_GRAPH,    [ATTR_INTS] = KIND_INTS,
+        [ATTR_FLOATS] = KIND_FLOATS, [ATTR_STRINGS] = KIND_STRINGS};
+    Onnx__AttributeProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
+    if (!proto)
+        return write_no_memory(w);
+    onnx__attribute_proto__init(proto);
+    proto->name = (char *)(uintptr_t)attr->name;
+    proto->has_type = true;
+    proto->type = kinds[attr->kind];
+    switch (attr->kind) {
+    case ATTR_INT:
+        proto->has_i = true;
+        proto->i = attr->i;
+        break;
+    case ATTR_FLOAT:
+        proto->has_f = true;
+        proto->f = attr->f;
+        break;
+    case ATTR_STRING:
+        proto->has_s = true;
+        proto->s = (ProtobufCBinaryData){attr->count, (uint8_t *)(uintptr_t)attr->s};
+        break;
+    case ATTR_INTS:
+        proto->n_ints = attr->count;
+        proto->ints = (int64_t *)(uintptr_t)attr->ints;
+        break;
+    case ATTR_FLOATS:
+        proto->n_floats = attr->count;
+        proto->floats = (float *)(uintptr_t)attr->floats;
+        break;
+    case ATTR_STRINGS:
+        return write_strings(w, attr, proto);
+    case ATTR_TENSOR:
+        return write_tensor(w, NULL, attr->t, &proto->t);
+    case ATTR_GRAPH:
+        return write_graph(w, attr->g, &proto->g);
+    }
+    return STATUS_OK;
+}
+
+static enum status write_node(struct onnx_writer *w, const struct node *node, Onnx__NodeProto **ret)
+{
+    char text[NODE_TEXT];
+    Onnx__NodeProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
+    if (!strcmp(op_domain(node->op), "lensd"))
+        return error_set(w->err, STATUS_UNSUPPORTED, "%s is no operator of ONNX",
+                         node_text(node, text));
+    if (!proto)
+        return write_no_memory(w);
+    onnx__node_proto__init(proto);
+    proto->op_type = (char *)(uintptr_t)op_name(node->op);
+    proto->domain = (char *)(uintptr_t)op_domain(node->op);
+    TRY(unique_name(w, &w->nodes, node->name, node, &proto->name));
+    proto->n_input = node->input_count;
+    proto->n_output = node->output_count;
+    TRY(names_of(w, node->inputs, node->input_count, &proto->input));
+    TRY(names_of(w, node->outputs, node->output_count, &proto->output));
+    proto->n_attribute = node->attr_count;
+    proto->attribute = arena_alloc(w->arena, node->attr_count, sizeof *proto->attribute);
+    if (!proto->attribute)
+        return write_no_memory(w);
+    for (size_t a = 0; a < node->attr_count; a++)
+        TRY(write_attribute(w, &node->attrs[a], &proto->attribute[a]));
+    return STATUS_OK;
+}
+
+/* ---- graphs ---- */
+
+/* Which constants something reads. */
+static bool *constants_read(const struct graph *graph)
+{
+    bool *is_read = alloc_array(graph->value_count, sizeof *is_read);
+    for (size_t n = 0; is_read && n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < node->input_count; i++)
+            if (node->inputs[i])
+                is_read[node->inputs[i]->index] = true;
+        for (size_t i = 0; i < node->capture_count; i++)
+            is_read[node->captures[i]->index] = true;
+    }
+    for (size_t i = 0; is_read && i < graph->output_count; i++)
+        is_read[graph->outputs[i]->index] = true;
+    for (size_t v = 0; is_read && v < graph->value_count; v++)
+        is_read[v] = is_read[v] && graph->values[v]->known && !graph->values[v]->outer;
+    return is_read;
+}
+
+static enum status write_constants(struct onnx_writer *w, const struct graph *graph,
+                                   const bool *is_read, Onnx__GraphProto *proto)
+{
+    proto->initializer = arena_alloc(w->arena, graph->value_count, sizeof *proto->initializer);
+    if (!proto->initializer)
+        return write_no_memory(w);
+    for (size_t v = 0; v < graph->value_count; v++) {
+        char *name;
+        if (!is_read[v])
+            continue;
+        TRY(name_of(w, graph->values[v], &name));
+        TRY(write_tensor(w, name, graph->values[v]->known,
+                         &proto->initializer[proto->n_initializer++]));
+    }
+    return STATUS_OK;
+}
+
+static enum status write_graph(struct onnx_writer *w, const struct graph *graph,
+                               Onnx__GraphProto **ret)
+{
+    static char unnamed[] = "graph";
+    Onnx__GraphProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
+    if (!proto)
+        return write_no_memory(w);
+    onnx__graph_proto__init(proto);
+    proto->name = *graph->name ? (char *)(uintptr_t)graph->name : unnamed;
+    proto->n_input = graph->input_count;
+    proto->n_output = graph->output_count;
+    /* First, so that they keep their names. */
+    TRY(write_infos(w, graph->inputs, graph->input_count, &proto->input));
+    TRY(write_infos(w, graph->outputs, graph->output_count, &proto->output));
+    proto->n_node = graph->node_count;
+    proto->node = arena_alloc(w->arena, graph->node_count, sizeof *proto->node);
+    if (!proto->node)
+        return write_no_memory(w);
+    for (size_t n = 0; n < graph->node_count; n++)
+        TRY(write_node(w, graph->nodes[n], &proto->node[n]));
+    bool *is_read = constants_read(graph);
+    const enum status status =
+        is_read ? write_constants(w, graph, is_read, proto) : write_no_memory(w);
+    free(is_read);
+    return status;
+}
+
+/* ---- models ---- */
+
+/* Recursion follows the nesting of bodies. */
+static void collect_domains(const struct graph *graph, int versions[OP_COUNT])
+{
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        versions[node->op] = node->opset;
+        for (size_t a = 0; a < node->attr_count; a++)
+            if (node->attrs[a].kind == ATTR_GRAPH)
+                collect_domains(node->attrs[a].g, versions);
+    }
+}
+
+static enum status write_opsets(struct onnx_writer *w, const struct graph *graph,
+                                Onnx__ModelProto *proto)
+{
+    int versions[OP_COUNT] = {0};
+    collect_domains(graph, versions);
+    proto->opset_import = arena_alloc(w->arena, OP_COUNT, sizeof *proto->opset_import);
+    if (!proto->opset_import)
+        return write_no_memory(w);
+    for (int op = OP_NONE; op < OP_COUNT; op++) {
+        /* OP_NONE stands for ai.onnx. */
+        const char *domain = op_domain((enum op)op);
+        bool is_new = op == OP_NONE || (versions[op] && *domain);
+        for (size_t i = 0; is_new && i < proto->n_opset_import; i++)
+            is_new = strcmp(proto->opset_import[i]->domain, domain) != 0;
+        if (!is_new)
+            continue;
+        Onnx__OperatorSetIdProto *entry = arena_alloc(w->arena, 1, sizeof *entry);
+        if (!entry)
+            return write_no_memory(w);
+        onnx__operator_set_id_proto__init(entry);
+        entry->domain = (char *)(uintptr_t)domain;
+        entry->has_version = true;
+        entry->version = op == OP_NONE ? graph->opset : versions[op];
+        proto->opset_import[proto->n_opset_import++] = entry;
+    }
+    return STATUS_OK;
+}
+
+static enum status write_model(struct onnx_writer *w, const struct graph *graph,
+                               const struct onnx_write_options *options, Onnx__ModelProto *proto)
+{
+    onnx__model_proto__init(proto);
+    proto->has_ir_version = true;
+    proto->ir_version = graph->ir_version > IR_VERSION_LEAST ? graph->ir_version : IR_VERSION_LEAST;
+    proto->producer_name = (char *)(uintptr_t)options->producer;
+    TRY(write_opsets(w, graph, proto));
+    proto->n_metadata_props = options->metadata_count;
+    proto->metadata_props =
+        arena_alloc(w->arena, options->metadata_count, sizeof *proto->metadata_props);
+    if (!proto->metadata_props)
+        return write_no_memory(w);
+    for (size_t i = 0; i < options->metadata_count; i++)
+        if (!(proto->metadata_props[i] =
+                  entry_of(w, options->metadata[i].key, options->metadata[i].value)))
+            return write_no_memory(w);
+    return write_graph(w, graph, &proto->graph);
+}
+
+/* ---- files ---- */
+
+struct onnx_sink {
+    ProtobufCBuffer base;
+    FILE *file;
+    bool failed;
+};
+
+static void sink_append(ProtobufCBuffer *buffer, size_t size, const uint8_t *data)
+{
+    struct onnx_sink *sink = (struct onnx_sink *)buffer;
+    sink->failed = sink->failed || fwrite(data, 1, size, sink->file) != size;
+}
+
+/* Bytes read from mapped files are right only if the files did not shrink meanwhile. */
+static bool any_torn(const struct graph *graph)
+{
+    for (size_t v = 0; v < graph->value_count; v++) {
+        const struct tensor *tensor = graph->values[v]->known;
+        const struct mapping *mapping = tensor ? tensor_mapping(tensor) : NULL;
+        if (mapping && !mapping_is_whole(mapping))
+            return true;
+    }
+    return false;
+}
+
+/* To the disk, and closed. */
+static bool finish_file(FILE *file)
+{
+    const bool is_written = fflush(file) == 0 && fsync(fileno(file)) == 0;
+    const int cause = errno;
+    const bool is_closed = fclose(file) == 0;
+    if (!is_written)
+        errno = cause;
+    return is_written && is_closed;
+}
+
+static enum status write_files(struct onnx_writer *w, const struct graph *graph,
+                               const struct onnx_write_options *options, FILE *file)
+{
+    Onnx__ModelProto proto;
+    enum status status = write_model(w, graph, options, &proto);
+    struct onnx_sink sink = {.base = {.append = sink_append}, .file = file};
+    if (status == STATUS_OK) {
+        protobuf_c_message_pack_to_buffer(&proto.base, &sink.base);
+        if (sink.failed)
+            status = cannot_write(w);
+    }
+    if (status == STATUS_OK && any_torn(graph))
+        status = error_set(w->err, STATUS_IO,
+                           "the model's data file became shorter while it was read; start again");
+    if (!finish_file(file) && status == STATUS_OK)
+        status = cannot_write(w);
+    if (w->external && !finish_file(w->external) && status == STATUS_OK)
+        status = cannot_write(w);
+    return status;
+}
+
+static size_t tensor_bytes(const struct graph *graph)
+{
+    size_t total = 0;
+    for (size_t v = 0; v < graph->value_count; v++)
+        if (graph->values[v]->known && !size_add(total, graph->values[v]->known->bytes, &total))
+            return SIZE_MAX;
+    return total;
+}
+
+static enum status create_files(struct onnx_writer *w, const char *path, const char *data,
+                                bool is_external, FILE **ret)
+{
+    *ret = fopen(path, "wbxe");
+    if (*ret && is_external)
+        w->external = fopen(data, "wbxe");
+    if (*ret && (!is_external || w->external))
+        return STATUS_OK;
+    const enum status status = cannot_write(w);
+    if (*ret) {
+        (void)fclose(*ret);
+        (void)unlink(path);
+    }
+    return status;
+}
+
+enum status onnx_write_file(const struct graph *graph, const struct onnx_write_options *options,
+                            const char *path, struct error *err)
+{
+    struct onnx_writer w = {.arena = arena_create(0), .err = err};
+    const size_t limit = options->inline_limit ? options->inline_limit : INLINE_LIMIT;
+    const bool is_external = tensor_bytes(graph) > limit;
+    const char *slash = strrchr(path, '/');
+    char *data = NULL;
+    FILE *file;
+    enum status status = STATUS_OK;
+    if (!w.arena || asprintf(&data, "%s.data", path) < 0) {
+        data = NULL;
+        status = write_no_memory(&w);
+    }
+    if (status == STATUS_OK) {
+        w.location = slash ? data + (slash + 1 - path) : data;
+        status = create_files(&w, path, data, is_external, &file);
+    }
+    if (status == STATUS_OK) {
+        status = write_files(&w, graph, options, file);
+        if (status != STATUS_OK) {
+            (void)unlink(path);
+            if (is_external)
+                (void)unlink(data);
+        }
+    }
+    name_map_done(&w.names);
+    name_map_done(&w.nodes);
+    free(data);
+    arena_free(w.arena);
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
+}

@@ -1,0 +1,52 @@
+/* The JSON of `lensd quantize`: its report. */
+#include "proto/answers.h"
+#include "proto/writer.h"
+
+static void write_agreement(struct writer *w, cJSON *root, const struct quantize_answer *answer)
+{
+    cJSON *entry = write_object(w, root, "agreement");
+    write_count(w, entry, "images", (unsigned long long)answer->images);
+    if (answer->is_vector)
+        write_count(w, entry, "same_best_class", (unsigned long long)answer->same);
+    write_count(w, entry, "clear", answer->clear);
+    write_count(w, entry, "clear_agreeing", answer->agreeing);
+    write_text(w, entry, "difference_of",
+               answer->is_vector ? "probability of the best class" : "outputs, relative");
+    write_float(w, entry, "mean", (float)answer->mean);
+    write_float(w, entry, "greatest", (float)answer->greatest);
+    if (answer->is_vector)
+        write_float(w, entry, "correlation", (float)answer->correlation);
+}
+
+char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "model", answer->model);
+    write_text(&w, root, "folder", answer->folder);
+    write_text(&w, root, "method", answer->method);
+    cJSON *photos = write_object(&w, root, "photos");
+    write_count(&w, photos, "calibrated", (unsigned long long)answer->calibrated);
+    write_count(&w, photos, "held_out", (unsigned long long)answer->held_out);
+    write_count(&w, photos, "unreadable", (unsigned long long)answer->unreadable);
+    write_agreement(&w, root, answer);
+    write_bool(&w, root, "within_bounds", answer->holds);
+    write_float(&w, root, "error", (float)answer->error);
+    cJSON *bytes = write_object(&w, root, "bytes");
+    write_count(&w, bytes, "fp32", answer->fp32_bytes);
+    write_count(&w, bytes, "int8", answer->int8_bytes);
+    cJSON *ms = write_object(&w, root, "milliseconds");
+    write_decimal(&w, ms, "fp32", answer->fp32_ms);
+    write_decimal(&w, ms, "int8", answer->int8_ms);
+    cJSON *layers = write_array(&w, root, "layers");
+    for (size_t i = 0; i < answer->layer_count; i++) {
+        const struct quantize_layer *layer = &answer->layers[i];
+        cJSON *entry = write_object(&w, layers, NULL);
+        write_text(&w, entry, "name", layer->name);
+        write_text(&w, entry, "operator", layer->op);
+        write_text(&w, entry, "precision", layer->is_kept ? "fp32" : "int8");
+        if (layer->error_without > 0)
+            write_float(&w, entry, "error_without", (float)layer->error_without);
+    }
+    return write_finish(&w, root, ret_size);
+}

@@ -1,0 +1,319 @@
+/* lensd quantize: a model folder in float32 becomes one in 8 bits, with a report on how far it
+ * agrees. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/size.h"
+#include "engine/base/utf8.h"
+#include "models/onnx/onnx_write.h"
+#include "proto/answers.h"
+#include "server/app/process.h"
+#include "server/cli/commands.h"
+#include "server/loader/model_open.h"
+#include "server/precision/quantise_model.h"
+
+#define MODEL_FILE  "model.onnx"
+#define REPORT_FILE "report.json"
+
+static _Atomic int quantize_cancel;
+
+/* Texts and the model live until the end of the command. */
+struct quantizing {
+    const struct config *config;
+    struct model *model;
+    struct graph *graph;
+    struct quantise_report report;
+    char *out;    /* the folder asked for */
+    char *folder; /* that it is made in first; NULL: renamed, or removed again */
+    uint64_t bytes;
+};
+
+static void on_signal(int number)
+{
+    (void)number;
+    quantize_cancel = 1;
+}
+
+static void on_quantize_progress(void *context, const char *phase, double fraction)
+{
+    (void)context;
+    progress_show(phase, fraction);
+}
+
+/* ---- the folder ---- */
+
+static char *default_output(const char *model)
+{
+    size_t length = strlen(model);
+    char *out;
+    while (length > 1 && model[length - 1] == '/')
+        length--;
+    if (length > 5 && !strncmp(model + length - 5, ".onnx", 5))
+        length -= 5;
+    return asprintf(&out, "%.*s-int8", (int)length, model) < 0 ? NULL : out;
+}
+
+/* Where the new folder grows, beside the place that it gets in the end. */
+static enum status make_folder(struct quantizing *q, struct error *err)
+{
+    struct stat info;
+    q->out = q->config->output ? strdup(q->config->output) : default_output(q->config->model);
+    if (!q->out)
+        return error_no_memory(err, NULL);
+    for (size_t end = strlen(q->out); end > 1 && q->out[end - 1] == '/'; end--)
+        q->out[end - 1] = '\0';
+    if (lstat(q->out, &info) == 0)
+        return error_set(err, STATUS_CONFIG,
+                         "'%.200s' is there already; remove it, or name another folder with -o",
+                         q->out);
+    if (asprintf(&q->folder, "%s.XXXXXX", q->out) < 0) {
+        q->folder = NULL;
+        return error_no_memory(err, NULL);
+    }
+    if (mkdtemp(q->folder))
+        return STATUS_OK;
+    const int cause = errno;
+    free(q->folder);
+    q->folder = NULL;
+    return error_set(err, STATUS_IO, "cannot make the folder '%.200s': %s; name another with -o",
+                     q->out, strerror(cause));
+}
+
+static char *path_in(const char *folder, const char *name)
+{
+    char *path;
+    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+static void remove_folder(struct quantizing *q)
+{
+    if (!q->folder)
+        return;
+    model_remove_files(q->folder);
+    free(q->folder);
+    q->folder = NULL;
+}
+
+static bool sync_folder(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool ok = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+static enum status settle_folder(struct quantizing *q, struct error *err)
+{
+    if (chmod(q->folder, 0755) != 0 || !sync_folder(q->folder) ||
+        renameat2(AT_FDCWD, q->folder, AT_FDCWD, q->out, RENAME_NOREPLACE) != 0)
+        return error_set(err, STATUS_IO, "cannot make the folder '%.200s': %s", q->out,
+                         strerror(errno));
+    free(q->folder);
+    q->folder = NULL;
+    return STATUS_OK;
+}
+
+/* ---- the report ---- */
+
+static char *report_json(const struct quantizing *q)
+{
+    const struct quantise_report *report = &q->report;
+    struct quantize_layer *layers = alloc_array(report->layer_count, sizeof *layers);
+    if (!layers)
+        return NULL;
+    for (size_t i = 0; i < report->layer_count; i++)
+        layers[i] = (struct quantize_layer){.name = report->layers[i].name,
+                                            .op = report->layers[i].op,
+                                            .is_kept = report->layers[i].is_kept,
+                                            .error_without = report->layers[i].without};
+    const struct agreement *a = &report->agreement;
+    const struct quantize_answer answer = {.model = q->model->name,
+                                           .folder = q->out,
+                                           .method = quantise_method_name(report->method),
+                                           .calibrated = report->calibrated,
+                                           .held_out = report->held_out,
+                                           .unreadable = report->unreadable,
+                                           .holds = report->holds,
+                                           .error = report->error,
+                                           .is_vector = a->is_vector,
+                                           .images = a->images,
+                                           .same = a->same,
+                                           .clear = a->clear,
+                                           .agreeing = a->agreeing,
+                                           .mean = a->mean,
+                                           .greatest = a->greatest,
+                                           .correlation = a->correlation,
+                                           .fp32_bytes = q->model->file_bytes,
+                                           .int8_bytes = q->bytes,
+                                           .fp32_ms = report->fp32_ms,
+                                           .int8_ms = report->int8_ms,
+                                           .layers = layers,
+                                           .layer_count = report->layer_count};
+    char *json = quantize_answer_json(&answer, NULL);
+    free(layers);
+    return json;
+}
+
+static enum status write_report(const struct quantizing *q, const char *json, struct error *err)
+{
+    char *path = path_in(q->folder, REPORT_FILE);
+    FILE *file = path ? fopen(path, "wxe") : NULL;
+    bool ok = file && fputs(json, file) >= 0 && fflush(file) == 0 && fsync(fileno(file)) == 0;
+    const int cause = errno;
+    if (file && fclose(file) != 0)
+        ok = false;
+    free(path);
+    return ok ? STATUS_OK
+              : error_set(err, STATUS_IO, "cannot write " REPORT_FILE ": %s", strerror(cause));
+}
+
+static void print_errors(const struct quantise_report *report)
+{
+    printf("%-12s%s, error %.5f", "ranges", quantise_method_name(report->method),
+           report->errors[report->method]);
+    for (int m = 0; m < QUANTISE_METHODS; m++)
+        if (m != (int)report->method && report->errors[m] > 0)
+            printf("; %s %.5f", quantise_method_name((enum quantise_method)m), report->errors[m]);
+    printf("\n");
+}
+
+static void print_kept(const struct quantise_report *report)
+{
+    enum { SHOWN = 8 };
+    char shown[1024];
+    size_t count = 0;
+    printf("%-12s%zu of %zu layers", "in float32", report->kept, report->layer_count);
+    for (size_t i = 0; i < report->layer_count; i++)
+        if (report->layers[i].is_kept && count++ < SHOWN)
+            printf("%s%s (error without it %.5f)", count == 1 ? ": " : ", ",
+                   utf8_shown(report->layers[i].name, shown, sizeof shown),
+                   report->layers[i].without);
+    printf("%s\n", count > SHOWN ? ", …" : "");
+}
+
+static void print_report(const struct quantizing *q)
+{
+    const struct quantise_report *report = &q->report;
+    const struct agreement *a = &report->agreement;
+    char shown[1024], before[SIZE_TEXT], after[SIZE_TEXT];
+    printf("%s\n\n", utf8_shown(q->out, shown, sizeof shown));
+    printf("%-12s%d to calibrate with, %d held out%s", "photos", report->calibrated,
+           report->held_out, report->unreadable ? "" : "\n");
+    if (report->unreadable)
+        printf(", %d cannot be read\n", report->unreadable);
+    print_errors(report);
+    print_kept(report);
+    if (a->is_vector)
+        printf(
+            "%-12sas in float32 for %d of %d held-out photos; its probability changes by %.4f in "
+            "the mean, %.4f at most\n",
+            "best class", a->same, a->images, a->mean, a->greatest);
+    else
+        printf("%-12srelative error %.4f in the mean, %.4f at most, on %d held-out photos\n",
+               "outputs", a->mean, a->greatest, a->images);
+    printf("%-12s%s, float32 %s\n", "size", size_text(q->bytes, after),
+           size_text(q->model->file_bytes, before));
+    printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);
+    if (!report->holds)
+        printf("\nThe answers do not agree within lensd's bounds, so that --precision auto will "
+               "hardly choose int8 for it (docs/quantize.md).\n");
+}
+
+/* ---- the whole ---- */
+
+static enum status check_photos(const struct config *config, struct error *err)
+{
+    struct stat info;
+    if (stat(config->calibrate, &info) != 0)
+        return error_set(err, STATUS_CONFIG, "--calibrate '%.200s': %s", config->calibrate,
+                         strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return error_set(err, STATUS_CONFIG,
+                         "--calibrate '%.200s' is no folder; name one of photos",
+                         config->calibrate);
+    if (access(config->calibrate, R_OK | X_OK) != 0)
+        return error_set(err, STATUS_CONFIG, "--calibrate '%.200s' cannot be read: %s",
+                         config->calibrate, strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status write_model_file(struct quantizing *q, struct error *err)
+{
+    struct stat info = {0}, data = {0};
+    const struct onnx_write_options options = {.metadata = q->model->metadata,
+                                               .metadata_count = q->model->metadata_count,
+                                               .producer = "lensd quantize"};
+    char *path = path_in(q->folder, MODEL_FILE), *beside = path_in(q->folder, MODEL_FILE ".data");
+    enum status status = path && beside ? onnx_write_file(q->graph, &options, path, err)
+                                        : error_no_memory(err, NULL);
+    if (status == STATUS_OK && stat(path, &info) == 0)
+        q->bytes = (uint64_t)info.st_size;
+    if (status == STATUS_OK && stat(beside, &data) == 0)
+        q->bytes += (uint64_t)data.st_size;
+    free(path);
+    free(beside);
+    return status;
+}
+
+static enum status quantize_steps(struct quantizing *q, char **ret_json, struct error *err)
+{
+    const struct config *config = q->config;
+    const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
+    const struct quantise_options options = {.method = (enum quantise_method)config->method,
+                                             .limits = &limits,
+                                             .threads = (int)config->threads,
+                                             .cancel = &quantize_cancel,
+                                             .on_progress = on_quantize_progress};
+    if (model_is_embedded(config->model))
+        return error_set(err, STATUS_CONFIG,
+                         "the built-in model is too small to gain from 8 bits; name a model");
+    TRY(check_photos(config, err));
+    TRY(model_open(config->model, NULL, &q->model, err));
+    TRY(make_folder(q, err));
+    free(q->model->calibration);
+    q->model->calibration = strdup(config->calibrate);
+    if (!q->model->calibration)
+        return error_no_memory(err, NULL);
+    TRY(quantise_model(q->model, &options, &q->graph, &q->report, err));
+    TRY(write_model_file(q, err));
+    TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
+    *ret_json = report_json(q);
+    if (!*ret_json)
+        return error_no_memory(err, NULL);
+    TRY(write_report(q, *ret_json, err));
+    return settle_folder(q, err);
+}
+
+int command_quantize(const struct config *config)
+{
+    struct quantizing q = {.config = config};
+    struct error err;
+    char *json = NULL;
+    const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    int result = 0;
+    command_notes(config);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    const enum status status = quantize_steps(&q, &json, &err);
+    progress_clear();
+    if (status != STATUS_OK)
+        result = process_failed(&err);
+    else if (config->json)
+        fputs(json, stdout);
+    else
+        print_report(&q);
+    remove_folder(&q);
+    free(json);
+    free(q.out);
+    quantise_report_done(&q.report);
+    graph_free(q.graph);
+    model_free(q.model);
+    return status == STATUS_CANCELLED ? 1 : result;
+}

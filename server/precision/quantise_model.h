@@ -1,0 +1,56 @@
+/* Quantises a model on the photos of its folder calibration/ (engine/quantise/quantiser.h), and
+ * finds out how far it then agrees with float32.
+ *
+ *     photos ─┬─ four of five: ranges; choice of the method; layers that stay in float32
+ *             └─ the fifth, held out: the report
+ */
+#pragma once
+
+#include "engine/quantise/quantiser.h"
+#include "models/folder/model.h"
+#include "server/image/image.h"
+#include "server/precision/agreement.h"
+
+/* At least so many photos: one to calibrate with and one to compare on. */
+#define QUANTISE_LEAST_PHOTOS 2
+
+struct quantise_options {
+    enum quantise_method method; /* QUANTISE_METHODS: the one with the least error */
+    const struct image_limits *limits;
+    int threads;               /* as session_options.threads */
+    const _Atomic int *cancel; /* 1: end with STATUS_CANCELLED; or NULL */
+    /* What it does ("calibrating"), and how much of that is done, 0 … 1; or NULL. */
+    void (*on_progress)(void *context, const char *phase, double fraction);
+    void *context;
+};
+
+struct quantised_layer {
+    char *name;
+    const char *op;
+    bool is_kept;   /* in float32 */
+    double without; /* the error of the quantised model if this layer were in float32; 0: not
+                       measured */
+};
+
+/* Errors are 1 - correlation of class scores, or else the relative error of all outputs, in the
+ * mean over photos. */
+struct quantise_report {
+    enum quantise_method method;
+    double errors[QUANTISE_METHODS]; /* of the methods tried; 0: not tried */
+    int photos, calibrated, held_out, unreadable;
+    struct agreement agreement; /* on the photos held out */
+    double error;               /* on those that chose method and layers, as quantised in the end */
+    bool holds;                 /* the bounds of agreement.h hold on these photos */
+    double fp32_ms, int8_ms;    /* of one image on this machine */
+    struct quantised_layer *layers;
+    size_t layer_count, kept;
+};
+
+/* `model` has its graph, and `calibration` set. *ret: the quantised graph, the caller's; so is
+ * *report, to be freed with quantise_report_done() (fine on zeroes). Errors: STATUS_INVALID (too
+ * few photos; a model without one image input), STATUS_UNSUPPORTED (quantiser_create),
+ * STATUS_CANCELLED, STATUS_NO_MEMORY and those of sessions. */
+enum status quantise_model(const struct model *model, const struct quantise_options *options,
+                           struct graph **ret, struct quantise_report *report,
+                           struct error *err) MUST_USE;
+void quantise_report_done(struct quantise_report *report);

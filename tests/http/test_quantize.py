@@ -1,0 +1,136 @@
+"""lensd quantize: the folder that it makes, its report, and what it refuses without leaving anything."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import harness
+from harness import DIGITS, run_lensd
+
+MODEL = os.path.join(harness.ROOT, "models", "digits")
+DRAWN = os.path.join(DIGITS, "drawn")
+
+
+class Quantize(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-quantize-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.out = os.path.join(self.folder, "out")
+        self.photos = os.path.join(self.folder, "photos")
+        os.mkdir(self.photos)
+
+    def add_photos(self, count):
+        for name in sorted(os.listdir(DRAWN))[:count]:
+            shutil.copy(os.path.join(DRAWN, name), self.photos)
+
+    def quantize(self, *options, model=MODEL):
+        return run_lensd("quantize", model, "--calibrate", self.photos, "-o", self.out, *options)
+
+    def refused(self, ended, *words):
+        self.assertNotEqual(ended.returncode, 0, ended.stdout)
+        self.assertEqual(ended.stdout, "")
+        self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
+        for word in words:
+            self.assertIn(word, ended.stderr)
+        self.assertEqual(os.listdir(self.folder), ["photos"])
+
+    def test_a_folder_that_serves_as_before(self):
+        self.add_photos(20)
+        with open(os.path.join(self.photos, "broken.png"), "wb") as file:
+            file.write(b"no picture")
+        ended = self.quantize("--json", "--threads", "1")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        report = json.loads(ended.stdout)
+        with open(os.path.join(self.out, "report.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file), report)
+        self.assertEqual(report["photos"], {"calibrated": 16, "held_out": 4, "unreadable": 1})
+        self.assertEqual(report["agreement"]["images"], 4)
+        self.assertEqual(report["agreement"]["same_best_class"], 4)
+        self.assertGreater(report["agreement"]["correlation"], 0.99)
+        self.assertLess(report["bytes"]["int8"], report["bytes"]["fp32"])
+        self.assertEqual(sorted(os.listdir(self.out)),
+                         ["labels.txt", "model.onnx", "preprocessor_config.json", "report.json"])
+        said = json.loads(run_lensd("predict", self.out, os.path.join(DRAWN, "7_canvas.png"), "--precision", "int8",
+                                    "--json").stdout)
+        self.assertEqual(said["results"][0]["predictions"][0]["label"], "7")
+        # What is made is not made again, neither over itself nor from itself.
+        ended = self.quantize()
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("is there already", ended.stderr)
+        ended = run_lensd("quantize", self.out, "--calibrate", self.photos)
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("quantised already", ended.stderr)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["out", "photos"])
+
+    def test_each_method(self):
+        self.add_photos(6)
+        for method in ("minmax", "percentile", "mse", "entropy"):
+            ended = self.quantize("--json", "--method", method, "--threads", "1")
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertEqual(json.loads(ended.stdout)["method"], method)
+            shutil.rmtree(self.out)
+
+    def test_too_few_photos(self):
+        self.refused(self.quantize(), "no photos", "give at least 2")
+        self.add_photos(1)
+        self.refused(self.quantize(), "one photo", "give at least 2")
+        with open(os.path.join(self.photos, "broken.png"), "wb") as file:
+            file.write(b"no picture")
+        self.refused(self.quantize(), "of the 2 photos", "1 can be read", "JPEG or PNG")
+        photos, self.photos = self.photos, os.path.join(self.photos, "broken.png")
+        self.refused(self.quantize(), "is no folder")
+        self.photos = os.path.join(photos, "absent")
+        self.refused(self.quantize(), "No such file")
+
+    def test_arguments(self):
+        for arguments, words in ((("quantize",), "no model given"), (("quantize", MODEL), "no photos given"),
+                                 (("quantize", "digits", "--calibrate", DRAWN), "built-in model"),
+                                 (("quantize", MODEL, "--calibrate", DRAWN, "-o"), "needs a value")):
+            ended = run_lensd(*arguments)
+            self.assertEqual((ended.returncode, ended.stdout), (2, ""))
+            self.assertIn(words, ended.stderr)
+
+    def test_a_target_that_cannot_be_made(self):
+        self.add_photos(2)
+        out, self.out = self.out, "/proc/out"
+        self.refused(self.quantize(), "cannot make the folder '/proc/out'")
+        self.out = os.path.join(out, "deeper")
+        self.refused(self.quantize(), "No such file")
+
+    def test_a_full_disk(self):
+        self.add_photos(4)
+        ended = subprocess.run(
+            [harness.BINARY, "quantize", MODEL, "--calibrate", self.photos, "-o", self.out, "--threads", "1"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+            timeout=harness.PATIENCE,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY)))
+        self.refused(ended, "cannot write it: File too large")
+
+    def test_interrupted(self):
+        self.add_photos(20)
+        for _ in range(3):
+            process = subprocess.Popen(
+                [harness.BINARY, "quantize", MODEL, "--calibrate", self.photos, "-o", self.out, "--threads", "1"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            end = time.monotonic() + harness.PATIENCE
+            while len(os.listdir(self.folder)) == 1 and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.001)
+            process.send_signal(signal.SIGINT)
+            said, wrong = process.communicate(timeout=harness.PATIENCE)
+            if process.returncode == 0:  # it was quicker
+                shutil.rmtree(self.out)
+                continue
+            self.assertEqual((process.returncode, said), (1, ""), wrong)
+            self.assertIn("cancelled", wrong)
+            self.assertEqual(os.listdir(self.folder), ["photos"])
+
+
+if __name__ == "__main__":
+    unittest.main()

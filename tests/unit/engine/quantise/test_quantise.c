@@ -1,0 +1,247 @@
+/* engine/quantise: ranges, and quantised graphs of random networks beside the float32 ones. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/quantise/quantise_ranges.h"
+#include "tests/unit/random_graph.h"
+
+/* ---- ranges ---- */
+
+enum { NUMBERS = 4096 };
+
+static struct number_range range_of(const float *values, size_t count)
+{
+    struct number_range range = {0};
+    range_extend(&range, values, count / 2);
+    range_extend(&range, values + count / 2, count - count / 2);
+    range.bins = alloc_array(RANGE_BINS, sizeof *range.bins);
+    range_count(&range, values, count);
+    return range;
+}
+
+static float highest_of(struct stored_as as)
+{
+    return as.scale * (float)(255 - as.zero);
+}
+
+Test(quantise, ranges_include_zero_and_leave_out_what_each_method_says)
+{
+    static float values[NUMBERS];
+    uint32_t state = 7;
+    for (size_t i = 0; i < NUMBERS; i++)
+        values[i] = 1.5f + random_unit(&state);
+    values[NUMBERS - 1] = 100; /* one that is far out */
+    struct number_range range = range_of(values, NUMBERS);
+    const struct stored_as all = range_choose(&range, QUANTISE_MINMAX);
+    cr_expect_eq(all.zero, 0);
+    cr_expect_float_eq(highest_of(all), 100, 0.01);
+    /* One in 4096 is more than the tail, and costs more than finer steps gain. */
+    cr_expect_float_eq(highest_of(range_choose(&range, QUANTISE_PERCENTILE)), 100, 0.1);
+    cr_expect_float_eq(highest_of(range_choose(&range, QUANTISE_MSE)), 100, 0.1);
+    for (int b = 0; b < RANGE_BINS - 1; b++)
+        range.bins[b] *= 1000000;
+    cr_expect_lt(highest_of(range_choose(&range, QUANTISE_PERCENTILE)), 3);
+    cr_expect_lt(highest_of(range_choose(&range, QUANTISE_MSE)), 10);
+    cr_expect_float_eq(highest_of(range_choose(&range, QUANTISE_MINMAX)), 100, 0.1);
+    free(range.bins);
+    for (size_t i = 0; i < NUMBERS; i++)
+        values[i] = -2 - random_unit(&state);
+    range = range_of(values, NUMBERS);
+    for (int m = 0; m < QUANTISE_METHODS; m++) {
+        const struct stored_as as = range_choose(&range, (enum quantise_method)m);
+        cr_expect_eq(as.zero, 255, "%s", quantise_method_name((enum quantise_method)m));
+        cr_expect_leq(as.scale * 255, 3.01f);
+    }
+    free(range.bins);
+}
+
+Test(quantise, a_number_that_is_not_finite_breaks_a_range)
+{
+    const float values[] = {1, INFINITY, 2};
+    struct number_range range = {0};
+    range_extend(&range, values, 2);
+    range_extend(&range, values + 2, 1);
+    cr_expect(range.is_broken);
+    const float zeros[10] = {0};
+    range = (struct number_range){0};
+    range_extend(&range, zeros, 10);
+    const struct stored_as as = range_choose(&range, QUANTISE_MINMAX);
+    cr_expect(as.scale == 1 && as.zero == 0);
+}
+
+/* ---- graphs ---- */
+
+#define SIDE   24
+#define IMAGES 6
+
+struct images {
+    float numbers[IMAGES][SIDE * SIDE * 3];
+    size_t reads;
+};
+
+static enum status image_read(void *context, size_t i, const void **ret, struct error *err)
+{
+    struct images *images = context;
+    (void)err;
+    images->reads++;
+    *ret = images->numbers[i];
+    return STATUS_OK;
+}
+
+static struct session_options image_options(void)
+{
+    return (struct session_options){.device = DEVICE_HOST,
+                                    .threads = 1,
+                                    .max_batch = 1,
+                                    .trial = true,
+                                    .no_kernel_tuning = true,
+                                    .image_layout = IMAGE_NHWC_F32};
+}
+
+static struct images *make_images(uint32_t seed)
+{
+    struct images *images = calloc(1, sizeof *images);
+    for (size_t i = 0; i < IMAGES; i++)
+        for (size_t k = 0; k < COUNT_OF(images->numbers[i]); k++)
+            images->numbers[i][k] = random_unit(&seed);
+    return images;
+}
+
+/* The first output for an image, copied; *ret_count: its numbers. */
+static float *answer_of(const struct graph *graph, enum precision precision, const float *image,
+                        size_t *ret_count)
+{
+    struct error err = {0};
+    struct session *session;
+    struct session_options options = image_options();
+    const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
+    const void *inputs[] = {image};
+    options.precision = precision;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    *ret_count = shape_count(&outputs[0]->shape);
+    float *copy = malloc(outputs[0]->bytes + 1);
+    memcpy(copy, outputs[0]->data, outputs[0]->bytes);
+    session_free(session);
+    return copy;
+}
+
+static double relative_error(const struct graph *graph, const struct graph *quantised,
+                             const float *image)
+{
+    size_t count, other;
+    float *a = answer_of(graph, PRECISION_FP32, image, &count);
+    float *b = answer_of(quantised, PRECISION_INT8, image, &other);
+    double error = 0, size = 1e-12;
+    cr_assert_eq(count, other);
+    for (size_t i = 0; i < count; i++) {
+        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)a[i] * (double)a[i];
+    }
+    free(a);
+    free(b);
+    return sqrt(error / size);
+}
+
+static size_t count_ops(const struct graph *graph, enum op op)
+{
+    size_t count = 0;
+    for (size_t n = 0; n < graph->node_count; n++)
+        count += graph->nodes[n]->op == op;
+    return count;
+}
+
+static struct quantiser *observed(const struct graph *graph, struct images *images, size_t memory)
+{
+    struct error err = {0};
+    struct quantiser *quantiser;
+    const struct session_options options = image_options();
+    const struct quantiser_images feed = {.count = IMAGES, .read = image_read, .context = images};
+    if (quantiser_create(graph, &quantiser, &err) != STATUS_OK) {
+        cr_assert_eq(err.status, STATUS_UNSUPPORTED, "%s", err.message);
+        return NULL;
+    }
+    cr_assert_eq(quantiser_observe(quantiser, &options, &feed, memory, &err), STATUS_OK, "%s",
+                 err.message);
+    return quantiser;
+}
+
+/* With all layers in float32 nothing is stored and the answer is the same; with all in 8 bits it is
+ * near. */
+Test(quantise, random_networks_answer_nearly_as_in_float32)
+{
+    struct images *images = make_images(1);
+    size_t quantised_networks = 0, near = 0;
+    for (uint32_t seed = 1; seed <= 40; seed++) {
+        struct error err = {0};
+        struct graph *graph = random_graph(seed, SIDE, SIDE), *made;
+        struct quantiser *quantiser = observed(graph, images, (size_t)64 << 20);
+        if (!quantiser) {
+            graph_free(graph);
+            continue;
+        }
+        cr_assert_eq(quantiser_make(quantiser, QUANTISE_MINMAX, &made, &err), STATUS_OK, "%s",
+                     err.message);
+        cr_expect(quantiser_is_done(made) && !quantiser_is_done(graph));
+        cr_expect_eq(made->output_count, graph->output_count);
+        const double error = relative_error(graph, made, images->numbers[0]);
+        quantised_networks++;
+        near += error < 0.1;
+        graph_free(made);
+        for (size_t i = 0; i < quantiser_layer_count(quantiser); i++)
+            quantiser_layer(quantiser, i)->is_kept = true;
+        cr_assert_eq(quantiser_make(quantiser, QUANTISE_MINMAX, &made, &err), STATUS_OK);
+        cr_expect_eq(count_ops(made, OP_QUANTIZE_LINEAR), 0);
+        cr_expect_eq(count_ops(made, OP_DEQUANTIZE_LINEAR), 0);
+        graph_free(made);
+        quantiser_free(quantiser);
+        graph_free(graph);
+    }
+    cr_expect_geq(quantised_networks, 20);
+    cr_expect_geq(near, quantised_networks * 9 / 10, "%zu of %zu", near, quantised_networks);
+    free(images);
+}
+
+/* Tensors are observed in parts that fit the memory: the same ranges. */
+Test(quantise, parts_give_the_same_graph)
+{
+    struct images *images = make_images(2);
+    struct graph *graph = random_graph(3, SIDE, SIDE), *whole, *parts;
+    struct error err = {0};
+    struct quantiser *a = observed(graph, images, (size_t)64 << 20);
+    cr_assert(a);
+    cr_expect_eq(images->reads, 2 * IMAGES);
+    images->reads = 0;
+    struct quantiser *b = observed(graph, images, 1);
+    cr_expect_gt(images->reads, 2 * IMAGES);
+    cr_assert_eq(quantiser_make(a, QUANTISE_MSE, &whole, &err), STATUS_OK);
+    cr_assert_eq(quantiser_make(b, QUANTISE_MSE, &parts, &err), STATUS_OK);
+    cr_expect_eq(count_ops(whole, OP_QUANTIZE_LINEAR), count_ops(parts, OP_QUANTIZE_LINEAR));
+    const double error = fabs(relative_error(graph, whole, images->numbers[0]) -
+                              relative_error(graph, parts, images->numbers[0]));
+    cr_expect_lt(error, 1e-3);
+    graph_free(whole);
+    graph_free(parts);
+    quantiser_free(a);
+    quantiser_free(b);
+    graph_free(graph);
+    free(images);
+}
+
+Test(quantise, refuses_what_is_quantised_already)
+{
+    struct images *images = make_images(4);
+    struct graph *graph = random_graph(3, SIDE, SIDE), *made;
+    struct error err = {0};
+    struct quantiser *quantiser = observed(graph, images, (size_t)64 << 20), *again;
+    cr_assert_eq(quantiser_make(quantiser, QUANTISE_MINMAX, &made, &err), STATUS_OK);
+    cr_expect_eq(quantiser_create(made, &again, &err), STATUS_UNSUPPORTED);
+    cr_expect(strstr(err.message, "quantised already"));
+    graph_free(made);
+    quantiser_free(quantiser);
+    graph_free(graph);
+    free(images);
+}
