@@ -59,7 +59,7 @@ struct answer_prediction {
 };
 
 /* What the predictions of an image are. */
-enum answer_kind { ANSWER_CLASSES, ANSWER_BOXES, ANSWER_AREAS };
+enum answer_kind { ANSWER_CLASSES, ANSWER_BOXES, ANSWER_AREAS, ANSWER_EMBEDDING, ANSWER_DEPTH };
 
 /* One image's result: an error, or predictions. */
 struct answer_image {
@@ -87,6 +87,8 @@ struct predict_answer {
     size_t image_count;
     bool as_list; /* several images were asked for: {"results": […]}, errors inside */
     double total_ms;
+    const char *id; /* of the request */
+    bool is_base64; /* vectors as base64 */
 };
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],

@@ -1,5 +1,4 @@
 /* The JSON of /predict: parses a request's images and options, writes results and errors. */
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include "engine/base/size.h"
 #include "proto/answers.h"
 #include "proto/picture_text.h"
+#include "proto/predict_json.h"
 #include "proto/writer.h"
 
 /* ---- the answer ---- */
@@ -325,8 +325,8 @@ static bool put_parameter(FILE *out, const cJSON *value)
     return fprintf(out, is_whole ? "%.0f" : "%.9f", value->valuedouble) >= 0;
 }
 
-static enum status read_parameter(const cJSON *member, struct predict_json *request,
-                                  struct error *err)
+enum status predict_json_parameter(const cJSON *member, struct predict_json *request,
+                                   struct error *err)
 {
     if (!request->parameters)
         request->parameters = alloc_array(PREDICT_JSON_PARAMETERS, sizeof *request->parameters);
@@ -377,7 +377,7 @@ static enum status read_request(cJSON *root, const struct predict_json_limits *l
                 return error_set(err, STATUS_INVALID, "\"model\" must be a string");
             request->model = member->valuestring;
         } else {
-            TRY(read_parameter(member, request, err));
+            TRY(predict_json_parameter(member, request, err));
         }
     }
     if (!request->images)
@@ -385,9 +385,9 @@ static enum status read_request(cJSON *root, const struct predict_json_limits *l
     return STATUS_OK;
 }
 
-enum status predict_json_parse(const char *text, size_t size,
-                               const struct predict_json_limits *limits, struct predict_json **ret,
-                               struct error *err)
+enum status predict_json_tree(const char *text, size_t size,
+                              const struct predict_json_limits *limits, struct predict_json **ret,
+                              cJSON **ret_root, struct error *err)
 {
     TRY(json_check(text, size, &limits->json, err));
     struct predict_json *request = calloc(1, sizeof *request);
@@ -398,6 +398,18 @@ enum status predict_json_parse(const char *text, size_t size,
                          size);
     }
     request->tree = root;
+    *ret = request;
+    *ret_root = root;
+    return STATUS_OK;
+}
+
+enum status predict_json_parse(const char *text, size_t size,
+                               const struct predict_json_limits *limits, struct predict_json **ret,
+                               struct error *err)
+{
+    struct predict_json *request;
+    cJSON *root;
+    TRY(predict_json_tree(text, size, limits, &request, &root, err));
     enum status status = read_request(root, limits, request, err);
     if (status != STATUS_OK) {
         predict_json_free(request);

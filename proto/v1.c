@@ -1,5 +1,5 @@
-/* The JSON of TorchServe and of KServe's V1 protocol: parses requests, writes classes, rows and
- * descriptions of models. */
+/* The JSON of KServe's V1 protocol: parses requests, writes classes, rows and descriptions of
+ * models. */
 #include "proto/v1.h"
 
 #include <stdio.h>
@@ -11,81 +11,6 @@
 #include "proto/picture_text.h"
 #include "proto/text.h"
 #include "proto/writer.h"
-
-/* ---- TorchServe ---- */
-
-static bool has_key(const cJSON *object, const char *key)
-{
-    return cJSON_GetObjectItemCaseSensitive(object, key) != NULL;
-}
-
-/* TorchServe's object_detector: [{"person": [x1, y1, x2, y2], "score": 0.99}]. */
-static void write_boxes(struct writer *w, cJSON *list, const struct answer_image *image)
-{
-    for (size_t i = 0; i < image->prediction_count; i++) {
-        const struct answer_prediction *prediction = &image->predictions[i];
-        char number[24];
-        snprintf(number, sizeof number, "%zu", prediction->index);
-        cJSON *entry = write_object(w, list, NULL);
-        cJSON *box = write_array(w, entry,
-                                 prediction->label && *prediction->label &&
-                                         strcmp(prediction->label, "score") != 0
-                                     ? prediction->label
-                                     : number);
-        for (int k = 0; k < 4; k++)
-            write_decimal(w, box, NULL, (double)prediction->box[k]);
-        write_float(w, entry, "score", prediction->probability);
-    }
-}
-
-static void write_labels(struct writer *w, cJSON *object, const struct answer_image *image)
-{
-    for (size_t i = 0; i < image->prediction_count; i++) {
-        const struct answer_prediction *prediction = &image->predictions[i];
-        char number[24];
-        snprintf(number, sizeof number, "%zu", prediction->index);
-        const char *label = prediction->label;
-        if (!label || !*label || has_key(object, label))
-            label = number;
-        write_float(w, object, label, prediction->probability);
-    }
-}
-
-/* Adds the answer for one image to `root`, a list. */
-static void write_torchserve(struct writer *w, cJSON *root, const struct answer_image *image)
-{
-    if (image->error) {
-        cJSON *object = write_object(w, root, NULL);
-        write_text(w, object, "error", image->error);
-        write_text(w, object, "code", image->code);
-    } else if (image->embedding) {
-        cJSON *list = write_array(w, root, NULL);
-        for (size_t i = 0; i < image->embedding_count; i++)
-            write_float(w, list, NULL, image->embedding[i]);
-    } else if (image->text) {
-        cJSON *object = write_object(w, root, NULL);
-        write_text(w, object, "text", image->text);
-        write_float(w, object, "score", image->text_score);
-    } else if (image->kind == ANSWER_BOXES) {
-        write_boxes(w, write_array(w, root, NULL), image);
-    } else {
-        write_labels(w, write_object(w, root, NULL), image);
-    }
-}
-
-char *torchserve_answer_json(const struct predict_answer *answer, size_t *ret_size)
-{
-    struct writer w = {false};
-    cJSON *root = cJSON_CreateArray();
-    for (size_t i = 0; i < answer->image_count; i++)
-        write_torchserve(&w, root, &answer->images[i]);
-    if (!answer->as_list) {
-        cJSON *only = cJSON_DetachItemFromArray(root, 0);
-        cJSON_Delete(root);
-        root = only;
-    }
-    return write_finish(&w, root, ret_size);
-}
 
 /* ---- KServe V1: the request ---- */
 

@@ -1,17 +1,9 @@
-/* The protocols before the Open Inference Protocol: KServe's V1, which is TensorFlow Serving's
- * (POST /v1/models/M:predict), and TorchServe's (POST /predictions/M). See answers.h for the rules
- * of this library. */
+/* KServe's V1, which is TensorFlow Serving's: POST /v1/models/M:predict. See answers.h for the
+ * rules of this library. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
 #include "proto/answers.h"
-
-/* ---- TorchServe ---- */
-
-/* {label: probability, …} of an image; a class without a label, or with one that came before, is
- * named by its number. Of a detector [{label: [x1, y1, x2, y2], "score"}, …], of an embedding its
- * numbers. Several images: a list of these, and of {"error", "code"}. */
-char *torchserve_answer_json(const struct predict_answer *answer, size_t *ret_size);
 
 /* ---- KServe V1: the request ---- */
 

@@ -65,7 +65,7 @@ class OpenApi(ServedCase):
         for path, item in self.document["paths"].items():
             for model, version in (("digits", "1"), ("nobody", "1"), ("digits", "99")):
                 real = (path.replace("{model}", model).replace("{version}", version)
-                        .replace("{region}", "r"))
+                        .replace("{number}", version).replace("{region}", "r"))
                 for method in item:
                     if method in ("get", "options"):
                         self.check(path, method, self.server.request(method.upper(), real))
@@ -80,7 +80,8 @@ class OpenApi(ServedCase):
                             method.upper(), real, b"x", {"Content-Encoding": "nobody"}))
                 other = self.server.request("DELETE", real)
                 self.assertEqual(other.status, 405, path)
-                self.assertEqual(json.loads(other.body)["code"], "method_not_allowed")
+                if "DialectError" not in json.dumps(item):
+                    self.assertEqual(json.loads(other.body)["code"], "method_not_allowed")
 
 
 if __name__ == "__main__":

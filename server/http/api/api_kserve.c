@@ -158,9 +158,9 @@ static void kserve_finish(struct exchange *x)
         return;
     }
     size_t size = 0;
-    char *text = request->raw_outputs
-                     ? write_rows(request, &size)
-                     : describe_predictions_as(DESCRIBE_KSERVE, request, true, 0, &size);
+    const struct describe_how how = {.form = DESCRIBE_KSERVE, .as_list = true};
+    char *text = request->raw_outputs ? write_rows(request, &size)
+                                      : describe_predictions_as(request, &how, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 

@@ -1,4 +1,5 @@
-/* POST /predict: images in, labels, boxes or vectors out.
+/* POST /predict: images in, labels, boxes or vectors out; and the paths of other servers' APIs that
+ * do the same (proto/dialects.h), which name parameters and write answers otherwise.
  *
  * The body is a picture as it is, multipart/form-data with pictures in it, or JSON with base64.
  * What it is, the bytes say: an image is an image under any Content-Type. The pipeline reads the
@@ -14,6 +15,8 @@
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "proto/answers.h"
+#include "proto/dialects.h"
+#include "proto/picture_text.h"
 #include "server/http/api/annotate.h"
 #include "server/http/api/describe.h"
 #include "server/http/api/route_table.h"
@@ -35,6 +38,7 @@ struct predict_work {
     struct predict_json *json;  /* NULL without one */
     struct slicing slices;
     int form;        /* enum describe_form that `format` names; -1: Accept decides */
+    bool is_base64;  /* vectors as base64 */
     char model[128]; /* as asked for; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
@@ -50,6 +54,12 @@ static void predict_free_work(struct exchange *x)
     multipart_done(&multipart);
     predict_json_free(json);
     slices_free(&slices);
+}
+
+/* The API that the path belongs to; NULL: lensd's own. */
+static const struct dialect *predict_dialect(const struct exchange *x)
+{
+    return x->route ? x->route->dialect : NULL;
 }
 
 /* ---- can it be served now? ---- */
@@ -108,6 +118,11 @@ enum status predict_admit(struct exchange *x, struct error *err)
         return STATUS_OK;
     }
     return check_state(x, err);
+}
+
+enum status dialect_admit(struct exchange *x, struct error *err)
+{
+    return x->match.model[0] ? v2_admit(x, err) : check_state(x, err);
 }
 
 /* ---- parameters ---- */
@@ -236,12 +251,42 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
                      name);
 }
 
+/* How OpenAI's API wants vectors. */
+static enum status set_encoding(struct predict_work *work, const char *text, struct error *err)
+{
+    work->is_base64 = !strcmp(text, "base64");
+    if (!work->is_base64 && strcmp(text, "float") != 0)
+        return error_set(err, STATUS_INVALID,
+                         "encoding_format is '%.40s'; it must be float or base64", text);
+    return STATUS_OK;
+}
+
+/* A parameter by the name that the path's API has for it. Others of that API are ignored. */
+static enum status set_named(struct predict_work *work, const struct dialect *dialect,
+                             const char *name, const char *text, size_t size, struct error *err)
+{
+    char given[sizeof work->classes], room[32];
+    const char *value;
+    if (!dialect || !dialect->parameters)
+        return set_parameter(work, name, text, size, err);
+    if (!dialect_parameter(dialect, name, "", room, &value))
+        return STATUS_OK;
+    TRY(parameter_text(name, text, size, given, sizeof given, err));
+    const char *own = dialect_parameter(dialect, name, given, room, &value);
+    return !strcmp(own, "encoding") ? set_encoding(work, value, err)
+                                    : set_parameter(work, own, value, strlen(value), err);
+}
+
 static enum status read_query(const struct exchange *x, struct predict_work *work,
                               struct error *err)
 {
+    const struct dialect *dialect = predict_dialect(x);
+    for (size_t i = 0; dialect && i < dialect->default_count; i++)
+        TRY(set_parameter(work, dialect->defaults[i].name, dialect->defaults[i].value,
+                          strlen(dialect->defaults[i].value), err));
     for (size_t i = 0; i < x->query.count; i++) {
         const struct query_parameter *p = &x->query.parameters[i];
-        TRY(set_parameter(work, p->name, p->value, strlen(p->value), err));
+        TRY(set_named(work, dialect, p->name, p->value, strlen(p->value), err));
     }
     return STATUS_OK;
 }
@@ -268,10 +313,12 @@ static bool predict_is_parameter(const struct multipart_part *part)
 }
 
 /* Reads a text field: a known parameter, or an error that guesses a forgotten @. */
-static enum status predict_read_field(struct predict_work *work, const struct multipart_part *part,
-                                      struct error *err)
+static enum status predict_read_field(struct predict_work *work, const struct dialect *dialect,
+                                      const struct multipart_part *part, struct error *err)
 {
     const char *text = (const char *)part->data;
+    if (dialect && dialect->parameters)
+        return set_named(work, dialect, part->name, text, part->size, err);
     if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") ||
         !strcmp(part->name, "format") || !strcmp(part->name, "size") || slices_is(part->name) ||
         task_option_is(part->name))
@@ -298,7 +345,7 @@ static enum status read_multipart(const struct exchange *x, struct predict_work 
                              "files: curl -F image=@photo.jpg %s/predict",
                              x->server->url);
         if (predict_is_parameter(part))
-            TRY(predict_read_field(work, part, err));
+            TRY(predict_read_field(work, predict_dialect(x), part, err));
         else
             count++;
     }
@@ -336,7 +383,11 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
         .max_top_k = PREDICT_MAX_TOP_K};
     if (limits.json.max_values < 1000)
         limits.json.max_values = 1000;
-    TRY(predict_json_parse((const char *)x->body.data, x->body.size, &limits, &work->json, err));
+    const struct dialect *dialect = predict_dialect(x);
+    const char *text = (const char *)x->body.data;
+    TRY(dialect && dialect->find
+            ? dialect_parse(dialect, text, x->body.size, &limits, &work->json, err)
+            : predict_json_parse(text, x->body.size, &limits, &work->json, err));
     /* The tree holds copies: the text may go before the pipeline is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
@@ -347,8 +398,8 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     if (json->model)
         TRY(set_model(work, json->model, strlen(json->model), err));
     for (size_t i = 0; i < json->parameter_count; i++)
-        TRY(set_parameter(work, json->parameters[i].name, json->parameters[i].text,
-                          strlen(json->parameters[i].text), err));
+        TRY(set_named(work, dialect, json->parameters[i].name, json->parameters[i].text,
+                      strlen(json->parameters[i].text), err));
     TRY(work_images(&work->request, json->image_count, err));
     work->as_list = json->as_list;
     for (size_t i = 0; i < json->image_count; i++) {
@@ -370,6 +421,26 @@ static bool looks_like_json(const struct exchange *x)
     return brace || (x->content_type && strstr(x->content_type, "json") && x->body.size > 0);
 }
 
+/* Whether a body that is no picture may be one in base64. */
+static bool looks_like_text(const struct exchange *x)
+{
+    for (size_t i = 0; i < x->body.size && i < 64; i++)
+        if (x->body.data[i] < '\t' || x->body.data[i] > '~')
+            return false;
+    return x->body.size > 0;
+}
+
+static enum status read_base64(struct exchange *x, struct predict_work *work, struct error *err)
+{
+    uint8_t *data;
+    size_t size;
+    TRY(picture_text_decode((char *)x->body.data, x->body.size, &data, &size, err));
+    TRY(work_images(&work->request, 1, err));
+    work->request.images[0].data = data;
+    work->request.images[0].size = size;
+    return STATUS_OK;
+}
+
 static enum status predict_read_body(struct exchange *x, struct predict_work *work,
                                      struct error *err)
 {
@@ -377,7 +448,11 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
         return read_raw(x, work, err);
     if (multipart_is(x->content_type))
         return read_multipart(x, work, err);
-    return looks_like_json(x) ? predict_read_json(x, work, err) : read_raw(x, work, err);
+    if (looks_like_json(x))
+        return predict_read_json(x, work, err);
+    const struct dialect *dialect = predict_dialect(x);
+    return dialect && dialect->is_base64 && looks_like_text(x) ? read_base64(x, work, err)
+                                                               : read_raw(x, work, err);
 }
 
 /* ---- to the pipeline and back ---- */
@@ -419,12 +494,59 @@ static void finish_picture(struct exchange *x, const struct predict_image *image
         respond_text(x, 200, forms[x->answer_form], (char *)bytes, size);
 }
 
+/* An image that failed, if that fails the request: the only one, or the first where the API has no
+ * place for errors beside answers. */
+static const struct predict_image *failed_image(const struct predict_work *work,
+                                                const struct dialect *dialect)
+{
+    const struct predict_request *request = &work->request;
+    const size_t count = !work->as_list || dialect->fails_whole ? request->image_count : 0;
+    for (size_t i = 0; i < count; i++)
+        if (request->images[i].status != STATUS_OK)
+            return &request->images[i];
+    return NULL;
+}
+
+/* Answers in the form of another server's API. */
+static void dialect_finish(struct exchange *x, const struct dialect *dialect)
+{
+    struct predict_work *work = x->work;
+    const struct predict_request *request = &work->request;
+    const struct predict_image *failed = failed_image(work, dialect);
+    struct error err;
+    size_t size = 0;
+    exchange_note(x, request);
+    if (failed) {
+        respond_error(x, &failed->error);
+    } else if (request->wants_picture) {
+        finish_picture(x, &request->images[0]);
+    } else if (!(dialect->kinds & 1u << describe_kind(request->used_model))) {
+        error_set(&err, STATUS_INVALID,
+                  "model '%s' does %s, but %s takes %s; POST /predict answers any model",
+                  request->used_model->name, task_name(request->used_model->task.kind),
+                  dialect->name, dialect->takes);
+        respond_error(x, &err);
+    } else {
+        const struct describe_how how = {.dialect = dialect,
+                                         .as_list = work->as_list,
+                                         .is_base64 = work->is_base64,
+                                         .total_ms = clock_ms(clock_now() - request->started),
+                                         .id = x->request_id};
+        char *text = describe_predictions_as(request, &how, &size);
+        respond_text(x, 200, TYPE_JSON, text, size);
+    }
+}
+
 static void predict_finish(struct exchange *x)
 {
     struct predict_work *work = x->work;
     struct predict_request *request = &work->request;
     slices_end(request, &work->slices);
     hint_at_form(x, &request->images[0]);
+    if (predict_dialect(x)) {
+        dialect_finish(x, predict_dialect(x));
+        return;
+    }
     size_t size = 0;
     /* With one image its failure fails the request; with several, each reports its own. */
     const struct predict_image *image = &request->images[0];
@@ -433,11 +555,12 @@ static void predict_finish(struct exchange *x)
         finish_picture(x, image);
         return;
     }
-    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON,
-                                        TYPE_JSON, TYPE_JSON, TYPE_JSON};
+    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON, TYPE_JSON};
     enum describe_form form = http == 200 ? (enum describe_form)x->answer_form : DESCRIBE_JSON;
-    char *text = describe_predictions_as(form, request, work->as_list,
-                                         clock_ms(clock_now() - request->started), &size);
+    const struct describe_how how = {.form = form,
+                                     .as_list = work->as_list,
+                                     .total_ms = clock_ms(clock_now() - request->started)};
+    char *text = describe_predictions_as(request, &how, &size);
     if (http == 503)
         x->answer.retry_after_s = 1;
     exchange_note(x, request);
@@ -456,6 +579,18 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     TRY(urgency_read(x, &work->request, err));
     TRY(read_query(x, work, err));
     TRY(predict_read_body(x, work, err));
+    const struct dialect *dialect = predict_dialect(x);
+    char *slash = dialect ? strchr(work->model, '/') : NULL; /* Roboflow: "model/version" */
+    if (slash) {
+        *slash = '\0';
+        work->request.version = slash + 1;
+    }
+    if (dialect && dialect->is_single && work->request.image_count > 1)
+        return error_set(
+            err, STATUS_INVALID,
+            "%s takes one picture in a request, and this one has %zu; send them one by "
+            "one",
+            dialect->name, work->request.image_count);
     work->request.model = work->model[0] ? work->model : NULL;
     if (x->match.model[0]) { /* the path has the last word */
         work->request.model = x->match.model;
@@ -485,11 +620,21 @@ void predict_handle(struct exchange *x)
     work_handle(x, predict_start);
 }
 
-/* ---- TorchServe ---- */
+/* ---- DeepStack ---- */
 
-/* POST /predictions/M[/V]: the same bodies, and {label: probability} out. */
-void torchserve_handle(struct exchange *x)
+/* POST /v1/vision/custom/list: the names that /v1/vision/custom/{model} takes. */
+void deepstack_list_handle(struct exchange *x)
 {
-    x->answer_form = DESCRIBE_TORCHSERVE;
-    predict_handle(x);
+    size_t size = 0, count = 0, found = 0;
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    const char **names = alloc_array(PIPELINE_MAX_MODELS, sizeof *names);
+    if (models && names)
+        count = pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS);
+    for (size_t i = 0; i < count; i++)
+        if (models[i].state == MODEL_READY && task_has_boxes(models[i].task))
+            names[found++] = models[i].name;
+    char *text = models && names ? deepstack_list_json(names, found, &size) : NULL;
+    respond_text(x, 200, TYPE_JSON, text, size);
+    free(names);
+    free(models);
 }

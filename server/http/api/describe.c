@@ -75,6 +75,19 @@ static void describe_oriented(const struct detection *box, const struct predict_
     ret->oriented = oriented;
 }
 
+/* Puts the part of a mask into a bitmap of `width` x `height`. */
+static bool mask_whole(struct mask_bitmap *bitmap, uint32_t width, uint32_t height)
+{
+    size_t bytes;
+    uint8_t *pixels = size_mul(width, height, &bytes) ? calloc(bytes, 1) : NULL;
+    for (uint32_t y = 0; pixels && y < bitmap->height; y++)
+        memcpy(pixels + (size_t)(bitmap->top + y) * width + bitmap->left,
+               bitmap->pixels + (size_t)y * bitmap->width, bitmap->width);
+    free(bitmap->pixels);
+    *bitmap = (struct mask_bitmap){.width = width, .height = height, .pixels = pixels};
+    return pixels != NULL;
+}
+
 /* Encodes the part of the mask around its pixels. NULL: out of memory. */
 static char *mask_png(struct mask_bitmap *bitmap)
 {
@@ -89,20 +102,28 @@ static char *mask_png(struct mask_bitmap *bitmap)
     return text;
 }
 
+/* How masks are written. */
+struct mask_how {
+    enum mask_form form;
+    bool is_whole; /* a PNG of the picture's size */
+};
+
 /* False: out of memory. */
-static bool describe_mask(const struct segment *segment, enum mask_form form, uint32_t height,
-                          struct described_mask *ret)
+static bool describe_mask(const struct segment *segment, const struct mask_how *how,
+                          const struct predict_image *image, struct described_mask *ret)
 {
     struct mask_bitmap bitmap;
     ret->answer.area = segment->area;
-    if (form <= MASK_FORM_RLE) {
+    if (how->form <= MASK_FORM_RLE) {
         ret->answer.counts = segment->counts;
         return true;
     }
-    if (mask_bitmap_of(segment->counts, height, &bitmap, NULL) != STATUS_OK)
+    if (mask_bitmap_of(segment->counts, image->height, &bitmap, NULL) != STATUS_OK)
         return false;
     bool is_done = true;
-    if (form == MASK_FORM_POLYGON || segment->area == 0) {
+    if (how->is_whole && !mask_whole(&bitmap, image->width, image->height))
+        return false;
+    if (how->form == MASK_FORM_POLYGON || (segment->area == 0 && !how->is_whole)) {
         is_done = mask_polygons_of(&bitmap, &ret->polygons, NULL) == STATUS_OK;
         ret->answer.points = ret->polygons.points;
         ret->answer.ends = ret->polygons.ends;
@@ -121,7 +142,7 @@ static bool describe_mask(const struct segment *segment, enum mask_form form, ui
 
 /* Advances `room` past what it used. */
 static bool describe_boxes(const struct predict_image *image, const struct model *model,
-                           enum mask_form form, struct described *room)
+                           const struct mask_how *how, struct described *room)
 {
     const struct detections *found = &image->answer.detections;
     for (size_t i = 0; i < found->count; i++) {
@@ -144,7 +165,7 @@ static bool describe_boxes(const struct predict_image *image, const struct model
         }
         if (found->masks) {
             prediction->mask = &room->masks->answer;
-            if (!describe_mask(&found->masks[i], form, image->height, room->masks++))
+            if (!describe_mask(&found->masks[i], how, image, room->masks++))
                 return false;
         }
     }
@@ -152,7 +173,7 @@ static bool describe_boxes(const struct predict_image *image, const struct model
 }
 
 static bool describe_areas(const struct predict_image *image, const struct model *model,
-                           enum mask_form form, struct described *room)
+                           const struct mask_how *how, struct described *room)
 {
     const struct segments *segments = &image->answer.segments;
     for (size_t i = 0; i < segments->count; i++) {
@@ -163,7 +184,7 @@ static bool describe_areas(const struct predict_image *image, const struct model
             .probability =
                 (float)((double)segment->area / ((double)image->width * (double)image->height)),
             .mask = &room->masks->answer};
-        if (!describe_mask(segment, form, image->height, room->masks++))
+        if (!describe_mask(segment, how, image, room->masks++))
             return false;
     }
     return true;
@@ -214,9 +235,20 @@ static enum mask_form mask_form_of(const struct predict_request *request)
     return asked != MASK_FORM_NONE || !model ? asked : model->task.options.masks;
 }
 
+enum answer_kind describe_kind(const struct model *model)
+{
+    const enum task_kind kind = model->task.kind;
+    return task_has_boxes(kind)        ? ANSWER_BOXES
+           : kind == TASK_SEGMENTATION ? ANSWER_AREAS
+           : kind == TASK_EMBEDDING    ? ANSWER_EMBEDDING
+           : kind == TASK_DEPTH        ? ANSWER_DEPTH
+                                       : ANSWER_CLASSES;
+}
+
 /* False: out of memory. */
 static bool describe_image(const struct predict_image *image, const struct model_status *model,
-                           struct described *room, char *device, struct answer_image *ret)
+                           const struct dialect *dialect, struct described *room, char *device,
+                           struct answer_image *ret)
 {
     *ret = (struct answer_image){.name = image->name,
                                  .device = device_text(image->device, device),
@@ -243,11 +275,9 @@ static bool describe_image(const struct predict_image *image, const struct model
                                        .index = image->predictions[i].index,
                                        .probability = image->predictions[i].probability};
     const struct model *used = image->request->used_model;
-    const enum mask_form form = mask_form_of(image->request);
-    ret->kind = task_has_boxes(used->task.kind)        ? ANSWER_BOXES
-                : used->task.kind == TASK_SEGMENTATION ? ANSWER_AREAS
-                                                       : ANSWER_CLASSES;
-    return describe_boxes(image, used, form, room) && describe_areas(image, used, form, room) &&
+    const struct mask_how how = {mask_form_of(image->request), dialect && dialect->has_whole_mask};
+    ret->kind = describe_kind(used);
+    return describe_boxes(image, used, &how, room) && describe_areas(image, used, &how, room) &&
            (used->task.kind == TASK_TEXT
                 ? describe_text(&image->answer.text, &used->labels, room->texts++, ret)
                 : describe_depth(&image->answer.depth, room->texts++, ret));
@@ -292,8 +322,8 @@ static void described_done(struct described *described, size_t images, size_t ma
 }
 
 /* `model`: what is known of the one that answered; NULL: nothing. */
-static char *describe_request(enum describe_form form, const struct predict_request *request,
-                              const struct model_status *model, bool as_list, double total_ms,
+static char *describe_request(const struct predict_request *request,
+                              const struct model_status *model, const struct describe_how *how,
                               size_t *ret_size)
 {
     const size_t count = request->image_count;
@@ -306,19 +336,22 @@ static char *describe_request(enum describe_form form, const struct predict_requ
     struct described room = described;
     has_room = has_room && images && devices;
     for (size_t i = 0; has_room && i < count; i++)
-        has_room = describe_image(&request->images[i], model, &room, devices[i], &images[i]);
+        has_room =
+            describe_image(&request->images[i], model, how->dialect, &room, devices[i], &images[i]);
     if (has_room) {
         struct predict_answer answer = {.model =
                                             request->used_model ? request->used_model->name : "",
                                         .images = images,
                                         .image_count = count,
-                                        .as_list = as_list,
-                                        .total_ms = total_ms};
-        text = form == DESCRIBE_LINES        ? predict_answer_lines(&answer, ret_size)
-               : form == DESCRIBE_NUMBERS    ? predict_answer_numbers(&answer, ret_size)
-               : form == DESCRIBE_TORCHSERVE ? torchserve_answer_json(&answer, ret_size)
-               : form == DESCRIBE_KSERVE     ? v1_classes_json(&answer, ret_size)
-                                             : predict_answer_json(&answer, ret_size);
+                                        .as_list = how->as_list,
+                                        .total_ms = how->total_ms,
+                                        .id = how->id,
+                                        .is_base64 = how->is_base64};
+        text = how->dialect                    ? how->dialect->write(&answer, ret_size)
+               : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer, ret_size)
+               : how->form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)
+               : how->form == DESCRIBE_KSERVE  ? v1_classes_json(&answer, ret_size)
+                                               : predict_answer_json(&answer, ret_size);
     }
     free(images);
     described_done(&described, count, masks);
@@ -344,13 +377,14 @@ bool describe_is_slow(const struct predict_request *request)
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms, size_t *ret_size)
 {
-    return describe_request(DESCRIBE_JSON, request, model, true, total_ms, ret_size);
+    const struct describe_how how = {.as_list = true, .total_ms = total_ms};
+    return describe_request(request, model, &how, ret_size);
 }
 
-char *describe_predictions_as(enum describe_form form, const struct predict_request *request,
-                              bool as_list, double total_ms, size_t *ret_size)
+char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,
+                              size_t *ret_size)
 {
-    return describe_request(form, request, NULL, as_list, total_ms, ret_size);
+    return describe_request(request, NULL, how, ret_size);
 }
 
 /* ---- models and devices ---- */

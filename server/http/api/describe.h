@@ -2,6 +2,7 @@
  * descriptions of proto/answers.h. */
 #pragma once
 
+#include "proto/dialects.h"
 #include "server/schedule/runtime/pipeline.h"
 
 /* The answer to a request that is done (on_done was called), as a list, each with the precision it
@@ -14,18 +15,31 @@ char *describe_predictions(const struct predict_request *request, const struct m
  * converted. */
 bool describe_is_slow(const struct predict_request *request);
 
-/* The same without the precision, in any form. */
 enum describe_form {
     DESCRIBE_JSON,
     DESCRIBE_LINES,
     DESCRIBE_NUMBERS,
     DESCRIBE_JPEG, /* pictures are annotate.h's; errors instead of them are JSON */
     DESCRIBE_PNG,
-    DESCRIBE_TORCHSERVE, /* {label: probability} */
-    DESCRIBE_KSERVE,     /* {"predictions": [{"classes", "indices", "probabilities"}]} */
+    DESCRIBE_KSERVE, /* {"predictions": [{"classes", "indices", "probabilities"}]} */
 };
-char *describe_predictions_as(enum describe_form form, const struct predict_request *request,
-                              bool as_list, double total_ms, size_t *ret_size);
+
+/* How an answer is written. */
+struct describe_how {
+    enum describe_form form;
+    const struct dialect *dialect; /* NULL: lensd's own, in `form` */
+    bool as_list;
+    bool is_base64; /* vectors as base64, in the dialect that has them */
+    double total_ms;
+    const char *id; /* of the request; NULL without a dialect */
+};
+
+/* The same without the precision, in any form. */
+char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,
+                              size_t *ret_size);
+
+/* What the model's answers are. */
+enum answer_kind describe_kind(const struct model *model);
 
 /* Every device of the machine with the models that `pipeline` (NULL: none) has on it. */
 char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_size);

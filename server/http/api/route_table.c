@@ -2,6 +2,7 @@
 #include "server/http/api/route_table.h"
 
 #include "engine/base/size.h"
+#include "proto/dialects.h"
 
 #define READ (METHOD_GET | METHOD_HEAD)
 #define POST_A_PHOTO                                                                               \
@@ -74,10 +75,11 @@ static const struct route routes[] = {
     {"/v2/models/{model}/trace/setting", READ, false, NULL, v2_trace_handle, "tracing is off"},
     {"/v2/logging", READ | METHOD_POST, true, NULL, logging_handle,
      "what the log says; POST changes it", ROUTE_ADMIN_WRITES},
-    {"/predictions/{model}", METHOD_POST | METHOD_PUT, true, v2_admit, torchserve_handle,
-     "TorchServe: an image in, {label: probability} out", ROUTE_KEY, POST_A_PHOTO},
-    {"/predictions/{model}/{version}", METHOD_POST | METHOD_PUT, true, v2_admit, torchserve_handle,
-     "the same, of one version"},
+    {"/predictions/{model}", METHOD_POST | METHOD_PUT, true, v2_admit, predict_handle,
+     "TorchServe: an image in, {label: probability} out", ROUTE_KEY, POST_A_PHOTO,
+     &dialect_torchserve},
+    {"/predictions/{model}/{version}", METHOD_POST | METHOD_PUT, true, v2_admit, predict_handle,
+     "the same, of one version", ROUTE_KEY, NULL, &dialect_torchserve},
     {"/v1/models/{model}:predict", METHOD_POST, true, v2_admit, kserve_predict_handle,
      "KServe V1 and TensorFlow Serving: {\"instances\": […]} in, {\"predictions\": […]} out"},
     {"/v1/models/{model}/versions/{version}:predict", METHOD_POST, true, v2_admit,
@@ -89,6 +91,25 @@ static const struct route routes[] = {
      "a model's versions, and whether it is ready", ROUTE_OPEN},
     {"/v1/models/{model}/versions/{version}", READ, false, NULL, kserve_model_handle,
      "the same, of one version", ROUTE_OPEN},
+    {"/v1/vision/detection", METHOD_POST, true, dialect_admit, predict_handle,
+     "DeepStack, CodeProject.AI: an image in, boxes out", ROUTE_KEY, NULL, &dialect_deepstack},
+    {"/v1/vision/custom/list", METHOD_POST, true, NULL, deepstack_list_handle,
+     "the models that the next path takes", ROUTE_KEY, NULL, &dialect_deepstack},
+    {"/v1/vision/custom/{model}", METHOD_POST, true, dialect_admit, predict_handle,
+     "the same as detection, of one model", ROUTE_KEY, NULL, &dialect_deepstack},
+    {"/models/{model}", METHOD_POST, true, dialect_admit, predict_handle,
+     "Hugging Face: an image in; classes, boxes or masks out", ROUTE_KEY, NULL,
+     &dialect_hugging_face},
+    {"/v1/embeddings", METHOD_POST, true, dialect_admit, predict_handle,
+     "OpenAI: data: URIs of images in, vectors out", ROUTE_KEY, NULL, &dialect_openai},
+    {"/infer/object_detection", METHOD_POST, true, dialect_admit, predict_handle,
+     "Roboflow Inference: images in, boxes out", ROUTE_KEY, NULL, &dialect_roboflow},
+    {"/infer/instance_segmentation", METHOD_POST, true, dialect_admit, predict_handle,
+     "the same, boxes with outlines", ROUTE_KEY, NULL, &dialect_roboflow},
+    {"/infer/keypoints_detection", METHOD_POST, true, dialect_admit, predict_handle,
+     "the same, boxes with key points", ROUTE_KEY, NULL, &dialect_roboflow},
+    {"/infer/classification", METHOD_POST, true, dialect_admit, predict_handle, "the same, classes",
+     ROUTE_KEY, NULL, &dialect_roboflow},
     {"/", READ | METHOD_OPTIONS, false, NULL, root_handle, "this page", ROUTE_OPEN},
     {"/docs", READ, false, NULL, docs_handle, "every path, its parameters and errors, as a page",
      ROUTE_OPEN},
@@ -99,6 +120,9 @@ static const struct route routes[] = {
     {"/console.json", READ, false, NULL, console_json_handle,
      "the models as the page shows them: photos, resize, labels"},
     {"/console.js", READ, false, NULL, console_js_handle, "its script", ROUTE_OPEN},
+    /* Last, as its names are clients' own. */
+    {"/{model}/{number}", METHOD_POST, true, dialect_admit, predict_handle,
+     "Roboflow: an image in, what the model finds out", ROUTE_KEY, NULL, &dialect_roboflow},
 };
 
 const struct route_table http_route_table = {routes, COUNT_OF(routes)};

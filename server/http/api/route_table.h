@@ -9,6 +9,7 @@ extern const struct route_table http_route_table;
 /* The handlers. */
 enum status predict_admit(struct exchange *exchange, struct error *err);
 void predict_handle(struct exchange *exchange);
+enum status dialect_admit(struct exchange *exchange, struct error *err);
 void health_handle(struct exchange *exchange);
 void livez_handle(struct exchange *exchange);
 void readyz_handle(struct exchange *exchange);
@@ -25,7 +26,7 @@ void console_css_handle(struct exchange *exchange);
 void console_js_handle(struct exchange *exchange);
 void favicon_handle(struct exchange *exchange);
 void console_json_handle(struct exchange *exchange);
-void torchserve_handle(struct exchange *exchange);
+void deepstack_list_handle(struct exchange *exchange);
 void kserve_predict_handle(struct exchange *exchange);
 void kserve_explain_handle(struct exchange *exchange);
 void kserve_model_handle(struct exchange *exchange);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "proto/answers.h"
+#include "proto/dialects.h"
 #include "server/http/transport/negotiate.h"
 
 #define SETTINGS_MAX ((size_t)128 << 10) /* bytes; as JSON a millisecond's work */
@@ -75,8 +76,10 @@ void respond_asset(struct exchange *exchange, const char *type, const unsigned c
 static void respond_with(struct exchange *exchange, int http, const char *code,
                          const char *sentence)
 {
+    const struct dialect *dialect = exchange->route ? exchange->route->dialect : NULL;
     size_t size = 0;
-    char *text = error_json(sentence, code, &size);
+    char *text = dialect && dialect->write_error ? dialect->write_error(http, sentence, code, &size)
+                                                 : error_json(sentence, code, &size);
     respond_text(exchange, http, TYPE_JSON, text, size);
     exchange->answer.code = code;
     if (http == 503 && exchange->answer.retry_after_s == 0)

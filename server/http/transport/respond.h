@@ -27,7 +27,8 @@ void respond_page(struct exchange *exchange, const char *type, char *text, size_
 void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
                    size_t size);
 
-/* {"error", "code"} with the HTTP status of err->status. Those with a 503 get Retry-After. */
+/* {"error", "code"}, or the form of the route's dialect, with the HTTP status of err->status. Those
+ * with a 503 get Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);
 
 /* The same where HTTP has a finer word than enum status: 405, 408, 414 … `code` is a constant. */

@@ -16,7 +16,10 @@ static bool match_segment(const char *pattern, size_t pattern_length, const char
     size_t tail = (size_t)(pattern + pattern_length - brace) - 1;
     if (length <= tail || memcmp(brace + 1, text + length - tail, tail) != 0)
         return false;
-    bool is_version = !strncmp(pattern, "{version}", 9);
+    const bool is_number = !strncmp(pattern, "{number}", 8);
+    const bool is_version = is_number || !strncmp(pattern, "{version}", 9);
+    if (is_number && strspn(text, "0123456789") < length)
+        return false;
     char *value = is_version ? match->version : match->model;
     size_t capacity = is_version ? sizeof match->version : sizeof match->model;
     if (length - tail >= capacity)

@@ -7,6 +7,7 @@
 
 #include "engine/base/status.h"
 
+struct dialect;
 struct exchange;
 
 enum method {
@@ -32,7 +33,8 @@ struct route_match {
 };
 
 struct route {
-    /* Segments are literal, or "{model}", "{version}" with a literal tail ("{model}:predict"). */
+    /* Segments are literal, or "{model}", "{version}" with a literal tail ("{model}:predict"), or
+     * "{number}", a version of digits only. */
     const char *path;
     unsigned methods; /* enum method, several */
     bool takes_body;
@@ -43,7 +45,8 @@ struct route {
     void (*handle)(struct exchange *exchange);
     const char *about; /* for GET / */
     enum route_access access;
-    const char *advice; /* what to do, for who asks with another method; or NULL */
+    const char *advice;            /* what to do, for who asks with another method; or NULL */
+    const struct dialect *dialect; /* whose requests, answers and errors; NULL: lensd's own */
 };
 
 struct route_table {

@@ -88,11 +88,14 @@ Test(openapi, a_path_finds_its_own_route, .init = read_document)
     for (size_t i = 0; i < http_route_table.count; i++) {
         char path[256] = "";
         struct route_match match;
-        /* {model} and {version} with something in their place. */
+        /* {model}, {version} and {number} with something in their place. */
         for (const char *at = http_route_table.routes[i].path; *at;) {
             size_t plain = strcspn(at, "{"), used = strlen(path);
             snprintf(path + used, sizeof path - used, "%.*s%s", (int)plain, at,
-                     at[plain] ? (!strncmp(at + plain, "{version}", 9) ? "12" : "m") : "");
+                     !at[plain]                                ? ""
+                     : strncmp(at + plain, "{model}", 7) == 0  ? "m"
+                     : strncmp(at + plain, "{region}", 8) == 0 ? "m"
+                                                               : "12");
             at += plain + (at[plain] ? strcspn(at + plain, "}") + 1 : 0);
         }
         const struct route *found = route_find(&http_route_table, path, &match);
@@ -104,6 +107,7 @@ Test(openapi, a_path_finds_its_own_route, .init = read_document)
             cr_expect_str_eq(match.model, "m");
     }
     struct route_match match;
+    cr_expect_null(route_find(&http_route_table, "/m/v1", &match));
     cr_expect_null(route_find(&http_route_table, "/v2/models//infer", &match));
     cr_expect_null(route_find(&http_route_table, "/v2/models/m/infer/", &match));
     cr_expect_null(route_find(&http_route_table, "/v2/models/m/versions/1/2/infer", &match));

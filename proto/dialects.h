@@ -1,0 +1,74 @@
+/* APIs of other servers that answer photos. Each is a table: how a JSON body names pictures and
+ * parameters, and how the answer and errors are written. The request path is /predict's
+ * (server/http/api/api_predict.c). See answers.h for the rules of this library. */
+#pragma once
+
+#include "proto/answers.h"
+
+struct cJSON;
+
+/* A parameter of the API and /predict's name for it. Others that clients send are ignored. */
+struct dialect_parameter {
+    const char *name, *own;
+    bool is_percent; /* a value above 1 is a percentage */
+};
+
+struct dialect_default {
+    const char *name, *value; /* of /predict */
+};
+
+/* Pictures that a JSON body holds as text. */
+struct dialect_pictures {
+    struct cJSON **texts; /* with room for `most` */
+    size_t count, most;
+    bool as_list;
+};
+
+struct dialect {
+    const char *name;                           /* "DeepStack" */
+    const struct dialect_parameter *parameters; /* NULL: /predict's own */
+    size_t parameter_count;
+    const struct dialect_default *defaults; /* where the request does not say */
+    size_t default_count;
+    unsigned kinds;      /* what it can write: 1u << enum answer_kind */
+    const char *takes;   /* what that is, for an error: "a detector" */
+    bool is_base64;      /* a body that is no picture is base64 */
+    bool is_single;      /* takes one picture */
+    bool fails_whole;    /* one picture that fails fails them all */
+    bool has_whole_mask; /* a mask as PNG has the size of the picture */
+    const char *model;   /* the JSON member that names the model; NULL: the path does */
+    const char *nested;  /* the JSON member that holds the parameters; NULL: they lie beside it */
+    /* Adds the pictures of a JSON body. NULL: such bodies are /predict's. */
+    enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
+    char *(*write)(const struct predict_answer *answer, size_t *ret_size);
+    /* NULL: {"error", "code"} */
+    char *(*write_error)(int http, const char *sentence, const char *code, size_t *ret_size);
+};
+
+/* Roboflow Inference: POST /infer/{task}, POST /{project}/{version}. */
+extern const struct dialect dialect_roboflow;
+/* DeepStack and CodeProject.AI: POST /v1/vision/detection, POST /v1/vision/custom/{model}. */
+extern const struct dialect dialect_deepstack;
+/* Its list of models: {"success", "models"}. */
+char *deepstack_list_json(const char *const *names, size_t count, size_t *ret_size);
+/* The task APIs of Hugging Face: POST /models/{model}. */
+extern const struct dialect dialect_hugging_face;
+/* OpenAI's embeddings, of pictures: POST /v1/embeddings. */
+extern const struct dialect dialect_openai;
+/* TorchServe: POST /predictions/{model}. */
+extern const struct dialect dialect_torchserve;
+
+/* /predict's name of a parameter, and its value in `room` if that had to be changed, else `value`;
+ * NULL: it is ignored. */
+const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
+                              char room[static 32], const char **ret_value);
+
+/* Reads a JSON body; as predict_json_parse(). Parameters keep the API's names. */
+enum status dialect_parse(const struct dialect *dialect, const char *text, size_t size,
+                          const struct predict_json_limits *limits, struct predict_json **ret,
+                          struct error *err) MUST_USE;
+
+/* Adds a member with a picture: a text, or an object with one in "value", "b64" or "url"; to a list
+ * of pictures each entry. STATUS_INVALID; STATUS_TOO_LARGE: more than `most`. */
+enum status dialect_add_pictures(struct cJSON *member, struct dialect_pictures *ret,
+                                 struct error *err) MUST_USE;

@@ -1,0 +1,151 @@
+/* Roboflow Inference: boxes by their centres, outlines of masks, key points, classes.
+ * Source: inference/core/entities of roboflow/inference 1.x. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/dialects.h"
+#include "proto/writer.h"
+
+static enum status roboflow_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
+{
+    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "visualize_predictions")))
+        return error_set(err, STATUS_INVALID,
+                         "\"visualize_predictions\" is not supported here; POST "
+                         "/MODEL/VERSION?format=image answers the photo with what was found");
+    return dialect_add_pictures(cJSON_GetObjectItemCaseSensitive(root, "image"), ret, err);
+}
+
+/* The longest outline of the mask. */
+static void write_outline(struct writer *w, cJSON *entry, const struct answer_mask *mask)
+{
+    size_t best = 0, begin = 0, end = 0;
+    for (size_t i = 0, at = 0; i < mask->polygons; at = mask->ends[i++]) {
+        if (mask->ends[i] - at <= best)
+            continue;
+        best = mask->ends[i] - at;
+        begin = at;
+        end = mask->ends[i];
+    }
+    cJSON *points = write_array(w, entry, "points");
+    for (; begin + 1 < end; begin += 2) {
+        cJSON *point = write_object(w, points, NULL);
+        write_count(w, point, "x", mask->points[begin]);
+        write_count(w, point, "y", mask->points[begin + 1]);
+    }
+}
+
+static void write_keypoints(struct writer *w, cJSON *entry, const struct answer_prediction *box)
+{
+    cJSON *list = write_array(w, entry, "keypoints");
+    for (size_t i = 0; i < box->point_count; i++) {
+        const struct answer_point *point = &box->points[i];
+        char number[24];
+        snprintf(number, sizeof number, "%zu", i);
+        cJSON *object = write_object(w, list, NULL);
+        write_decimal(w, object, "x", (double)point->x);
+        write_decimal(w, object, "y", (double)point->y);
+        write_float(w, object, "confidence", point->score >= 0 ? point->score : 1);
+        write_count(w, object, "class_id", i);
+        write_text(w, object, "class", point->name ? point->name : number);
+    }
+}
+
+static void write_class(struct writer *w, cJSON *entry, const struct answer_prediction *found)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%zu", found->index);
+    write_float(w, entry, "confidence", found->probability);
+    write_text(w, entry, "class", found->label ? found->label : number);
+    write_count(w, entry, "class_id", found->index);
+}
+
+static void write_box(struct writer *w, cJSON *entry, const struct answer_prediction *found,
+                      const char *id, size_t place)
+{
+    const float *box = found->box;
+    char text[160];
+    write_decimal(w, entry, "x", (double)(box[0] + box[2]) / 2);
+    write_decimal(w, entry, "y", (double)(box[1] + box[3]) / 2);
+    write_decimal(w, entry, "width", (double)(box[2] - box[0]));
+    write_decimal(w, entry, "height", (double)(box[3] - box[1]));
+    write_class(w, entry, found);
+    snprintf(text, sizeof text, "%s-%zu", id, place);
+    write_text(w, entry, "detection_id", text);
+    if (found->mask)
+        write_outline(w, entry, found->mask);
+    if (found->point_count)
+        write_keypoints(w, entry, found);
+}
+
+static void write_image(struct writer *w, cJSON *object, const struct answer_image *image,
+                        const struct predict_answer *answer)
+{
+    if (image->error) { /* of one in a list */
+        write_text(w, object, "message", image->error);
+        write_text(w, object, "code", image->code);
+        return;
+    }
+    write_text(w, object, "inference_id", answer->id);
+    write_decimal(w, object, "time", answer->total_ms / 1000);
+    cJSON *size = write_object(w, object, "image");
+    write_count(w, size, "width", image->width);
+    write_count(w, size, "height", image->height);
+    cJSON *list = write_array(w, object, "predictions");
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        cJSON *entry = write_object(w, list, NULL);
+        if (image->kind == ANSWER_BOXES)
+            write_box(w, entry, &image->predictions[i], answer->id, i);
+        else
+            write_class(w, entry, &image->predictions[i]);
+    }
+    if (image->kind == ANSWER_CLASSES && image->prediction_count) {
+        char number[24];
+        const struct answer_prediction *best = &image->predictions[0];
+        snprintf(number, sizeof number, "%zu", best->index);
+        write_text(w, object, "top", best->label ? best->label : number);
+        write_float(w, object, "confidence", best->probability);
+    }
+}
+
+static char *roboflow_write(const struct predict_answer *answer, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = answer->as_list ? cJSON_CreateArray() : cJSON_CreateObject();
+    for (size_t i = 0; i < answer->image_count; i++)
+        write_image(&w, answer->as_list ? write_object(&w, root, NULL) : root, &answer->images[i],
+                    answer);
+    return write_finish(&w, root, ret_size);
+}
+
+static char *roboflow_error(int http, const char *sentence, const char *code, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    (void)http;
+    write_text(&w, root, "message", sentence);
+    write_text(&w, root, "code", code);
+    return write_finish(&w, root, ret_size);
+}
+
+static const struct dialect_parameter parameters[] = {
+    {"confidence", "confidence", true}, {"overlap", "iou", true},
+    {"iou_threshold", "iou", true},     {"max_detections", "max_detections", false},
+    {"class_filter", "classes", false}, {"class_agnostic_nms", "agnostic", false},
+    {"classes", "classes", false},      {"format", "format", false},
+};
+static const struct dialect_default defaults[] = {
+    {"confidence", "0.4"}, {"iou", "0.3"}, {"masks", "polygon"}};
+
+const struct dialect dialect_roboflow = {.name = "Roboflow Inference",
+                                         .parameters = parameters,
+                                         .parameter_count = COUNT_OF(parameters),
+                                         .defaults = defaults,
+                                         .default_count = COUNT_OF(defaults),
+                                         .kinds = 1u << ANSWER_CLASSES | 1u << ANSWER_BOXES,
+                                         .takes = "a classifier or a detector",
+                                         .is_base64 = true,
+                                         .model = "model_id",
+                                         .find = roboflow_find,
+                                         .write = roboflow_write,
+                                         .write_error = roboflow_error};
