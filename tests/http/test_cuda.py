@@ -1,7 +1,9 @@
 """A server on GPUs that are the stand-in's (tests/fake_cuda): which devices are chosen, two of them
 share one queue, one that is lost is set aside, memory, and what is said of all this."""
 
+import contextlib
 import glob
+import http.client
 import os
 import tempfile
 import threading
@@ -234,6 +236,99 @@ class Memory(CudaCase):
         self.assertNotEqual(ended.returncode, 0, ended.stdout)
         for words in ("a batch of 8 takes", "are missing", "--max-batch 4"):
             self.assertIn(words, ended.stderr)
+
+
+class SharedCard(CudaCase):
+    """Models of one GPU come, change and go while it serves. They lie beside the orders: of other folders a confined
+    server can read none."""
+
+    def put(self, name, channels):
+        path = os.path.join(self.folder.name, name + ".onnx")
+        small_onnx.convolutions(path + ".new", 1, side=16, channels=channels)
+        os.replace(path + ".new", path)
+
+    def start(self, *more):
+        return self.serve("--models", self.folder.name, "--device", "cuda:0", *PLAIN, *more)
+
+    @staticmethod
+    def ask(server, name):
+        return server.predict(flat_png(99), path=f"/predict?model={name}&top_k=3")
+
+    @contextlib.contextmanager
+    def clients(self, server, names):
+        """Clients of each model, until the end of the block or of the server; yields {name: [status, ...]}."""
+        over, seen = threading.Event(), {name: [] for name in names}
+
+        def client(name):
+            while not over.is_set():
+                try:
+                    seen[name].append(self.ask(server, name).status)
+                except (OSError, http.client.HTTPException):
+                    if server.process.poll() is None and not over.is_set():
+                        continue  # it drains: it accepts no connection any more
+                    return
+
+        threads = [threading.Thread(target=client, args=(name,)) for name in names for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            server.wait_for(lambda: all(len(each) > 5 for each in seen.values()), "answers")
+            yield seen
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
+    def test_two_models_share_it(self):
+        self.put("one", 8)
+        self.put("two", 16)
+        server = self.start()
+        expected = {name: classes(self.ask(server, name)) for name in ("one", "two")}
+        self.assertNotEqual(expected["one"], expected["two"])
+        names = ["one", "two"] * 12
+        answers = together(24, lambda i: self.ask(server, names[i]))
+        self.assertEqual([classes(answer) for answer in answers], [expected[name] for name in names])
+        self.assertEqual(len(device(server, "cuda:0")["models"]), 2)
+
+    def test_a_reload_under_load(self):
+        self.put("one", 8)
+        self.put("two", 16)
+        server = self.start("--watch")
+        used = device(server, "cuda:0")["memory"]["used_by_lensd_bytes"]
+        first = classes(self.ask(server, "one"))
+        with self.clients(server, ["one", "two"]) as seen:
+            self.put("one", 24)
+            server.wait_for(lambda: classes(self.ask(server, "one")) != first, "the new version")
+            self.put("one", 8)
+            server.wait_for(lambda: classes(self.ask(server, "one")) == first, "the old one again")
+        self.assertEqual({status for each in seen.values() for status in each}, {200})
+        server.wait_for(lambda: device(server, "cuda:0")["memory"]["used_by_lensd_bytes"] == used,
+                        "the memory of what was replaced")
+
+    def test_a_model_that_comes_to_a_full_card(self):
+        self.put("one", 8)
+        server = self.start("--watch")
+        memory = device(server, "cuda:0")["memory"]
+        self.orders(memory=memory["total_bytes"] - memory["free_bytes"] + 4096)
+        with self.clients(server, ["one"]) as seen:
+            self.put("two", 128)
+            server.wait_log("model not loaded")
+            self.assertRegex(server.log(), "model not loaded.*(out of memory|are missing)")
+            self.assertEqual(self.ask(server, "two").status, 503)
+            self.orders()
+            self.put("two", 96)
+            server.wait_for(lambda: self.ask(server, "two").status == 200, "the model, when there is room")
+        self.assertEqual(set(seen["one"]), {200})
+
+    def test_sigterm_under_load(self):
+        self.orders("delay 3000")
+        self.put("one", 8)
+        self.put("two", 16)
+        server = self.start()
+        with self.clients(server, ["one", "two"]) as seen:
+            server.signal()
+            self.assertEqual(server.wait(), 0)
+        self.assertLessEqual({status for each in seen.values() for status in each}, {200, 503})
 
 
 class Tunings(CudaCase):
