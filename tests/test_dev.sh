@@ -140,11 +140,11 @@ result "$(says '[2/9] Compiling b.c'; echo $?)" 'run: on a terminal ninja shows 
 fresh
 printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
 fake nvidia-smi 9 'NVIDIA-SMI has failed'
-run_dev gpu --quick
+run_dev gpu --plan 1
 result "$([ $status -eq 2 ] && says 'nvidia-smi shows no GPU here' && ! grep -q '^meson' "$scratch/calls"; echo $?)" \
     'gpu: where there is none, nothing is built'
 fake nvidia-smi 0 $'9.0\n8.0\n9.0\n'
-run_dev gpu --quick
+run_dev gpu --plan 1
 result "$([ $status -eq 1 ] && grep -q '^meson .*-Dgpu_arch=sm_80,sm_90' "$scratch/calls"; echo $?)" \
     'gpu: the bundle is for the GPUs that are here'
 

@@ -21,6 +21,18 @@ void detections_done(struct detections *detections)
     *detections = (struct detections){0};
 }
 
+void detection_corners(const struct detection *box, float ret[static 4][2])
+{
+    const float x = (box->x1 + box->x2) / 2, y = (box->y1 + box->y2) / 2;
+    const float width = (box->x2 - box->x1) / 2, height = (box->y2 - box->y1) / 2;
+    const float cosine = cosf(box->angle), sine = sinf(box->angle);
+    for (int i = 0; i < 4; i++) {
+        const float right = i < 2 ? width : -width, down = i == 0 || i == 3 ? height : -height;
+        ret[i][0] = x + right * cosine - down * sine;
+        ret[i][1] = y + right * sine + down * cosine;
+    }
+}
+
 static bool is_better(const struct detection *a, const struct detection *b)
 {
     return a->score > b->score || (a->score >= b->score && a->place < b->place);

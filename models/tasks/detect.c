@@ -73,18 +73,6 @@ static void place_in_photo(struct detection *box, const struct task_geometry *g,
     box->y2 = to_photo(box->y2, g->top, g->gain_y, g->photo_height);
 }
 
-void detection_corners(const struct detection *box, float ret[static 4][2])
-{
-    const float x = (box->x1 + box->x2) / 2, y = (box->y1 + box->y2) / 2;
-    const float width = (box->x2 - box->x1) / 2, height = (box->y2 - box->y1) / 2;
-    const float cosine = cosf(box->angle), sine = sinf(box->angle);
-    for (int i = 0; i < 4; i++) {
-        const float right = i < 2 ? width : -width, down = i == 0 || i == 3 ? height : -height;
-        ret[i][0] = x + right * cosine - down * sine;
-        ret[i][1] = y + right * sine + down * cosine;
-    }
-}
-
 /* ---- key points and masks of boxes ---- */
 
 static enum status add_points(const struct task *task, const struct task_rows *rows,

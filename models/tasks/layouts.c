@@ -30,6 +30,32 @@ const struct layout_entry task_layouts[] = {
 };
 const size_t task_layout_count = COUNT_OF(task_layouts);
 
+static const char *const task_names[] = {
+    [TASK_UNKNOWN] = "unknown",
+    [TASK_CLASSIFICATION] = "classification",
+    [TASK_DETECTION] = "detection",
+    [TASK_EMBEDDING] = "embedding",
+    [TASK_SEGMENTATION] = "segmentation",
+    [TASK_POSE] = "pose",
+    [TASK_ORIENTED] = "oriented-boxes",
+    [TASK_INSTANCES] = "instance-segmentation",
+    [TASK_DEPTH] = "depth",
+    [TASK_ZERO_SHOT] = "zero-shot",
+    [TASK_TEXT_BOXES] = "text-detection",
+    [TASK_TEXT] = "text-recognition",
+};
+
+const char *task_name(enum task_kind kind)
+{
+    return task_names[kind];
+}
+
+bool task_has_boxes(enum task_kind kind)
+{
+    return kind == TASK_DETECTION || kind == TASK_POSE || kind == TASK_ORIENTED ||
+           kind == TASK_INSTANCES || kind == TASK_TEXT_BOXES;
+}
+
 bool task_layout_has_rows(enum task_layout layout)
 {
     return task_layouts[layout].has_rows;

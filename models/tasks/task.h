@@ -23,6 +23,7 @@ enum task_kind {
     TASK_DEPTH,        /* a distance, or its inverse, for each pixel */
     TASK_TEXT_BOXES,   /* boxes of lines of text, with their corners */
     TASK_TEXT,         /* a line of text */
+    TASK_KINDS,        /* their number */
 };
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in

@@ -9,32 +9,6 @@
 #include "engine/base/size.h"
 #include "models/tasks/layouts.h"
 
-static const char *const task_names[] = {
-    [TASK_UNKNOWN] = "unknown",
-    [TASK_CLASSIFICATION] = "classification",
-    [TASK_DETECTION] = "detection",
-    [TASK_EMBEDDING] = "embedding",
-    [TASK_SEGMENTATION] = "segmentation",
-    [TASK_POSE] = "pose",
-    [TASK_ORIENTED] = "oriented-boxes",
-    [TASK_INSTANCES] = "instance-segmentation",
-    [TASK_DEPTH] = "depth",
-    [TASK_ZERO_SHOT] = "zero-shot",
-    [TASK_TEXT_BOXES] = "text-detection",
-    [TASK_TEXT] = "text-recognition",
-};
-
-const char *task_name(enum task_kind kind)
-{
-    return task_names[kind];
-}
-
-bool task_has_boxes(enum task_kind kind)
-{
-    return kind == TASK_DETECTION || kind == TASK_POSE || kind == TASK_ORIENTED ||
-           kind == TASK_INSTANCES || kind == TASK_TEXT_BOXES;
-}
-
 static void decided(struct task *task, enum task_kind kind, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -681,33 +655,33 @@ static enum status told_boxes(const struct task_facts *facts, enum task_kind kin
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%s\", but the outputs do not tell how boxes "
                          "are laid out; write \"layout\", too",
-                         task_names[kind]);
+                         task_name(kind));
     if (kind == TASK_INSTANCES && has_own_masks)
         task->kind = kind;
     if (has_extras && task->kind != kind && task->layout != LAYOUT_YOLOV8 &&
         task->layout != LAYOUT_YOLO_FINAL)
         return error_set(err, STATUS_MODEL,
                          "lensd.json: the task \"%s\" has the layout \"yolov8\" or \"yolo-final\"",
-                         task_names[kind]);
+                         task_name(kind));
     if (kind == TASK_INSTANCES && task->kind != kind && !take_prototypes(facts, task))
         return error_set(err, STATUS_MODEL,
                          "lensd.json: the task \"%s\" needs a second output of the shape "
                          "[batch, prototypes, height, width]",
-                         task_names[kind]);
+                         task_name(kind));
     if (kind == TASK_POSE && task->layout != LAYOUT_YUNET && !read_points(facts->point_shape, task))
         return error_set(err, STATUS_MODEL,
                          "kpt_shape in the file's metadata is '%.40s', not [n, 2 or 3]",
                          facts->point_shape);
     if (task->kind != kind)
-        decided(task, kind, "task '%s' in lensd.json, %s", task_names[kind],
+        decided(task, kind, "task '%s' in lensd.json, %s", task_name(kind),
                 task_layouts[task->layout].name);
     return STATUS_OK;
 }
 
 static enum task_kind kind_named(const char *name)
 {
-    for (size_t i = 0; i < COUNT_OF(task_names); i++)
-        if (!strcmp(task_names[i], name))
+    for (size_t i = 0; i < TASK_KINDS; i++)
+        if (!strcmp(task_name((enum task_kind)i), name))
             return (enum task_kind)i;
     return TASK_UNKNOWN;
 }
@@ -813,7 +787,7 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
                          "zero_shot.json gives vectors of texts, but the model's task is '%s', not "
                          "an embedding; write {\"task\": \"embedding\"} into lensd.json, or remove "
                          "the file",
-                         task_names[task.kind]);
+                         task_name(task.kind));
     complete_options(facts, &task);
     if (task.kind == TASK_ZERO_SHOT) {
         TRY(check_text_size(facts, &facts->outputs[task.outputs[0]], err));

@@ -366,7 +366,8 @@ static double mean_inside(const struct text_map *map, double corners[4][2])
         extents_line(&extents, whole[i], whole[(i + 1) % 4]);
     for (int64_t i = 0; extents.left && extents.right && i < extents.count; i++) {
         const int64_t from = extents.left[i] > x0 ? extents.left[i] : x0;
-        const int64_t to = extents.right[i] < map->width ? extents.right[i] + 1 : map->width;
+        const int64_t to =
+            extents.right[i] < (int64_t)map->width ? extents.right[i] + 1 : (int64_t)map->width;
         const double *sums = map->sums + (size_t)(y0 + i) * ((size_t)map->width + 1);
         if (from >= to)
             continue;

@@ -599,6 +599,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     x->image_count = work->request.image_count;
     if (work->form >= 0)
         x->answer_form = work->form;
+    work->request.is_lenient = predict_dialect(x) != NULL; /* its clients send them to all models */
     work->request.wants_picture = x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG;
     if (work->request.wants_picture && work->as_list)
         return error_set(err, STATUS_INVALID,

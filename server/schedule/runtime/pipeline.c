@@ -276,7 +276,8 @@ static enum status submit_to(struct instance *instance, struct predict_request *
 {
     struct served *served = instance->served;
     TRY(check_fits(served, request, err));
-    TRY(task_options_check(&served->model->task, request->options, request->asks_top_k, err));
+    if (!request->is_lenient)
+        TRY(task_options_check(&served->model->task, request->options, request->asks_top_k, err));
     if (request->options)
         TRY(model_find_classes(served->model, request->options, err));
     request->served = served_ref(served); /* before the request can complete */
@@ -409,8 +410,8 @@ static void fill_model_status(const struct model_entry *entry, struct model_stat
     ret->takes_images = served->takes_images;
     ret->answers_photos = served->takes_images && !served->no_answer[0];
     ret->task = model->task.kind;
-    ret->confidence = task_has_option(&model->task, "confidence") ? model->task.options.confidence
-                                                                 : -1;
+    ret->confidence =
+        task_has_option(&model->task, "confidence") ? model->task.options.confidence : -1;
     ret->iou = task_has_option(&model->task, "iou") ? model->task.options.iou : -1;
     memcpy(ret->task_evidence, model->task.evidence, sizeof ret->task_evidence);
     if (served->takes_images) {

@@ -124,6 +124,7 @@ struct predict_request {
     bool wants_picture;           /* not read by the pipeline: answered by the annotated photo */
     int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
     bool asks_top_k;              /* the client gave it: the model must have a use for it */
+    bool is_lenient;              /* options that the model has no use for are no error */
     struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks
                                      up class names in it */
     int64_t started;              /* clock_now() at the request line, for total times */

@@ -42,8 +42,9 @@ static struct detections merged(const struct detection *left, size_t left_count,
                                 enum slices_rule rule, bool agnostic, size_t most)
 {
     static const struct photo_slice places[] = {{0, 0, 100, 100}, {80, 0, 100, 100}};
-    const struct detections a = {.items = (struct detection *)left, .count = left_count};
-    const struct detections b = {.items = (struct detection *)right, .count = right_count};
+    const struct detections a = {.items = (struct detection *)(uintptr_t)left, .count = left_count};
+    const struct detections b = {.items = (struct detection *)(uintptr_t)right,
+                                 .count = right_count};
     const struct detections *const parts[] = {&a, &b};
     struct detections found;
     struct error err;
