@@ -1,9 +1,13 @@
 """Memory of the process: large photos wait for each other or are refused instead of getting it killed, and what a
 burst has taken is given back."""
 
+import collections
+import io
 import os
 import unittest
 import zlib
+
+from PIL import Image
 
 import harness
 from harness import Server, png_chunk, png_header, seven, together
@@ -19,6 +23,12 @@ def flat_photo(width, height):
     row = b"\0" + b"\x80" * 3 * width
     data = b"".join(rows.compress(row) for _ in range(height)) + rows.flush()
     return png_header(width, height) + png_chunk(b"IDAT", data) + png_chunk(b"IEND", b"")
+
+
+def flat_jpeg(width, height):
+    data = io.BytesIO()
+    Image.new("RGB", (width, height), (128, 128, 128)).save(data, "JPEG")
+    return data.getvalue()
 
 
 def make_group(limit):
@@ -64,6 +74,23 @@ class Limit(unittest.TestCase):
         photo = flat_photo(8000, 6000)
         answers = together(8, lambda _: server.predict(photo, timeout=2 * harness.PATIENCE))
         self.assertEqual([answer.status for answer in answers], [200] * 8)
+        self.assertEqual(server.stop()[0], 0)
+
+    def test_many_large_uploads(self):
+        """40 clients, each with a JPEG of 48 megapixels in a body of 10 MiB: bodies and pixels would take ten times the
+        limit. Who is not answered is refused with a sentence."""
+        server = self.serve(512 * MIB, "--workers", "4")
+        body = flat_jpeg(8000, 6000) + bytes(10 * MIB)  # bytes behind the end do no harm
+        answers = together(40, lambda _: server.predict(body, timeout=2 * harness.PATIENCE))
+        statuses = collections.Counter(answer.status for answer in answers)
+        self.assertLessEqual(set(statuses), {200, 503}, statuses)
+        self.assertGreater(statuses[200], 0)
+        for answer in answers:
+            if answer.status == 503:
+                self.assertEqual(answer.json()["code"], "overloaded")
+                self.assertRegex(answer.json()["error"], "try again|raise the limit")
+                self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
+        self.assertEqual(server.predict(seven()).status, 200)
         self.assertEqual(server.stop()[0], 0)
 
     def test_a_photo_that_never_fits(self):
