@@ -23,8 +23,9 @@ enum task_kind {
     TASK_DEPTH,        /* a distance, or its inverse, for each pixel */
     TASK_TEXT_BOXES,   /* boxes of lines of text, with their corners */
     TASK_TEXT,         /* a line of text */
-    TASK_KINDS,        /* their number */
 };
+
+#define TASK_KINDS (TASK_TEXT + 1)
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
  * pixels of the model's input, unless they are shares (0 … 1) of its sides. The candidates of

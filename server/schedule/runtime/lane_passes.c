@@ -164,23 +164,24 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
                          const struct outcome *outcome)
 {
     struct meters *meters = scheduler_meters(lane->scheduler);
+    const bool is_good = outcome->status == STATUS_OK;
     image->batch = outcome->batch;
     image->device = lane->info.device;
     image->forward_ms = outcome->forward_ms;
     metric_observe(meters->phases[PHASE_QUEUE], image->queue_ms * 1e-3);
     metric_observe(lane->meters.forward, outcome->forward_ms * 1e-3);
-    if (outcome->status == STATUS_OK) {
+    if (is_good && is_waited_for(image, outcome->ended)) {
         image->status = take_outputs(lane, outcome->batch, row, image);
         if (image->status == STATUS_OK && image->answer.detections.count)
             metric_add(meters->detections, (double)image->answer.detections.count);
+    } else if (is_good || outcome->status == STATUS_CANCELLED) {
+        /* Nobody waits for the image, or the run stopped because nobody waits for any of its
+         * images. Each fails for its own reason, such as a deadline. */
+        image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
     } else {
         image->status = outcome->status;
         image->error = outcome->failure;
     }
-    /* The run stopped because nobody waits for its images. Each image fails for its own reason,
-     * such as a deadline. */
-    if (outcome->status == STATUS_CANCELLED)
-        image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
     image->output_ms = clock_ms(clock_now() - outcome->ended);
     metric_observe(lane->meters.copy_in, outcome->copy_in_ms * 1e-3);
     metric_observe(lane->meters.copy_out, image->output_ms * 1e-3);

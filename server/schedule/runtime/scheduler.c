@@ -461,8 +461,8 @@ static enum status late_error(const struct predict_image *image, int64_t now, st
 {
     const struct predict_request *request = image->request;
     return error_set(err, STATUS_TIMEOUT,
-                     "the image waited %.0f ms, and its forward pass would end after the request's "
-                     "time limit of %.0f ms; allow it more time, or send less at a time",
+                     "the image had no answer after %.0f ms, and none would come within the "
+                     "request's time limit of %.0f ms; allow it more time, or send less at a time",
                      clock_ms(now - image->entry.admitted),
                      clock_ms(request->deadline - request->started));
 }

@@ -153,6 +153,19 @@ static void test_late_in_its_slot_is_not_run(void)
     pipeline_free(pipeline);
 }
 
+static void test_late_after_its_pass_is_no_answer(void)
+{
+    struct pipeline *pipeline = start((struct pipeline_options){.max_batch = 4});
+    int runs = fake_runs(1);
+    fake_shut_runs(1);
+    struct job *late = submit(pipeline, 1, clock_now() + 60 * MS);
+    CHECK(fake_wait(fake_runs, 1, runs + 1));
+    usleep(80000);
+    fake_open_runs(1);
+    finish(late, STATUS_TIMEOUT);
+    pipeline_free(pipeline);
+}
+
 static void test_what_cannot_be_met_is_not_let_in(void)
 {
     struct metrics *metrics = metrics_create();
@@ -399,6 +412,7 @@ int main(void)
     static const struct tap_test tests[] = {
         {"late in the queue is not decoded", test_late_in_the_queue_is_not_decoded},
         {"late in its slot is not run", test_late_in_its_slot_is_not_run},
+        {"late after its pass is no answer", test_late_after_its_pass_is_no_answer},
         {"what cannot be met is not let in", test_what_cannot_be_met_is_not_let_in},
         {"who hangs up makes room at once", test_who_hangs_up_makes_room_at_once},
         {"hung up before it was submitted", test_hung_up_before_it_was_submitted},
