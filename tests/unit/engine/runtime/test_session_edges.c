@@ -138,6 +138,21 @@ Test(session_edges, product_of_mixed_ranks_has_its_bias)
     }
 }
 
+Test(session_edges, products_of_nothing)
+{
+    static const struct shape shapes[][2] = {{{2, {0, 4}}, {2, {4, 3}}},
+                                             {{2, {2, 0}}, {2, {0, 3}}},
+                                             {{2, {2, 4}}, {2, {4, 0}}},
+                                             {{3, {5, 0, 4}}, {3, {5, 4, 3}}},
+                                             {{3, {0, 2, 4}}, {3, {0, 4, 3}}}};
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        struct builder b;
+        struct value *x = begin(&b, DTYPE_F32, shapes[i][0], 13);
+        end_at(&b, binary(&b, OP_MATMUL, x, constant(&b, shapes[i][1], 0.5f, 0)));
+        agrees(&b);
+    }
+}
+
 /* Gemm's own C is also what is added behind it: both count. */
 Test(session_edges, gemm_adds_its_operand_twice)
 {
