@@ -39,7 +39,7 @@ fuzz() { # fuzz NAME
             done
         seeds+=("$build/fuzz/shared")
     fi
-    if ! "$build/tests/fuzz/fuzz_$name" -max_total_time="$each" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+    if ! "$build/tests/fuzz/fuzz_$name" -max_total_time="$each" -timeout=60 -rss_limit_mb=2048 -max_len=65536 \
         -print_final_stats=1 -artifact_prefix="$build/fuzz/$name-" \
         "$build/fuzz/$name" "${seeds[@]}" >"$log" 2>&1; then
         tail -60 "$log"
