@@ -28,7 +28,7 @@ def load(transformers, name):
             stop(f"'{name}' is a timm checkpoint; export it with export_timm.py hf-hub:{name} OUTDIR")
         if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
             stop(f"'{name}' is a {config.model_type} model, and transformers has no image classifier "
-                 "of that type; export it with: optimum-cli export onnx --model NAME OUTDIR")
+                 "of that type; export it with: optimum-cli export onnx --model NAME --task TASK OUTDIR")
         processor = transformers.AutoImageProcessor.from_pretrained(name)
         classifier = transformers.AutoModelForImageClassification
         try:  # plain attention: a fused one is harder to trace
