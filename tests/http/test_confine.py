@@ -48,6 +48,8 @@ class ConfineCase(FolderCase):
     def setUp(self):
         if is_sanitized():
             self.skipTest("a build with a sanitizer does not confine itself")
+        if harness.IS_EMULATED:
+            self.skipTest("qemu-user has neither seccomp nor Landlock")
         super().setUp()
 
     @staticmethod
