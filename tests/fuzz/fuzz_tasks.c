@@ -64,7 +64,70 @@ static void check_boxes(const struct detections *found, const struct task_option
     for (size_t i = 0; i < found->count * found->point_count; i++) {
         HOLDS(found->points[i].x >= 0 && found->points[i].x <= geometry->photo_width);
         HOLDS(found->points[i].y >= 0 && found->points[i].y <= geometry->photo_height);
-        HOLDS(found->points[i].score >= 0 && found->points[i].score <= 1);
+        HOLDS(found->points[i].score >= -1 && found->points[i].score <= 1);
+    }
+}
+
+static enum task_layout layout_of(const uint8_t *head)
+{
+    return (enum task_layout)(1 + head[0] % LAYOUT_TEXT);
+}
+
+static enum task_kind kind_of(const uint8_t *head)
+{
+    static const enum task_kind kinds[] = {TASK_DETECTION, TASK_POSE, TASK_ORIENTED,
+                                           TASK_INSTANCES};
+    switch (layout_of(head)) {
+    case LAYOUT_YOLOV8:
+    case LAYOUT_YOLO_FINAL:
+        return kinds[head[7] >> 6];
+    case LAYOUT_RFDETR:
+        return head[7] & 64 ? TASK_INSTANCES : TASK_DETECTION;
+    case LAYOUT_PANOPTIC:
+    case LAYOUT_MASKFORMER:
+        return TASK_INSTANCES;
+    case LAYOUT_YUNET:
+        return TASK_POSE;
+    case LAYOUT_TEXT:
+        return TASK_TEXT_BOXES;
+    default:
+        return TASK_DETECTION;
+    }
+}
+
+/* The shapes of the outputs, mostly those that the layout expects. */
+static void shapes_of(const uint8_t *head, struct shape ret[static TASK_MAX_OUTPUTS])
+{
+    static const int64_t cells[] = {64, 16, 4}, numbers[] = {1, 1, 4, 10};
+    const int64_t first = head[1] * 8, second = head[2], third = head[3] % 16;
+    const bool is_list = head[7] & 16;       /* of lists: one box a row and a number for each */
+    const bool is_masks = head[7] >> 6 == 3; /* then the last one is prototypes */
+    ret[0] = is_list ? SHAPE(first, 4) : SHAPE(first, second);
+    ret[1] = is_list ? SHAPE(first) : SHAPE(first, 4);
+    ret[2] = SHAPE(first);
+    ret[3] = is_masks ? SHAPE(2, third, 1 + third) : SHAPE(1);
+    for (int i = 4; i < TASK_MAX_OUTPUTS; i++)
+        ret[i] = SHAPE(0);
+    switch (layout_of(head)) {
+    case LAYOUT_YUNET:
+        for (int i = 0; i < TASK_MAX_OUTPUTS; i++)
+            ret[i] = SHAPE(cells[i % 3], numbers[i / 3]);
+        break;
+    case LAYOUT_PANOPTIC:
+    case LAYOUT_MASKFORMER:
+        ret[0] = SHAPE(head[1], 1 + second % 8);
+        ret[1] = SHAPE(head[1], third, 1 + second % 16);
+        break;
+    case LAYOUT_RFDETR:
+        ret[0] = SHAPE(head[1], second % 8);
+        ret[1] = SHAPE(head[1], 4);
+        ret[3] = SHAPE(head[1], third, 1 + third);
+        break;
+    case LAYOUT_TEXT:
+        ret[0] = SHAPE(1, second % 64, 1 + head[1] % 64);
+        break;
+    default:
+        break;
     }
 }
 
@@ -73,16 +136,14 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
 {
     struct error err;
     struct detections found = {0};
-    static const enum task_kind kinds[] = {TASK_DETECTION, TASK_POSE, TASK_ORIENTED,
-                                           TASK_INSTANCES};
-    const enum task_layout layout = (enum task_layout)(1 + head[0] % LAYOUT_TENSORFLOW);
-    const bool may_have_more = layout == LAYOUT_YOLOV8 || layout == LAYOUT_YOLO_FINAL;
-    const struct task task = {.kind = may_have_more ? kinds[head[7] >> 6] : TASK_DETECTION,
+    const enum task_layout layout = layout_of(head);
+    const struct task task = {.kind = kind_of(head),
                               .layout = layout,
-                              .output_count = TASK_MAX_OUTPUTS,
+                              .output_count = layout == LAYOUT_YUNET ? 12 : 4,
                               .point_count = 5,
-                              .point_numbers = 3,
-                              .prototypes = 2};
+                              .point_numbers = layout == LAYOUT_YUNET ? 2 : 3,
+                              .prototypes = layout == LAYOUT_RFDETR ? 0 : 2,
+                              .mask_side = head[7] & 32 ? 24 : 0};
     if (detect_decode(&task, rows, options, geometry, &found, &err) != STATUS_OK) {
         HOLDS(err.message[0] && !found.items);
         return;
@@ -97,6 +158,7 @@ static void decode_others(const struct task_rows *row, const struct task_options
     struct error err;
     struct segments areas = {0};
     struct embedding vector = {0};
+    struct text_line line = {0};
     struct depth depth = {0};
     uint16_t *pixels = NULL;
     float least, greatest;
@@ -119,6 +181,10 @@ static void decode_others(const struct task_rows *row, const struct task_options
         for (size_t i = 0; i < vector.count; i++)
             HOLDS(isfinite(vector.values[i]));
     embedding_done(&vector);
+    if (text_decode(row, &line, &err) == STATUS_OK)
+        for (size_t i = 0; i < line.count; i++)
+            HOLDS(line.characters[i] + 1 < (uint64_t)row->shape.dims[1]);
+    text_done(&line);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -135,14 +201,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct task_geometry geometry = {gain, gain, data[7] & 8 ? -3 : 2, 1, 97, 31, 64, 64};
     if (first * second > MOST)
         return 0;
-    /* One output; or, of lists, one box a row and a number for each. */
-    const bool is_list = data[7] & 16;
-    const bool is_masks = data[7] >> 6 == 3; /* then the last one is prototypes */
-    const struct task_rows rows[TASK_MAX_OUTPUTS] = {
-        make_row(data + HEAD, size - HEAD, is_list ? SHAPE(first, 4) : SHAPE(first, second)),
-        make_row(data + HEAD, size - HEAD, is_list ? SHAPE(first) : SHAPE(first, 4)),
-        make_row(data + HEAD, size - HEAD, SHAPE(first)),
-        make_row(data + HEAD, size - HEAD, is_masks ? SHAPE(2, third, 1 + third) : SHAPE(1))};
+    struct shape shapes[TASK_MAX_OUTPUTS];
+    struct task_rows rows[TASK_MAX_OUTPUTS];
+    shapes_of(data, shapes);
+    for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
+        rows[i] = make_row(data + HEAD, size - HEAD, shapes[i]);
     const struct task_rows map =
         make_row(data + HEAD, size - HEAD, SHAPE(third, second % 32, 1 + first % 32));
     decode_boxes(data, rows, &options, &geometry);

@@ -197,6 +197,10 @@ def outputs():
     for layout in range(11):
         write("tasks", f"layout_{layout}", bytes([layout, 2, 6, 3, 64, 128, 99, 16 if layout in (9, 10) else layout])
               + struct.pack("<12f", *numbers))
+    # RF-DETR with masks, masks of queries, faces, text.
+    for name, layout, more in (("rf_detr", 11, 64), ("panoptic", 12, 0), ("panoptic_scaled", 12, 32), ("maskformer", 13, 32),
+                               ("yunet", 14, 0), ("text", 15, 0)):
+        write("tasks", name, bytes([layout, 12, 20, 9, 60, 128, 99, more]) + struct.pack("<12f", *numbers))
     write("tasks", "grid", bytes([2, 0, 84, 2, 25, 77, 99, 0]) + struct.pack("<12f", *numbers))
     write("tasks", "not_finite", bytes([4, 1, 6, 4, 0, 0, 255, 15])
           + struct.pack("<8f", nan, inf, -inf, 3e38, -3e38, 1, 0.5, nan))
