@@ -212,6 +212,17 @@ class Requests:
         return f"{len(self.sizes)} different requests of {kilobytes} kB"
 
 
+def boxes_found(target, headers):
+    """Boxes in all answers of a lensd so far, by its metrics; None: it finds none, or is no lensd."""
+    try:
+        status, text = target.ask("GET", "/metrics", None, headers)
+    except (OSError, http.client.HTTPException):
+        return None
+    counts = [float(line.split()[-1]) for line in text.decode("utf-8", "replace").splitlines()
+              if line.startswith("lensd_detections_total{")]
+    return sum(counts) if status == 200 and counts else None
+
+
 def check_answer(target, requests, headers):
     """One request before the load: what does not answer 200 is not worth loading."""
     body, own = requests.first

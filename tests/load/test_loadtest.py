@@ -27,6 +27,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "http"))
 import chart  # noqa: E402
 import generators  # noqa: E402
 import harness  # noqa: E402
+import small_onnx  # noqa: E402
 import slo  # noqa: E402
 import target as targets  # noqa: E402
 
@@ -423,6 +424,19 @@ class Loadtest(Folder):
         page = harness.read(os.path.join(self.out, "report.html")).decode()
         self.assertIn("<svg", page)
         self.assertNotIn("://", page.replace("http://127.0.0.1", "").replace("http://www.w3.org", ""))
+
+    def test_boxes_of_a_detector(self):
+        boxes = [10, 20, 30, 60, .7, 3, 1, 2, 3, 4, .65, 2] + [0] * 6
+        small_onnx.always(os.path.join(self.folder, "model.onnx"), [("o", (3, 6), boxes)])
+        server = harness.Server(self.folder)
+        self.addCleanup(server.stop)
+        ended = self.loadtest(f"http://127.0.0.1:{server.port}", DRAWN, "--seconds", "0.5", "--warmup", "0", "--closed", "2",
+                              "--open", "none")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        found = int(server.metric("lensd_detections_total{")) - 2  # of the request before the load
+        self.assertIn(f"\n{found} boxes were found", ended.stdout)
+        self.assertGreaterEqual(found, 2 * sum(run["good"] for run in self.report()["runs"]))
+        self.assertEqual(self.report()["facts"][0].split()[0], str(found))
 
     def test_lensd_v2(self):
         server = harness.Server()
