@@ -150,6 +150,7 @@ static const struct call_rule server_calls[] = {
     CALL(getdents64),
     CALL(fcntl),
     CALL(flock),
+    CALL(fsync),
     CALL(mkdirat),
     CALL(unlinkat),
     CALL(renameat),

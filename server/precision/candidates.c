@@ -34,7 +34,7 @@ static size_t gpu_candidates(struct device_id device, const struct graph *graph,
     return count;
 }
 
-size_t candidates_find(struct device_id device, const struct graph *graph,
+size_t candidates_find(struct device_id device, const struct graph *graph, bool can_calibrate,
                        enum precision ret[PRECISION_COUNT])
 {
     size_t count = 0;
@@ -42,7 +42,7 @@ size_t candidates_find(struct device_id device, const struct graph *graph,
         return gpu_candidates(device, graph, ret);
     if (device_cpu_has_bf16() && has_products(graph))
         ret[count++] = PRECISION_BF16;
-    if (session_is_quantised(graph))
+    if (session_is_quantised(graph) || can_calibrate)
         ret[count++] = PRECISION_INT8;
     return count;
 }

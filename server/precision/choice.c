@@ -76,7 +76,10 @@ static void say_bounds(struct precision_choice *choice, const struct agreement *
 
 static void say_trial(struct precision_choice *choice, const struct precision_trial *trial)
 {
-    const char *name = precision_name(trial->precision);
+    char name[80];
+    const bool is_made = trial->precision == PRECISION_INT8 && choice->calibrated > 0;
+    snprintf(name, sizeof name, is_made ? "%s (calibrated with %d photos of calibration/)" : "%s",
+             precision_name(trial->precision), choice->calibrated);
     if (choice->why[0])
         say(choice, "; ");
     switch (trial->outcome) {

@@ -220,11 +220,14 @@ static bool choice_parse(char *text, struct precision_choice *ret)
         /* NOLINTNEXTLINE(cert-err34-c): the range is checked below */
         else if (sscanf(line, "from_folder %d%n", &choice.from_folder, &end) == 1 && !line[end])
             continue;
+        /* NOLINTNEXTLINE(cert-err34-c): the range is checked below */
+        else if (sscanf(line, "calibrated %d%n", &choice.calibrated, &end) == 1 && !line[end])
+            continue;
         else if (!read_trial(line, &choice))
             return false;
     }
     if (line[0] || !named || choice.from_folder < 0 || choice.from_folder > PROBES_FROM_FOLDER ||
-        !is_believable(&choice))
+        choice.calibrated < 0 || choice.calibrated > PROBES_FROM_FOLDER || !is_believable(&choice))
         return false;
     *ret = choice;
     return true;
@@ -242,6 +245,8 @@ static bool print(FILE *file, const struct precision_choice *choice)
 {
     bool good = fprintf(file, "precision %s\nfrom_folder %d\n", precision_name(choice->precision),
                         choice->from_folder) > 0;
+    if (choice->calibrated > 0)
+        good = good && fprintf(file, "calibrated %d\n", choice->calibrated) > 0;
     for (size_t i = 0; i < choice->trial_count; i++) {
         const struct precision_trial *t = &choice->trials[i];
         const struct agreement *a = &t->agreement;

@@ -12,8 +12,26 @@
 
 /* Finds the precisions besides fp32 that may be faster on this device for this graph. On a GPU they
  * are ordered fastest first, so that no trial is needed after the first that passes. */
-size_t candidates_find(struct device_id device, const struct graph *graph,
+size_t candidates_find(struct device_id device, const struct graph *graph, bool can_calibrate,
                        enum precision ret[PRECISION_COUNT]);
+
+/* ---- calibrated.c ---- */
+
+/* Whether trials may make an 8-bit form of the model: its folder has calibration/, and the cache a
+ * place to keep the form. */
+bool calibrated_is_possible(const struct model *model, const struct session_options *session,
+                            const char *cache);
+
+/* Makes it and keeps it under the key of the choice. *ret: the caller's; *ret_photos: how many
+ * photos it was calibrated with. Errors: those of quantise_model() and onnx_write_file(). */
+enum status calibrated_make(const struct model *model, const struct precision_options *options,
+                            const struct session_options *session, const struct graph_hash *key,
+                            struct graph **ret, int *ret_photos, struct error *err) MUST_USE;
+
+bool calibrated_is_there(const struct graph_hash *key, const char *cache);
+/* *ret: the caller's. Errors: those of onnx_load_file(). */
+enum status calibrated_read(const struct graph_hash *key, const char *cache, struct graph **ret,
+                            struct error *err) MUST_USE;
 
 /* ---- choice.c ---- */
 
@@ -27,6 +45,7 @@ struct trial_input {
     struct session_options options; /* of the caller of precision_try() */
     struct probes *probes;
     struct session *reference; /* fp32 */
+    const struct graph *int8;  /* the model's 8-bit form; NULL: the model's own graph */
     const struct precision_gate *gate;
     double until_ms; /* CPU time of this thread when the trials' time is over */
 };

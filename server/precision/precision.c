@@ -55,13 +55,15 @@ static bool is_memory(enum status status)
  * PRECISION_GAIN, so that noise does not change the choice between starts. On a GPU candidates are
  * ordered by speed, and the first that passes is chosen. */
 static enum status try_candidates(const struct trial_input *input, const enum precision *candidates,
-                                  size_t count, struct precision_choice *ret, struct error *err)
+                                  size_t count, int calibrated, struct precision_choice *ret,
+                                  struct error *err)
 {
     double fastest = 1;
     log_trials(input, candidates, count);
     *ret = (struct precision_choice){.precision = PRECISION_FP32,
                                      .origin = CHOICE_MEASURED,
-                                     .from_folder = probes_from_folder(input->probes)};
+                                     .from_folder = probes_from_folder(input->probes),
+                                     .calibrated = calibrated};
     for (size_t i = 0; i < count; i++) {
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
         const enum status status = trial_run(input, candidates[i], trial, err);
@@ -97,8 +99,33 @@ static bool is_offered(enum precision precision, const enum precision *candidate
     return offered;
 }
 
+/* Whether a choice can still be carried out: the 8-bit form may have gone from the cache. */
+static bool is_usable(const struct model *model, const struct precision_options *options,
+                      const struct graph_hash *key, const struct precision_choice *choice)
+{
+    return choice->precision != PRECISION_INT8 || session_is_quantised(model->graph) ||
+           calibrated_is_there(key, options->cache);
+}
+
+enum status precision_session(const struct model *model, const struct precision_options *options,
+                              const struct session_options *session, struct session **ret,
+                              struct error *err)
+{
+    struct graph *graph;
+    if (session->precision != PRECISION_INT8 ||
+        !calibrated_is_possible(model, session, options->cache))
+        return session_create(model->graph, session, ret, err);
+    const struct graph_hash key = choice_key_of(model, session);
+    if (!calibrated_is_there(&key, options->cache))
+        return session_create(model->graph, session, ret, err);
+    TRY(calibrated_read(&key, options->cache, &graph, err));
+    const enum status status = session_create(graph, session, ret, err);
+    graph_free(graph);
+    return status;
+}
+
 /* Makes the choice before there is a session. CHOICE_PENDING: only trials can tell. */
-static void choose_at_once(const struct precision_options *options,
+static void choose_at_once(const struct model *model, const struct precision_options *options,
                            const struct session_options *session, const struct graph_hash *key,
                            const enum precision *candidates, size_t count,
                            struct precision_choice *ret)
@@ -107,7 +134,8 @@ static void choose_at_once(const struct precision_options *options,
         take_only(ret, "no other precision is faster on this device for this model");
     else if (session->image_input == SIZE_MAX)
         take_only(ret, "the model takes no photo, so there are no answers to compare");
-    else if (choice_find(key, ret) && is_offered(ret->precision, candidates, count))
+    else if (choice_find(key, ret) && is_offered(ret->precision, candidates, count) &&
+             is_usable(model, options, key, ret))
         choice_explain(ret);
     else if (options->trials == TRIALS_NONE)
         take_only(ret, "no trial has been made; lensd serve makes one");
@@ -132,27 +160,52 @@ static void choose_by_session(const struct model *model, const struct session *f
     }
 }
 
+/* The 8-bit form; *ret stays NULL, and its trial fails, where it cannot be made. */
+static enum status make_int8(const struct model *model, const struct precision_options *options,
+                             const struct session_options *session, const struct graph_hash *key,
+                             struct graph **ret, int *ret_photos, struct error *err)
+{
+    struct error own;
+    const enum status status = calibrated_make(model, options, session, key, ret, ret_photos, &own);
+    if (status == STATUS_CANCELLED)
+        return error_set(err, status, "%s", own.message);
+    if (status != STATUS_OK)
+        log_event(LOG_WARN, "calibration failed", LOG_STR("model", model->name),
+                  LOG_STR("error", own.message));
+    return STATUS_OK;
+}
+
 enum status precision_try(const struct model *model, const struct precision_options *options,
                           const struct session_options *session, struct session *fp32,
                           const struct precision_gate *gate, double budget_ms,
                           struct precision_choice *ret, struct error *err)
 {
     enum precision candidates[PRECISION_COUNT];
-    const size_t count = candidates_find(session->device, model->graph, candidates);
+    const bool can_calibrate = calibrated_is_possible(model, session, options->cache);
+    const size_t count = candidates_find(session->device, model->graph, can_calibrate, candidates);
     const struct graph_hash key = choice_key_of(model, session);
-    struct trial_input input = {.model = model,
-                                .options = *session,
-                                .reference = fp32,
-                                .gate = gate,
-                                .until_ms = clock_ms(clock_thread()) + budget_ms};
-    if (choice_find(&key, ret) && is_offered(ret->precision, candidates, count)) {
+    struct graph *int8 = NULL;
+    int photos = 0;
+    if (choice_find(&key, ret) && is_offered(ret->precision, candidates, count) &&
+        is_usable(model, options, &key, ret)) {
         choice_explain(ret);
         return STATUS_OK;
     }
-    TRY(session_enter(fp32, err));
-    TRY(probes_open(model, options->limits, &input.probes, err));
-    const enum status status = try_candidates(&input, candidates, count, ret, err);
+    if (can_calibrate)
+        TRY(make_int8(model, options, session, &key, &int8, &photos, err));
+    struct trial_input input = {.model = model,
+                                .options = *session,
+                                .reference = fp32,
+                                .int8 = int8,
+                                .gate = gate,
+                                .until_ms = clock_ms(clock_thread()) + budget_ms};
+    enum status status = session_enter(fp32, err);
+    if (status == STATUS_OK)
+        status = probes_open(model, options->limits, &input.probes, err);
+    if (status == STATUS_OK)
+        status = try_candidates(&input, candidates, count, photos, ret, err);
     probes_free(input.probes);
+    graph_free(int8);
     if (gate->begin)
         gate->begin(gate->context);
     session_release_pages(fp32); /* of the trial's batches, which requests may never need */
@@ -193,7 +246,7 @@ static enum status try_now(const struct model *model, const struct precision_opt
     chosen.precision = ret->precision;
     session_free(*session);
     *session = NULL;
-    return session_create(model->graph, &chosen, session, err);
+    return precision_session(model, options, &chosen, session, err);
 }
 
 static enum status choose(const struct model *model, const struct precision_options *options,
@@ -201,13 +254,15 @@ static enum status choose(const struct model *model, const struct precision_opti
                           struct session **ret_session, struct error *err)
 {
     enum precision candidates[PRECISION_COUNT];
-    const size_t count = candidates_find(session->device, model->graph, candidates);
+    const size_t count =
+        candidates_find(session->device, model->graph,
+                        calibrated_is_possible(model, session, options->cache), candidates);
     const struct graph_hash key = choice_key_of(model, session);
     struct session_options chosen = *session;
     const double start_ms = clock_ms(clock_thread());
-    choose_at_once(options, session, &key, candidates, count, ret);
+    choose_at_once(model, options, session, &key, candidates, count, ret);
     chosen.precision = ret->precision;
-    TRY(session_create(model->graph, &chosen, ret_session, err));
+    TRY(precision_session(model, options, &chosen, ret_session, err));
     if (ret->origin == CHOICE_PENDING)
         choose_by_session(model, *ret_session, ret);
     if (ret->origin == CHOICE_PENDING && options->trials == TRIALS_NOW)
@@ -230,7 +285,7 @@ enum status precision_open(const struct model *model, const struct precision_opt
     } else {
         snprintf(ret_choice->why, sizeof ret_choice->why, "--precision %s",
                  precision_name(session->precision));
-        status = session_create(model->graph, session, &made, err);
+        status = precision_session(model, options, session, &made, err);
     }
     if (status != STATUS_OK) {
         session_free(made);

@@ -68,6 +68,7 @@ struct precision_choice {
     struct precision_trial trials[PRECISION_TRIALS];
     size_t trial_count;
     int from_folder; /* probe images that came from the model's folder */
+    int calibrated;  /* photos that an 8-bit form of the model was calibrated with; 0: none made */
 };
 
 /* The trial of the chosen precision; NULL if it needed none. */
@@ -95,6 +96,13 @@ enum status precision_open(const struct model *model, const struct precision_opt
                            const struct session_options *session,
                            struct precision_choice *ret_choice, struct session **ret,
                            struct error *err) MUST_USE;
+
+/* Creates the session for `session`->precision, which is not PRECISION_AUTO: int8 of a float32
+ * model is the 8-bit form that trials have left in the cache. Errors as above; without that form,
+ * those of session_create for a model that is not quantised. */
+enum status precision_session(const struct model *model, const struct precision_options *options,
+                              const struct session_options *session, struct session **ret,
+                              struct error *err) MUST_USE;
 
 /* Called around each run of a trial, so that the session in fp32 can serve requests between them.
  * NULL functions: the session is the caller's alone. */

@@ -62,6 +62,11 @@ static enum status check_cancel(const struct quantising *q)
                : STATUS_OK;
 }
 
+static bool is_over(const struct quantising *q)
+{
+    return q->options->until_ms > 0 && clock_ms(clock_thread()) >= q->options->until_ms;
+}
+
 /* ---- photos ---- */
 
 static enum status read_photo(struct quantising *q, int i)
@@ -123,6 +128,9 @@ static enum status read_image(void *context, size_t i, const void **ret, struct 
 {
     struct quantising *q = context;
     (void)err; /* q->err is the same */
+    if (is_over(q))
+        return error_set(q->err, STATUS_TIMEOUT,
+                         "calibrating takes too long; lensd quantize has no limit");
     TRY(read_photo(q, (int)i));
     *ret = q->photo;
     return STATUS_OK;
@@ -254,7 +262,7 @@ static enum status choose_method(struct quantising *q)
     const int count = asked == QUANTISE_METHODS ? QUANTISE_METHODS : 1;
     double least = INFINITY;
     q->phase = "choosing ranges";
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count && !(q->graph && is_over(q)); i++) {
         struct graph *graph;
         struct agreement a;
         const enum quantise_method method =
@@ -280,7 +288,7 @@ static enum status measure_layers(struct quantising *q)
 {
     struct quantise_report *report = q->report;
     q->phase = "comparing layers";
-    for (size_t i = 0; i < report->layer_count; i++) {
+    for (size_t i = 0; i < report->layer_count && !is_over(q); i++) {
         struct graph *graph;
         struct agreement a;
         struct quantiser_layer *layer = quantiser_layer(q->quantiser, i);
@@ -351,6 +359,8 @@ static enum status keep_sensitive(struct quantising *q)
     if (report->holds || report->layer_count < KEPT_SHARE)
         return STATUS_OK;
     TRY(measure_layers(q));
+    if (is_over(q))
+        return STATUS_OK;
     struct quantised_layer **order = alloc_array(report->layer_count, sizeof *order);
     if (!order)
         return quantise_no_memory(q);

@@ -305,7 +305,9 @@ static enum status make_trial(struct trial *trial, struct error *err)
     struct precision_trial *ret = trial->ret;
     const struct session_options options = candidate_options(trial, ret->precision);
     trial->sessions[REFERENCE] = input->reference;
-    TRY(session_create(input->model->graph, &options, &trial->sessions[CANDIDATE], err));
+    const bool is_int8 = ret->precision == PRECISION_INT8 && input->int8;
+    TRY(session_create(is_int8 ? input->int8 : input->model->graph, &options,
+                       &trial->sessions[CANDIDATE], err));
     TRY(trial_init(trial, err));
     TRY(time_both(trial, err));
     ret->outcome = TRIAL_SLOWER;

@@ -196,6 +196,32 @@ class Precision(unittest.TestCase):
             self.assertEqual(choice["trials"][0]["images"], 19)
             self.assertIn("calibration image left out", log)
 
+    def test_photos_to_calibrate_with_make_an_8_bit_form(self):
+        folder, cache = os.path.join(self.folder, "calibrated"), os.path.join(self.folder, "cache-of-int8")
+        os.makedirs(os.path.join(folder, "calibration"))
+        shutil.copy(self.calm, os.path.join(folder, "model.onnx"))
+        for i in range(17):
+            with open(os.path.join(folder, "calibration", f"{i:02}.png"), "wb") as file:
+                file.write(harness.png(60 + i, 50, shade=i * 11))
+        model, log = self.start(folder, "--cache", cache)
+        choice = model["precision_choice"]
+        (trial,) = [trial for trial in choice["trials"] if trial["precision"] == "int8"]
+        self.assertNotEqual(trial["outcome"], "failed", choice["why"])
+        self.assertIn("int8 (calibrated with 14 photos of calibration/)", choice["why"])
+        self.assertRegex(log, r" calibrated model=calibrated photos=14 ")
+        (kept,) = [name for name in os.listdir(cache) if name.startswith("int8-")]
+        again, said_again = self.start(folder, "--cache", cache)
+        self.assertEqual(again["precision_choice"]["origin"], "cached")
+        self.assertEqual((again["precision"], again["precision_choice"]["why"]), (model["precision"], choice["why"]))
+        self.assertNotIn("calibrating", said_again)
+        # What was made can be asked for by name.
+        pinned, _ = self.start(folder, "--cache", cache, "--precision", "int8")
+        self.assertEqual(pinned["precision"], "int8")
+        os.remove(os.path.join(cache, kept))
+        ended = harness.run_lensd("serve", folder, "--cache", cache, "--precision", "int8", "--port", "0")
+        self.assertNotEqual(ended.returncode, 0)
+        self.assertIn("needs a quantised file", ended.stderr)
+
     def test_pinned(self):
         model, _ = self.start(self.calm, "--precision", "fp32")
         self.assertEqual(model["precision"], "fp32")

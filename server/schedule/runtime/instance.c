@@ -95,11 +95,11 @@ static enum status open_session(struct building *building, struct session_option
 {
     const struct pipeline_options *pipeline = building->options;
     struct precision_choice *choice = &building->instance->choices[options->device.kind];
+    const struct precision_options how = precision_options_of(pipeline);
     if (choice->why[0]) {
         options->precision = choice->precision;
-        return session_create(building->model->graph, options, ret, err);
+        return precision_session(building->model, &how, options, ret, err);
     }
-    const struct precision_options how = precision_options_of(pipeline);
     TRY(precision_open(building->model, &how, options, choice, ret, err));
     log_choice(building->model, options->device, choice,
                choice->trial_count && how.trials != TRIALS_NONE ? LOG_INFO : LOG_DEBUG);

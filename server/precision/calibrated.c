@@ -1,0 +1,115 @@
+/* The 8-bit form of a float32 model whose folder has photos to calibrate with. Trials make it once;
+ * it lies in the cache folder, under the key of the choice. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/backend/tuning_store.h"
+#include "engine/base/clock.h"
+#include "models/onnx/onnx_write.h"
+#include "server/observe/log.h"
+#include "server/precision/internal.h"
+#include "server/precision/quantise_model.h"
+
+/* CPU time of the loader's thread that quantising may take. Requests are served meanwhile. */
+#define CALIBRATION_MS 60000.0
+
+bool calibrated_is_possible(const struct model *model, const struct session_options *session,
+                            const char *cache)
+{
+    char *folder = NULL;
+    const bool is_possible = model->calibration && session->device.kind == DEVICE_CPU &&
+                             model->image_input != SIZE_MAX && model->graph->input_count == 1 &&
+                             !quantiser_is_done(model->graph) && (folder = tuning_folder(cache));
+    free(folder);
+    return is_possible;
+}
+
+static char *path_of_key(const struct graph_hash *key, const char *cache)
+{
+    char *folder = tuning_folder(cache), *path = NULL;
+    if (folder &&
+        asprintf(&path, "%s/int8-%016llx%016llx.onnx", folder, (unsigned long long)key->words[0],
+                 (unsigned long long)key->words[1]) < 0)
+        path = NULL;
+    free(folder);
+    return path;
+}
+
+bool calibrated_is_there(const struct graph_hash *key, const char *cache)
+{
+    char *path = path_of_key(key, cache);
+    const bool is_there = path && access(path, R_OK) == 0;
+    free(path);
+    return is_there;
+}
+
+enum status calibrated_read(const struct graph_hash *key, const char *cache, struct graph **ret,
+                            struct error *err)
+{
+    struct onnx_model onnx = {0};
+    char *path = path_of_key(key, cache);
+    const enum status status = path ? onnx_load_file(path, NULL, &onnx, err)
+                                    : error_no_memory(err, "for a model in the cache");
+    free(path);
+    *ret = onnx.graph;
+    return status;
+}
+
+/* Under another name first: another process may read the file. */
+static enum status keep_graph(const struct graph_hash *key, const char *cache,
+                              const struct graph *graph, struct error *err)
+{
+    const struct onnx_write_options options = {.producer = "lensd", .inline_limit = SIZE_MAX - 1};
+    char *folder = tuning_folder(cache), *path = path_of_key(key, cache), *own = NULL;
+    enum status status = STATUS_OK;
+    if (!folder || !path || asprintf(&own, "%s.%ld", path, (long)getpid()) < 0) {
+        own = NULL;
+        status = error_no_memory(err, "for a model in the cache");
+    }
+    if (status == STATUS_OK) {
+        (void)tuning_make_folder(folder); /* writing tells */
+        (void)unlink(own);
+        status = onnx_write_file(graph, &options, own, err);
+        if (status == STATUS_OK && rename(own, path) != 0)
+            status = error_set(err, STATUS_IO, "%s cannot be renamed", own);
+    }
+    free(folder);
+    free(path);
+    free(own);
+    return status;
+}
+
+static void log_calibration(const struct model *model, const struct quantise_report *report)
+{
+    log_event(LOG_INFO, "calibrated", LOG_STR("model", model->name),
+              LOG_INT("photos", report->calibrated),
+              LOG_STR("method", quantise_method_name(report->method)),
+              LOG_INT("layers_in_fp32", (int64_t)report->kept));
+}
+
+enum status calibrated_make(const struct model *model, const struct precision_options *options,
+                            const struct session_options *session, const struct graph_hash *key,
+                            struct graph **ret, int *ret_photos, struct error *err)
+{
+    struct quantise_report report;
+    const struct quantise_options how = {.method = QUANTISE_METHODS,
+                                         .limits = options->limits,
+                                         .threads = session->threads,
+                                         .cancel = session->cancel,
+                                         .until_ms = clock_ms(clock_thread()) + CALIBRATION_MS};
+    log_event(LOG_INFO, "calibrating", LOG_STR("model", model->name),
+              LOG_STR("folder", model->calibration),
+              LOG_STR("text", "an 8-bit form of the model is made, once per model and machine"));
+    TRY(quantise_model(model, &how, ret, &report, err));
+    const enum status status = keep_graph(key, options->cache, *ret, err);
+    log_calibration(model, &report);
+    *ret_photos = status == STATUS_OK ? report.calibrated : 0;
+    quantise_report_done(&report);
+    if (status != STATUS_OK) {
+        graph_free(*ret);
+        *ret = NULL;
+    }
+    return status;
+}
