@@ -16,12 +16,6 @@
     }                                                                                              \
     break
 
-ALWAYS_INLINE vec gelu(vec v)
-{
-    const vec half = vec_mul(v, vec_set(0.5f));
-    return vec_fma(half, vec_erf(vec_mul(v, vec_set(0.70710678118654752f))), half);
-}
-
 ALWAYS_INLINE vec gelu_tanh(vec v)
 {
     const vec half = vec_mul(v, vec_set(0.5f)), square = vec_mul(v, v);
@@ -62,7 +56,7 @@ void SIMD_NAMED(activate)(const float *x, float *y, size_t n, enum activation ac
     case ACTIVATION_SILU:
         EACH(vec_silu(v, slope));
     case ACTIVATION_GELU:
-        EACH(gelu(v));
+        EACH(vec_gelu(v));
     case ACTIVATION_GELU_TANH:
         EACH(gelu_tanh(v));
     case ACTIVATION_TANH:

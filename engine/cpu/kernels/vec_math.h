@@ -304,3 +304,9 @@ ALWAYS_INLINE vec vec_erf(vec x)
     q = vec_fma(q, z, vec_set(1.42647390514189e-02f));
     return vec_mul(vec_mul(vec_sub(vec_zero(), c), p), vec_inverse(q));
 }
+
+ALWAYS_INLINE vec vec_gelu(vec v)
+{
+    const vec half = vec_mul(v, vec_set(0.5f));
+    return vec_fma(half, vec_erf(vec_mul(v, vec_set(0.70710678118654752f))), half);
+}

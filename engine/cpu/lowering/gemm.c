@@ -257,19 +257,26 @@ static enum status dense_run(struct step *base, struct program *program, struct 
 
 /* ---- compile ---- */
 
-/* Pieces of rows whose source and result stay in the second-level cache; columns are divided
- * instead where there are too few rows to keep every thread's block full. */
+/* Threads share the rows or the columns. Each reads all of the other operand, so that is the
+ * smaller one, unless rows are copied first: then columns are shared only where the rows would not
+ * fill every thread's block. A piece's source and result stay in the second-level cache, or where
+ * the weights do not, as many rows as the weights should be read for (kernels/gemm.c). Pieces of
+ * columns are several a thread, for the other to take. */
 static void dense_divide(struct dense_step *s, size_t threads)
 {
-    enum { NEAR = 256 * 1024 };
+    enum { NEAR = 256 * 1024, ROWS_NEAR = 704 * 1024, DEPTH = 768, EACH = 4 };
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
     const size_t unit = s->simd->gemm_rows;
-    const bool by_columns =
-        s->rows < unit * threads && panels >= threads && threads > 1 && s->gating != GATING_WEIGHTS;
-    s->column_pieces = by_columns ? threads : 1;
-    const size_t columns = s->n / s->column_pieces + 1;
-    size_t most = NEAR / ((s->k + columns) * sizeof(float)) / unit * unit;
-    most = most < unit ? unit : most;
+    const bool copies = s->gathers || s->gating;
+    const bool by_columns = s->rows < (copies ? unit * threads : s->n) && panels >= threads &&
+                            threads > 1 && s->gating != GATING_WEIGHTS;
+    const size_t pieces = panels / threads < EACH ? panels / threads : EACH;
+    s->column_pieces = !by_columns ? 1 : copies ? threads : threads * pieces;
+    const size_t columns = s->n / s->column_pieces + 1, deep = s->k < DEPTH ? s->k : DEPTH;
+    size_t most = NEAR / ((s->k + columns) * sizeof(float));
+    if (s->k * columns * sizeof(float) > NEAR && ROWS_NEAR / (deep * sizeof(float)) > most)
+        most = ROWS_NEAR / (deep * sizeof(float));
+    most = most < unit ? unit : most / unit * unit;
     const size_t sharers = by_columns ? 1 : threads;
     const size_t each = (s->rows + sharers - 1) / sharers;
     s->row_pieces = (each + most - 1) / most * sharers;

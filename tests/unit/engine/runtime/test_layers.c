@@ -222,6 +222,8 @@ Test(layers, products)
         {"few rows", 3, 3, 112, 200, 1, 1, 0, 1, OP_GELU, false, false, "gemm"},
         {"one row", 1, 1, 96, 24, 1, 1, 0, 1, OP_SIGMOID, false, false, "gemm"},
         {"with a residual", 15, 13, 48, 48, 1, 1, 0, 1, OP_TANH, true, false, "gemm"},
+        {"a long sum in parts", 5, 6, 900, 900, 1, 1, 0, 1, OP_SILU, true, false, "gemm"},
+        {"a long sum, clamped", 6, 7, 900, 70, 1, 1, 0, 1, OP_RELU, false, false, "gemm"},
         {"taps gathered", 23, 20, 3, 40, 7, 2, 3, 1, OP_RELU, false, false, "gemm"},
         {"taps gathered, stride two", 15, 14, 40, 24, 3, 2, 1, 1, OP_NONE, false, false, "gemm"},
         {"odd numbers", 9, 7, 17, 19, 1, 1, 0, 1, OP_SILU, false, false, "gemm"},
