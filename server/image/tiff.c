@@ -127,8 +127,9 @@ static tiff_offset tiff_on_size(void *context)
     return file->size;
 }
 
-static int tiff_on_error(struct tiff *handle, void *context, const char *module, const char *format,
-                         va_list values)
+static int __attribute__((format(printf, 4, 0)))
+tiff_on_error(struct tiff *handle, void *context, const char *module, const char *format,
+              va_list values)
 {
     (void)handle, (void)module;
     struct tiff_file *file = context;
