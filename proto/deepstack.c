@@ -49,14 +49,14 @@ static char *deepstack_error(int http, const char *sentence, const char *code, s
     return write_finish(&w, root, ret_size);
 }
 
-char *deepstack_list_json(const char *const *names, size_t count, size_t *ret_size)
+char *deepstack_models_json(const struct dialect_model *models, size_t count, size_t *ret_size)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject();
     write_bool(&w, root, "success", true);
     cJSON *list = write_array(&w, root, "models");
     for (size_t i = 0; i < count; i++)
-        write_text(&w, list, NULL, names[i]);
+        write_text(&w, list, NULL, models[i].name);
     return write_finish(&w, root, ret_size);
 }
 

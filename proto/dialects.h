@@ -49,14 +49,23 @@ struct dialect {
 extern const struct dialect dialect_roboflow;
 /* DeepStack and CodeProject.AI: POST /v1/vision/detection, POST /v1/vision/custom/{model}. */
 extern const struct dialect dialect_deepstack;
-/* Its list of models: {"success", "models"}. */
-char *deepstack_list_json(const char *const *names, size_t count, size_t *ret_size);
 /* The task APIs of Hugging Face: POST /models/{model}. */
 extern const struct dialect dialect_hugging_face;
 /* OpenAI's embeddings, of pictures: POST /v1/embeddings. */
 extern const struct dialect dialect_openai;
 /* TorchServe: POST /predictions/{model}. */
 extern const struct dialect dialect_torchserve;
+
+/* A model in lists of them. */
+struct dialect_model {
+    const char *name, *version;
+    const char *task; /* in Roboflow's words */
+};
+
+/* {"success", "models": [name …]} of POST /v1/vision/custom/list. */
+char *deepstack_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);
+/* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
+char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 
 /* /predict's name of a parameter, and its value in `room` if that had to be changed, else `value`;
  * NULL: it is ignored. */

@@ -128,6 +128,20 @@ static char *roboflow_error(int http, const char *sentence, const char *code, si
     return write_finish(&w, root, ret_size);
 }
 
+char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject(), *list = write_array(&w, root, "models");
+    for (size_t i = 0; i < count; i++) {
+        char id[160];
+        snprintf(id, sizeof id, "%s/%s", models[i].name, models[i].version);
+        cJSON *entry = write_object(&w, list, NULL);
+        write_text(&w, entry, "model_id", id);
+        write_text(&w, entry, "task_type", models[i].task);
+    }
+    return write_finish(&w, root, ret_size);
+}
+
 static const struct dialect_parameter parameters[] = {
     {"confidence", "confidence", true}, {"overlap", "iou", true},
     {"iou_threshold", "iou", true},     {"max_detections", "max_detections", false},

@@ -15,7 +15,8 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "http"))
-from harness import Server, drawn, seven  # noqa: E402
+import test_dialects  # noqa: E402
+from harness import Server, drawn, png, seven  # noqa: E402
 sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import totals  # noqa: E402
 
@@ -183,6 +184,91 @@ class Aiohttp(Clients):
                         return answer.status, next(iter(await answer.json()))
                 return await asyncio.gather(*(one(i % 10) for i in range(100)))
         self.assertEqual(asyncio.run(ask()), [(200, str(i % 10)) for i in range(100)])
+
+
+class Tasks(unittest.TestCase):
+    """A server with a model for each task, of test_dialects.py, and a photo of 64 x 64 pixels."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = test_dialects.Dialects.start.__func__(cls)
+        cls.addClassCleanup(cls.server.stop)
+        cls.url = f"http://127.0.0.1:{cls.server.port}"
+        cls.photo = os.path.join(cls.folder, "photo.png")
+        with open(cls.photo, "wb") as file:
+            file.write(png(64, 64))
+
+
+@unittest.skipUnless(has("inference_sdk"), "the package inference-sdk is not installed")
+class InferenceSdk(Tasks):
+    def check(self, client):
+        found = client.infer(self.photo, model_id="detect/1")["predictions"]
+        self.assertEqual([(f["class"], f["x"], f["y"], f["width"], f["height"]) for f in found[:1]], [("a dog", 32, 32, 16, 24)])
+        (found,) = client.infer(self.photo, model_id="masks/1")["predictions"]
+        self.assertEqual(found["points"][0], {"x": 16, "y": 16})
+        (found,) = client.infer(self.photo, model_id="pose/1")["predictions"]
+        self.assertEqual(found["keypoints"][0]["class"], "nose")
+        self.assertEqual(client.infer(self.photo, model_id="classes/1")["top"], "green")
+        self.assertEqual(len(client.infer([self.photo] * 2, model_id="detect/1")), 2)
+
+    def test_both_forms_of_the_api(self):
+        import inference_sdk
+        for version in ("v0", "v1"):
+            with self.subTest(version):
+                client = inference_sdk.InferenceHTTPClient(api_url=self.url, api_key="none")
+                self.check(client.select_api_v1() if version == "v1" else client.select_api_v0())
+        client.configure(inference_sdk.InferenceConfiguration(confidence_threshold=0.56))
+        self.assertEqual(len(client.infer(self.photo, model_id="detect/1")["predictions"]), 1)
+        with self.assertRaises(inference_sdk.http.errors.HTTPCallErrorError) as raised:
+            client.select_api_v0().infer(self.photo, model_id="nobody/1")
+        self.assertIn("nobody", str(raised.exception))
+
+
+@unittest.skipUnless(has("huggingface_hub", "PIL"), "the packages huggingface_hub and pillow are not installed")
+class HuggingFaceHub(Tasks):
+    def test_tasks(self):
+        import huggingface_hub
+        client = huggingface_hub.InferenceClient()
+        (dog, cat) = client.object_detection(self.photo, model=self.url + "/models/detect")
+        self.assertEqual((dog.label, dog.box.xmin, dog.box.ymax, cat.label), ("a dog", 24, 44, "a cat"))
+        self.assertEqual(len(client.object_detection(self.photo, model=self.url + "/models/detect", threshold=0.56)), 1)
+        best = client.image_classification(self.photo, model=self.url + "/models/classes", top_k=1)
+        self.assertEqual([b.label for b in best], ["green"])
+        for name, count in (("masks", 1), ("areas", 2)):
+            found = client.image_segmentation(self.photo, model=f"{self.url}/models/{name}")
+            self.assertEqual(([f.mask.size for f in found]), [(64, 64)] * count)
+        with self.assertRaises(huggingface_hub.errors.HfHubHTTPError):
+            client.object_detection(b"no picture", model=self.url + "/models/detect")
+
+
+@unittest.skipUnless(has("openai"), "the package openai is not installed")
+class OpenAi(Tasks):
+    def test_embeddings(self):
+        import openai
+        client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0)
+        uri = test_dialects.uri()
+        answer = client.embeddings.create(model="embed", input=[uri, uri])
+        self.assertEqual([d.embedding for d in answer.data], [[3, 0, 0, -4]] * 2)
+        self.assertEqual(client.embeddings.create(model="embed", input=uri, encoding_format="float").data[0].embedding, [3, 0, 0, -4])
+        with self.assertRaises(openai.BadRequestError) as raised:
+            client.embeddings.create(model="embed", input="a text")
+        self.assertIn("texts are not embedded", str(raised.exception))
+        with self.assertRaises(openai.NotFoundError):
+            client.embeddings.create(model="nobody", input=uri)
+
+
+@unittest.skipUnless(has("requests"), "the package requests is not installed")
+class DeepStack(Tasks):
+    def test_as_frigate_asks(self):
+        """frigate/detectors/plugins/deepstack.py: a form with "image", the answer within its timeout."""
+        import requests
+        with open(self.photo, "rb") as file:
+            photo = file.read()
+        answer = requests.post(self.url + "/v1/vision/custom/detect", data={"api_key": ""}, files={"image": photo}, timeout=20)
+        found = answer.json()
+        scores = [p["confidence"] for p in found["predictions"]]
+        self.assertTrue(found["success"] and scores == sorted(scores, reverse=True) and scores[0] > 0.4)
+        self.assertEqual(set(found["predictions"][0]), {"label", "confidence", "x_min", "y_min", "x_max", "y_max"})
 
 
 @unittest.skipUnless(can_run(PERF_ANALYZER), "perf_analyzer is not here, or does not start (PERF_ANALYZER)")

@@ -113,6 +113,11 @@ class Roboflow(Dialects):
         self.assertEqual((answer["top"], answer["predictions"][0]["class_id"]), ("green", 1))
         self.assertEqual(answer["confidence"], answer["predictions"][0]["confidence"])
 
+    def test_registry(self):
+        models = {m["model_id"]: m["task_type"] for m in self.server.get("/model/registry").json()["models"]}
+        self.assertEqual(models, {"detect/1": "object-detection", "pose/1": "keypoint-detection",
+                                  "masks/1": "instance-segmentation", "classes/1": "classification"})
+
     def test_hostile(self):
         for members, word in (({"image": {"type": "url", "value": "http://169.254.169.254/x.jpg"}}, "does not fetch"),
                               ({"image": {"type": "numpy", "value": "gASV"}}, "looks like"), ({"image": {}}, "base64"),

@@ -620,22 +620,3 @@ void predict_handle(struct exchange *x)
 {
     work_handle(x, predict_start);
 }
-
-/* ---- DeepStack ---- */
-
-/* POST /v1/vision/custom/list: the names that /v1/vision/custom/{model} takes. */
-void deepstack_list_handle(struct exchange *x)
-{
-    size_t size = 0, count = 0, found = 0;
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
-    const char **names = alloc_array(PIPELINE_MAX_MODELS, sizeof *names);
-    if (models && names)
-        count = pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS);
-    for (size_t i = 0; i < count; i++)
-        if (models[i].state == MODEL_READY && task_has_boxes(models[i].task))
-            names[found++] = models[i].name;
-    char *text = models && names ? deepstack_list_json(names, found, &size) : NULL;
-    respond_text(x, 200, TYPE_JSON, text, size);
-    free(names);
-    free(models);
-}

@@ -102,6 +102,8 @@ static const struct route routes[] = {
      &dialect_hugging_face},
     {"/v1/embeddings", METHOD_POST, true, dialect_admit, predict_handle,
      "OpenAI: data: URIs of images in, vectors out", ROUTE_KEY, NULL, &dialect_openai},
+    {"/model/registry", READ, false, NULL, roboflow_registry_handle,
+     "the models that the next paths take", ROUTE_KEY, NULL, &dialect_roboflow},
     {"/infer/object_detection", METHOD_POST, true, dialect_admit, predict_handle,
      "Roboflow Inference: images in, boxes out", ROUTE_KEY, NULL, &dialect_roboflow},
     {"/infer/instance_segmentation", METHOD_POST, true, dialect_admit, predict_handle,

@@ -27,6 +27,7 @@ void console_js_handle(struct exchange *exchange);
 void favicon_handle(struct exchange *exchange);
 void console_json_handle(struct exchange *exchange);
 void deepstack_list_handle(struct exchange *exchange);
+void roboflow_registry_handle(struct exchange *exchange);
 void kserve_predict_handle(struct exchange *exchange);
 void kserve_explain_handle(struct exchange *exchange);
 void kserve_model_handle(struct exchange *exchange);

@@ -1,0 +1,63 @@
+/* The lists of models that clients of DeepStack and Roboflow Inference ask for. Photos are
+ * api_predict.c's. */
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "proto/dialects.h"
+#include "server/http/api/route_table.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/respond.h"
+
+/* Roboflow's word for a task; NULL: it has none. */
+static const char *roboflow_task(enum task_kind kind)
+{
+    switch (kind) {
+    case TASK_CLASSIFICATION:
+    case TASK_ZERO_SHOT:
+        return "classification";
+    case TASK_DETECTION:
+    case TASK_ORIENTED:
+        return "object-detection";
+    case TASK_POSE:
+        return "keypoint-detection";
+    case TASK_INSTANCES:
+        return "instance-segmentation";
+    case TASK_UNKNOWN:
+    case TASK_EMBEDDING:
+    case TASK_SEGMENTATION:
+    case TASK_DEPTH:
+        break;
+    }
+    return NULL;
+}
+
+static void respond_models(struct exchange *x, bool needs_boxes,
+                           char *(*write)(const struct dialect_model *models, size_t count,
+                                          size_t *ret_size))
+{
+    size_t size = 0, count = 0, found = 0;
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    struct dialect_model *rows = alloc_array(PIPELINE_MAX_MODELS, sizeof *rows);
+    if (models && rows)
+        count = pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS);
+    for (size_t i = 0; i < count; i++) {
+        const struct model_status *model = &models[i];
+        const char *task = roboflow_task(model->task);
+        if (model->state == MODEL_READY && task && (!needs_boxes || task_has_boxes(model->task)))
+            rows[found++] = (struct dialect_model){model->name, model->version, task};
+    }
+    char *text = models && rows ? write(rows, found, &size) : NULL;
+    respond_text(x, 200, TYPE_JSON, text, size);
+    free(rows);
+    free(models);
+}
+
+void deepstack_list_handle(struct exchange *x)
+{
+    respond_models(x, true, deepstack_models_json);
+}
+
+void roboflow_registry_handle(struct exchange *x)
+{
+    respond_models(x, false, roboflow_models_json);
+}
