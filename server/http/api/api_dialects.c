@@ -26,6 +26,8 @@ static const char *roboflow_task(enum task_kind kind)
     case TASK_EMBEDDING:
     case TASK_SEGMENTATION:
     case TASK_DEPTH:
+    case TASK_TEXT_BOXES:
+    case TASK_TEXT:
         break;
     }
     return NULL;

@@ -460,6 +460,14 @@ enum status precision_open(const struct model *model, const struct precision_opt
     return STATUS_OK;
 }
 
+enum status precision_session(const struct model *model, const struct precision_options *options,
+                              const struct session_options *session, struct session **ret,
+                              struct error *err)
+{
+    (void)options;
+    return session_create(model->graph, session, ret, err);
+}
+
 double precision_trial_ms(double load_ms)
 {
     return load_ms;
