@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "server/image/frame.h"
 #include "server/observe/log.h"
 #include "server/schedule/policy/rows.h"
+#include "server/schedule/runtime/image_answer.h"
 
 /* A split goes on with a part that is a smaller compiled size, or below those half of 256 images at
  * most, and leaves the rest. */
@@ -97,46 +97,12 @@ static enum status answer_classes(struct lane *lane, int batch, int row,
                         &image->prediction_count, &image->error);
 }
 
-/* The photo's position in the model's input. */
-static enum status place_photo(const struct lane *lane, const struct predict_image *image,
-                               struct task_geometry *ret, struct error *err)
-{
-    const struct preprocess *p = &lane->model->preprocess;
-    const struct source_frame source = frame_source(p, image->width, image->height);
-    struct crop_frame frame;
-    TRY(frame_of(p, source.width, source.height, &frame, err));
-    const float gain_x = (float)frame.resized_width / (float)source.width;
-    const float gain_y = (float)frame.resized_height / (float)source.height;
-    *ret = (struct task_geometry){.gain_x = gain_x,
-                                  .gain_y = gain_y,
-                                  .left = (float)frame.left - gain_x * (float)source.left,
-                                  .top = (float)frame.top - gain_y * (float)source.top,
-                                  .photo_width = (float)image->width,
-                                  .photo_height = (float)image->height,
-                                  .input_width = (float)p->width,
-                                  .input_height = (float)p->height};
-    return STATUS_OK;
-}
-
-/* Makes the answer for one image of a model that is not a classifier. */
-static enum status answer_task(struct lane *lane, int batch, int row, struct predict_image *image)
-{
-    const struct task *task = &lane->model->task;
-    const struct task_options *asked = image->request->options;
-    const struct task_options options =
-        asked ? task_options_merge(asked, &task->options) : task->options;
-    struct task_geometry geometry;
-    TRY(place_photo(lane, image, &geometry, &image->error));
-    return task_answer_of(task, lane->outputs, batch, row, &options, &geometry, lane->buffers,
-                          &image->answer, &image->error);
-}
-
 /* The texts that are nearest to the image. */
 static enum status answer_texts(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     const struct zero_shot *texts = &lane->model->texts;
     float *scores;
-    TRY(answer_task(lane, batch, row, image));
+    TRY(image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image));
     TRY(zero_shot_scores(texts, &image->answer.embedding, &scores, &image->error));
     const enum status status =
         scores_top_k(scores, texts->count, texts->is_sigmoid, &lane->model->labels,
@@ -153,10 +119,30 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
     if (!image->request->raw_outputs)
         return lane->model->task.kind == TASK_CLASSIFICATION
                    ? answer_classes(lane, batch, row, image)
-               : lane->model->task.kind == TASK_ZERO_SHOT ? answer_texts(lane, batch, row, image)
-                                                          : answer_task(lane, batch, row, image);
+               : lane->model->task.kind == TASK_ZERO_SHOT
+                   ? answer_texts(lane, batch, row, image)
+                   : image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image);
     return rows_copy(lane->outputs, lane->served->output_count, image->request->wanted_outputs,
                      batch, row, &image->outputs, &image->error);
+}
+
+/* Gives a copy of the outputs to a decode worker, where making the answer takes long: masks of a
+ * large photo. False: it is to be made here. */
+static bool defer_answer(struct lane *lane, int batch, int row, struct predict_image *image,
+                         int64_t ended)
+{
+    const enum task_kind kind = lane->model->task.kind;
+    if (image->request->raw_outputs || !image->entry.is_large ||
+        (kind != TASK_SEGMENTATION && kind != TASK_INSTANCES) ||
+        rows_copy(lane->outputs, lane->served->output_count, NULL, batch, row, &image->outputs,
+                  &image->error) != STATUS_OK)
+        return false;
+    image->since = ended;
+    if (scheduler_defer(lane->scheduler, image))
+        return true;
+    rows_free(image->outputs, lane->served->output_count);
+    image->outputs = NULL;
+    return false;
 }
 
 /* Row `row` of a run was this image: finishes it. */
@@ -171,6 +157,8 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
     metric_observe(meters->phases[PHASE_QUEUE], image->queue_ms * 1e-3);
     metric_observe(lane->meters.forward, outcome->forward_ms * 1e-3);
     if (is_good && is_waited_for(image, outcome->ended)) {
+        if (defer_answer(lane, outcome->batch, row, image, outcome->ended))
+            return;
         image->status = take_outputs(lane, outcome->batch, row, image);
         if (image->status == STATUS_OK && image->answer.detections.count)
             metric_add(meters->detections, (double)image->answer.detections.count);

@@ -102,7 +102,8 @@ struct predict_image {
     struct predict_request *request; /* private to the pipeline */
     struct batch_item entry;         /* private: its place in the queue and in batches */
     bool has_moved; /* private: a device failed under it, and it went to another one */
-    int64_t since;  /* private: when it entered the phase it is in */
+    struct predict_image *next_deferred; /* private: whose answer is made after this one's */
+    int64_t since;                       /* private: when it entered the phase it is in */
 };
 
 struct predict_request {

@@ -38,6 +38,8 @@ struct scheduler {
     _Atomic bool cut;
     _Atomic bool is_lost;         /* no lane works */
     _Atomic bool has_large;       /* batcher_has_large, to be read without the lock */
+    _Atomic bool has_deferred;    /* first_deferred is there, likewise */
+    size_t workers;               /* immutable */
     _Atomic int64_t shortest_run; /* batcher_shortest_run, to be read without the lock */
 
     pthread_mutex_t lock;
@@ -46,6 +48,10 @@ struct scheduler {
     pthread_cond_t all_answered;
     struct batcher *batcher;
     struct admission admission;
+    /* Images whose answers decode workers are to make; the tickets for these are not the batcher's.
+     */
+    struct predict_image *first_deferred, **last_deferred;
+    size_t deferred; /* those that are being made, too */
     bool accepting, stopping;
     int lanes, sleeping; /* all; those in wait_ready(), which the batcher does not count as idle */
     int coming;          /* those that have seen work and are about to take it */
@@ -109,6 +115,8 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     scheduler->admission = options->admission;
     scheduler->buffer_count = count_buffers(options);
     scheduler->accepting = true;
+    scheduler->workers = (size_t)options->workers;
+    scheduler->last_deferred = &scheduler->first_deferred;
     pthread_mutex_init(&scheduler->lock, NULL);
     condition_init(&scheduler->lane_ready);
     condition_init(&scheduler->quarantine_event);
@@ -225,6 +233,11 @@ static bool wakes_lane(const struct scheduler *scheduler, int64_t now)
     return batcher_can_take(batcher, now) || batcher_wake_at(batcher, now) != INT64_MAX;
 }
 
+static bool is_answered_locked(const struct scheduler *scheduler)
+{
+    return batcher_counts(scheduler->batcher).admitted == 0 && scheduler->deferred == 0;
+}
+
 /* The end of every locked section that changed the batcher: hands out what the change made possible
  * (tickets, a batch, the end of a drain), after the lock is released. */
 static void unlock_and_wake(struct scheduler *scheduler)
@@ -236,7 +249,7 @@ static void unlock_and_wake(struct scheduler *scheduler)
         (counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler, clock_now())) ||
         (scheduler->ahead > 0 && counts.closed_buffers > 0);
     bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
-    bool answered = counts.admitted == 0 && !scheduler->accepting;
+    bool answered = is_answered_locked(scheduler) && !scheduler->accepting;
     atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);
     metric_set(scheduler->meters.queue_images, (double)counts.queued);
     metric_set(scheduler->meters.triton.pending, (double)(counts.admitted - counts.running));
@@ -513,13 +526,43 @@ struct scheduler *scheduler_of_source(struct pool_source *source)
     return (struct scheduler *)((char *)source - offsetof(struct scheduler, source));
 }
 
+struct predict_image *scheduler_take_deferred(struct scheduler *scheduler)
+{
+    if (!atomic_load_explicit(&scheduler->has_deferred, memory_order_relaxed) ||
+        !pool_begin_long(scheduler->pool))
+        return NULL;
+    pthread_mutex_lock(&scheduler->lock);
+    struct predict_image *image = scheduler->first_deferred;
+    if (image && !(scheduler->first_deferred = image->next_deferred)) {
+        scheduler->last_deferred = &scheduler->first_deferred;
+        atomic_store_explicit(&scheduler->has_deferred, false, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&scheduler->lock);
+    if (!image)
+        pool_end_long(scheduler->pool);
+    return image;
+}
+
+void scheduler_end_deferred(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->deferred--;
+    unlock_and_wake(scheduler);
+    pool_end_long(scheduler->pool);
+}
+
 bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
 {
+    struct predict_image *image = NULL;
     const bool may_be_large = atomic_load_explicit(&scheduler->has_large, memory_order_relaxed) &&
                               pool_begin_long(scheduler->pool);
     pthread_mutex_lock(&scheduler->lock);
-    struct predict_image *image = batcher_claim(scheduler->batcher, may_be_large, clock_now());
-    const bool is_used = image || may_be_large || !batcher_has_large(scheduler->batcher);
+    /* Without a ticket of the batcher this one is for an answer that cannot begin yet. */
+    const bool has_ticket = batcher_counts(scheduler->batcher).granted > 0;
+    if (has_ticket)
+        image = batcher_claim(scheduler->batcher, may_be_large, clock_now());
+    const bool is_used =
+        has_ticket && (image || may_be_large || !batcher_has_large(scheduler->batcher));
     unlock_and_wake(scheduler);
     if (may_be_large && !(image && image->entry.is_large))
         pool_end_long(scheduler->pool);
@@ -785,6 +828,23 @@ void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
     unlock_and_wake(scheduler);
 }
 
+bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    const bool may_defer = scheduler->deferred < scheduler->workers;
+    if (may_defer) {
+        image->next_deferred = NULL;
+        *scheduler->last_deferred = image;
+        scheduler->last_deferred = &image->next_deferred;
+        scheduler->deferred++;
+        atomic_store_explicit(&scheduler->has_deferred, true, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&scheduler->lock);
+    if (may_defer)
+        pool_offer(scheduler->pool, &scheduler->source, 1);
+    return may_defer;
+}
+
 void scheduler_answered(struct scheduler *scheduler, size_t images)
 {
     pthread_mutex_lock(&scheduler->lock);
@@ -815,9 +875,9 @@ void scheduler_stop_accepting(struct scheduler *scheduler)
 bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
 {
     pthread_mutex_lock(&scheduler->lock);
-    while (batcher_counts(scheduler->batcher).admitted > 0 && clock_now() < until)
+    while (!is_answered_locked(scheduler) && clock_now() < until)
         condition_wait(&scheduler->all_answered, &scheduler->lock, until);
-    bool answered = batcher_counts(scheduler->batcher).admitted == 0;
+    bool answered = is_answered_locked(scheduler);
     pthread_mutex_unlock(&scheduler->lock);
     return answered;
 }

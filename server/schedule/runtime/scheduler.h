@@ -91,6 +91,11 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image);
 
 struct scheduler *scheduler_of_source(struct pool_source *source);
 
+/* The next image whose answer is to be made; NULL: there is none, or no further long task may
+ * begin. Call scheduler_end_deferred once it is finished. */
+struct predict_image *scheduler_take_deferred(struct scheduler *scheduler);
+void scheduler_end_deferred(struct scheduler *scheduler);
+
 /* The next image to prepare; NULL when there is none any more. False: only large ones wait, and
  * the pool has as many of them as it takes: the ticket has not been used. */
 bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret);
@@ -164,6 +169,11 @@ bool scheduler_is_lost(const struct scheduler *scheduler);
 
 /* Whether a lane other than `but_lane` (-1: any lane) works. */
 bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane);
+
+/* The answer is to be made by a decode worker, from copies of the outputs in image->outputs; the
+ * image is the scheduler's. False, and it stays the lane's: as many as there are workers are being
+ * made or wait. To the lane the image is finished either way (scheduler_answered). */
+bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image);
 
 /* `images` of a batch have been finished. */
 void scheduler_answered(struct scheduler *scheduler, size_t images);

@@ -13,6 +13,7 @@
 #include "server/image/transform.h"
 #include "server/schedule/policy/rows.h"
 #include "server/schedule/runtime/budget.h"
+#include "server/schedule/runtime/image_answer.h"
 #include "server/schedule/runtime/scheduler.h"
 
 /* A worker that waits for memory checks this often whether its image is still wanted. */
@@ -210,11 +211,31 @@ static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
     }
 }
 
+/* Makes an answer that would have kept the lane (defer_answer in lane_passes.c). */
+static void worker_answer(struct scheduler *scheduler, struct predict_image *image)
+{
+    struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
+    image->status =
+        image_answer_of(scheduler_model(scheduler), (const struct tensor *const *)image->outputs, 1,
+                        0, buffers, image);
+    for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
+        task_buffer_done(&buffers[i]);
+    rows_free(image->outputs, scheduler_served(scheduler)->output_count);
+    image->outputs = NULL;
+    image->output_ms = clock_ms(clock_now() - image->since);
+    scheduler_finish(scheduler, image);
+    scheduler_end_deferred(scheduler);
+}
+
 bool worker_run(void *state, struct pool_source *source)
 {
     struct worker *worker = state;
     struct scheduler *scheduler = scheduler_of_source(source);
-    struct predict_image *image;
+    struct predict_image *image = scheduler_take_deferred(scheduler);
+    if (image) {
+        worker_answer(scheduler, image);
+        return true;
+    }
     if (!scheduler_claim(scheduler, &image))
         return false;
     if (!image)

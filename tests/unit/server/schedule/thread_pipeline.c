@@ -361,6 +361,45 @@ static void test_large_images_of_all_models_leave_a_thread(void)
     pipeline_free(pipeline);
 }
 
+static struct model *fake_segmenter(const char *name, int height)
+{
+    struct model *model = fake_model(name, height);
+    model->task.kind = TASK_SEGMENTATION;
+    model->task.output_count = 1;
+    return model;
+}
+
+/* A decode worker makes the masks of a large photo: the lane runs the next batch meanwhile. (The
+ * outputs of the fakes are no masks.) */
+static void test_slow_answers_do_not_keep_the_lane(void)
+{
+    struct error err;
+    struct pipeline *pipeline =
+        start_pipeline((struct pipeline_options){.workers = 1, .max_batch = 1});
+    const int runs = fake_runs(1), decodes = fake_decodes();
+    CHECK(pipeline_add_model(pipeline, fake_segmenter("a", 1), NULL, &err) == STATUS_OK);
+    fake_shut_runs(1);
+    struct job *large = submit_job(pipeline, "a", "ok 1 large");
+    CHECK(fake_wait(fake_runs, 1, runs + 2)); /* the first one was the lane's own */
+    struct job *next = submit_job(pipeline, "a", "ok 2");
+    CHECK(fake_wait_decodes(decodes + 2));
+    fake_shut_decodes();
+    struct job *busy = submit_job(pipeline, "a", "ok 3");
+    CHECK(fake_wait_decodes(decodes + 3)); /* so the worker has written the second one */
+    fake_open_runs(1);
+    job_wait(next);
+    CHECK(!job_is_done(large));
+    fake_open_decodes();
+    job_wait(large);
+    job_wait(busy);
+    CHECK(large->images[0].status == STATUS_INVALID && next->images[0].status == STATUS_INVALID);
+    CHECK(!large->images[0].outputs);
+    job_free(large);
+    job_free(next);
+    job_free(busy);
+    pipeline_free(pipeline);
+}
+
 int main(void)
 {
     static const struct pipeline_test tests[] = {
@@ -372,6 +411,7 @@ int main(void)
         {"a stuck model does not stop another's decodes", test_a_stuck_model_does_not_stop_decodes},
         {"large images of all models leave a thread",
          test_large_images_of_all_models_leave_a_thread},
+        {"slow answers do not keep the lane", test_slow_answers_do_not_keep_the_lane},
         {"two lanes run at the same time", test_two_lanes_run_at_the_same_time},
         {"models share a device by time", test_models_share_a_device_by_time},
         {"rows run beside images", test_rows_run_beside_images},

@@ -1,0 +1,38 @@
+/* Finds where the photo lies in the model's input, and calls the decoder of the task. */
+#include "server/schedule/runtime/image_answer.h"
+
+#include "server/image/frame.h"
+
+/* The photo's position in the model's input. */
+static enum status place_photo(const struct preprocess *p, const struct predict_image *image,
+                               struct task_geometry *ret, struct error *err)
+{
+    const struct source_frame source = frame_source(p, image->width, image->height);
+    struct crop_frame frame;
+    TRY(frame_of(p, source.width, source.height, &frame, err));
+    const float gain_x = (float)frame.resized_width / (float)source.width;
+    const float gain_y = (float)frame.resized_height / (float)source.height;
+    *ret = (struct task_geometry){.gain_x = gain_x,
+                                  .gain_y = gain_y,
+                                  .left = (float)frame.left - gain_x * (float)source.left,
+                                  .top = (float)frame.top - gain_y * (float)source.top,
+                                  .photo_width = (float)image->width,
+                                  .photo_height = (float)image->height,
+                                  .input_width = (float)p->width,
+                                  .input_height = (float)p->height};
+    return STATUS_OK;
+}
+
+enum status image_answer_of(const struct model *model, const struct tensor *const *outputs,
+                            int batch, int row, struct task_buffer *buffers,
+                            struct predict_image *image)
+{
+    const struct task *task = &model->task;
+    const struct task_options *asked = image->request->options;
+    const struct task_options options =
+        asked ? task_options_merge(asked, &task->options) : task->options;
+    struct task_geometry geometry;
+    TRY(place_photo(&model->preprocess, image, &geometry, &image->error));
+    return task_answer_of(task, outputs, batch, row, &options, &geometry, buffers, &image->answer,
+                          &image->error);
+}

@@ -1,0 +1,12 @@
+/* Makes an image's answer from the outputs of its pass, for tasks other than classification. */
+#pragma once
+
+#include "models/folder/model.h"
+#include "server/schedule/runtime/pipeline.h"
+
+/* Sets image->answer. `outputs`: all outputs of a pass of `batch` images, of which this one was
+ * number `row`. `buffers`: an array of TASK_MAX_OUTPUTS. Any thread that owns the image. Errors are
+ * those of task_answer_of, with the sentence in image->error. */
+enum status image_answer_of(const struct model *model, const struct tensor *const *outputs,
+                            int batch, int row, struct task_buffer *buffers,
+                            struct predict_image *image) MUST_USE;
