@@ -93,7 +93,7 @@ class Memory(DevicesCase):
 
 class SeveralLanes(DevicesCase):
     def test_two_lanes_on_the_cpu_share_its_cores(self):
-        server = self.serve(self.model(side=96), "--device", "cpu,cpu")
+        server = self.serve(self.model(side=96), "--device", "cpu,cpu", "--max-queue-ms", "0")
         device = cpu(server)
         lanes = device["models"]
         self.assertEqual(len(lanes), 2)
