@@ -319,8 +319,8 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
 struct console_model {
     const char *name, *version;
     bool is_default;
-    bool takes_images; /* photos can be sent to it */
-    const char *task;  /* "classification" … */
+    bool takes_images;     /* photos can be sent to it */
+    const char *task;      /* "classification" … */
     float confidence, iou; /* thresholds of boxes where a request gives none; negative: the task has
                               none */
 };

@@ -114,13 +114,13 @@ enum status preprocess_check(const struct preprocess *p, struct error *err)
 }
 
 /* A text that grows part by part and is cut at its end. */
-struct summary_line {
+struct text_line {
     char *text;
     size_t size, used;
 };
 
 static void __attribute__((format(printf, 2, 3)))
-append(struct summary_line *line, const char *format, ...)
+append(struct text_line *line, const char *format, ...)
 {
     if (line->used + 1 >= line->size)
         return;
@@ -132,7 +132,7 @@ append(struct summary_line *line, const char *format, ...)
         line->used += (size_t)wrote;
 }
 
-static void append_numbers(struct summary_line *line, const char *name, const float *values,
+static void append_numbers(struct text_line *line, const char *name, const float *values,
                            int count)
 {
     append(line, ", %s", name);
@@ -140,7 +140,7 @@ static void append_numbers(struct summary_line *line, const char *name, const fl
         append(line, " %g", (double)values[i]);
 }
 
-static bool append_resize(struct summary_line *line, const struct preprocess *p)
+static bool append_resize(struct text_line *line, const struct preprocess *p)
 {
     const bool known = (size_t)p->resample < sizeof resample_names / sizeof *resample_names;
     const char *filter = known ? resample_names[p->resample] : "unknown filter";
@@ -170,7 +170,7 @@ void preprocess_describe(const struct preprocess *p, char *text, size_t size)
 {
     if (size == 0)
         return;
-    struct summary_line line = {.text = text, .size = size};
+    struct text_line line = {.text = text, .size = size};
     text[0] = '\0';
     if (p->invert)
         append(&line, "invert, ");

@@ -13,7 +13,7 @@ struct task_answer {
     struct embedding embedding;
     struct segments segments;
     struct depth depth;
-    struct text_line text;
+    struct text_reading text;
 };
 
 void task_answer_done(struct task_answer *answer);

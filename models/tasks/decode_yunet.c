@@ -54,14 +54,14 @@ enum status decode_yunet(const struct task_rows *outputs, const struct task_geom
         TRY(check_grid(&grid, err));
         for (size_t i = 0; i < grid.cells; i++) {
             const float *box = grid.boxes->data + 4 * i;
+            const size_t column = i % grid.width, line = i / grid.width;
             const float score =
                 sqrtf(clamp_to_one(grid.scores->data[i]) * clamp_to_one(grid.objectness->data[i]));
             if (!(score > candidates->options->confidence))
                 continue;
-            struct detection found =
-                decode_centred(((float)(i % grid.width) + box[0]) * grid.stride,
-                               ((float)(i / grid.width) + box[1]) * grid.stride,
-                               expf(box[2]) * grid.stride, expf(box[3]) * grid.stride);
+            struct detection found = decode_centred(
+                ((float)column + box[0]) * grid.stride, ((float)line + box[1]) * grid.stride,
+                expf(box[2]) * grid.stride, expf(box[3]) * grid.stride);
             found.score = score;
             found.place = (uint32_t)(first + i);
             candidates_add(candidates, &found);
@@ -81,8 +81,9 @@ void yunet_points(const struct task_rows *outputs, const struct task_geometry *g
         grid = yunet_grid_of(outputs, geometry, ++s);
     }
     const float *points = grid.points->data + (size_t)place * 2 * YUNET_POINTS;
+    const size_t column = place % grid.width, line = place / grid.width;
     for (int p = 0; p < YUNET_POINTS; p++) {
-        ret[2 * p] = (points[2 * p] + (float)(place % grid.width)) * grid.stride;
-        ret[2 * p + 1] = (points[2 * p + 1] + (float)(place / grid.width)) * grid.stride;
+        ret[2 * p] = (points[2 * p] + (float)column) * grid.stride;
+        ret[2 * p + 1] = (points[2 * p + 1] + (float)line) * grid.stride;
     }
 }

@@ -40,7 +40,7 @@ bool task_option_wants(const struct task_options *options, uint32_t index)
     return options->class_count == 0;
 }
 
-enum answer_option {
+enum task_option {
     OPTION_CONFIDENCE,
     OPTION_IOU,
     OPTION_MAX_DETECTIONS,
@@ -71,7 +71,7 @@ bool task_option_is(const char *name)
 
 /* ---- which options a task has ---- */
 
-static bool is_asked(const struct task_options *asked, enum answer_option option)
+static bool is_asked(const struct task_options *asked, enum task_option option)
 {
     switch (option) {
     case OPTION_CONFIDENCE:
@@ -94,7 +94,7 @@ static bool is_asked(const struct task_options *asked, enum answer_option option
     return false;
 }
 
-static bool has_option(const struct task *task, enum answer_option option)
+static bool has_option(const struct task *task, enum task_option option)
 {
     const bool is_text = task->kind == TASK_TEXT_BOXES;
     switch (option) {
@@ -120,7 +120,7 @@ bool task_has_option(const struct task *task, const char *name)
 {
     for (size_t i = 0; i < COUNT_OF(option_names); i++)
         if (!strcmp(name, option_names[i]))
-            return has_option(task, (enum answer_option)i);
+            return has_option(task, (enum task_option)i);
     return false;
 }
 
@@ -132,7 +132,7 @@ enum status task_options_check(const struct task *task, const struct task_option
     char names[160] = "";
     size_t used = 0;
     for (int i = OPTION_CONFIDENCE; i <= OPTION_TOP_K && used < sizeof names; i++) {
-        const enum answer_option option = (enum answer_option)i;
+        const enum task_option option = (enum task_option)i;
         const char *name = option == OPTION_TOP_K ? "top_k" : option_names[i];
         if (has_option(task, option))
             used +=

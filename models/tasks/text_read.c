@@ -6,13 +6,13 @@
 
 #include "engine/base/size.h"
 
-void text_done(struct text_line *line)
+void text_done(struct text_reading *line)
 {
     free(line->characters);
-    *line = (struct text_line){0};
+    *line = (struct text_reading){0};
 }
 
-enum status text_decode(const struct task_rows *row, struct text_line *ret, struct error *err)
+enum status text_decode(const struct task_rows *row, struct text_reading *ret, struct error *err)
 {
     const size_t classes = row->shape.rank == 2 ? (size_t)row->shape.dims[1] : 0;
     if (classes < 2 || row->count == 0)
@@ -21,7 +21,7 @@ enum status text_decode(const struct task_rows *row, struct text_line *ret, stru
                                "[positions, 1 + characters]",
                                err);
     const size_t positions = row->count / classes;
-    struct text_line line = {.characters = alloc_array(positions, sizeof *line.characters),
+    struct text_reading line = {.characters = alloc_array(positions, sizeof *line.characters),
                              .is_read = true};
     double sum = 0;
     size_t last = 0;

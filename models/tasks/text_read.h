@@ -5,7 +5,7 @@
 #include "models/tasks/rows.h"
 
 /* Zeroed: none. Free with text_done. */
-struct text_line {
+struct text_reading {
     uint32_t *characters; /* their numbers in the model's list, from 0; the number behind the last
                              one is a space */
     size_t count;
@@ -13,12 +13,12 @@ struct text_line {
     bool is_read; /* the image has a line, which may be empty */
 };
 
-void text_done(struct text_line *line);
+void text_done(struct text_reading *line);
 
 /* Decodes the line of one image, [positions, 1 + characters]: the best class of each position,
  * without repetitions of the one before and without class 0, the blank
  * (post_process_text_recognition of Hugging Face's PP-OCR, rapidocr's CTCLabelDecode). On success
  * the caller frees *ret. STATUS_INVALID if the row has another shape; STATUS_NUMERIC if a best
  * probability is not finite; STATUS_NO_MEMORY. */
-enum status text_decode(const struct task_rows *row, struct text_line *ret,
+enum status text_decode(const struct task_rows *row, struct text_reading *ret,
                         struct error *err) MUST_USE;

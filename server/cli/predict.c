@@ -150,7 +150,7 @@ static void print_areas(const struct predict_image *image)
 
 static void print_line(const struct predict_image *image)
 {
-    const struct text_line *line = &image->answer.text;
+    const struct text_reading *line = &image->answer.text;
     char shown[1024];
     if (!line->is_read)
         return;

@@ -50,8 +50,9 @@ static struct task_rows make_yolo(int classes, int extras, int hits)
     const struct task_rows rows = make_output(SHAPE(4 + classes + extras, ANCHORS));
     float *data = numbers_of(&rows);
     for (int i = 0; i < ANCHORS; i++) {
-        data[i] = (float)(i % 92) * 7 + 3.5f;
-        data[ANCHORS + i] = (float)(i / 92) * 7 + 3.5f;
+        const int column = i % 92, line = i / 92;
+        data[i] = (float)column * 7 + 3.5f;
+        data[ANCHORS + i] = (float)line * 7 + 3.5f;
         data[2 * ANCHORS + i] = data[3 * ANCHORS + i] = 6;
         for (int c = 0; c < classes; c++)
             data[(4 + c) * ANCHORS + i] = uniform(0, 0.05f);
@@ -75,9 +76,9 @@ static void fill_blobs(const struct task_rows *rows, float above)
     const int64_t height = rows->shape.dims[rows->shape.rank - 2];
     const int64_t width = rows->shape.dims[rows->shape.rank - 1];
     for (size_t i = 0; i < rows->count; i++) {
+        const int64_t line = (int64_t)i / width, number = line / height;
         const float x = (float)((int64_t)i % width) / (float)width;
-        const float y = (float)((int64_t)i / width % height) / (float)height;
-        const float plane = (float)((int64_t)i / width / height);
+        const float y = (float)(line % height) / (float)height, plane = (float)number;
         numbers_of(rows)[i] = 4 * sinf(6 * x + plane) * cosf(5 * y + 2 * plane) + above;
     }
 }

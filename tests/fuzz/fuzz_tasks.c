@@ -158,7 +158,7 @@ static void decode_others(const struct task_rows *row, const struct task_options
     struct error err;
     struct segments areas = {0};
     struct embedding vector = {0};
-    struct text_line line = {0};
+    struct text_reading line = {0};
     struct depth depth = {0};
     uint16_t *pixels = NULL;
     float least, greatest;

@@ -187,7 +187,7 @@ def spread_logits(net, layers, picture, wanted=200, confidence=0.25):
 
 @unittest.skipUnless(has("ultralytics", "onnx"), "the package ultralytics or onnx is not installed")
 class Ultralytics(Parity):
-    def export(self, name, nms=False):
+    def export(self, name, nms=False, dynamic=False):
         import torch
         import ultralytics
         torch.manual_seed(7)
@@ -203,7 +203,7 @@ class Ultralytics(Parity):
         os.chdir(self.folder)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                path = model.export(format="onnx", imgsz=SIDE, nms=nms, simplify=False, opset=17)
+                path = model.export(format="onnx", imgsz=SIDE, nms=nms, dynamic=dynamic, simplify=False, opset=17)
             os.rename(path, "model.onnx")
         finally:
             os.chdir(here)
@@ -329,6 +329,42 @@ class Ultralytics(Parity):
 
     def test_yolo26_end_to_end(self):
         self.check("yolo26n")
+
+    @unittest.skipUnless(has("onnxruntime"), "the package onnxruntime is not installed")
+    def test_rectangles(self):
+        """An export with free sides: ?size= of what LetterBox(auto=True) makes of a photo, beside the predictor with
+        rect=True. It runs the net itself, with ONNX Runtime."""
+        import numpy
+        import time
+        import ultralytics
+        self.export("yolov8n", dynamic=True)
+        model = ultralytics.YOLO(os.path.join(self.folder, "model.onnx"), task="detect")
+        with contextlib.closing(Serving(self)):
+            differing, found = 0, 0
+            for path in PHOTOS[:3]:
+                pixels = numpy.asarray(upright(path))
+                height, width = pixels.shape[:2]
+                share = min(SIDE / height, SIDE / width)
+                sides = [-(-round(side * share) // 32) * 32 for side in (width, height)]
+                query = f"?size={sides[0]}x{sides[1]}"
+                answer = self.server.request("POST", f"/predict{query}", read(path))
+                for _ in range(600):
+                    if answer.status != 503:
+                        break
+                    time.sleep(0.5)
+                    answer = self.server.request("POST", f"/predict{query}", read(path))
+                self.assertEqual(answer.status, 200, answer.body[:300])
+                boxes = [(p["index"], p["score"], *(p["box"][k] for k in ("x1", "y1", "x2", "y2")))
+                         for p in answer.json()["predictions"]]
+                with contextlib.redirect_stdout(io.StringIO()):
+                    (wanted,) = model.predict(numpy.ascontiguousarray(pixels[..., ::-1]), imgsz=SIDE, rect=True, conf=0.25,
+                                              iou=0.7, device="cpu", verbose=False)
+                differing += self.match(boxes, [(int(c), s.item(), *b.tolist()) for b, s, c in zip(
+                    wanted.boxes.xyxy, wanted.boxes.conf, wanted.boxes.cls)], f"{os.path.basename(path)} {sides}")
+                found += len(boxes)
+            print(f"test_rectangles: {found} boxes in 3 photos, {differing} differ", file=sys.stderr)
+            self.assertGreater(found, 20)
+            self.assertLessEqual(differing, 0.01 * found)
 
     def test_nms_in_the_graph(self):
         self.check("yolov8n", nms=True)
@@ -512,10 +548,8 @@ class HuggingFace(Parity):
         def reference(outputs, width, height):
             (found,) = RfDetrImageProcessor().post_process_instance_segmentation(
                 SimpleNamespace(**outputs), threshold=0.5, target_sizes=[(height, width)], return_binary_maps=True)
-            masks = {(s["label_id"], round(s["score"], 5)): m.numpy() for s, m in
-                     zip(found["segments_info"], found["segmentation"])}
-            return [(box, masks[key]) for box in boxes(outputs, width, height)
-                    if (key := (box[0], round(box[1], 5))) in masks]
+            of = {(s["label_id"], s["score"]): m.numpy() for s, m in zip(found["segments_info"], found["segmentation"])}
+            return [(box, of[key]) for box in boxes(outputs, width, height) if (key := (box[0], round(box[1], 6))) in of]
 
         self.compare_masks(reference)
 

@@ -209,7 +209,7 @@ static bool describe_depth(const struct depth *depth, char **text, struct answer
 }
 
 /* False: out of memory. */
-static bool describe_text(const struct text_line *line, const struct labels *characters,
+static bool describe_text(const struct text_reading *line, const struct labels *characters,
                           char **text, struct answer_image *ret)
 {
     size_t size;

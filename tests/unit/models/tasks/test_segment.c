@@ -389,7 +389,7 @@ Test(text, contours_of_holes)
 
 Test(text, lines)
 {
-    struct text_line line = {0};
+    struct text_reading line = {0};
     struct error err;
     const struct task_rows scores = {golden_text_scores, SHAPE(12, 5),
                                      COUNT_OF(golden_text_scores)};
