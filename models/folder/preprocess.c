@@ -132,8 +132,7 @@ append(struct text_line *line, const char *format, ...)
         line->used += (size_t)wrote;
 }
 
-static void append_numbers(struct text_line *line, const char *name, const float *values,
-                           int count)
+static void append_numbers(struct text_line *line, const char *name, const float *values, int count)
 {
     append(line, ", %s", name);
     for (int i = 0; i < count; i++)

@@ -1,4 +1,5 @@
-/* The layouts of detectors' outputs: names, and the thresholds of the frameworks they come from. */
+/* The names of tasks; the layouts of detectors' outputs: names, and the thresholds of the
+ * frameworks they come from. */
 #include "models/tasks/layouts.h"
 
 #include "engine/base/size.h"
