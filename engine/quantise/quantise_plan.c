@@ -283,6 +283,17 @@ static void find_storable(struct quantise_plan *plan, const bool *is_float)
     }
 }
 
+/* A Gemm stores its result where that becomes a stored tensor by elementwise operators alone: two
+ * layers of a head with an activation between. */
+static void want_gemm(struct quantise_plan *plan, const struct node *node, enum quantise_kind kind)
+{
+    if (kind != QUANTISE_UNARY && (kind != QUANTISE_JOIN || !is_of_one(plan, node)))
+        return;
+    const struct value *root = root_of(plan, node->inputs[0]);
+    if (kind_of_producer(plan, root) == QUANTISE_LAYER && root->producer->op == OP_GEMM)
+        plan->is_stored[root->index] = true;
+}
+
 /* What a stored tensor is made of, as far as it can be stored, too. */
 static void want_between(struct quantise_plan *plan)
 {
@@ -294,6 +305,8 @@ static void want_between(struct quantise_plan *plan)
         for (size_t o = 0; o < node->output_count; o++)
             is_wanted = is_wanted ||
                         (node->outputs[o] && is_stored(plan, behind_clamp(plan, node->outputs[o])));
+        if (is_wanted)
+            want_gemm(plan, node, kind);
         if (!is_wanted || kind < QUANTISE_JOIN || !all_inputs(plan, node, can_store) ||
             (kind == QUANTISE_JOIN && is_of_one(plan, node)))
             continue;

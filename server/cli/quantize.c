@@ -303,6 +303,8 @@ int command_quantize(const struct config *config)
     sigaction(SIGTERM, &action, NULL);
     const enum status status = quantize_steps(&q, &json, &err);
     progress_clear();
+    if (status == STATUS_CANCELLED) /* whatever was under way says so in words of its own */
+        (void)error_set(&err, status, "cancelled; nothing was written");
     if (status != STATUS_OK)
         result = process_failed(&err);
     else if (config->json)

@@ -17,6 +17,8 @@ enum {
     TIMED_RUNS = 15    /* of each model, in turns */
 };
 
+#define LEAST_PROBABILITY 1e-7f
+
 /* Answers in float32 that are remembered, and activations observed at a time. */
 #define ANSWERS_BYTES  ((size_t)64 << 20)
 #define OBSERVED_BYTES ((size_t)48 << 20)
@@ -179,8 +181,12 @@ static enum status answer_photo(struct quantising *q, struct session *session, i
         return error_set(q->err, STATUS_UNSUPPORTED,
                          "the outputs have other sizes for other photos, so that they cannot be "
                          "compared");
-    if (dst)
-        outputs_read(&q->outputs, 1, dst);
+    if (!dst)
+        return STATUS_OK;
+    outputs_read(&q->outputs, 1, dst);
+    /* Scores whose softmax is these probabilities: small ones count in a correlation, too. */
+    for (size_t k = 0; q->outputs.is_vector && q->model->has_probabilities && k < each; k++)
+        dst[k] = logf(fmaxf(dst[k], LEAST_PROBABILITY));
     return STATUS_OK;
 }
 
@@ -226,8 +232,8 @@ static enum status compare_graph(struct quantising *q, const struct graph *graph
     for (int i = 0; status == STATUS_OK && i < photos && i < q->tried; i++) {
         status = answer_photo(q, session, i, q->answers[1]);
         if (status == STATUS_OK)
-            outputs_compare(&q->outputs, q->answers[0] + (size_t)i * q->each, q->answers[1],
-                            q->model->has_probabilities, ret);
+            outputs_compare(&q->outputs, q->answers[0] + (size_t)i * q->each, q->answers[1], false,
+                            ret);
     }
     session_free(session);
     return status;
@@ -392,8 +398,7 @@ static enum status compare_held_out(struct quantising *q, struct session *int8)
         show(q, (double)(i - report->calibrated) / report->held_out);
         TRY(answer_photo(q, q->fp32, i, q->answers[0]));
         TRY(answer_photo(q, int8, i, q->answers[1]));
-        outputs_compare(&q->outputs, q->answers[0], q->answers[1], q->model->has_probabilities,
-                        &report->agreement);
+        outputs_compare(&q->outputs, q->answers[0], q->answers[1], false, &report->agreement);
     }
     for (int run = 0; run < TIMED_RUNS; run++) {
         TRY(time_photo(q, q->fp32, &report->fp32_ms));
