@@ -16,7 +16,7 @@ struct rewrite {
     struct edit edit;
     const struct quantise_plan *plan;
     const struct stored_as *numbers;
-    const struct number_range *ranges;
+    const struct stored_layer *layers; /* by position */
     struct value **stored;  /* by index: what DequantizeLinear makes of a stored tensor */
     struct value **weights; /* by index: the same of weights that several layers share */
 };
@@ -79,45 +79,95 @@ static int channel_axis(const struct node *layer)
     return layer->op == OP_CONV || (layer->op == OP_GEMM && node_int(layer, "transB", 0)) ? 0 : 1;
 }
 
-/* How the elements of weights are counted by channels: number i is of channel i / inner % count. */
+/* Weights as [outer, count, inner], `count` channels. A Conv's are [M, C / groups, positions],
+ * those of products [N, K] or [K, N]. */
 struct channels {
-    size_t count, inner;
+    size_t outer, count, inner;
 };
 
 static struct channels channels_of(const struct node *layer, const struct tensor *weights)
 {
-    struct channels c = {(size_t)weights->shape.dims[channel_axis(layer)], 1};
-    for (int d = channel_axis(layer) + 1; d < weights->shape.rank; d++)
-        c.inner *= (size_t)weights->shape.dims[d];
+    const int axis = channel_axis(layer);
+    struct channels c = {1, (size_t)weights->shape.dims[axis], 1};
+    for (int d = 0; d < weights->shape.rank; d++)
+        *(d < axis ? &c.outer : &c.inner) *= d == axis ? 1 : (size_t)weights->shape.dims[d];
     return c;
 }
 
-/* A channel's greatest weight is stored as 127. `unit`: of the source's numbers; the bias must fit
- * 32 bits in units of both scales. */
-static void choose_scales(const struct tensor *weights, struct channels c, const float *bias,
-                          double unit, float *scales)
+/* A channel's greatest weight is stored as 127. */
+static void choose_scales(const float *weights, struct channels c, float *scales)
 {
-    const float *from = weights->data;
-    const size_t total = shape_count(&weights->shape);
-    for (size_t i = 0; i < total; i++) {
-        float *most = &scales[i / c.inner % c.count];
-        *most = fmaxf(*most, fabsf(from[i]));
-    }
-    for (size_t m = 0; m < c.count; m++) {
-        double scale = (double)scales[m] / 127;
-        if (bias)
-            scale = fmax(scale, fabs((double)bias[m]) / (unit * BIAS_MOST));
-        scales[m] = scale > 1e-30 ? (float)scale : 1;
-    }
+    for (size_t o = 0; o < c.outer; o++)
+        for (size_t m = 0; m < c.count; m++)
+            for (size_t i = 0; i < c.inner; i++, weights++)
+                scales[m] = fmaxf(scales[m], fabsf(*weights) / 127);
+    for (size_t m = 0; m < c.count; m++)
+        scales[m] = scales[m] > 1e-30f ? scales[m] : 1;
 }
 
-static int8_t stored_weight(float weight, float scale)
+/* Rounds the weights of channel m, `count` in a row; returns the sum of what each is changed by,
+ * times the mean of the inputs that it multiplies: input i / positions of `means`, or 0 without. */
+static double round_weights(const float *from, int8_t *to, size_t count, float scale,
+                            const double *means, size_t positions)
 {
-    return (int8_t)fmaxf(fminf(rintf(weight / scale), 127), -127);
+    double change = 0;
+    for (size_t i = 0, k = 0; i < count; k++)
+        for (size_t p = 0; p < positions; p++, i++) {
+            const float stored = fmaxf(fminf(rintf(from[i] / scale), 127), -127);
+            to[i] = (int8_t)stored;
+            change += means ? (double)(stored * scale - from[i]) * means[k] : 0;
+        }
+    return change;
 }
 
-static struct value *store_numbers(struct rewrite *r, const struct value *of, struct value *stored,
-                                   struct value *scales, struct value *zeros, int64_t axis)
+static void store_numbers(const struct node *layer, const struct number_range *input,
+                          const struct channels c, struct stored_layer *ret)
+{
+    const float *from = layer->inputs[1]->known->data, *scales = ret->scales->data;
+    int8_t *to = ret->weights->data;
+    const bool is_conv = layer->op == OP_CONV;
+    const size_t each = is_conv ? (size_t)layer->inputs[1]->known->shape.dims[1] : 1;
+    const size_t groups = is_conv && each ? input->channels / each : 1;
+    const size_t positions = is_conv && each ? c.inner / each : 1;
+    /* The border that pads an image is not counted. */
+    const bool has_means = input->sums && input->summed > 0 && groups && each;
+    for (size_t o = 0; o < c.outer; o++)
+        for (size_t m = 0; m < c.count; m++, from += c.inner, to += c.inner) {
+            size_t first = is_conv && groups ? m / (c.count / groups) * each : o;
+            first = first + c.inner / positions <= input->channels ? first : 0;
+            const double change = round_weights(from, to, c.inner, scales[m],
+                                                has_means ? input->sums + first : NULL, positions);
+            ret->shifts[m] -= has_means ? (float)(change / input->summed) : 0;
+        }
+}
+
+enum status quantise_layer_store(const struct node *layer, const struct number_range *input,
+                                 struct stored_layer *ret, struct error *err)
+{
+    const struct tensor *weights = layer->inputs[1]->known;
+    const struct channels c = channels_of(layer, weights);
+    *ret = (struct stored_layer){.shifts = alloc_array(c.count, sizeof *ret->shifts)};
+    if (!ret->shifts)
+        return error_no_memory(err, "while quantising");
+    TRY(tensor_create(NULL, DTYPE_I8, &weights->shape, &ret->weights, err));
+    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
+    memset(ret->scales->data, 0, ret->scales->bytes);
+    choose_scales(weights->data, c, ret->scales->data);
+    store_numbers(layer, input, c, ret);
+    return STATUS_OK;
+}
+
+void quantise_layer_done(struct stored_layer *layer)
+{
+    tensor_unref(layer->weights);
+    tensor_unref(layer->scales);
+    free(layer->shifts);
+    *layer = (struct stored_layer){0};
+}
+
+static struct value *append_dequantize(struct rewrite *r, const struct value *of,
+                                       struct value *stored, struct value *scales,
+                                       struct value *zeros, int64_t axis)
 {
     struct value *const inputs[3] = {stored, scales, zeros};
     struct value *value = stored && scales && zeros ? append_node(r, OP_DEQUANTIZE_LINEAR, of, "",
@@ -128,90 +178,66 @@ static struct value *store_numbers(struct rewrite *r, const struct value *of, st
     return value;
 }
 
-static struct value *store_weights(struct rewrite *r, const struct node *layer,
-                                   const struct value *weights, const float *scales)
+static struct value *named_tensor(struct rewrite *r, const struct value *of, const char *suffix,
+                                  struct tensor *tensor)
 {
-    const struct channels c = channels_of(layer, weights->known);
-    const struct shape row = SHAPE((int64_t)c.count);
-    struct value *stored =
-        named_constant(r, weights, "_quantized", DTYPE_I8, &weights->known->shape, NULL);
-    struct value *zeros = named_constant(r, weights, "_zero_point", DTYPE_I8, &row, NULL);
-    const float *from = weights->known->data;
-    for (size_t i = 0; stored && i < shape_count(&weights->known->shape); i++)
-        ((int8_t *)stored->known->data)[i] = stored_weight(from[i], scales[i / c.inner % c.count]);
-    for (size_t m = 0; zeros && m < c.count; m++)
-        ((int8_t *)zeros->known->data)[m] = 0;
-    return store_numbers(r, weights, stored,
-                         named_constant(r, weights, "_scale", DTYPE_F32, &row, scales), zeros,
-                         channel_axis(layer));
+    char name[600];
+    snprintf(name, sizeof name, "%.500s%s", of->name, suffix);
+    struct value *value = graph_add_constant(r->edit.graph, name, tensor);
+    return value ? value : (edit_no_memory(&r->edit), NULL);
 }
 
-/* bias -= the mean of what rounding the weights adds to each channel's results. The border that
- * pads an image is not counted. */
-static void correct_bias(const struct node *layer, const struct number_range *input,
-                         const float *scales, float *bias)
+static struct value *named_zeros(struct rewrite *r, const struct value *of, const char *suffix,
+                                 enum dtype dtype, const struct shape *row)
 {
-    const struct tensor *weights = layer->inputs[1]->known;
-    const struct channels c = channels_of(layer, weights);
-    const float *from = weights->data;
-    const size_t total = shape_count(&weights->shape);
-    if (!input->sums || input->summed <= 0)
-        return;
-    /* A Conv's weights are [M, C / groups, positions]; those of products [K, N] or [N, K]. */
-    const bool is_conv = layer->op == OP_CONV;
-    const size_t each = is_conv ? (size_t)weights->shape.dims[1] : 0;
-    const size_t positions = each ? c.inner / each : 1;
-    const size_t groups = each ? input->channels / each : 1;
-    for (size_t i = 0; i < total; i++) {
-        const size_t m = i / c.inner % c.count;
-        size_t k = is_conv        ? i % c.inner / positions + m / (c.count / groups) * each
-                   : c.inner == 1 ? i / c.count
-                                  : i % c.inner;
-        const double change =
-            (double)stored_weight(from[i], scales[m]) * (double)scales[m] - (double)from[i];
-        if (k < input->channels)
-            bias[m] -= (float)(change * input->sums[k] / input->summed);
-    }
+    struct value *zeros = named_constant(r, of, suffix, dtype, row, NULL);
+    if (zeros)
+        memset(zeros->known->data, 0, zeros->known->bytes);
+    return zeros;
 }
 
-static struct value *store_bias(struct rewrite *r, const struct value *bias, const float *from,
-                                const float *scales, double unit)
+static struct value *add_weights(struct rewrite *r, const struct node *layer,
+                                 const struct stored_layer *stored)
+{
+    const struct value *weights = layer->inputs[1];
+    return append_dequantize(
+        r, weights, named_tensor(r, weights, "_quantized", stored->weights),
+        named_tensor(r, weights, "_scale", stored->scales),
+        named_zeros(r, weights, "_zero_point", DTYPE_I8, &stored->scales->shape),
+        channel_axis(layer));
+}
+
+/* The bias in units of both scales; float32 where it does not fit. NULL: out of memory. */
+static struct value *add_bias(struct rewrite *r, struct value *bias,
+                              const struct stored_layer *stored, double unit)
 {
     const struct shape *row = &bias->known->shape;
-    struct value *stored = named_constant(r, bias, "_quantized", DTYPE_I32, row, NULL);
+    const float *from = bias->known->data, *scales = stored->scales->data;
+    struct value *numbers = named_constant(r, bias, "_quantized", DTYPE_I32, row, NULL);
     struct value *units = named_constant(r, bias, "_quantized_scale", DTYPE_F32, row, NULL);
-    struct value *zeros = named_constant(r, bias, "_quantized_zero_point", DTYPE_I32, row, NULL);
-    for (size_t m = 0; stored && units && zeros && m < shape_count(row); m++) {
+    for (size_t m = 0; numbers && units && m < shape_count(row); m++) {
         const float scale = (float)(unit * (double)scales[m]);
+        const double number = rint((double)(from[m] + stored->shifts[m]) / (double)scale);
+        if (!(fabs(number) <= BIAS_MOST))
+            return bias;
         ((float *)units->known->data)[m] = scale;
-        ((int32_t *)stored->known->data)[m] = (int32_t)rint((double)from[m] / (double)scale);
-        ((int32_t *)zeros->known->data)[m] = 0;
+        ((int32_t *)numbers->known->data)[m] = (int32_t)number;
     }
-    return store_numbers(r, bias, stored, units, zeros, 0);
+    return append_dequantize(r, bias, numbers, units,
+                             named_zeros(r, bias, "_quantized_zero_point", DTYPE_I32, row), 0);
 }
 
-static bool store_layer(struct rewrite *r, struct node *layer)
+static bool store_layer(struct rewrite *r, struct node *layer, const struct stored_layer *stored)
 {
     struct value *weights = layer->inputs[1];
     struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
-    const double unit = (double)r->numbers[layer->inputs[0]->index].scale;
-    const struct channels c = channels_of(layer, weights->known);
-    float *scales = alloc_array(c.count, 2 * sizeof *scales), *corrected = scales + c.count;
-    if (!scales)
-        return edit_no_memory(&r->edit);
-    choose_scales(weights->known, c, bias ? bias->known->data : NULL, unit, scales);
-    if (bias) {
-        memcpy(corrected, bias->known->data, c.count * sizeof *corrected);
-        correct_bias(layer, &r->ranges[layer->inputs[0]->index], scales, corrected);
-    }
-    /* A layer with a bias may have scales of its own. */
-    struct value *shared = bias ? NULL : r->weights[weights->index];
-    layer->inputs[1] = shared ? shared : store_weights(r, layer, weights, scales);
-    if (!bias)
-        r->weights[weights->index] = layer->inputs[1];
-    if (bias && layer->inputs[1])
-        layer->inputs[2] = store_bias(r, bias, corrected, scales, unit);
-    free(scales);
+    const struct value *shared = r->weights[weights->index];
+    if (!shared || node_int(shared->producer, "axis", 0) != channel_axis(layer))
+        r->weights[weights->index] = add_weights(r, layer, stored);
+    layer->inputs[1] = r->weights[weights->index];
+    if (bias)
+        layer->inputs[2] =
+            add_bias(r, bias, stored, (double)r->numbers[layer->inputs[0]->index].scale);
     return r->edit.status == STATUS_OK;
 }
 
@@ -224,7 +250,7 @@ static bool rewrite_nodes(struct rewrite *r)
     struct graph *graph = r->edit.graph;
     const size_t nodes = plan->graph->node_count, values = plan->graph->value_count;
     for (size_t n = 0; n < nodes; n++)
-        if (plan->kinds[n] == QUANTISE_LAYER && !store_layer(r, graph->nodes[n]))
+        if (plan->kinds[n] == QUANTISE_LAYER && !store_layer(r, graph->nodes[n], &r->layers[n]))
             return false;
     for (size_t v = 0; v < values; v++)
         if (plan->is_stored[v] && !store_activation(r, graph->values[v]))
@@ -242,14 +268,14 @@ static bool rewrite_nodes(struct rewrite *r)
 }
 
 enum status quantise_rewrite(struct graph *graph, const struct quantise_plan *plan,
-                             const struct stored_as *numbers, const struct number_range *ranges,
+                             const struct stored_as *numbers, const struct stored_layer *layers,
                              struct error *err)
 {
     const size_t values = plan->graph->value_count;
     struct rewrite r = {.edit = {.graph = graph, .err = err},
                         .plan = plan,
                         .numbers = numbers,
-                        .ranges = ranges,
+                        .layers = layers,
                         .stored = alloc_array(values, sizeof *r.stored),
                         .weights = alloc_array(values, sizeof *r.weights)};
     if (!r.stored || !r.weights)

@@ -4,11 +4,23 @@
 #include "engine/quantise/quantise_plan.h"
 #include "engine/quantise/quantise_ranges.h"
 
+/* A layer's weights, rounded: they are the same for all ranges of its inputs. */
+struct stored_layer {
+    struct tensor *weights, *scales; /* int8; float32, one a channel */
+    float *
+        shifts; /* by channel, for the bias: takes back what rounding adds to results in the mean */
+};
+
+/* `input`: of the layer's activation; its sums tell the means. Frees with quantise_layer_done(),
+ * also after a failure. STATUS_NO_MEMORY. */
+enum status quantise_layer_store(const struct node *layer, const struct number_range *input,
+                                 struct stored_layer *ret, struct error *err) MUST_USE;
+void quantise_layer_done(struct stored_layer *layer);
+
 /* Changes `graph`, a clone of plan->graph: QuantizeLinear and DequantizeLinear behind each tensor
- * that is stored, as `numbers` (by value index) says; int8 weights with a scale for each channel
- * and int32 biases in front of each layer. `ranges`, by value index: the means of a layer's inputs
- * tell what rounded weights change its results by in the mean, and the bias takes that back. Values
- * keep their index, new ones come behind. STATUS_NO_MEMORY, STATUS_MODEL. */
+ * that is stored, as `numbers` (by value index) says; the weights of `layers` (by position of the
+ * node) and int32 biases in front of each layer. Values keep their index, new ones come behind.
+ * STATUS_NO_MEMORY, STATUS_MODEL. */
 enum status quantise_rewrite(struct graph *graph, const struct quantise_plan *plan,
-                             const struct stored_as *numbers, const struct number_range *ranges,
+                             const struct stored_as *numbers, const struct stored_layer *layers,
                              struct error *err) MUST_USE;

@@ -17,6 +17,7 @@ struct quantiser {
     struct quantiser_layer *layers;
     size_t *positions; /* of the layers' nodes */
     size_t layer_count;
+    struct stored_layer *stored; /* by position; empty where there is no layer */
 };
 
 bool quantiser_is_done(const struct graph *graph)
@@ -78,7 +79,8 @@ static enum status allocate(struct quantiser *q, struct error *err)
     q->ranges = alloc_array(values, sizeof *q->ranges);
     q->layers = alloc_array(nodes, sizeof *q->layers);
     q->positions = alloc_array(nodes, sizeof *q->positions);
-    if (!q->shapes || !q->is_float || !q->ranges || !q->layers || !q->positions)
+    q->stored = alloc_array(nodes, sizeof *q->stored);
+    if (!q->shapes || !q->is_float || !q->ranges || !q->layers || !q->positions || !q->stored)
         return quantiser_no_memory(err);
     for (size_t n = 0; n < nodes; n++) {
         const struct node *node = q->graph->nodes[n];
@@ -128,6 +130,9 @@ void quantiser_free(struct quantiser *q)
         free(q->ranges[v].bins);
         free(q->ranges[v].sums);
     }
+    for (size_t n = 0; q->stored && n < q->graph->node_count; n++)
+        quantise_layer_done(&q->stored[n]);
+    free(q->stored);
     free(q->shapes);
     free(q->is_float);
     free(q->ranges);
@@ -342,6 +347,13 @@ static enum status make_plan(const struct quantiser *q, const bool *is_float, bo
     return status;
 }
 
+static enum status store_one(struct quantiser *q, size_t n, struct error *err)
+{
+    const struct node *layer = q->graph->nodes[n];
+    quantise_layer_done(&q->stored[n]); /* of other images */
+    return quantise_layer_store(layer, &q->ranges[layer->inputs[0]->index], &q->stored[n], err);
+}
+
 enum status quantiser_observe(struct quantiser *q, const struct session_options *options,
                               const struct quantiser_images *images, size_t memory,
                               struct error *err)
@@ -355,6 +367,8 @@ enum status quantiser_observe(struct quantiser *q, const struct session_options 
         indices ? make_plan(q, q->is_float, false, &plan, err) : quantiser_no_memory(err);
     if (status == STATUS_OK)
         status = observe_all(q, options, images, plan.is_stored, indices, memory, err);
+    for (size_t i = 0; status == STATUS_OK && i < q->layer_count; i++)
+        status = store_one(q, q->positions[i], err);
     quantise_plan_done(&plan);
     free(indices);
     return status;
@@ -398,7 +412,7 @@ static enum status make_with(const struct quantiser *q, enum quantise_method met
             numbers[v] = range_choose(&q->ranges[v], method);
     share_numbers(plan, numbers);
     TRY(graph_clone(q->graph, &graph, err));
-    const enum status status = quantise_rewrite(graph, plan, numbers, q->ranges, err);
+    const enum status status = quantise_rewrite(graph, plan, numbers, q->stored, err);
     if (status != STATUS_OK) {
         graph_free(graph);
         return status;
