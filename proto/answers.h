@@ -304,13 +304,16 @@ struct quantize_answer {
     int images, same;
     size_t clear, agreeing;
     double mean, greatest, correlation;
+    bool has_boxes;
+    size_t fp32_boxes, int8_boxes, box_pairs;
+    double overlap;
     uint64_t fp32_bytes, int8_bytes;
     double fp32_ms, int8_ms;
     const struct quantize_layer *layers;
     size_t layer_count;
 };
 
-/* {"model","folder","method","photos":{…},"agreement":{…},"within_bounds","error","bytes":{…},
+/* {"model","folder","method","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
  * "milliseconds":{…},"layers":[{"name","operator","precision","error_without"?}]} */
 char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size);
 

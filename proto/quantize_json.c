@@ -30,6 +30,13 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
     write_count(&w, photos, "held_out", (unsigned long long)answer->held_out);
     write_count(&w, photos, "unreadable", (unsigned long long)answer->unreadable);
     write_agreement(&w, root, answer);
+    if (answer->has_boxes) {
+        cJSON *boxes = write_object(&w, root, "boxes");
+        write_count(&w, boxes, "fp32", answer->fp32_boxes);
+        write_count(&w, boxes, "int8", answer->int8_boxes);
+        write_count(&w, boxes, "pairs", answer->box_pairs);
+        write_decimal(&w, boxes, "mean_iou", answer->overlap);
+    }
     write_bool(&w, root, "within_bounds", answer->holds);
     write_float(&w, root, "error", (float)answer->error);
     cJSON *bytes = write_object(&w, root, "bytes");

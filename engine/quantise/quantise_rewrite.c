@@ -102,7 +102,7 @@ static void choose_scales(const float *weights, struct channels c, float *scales
             for (size_t i = 0; i < c.inner; i++, weights++)
                 scales[m] = fmaxf(scales[m], fabsf(*weights) / 127);
     for (size_t m = 0; m < c.count; m++)
-        scales[m] = scales[m] > 1e-30f ? scales[m] : 1;
+        scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* the bias alone counts */
 }
 
 /* Rounds the weights of channel m, `count` in a row; returns the sum of what each is changed by,

@@ -150,6 +150,11 @@ static char *report_json(const struct quantizing *q)
                                            .mean = a->mean,
                                            .greatest = a->greatest,
                                            .correlation = a->correlation,
+                                           .has_boxes = task_has_boxes(q->model->task.kind),
+                                           .fp32_boxes = report->boxes.fp32,
+                                           .int8_boxes = report->boxes.int8,
+                                           .box_pairs = report->boxes.pairs,
+                                           .overlap = report->boxes.overlap,
                                            .fp32_bytes = q->model->file_bytes,
                                            .int8_bytes = q->bytes,
                                            .fp32_ms = report->fp32_ms,
@@ -218,6 +223,10 @@ static void print_report(const struct quantizing *q)
     else
         printf("%-12srelative error %.4f in the mean, %.4f at most, on %d held-out photos\n",
                "outputs", a->mean, a->greatest, a->images);
+    if (task_has_boxes(q->model->task.kind))
+        printf("%-12s%zu, float32 %zu; %zu pairs overlap by half or more, by %.3f in the mean\n",
+               "boxes", report->boxes.int8, report->boxes.fp32, report->boxes.pairs,
+               report->boxes.overlap);
     printf("%-12s%s, float32 %s\n", "size", size_text(q->bytes, after),
            size_text(q->model->file_bytes, before));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);

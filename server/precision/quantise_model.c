@@ -7,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "models/tasks/answer.h"
 #include "server/precision/internal.h"
 
 enum {
@@ -378,6 +379,81 @@ static enum status keep_sensitive(struct quantising *q)
     return status;
 }
 
+/* ---- boxes ---- */
+
+static double overlap_of(const struct detection *a, const struct detection *b)
+{
+    const double width = (double)fminf(a->x2, b->x2) - (double)fmaxf(a->x1, b->x1);
+    const double height = (double)fminf(a->y2, b->y2) - (double)fmaxf(a->y1, b->y1);
+    const double both = width > 0 && height > 0 ? width * height : 0;
+    const double whole = (double)(a->x2 - a->x1) * (double)(a->y2 - a->y1) +
+                         (double)(b->x2 - b->x1) * (double)(b->y2 - b->y1) - both;
+    return whole > 0 ? both / whole : 0;
+}
+
+/* Boxes are in pixels of the model's input. */
+static enum status find_boxes(struct quantising *q, struct task_answer *ret)
+{
+    const struct task *task = &q->model->task;
+    const float width = (float)q->model->preprocess.width;
+    const float height = (float)q->model->preprocess.height;
+    const struct task_geometry geometry = {.gain_x = 1,
+                                           .gain_y = 1,
+                                           .photo_width = width,
+                                           .photo_height = height,
+                                           .input_width = width,
+                                           .input_height = height};
+    struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
+    *ret = (struct task_answer){0};
+    const enum status status = task_answer_of(task, q->outputs.tensors, 1, 0, &task->options,
+                                              &geometry, buffers, ret, q->err);
+    for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
+        task_buffer_done(&buffers[i]);
+    return status;
+}
+
+/* Each box finds the one that overlaps it most among those that are left; best boxes first. */
+static void pair_boxes(const struct detections *a, struct detections *b,
+                       struct quantised_boxes *ret)
+{
+    ret->fp32 += a->count;
+    ret->int8 += b->count;
+    for (size_t i = 0; i < a->count; i++) {
+        struct detection *nearest = NULL;
+        double most = 0.5;
+        for (size_t k = 0; k < b->count; k++) {
+            const double overlap = overlap_of(&a->items[i], &b->items[k]);
+            if (b->items[k].index != a->items[i].index || overlap < most)
+                continue;
+            most = overlap;
+            nearest = &b->items[k];
+        }
+        if (!nearest)
+            continue;
+        ret->overlap += (most - ret->overlap) / (double)++ret->pairs;
+        nearest->index = UINT32_MAX; /* taken */
+    }
+}
+
+/* Runs photo i in both sessions; compares boxes, too, where the answers are boxes. */
+static enum status answer_twice(struct quantising *q, struct session *int8, int i)
+{
+    const bool has_boxes = task_has_boxes(q->model->task.kind);
+    struct task_answer a = {0}, b = {0};
+    enum status status = answer_photo(q, q->fp32, i, q->answers[0]);
+    if (status == STATUS_OK && has_boxes)
+        status = find_boxes(q, &a);
+    if (status == STATUS_OK)
+        status = answer_photo(q, int8, i, q->answers[1]);
+    if (status == STATUS_OK && has_boxes)
+        status = find_boxes(q, &b);
+    if (status == STATUS_OK && has_boxes)
+        pair_boxes(&a.detections, &b.detections, &q->report->boxes);
+    task_answer_done(&a);
+    task_answer_done(&b);
+    return status;
+}
+
 /* ---- the report ---- */
 
 static enum status time_photo(struct quantising *q, struct session *session, double *least)
@@ -396,8 +472,7 @@ static enum status compare_held_out(struct quantising *q, struct session *int8)
     q->phase = "comparing";
     for (int i = report->calibrated; i < report->photos; i++) {
         show(q, (double)(i - report->calibrated) / report->held_out);
-        TRY(answer_photo(q, q->fp32, i, q->answers[0]));
-        TRY(answer_photo(q, int8, i, q->answers[1]));
+        TRY(answer_twice(q, int8, i));
         outputs_compare(&q->outputs, q->answers[0], q->answers[1], false, &report->agreement);
     }
     for (int run = 0; run < TIMED_RUNS; run++) {

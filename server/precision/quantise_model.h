@@ -26,6 +26,13 @@ struct quantise_options {
     void *context;
 };
 
+/* Boxes on the photos held out: in float32, in 8 bits, and pairs of one class that overlap by half
+ * or more (intersection over union). */
+struct quantised_boxes {
+    size_t fp32, int8, pairs;
+    double overlap; /* of the pairs, in the mean */
+};
+
 struct quantised_layer {
     char *name;
     const char *op;
@@ -40,10 +47,11 @@ struct quantise_report {
     enum quantise_method method;
     double errors[QUANTISE_METHODS]; /* of the methods tried; 0: not tried */
     int photos, calibrated, held_out, unreadable;
-    struct agreement agreement; /* on the photos held out */
-    double error;               /* on those that chose method and layers, as quantised in the end */
-    bool holds;                 /* the bounds of agreement.h hold on these photos */
-    double fp32_ms, int8_ms;    /* of one image on this machine */
+    struct agreement agreement;   /* on the photos held out */
+    struct quantised_boxes boxes; /* of detectors */
+    double error;            /* on those that chose method and layers, as quantised in the end */
+    bool holds;              /* the bounds of agreement.h hold on these photos */
+    double fp32_ms, int8_ms; /* of one image on this machine */
     struct quantised_layer *layers;
     size_t layer_count, kept;
 };

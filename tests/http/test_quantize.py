@@ -11,6 +11,7 @@ import time
 import unittest
 
 import harness
+import small_onnx
 from harness import DIGITS, run_lensd
 
 MODEL = os.path.join(harness.ROOT, "models", "digits")
@@ -68,6 +69,18 @@ class Quantize(unittest.TestCase):
         self.assertEqual(ended.returncode, 2)
         self.assertIn("quantised already", ended.stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), ["out", "photos"])
+
+    def test_boxes_are_compared(self):
+        self.add_photos(6)
+        detector = os.path.join(self.folder, "photos", "detector.onnx")
+        rows = [[20, 44, 60], [20, 40, 10], [16, 8, 8], [16, 12, 8], [.9, .1, .1], [.1, .8, .1]]
+        small_onnx.always(detector, [("output0", (6, 84), [v for row in rows for v in row + [0.0] * 81])],
+                          metadata=[("author", "Ultralytics"), ("task", "detect"), ("names", "{0: 'cat', 1: 'dog'}")])
+        ended = self.quantize("--json", "--method", "minmax", model=detector)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        boxes = json.loads(ended.stdout)["boxes"]
+        self.assertEqual((boxes["fp32"], boxes["int8"], boxes["pairs"]), (2, 2, 2))
+        self.assertGreater(boxes["mean_iou"], 0.99)
 
     def test_each_method(self):
         self.add_photos(6)
