@@ -96,13 +96,25 @@ static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
 
 /* ---- operators on stored numbers ---- */
 
+/* An activation, or a stored constant with a number for each place of the last dimension. */
+static bool read_operand(const struct value *value, struct ends *ret)
+{
+    if (quantise_read_activation(value, ret))
+        return true;
+    if (!quantise_read_dequantize(value, ret) || !quantise_is_one(ret->scale) ||
+        !quantise_is_one(ret->zero) || !quantise_is_8bit(ret->zero->known->dtype) ||
+        !ret->stored->known || ret->stored->known->dtype != ret->zero->known->dtype)
+        return false;
+    const struct shape *shape = &ret->stored->known->shape;
+    return shape->rank && shape_count(shape) == (size_t)shape->dims[shape->rank - 1];
+}
+
 static bool match_binary(struct edit *edit, struct node *quantize, const struct node *binary,
                          const struct ends *to)
 {
     struct ends a, b;
-    if (!quantise_read_activation(binary->inputs[0], &a) ||
-        !quantise_read_activation(binary->inputs[1], &b) ||
-        a.zero->known->dtype != to->zero->known->dtype ||
+    if (!read_operand(binary->inputs[0], &a) || !read_operand(binary->inputs[1], &b) ||
+        (a.stored->known && b.stored->known) || a.zero->known->dtype != to->zero->known->dtype ||
         b.zero->known->dtype != to->zero->known->dtype)
         return false;
     struct value *inputs[8] = {a.stored, a.scale, a.zero,    b.stored,

@@ -19,7 +19,6 @@ enum row_kind {
     ROW_LOOKUP,
     ROW_ADD,
     ROW_MUL,
-    ROW_GATE, /* Mul of an image by a number for each channel */
     ROW_MAX_POOL,
     ROW_MEAN_POOL,
     ROW_MEAN,
@@ -34,8 +33,9 @@ struct row_step {
     struct quantised_params from, from_b, to;
     float a_ratio, b_ratio, fixed; /* Add; Mul: a_ratio */
     uint8_t table[256];            /* Lookup */
-    size_t count;                  /* elements, of the elementwise kinds */
-    struct window window;          /* pools */
+    bool by_channel;      /* Add, Mul: b has a number for each channel, of each image or of all */
+    size_t count;         /* elements, of the elementwise kinds */
+    struct window window; /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;
     size_t thread_bytes; /* mean: the sums of an image */
@@ -46,12 +46,24 @@ struct row_step {
 
 enum { PIECE = 4096, MOST_TAPS = 256 };
 
+/* n elements of x and y from x_at on, of b from b_at on. */
+static void qrows_binary(const struct row_step *s, size_t x_at, size_t b_at, size_t n)
+{
+    const unsigned char *x = s->x_data + x_at, *b = s->b_data + b_at;
+    unsigned char *y = s->y_data + x_at;
+    if (s->kind == ROW_ADD)
+        s->simd->add_8bit(x, s->a_ratio, b, s->b_ratio, s->fixed, s->is_signed, y, n);
+    else
+        s->simd->mul_8bit(x, s->from.zero, b, s->from_b.zero, s->a_ratio, s->to.zero, s->is_signed,
+                          y, n);
+}
+
 static void qrows_pieces(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
     const size_t first = begin * PIECE, last = end * PIECE < s->count ? end * PIECE : s->count;
     const size_t n = last - first;
-    const unsigned char *x = s->x_data + first, *b = s->b_data + first;
+    const unsigned char *x = s->x_data + first;
     unsigned char *y = s->y_data + first;
     switch (s->kind) {
     case ROW_QUANTIZE:
@@ -65,23 +77,17 @@ static void qrows_pieces(void *context, size_t begin, size_t end)
     case ROW_LOOKUP:
         s->simd->lookup(x, s->table, y, n);
         break;
-    case ROW_MUL:
-        s->simd->mul_8bit(x, s->from.zero, b, s->from_b.zero, s->a_ratio, s->to.zero, s->is_signed,
-                          y, n);
-        break;
     default:
-        s->simd->add_8bit(x, s->a_ratio, b, s->b_ratio, s->fixed, s->is_signed, y, n);
+        qrows_binary(s, first, first, n);
         break;
     }
 }
 
-static void qrows_gated_pixels(void *context, size_t begin, size_t end)
+static void qrows_pixels(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
     for (size_t p = begin; p < end; p++)
-        s->simd->mul_8bit(s->x_data + p * s->channels, s->from.zero,
-                          s->b_data + p / s->pixels * s->channels, s->from_b.zero, s->a_ratio,
-                          s->to.zero, s->is_signed, s->y_data + p * s->channels, s->channels);
+        qrows_binary(s, p * s->channels, p / s->pixels * s->channels, s->channels);
 }
 
 /* ---- pools ---- */
@@ -157,6 +163,10 @@ static enum status qrows_run(struct step *base, struct program *program, struct 
     s->b_data = program->data[s->b];
     s->y_data = program->data[s->y];
     s->scratch = program->scratch;
+    if (s->by_channel) {
+        parallel_for(threads, s->images * s->pixels, s->channels / 8 + 1, qrows_pixels, s);
+        return STATUS_OK;
+    }
     switch (s->kind) {
     case ROW_MAX_POOL:
     case ROW_MEAN_POOL:
@@ -165,9 +175,6 @@ static enum status qrows_run(struct step *base, struct program *program, struct 
         break;
     case ROW_MEAN:
         parallel_for(threads, s->images, s->pixels * s->channels / 16, qrows_means, s);
-        break;
-    case ROW_GATE:
-        parallel_for(threads, s->images * s->pixels, s->channels / 8 + 1, qrows_gated_pixels, s);
         break;
     default:
         parallel_for(threads, (s->count + PIECE - 1) / PIECE,
@@ -189,6 +196,13 @@ static bool is_gate(const struct shape *x, const struct shape *b)
     return true;
 }
 
+/* Is b one number for each channel of x? */
+static bool is_row(const struct shape *x, const struct shape *b)
+{
+    return x->rank && b->rank && shape_count(b) == (size_t)b->dims[b->rank - 1] &&
+           b->dims[b->rank - 1] == x->dims[x->rank - 1];
+}
+
 static void prepare_binary(struct row_step *s)
 {
     if (s->kind == ROW_ADD) {
@@ -196,7 +210,7 @@ static void prepare_binary(struct row_step *s)
         s->b_ratio = s->from_b.scale / s->to.scale;
         s->fixed = (float)s->to.zero -
                    (s->a_ratio * (float)s->from.zero + s->b_ratio * (float)s->from_b.zero);
-    } else if (s->kind == ROW_MUL || s->kind == ROW_GATE) {
+    } else if (s->kind == ROW_MUL) {
         s->a_ratio = s->from.scale * s->from_b.scale / s->to.scale;
     }
 }
@@ -229,17 +243,18 @@ static bool classify_binary(const struct node *node, struct row_step *ret)
         !quantised_params_of(node, 6, dtype, &ret->to))
         return false;
     ret->kind = node->op == OP_QLINEAR_ADD ? ROW_ADD : ROW_MUL;
-    if (b->known) {
-        if (shape_count(&b->shape) != 1 || !shape_equal(&a->shape, &y->shape))
-            return false;
+    if (!shape_equal(&a->shape, &y->shape))
+        return false;
+    if (b->known && shape_count(&b->shape) == 1) {
         become_table(ret, b->known);
         return true;
     }
-    if (shape_equal(&a->shape, &y->shape) && shape_equal(&b->shape, &y->shape))
+    if (shape_equal(&b->shape, &y->shape))
         return true;
-    ret->kind = ROW_GATE;
-    return node->op == OP_QLINEAR_MUL && shape_equal(&a->shape, &y->shape) &&
-           is_gate(&a->shape, &b->shape);
+    const bool of_all = is_row(&a->shape, &b->shape);
+    ret->by_channel = of_all || is_gate(&a->shape, &b->shape);
+    ret->images = of_all ? 1 : 0;
+    return ret->by_channel;
 }
 
 /* The gate or the known number may be the first operand: the same with the operands swapped. */
@@ -335,10 +350,8 @@ static const char *name_of(const struct row_step *s)
     switch (s->kind) {
     case ROW_LOOKUP:
         return "table";
-    case ROW_GATE:
-        return "int8:gate";
     default:
-        return s->simd->name;
+        return s->by_channel ? "int8:channels" : s->simd->name;
     }
 }
 
@@ -349,11 +362,11 @@ enum status lower_qrows(const struct lowering *lowering, struct step **ret, stru
     if (!qrows_classify(node, &proto) || (wants_channels_last(proto.kind) && !node->channels_last))
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    const struct shape *image = proto.kind == ROW_GATE ? &y->shape : &x->shape;
+    const struct shape *image = proto.by_channel ? &y->shape : &x->shape;
     proto.y = y->index;
     proto.count = shape_count(&y->shape);
     if (image->rank) {
-        proto.images = (size_t)image->dims[0];
+        proto.images = proto.images ? proto.images : (size_t)image->dims[0];
         proto.channels = (size_t)image->dims[image->rank - 1];
         proto.pixels = shape_count(image) / proto.images / proto.channels;
     }

@@ -228,6 +228,31 @@ static struct value *gate(struct maker *m, struct value *x)
     return binary(m, OP_MUL, through(m, unary(m, OP_GLOBAL_AVERAGE_POOL, x), 0.003f, 101), x);
 }
 
+/* A stored number for each channel, which is the last dimension here: the bias of a MatMul. */
+static struct value *with_row(struct maker *m, enum op op, struct value *x, bool first)
+{
+    const int64_t perm[4] = {0, 2, 3, 1};
+    float numbers[CHANNELS];
+    struct value *last = unary(m, OP_TRANSPOSE, x);
+    cr_assert(node_set_ints(m->graph, last->producer, "perm", perm, 4));
+    for (int c = 0; c < CHANNELS; c++)
+        numbers[c] = (float)(c * 5 % 120);
+    struct value *terms[3] = {constant(m, m->dtype, SHAPE(CHANNELS), numbers),
+                              number(m, DTYPE_F32, 0.011f), number(m, m->dtype, odd_zero(m))};
+    struct value *row = append(m, OP_DEQUANTIZE_LINEAR, 3, terms);
+    return first ? binary(m, op, row, last) : binary(m, op, last, row);
+}
+
+static struct value *row_added(struct maker *m, struct value *x)
+{
+    return with_row(m, OP_ADD, x, true);
+}
+
+static struct value *row_multiplied(struct maker *m, struct value *x)
+{
+    return with_row(m, OP_MUL, x, false);
+}
+
 static struct value *sum(struct maker *m, struct value *x)
 {
     return binary(m, OP_ADD, x, through(m, depthwise(m, x, 3, 1), OTHER_STEP, 9));
@@ -375,7 +400,9 @@ static const struct {
     {"LeakyRelu", leaky_relu, 3, "table"},
     {"a number that folding finds", folded_number, 4, "table"},
     {"product", product, 7, NULL},
-    {"gate", gate, 6, "int8:gate"},
+    {"gate", gate, 6, "int8:channels"},
+    {"a row added", row_added, 5, "int8:channels"},
+    {"a row multiplied", row_multiplied, 5, "int8:channels"},
     {"sum", sum, 6, NULL},
     {"Concat of two scales", concat, 6, "int8:concat"},
     {"Split", split, 5, "int8:concat"},
