@@ -90,6 +90,8 @@ class Roboflow(Dialects):
         answer = self.post("/detect/1?api_key=x&confidence=56&overlap=30", body, kind)
         self.assertEqual(len(answer["predictions"]), 1)
         self.assertEqual(len(self.post("/detect/1?confidence=0.56", uri(), kind)["predictions"]), 1)
+        self.assertEqual(len(self.post("/detect/1", body, {"Content-Type": "application/json"})["predictions"]), 3,
+                         "inference-sdk calls its base64 JSON")
         self.assertEqual(len(self.form("/detect/1", ("file", "a.png", PHOTO))["predictions"]), 3)
         answer = self.server.request("POST", "/detect/1?format=image", body, kind)
         self.assertEqual((answer.status, answer.headers["Content-Type"], answer.body[:3]), (200, "image/jpeg", b"\xff\xd8\xff"))

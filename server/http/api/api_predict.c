@@ -412,13 +412,12 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     return STATUS_OK;
 }
 
-static bool looks_like_json(const struct exchange *x)
+static bool begins_json(const struct exchange *x)
 {
     size_t i = 0;
     while (i < x->body.size && strchr(" \t\r\n", x->body.data[i]) && x->body.data[i])
         i++;
-    bool brace = i < x->body.size && (x->body.data[i] == '{' || x->body.data[i] == '[');
-    return brace || (x->content_type && strstr(x->content_type, "json") && x->body.size > 0);
+    return i < x->body.size && (x->body.data[i] == '{' || x->body.data[i] == '[');
 }
 
 /* Whether a body that is no picture may be one in base64. */
@@ -448,11 +447,15 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
         return read_raw(x, work, err);
     if (multipart_is(x->content_type))
         return read_multipart(x, work, err);
-    if (looks_like_json(x))
-        return predict_read_json(x, work, err);
     const struct dialect *dialect = predict_dialect(x);
-    return dialect && dialect->is_base64 && looks_like_text(x) ? read_base64(x, work, err)
-                                                               : read_raw(x, work, err);
+    if (begins_json(x))
+        return predict_read_json(x, work, err);
+    /* Before the type is asked: inference-sdk calls its base64 JSON. */
+    if (dialect && dialect->is_base64 && looks_like_text(x))
+        return read_base64(x, work, err);
+    return x->content_type && strstr(x->content_type, "json") && x->body.size > 0
+               ? predict_read_json(x, work, err)
+               : read_raw(x, work, err);
 }
 
 /* ---- to the pipeline and back ---- */
