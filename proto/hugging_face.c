@@ -20,10 +20,8 @@ static void write_found(struct writer *w, cJSON *entry, const struct answer_pred
     char number[24];
     snprintf(number, sizeof number, "LABEL_%zu", found->index);
     write_text(w, entry, "label", found->label ? found->label : number);
-    if (image->kind == ANSWER_AREAS) /* semantic: there is no score */
-        cJSON_AddNullToObject(entry, "score");
-    else
-        write_float(w, entry, "score", found->probability);
+    /* A semantic segmenter has no score: NAN is written as null. */
+    write_float(w, entry, "score", image->kind == ANSWER_AREAS ? NAN : found->probability);
     if (image->kind != ANSWER_CLASSES && found->mask) {
         write_text(w, entry, "mask", found->mask->png ? found->mask->png : "");
     } else if (image->kind == ANSWER_BOXES) {

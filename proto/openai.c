@@ -1,6 +1,7 @@
 /* OpenAI's embeddings, of pictures: "input" is a data: URI or a list of them (as Infinity takes
  * it), or "messages" have image_url parts (as vLLM takes it).
  * Source: OpenAI's API reference, "Embeddings"; vLLM's "Multimodal embeddings". */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,8 +88,7 @@ static char *openai_error(int http, const char *sentence, const char *code, size
     cJSON *root = cJSON_CreateObject(), *error = write_object(&w, root, "error");
     write_text(&w, error, "message", sentence);
     write_text(&w, error, "type", http < 500 ? "invalid_request_error" : "server_error");
-    if (!cJSON_AddNullToObject(error, "param"))
-        w.failed = true;
+    write_float(&w, error, "param", NAN); /* null */
     write_text(&w, error, "code", code);
     return write_finish(&w, root, ret_size);
 }

@@ -6,7 +6,7 @@ import os
 import tempfile
 import unittest
 
-from harness import ROOT, ServedCase, Server, read, seven
+from harness import ROOT, ServedCase, Server, read, run_lensd, seven
 
 IMAGES = os.path.join(ROOT, "tests", "data", "images")
 FILES = {"BMP": "bmp_24.bmp", "GIF": "gif_animated.gif", "WebP": "webp_lossy.webp", "TIFF": "tiff_lzw.tif",
@@ -26,6 +26,8 @@ class Formats(ServedCase):
     def test_every_format_that_is_there(self):
         """Decode workers are confined: what they need was loaded before, and threads may be made."""
         self.assertEqual(self.formats()[:4], ["JPEG", "PNG", "BMP", "GIF"])
+        self.assertEqual(json.loads(run_lensd("inspect", "digits", "--json").stdout)["formats"], self.formats())
+        self.assertIn("formats     " + ", ".join(self.formats()), run_lensd("inspect", "digits").stdout)
         for name in FILES:
             with self.subTest(name):
                 answer = self.server.predict(picture(name))
