@@ -376,7 +376,7 @@ class Help(Commands):
 
     def test_help_of_serve_has_every_option(self):
         text = self.run_ok("serve", "--help")
-        for word in ("--device", "--precision fp32|bf16", "--threads", "--max-batch", "--host", "--port",
+        for word in ("--device", "--precision fp32|tf32|bf16", "--threads", "--max-batch", "--host", "--port",
                      "--log-format text|json|auto", "--config", "--max-body", "--grace", "(default 8080)",
                      "LENSD_TOP_K", "Limits", "Times", "curl"):
             self.assertIn(word, text)

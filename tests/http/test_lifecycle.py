@@ -260,7 +260,7 @@ class WrongStarts(Lifecycle):
             (("serve", "--grace", "soon"), ("--grace", "seconds")),
             (("serve", "--grace", "nan"), ("--grace",)),
             (("serve", "--log", "xml"), ("--log-format", "text|json|auto")),
-            (("serve", "--precision", "fp8"), ("--precision", "fp32|bf16")),
+            (("serve", "--precision", "fp8"), ("--precision", "fp32|tf32|bf16")),
             (("serve", "--device", "mps"), ("mps", "cpu")),
             (("serve", "--device", "cuda:99"), ("cuda:99", "cpu")),
             (("serve", "--device", "gpu"), ("gpu", "auto")),
