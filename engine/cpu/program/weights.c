@@ -49,9 +49,12 @@ static uint64_t hash_bytes(const void *data, size_t size)
     return hash;
 }
 
+/* The same numbers in another shape, [K, N] and [N, K], are packed into as many bytes, but in
+ * another order. */
 static bool same_contents(const struct tensor *a, const struct tensor *b)
 {
-    return a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
+    return shape_equal(&a->shape, &b->shape) && a->bytes == b->bytes &&
+           !memcmp(a->data, b->data, a->bytes);
 }
 
 static bool strided_layouts_equal(const struct strided_layout *a, const struct strided_layout *b)
