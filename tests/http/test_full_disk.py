@@ -53,7 +53,7 @@ class FullDisk(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def serve(self):
-        server = Server()
+        server = Server("--precision", "fp32")  # whose log ends when it is ready
         self.addCleanup(server.stop)
         return server
 
