@@ -199,6 +199,10 @@ class Ultralytics(Parity):
             spread_logits(model.model, [level[-1] for level in branches[-1]], letterboxed())
             for level, shifted in zip(branches[0], branches[-1]):
                 level[-1].load_state_dict(shifted[-1].state_dict())
+        if name == "yolo11n-seg":  # all of its masks would be empty: each prototype gets a factor of its own
+            with torch.no_grad():
+                for level in head.cv4:
+                    level[-1].bias.normal_()
         here = os.getcwd()
         os.chdir(self.folder)
         try:
@@ -225,7 +229,9 @@ class Ultralytics(Parity):
         """A point's score counts 500 times, so that half a pixel is 1e-3 of it."""
         def reference(outputs, width, height):
             from ultralytics.utils import ops
-            boxes = self.suppressed(outputs, width, height, nc=1, end2end=outputs["output0"].shape[-1] == 57)
+            is_final = outputs["output0"].shape[-1] == 57
+            boxes = self.suppressed(outputs, width, height, nc=1 if is_final else outputs["output0"].shape[1] - 4 - 51,
+                                    end2end=is_final)
             points = ops.scale_coords((SIDE, SIDE), self.extras.reshape(-1, 17, 3).clone(), (height, width))
             points[..., 2] *= 500
             return [(*box, *point.flatten().tolist()) for box, point in zip(boxes, points)]

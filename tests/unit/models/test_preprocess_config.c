@@ -107,6 +107,10 @@ Test(preprocess_config, huggingface_geometry)
          "{\"height\": 346, \"width\": 346}, \"crop_size\": {\"height\": 289, "
          "\"width\": 289}, \"do_center_crop\": true, \"resample\": 0}",
          {RESIZE_EXACT, 346, 346, 289, 289, RESAMPLE_NEAREST}},
+        {"RF-DETR",
+         "{\"image_processor_type\": \"RfDetrImageProcessor\", \"size\": {\"height\": 560, "
+         "\"width\": 560}}",
+         {RESIZE_EXACT, 560, 560, 560, 560, RESAMPLE_LINEAR}},
         {"RF-DETR, PP-OCR",
          "{\"size\": {\"height\": 560, \"width\": 560}, \"antialias\": false}",
          {RESIZE_EXACT, 560, 560, 560, 560, RESAMPLE_LINEAR}},
