@@ -59,6 +59,12 @@ static char *default_output(const char *model)
     return asprintf(&out, "%.*s-int8", (int)length, model) < 0 ? NULL : out;
 }
 
+static char *growing_name(const char *out)
+{
+    char *name;
+    return asprintf(&name, "%s.XXXXXX", out) < 0 ? NULL : name;
+}
+
 /* Where the new folder grows, beside the place that it gets in the end. */
 static enum status make_folder(struct quantizing *q, struct error *err)
 {
@@ -72,10 +78,9 @@ static enum status make_folder(struct quantizing *q, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "'%.200s' is there already; remove it, or name another folder with -o",
                          q->out);
-    if (asprintf(&q->folder, "%s.XXXXXX", q->out) < 0) {
-        q->folder = NULL;
+    q->folder = growing_name(q->out);
+    if (!q->folder)
         return error_no_memory(err, NULL);
-    }
     if (mkdtemp(q->folder))
         return STATUS_OK;
     const int cause = errno;
