@@ -33,7 +33,7 @@ static float row_max(const float *x, size_t n)
     return result;
 }
 
-static float row_sum(const float *x, size_t n)
+float SIMD_NAMED(sum_row)(const float *x, size_t n)
 {
     vec sum[WIDE];
     float result;
@@ -113,7 +113,7 @@ void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bia
                             float *y, size_t n)
 {
     float wrong;
-    const float mean = row_sum(x, n) / (float)n;
+    const float mean = SIMD_NAMED(sum_row)(x, n) / (float)n;
     const float squares = row_square_sum(x, mean, n, &wrong) / (float)n;
     wrong /= (float)n;
     const float variance = squares - wrong * wrong;

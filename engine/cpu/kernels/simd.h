@@ -240,6 +240,8 @@ struct simd_kernels {
     void (*center_rows)(const float *x, const float *mean, const float *factor, const float *shift,
                         size_t rows, float *y, size_t n);
 
+    float (*sum_row)(const float *x, size_t n);
+
     /* (x - mean) / sqrt(variance + epsilon) * scale + bias (either may be NULL). y may be x. */
     void (*layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
                        float *y, size_t n);

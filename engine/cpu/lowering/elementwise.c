@@ -272,6 +272,15 @@ static bool dtype_fits(const struct value *value, enum dtype dtype)
     return value && value->dtype == dtype;
 }
 
+/* x to the power of 2, which is x times x. */
+static bool is_square(const struct node *node)
+{
+    return node->op == OP_POW && is_f32_constant(node_input(node, 1)) &&
+           shape_count(&node->inputs[1]->shape) == 1 &&
+           shape_equal(&node->inputs[0]->shape, &node->outputs[0]->shape) &&
+           tensor_number(node->inputs[1]->known, 0) == 2;
+}
+
 static bool elementwise_classify(const struct node *node, struct elementwise_step *ret)
 {
     const struct value *a = node_input(node, 0), *y = node_output(node, 0);
@@ -288,6 +297,10 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
         return true;
     }
     ret->kind = KIND_BINARY;
+    if (is_square(node)) {
+        ret->binary = BINARY_MUL;
+        return true;
+    }
     return elementwise_binary_of(node->op, &ret->binary) && node->input_count == 2 &&
            (node->op != OP_PRELU || node->opset >= 7) && dtype_fits(node->inputs[1], y->dtype) &&
            !node_attr(node, "broadcast");
@@ -296,7 +309,7 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
 bool elementwise_takes(const struct node *node)
 {
     struct elementwise_step ignored;
-    return elementwise_classify(node, &ignored);
+    return node->op != OP_POW && elementwise_classify(node, &ignored); /* the 2 is float32 */
 }
 
 enum status lower_elementwise(const struct lowering *lowering, struct step **ret, struct error *err)
@@ -306,7 +319,7 @@ enum status lower_elementwise(const struct lowering *lowering, struct step **ret
     if (!elementwise_classify(node, &proto))
         return STATUS_OK;
     const struct value *a = node->inputs[0], *y = node->outputs[0];
-    const struct value *b = proto.kind == KIND_BINARY ? node->inputs[1] : a;
+    const struct value *b = proto.kind == KIND_BINARY && !is_square(node) ? node->inputs[1] : a;
     struct elementwise_step *step =
         step_create_as(lowering, &proto.step, sizeof *step, elementwise_run, ret, err);
     if (!step)

@@ -1,9 +1,10 @@
 /* Softmax over the last dimension, LayerNormalization and RMSNormalization over the last ones,
- * float32 and bfloat16. */
+ * float32 and bfloat16; ReduceMean over the last one, float32. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/ops/resolve.h"
+#include "engine/passes/edit.h"
 
 #include <stdlib.h>
 
@@ -15,7 +16,7 @@ struct norm_step {
     size_t rows, row;
     enum dtype dtype;
     uint32_t x, y, scale, bias;
-    bool has_bias;
+    bool has_scale, has_bias;
     size_t bytes_per_thread; /* of scratch: one widened row */
     const void *x_data;
     void *y_data;
@@ -36,6 +37,12 @@ static void norm_row(const struct norm_step *s, const float *x, float *y)
 static void norm_rows(void *context, size_t begin, size_t end)
 {
     const struct norm_step *s = context;
+    if (s->op == OP_REDUCE_MEAN) {
+        for (size_t r = begin; r < end; r++)
+            ((float *)s->y_data)[r] =
+                s->simd->sum_row((const float *)s->x_data + r * s->row, s->row) / (float)s->row;
+        return;
+    }
     if (s->dtype == DTYPE_F32) {
         for (size_t r = begin; r < end; r++)
             norm_row(s, (const float *)s->x_data + r * s->row, (float *)s->y_data + r * s->row);
@@ -55,7 +62,7 @@ static enum status norm_run(struct step *base, struct program *program, struct e
     (void)err;
     s->x_data = program->data[s->x];
     s->y_data = program->data[s->y];
-    s->scale_data = s->op == OP_SOFTMAX ? NULL : program->data[s->scale];
+    s->scale_data = s->has_scale ? program->data[s->scale] : NULL;
     s->bias_data = s->has_bias ? program->data[s->bias] : NULL;
     s->scratch = program->scratch;
     parallel_for(program->backend->options.threads, s->rows, s->row, norm_rows, s);
@@ -77,6 +84,17 @@ static size_t row_length(const struct node *node)
     if (node->op == OP_SOFTMAX && !old_softmax && axis != rank - 1)
         return 0;
     return resolve_extent(shape, (int)axis, rank);
+}
+
+/* A mean over the last dimension alone. */
+static bool is_row_mean(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    int64_t axes[TENSOR_MAX_RANK];
+    size_t count;
+    return node->op == OP_REDUCE_MEAN && x && y && x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 &&
+           shape_count(&x->shape) && edit_axes(node, 1, axes, &count) && count == 1 &&
+           axes[0] == x->shape.rank - 1;
 }
 
 static bool is_row_constant(const struct node *node, const struct value *value)
@@ -105,12 +123,15 @@ bool norm_takes(const struct node *node)
 enum status lower_norm(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
-    const size_t row = norm_takes(node) ? row_length(node) : 0;
+    const bool is_mean = is_row_mean(node);
+    const size_t row = is_mean
+                           ? (size_t)node->inputs[0]->shape.dims[node->inputs[0]->shape.rank - 1]
+                       : norm_takes(node) ? row_length(node)
+                                          : 0;
     if (!row)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    const struct value *bias = node_input(node, 2);
-    bool is_softmax = node->op == OP_SOFTMAX;
+    const struct value *bias = is_mean ? NULL : node_input(node, 2);
     struct norm_step *step = step_create(lowering, sizeof *step, norm_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
@@ -123,7 +144,8 @@ enum status lower_norm(const struct lowering *lowering, struct step **ret, struc
     step->dtype = x->dtype;
     step->x = x->index;
     step->y = y->index;
-    if (!is_softmax) {
+    if (node->op != OP_SOFTMAX && !is_mean) {
+        step->has_scale = true;
         step->scale = node->inputs[1]->index;
         step->has_bias = bias != NULL;
         step->bias = bias ? bias->index : 0;

@@ -208,6 +208,43 @@ Test(session_edges, layer_norm_does_not_broadcast)
 }
 
 /* Until opset 3 Concat's axis is 1 where it is left out. */
+static void refuses_reference_steps(const struct builder *b)
+{
+    struct error err = {0};
+    struct session_step *steps;
+    size_t count;
+    struct session *session =
+        create(b, (struct session_options){.max_batch = 1, .image_input = SIZE_MAX});
+    cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
+    for (size_t i = 0; i < count; i++)
+        cr_expect_str_neq(steps[i].kernel, "reference");
+    free(steps);
+    session_free(session);
+}
+
+/* What normalisations in primitives consist of. */
+Test(session_edges, mean_square_of_rows)
+{
+    for (int64_t row = 1; row < 200; row += 66)
+        for (int keep = 0; keep < 2; keep++) {
+            struct builder b;
+            const int64_t axes[1] = {-1};
+            const float two = 2;
+            struct value *x = begin(&b, DTYPE_F32, SHAPE(3, 5, row), 13);
+            struct tensor *exponent;
+            cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE_SCALAR, &exponent, NULL), STATUS_OK);
+            memcpy(exponent->data, &two, sizeof two);
+            x = binary(&b, OP_POW, x, graph_add_constant(b.graph, "two", exponent));
+            x = unary(&b, OP_REDUCE_MEAN, x);
+            cr_assert(node_set_ints(b.graph, x->producer, "axes", axes, 1));
+            cr_assert(node_set_int(b.graph, x->producer, "keepdims", keep));
+            x->shape = keep ? SHAPE(3, 5, 1) : SHAPE(3, 5);
+            end_at(&b, x);
+            refuses_reference_steps(&b);
+            agrees(&b);
+        }
+}
+
 Test(session_edges, concat_of_old_opsets)
 {
     struct builder b;
