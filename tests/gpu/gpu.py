@@ -52,7 +52,7 @@ import page  # noqa: E402
 import quantised  # noqa: E402
 import serving  # noqa: E402
 import speed  # noqa: E402
-from programs import PATIENCE, STAND_IN, Broken, Bundle, nvidia_smi  # noqa: E402
+from programs import PATIENCE, REHEARSAL, STAND_IN, Broken, Bundle, nvidia_smi  # noqa: E402
 
 PLANS = (1, 2, 3, 4)
 PLAN_MINUTES = 8.7
@@ -117,7 +117,7 @@ def export(part):
 PARTS = {
     "machine": (PLANS, machine, PATIENCE),
     "export": (PLANS, export, 500),
-    "look": ((1,), speed.look, 90),
+    "look": ((1,), speed.look, 110),
     "operators": ((1,), checks.operators, 120),
     "graphs": ((1,), checks.random_graphs, 80),
     "families": ((1,), checks.families, 240),
@@ -131,7 +131,7 @@ PARTS = {
     "quantised": ((3,), quantised.quantised, 90),
     "serve": ((4,), serving.serve, 120),
     "memory": ((4,), serving.memory, 90),
-    **{f"compiled {name}": ((4,), speed.compiled, 150) for name, _ in networks.COMPILED},
+    **{f"compiled {name}": ((4,), speed.compiled, 200) for name, _ in networks.COMPILED},
 }
 ARGUMENTS = {f"compiled {name}": (name, batch) for name, batch in networks.COMPILED}
 BESIDE = "export"  # runs beside the other parts
@@ -188,7 +188,7 @@ class Part:
         """The folder of a network, as soon as it is exported; None when it was not, or not in time."""
         if name == "digits":
             return self.bundle.path("models", "digits")
-        folder, end = os.path.join(self.networks_folder(), name), time.monotonic() + min(2 * PATIENCE, self.left() / 2)
+        folder, end = os.path.join(self.networks_folder(), name), time.monotonic() + max(self.left() - PATIENCE, 0)
         while not networks.is_there(folder):
             exports = read_json(state_file(self.options.work, BESIDE))
             if exports.get("status") != "begun" or exports["results"].get(name, {}).get("problem") \
@@ -481,7 +481,7 @@ def supervise(options):
             print(f"[{name}] taken over from {options.resume}", flush=True)
             save_report(options, report)
             continue
-        limit = min(PARTS[name][2], end - time.monotonic())
+        limit = min(PARTS[name][2] * (1 if bundle.on_gpu else REHEARSAL), end - time.monotonic())
         if limit < 5 or options.ended:
             keep(name, {"status": "left out", "reason": "no time is left", "bars": [], "notes": [], "results": {},
                         "seconds": 0.0, "began": now()})

@@ -8,7 +8,7 @@ import shutil
 import statistics
 
 import networks
-from programs import PATIENCE, Broken, Forward, last_words, run_group, said
+from programs import Broken, Forward, last_words, run_group, said
 
 SLOWER = 1.3     # times PyTorch's time: from there on another kernel is worth its trouble
 REPEATED = 20    # calls in a recording
@@ -212,7 +212,7 @@ def profile_kernels(part, tool, name, folder, seconds):
     """Kernels are counted from the program's start. Behind 40 passes' worth the load is over, and as many as a pass
     has are one pass, wherever they begin."""
     batch = 64
-    with Forward(part.bundle, folder, "fp16", [batch], patience=PATIENCE) as lensd:
+    with Forward(part.bundle, folder, "fp16", [batch]) as lensd:
         a_pass = len(lensd.profile(batch)[0]) * 5 // 4
     words = [tool, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--launch-skip", str(40 * a_pass), "--launch-count",
              str(max(NCU_KERNELS, a_pass)), *[word for section in SECTIONS for word in ("--section", section)],

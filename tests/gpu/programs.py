@@ -15,6 +15,7 @@ import time
 LIBRARIES = "LENSD_GPU_LIBRARIES"  # the LD_LIBRARY_PATH of the programs, from part to part
 PATIENCE = 40  # seconds for one answer, one load or one case: nothing that hangs may take a plan's time
 LOADS = 3      # attempts at a load that is late: what it has measured of its layers is kept
+REHEARSAL = 5  # times as long: what stands for the GPU is slow
 STAND_IN = "fake"  # as a device: the stand-in for CUDA, for tests of these scripts
 
 
@@ -64,6 +65,7 @@ class Bundle:
         self.stand_in = device == STAND_IN
         self.on_gpu = device.startswith("cuda:")
         self.device = "cuda:0" if self.stand_in else device
+        self.patience = PATIENCE * (1 if self.on_gpu else REHEARSAL)
         self.environment = dict(os.environ, LENSD_CACHE="none")
         self.cache = None  # folder of what was found out about layers: the next part need not repeat it
         # What a shell has set for its own server must not decide here.
@@ -129,7 +131,7 @@ class Bundle:
         return ended.stdout
 
     def devices(self):
-        return json.loads(self.run("lensd", "devices", "--json", timeout=PATIENCE))["devices"]
+        return json.loads(self.run("lensd", "devices", "--json", timeout=2 * PATIENCE))["devices"]
 
     def precisions(self):
         """What the option takes, but for `auto`, and on a CPU for what only GPUs compute in."""
@@ -145,11 +147,11 @@ class Bundle:
 class Forward:
     """bench_forward as a co-process: one model on one device, for use in a `with`."""
 
-    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=PATIENCE, candidate=None):
+    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=None, candidate=None):
         """candidate: every layer takes its candidate of that number, counted round, not its quickest."""
         for attempt in range(1, LOADS + 1):
             try:
-                self.start(bundle, model, precision, batches, device, poison, patience, candidate)
+                self.start(bundle, model, precision, batches, device, poison, patience or bundle.patience, candidate)
                 return
             except Late:
                 if attempt == LOADS or not bundle.cache or candidate is not None:
@@ -161,6 +163,7 @@ class Forward:
                  *(["--cache", bundle.cache] if bundle.cache else []), "--serve", model]
         environment = dict(bundle.environment, **({} if candidate is None else {"LENSD_CUDA_TUNING": str(candidate)}))
         self.errors = tempfile.TemporaryFile()
+        self.patience = bundle.patience
         self.pending = b""
         self.on_gpu = bundle.device != "cpu"
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -194,13 +197,13 @@ class Forward:
         line, _, self.pending = self.pending.partition(b"\n")
         return line.decode()
 
-    def ask(self, *words, patience=PATIENCE):
+    def ask(self, *words):
         try:
             self.process.stdin.write((" ".join(map(str, words)) + "\n").encode())
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # line() says why it ended
-        line = self.line(patience)
+        line = self.line(self.patience)
         if line.startswith("error: "):
             raise Broken(line[len("error: "):])
         return line
@@ -232,7 +235,7 @@ class Forward:
         steps = []
         count, images = map(int, self.ask("profile", 0, batch).split())
         for _ in range(count):
-            ms, gflop, size, kernel, name = self.line(PATIENCE).split("\t")
+            ms, gflop, size, kernel, name = self.line(self.patience).split("\t")
             steps.append({"ms": float(ms), "gflop": float(gflop), "bytes": int(size), "kernel": kernel,
                           "name": name})
         return steps, images

@@ -27,7 +27,8 @@ SATURATING = 64  # images of a batch
 class Daemon:
     """`lensd serve` of a bundle, for use in a `with`."""
 
-    def __init__(self, bundle, model, options, patience=PATIENCE):
+    def __init__(self, bundle, model, options):
+        """Its patience is twice the usual, as a first start measures the layers of every batch size."""
         with contextlib.closing(socket.socket()) as listener:
             listener.bind(("127.0.0.1", 0))
             self.port = listener.getsockname()[1]
@@ -40,8 +41,8 @@ class Daemon:
             while self.get("/readyz")[0] != 200:
                 if self.process.poll() is not None:
                     raise Broken(f"lensd serve ended with {self.process.returncode}: {self.said()}")
-                if time.monotonic() - began > patience:
-                    raise Broken(f"lensd serve was not ready within {patience:.0f} s: {self.said()}")
+                if time.monotonic() - began > 2 * bundle.patience:
+                    raise Broken(f"lensd serve was not ready within {2 * bundle.patience} s: {self.said()}")
                 time.sleep(0.02)
         except BaseException:
             self.close()
@@ -260,7 +261,7 @@ def two_models(part, folders, options, photo):
     for name, folder in (("one", folders[0]), ("two", folders[-1])):
         shutil.copytree(folder, os.path.join(repository, name), ignore=shutil.ignore_patterns("weights.pt"))
     paths = ["/predict?model=one", "/predict?model=two"]
-    with Daemon(part.bundle, None, ["--models", repository, *options], 2 * PATIENCE) as daemon:
+    with Daemon(part.bundle, None, ["--models", repository, *options]) as daemon:
         counts = many(daemon, paths, photo, 4 if part.bundle.on_gpu else 1)
         part.put("two_models", counts)
         part.bar("two models on one card", "every answer is 200", str(counts),
@@ -280,7 +281,7 @@ def full_cards(part, folders, options, photo):
     if not part.bundle.on_gpu or part.torch()[0] is None:
         part.note("a card is filled by PyTorch, on a GPU")
         return
-    options = [*options[:-1], "256"]
+    options = [*options[:-1], str(SATURATING)]  # as in the part before, whose trials are kept
     with Daemon(part.bundle, folders[0], options) as daemon, full_card(0):
         counts = many(daemon, ["/predict"], photo, 3)
         part.bar("a card that is filled while it serves", "every answer is 200", str(counts),

@@ -192,7 +192,7 @@ class Supervisor(unittest.TestCase):
                 os.kill(os.getpid(), 9)
             def good(part):
                 part.bar("it", "1", "1", True)
-            gpu.PARTS = {{"late": ((1,), late, 6), "broken": ((1,), broken, 20),
+            gpu.PARTS = {{"late": ((1,), late, 2), "broken": ((1,), broken, 20),
                          "odd": ((1,), odd, 20), "killed": ((1,), killed, 20), "good": ((1,), good, 20)}}
         """)
         self.assertEqual(ended.returncode, 1, ended.stdout)
