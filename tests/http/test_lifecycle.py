@@ -553,7 +553,7 @@ class Drain(Lifecycle):
 
 class Overload(Lifecycle):
     def test_beyond_the_queue_is_refused_at_once(self):
-        server = self.serve(self.slow_to_run(24), "--precision", "fp32", "--max-queue", "8")
+        server = self.serve(self.slow_to_run(24), "--precision", "fp32", "--max-queue", "8", "--max-queue-ms", "0")
 
         def client(_):
             answer = server.predict(seven())
