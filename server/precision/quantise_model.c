@@ -18,6 +18,9 @@ enum {
     TIMED_RUNS = 15    /* of each model, in turns */
 };
 
+/* Layers that do not make the bounds hold stay in float32 only if the error becomes this share. */
+#define KEPT_GAIN 0.75
+
 #define LEAST_PROBABILITY 1e-7f
 
 /* Answers in float32 that are remembered, and activations observed at a time. */
@@ -326,8 +329,8 @@ static enum status keep_layers(struct quantising *q, struct quantised_layer *con
         quantiser_layer(q->quantiser, (size_t)(order[i] - report->layers))->is_kept = i < count;
     TRY(try_graph(q, report->method, q->tried, &graph, &a));
     *ret_holds = agreement_holds(&a);
-    /* Fewer layers are better once the bounds hold, less error before. */
-    if (*ret_holds || (!report->holds && error_of(&a) < report->error)) {
+    /* Fewer layers are better once the bounds hold; before, more have to pay. */
+    if (*ret_holds || (!report->holds && error_of(&a) < KEPT_GAIN * report->error)) {
         take_graph(q, graph, &a);
         report->kept = count;
         for (size_t i = 0; i < report->layer_count; i++)
