@@ -681,7 +681,7 @@ class Words(unittest.TestCase):
     def test_what_is_asked_wrongly(self):
         for words, sentence in ((["--bundle", SCRATCH], "is no bundle"),
                                 (["--bundle", BUNDLE, "--device", "mps"], "a GPU has a name such as cuda:0"),
-                                (["--bundle", BUNDLE, "--only", "fun"], "invalid choice")):
+                                (["--bundle", BUNDLE, "--plan", "9"], "is not a list of plans")):
             ended = gpu(*words)
             self.assertEqual((ended.returncode, sentence in ended.stdout), (2, True), ended.stdout)
 
