@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import functools
 import glob
+import importlib
 import io
 import json
 import multiprocessing
@@ -47,7 +48,9 @@ HURRY = -10  # the niceness of what is timed, where the system allows it
 PATIENCE = 600  # seconds for a model
 
 # Models that miss a bound, with the reason.
-EXCEPTIONS = {}
+EXCEPTIONS = {
+    "efficientvit_m0": "with seeded weights one photo is unstable: PyTorch and ONNX Runtime differ by 0.054 on one tensor of it",
+}
 
 TORCHVISION = """squeezenet1_1 squeezenet1_0 shufflenet_v2_x0_5 shufflenet_v2_x1_0 mobilenet_v3_small mnasnet0_5
     mobilenet_v2 mobilenet_v3_large mnasnet0_75 mnasnet1_0 regnet_y_400mf regnet_x_400mf efficientnet_b0
@@ -332,8 +335,8 @@ def line(row, photos):
             f"{row['note'].replace('|', '/')} |")
 
 
-HEAD = """| source | model | loads | outputs, from ONNX Runtime's | best class equal | its probability differs by | ready, ms | CPU, ms | note |
-|---|---|---|--:|--:|--:|--:|--:|---|"""
+HEAD = ("| source | model | loads | outputs, from ONNX Runtime's | best class equal | its probability differs by | ready, ms | "
+        "CPU, ms | note |\n|---|---|---|--:|--:|--:|--:|--:|---|")
 
 
 def versions():
@@ -351,7 +354,8 @@ def read_table(path):
             continue
         source, name, loads, tensors, equal, probability, *times, note = cells
         ready, cpu = ([float(part) for part in cell.strip(")").split(" (")] if cell else None for cell in times)
-        rows.append({"source": source, "name": name, "loads": loads, "note": note, "ready": ready, "cpu": cpu,
+        rows.append({"source": source, "name": name, "loads": loads, "note": note or EXCEPTIONS.get(name, ""),
+                     "ready": ready, "cpu": cpu,
                      "tensors": float(tensors) if tensors else None, "equal": int(equal.split("/")[0]) if equal else None,
                      "probability": float(probability) if probability else None})
     return rows
@@ -366,24 +370,27 @@ def write_table(path, rows, photos):
     good = sum(is_good(row, photos) for row in tried)
     best = sum(row["equal"] == photos for row in tried)
     ratios = [row["cpu"][1] for row in tried if row["cpu"]] or [0]
-    left = [f"{source}:{name}" for source, name in in_turns()
-            if (source, name) not in {(row["source"], row["name"]) for row in rows}]
+    left = len(in_turns()) - len(rows)
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(f"""# Exports, served and compared
 
-`./dev test exports --table docs/measurements/exports.md` wrote this page. Each model is exported with seeded weights by its recipe
-in `models/export`, served in fp32, and compared: its outputs with ONNX Runtime's on the same tensor (greatest difference over the
-greatest magnitude), and its answers to {photos} photos with the framework's own pipeline in PyTorch. "Ready" is the time from reading
-the file to serving it, from an empty cache, and in brackets how many times as long that is as ONNX Runtime takes to create a session;
-the least of {LOADS} each, in turns. CPU time is that of all threads; lensd's includes the start of the program.
+`./dev test exports --table docs/measurements/exports.md` wrote this page. Each model is exported with seeded weights by its
+recipe in `models/export`, served in fp32, and compared: its outputs with ONNX Runtime's on the same tensor (greatest difference
+over the greatest magnitude), and its answers to {photos} photos with the framework's own pipeline in PyTorch. "Ready" is the time
+from reading the file to serving it, from an empty cache, and in brackets how many times as long that is as ONNX Runtime takes to
+create a session; the least of {LOADS} each, in turns, on a machine that others used, too. CPU time is that of all threads;
+lensd's includes the start of the program.
 
 {versions()}; {run_lensd("--version").stdout.strip()}
 
-{len(rows)} models tried, {len(tried)} exported, {sum(row['loads'] == 'yes' for row in tried)} served. The best class was equal on all photos for
-{best}; {good} are within the bounds (probability {TOLERANCE:g}, outputs {TENSORS:g}).
-What could not be exported says why; that is the exporter's limit, not the server's. Loading takes a median of {median(ratios):.1f} times
-the CPU time of ONNX Runtime, at most twice for {sum(ratio <= 2 for ratio in ratios)} of {len(ratios)}.
-{"Not run, the largest of each source: " + ", ".join(left) + "." if left else ""}
+{len(rows)} models tried, {len(tried)} exported, {sum(row['loads'] == 'yes' for row in tried)} served. The best class was equal on
+all photos for {best}; {good} are within the bounds (probability {TOLERANCE:g}, outputs {TENSORS:g}) or excepted, with the reason.
+What could not be exported says why; that is the exporter's limit, not the server's. {left} models of the script's list have not
+been run.
+
+Loading takes a median of {median(ratios):.1f} times the CPU time of ONNX Runtime, at most twice for
+{sum(ratio <= 2 for ratio in ratios)} of {len(ratios)}. Most of the rest is the measurement of kernels, at most 0.6 s for each
+model and machine, whose outcome a later start finds in `--cache`.
 
 {HEAD}
 """)
@@ -441,10 +448,8 @@ class Task:
 
 def run_all(options, models, photos):
     """Yields the rows as they come."""
-    import onnxruntime  # noqa: F401 - once, for all processes
-    import timm  # noqa: F401
-    import torchvision  # noqa: F401
-    import transformers  # noqa: F401
+    for library in "onnxruntime", "timm", "torchvision", "transformers":  # once, for all processes
+        importlib.import_module(library)
     turn = multiprocessing.get_context("fork").Lock()
     end = time.monotonic() + 60 * options.minutes
     models, running = iter(models), []
