@@ -69,8 +69,8 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
 /* Where a canvas of `have` pixels begins in the `want` that a centred crop keeps. */
 static int crop_begin(int have, int want, bool floors)
 {
-    if (want >= have)
-        return (want - have) / 2;
+    if (want >= have) /* where the crop's offset is rounded down, so is this one: -13.5 to -14 */
+        return (want - have + floors) / 2;
     const int rest = have - want, half = rest / 2;
     /* round(rest / 2.0): a half goes to the even neighbour. */
     return -(!floors && rest % 2 && half % 2 ? half + 1 : half);

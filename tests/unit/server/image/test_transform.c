@@ -299,9 +299,9 @@ Test(transform, kernels_agree)
  * Face's processors, int(difference / 2.0), from their words. */
 static int crop_offset(int have, int want, bool floors)
 {
-    if (want >= have)
-        return -((want - have) / 2);
-    return floors ? (int)((have - want) / 2.0) : (int)rint((have - want) / 2.0);
+    if (floors) /* as Hugging Face's center_crop(), also where it pads */
+        return (int)floor((have - want) / 2.0);
+    return want >= have ? -((want - have) / 2) : (int)rint((have - want) / 2.0);
 }
 
 /* What a crop keeps is what the whole picture has there, and zero beyond. */
