@@ -101,6 +101,15 @@ static uint32_t hash_callers(void)
     return (uint32_t)(hash >> 32) | 1;
 }
 
+/* Whether the caller ends the process when it gets no memory, which lensd cannot change: GMP and
+ * libtasn1, which GnuTLS uses, and constructors of C++ libraries that the dynamic linker runs
+ * (docs/security.md). */
+static bool ends_process(const char *where)
+{
+    return strncmp(where, "libgmp.", 7) == 0 || strncmp(where, "libtasn1.", 9) == 0 ||
+           (strncmp(where, "libstdc++.", 10) == 0 && strstr(where, " ld-linux") != NULL);
+}
+
 /* Counts a call; sets errno if it is to fail. */
 static bool fails(enum fault_kind kind, int usual)
 {
@@ -115,9 +124,7 @@ static bool fails(enum fault_kind kind, int usual)
         control->stacks[kind][call - 1] = hash_callers();
     if (is_chosen) {
         describe_callers(fault);
-        /* GMP, which GnuTLS uses, ends the process when it gets no memory. GnuTLS cannot change
-         * that. */
-        is_chosen = strncmp(fault->where, "libgmp.", 7) != 0;
+        is_chosen = !ends_process(fault->where);
         atomic_fetch_add(&fault->failed, is_chosen);
     }
     is_inside = false;
