@@ -112,6 +112,8 @@ static enum status read_request(const struct dialect *dialect, cJSON *root, size
     TRY(read_pictures(dialect, root, most, request, err));
     const cJSON *nested =
         dialect->nested ? cJSON_GetObjectItemCaseSensitive(root, dialect->nested) : root;
+    if (nested && !cJSON_IsNull(nested) && !cJSON_IsObject(nested))
+        return error_set(err, STATUS_INVALID, "\"%s\" must be an object", dialect->nested);
     return read_members(dialect, nested, request, err);
 }
 

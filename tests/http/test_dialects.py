@@ -184,6 +184,10 @@ class HuggingFace(Dialects):
         self.assertIn("one picture", self.post("/models/detect", {"inputs": [b64()] * 2}, status=400)["error"])
         self.post("/models/detect", {"inputs": {"text": "a cat"}}, status=400)
         self.post("/models/detect", {"inputs": b64(), "parameters": {"threshold": "high"}}, status=400)
+        for parameters in ([1], "high", 0.5, True):
+            error = self.post("/models/detect", {"inputs": b64(), "parameters": parameters}, status=400)["error"]
+            self.assertIn('"parameters" must be an object', error)
+        self.post("/models/detect", {"inputs": b64(), "parameters": None})
         self.post("/models/detect", b"%PDF-1.7 no picture", status=400)
 
 
