@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
+#include "engine/ops/geometry.h"
 #include "engine/ops/resolve.h"
 
 enum { FREE = -1, MIXED = -2, MOST_OPERANDS = 16 };
@@ -93,6 +94,18 @@ static int rows_by_sample(const struct rows *rows, const struct node *node, size
             return MIXED;
     }
     return 0;
+}
+
+/* A scale next to 1 blends images though their number stays, and a region may turn them round. */
+static int rows_resized(const struct rows *rows, const struct node *node)
+{
+    struct resize_plan plan;
+    bool is_known;
+    struct error ignored;
+    if (resize_plan_init(node, &plan, &is_known, &ignored) != STATUS_OK || !is_known ||
+        plan.axis[0].resized)
+        return MIXED;
+    return rows_by_sample(rows, node, 1);
 }
 
 static int rows_transposed(const struct rows *rows, const struct node *node)
@@ -232,11 +245,12 @@ static int rows_follow(const struct rows *rows, const struct node *node)
     case OP_LRN:
     case OP_DEPTH_TO_SPACE:
     case OP_SPACE_TO_DEPTH:
-    case OP_RESIZE:
-    case OP_UPSAMPLE:
     case OP_IMAGE_SCALER:
     case OP_ROTARY_EMBEDDING:
         return rows_by_sample(rows, node, 1);
+    case OP_RESIZE:
+    case OP_UPSAMPLE:
+        return rows_resized(rows, node);
     case OP_GRID_SAMPLE:
         return rows_by_sample(rows, node, 2);
     case OP_ONNX_ATTENTION: /* query, key, value */

@@ -119,11 +119,24 @@ static struct value *joined_images(struct builder *b, struct value *x)
     return x;
 }
 
+/* floor(2 * 1.2) is 2: as many images as before, but the second one is a copy of the first. */
+static struct value *resized_images(struct builder *b, struct value *x)
+{
+    struct node *node;
+    struct value *scales = constant(b, SHAPE(3), 0, 1);
+    ((float *)scales->known->data)[0] = 1.2f;
+    struct value *const operands[] = {x, scales};
+    add(b, OP_RESIZE, 2, operands, 1, &node);
+    cr_assert_not_null(node);
+    node->opset = 10;
+    return finish(b, node);
+}
+
 Test(batch_rows, are_not_proven_apart_where_they_mix)
 {
     static struct value *(*const mixing[])(struct builder *, struct value *) = {
         softmax_over_images, mean_over_images, tokens_of_all_images, images_in_another_order,
-        gathered_images,     sum_along_images, joined_images};
+        gathered_images,     sum_along_images, joined_images,        resized_images};
     for (size_t i = 0; i < COUNT_OF(mixing); i++) {
         struct builder b;
         struct value *x = begin(&b);
