@@ -154,8 +154,12 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     TRY(specialise(session, c, err));
     if (size > 1 && !outputs_follow_batch(session, c->graph, size))
         return error_set(err, STATUS_SHAPE, "the outputs do not follow a batch of %d", size);
+    /* Shapes that the file fixes can mix the images of some sizes only. */
+    const bool is_proven = rows_are_separate(c->graph, size);
     if (session->compiled_count == 1)
-        session->rows_are_proven = rows_are_separate(c->graph, size);
+        session->rows_are_proven = is_proven;
+    else if (session->compiled_count > 1 && session->rows_are_proven && !is_proven)
+        return error_set(err, STATUS_SHAPE, "images of a batch of %d mix", size);
     TRY(optimize_split(c->graph, &c->tail, &c->output_of, err));
     if (c->tail) {
         c->crossing = c->tail->input_count;

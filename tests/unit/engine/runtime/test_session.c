@@ -229,6 +229,47 @@ Test(session, notices_that_a_graph_allows_no_batch)
     graph_free(graph);
 }
 
+static struct value *reshape_to(struct graph *graph, struct value *x, int64_t rows, int64_t columns)
+{
+    struct tensor *to;
+    struct error err;
+    cr_assert_eq(tensor_create(NULL, DTYPE_I64, &SHAPE(2), &to, &err), STATUS_OK);
+    ((int64_t *)to->data)[0] = rows;
+    ((int64_t *)to->data)[1] = columns;
+    struct node *reshape = graph_add_node(graph, OP_RESHAPE, "reshape", 2, 1);
+    reshape->inputs[0] = x;
+    reshape->inputs[1] = graph_add_constant(graph, "to", to);
+    tensor_unref(to);
+    node_set_output(reshape, 0, graph_add_value(graph, "reshaped", DTYPE_F32, NULL));
+    return reshape->outputs[0];
+}
+
+/* Softmax over halves of the batch: of single images where there are two, of pairs where there are
+ * four. */
+Test(session, mixes_no_images_in_larger_batches_either)
+{
+    struct error err = {0};
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    struct value *input = graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, 4, 4));
+    struct node *softmax = graph_add_node(graph, OP_SOFTMAX, "softmax", 1, 1);
+    softmax->opset = 13;
+    softmax->inputs[0] = reshape_to(graph, input, 2, -1);
+    node_set_output(softmax, 0, graph_add_value(graph, "probabilities", DTYPE_F32, NULL));
+    struct value *ends[2] = {input, reshape_to(graph, softmax->outputs[0], -1, 48)};
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = graph->output_count = 1;
+    struct session_options options = {.threads = 1, .max_batch = 4};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    const struct session_info *info = session_info(session);
+    cr_assert_eq(info->batches[info->batch_count - 1].size, 2);
+    cr_assert(strstr(info->note, "images of a batch of 4 mix"), "%s", info->note);
+    session_free(session);
+    graph_free(graph);
+}
+
 /* Bytes of a session for batches of up to `size`, from one that has no limit. */
 static size_t planned(const struct session *session, int size)
 {
