@@ -94,15 +94,24 @@ static struct channels channels_of(const struct node *layer, const struct tensor
     return c;
 }
 
-/* A channel's greatest weight is stored as 127. */
-static void choose_scales(const float *weights, struct channels c, float *scales)
+/* A bias is stored in units of both scales, as at most this many: ONNX Runtime 1.32 makes int32 of
+ * float32 biases, and those that do not fit overflow. The rest up to BIAS_MOST is for methods that
+ * give the input a smaller scale than its whole range has. */
+#define BIAS_UNITS 0x1p24f
+
+/* A channel's greatest weight is stored as 127, or as less where its bias is far greater. */
+static void choose_scales(const float *weights, struct channels c, const float *bias,
+                          float input_scale, float *scales)
 {
     for (size_t o = 0; o < c.outer; o++)
         for (size_t m = 0; m < c.count; m++)
             for (size_t i = 0; i < c.inner; i++, weights++)
                 scales[m] = fmaxf(scales[m], fabsf(*weights) / 127);
-    for (size_t m = 0; m < c.count; m++)
+    for (size_t m = 0; m < c.count; m++) {
         scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* the bias alone counts */
+        const float least = bias ? fabsf(bias[m]) / BIAS_UNITS / input_scale : 0;
+        scales[m] = isfinite(least) ? fmaxf(scales[m], least) : scales[m];
+    }
 }
 
 /* Rounds the weights of channel m, `count` in a row; returns the sum of what each is changed by,
@@ -146,13 +155,15 @@ enum status quantise_layer_store(const struct node *layer, const struct number_r
 {
     const struct tensor *weights = layer->inputs[1]->known;
     const struct channels c = channels_of(layer, weights);
+    const struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
     *ret = (struct stored_layer){.shifts = alloc_array(c.count, sizeof *ret->shifts)};
     if (!ret->shifts)
         return error_no_memory(err, "while quantising");
     TRY(tensor_create(NULL, DTYPE_I8, &weights->shape, &ret->weights, err));
     TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
     memset(ret->scales->data, 0, ret->scales->bytes);
-    choose_scales(weights->data, c, ret->scales->data);
+    choose_scales(weights->data, c, bias ? bias->known->data : NULL,
+                  range_choose(input, QUANTISE_MINMAX).scale, ret->scales->data);
     store_numbers(layer, input, c, ret);
     return STATUS_OK;
 }
@@ -232,7 +243,9 @@ static bool store_layer(struct rewrite *r, struct node *layer, const struct stor
     struct value *weights = layer->inputs[1];
     struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
     const struct value *shared = r->weights[weights->index];
-    if (!shared || node_int(shared->producer, "axis", 0) != channel_axis(layer))
+    if (!shared || node_int(shared->producer, "axis", 0) != channel_axis(layer) ||
+        memcmp(shared->producer->inputs[1]->known->data, stored->scales->data,
+               stored->scales->bytes) != 0)
         r->weights[weights->index] = add_weights(r, layer, stored);
     layer->inputs[1] = r->weights[weights->index];
     if (bias)

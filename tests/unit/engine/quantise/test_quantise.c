@@ -205,6 +205,65 @@ Test(quantise, random_networks_answer_nearly_as_in_float32)
     free(images);
 }
 
+/* ONNX Runtime makes int32 of a float32 bias, too, and overflows where it does not fit. The layers
+ * share their weights, and have scales of their own. */
+Test(quantise, large_biases_are_stored_as_int32)
+{
+    static const float biases[2][3] = {{0.5f, 1e6f, -0.5f}, {0, 0.25f, 0}};
+    struct error err = {0};
+    struct graph *graph = graph_create(NULL), *made;
+    struct images *images = make_images(5);
+    struct tensor *weights;
+    graph->opset = 13;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE(3, 3, 1, 1), &weights, &err), STATUS_OK);
+    for (int i = 0; i < 9; i++)
+        ((float *)weights->data)[i] = i < 3 ? 1e-9f : 0.25f;
+    struct value *of_both = graph_add_constant(graph, "weights", weights);
+    struct value *ends[2] = {
+        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, SIDE, SIDE))};
+    struct value *x = ends[0];
+    tensor_unref(weights);
+    for (int l = 0; l < 2; l++) {
+        struct tensor *bias;
+        cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE(3), &bias, &err), STATUS_OK);
+        memcpy(bias->data, biases[l], sizeof biases[l]);
+        struct node *conv = graph_add_node(graph, OP_CONV, l ? "second" : "first", 3, 1);
+        conv->opset = 13;
+        conv->inputs[0] = x;
+        conv->inputs[1] = of_both;
+        conv->inputs[2] = graph_add_constant(graph, "bias", bias);
+        tensor_unref(bias);
+        x = graph_add_value(graph, l ? "out" : "between", DTYPE_F32, NULL);
+        node_set_output(conv, 0, x);
+    }
+    ends[1] = x;
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = graph->output_count = 1;
+    struct quantiser *quantiser = observed(graph, images, (size_t)64 << 20);
+    cr_assert(quantiser);
+    cr_assert_eq(quantiser_make(quantiser, QUANTISE_MINMAX, &made, &err), STATUS_OK);
+    size_t layers = 0;
+    for (size_t n = 0; n < made->node_count; n++) {
+        const struct node *node = made->nodes[n];
+        if (node->op != OP_CONV)
+            continue;
+        layers++;
+        cr_assert(node->inputs[2]->producer, "the bias of %s is float32", node->name);
+        const float *in = node->inputs[0]->producer->inputs[1]->known->data;
+        const float *scales = node->inputs[1]->producer->inputs[1]->known->data;
+        const float *units = node->inputs[2]->producer->inputs[1]->known->data;
+        for (int m = 0; m < 3; m++)
+            cr_expect_float_eq(units[m] / (*in * scales[m]), 1, 1e-6f, "%s, %d", node->name, m);
+    }
+    cr_expect_eq(layers, 2);
+    cr_expect_lt(relative_error(graph, made, images->numbers[0]), 0.05);
+    graph_free(made);
+    quantiser_free(quantiser);
+    graph_free(graph);
+    free(images);
+}
+
 /* Tensors are observed in parts that fit the memory: the same ranges. */
 Test(quantise, parts_give_the_same_graph)
 {
