@@ -1,4 +1,4 @@
-/* Private to engine/quantise: raising the opset of a graph. */
+/* Private to engine/quantise: converts a graph to a newer opset. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -6,8 +6,9 @@
 /* The oldest opset with a scale for each channel. */
 #define QUANTISE_OPSET 13
 
-/* Gives a graph of an older ai.onnx opset, with constants folded, QUANTISE_OPSET: attributes become
- * operands where the operator changed so. `shapes`: of the values by index, for Softmax.
- * STATUS_UNSUPPORTED names the node whose operator changed its meaning; STATUS_NO_MEMORY. */
+/* Converts a graph of an older ai.onnx opset, with constants folded, to QUANTISE_OPSET: attributes
+ * become operands where the newer operator has operands. `shapes`: of the values by index, for
+ * Softmax. STATUS_UNSUPPORTED names the node whose operator changed its meaning; STATUS_NO_MEMORY.
+ */
 enum status quantise_raise_opset(struct graph *graph, const struct shape *shapes,
                                  struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* Decides which tensors are stored, in four walks over the nodes in order: kinds and answers; what
+/* Decides which tensors are stored, in four passes over the nodes in order: kinds and answers; what
  * layers want; what can be stored between; whose producers run on integers then. */
 #include "engine/quantise/quantise_plan.h"
 
@@ -178,9 +178,9 @@ static bool can_store(const struct quantise_plan *plan, const struct value *valu
     return plan->can_store[value->index];
 }
 
-/* ---- the walks ---- */
+/* ---- the passes ---- */
 
-/* Do numbers that come out of the node as answers go in as such? */
+/* Whether inputs of the node are part of the answer if its output is. */
 static bool passes_answers(const struct quantise_plan *plan, size_t n)
 {
     switch (plan->graph->nodes[n]->op) {

@@ -1,11 +1,11 @@
 /* Private to engine/quantise: which activations of a graph are stored in 8 bits, and who reads what
  * is stored.
  *
- * What makes products run on integers decides (engine/passes/quantise.c, ONNX Runtime's and
- * OpenVINO's own rules): a layer reads a stored activation, and a Conv stores its result, behind
- * its Relu or Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well,
- * so that no float32 tensor is in between. Numbers on the way to an output, behind the last layer
- * or pool, stay float32: answers are compared with thresholds. */
+ * The rules are those by which products run on integers (engine/passes/quantise.c, ONNX Runtime,
+ * OpenVINO): a layer reads a stored activation, and a Conv stores its result, after its Relu or
+ * Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well, so that no
+ * float32 tensor is in between. What follows the last layer or pool stays float32, because answers
+ * are compared with thresholds. */
 #pragma once
 
 #include "engine/quantise/quantiser.h"
@@ -29,13 +29,13 @@ struct quantise_plan {
     bool *is_answer;  /* on the way to an output */
     bool *can_store;  /* its producer could store it */
     bool *is_stored;  /* gets a QuantizeLinear */
-    bool *is_integer; /* its producer runs on integers: everybody reads the stored numbers */
+    bool *is_integer; /* its producer runs on integers: all readers read the stored numbers */
     uint32_t *readers;
     const struct node **reader; /* one of them */
 };
 
-/* What operator the node is; `kept`: a layer that stays in float32 is QUANTISE_OTHER. Only types
- * and shapes of constants are looked at. */
+/* The kind of the node's operator. Reads only types and shapes of constants, not their numbers. In
+ * a plan's kinds a layer that stays in float32 is QUANTISE_OTHER. */
 enum quantise_kind quantise_kind_of(const struct node *node);
 
 /* `is_kept`: by position of the node. `is_float`: by index, whether a value is a float32 tensor
@@ -44,8 +44,8 @@ enum status quantise_plan_make(const struct graph *graph, const bool *is_kept, c
                                struct quantise_plan *ret, struct error *err) MUST_USE;
 void quantise_plan_done(struct quantise_plan *plan);
 
-/* Input 0 of the Relu or Clip that alone reads what a node makes: what that node stores is `value`.
- * Otherwise the value itself. */
+/* If `value` comes from a Relu or Clip that is the only reader of its input: that input, whose
+ * producer then stores `value`. Otherwise `value`. */
 const struct value *quantise_before_clamp(const struct quantise_plan *plan,
                                           const struct value *value);
 

@@ -163,7 +163,7 @@ static double relative_entropy(const struct number_range *range, struct limits l
 
 /* ---- choice ---- */
 
-/* The limits with the least error: each side alone is drawn in, twice in turns. */
+/* The limits with the least error: low and high are moved inwards in turn, twice each. */
 static struct limits search_limits(const struct number_range *range, struct limits whole,
                                    double (*error)(const struct number_range *, struct limits))
 {

@@ -1,4 +1,4 @@
-/* Private to engine/quantise: which numbers an activation takes, and the range to store it in.
+/* Private to engine/quantise: which values an activation takes, and the range to store it in.
  * Pure.
  */
 #pragma once
@@ -13,13 +13,13 @@ struct number_range {
     bool is_seen, is_broken; /* broken: some were not finite */
     uint64_t *bins;          /* RANGE_BINS from low to high, or NULL; free() */
     double *sums;            /* of each channel, or NULL; free() */
-    double summed;           /* numbers a channel in `sums` */
+    double summed;           /* how many numbers each of `sums` adds */
     size_t channels, inner;  /* number i is of channel i / inner % channels */
 };
 
-/* First all images through this … */
+/* Pass the numbers of all images to this first … */
 void range_extend(struct number_range *range, const float *values, size_t count);
-/* … then, for other methods than QUANTISE_MINMAX, through this. range->bins is allocated. */
+/* … then, for methods other than QUANTISE_MINMAX, to this. range->bins is allocated. */
 void range_count(struct number_range *range, const float *values, size_t count);
 
 /* Adds a whole tensor to range->sums, which is allocated. */

@@ -9,7 +9,7 @@
 #include "engine/base/size.h"
 #include "engine/passes/edit.h"
 
-/* Beside the sums of a product an int32 bias may take half of their range. */
+/* An int32 bias may take half of the range; the sums of the product need the rest. */
 #define BIAS_MOST ((double)(INT32_MAX / 2))
 
 struct rewrite {
@@ -146,7 +146,7 @@ static void store_numbers(const struct node *layer, const struct number_range *i
             first = first + c.inner / positions <= input->channels ? first : 0;
             const double change = round_weights(from, to, c.inner, scales[m],
                                                 has_means ? input->sums + first : NULL, positions);
-            ret->shifts[m] -= has_means ? (float)(change / input->summed) : 0;
+            ret->corrections[m] -= has_means ? (float)(change / input->summed) : 0;
         }
 }
 
@@ -156,8 +156,8 @@ enum status quantise_layer_store(const struct node *layer, const struct number_r
     const struct tensor *weights = layer->inputs[1]->known;
     const struct channels c = channels_of(layer, weights);
     const struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
-    *ret = (struct stored_layer){.shifts = alloc_array(c.count, sizeof *ret->shifts)};
-    if (!ret->shifts)
+    *ret = (struct stored_layer){.corrections = alloc_array(c.count, sizeof *ret->corrections)};
+    if (!ret->corrections)
         return error_no_memory(err, "while quantising");
     TRY(tensor_create(NULL, DTYPE_I8, &weights->shape, &ret->weights, err));
     TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
@@ -172,7 +172,7 @@ void quantise_layer_done(struct stored_layer *layer)
 {
     tensor_unref(layer->weights);
     tensor_unref(layer->scales);
-    free(layer->shifts);
+    free(layer->corrections);
     *layer = (struct stored_layer){0};
 }
 
@@ -228,7 +228,7 @@ static struct value *add_bias(struct rewrite *r, struct value *bias,
     struct value *units = named_constant(r, bias, "_quantized_scale", DTYPE_F32, row, NULL);
     for (size_t m = 0; numbers && units && m < shape_count(row); m++) {
         const float scale = (float)(unit * (double)scales[m]);
-        const double number = rint((double)(from[m] + stored->shifts[m]) / (double)scale);
+        const double number = rint((double)(from[m] + stored->corrections[m]) / (double)scale);
         if (!(fabs(number) <= BIAS_MOST))
             return bias;
         ((float *)units->known->data)[m] = scale;

@@ -1,4 +1,4 @@
-/* Private to engine/quantise: a plan carried out on a graph. */
+/* Private to engine/quantise: carries out a plan on a graph. */
 #pragma once
 
 #include "engine/quantise/quantise_plan.h"
@@ -7,8 +7,7 @@
 /* A layer's weights, rounded: they are the same for all ranges of its inputs. */
 struct stored_layer {
     struct tensor *weights, *scales; /* int8; float32, one a channel */
-    float *
-        shifts; /* by channel, for the bias: takes back what rounding adds to results in the mean */
+    float *corrections; /* of the bias, by channel: minus the mean error from rounding */
 };
 
 /* `input`: of the layer's activation; its sums tell the means. Frees with quantise_layer_done(),

@@ -20,7 +20,7 @@ struct quantiser {
     struct stored_layer *stored; /* by position; empty where there is no layer */
 };
 
-bool quantiser_is_done(const struct graph *graph)
+bool quantiser_is_quantised(const struct graph *graph)
 {
     for (size_t n = 0; n < graph->node_count; n++) {
         const char *name = op_name(graph->nodes[n]->op);
@@ -98,7 +98,7 @@ static enum status allocate(struct quantiser *q, struct error *err)
 
 enum status quantiser_create(const struct graph *graph, struct quantiser **ret, struct error *err)
 {
-    if (quantiser_is_done(graph))
+    if (quantiser_is_quantised(graph))
         return error_set(err, STATUS_UNSUPPORTED,
                          "the model is quantised already; name the float32 model that it was made "
                          "from");
@@ -376,8 +376,8 @@ enum status quantiser_observe(struct quantiser *q, const struct session_options 
 
 /* ---- making ---- */
 
-/* Moves hand on what they are given, and what a Concat alone reads is stored as its result: their
- * numbers are then copied. */
+/* A move stores its result as its input is stored, and an input that only a Concat reads is stored
+ * as the Concat's result: the numbers are then copied. */
 static void share_numbers(const struct quantise_plan *plan, struct stored_as *numbers)
 {
     const struct graph *graph = plan->graph;

@@ -1,8 +1,10 @@
 /* Static quantisation of a float32 graph: from a graph and images like those it will see to the
  * same graph with QuantizeLinear and DequantizeLinear (QDQ).
  *
- *     quantiser_create ─▶ quantiser_observe ─▶ quantiser_make (once for each method, choice of
- * layers) folds, opset 13      runs the images       weights int8 a channel, activations uint8
+ * - quantiser_create: folds constants, raises the opset to 13
+ * - quantiser_observe: runs the images
+ * - quantiser_make: int8 weights by channel, uint8 activations; once for each method and choice of
+ *   layers
  *
  * Activations are stored in 8 bits where the products that read and make them then run on integers
  * (quantise_plan.h); numbers that go straight to an output stay float32. */
@@ -40,7 +42,7 @@ struct quantiser_images {
 struct quantiser;
 
 /* Whether the graph holds quantised numbers already, statically or dynamically. */
-bool quantiser_is_done(const struct graph *graph);
+bool quantiser_is_quantised(const struct graph *graph);
 
 /* `graph` is only read; constants are shared with it. Errors: STATUS_UNSUPPORTED (quantised
  * already; an operator that opset 13 computes otherwise; no layers), STATUS_NO_MEMORY, and those of

@@ -44,12 +44,12 @@ const struct option config_options[] = {
 
     {"calibrate", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(calibrate), 0, 0, NULL, "PHOTOS", MODEL,
      "folder of photos like those that the model will see, JPEG or PNG: about 100; at most 256 are "
-     "used, and every fifth only to compare with"},
+     "used, every fifth only for the report"},
     {"output", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(output), 0, 0, NULL, "OUT", MODEL,
-     "the new model folder, which must not be there; also -o; default: MODEL with -int8 behind"},
+     "the new model folder, which must not exist; also -o; default: MODEL-int8"},
     {"method", OPTION_CHOICE, COMMAND_QUANTIZE, FIELD(method), 0, 0, "auto",
      "minmax|percentile|mse|entropy|auto", MODEL,
-     "how ranges of activations follow from the numbers seen; auto: the one with the least error"},
+     "how the ranges of activations are chosen; auto: the one with the least error"},
 
     {"confidence", OPTION_TEXT, RUNS, FIELD(confidence), 0, 0, NULL, "N", TASK,
      "detectors: drop boxes whose score is not above N, 0 to 1; the default of this and the next "

@@ -76,7 +76,7 @@ static enum status make_folder(struct quantizing *q, struct error *err)
         q->out[end - 1] = '\0';
     if (lstat(q->out, &info) == 0)
         return error_set(err, STATUS_CONFIG,
-                         "'%.200s' is there already; remove it, or name another folder with -o",
+                         "'%.200s' exists already; remove it, or name another folder with -o",
                          q->out);
     q->folder = growing_name(q->out);
     if (!q->folder)
@@ -137,7 +137,7 @@ static char *report_json(const struct quantizing *q)
         layers[i] = (struct quantize_layer){.name = report->layers[i].name,
                                             .op = report->layers[i].op,
                                             .is_kept = report->layers[i].is_kept,
-                                            .error_without = report->layers[i].without};
+                                            .error_without = report->layers[i].error_without};
     const struct agreement *a = &report->agreement;
     const struct quantize_answer answer = {.model = q->model->name,
                                            .folder = q->out,
@@ -204,7 +204,7 @@ static void print_kept(const struct quantise_report *report)
         if (report->layers[i].is_kept && count++ < SHOWN)
             printf("%s%s (error without it %.5f)", count == 1 ? ": " : ", ",
                    utf8_shown(report->layers[i].name, shown, sizeof shown),
-                   report->layers[i].without);
+                   report->layers[i].error_without);
     printf("%s\n", count > SHOWN ? ", …" : "");
 }
 
@@ -226,10 +226,10 @@ static void print_report(const struct quantizing *q)
             "the mean, %.4f at most\n",
             "best class", a->same, a->images, a->mean, a->greatest);
     else
-        printf("%-12srelative error %.4f in the mean, %.4f at most, on %d held-out photos\n",
+        printf("%-12srelative error %.4f on average, %.4f at most, on %d held-out photos\n",
                "outputs", a->mean, a->greatest, a->images);
     if (task_has_boxes(q->model->task.kind))
-        printf("%-12s%zu, float32 %zu; %zu pairs overlap by half or more, by %.3f in the mean\n",
+        printf("%-12s%zu, float32 %zu; %zu pairs overlap by half or more, by %.3f on average\n",
                "boxes", report->boxes.int8, report->boxes.fp32, report->boxes.pairs,
                report->boxes.overlap);
     printf("%-12s%s, float32 %s\n", "size", size_text(q->bytes, after),
@@ -240,7 +240,7 @@ static void print_report(const struct quantizing *q)
                "hardly choose int8 for it (docs/quantize.md).\n");
 }
 
-/* ---- the whole ---- */
+/* ---- the command ---- */
 
 static enum status check_photos(const struct config *config, struct error *err)
 {
@@ -250,7 +250,7 @@ static enum status check_photos(const struct config *config, struct error *err)
                          strerror(errno));
     if (!S_ISDIR(info.st_mode))
         return error_set(err, STATUS_CONFIG,
-                         "--calibrate '%.200s' is no folder; name one of photos",
+                         "--calibrate '%.200s' is not a folder; name a folder of photos",
                          config->calibrate);
     if (access(config->calibrate, R_OK | X_OK) != 0)
         return error_set(err, STATUS_CONFIG, "--calibrate '%.200s' cannot be read: %s",
@@ -317,7 +317,7 @@ int command_quantize(const struct config *config)
     sigaction(SIGTERM, &action, NULL);
     const enum status status = quantize_steps(&q, &json, &err);
     progress_clear();
-    if (status == STATUS_CANCELLED) /* whatever was under way says so in words of its own */
+    if (status == STATUS_CANCELLED) /* the interrupted step has set a text of its own */
         (void)error_set(&err, status, "cancelled; nothing was written");
     if (status != STATUS_OK)
         result = process_failed(&err);

@@ -6,7 +6,7 @@
  *                 MLPerf Inference accepts a classifier or detector that keeps 99 % of the fp32
  *                 model's accuracy; the share of changed answers bounds the lost accuracy.
  *                 With fewer than 100 clear images all of them have to agree. That alone proves
- *                 little: n of n exclude, with 95 % confidence, only that more than 3/n change
+ *                 little: with 95 % confidence, n of n show only that about 3/n at most change
  *                 (9 % for 32 images, 31 % for 8). So the means below, to which every image adds a
  *                 number, decide: their upper 95 % confidence limit (Student's t) has to keep the
  *                 bound, which fewer images make wider.
@@ -25,8 +25,8 @@
  *                 allows 0.016 for one operator in bfloat16.
  *   map           For a tensor with class scores at every position, in addition: the best class is
  *                 equal at AGREEMENT_SHARE of the positions with a clear one (its lead is at least
- *                 AGREEMENT_LEAD of the range of the scores there). Integers are equal at that
- * share of positions.
+ *                 AGREEMENT_LEAD of the range of the scores there). Integers are equal at
+ *                 that share of positions.
  */
 #pragma once
 

@@ -21,7 +21,8 @@ bool calibrated_is_possible(const struct model *model, const struct session_opti
     char *folder = NULL;
     const bool is_possible = model->calibration && session->device.kind == DEVICE_CPU &&
                              model->image_input != SIZE_MAX && model->graph->input_count == 1 &&
-                             !quantiser_is_done(model->graph) && (folder = tuning_folder(cache));
+                             !quantiser_is_quantised(model->graph) &&
+                             (folder = tuning_folder(cache));
     free(folder);
     return is_possible;
 }
@@ -37,7 +38,7 @@ static char *path_of_key(const struct graph_hash *key, const char *cache)
     return path;
 }
 
-bool calibrated_is_there(const struct graph_hash *key, const char *cache)
+bool calibrated_exists(const struct graph_hash *key, const char *cache)
 {
     char *path = path_of_key(key, cache);
     const bool is_there = path && access(path, R_OK) == 0;

@@ -28,7 +28,7 @@ enum status calibrated_make(const struct model *model, const struct precision_op
                             const struct session_options *session, const struct graph_hash *key,
                             struct graph **ret, int *ret_photos, struct error *err) MUST_USE;
 
-bool calibrated_is_there(const struct graph_hash *key, const char *cache);
+bool calibrated_exists(const struct graph_hash *key, const char *cache);
 /* *ret: the caller's. Errors: those of onnx_load_file(). */
 enum status calibrated_read(const struct graph_hash *key, const char *cache, struct graph **ret,
                             struct error *err) MUST_USE;

@@ -104,7 +104,7 @@ static bool is_usable(const struct model *model, const struct precision_options 
                       const struct graph_hash *key, const struct precision_choice *choice)
 {
     return choice->precision != PRECISION_INT8 || session_is_quantised(model->graph) ||
-           calibrated_is_there(key, options->cache);
+           calibrated_exists(key, options->cache);
 }
 
 enum status precision_session(const struct model *model, const struct precision_options *options,
@@ -116,7 +116,7 @@ enum status precision_session(const struct model *model, const struct precision_
         !calibrated_is_possible(model, session, options->cache))
         return session_create(model->graph, session, ret, err);
     const struct graph_hash key = choice_key_of(model, session);
-    if (!calibrated_is_there(&key, options->cache))
+    if (!calibrated_exists(&key, options->cache))
         return session_create(model->graph, session, ret, err);
     TRY(calibrated_read(&key, options->cache, &graph, err));
     const enum status status = session_create(graph, session, ret, err);

@@ -18,7 +18,7 @@ enum {
     TIMED_RUNS = 15    /* of each model, in turns */
 };
 
-/* Layers that do not make the bounds hold stay in float32 only if the error becomes this share. */
+/* If the bounds do not hold, layers stay in float32 only if the error falls to this share. */
 #define KEPT_GAIN 0.75
 
 #define LEAST_PROBABILITY 1e-7f
@@ -116,17 +116,17 @@ static enum status find_photos(struct quantising *q)
     memcpy(q->files + report->calibrated, held_out, (size_t)report->held_out * sizeof *held_out);
     free(held_out);
     TRY(check_cancel(q));
-    if (report->photos >= QUANTISE_LEAST_PHOTOS)
+    if (report->photos >= QUANTISE_MIN_PHOTOS)
         return STATUS_OK;
     if (report->unreadable)
         return error_set(q->err, STATUS_INVALID,
                          "of the %d photos in '%.150s' %d can be read (%.150s); give at least %d, "
                          "better 100, like those that the model will see",
-                         count, folder, report->photos, first.message, QUANTISE_LEAST_PHOTOS);
+                         count, folder, report->photos, first.message, QUANTISE_MIN_PHOTOS);
     return error_set(q->err, STATUS_INVALID,
                      "the folder '%.150s' has %s (.jpg, .jpeg or .png); give at least %d, better "
                      "100, like those that the model will see",
-                     folder, report->photos ? "one photo" : "no photos", QUANTISE_LEAST_PHOTOS);
+                     folder, report->photos ? "one photo" : "no photos", QUANTISE_MIN_PHOTOS);
 }
 
 /* quantiser_images.read */
@@ -306,7 +306,7 @@ static enum status measure_layers(struct quantising *q)
         layer->is_kept = true;
         TRY(try_graph(q, report->method, LAYER_PHOTOS, &graph, &a));
         layer->is_kept = false;
-        report->layers[i].without = error_of(&a);
+        report->layers[i].error_without = error_of(&a);
         graph_free(graph);
     }
     return STATUS_OK;
@@ -315,7 +315,8 @@ static enum status measure_layers(struct quantising *q)
 static int compare_layers(const void *a, const void *b)
 {
     const struct quantised_layer *const *x = a, *const *y = b;
-    return ((*x)->without > (*y)->without) - ((*x)->without < (*y)->without);
+    return ((*x)->error_without > (*y)->error_without) -
+           ((*x)->error_without < (*y)->error_without);
 }
 
 /* Keeps the `count` layers that gain most; takes the graph if it is better. */
@@ -329,7 +330,7 @@ static enum status keep_layers(struct quantising *q, struct quantised_layer *con
         quantiser_layer(q->quantiser, (size_t)(order[i] - report->layers))->is_kept = i < count;
     TRY(try_graph(q, report->method, q->tried, &graph, &a));
     *ret_holds = agreement_holds(&a);
-    /* Fewer layers are better once the bounds hold; before, more have to pay. */
+    /* Once the bounds hold, fewer layers are better; before that, more have to lower the error. */
     if (*ret_holds || (!report->holds && error_of(&a) < KEPT_GAIN * report->error)) {
         take_graph(q, graph, &a);
         report->kept = count;
@@ -496,7 +497,7 @@ static enum status report_on(struct quantising *q)
     return status;
 }
 
-/* ---- the whole ---- */
+/* ---- quantise_model ---- */
 
 static enum status list_layers(struct quantising *q)
 {

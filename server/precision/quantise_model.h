@@ -12,7 +12,7 @@
 #include "server/precision/agreement.h"
 
 /* At least so many photos: one to calibrate with and one to compare on. */
-#define QUANTISE_LEAST_PHOTOS 2
+#define QUANTISE_MIN_PHOTOS 2
 
 struct quantise_options {
     enum quantise_method method; /* QUANTISE_METHODS: the one with the least error */
@@ -36,8 +36,8 @@ struct quantised_boxes {
 struct quantised_layer {
     char *name;
     const char *op;
-    bool is_kept;   /* in float32 */
-    double without; /* the error of the quantised model if this layer were in float32; 0: not
+    bool is_kept;         /* in float32 */
+    double error_without; /* the error of the quantised model if this layer were in float32; 0: not
                        measured */
 };
 

@@ -64,7 +64,7 @@ class Quantize(unittest.TestCase):
         # What is made is not made again, neither over itself nor from itself.
         ended = self.quantize()
         self.assertEqual(ended.returncode, 2)
-        self.assertIn("is there already", ended.stderr)
+        self.assertIn("exists already", ended.stderr)
         ended = run_lensd("quantize", self.out, "--calibrate", self.photos)
         self.assertEqual(ended.returncode, 2)
         self.assertIn("quantised already", ended.stderr)
