@@ -58,6 +58,9 @@ int exif_from_jpeg(const uint8_t *data, size_t size);
 int exif_from_png(const uint8_t *data, size_t size);
 int exif_from_webp(const uint8_t *data, size_t size);
 
+/* The same of a TIFF; of a BigTIFF with libtiff, which must be loaded. */
+int tiff_orientation(const uint8_t *data, size_t size);
+
 /* Sizes before the EXIF orientation: of the decoded pixels, and of the picture in the file. */
 struct stored_size {
     uint32_t width, height, full_width, full_height;

@@ -41,7 +41,7 @@ static const struct format_reader {
     [IMAGE_BMP] = {"BMP", bmp_read_size, bmp_decode, no_orientation, NULL, NULL},
     [IMAGE_GIF] = {"GIF", gif_read_size, gif_decode, no_orientation, NULL, NULL},
     [IMAGE_WEBP] = {"WebP", webp_read_size, webp_decode, exif_from_webp, webp_load, "libwebp7"},
-    [IMAGE_TIFF] = {"TIFF", tiff_read_size, tiff_decode, exif_orientation, tiff_load, "libtiff6"},
+    [IMAGE_TIFF] = {"TIFF", tiff_read_size, tiff_decode, tiff_orientation, tiff_load, "libtiff6"},
     [IMAGE_AVIF] = {"AVIF", heif_read_size, heif_decode, no_orientation, avif_load,
                     "libheif1, on Debian 13 also libheif-plugin-dav1d"},
     [IMAGE_HEIC] = {"HEIC", heif_read_size, heif_decode, no_orientation, heic_load,

@@ -243,29 +243,51 @@ static enum status tiff_read_pixels(struct tiff *handle, const struct tiff_file 
     return STATUS_OK;
 }
 
-/* Without a buffer only the header is read. */
-static enum status tiff_run(const uint8_t *data, size_t size, const struct image_limits *limits,
-                            struct pixel_buffer *buffer, struct tiff_head *head, struct error *err)
+/* Close it with tiff.close(). */
+static enum status tiff_open(struct tiff_file *file, struct tiff **ret, struct error *err)
 {
     enum { ALLOCATION = 1 << 30 };
-    struct tiff_file file = {.data = data, .size = size};
     struct tiff_options *options = tiff.options();
     if (!options)
         return error_set(err, STATUS_NO_MEMORY, "no memory to decode the TIFF; try again");
     tiff.limit(options, ALLOCATION);
-    tiff.on_error(options, tiff_on_error, &file);
-    tiff.on_warning(options, tiff_on_warning, &file);
+    tiff.on_error(options, tiff_on_error, file);
+    tiff.on_warning(options, tiff_on_warning, file);
     /* m: no mapping */
-    struct tiff *handle = tiff.open("TIFF", "rm", &file, tiff_on_read, tiff_on_write, tiff_on_seek,
-                                    tiff_on_close, tiff_on_size, NULL, NULL, options);
+    *ret = tiff.open("TIFF", "rm", file, tiff_on_read, tiff_on_write, tiff_on_seek, tiff_on_close,
+                     tiff_on_size, NULL, NULL, options);
     tiff.options_free(options);
-    if (!handle)
-        return tiff_damaged(&file, err);
+    return *ret ? STATUS_OK : tiff_damaged(file, err);
+}
+
+/* Without a buffer only the header is read. */
+static enum status tiff_run(const uint8_t *data, size_t size, const struct image_limits *limits,
+                            struct pixel_buffer *buffer, struct tiff_head *head, struct error *err)
+{
+    struct tiff_file file = {.data = data, .size = size};
+    struct tiff *handle;
+    TRY(tiff_open(&file, &handle, err));
     enum status status = tiff_read_head(handle, &file, limits, head, err);
     if (status == STATUS_OK && buffer)
         status = tiff_read_pixels(handle, &file, head, buffer, err);
     tiff.close(handle);
     return status;
+}
+
+int tiff_orientation(const uint8_t *data, size_t size)
+{
+    enum { BIG = 43 }; /* BigTIFF's version, in either order */
+    if (size < 4 || data[2] + data[3] != BIG)
+        return exif_orientation(data, size);
+    struct tiff_file file = {.data = data, .size = size};
+    struct tiff *handle;
+    struct error unread;
+    uint16_t orientation = 1;
+    if (tiff_open(&file, &handle, &unread) != STATUS_OK)
+        return 1;
+    tiff.get(handle, TIFF_ORIENTATION, &orientation);
+    tiff.close(handle);
+    return orientation >= 1 && orientation <= 8 ? orientation : 1;
 }
 
 enum status tiff_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,

@@ -190,6 +190,7 @@ def tiffs():
     second = Image.fromarray(photo(37, 29, 8))
     save("tiff_pages.tif", encoded(RGB, "TIFF", save_all=True, append_images=[second]))
     save("tiff_big.tif", encoded(RGB, "TIFF", big_tiff=True))
+    save("tiff_big_6.tif", encoded(RGB, "TIFF", big_tiff=True, tiffinfo={274: 6}))
 
 
 def heifs():

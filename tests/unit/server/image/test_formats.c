@@ -18,7 +18,7 @@ static const struct kind {
     double mean;
 } kinds[] = {
     {"bmp_*.bmp", IMAGE_BMP, 15, 0, 0},      {"gif_*.gif", IMAGE_GIF, 12, 0, 0},
-    {"webp_*.webp", IMAGE_WEBP, 9, 0, 0},    {"tiff_*.tif", IMAGE_TIFF, 15, 1, 1},
+    {"webp_*.webp", IMAGE_WEBP, 9, 0, 0},    {"tiff_*.tif", IMAGE_TIFF, 16, 1, 1},
     {"heic_*.heic", IMAGE_HEIC, 8, 1, 1},    {"avif_444.avif", IMAGE_AVIF, 1, 1, 1},
     {"avif_grey.avif", IMAGE_AVIF, 1, 1, 1}, {"avif_[aeo42]*[!4].avif", IMAGE_AVIF, 6, 30, 4},
 };
