@@ -63,8 +63,8 @@ enum status tuning_read(const char *folder, struct error *err) MUST_USE;
  * STATUS_IO leaves the file before as it was; the next call tries again. STATUS_NO_MEMORY. */
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
 
-/* The same for the folder that tuning_read() had last, if any: for loads to call between trials, so
- * that one that is killed keeps them. A failure is tuning_write()'s to report. */
+/* The same, into the folder that tuning_read() read last, if any. Loads call it between trials, so
+ * that a load that is killed keeps them. Reports no failure; tuning_write() does. */
 void tuning_save(void);
 
 /* Makes the folder and those above it, as far as they are missing; false with errno set. */

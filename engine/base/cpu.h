@@ -34,9 +34,9 @@ const struct cpu_features *cpu_features(void);
 /* Reads them from the CPU; *ret is zeroed before. For cpu_features(). */
 void cpu_read_features(struct cpu_features *ret);
 
-/* From now on this thread's arithmetic takes subnormal float32 numbers (below 1.2e-38) as 0 and
- * makes none: on Intel each costs about as much as a hundred multiplications. Returns the mode that
- * the thread had, for cpu_set_float_mode(). Its new threads have the mode, too. */
+/* From now on this thread's arithmetic treats subnormal float32 numbers (below 1.2e-38) as 0 and
+ * produces none: on Intel each costs about as much as a hundred multiplications. Returns the
+ * thread's previous mode, for cpu_set_float_mode(). Threads that it creates inherit the mode. */
 uint64_t cpu_flush_subnormals(void);
 void cpu_set_float_mode(uint64_t mode);
 

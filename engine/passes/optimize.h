@@ -49,8 +49,8 @@ struct optimize_options {
 /* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */
 bool optimize_is_quantised(const struct graph *graph);
 
-/* Whether the operator moves or compares the numbers of its first operand and does not change them:
- * it may as well run on stored ones. */
+/* Whether the operator moves or compares the numbers of its first operand without changing them, so
+ * that it can also run on quantised ones. */
 bool optimize_keeps_numbers(const struct node *node);
 
 /* What is written as DequantizeLinear → operator → QuantizeLinear becomes the operator on 8-bit

@@ -260,8 +260,8 @@ static enum status dense_run(struct step *base, struct program *program, struct 
 /* Threads share the rows or the columns. Each reads all of the other operand, so that is the
  * smaller one, unless rows are copied first: then columns are shared only where the rows would not
  * fill every thread's block. A piece's source and result stay in the second-level cache, or where
- * the weights do not, as many rows as the weights should be read for (kernels/gemm.c). Pieces of
- * columns are several a thread, for the other to take. */
+ * the weights do not, as many rows as the weights should be read for (kernels/gemm.c). Each thread
+ * gets several pieces of columns, so that idle threads can take some. */
 static void dense_divide(struct dense_step *s, size_t threads)
 {
     enum { NEAR = 256 * 1024, ROWS_NEAR = 704 * 1024, DEPTH = 768, EACH = 4 };
