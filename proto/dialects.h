@@ -34,7 +34,7 @@ struct dialect {
     const char *takes;   /* what that is, for an error: "a detector" */
     bool is_base64;      /* a body that is no picture is base64 */
     bool is_single;      /* takes one picture */
-    bool fails_whole;    /* one picture that fails fails them all */
+    bool fails_whole;    /* one picture that fails fails the request */
     bool has_whole_mask; /* a mask as PNG has the size of the picture */
     const char *model;   /* the JSON member that names the model; NULL: the path does */
     const char *nested;  /* the JSON member that holds the parameters; NULL: they lie beside it */
@@ -56,7 +56,7 @@ extern const struct dialect dialect_openai;
 /* TorchServe: POST /predictions/{model}. */
 extern const struct dialect dialect_torchserve;
 
-/* A model in lists of them. */
+/* A model in a list of models. */
 struct dialect_model {
     const char *name, *version;
     const char *task; /* in Roboflow's words */

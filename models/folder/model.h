@@ -98,12 +98,12 @@ enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
 enum status model_check_size(const struct model *model, int height, int width,
                              struct error *err) MUST_USE;
 
-/* Sets the size of the photos that a model with a free side is compiled for, before it is. */
+/* Sets the size of the photos that a model with a free side is compiled for. Call it before
+ * compiling. */
 void model_set_size(struct model *model, int height, int width);
 
 /* Copies the files beside the model of `path` that lensd reads (labels, preprocessing, task) into
- * `folder`, and `labels`, the name of another one. STATUS_IO, STATUS_NO_MEMORY, and those of
- * model_load(). */
+ * `folder`, and the file named `labels`. STATUS_IO, STATUS_NO_MEMORY, and those of model_load(). */
 enum status model_copy_files(const char *path, const char *labels, const char *folder,
                              struct error *err) MUST_USE;
 /* Removes a folder that holds files only. */

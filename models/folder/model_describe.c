@@ -283,7 +283,7 @@ static bool may_be_scores(const struct model *model, const struct task_output *o
     return wide <= 1;
 }
 
-/* PaddleOCR's: BGR, OpenCV's resize. A line is 48 pixels high, and what is right of it is 0 after
+/* PaddleOCR's: BGR, OpenCV's resize. A line is 48 pixels high, and padded on the right with 0 after
  * normalising. */
 static void fit_text(struct model *model)
 {

@@ -7,8 +7,8 @@ struct onnx_write_options {
     const struct onnx_metadata *metadata; /* borrowed; NULL: none */
     size_t metadata_count;
     const char *producer; /* producer_name of the file */
-    size_t inline_limit;  /* tensors of more bytes than this, all together, lie in a file of their
-                             own beside the model; 0: what protobuf can hold */
+    size_t inline_limit; /* if all tensors together have more bytes, they go to a second file beside
+                            the model; 0: what protobuf can hold */
 };
 
 /* Writes `graph`, whose nodes are in topological order and have ONNX's operators only, to the new

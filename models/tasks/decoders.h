@@ -63,7 +63,7 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
 
 /* Pixels of all masks of a photo: about three seconds of work on one core, and 20 masks of 50
  * megapixels. A client who lowers the thresholds gets as many boxes as max_detections allows. */
-#define MOST_MASK_PIXELS 1e9
+#define MAX_MASK_PIXELS 1e9
 
 /* STATUS_TOO_LARGE if `pixels` is more than that. */
 enum status instances_check_work(size_t count, double pixels, struct error *err) MUST_USE;

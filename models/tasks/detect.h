@@ -38,7 +38,7 @@ struct detections {
 
 void detections_done(struct detections *detections);
 
-/* The corners of a box with its angle: right below, right above, left above, left below where the
+/* The corners of a box with its angle: bottom right, top right, top left, bottom left where the
  * angle is 0, as Ultralytics orders them. */
 void detection_corners(const struct detection *box, float ret[static 4][2]);
 

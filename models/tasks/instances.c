@@ -133,12 +133,12 @@ static enum status take_mask(struct instance_maps *maps, const struct instance_p
 
 enum status instances_check_work(size_t count, double pixels, struct error *err)
 {
-    if (pixels <= MOST_MASK_PIXELS)
+    if (pixels <= MAX_MASK_PIXELS)
         return STATUS_OK;
     return error_set(err, STATUS_TOO_LARGE,
                      "the masks of the %zu boxes have %.0f megapixels, more than %.0f; ask with a "
                      "higher confidence, a lower max_detections or a smaller photo",
-                     count, pixels * 1e-6, MOST_MASK_PIXELS * 1e-6);
+                     count, pixels * 1e-6, MAX_MASK_PIXELS * 1e-6);
 }
 
 static double pixels_in(const struct detections *found)

@@ -75,8 +75,8 @@ static void unite(struct detection *box, const struct detection *other)
     box->y2 = fmaxf(box->y2, other->y2);
 }
 
-/* Box i takes what matches it: those that match the box as it was are dropped; those of them that
- * match it as it has grown by then make it grow. */
+/* Merges box i with those that match it, as SAHI does. Boxes that match the original box i are
+ * dropped; those of them that also match the box as united so far extend it. */
 static void absorb(struct detection *boxes, size_t count, size_t i, enum slices_rule rule,
                    bool agnostic, bool *dropped)
 {

@@ -17,8 +17,8 @@ size_t slices_plan(uint32_t width, uint32_t height, uint32_t side, double overla
                    struct photo_slice *ret, size_t most);
 
 enum slices_rule {
-    SLICES_GREEDY_NMM, /* a box is united with those that it shares half of the smaller area with */
-    SLICES_NMS,        /* a box drops those that it overlaps by an IoU of one half */
+    SLICES_GREEDY_NMM, /* unites boxes that share half of the smaller area */
+    SLICES_NMS,        /* drops a box whose IoU with a better one is one half or more */
 };
 
 /* Moves the boxes of parts[i], found in slices[i], to their place in the photo and merges them,

@@ -104,7 +104,7 @@ static void join(struct text_map *map, uint32_t a, uint32_t b)
         map->runs[a].parent = b;
 }
 
-/* Joins the runs of a row with those above. Text is connected over corners, the rest over sides. */
+/* Joins the runs of a row with those above. Text is 8-connected, the rest 4-connected. */
 static void join_rows(struct text_map *map, uint32_t row)
 {
     size_t first = map->row_runs[row - 1];
@@ -236,7 +236,8 @@ static int64_t turn_of(struct text_point a, struct text_point b, struct text_poi
     return (int64_t)(b.x - a.x) * (c.y - a.y) - (int64_t)(b.y - a.y) * (c.x - a.x);
 }
 
-/* Adds a point to a chain of the hull, from which those go that the hull does not turn at. */
+/* Adds a point to a chain of the hull, and removes the points at which the hull then does not turn.
+ */
 static size_t extend_hull(struct text_point *hull, size_t first, size_t count,
                           struct text_point point)
 {
@@ -467,8 +468,8 @@ enum status decode_text_map(const struct task_rows *outputs, struct candidates *
 
 /* ---- corners ---- */
 
-/* Puts corners in the order that text is read in: left above, right above, right below, left
- * below. The two on the left are those with the lower x. */
+/* Puts corners in reading order: top left, top right, bottom right, bottom left. The two on the
+ * left are those with the lower x. */
 static void order_corners(float corners[static 4][2])
 {
     for (int i = 1; i < 4; i++)

@@ -270,7 +270,8 @@ static enum status set_up(struct serve *serve, struct error *err)
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
     confine(serve);
-    (void)image_format_is_there(IMAGE_JPEG, NULL); /* loads decoders: workers may not open files */
+    /* Loads the decoders: workers may not open files. */
+    (void)image_format_is_available(IMAGE_JPEG, NULL);
     return loader_start(serve->loader, serve->loaded_fd, err);
 }
 

@@ -222,7 +222,7 @@ static void print_formats(const struct inspect_answer *answer)
         printf("%s%s", i ? ", " : "", answer->formats[i]);
     printf("\n");
     for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
-        if (!image_format_is_there((enum image_format)i, &package))
+        if (!image_format_is_available((enum image_format)i, &package))
             printf("%-12s(%s needs the Debian package %s)\n", "",
                    image_format_name((enum image_format)i), package);
 }

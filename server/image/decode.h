@@ -79,7 +79,7 @@ struct decode_part {
  * _read_size: reads only the header and checks the limits: the size as stored, before the EXIF
  * orientation.
  * _decode: the pixels as stored, contiguous RGB in `buffer`; a JPEG's at 1 / `reduction` (1, 2, 4,
- * 8; parts of a pixel count whole). With `part` (NULL: all) columns that are not read may hold
+ * 8; sizes are rounded up). With `part` (NULL: all) columns that are not read may hold
  * anything. On failure the buffer's content is undefined and nothing is leaked. */
 #define IMAGE_READER(format)                                                                       \
     enum status format##_read_size(const uint8_t *data, size_t size,                               \

@@ -202,8 +202,9 @@ static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, 
             continue;
         }
         if (code > next || (code == next && before == GIF_NONE))
-            return error_set(err, STATUS_BAD_IMAGE,
-                             "the GIF is damaged (a code before its meaning); send an intact file");
+            return error_set(
+                err, STATUS_BAD_IMAGE,
+                "the GIF is damaged (a code that is not defined yet); send an intact file");
         /* The code that is just being defined: the string before, and its first byte. */
         const bool is_new = code == next;
         size_t length = gif_string(&table, is_new ? before : code, clear);

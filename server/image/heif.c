@@ -209,10 +209,11 @@ static enum status heif_read_pixels(const struct heif_file *file, struct pixel_b
     enum status status = STATUS_OK;
     if (!pixels || stride < 0 || (size_t)stride < row || width < 0 || height < 0 ||
         (uint32_t)width != file->width || (uint32_t)height != file->height)
-        status = error_set(err, STATUS_BAD_IMAGE,
-                           "the %s is damaged (its picture has not the size that it says); send an "
-                           "intact file",
-                           file->name);
+        status = error_set(
+            err, STATUS_BAD_IMAGE,
+            "the %s is damaged (its picture does not have the size that it declares); send an "
+            "intact file",
+            file->name);
     for (uint32_t y = 0; status == STATUS_OK && y < file->height; y++)
         memcpy(buffer->data + y * row, pixels + (size_t)y * (size_t)stride, row);
     heif.image_release(image);

@@ -62,7 +62,7 @@ const char *image_format_name(enum image_format format)
     return readers[format].name;
 }
 
-bool image_format_is_there(enum image_format format, const char **ret_package)
+bool image_format_is_available(enum image_format format, const char **ret_package)
 {
     pthread_once(&readers_once, load_readers);
     if (ret_package)
@@ -124,7 +124,7 @@ static enum status find_reader(const uint8_t *data, size_t size, enum image_form
                          "this is no image that lensd reads: it looks like %s; send JPEG or PNG",
                          sniff_describe(data, size));
     const char *package;
-    if (!image_format_is_there(format, &package))
+    if (!image_format_is_available(format, &package))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "%s is not read here, because a library is not installed on the server "
                          "(Debian: %s); install it and start lensd again, or send JPEG or PNG",
@@ -137,7 +137,7 @@ size_t image_formats(const char *ret_names[static IMAGE_FORMATS])
 {
     size_t count = 0;
     for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
-        if (image_format_is_there((enum image_format)i, NULL))
+        if (image_format_is_available((enum image_format)i, NULL))
             ret_names[count++] = readers[i].name;
     return count;
 }

@@ -81,7 +81,7 @@ const char *image_format_name(enum image_format format);
 /* Whether this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may not
  * be installed. *ret_package (may be NULL) is then the name of its Debian package. The first call
  * loads the libraries; make it before a decode worker confines itself. Any thread. */
-bool image_format_is_there(enum image_format format, const char **ret_package);
+bool image_format_is_available(enum image_format format, const char **ret_package);
 
 /* The names of those that can be decoded; returns how many. */
 size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);

@@ -337,7 +337,7 @@ def end_process(process):
 
 
 class Ended(BaseException):
-    """SIGTERM: whoever lent the machine wants it back."""
+    """SIGTERM: the time on the machine is over."""
 
 
 def end_early(*_):

@@ -44,7 +44,7 @@ def report_of(out):
 
 
 class Whole(unittest.TestCase):
-    """Every plan with its limits, one after the other, as a user runs them on a machine lent four times."""
+    """Every plan with its limits, one after the other, as a user runs them on four machines."""
 
     @classmethod
     def setUpClass(cls):
@@ -71,7 +71,7 @@ class Whole(unittest.TestCase):
             own = {name for name, part in report_of(out)["parts"].items() if not part.get("taken_over")}
             self.assertEqual(own, {name for name, (plans, *_) in command.PARTS.items() if number in plans})
             self.assertLessEqual(len(os.listdir(out)), 8)  # as many files come back from a borrowed machine
-        # What a plan may take, but for what runs beside: a machine that is lent for ten minutes ends no plan.
+        # What a plan may take, but for what runs beside: no plan exceeds ten minutes.
         self.assertLess(command.PLAN_MINUTES, 9)
 
     def test_nobody_can_take_it_for_a_gpu(self):

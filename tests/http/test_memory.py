@@ -78,7 +78,7 @@ class Limit(unittest.TestCase):
 
     def test_many_large_uploads(self):
         """40 clients, each with a JPEG of 48 megapixels in a body of 10 MiB: bodies and pixels would take ten times the
-        limit. Who is not answered is refused with a sentence."""
+        limit. Clients that get no answer are refused with a sentence."""
         server = self.serve(512 * MIB, "--workers", "4")
         body = flat_jpeg(8000, 6000) + bytes(10 * MIB)  # bytes behind the end do no harm
         answers = together(40, lambda _: server.predict(body, timeout=2 * harness.PATIENCE))

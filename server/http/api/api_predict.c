@@ -36,7 +36,7 @@ struct predict_work {
     bool as_list;
     struct multipart multipart; /* zeroed without one */
     struct predict_json *json;  /* NULL without one */
-    struct slicing slices;
+    struct sliced_photo slices;
     int form;        /* enum describe_form that `format` names; -1: Accept decides */
     bool is_base64;  /* vectors as base64 */
     char model[128]; /* as asked for; "" for the default */
@@ -49,7 +49,7 @@ static void predict_free_work(struct exchange *x)
     struct predict_work *work = x->work;
     struct multipart multipart = work->multipart;
     struct predict_json *json = work->json;
-    struct slicing slices = work->slices;
+    struct sliced_photo slices = work->slices;
     work_free(x); /* first: its images lie in the other two */
     multipart_done(&multipart);
     predict_json_free(json);
@@ -239,7 +239,7 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return set_format(work, text, size, err);
     if (!strcmp(name, "size"))
         return set_size(work, text, size, err);
-    if (slices_is(name))
+    if (slices_is_parameter(name))
         return set_slices(work, name, text, size, err);
     if (task_option_is(name))
         return set_task_option(work, name, text, size, err);
@@ -320,8 +320,8 @@ static enum status predict_read_field(struct predict_work *work, const struct di
     if (dialect && dialect->parameters)
         return set_named(work, dialect, part->name, text, part->size, err);
     if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") ||
-        !strcmp(part->name, "format") || !strcmp(part->name, "size") || slices_is(part->name) ||
-        task_option_is(part->name))
+        !strcmp(part->name, "format") || !strcmp(part->name, "size") ||
+        slices_is_parameter(part->name) || task_option_is(part->name))
         return set_parameter(work, part->name, text, part->size, err);
     bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,
@@ -602,7 +602,8 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     x->image_count = work->request.image_count;
     if (work->form >= 0)
         x->answer_form = work->form;
-    work->request.is_lenient = predict_dialect(x) != NULL; /* its clients send them to all models */
+    /* Clients of other APIs send the same options to all models. */
+    work->request.ignores_unused_options = predict_dialect(x) != NULL;
     work->request.wants_picture = x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG;
     if (work->request.wants_picture && work->as_list)
         return error_set(err, STATUS_INVALID,

@@ -13,12 +13,12 @@ enum { SIDE_LEAST = 32 };
 #define OVERLAP_DEFAULT 0.2 /* SAHI's */
 #define OVERLAP_MOST    0.9
 
-bool slices_is(const char *name)
+bool slices_is_parameter(const char *name)
 {
     return !strcmp(name, "slices") || !strcmp(name, "overlap") || !strcmp(name, "merge");
 }
 
-enum status slices_set(struct slicing *slices, const char *name, const char *text,
+enum status slices_set(struct sliced_photo *slices, const char *name, const char *text,
                        struct error *err)
 {
     char *end = NULL;
@@ -60,7 +60,7 @@ static void on_predicted(struct predict_request *request)
     exchange_offload(request->context, request->image_count * WORK_LARGE_BODY, exchange_answer);
 }
 
-static enum status make_views(struct slicing *slices, uint32_t width, uint32_t height,
+static enum status make_views(struct sliced_photo *slices, uint32_t width, uint32_t height,
                               struct predict_request *request, struct error *err)
 {
     const size_t row = (size_t)width * 3;
@@ -83,7 +83,7 @@ static enum status make_views(struct slicing *slices, uint32_t width, uint32_t h
 static void predict_slices(struct exchange *x)
 {
     struct predict_request *request = x->work;
-    struct slicing *slices = request->slices;
+    struct sliced_photo *slices = request->slices;
     struct predict_image *whole = &request->images[0];
     const struct model *model = request->used_model;
     const uint32_t width = whole->width, height = whole->height;
@@ -118,7 +118,7 @@ static void on_decoded(struct predict_request *request)
 }
 
 enum status slices_begin(struct exchange *x, struct predict_request *request,
-                         struct slicing *slices, struct error *err)
+                         struct sliced_photo *slices, struct error *err)
 {
     const struct image_limits none = {0};
     const size_t most = x->server->options.max_images;
@@ -163,7 +163,7 @@ enum status slices_begin(struct exchange *x, struct predict_request *request,
 
 /* ---- the answer ---- */
 
-static enum status merge(struct predict_request *request, const struct slicing *slices,
+static enum status merge(struct predict_request *request, const struct sliced_photo *slices,
                          struct detections *ret, struct error *err)
 {
     const struct task_options *own = &request->used_model->task.options, *asked = request->options;
@@ -181,7 +181,7 @@ static enum status merge(struct predict_request *request, const struct slicing *
     return status;
 }
 
-void slices_end(struct predict_request *request, const struct slicing *slices)
+void slices_end(struct predict_request *request, const struct sliced_photo *slices)
 {
     struct predict_image *photo = &request->images[0];
     struct detections merged = {0};
@@ -204,7 +204,7 @@ void slices_end(struct predict_request *request, const struct slicing *slices)
     request->image_count = 1;
 }
 
-void slices_free(struct slicing *slices)
+void slices_free(struct sliced_photo *slices)
 {
     free(slices->photo);
     free(slices->places);

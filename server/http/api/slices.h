@@ -1,17 +1,17 @@
 /* POST /predict?slices=640: a photo in overlapping slices (models/tasks/slices.h).
  *
- *     slices_set      a parameter
- *     slices_begin    the request of one photo becomes one that only decodes it
- *       pipeline      … on a decode worker; then an offload thread makes a request of the slices
- * and of the whole photo, all of them parts of the same pixels pipeline      … which runs them like
- * any other images slices_end      one image with the merged boxes is left */
+ * - slices_set: reads a parameter.
+ * - slices_begin: turns the request of one photo into one that only decodes it, on a decode worker.
+ *   An offload thread then makes a request of the slices and the whole photo, which all read the
+ *   same pixels. The pipeline runs them like other images.
+ * - slices_end: leaves one image with the merged boxes. */
 #pragma once
 
 #include "models/tasks/slices.h"
 #include "server/http/transport/exchange.h"
 
 /* Zeroed: no slices. */
-struct slicing {
+struct sliced_photo {
     uint32_t side; /* 0: not asked for */
     double overlap;
     bool has_overlap, has_rule;
@@ -28,10 +28,10 @@ struct slicing {
 };
 
 /* Whether `name` is one of the parameters slices, overlap and merge. */
-bool slices_is(const char *name);
+bool slices_is_parameter(const char *name);
 
 /* Reads one of them. STATUS_INVALID. */
-enum status slices_set(struct slicing *slices, const char *name, const char *text,
+enum status slices_set(struct sliced_photo *slices, const char *name, const char *text,
                        struct error *err) MUST_USE;
 
 /* To be called when `request`, the exchange's work, is complete. Nothing is changed where no slices
@@ -39,9 +39,9 @@ enum status slices_set(struct slicing *slices, const char *name, const char *tex
  * request may have images; errors of work_expect_answer(). `slices` must live as long as the work.
  */
 enum status slices_begin(struct exchange *exchange, struct predict_request *request,
-                         struct slicing *slices, struct error *err) MUST_USE;
+                         struct sliced_photo *slices, struct error *err) MUST_USE;
 
 /* In `finish`: merges what the slices answered into one image, the only one that is left. */
-void slices_end(struct predict_request *request, const struct slicing *slices);
+void slices_end(struct predict_request *request, const struct sliced_photo *slices);
 
-void slices_free(struct slicing *slices);
+void slices_free(struct sliced_photo *slices);

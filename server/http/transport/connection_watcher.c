@@ -277,8 +277,8 @@ static bool has_hung_up(int fd)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Releases the penalties of this client's connections that it has ended, although libmicrohttpd has
- * not closed them yet. */
+/* Releases the penalties of connections that this client has ended, although libmicrohttpd has not
+ * closed them yet. */
 static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
 {
     if (!connections->refused || now - connections->refused >= 1000 * MILLION)

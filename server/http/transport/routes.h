@@ -45,7 +45,7 @@ struct route {
     void (*handle)(struct exchange *exchange);
     const char *about; /* for GET / */
     enum route_access access;
-    const char *advice;            /* what to do, for who asks with another method; or NULL */
+    const char *advice;            /* for a client that uses another method: what to do; or NULL */
     const struct dialect *dialect; /* whose requests, answers and errors; NULL: lensd's own */
 };
 

@@ -19,8 +19,8 @@ struct trace {
  * (section 3.2.2.5). Versions to come are read as far as they are known. */
 bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random);
 
-/* A trace that begins here, with an id made from `random`. `sampled` sets the flag that asks those
- * behind us to record it, too. */
+/* A trace that begins here, with an id made from `random`. `sampled` sets the flag that asks
+ * downstream services to record it, too. */
 void trace_make(struct trace *trace, const uint64_t random[static 3], bool sampled);
 
 #define TRACE_SAMPLED 1 /* of flags */

@@ -276,7 +276,7 @@ static enum status submit_to(struct instance *instance, struct predict_request *
 {
     struct served *served = instance->served;
     TRY(check_fits(served, request, err));
-    if (!request->is_lenient)
+    if (!request->ignores_unused_options)
         TRY(task_options_check(&served->model->task, request->options, request->asks_top_k, err));
     if (request->options)
         TRY(model_find_classes(served->model, request->options, err));

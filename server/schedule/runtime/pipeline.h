@@ -121,11 +121,11 @@ struct predict_request {
     bool decode_only;             /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;             /* return the model's outputs unchanged, no predictions */
     const bool *wanted_outputs;   /* of output_count; NULL: all; borrowed until on_done */
-    struct slicing *slices;       /* not read by the pipeline: the parts of the photo, or NULL */
+    struct sliced_photo *slices;  /* not read by the pipeline: the parts of the photo, or NULL */
     bool wants_picture;           /* not read by the pipeline: answered by the annotated photo */
     int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
     bool asks_top_k;              /* the client gave it: the model must have a use for it */
-    bool is_lenient;              /* options that the model has no use for are no error */
+    bool ignores_unused_options;  /* an option that the model does not use is no error */
     struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks
                                      up class names in it */
     int64_t started;              /* clock_now() at the request line, for total times */
@@ -219,8 +219,8 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
 /* Compiles that size. Takes over `model`, the version read again, on success and on failure. If
  * INSTANCE_SIZES are kept, it replaces the least recently used one. Call it from the thread that
  * added the version. A failure is kept and returned to clients that ask for the size again. A size
- * that was cancelled still waits, and so does one that lacks memory while other sizes are kept: of
- * these the least recently used one has then ended. */
+ * that was cancelled stays in the queue. If memory is short and other sizes are kept, the least
+ * recently used one is removed, and this size stays in the queue. */
 void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
                        const _Atomic int *cancel);
 

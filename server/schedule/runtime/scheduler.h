@@ -171,8 +171,8 @@ bool scheduler_is_lost(const struct scheduler *scheduler);
 bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane);
 
 /* The answer is to be made by a decode worker, from copies of the outputs in image->outputs; the
- * image is the scheduler's. False, and it stays the lane's: as many as there are workers are being
- * made or wait. To the lane the image is finished either way (scheduler_answered). */
+ * image is the scheduler's. False: as many answers as there are workers wait or are being made, and
+ * the image stays the lane's. To the lane the image is finished either way (scheduler_answered). */
 bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image);
 
 /* `images` of a batch have been finished. */

@@ -29,7 +29,7 @@ static size_t find_files(const struct kind *kind, glob_t *ret)
     char path[512];
     *ret = (glob_t){0};
     const char *package;
-    if (!image_format_is_there(kind->format, &package)) {
+    if (!image_format_is_available(kind->format, &package)) {
         cr_log_warn("%s: skipped, as %s is not installed", image_format_name(kind->format),
                     package);
         return 0;
@@ -156,8 +156,8 @@ Test(formats, names_the_missing_package)
     cr_assert_geq(count, 4);
     cr_assert_str_eq(names[0], "JPEG");
     cr_assert_str_eq(names[3], "GIF");
-    (void)image_format_is_there(IMAGE_WEBP, &package);
+    (void)image_format_is_available(IMAGE_WEBP, &package);
     cr_assert_str_eq(package, "libwebp7");
-    (void)image_format_is_there(IMAGE_GIF, &package);
+    (void)image_format_is_available(IMAGE_GIF, &package);
     cr_assert_null(package);
 }
