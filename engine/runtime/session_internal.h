@@ -54,7 +54,7 @@ struct session {
     bool rows_are_proven; /* engine/passes/rows.h, of the second size */
     struct {
         int at, count; /* which of how many sizes is compiled now */
-        bool is_over;  /* the backend takes its memory, and tunes */
+        bool is_over;  /* all sizes are compiled; the backend reserves memory and tunes */
     } compiling;
     size_t input_count, output_count;
     struct session_tensor *inputs, *outputs;

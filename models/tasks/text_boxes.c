@@ -195,8 +195,8 @@ static bool add_text_beside(struct text_map *map, size_t *count, uint32_t begin,
     return begin == end || (add_end(map, count, begin, y) && add_end(map, count, end - 1, y));
 }
 
-/* The pixels that the contour of a part may turn at; none of what is not a hole. False: out of
- * memory. */
+/* The pixels at which the contour of a part may turn; none for a background that is not a hole.
+ * False: out of memory. */
 static bool collect_ends(struct text_map *map, const uint32_t *runs, size_t run_count,
                          size_t *ret_count)
 {

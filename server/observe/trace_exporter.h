@@ -1,8 +1,8 @@
 /* Sends traces to an OpenTelemetry collector: OTLP over HTTP, as JSON, by libcurl.
  *
  * Requests put what they measured into a bounded queue and never wait: if it is full, the trace is
- * dropped and counted. A thread sends them, at most 256 in one request, and tries
- * again where the protocol says so (429, 502, 503, 504, no connection).
+ * dropped and counted. A thread sends them, at most 256 in one request, and tries again where the
+ * protocol says so (429, 502, 503, 504, no connection).
  *
  * libcurl is loaded when it is needed: lensd itself does not depend on it. */
 #pragma once

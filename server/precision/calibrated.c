@@ -70,7 +70,7 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
         status = error_no_memory(err, "for a model in the cache");
     }
     if (status == STATUS_OK) {
-        (void)tuning_make_folder(folder); /* writing tells */
+        (void)tuning_make_folder(folder); /* writing reports a failure */
         (void)unlink(own);
         status = onnx_write_file(graph, &options, own, err);
         if (status == STATUS_OK && rename(own, path) != 0)
@@ -102,7 +102,7 @@ enum status calibrated_make(const struct model *model, const struct precision_op
                                          .until_ms = clock_ms(clock_thread()) + CALIBRATION_MS};
     log_event(LOG_INFO, "calibrating", LOG_STR("model", model->name),
               LOG_STR("folder", model->calibration),
-              LOG_STR("text", "an 8-bit form of the model is made, once per model and machine"));
+              LOG_STR("text", "making an 8-bit form of the model, once per model and machine"));
     TRY(quantise_model(model, &how, ret, &report, err));
     const enum status status = keep_graph(key, options->cache, *ret, err);
     log_calibration(model, &report);

@@ -38,8 +38,7 @@ struct instance {
     struct failed_size {
         struct instance_size size;
         char why[300];
-    } failed[INSTANCE_FAILED_SIZES]; /* number i of all that failed is in place i modulo their
-                                        count */
+    } failed[INSTANCE_FAILED_SIZES]; /* a ring: failure i is at i modulo its size */
     size_t failed_count;             /* so far */
     uint64_t used_at;                /* number of this use, counted over all uses of `sizes` */
 };
