@@ -232,7 +232,10 @@ static enum status compare_graph(struct quantising *q, const struct graph *graph
 {
     struct session *session = NULL;
     *ret = (struct agreement){.is_vector = q->outputs.is_vector};
-    enum status status = open_session(q, graph, PRECISION_INT8, &session);
+    /* Without the layer that is tried in float32 there may be none in 8 bits. */
+    const enum precision precision =
+        quantiser_is_quantised(graph) ? PRECISION_INT8 : PRECISION_FP32;
+    enum status status = open_session(q, graph, precision, &session);
     for (int i = 0; status == STATUS_OK && i < photos && i < q->tried; i++) {
         status = answer_photo(q, session, i, q->answers[1]);
         if (status == STATUS_OK)
@@ -279,6 +282,12 @@ static enum status choose_method(struct quantising *q)
             asked == QUANTISE_METHODS ? (enum quantise_method)i : asked;
         show(q, (double)i / count);
         TRY(try_graph(q, method, q->tried, &graph, &a));
+        if (!quantiser_is_quantised(graph)) {
+            graph_free(graph);
+            return error_set(q->err, STATUS_UNSUPPORTED,
+                             "no Conv, Gemm or MatMul can be quantised: what they read is made in "
+                             "a Loop, Scan or If, or is not finite for these photos");
+        }
         q->report->errors[method] = error_of(&a);
         if (q->graph && !(error_of(&a) < least)) {
             graph_free(graph);
@@ -329,9 +338,11 @@ static enum status keep_layers(struct quantising *q, struct quantised_layer *con
     for (size_t i = 0; i < report->layer_count; i++)
         quantiser_layer(q->quantiser, (size_t)(order[i] - report->layers))->is_kept = i < count;
     TRY(try_graph(q, report->method, q->tried, &graph, &a));
-    *ret_holds = agreement_holds(&a);
+    const bool is_quantised = quantiser_is_quantised(graph);
+    *ret_holds = is_quantised && agreement_holds(&a);
     /* Once the bounds hold, fewer layers are better; before that, more have to lower the error. */
-    if (*ret_holds || (!report->holds && error_of(&a) < KEPT_GAIN * report->error)) {
+    if (*ret_holds ||
+        (is_quantised && !report->holds && error_of(&a) < KEPT_GAIN * report->error)) {
         take_graph(q, graph, &a);
         report->kept = count;
         for (size_t i = 0; i < report->layer_count; i++)

@@ -102,6 +102,19 @@ class Quantize(unittest.TestCase):
         self.photos = os.path.join(photos, "absent")
         self.refused(self.quantize(), "No such file")
 
+    def test_numbers_that_are_not_finite(self):
+        self.add_photos(2)
+        model = os.path.join(self.folder, "photos", "model.onnx")
+        nodes = [small_onnx.node("Sub", ["image", "image"], ["zeros"]),
+                 small_onnx.node("Log", ["zeros"], ["logs"]),
+                 small_onnx.node("Conv", ["logs", "w"], ["c"]),
+                 small_onnx.node("GlobalAveragePool", ["c"], ["mean"]),
+                 small_onnx.node("Flatten", ["mean"], ["scores"])]
+        small_onnx.write(model, nodes, [small_onnx.weights("w", 4, 3, 3, 3)],
+                         [small_onnx.tensor_info("image", "N", 3, 16, 16)],
+                         [small_onnx.tensor_info("scores", "N", 4)])
+        self.refused(self.quantize(model=model), "no Conv, Gemm or MatMul can be quantised", "not finite")
+
     def test_arguments(self):
         for arguments, words in ((("quantize",), "no model given"), (("quantize", MODEL), "no photos given"),
                                  (("quantize", "digits", "--calibrate", DRAWN), "built-in model"),
