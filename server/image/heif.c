@@ -5,9 +5,11 @@
  * Libheif converts the colours. Before 1.16 (Debian 12) it enlarges chroma planes by repeating
  * samples; since then it interpolates, as libavif does.
  *
- * Hostile files: libheif limits boxes, references and tiles; the size of the picture is checked
- * before it decodes. The decoders start threads of their own, which inherit the confinement of the
- * decode worker.
+ * Hostile files: libheif limits boxes, references and tiles; the size that the container tells is
+ * checked before it decodes. Libheif 1.15 to 1.19 do not compare it with the coded picture's before
+ * they have decoded that (strukturag/libheif issue 1220): a small file that lies takes memory for
+ * up to 65536 x 65536 pixels, beyond max_pixels and the budget. The decoders start threads of their
+ * own, which inherit the confinement of the decode worker.
  *
  * Source: libheif/heif.h 1.15. */
 #include <stdint.h>
