@@ -46,7 +46,9 @@ static enum status keep_outputs(const struct graph *from, struct graph *graph, s
     for (size_t i = 0; i < graph->output_count && edit.status == STATUS_OK; i++) {
         const struct value *declared = from->outputs[i];
         struct value *value = graph->outputs[i];
-        bool is_shared = value->known || !value->producer;
+        /* Constants have the shape of their numbers, which passes take as known. */
+        const struct tensor *constant = value->known;
+        bool is_shared = constant || !value->producer;
         for (size_t k = 0; k < i; k++)
             is_shared = is_shared || graph->outputs[k] == value;
         if (is_shared && strcmp(value->name, declared->name) != 0) {
@@ -58,9 +60,9 @@ static enum status keep_outputs(const struct graph *from, struct graph *graph, s
         }
         value->name = arena_copy_text(graph->arena, declared->name, strlen(declared->name));
         value->dtype = declared->dtype;
-        value->shape = declared->shape;
+        value->shape = constant ? constant->shape : declared->shape;
         for (int d = 0; d < TENSOR_MAX_RANK; d++)
-            if (declared->dim_names[d] &&
+            if (!constant && declared->dim_names[d] &&
                 !(value->dim_names[d] = arena_copy_text(graph->arena, declared->dim_names[d],
                                                         strlen(declared->dim_names[d]))))
                 return quantiser_no_memory(err);

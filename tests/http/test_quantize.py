@@ -115,6 +115,20 @@ class Quantize(unittest.TestCase):
                          [small_onnx.tensor_info("scores", "N", 4)])
         self.refused(self.quantize(model=model), "no Conv, Gemm or MatMul can be quantised", "not finite")
 
+    def test_a_constant_output(self):
+        """Its shape in the file has a name, its numbers are known."""
+        self.add_photos(2)
+        model = os.path.join(self.folder, "photos", "model.onnx")
+        nodes = [small_onnx.node("Conv", ["image", "w"], ["c"]),
+                 small_onnx.node("GlobalAveragePool", ["c"], ["mean"]),
+                 small_onnx.node("Flatten", ["mean"], ["scores"]),
+                 small_onnx.node("Add", ["b", "b"], ["twice"])]
+        small_onnx.write(model, nodes, [small_onnx.weights("w", 4, 3, 3, 3), small_onnx.constant("b", 1, 4)],
+                         [small_onnx.tensor_info("image", "N", 3, 16, 16)],
+                         [small_onnx.tensor_info("scores", "N", 4), small_onnx.tensor_info("twice", "K")])
+        ended = self.quantize("--method", "minmax", model=model)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
     def test_arguments(self):
         for arguments, words in ((("quantize",), "no model given"), (("quantize", MODEL), "no photos given"),
                                  (("quantize", "digits", "--calibrate", DRAWN), "built-in model"),
