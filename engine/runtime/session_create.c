@@ -353,7 +353,7 @@ static enum status refuse_int8(const struct graph *graph, struct error *err)
                              "(quantize_dynamic), which runs at auto or fp32");
     return error_set(err, STATUS_UNSUPPORTED,
                      "the precision int8 needs a quantised file (QDQ or QOperator), and this one "
-                     "is not; leave it at auto");
+                     "is not; make one with lensd quantize, or leave it at auto");
 }
 
 enum status session_create(const struct graph *graph, const struct session_options *options,

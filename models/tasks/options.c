@@ -142,9 +142,9 @@ enum status task_options_check(const struct task *task, const struct task_option
     }
     if (!stray)
         return STATUS_OK;
-    return error_set(err, STATUS_INVALID,
-                     "%s has no effect on a model whose task is %s%s%s; leave it out", stray,
-                     task_name(task->kind), used ? ", which has the parameters " : "", names);
+    return error_set(
+        err, STATUS_INVALID, "%s has no effect on a model whose task is %s%s%s%s; leave it out",
+        stray, task_name(task->kind), used ? " (its parameters: " : "", names, used ? ")" : "");
 }
 
 /* ---- their texts ---- */

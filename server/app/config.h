@@ -86,6 +86,7 @@ struct config {
     char *pid_file;     /* NULL: none */
     char *user;         /* "NAME" or "NAME:GROUP"; NULL: who starts it */
     bool check, core_dumps;
+    bool old_libheif;
     int64_t confine; /* enum config_confine */
     char *unix_path; /* NULL: host and port */
     char *unix_mode; /* octal digits */

@@ -142,6 +142,10 @@ const struct option config_options[] = {
      "when started as root, become this user (NAME:GROUP: and group) once the port is open"},
     {"core-dumps", OPTION_SWITCH, COMMAND_SERVE, FIELD(core_dumps), 0, 0, "false", NULL, SERVER,
      "allow core dumps and debuggers, which can see photos and keys"},
+    {"old-libheif", OPTION_SWITCH, RUNS | COMMAND_INSPECT, FIELD(old_libheif), 0, 0, "false", NULL,
+     DEVICE,
+     "read AVIF and HEIC with a libheif older than 1.23, too: a small hostile file can then take "
+     "memory beyond all limits"},
     {"confine", OPTION_CHOICE, COMMAND_SERVE, FIELD(confine), 0, 0, "on", "on|off", SERVER,
      "after the start allow only the system calls, files and folders that serving needs (seccomp, "
      "Landlock), where the kernel supports it; /health shows what is in force"},

@@ -223,8 +223,10 @@ static void print_formats(const struct inspect_answer *answer)
     printf("\n");
     for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
         if (!image_format_is_available((enum image_format)i, &package))
-            printf("%-12s(%s needs the Debian package %s)\n", "",
-                   image_format_name((enum image_format)i), package);
+            printf("%-12s(%s needs %s%s)\n", "", image_format_name((enum image_format)i),
+                   heif_is_too_old() && i >= IMAGE_AVIF ? "--old-libheif, or libheif 1.23 and "
+                                                        : "the Debian package ",
+                   heif_is_too_old() && i >= IMAGE_AVIF ? "newer" : package);
 }
 
 /* A text from the model file, with control characters escaped for a terminal. */

@@ -12,6 +12,7 @@
 #include "server/app/process.h"
 #include "server/app/serve.h"
 #include "server/cli/commands.h"
+#include "server/image/image.h"
 
 static const struct {
     const char *name;
@@ -79,6 +80,7 @@ static int run_command(size_t which, int argc, char **argv)
         config_help(commands[which].command, stdout);
         result = 0;
     } else {
+        image_use_old_libheif(config.old_libheif);
         result = commands[which].run(&config);
     }
     config_done(&config);

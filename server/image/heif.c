@@ -6,10 +6,11 @@
  * samples; since then it interpolates, as libavif does.
  *
  * Hostile files: libheif limits boxes, references and tiles; the size that the container tells is
- * checked before it decodes. Libheif 1.15 to 1.19 do not compare it with the coded picture's before
- * they have decoded that (strukturag/libheif issue 1220): a small file that lies takes memory for
- * up to 65536 x 65536 pixels, beyond max_pixels and the budget. The decoders start threads of their
- * own, which inherit the confinement of the decode worker.
+ * checked before it decodes. Libheif before 1.23 compares it with the coded picture's only after it
+ * has decoded that (strukturag/libheif issue 1220): a small file that lies takes memory for up to
+ * 65536 x 65536 pixels, beyond max_pixels and the budget. So such a version is used only if
+ * image_use_old_libheif() allows it. The decoders start threads of their own, which inherit the
+ * confinement of the decode worker.
  *
  * Source: libheif/heif.h 1.15. */
 #include <stdint.h>
@@ -69,13 +70,29 @@ static struct {
     void (*options_free)(struct heif_options *options);
 } heif;
 
+#define HEIF_SAFE 0x01170000u /* 1.23 */
+
+static bool uses_old, is_too_old;
+
+void image_use_old_libheif(bool uses)
+{
+    uses_old = uses;
+}
+
+bool heif_is_too_old(void)
+{
+    return is_too_old;
+}
+
 /* Since 1.19; NULL before. */
 static struct heif_limits *(*heif_limits_of)(struct heif_context *context);
 
 /* Called twice, by one thread. */
 static bool heif_load(int format)
 {
-    static const struct library_function functions[] = {
+    uint32_t (*version)(void) = NULL;
+    const struct library_function functions[] = {
+        {"heif_get_version_number", &version},
         {"heif_init", &heif.init},
         {"heif_have_decoder_for_format", &heif.can_decode},
         {"heif_context_alloc", &heif.alloc},
@@ -101,6 +118,9 @@ static bool heif_load(int format)
     if (!library_load(soname, functions, COUNT_OF(functions)))
         return false;
     (void)library_load(soname, newer, COUNT_OF(newer));
+    is_too_old = version() < HEIF_SAFE && !uses_old;
+    if (is_too_old)
+        return false;
     /* Loads its plug-ins, which a decode worker could not. */
     return heif.init(NULL).code == 0 && heif.can_decode(format);
 }

@@ -121,10 +121,18 @@ static enum status find_reader(const uint8_t *data, size_t size, enum image_form
     enum image_format format = image_sniff(data, size);
     if (format == IMAGE_UNKNOWN)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "this is no image that lensd reads: it looks like %s; send JPEG or PNG",
+                         "this is no image that lensd reads: it looks like %s; send JPEG, PNG or "
+                         "another format that GET /health lists",
                          sniff_describe(data, size));
     const char *package;
-    if (!image_format_is_available(format, &package))
+    const bool is_available = image_format_is_available(format, &package);
+    if (!is_available && (format == IMAGE_AVIF || format == IMAGE_HEIC) && heif_is_too_old())
+        return error_set(err, STATUS_UNSUPPORTED_MEDIA,
+                         "%s is not read here, because with the server's libheif, which is older "
+                         "than 1.23, a small file can take gigabytes of memory; start lensd with "
+                         "--old-libheif for photos that you trust, or send JPEG or PNG",
+                         image_format_name(format));
+    if (!is_available)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "%s is not read here, because a library is not installed on the server "
                          "(Debian: %s); install it and start lensd again, or send JPEG or PNG",

@@ -78,6 +78,13 @@ enum image_format image_sniff(const uint8_t *data, size_t size);
 /* "JPEG" … "HEIC"; not of IMAGE_UNKNOWN. */
 const char *image_format_name(enum image_format format);
 
+/* Reads AVIF and HEIC with a libheif before 1.23, too: a small hostile file then takes memory
+ * beyond all limits. Before any other function here, from one thread. */
+void image_use_old_libheif(bool uses);
+
+/* Whether AVIF and HEIC are not available only because libheif is older. */
+bool heif_is_too_old(void);
+
 /* Whether this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may not
  * be installed. *ret_package (may be NULL) is then the name of its Debian package. The first call
  * loads the libraries; make it before a decode worker confines itself. Any thread. */

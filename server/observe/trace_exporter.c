@@ -365,8 +365,14 @@ enum status trace_endpoint_port(const char *endpoint, int *ret_port, struct erro
     char *end = NULL;
     const long port =
         colon && colon[length] == ':' ? strtol(colon + length + 1, &end, 10) : *ret_port;
-    if (name == 0 || strlen(endpoint) > 400 || strpbrk(endpoint, " @?#") || port < 1 ||
-        port > 65535 || (end && *end && *end != '/'))
+    static const char path[] = "/v1/traces";
+    const size_t size = strlen(endpoint);
+    if (size >= sizeof path && !strcmp(endpoint + size - (sizeof path - 1), path))
+        return error_set(err, STATUS_CONFIG,
+                         "--trace-endpoint is '%.100s'; leave %s out, which lensd adds", endpoint,
+                         path);
+    if (name == 0 || size > 400 || strpbrk(endpoint, " @?#") || port < 1 || port > 65535 ||
+        (end && *end && *end != '/'))
         return error_set(err, STATUS_CONFIG,
                          "--trace-endpoint is '%.100s'; it must be an address without parameters, "
                          "as in http://localhost:4318",

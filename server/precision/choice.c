@@ -96,7 +96,7 @@ static void say_trial(struct precision_choice *choice, const struct precision_tr
             trial->speed);
         say_agreement(choice, trial);
         say_bounds(choice, &trial->agreement);
-        say(choice, ", --precision %s takes it all the same", name);
+        say(choice, ", --precision %s takes it all the same", precision_name(trial->precision));
         break;
     case TRIAL_FAILED:
         say(choice, "%s cannot run this model", name);

@@ -129,6 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static struct image_decoder *decoder;
     static struct transform *transform;
     if (!decoder) {
+        image_use_old_libheif(true);
         decoder = image_decoder_create();
         transform = transform_create();
         HOLDS(decoder && transform);

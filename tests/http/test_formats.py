@@ -20,14 +20,16 @@ def picture(name):
 
 
 class Formats(ServedCase):
+    arguments = ("--old-libheif",)
+
     def formats(self):
         return self.server.get("/health").json()["formats"]
 
     def test_every_format_that_is_there(self):
         """Decode workers are confined: what they need was loaded before, and threads may be made."""
         self.assertEqual(self.formats()[:4], ["JPEG", "PNG", "BMP", "GIF"])
-        self.assertEqual(json.loads(run_lensd("inspect", "digits", "--json").stdout)["formats"], self.formats())
-        self.assertIn("formats     " + ", ".join(self.formats()), run_lensd("inspect", "digits").stdout)
+        self.assertEqual(json.loads(run_lensd("inspect", "digits", "--json", "--old-libheif").stdout)["formats"], self.formats())
+        self.assertIn("formats     " + ", ".join(self.formats()), run_lensd("inspect", "digits", "--old-libheif").stdout)
         for name in FILES:
             with self.subTest(name):
                 answer = self.server.predict(picture(name))
@@ -56,6 +58,21 @@ class Formats(ServedCase):
                 answer = self.server.predict(json.dumps({"image": {"b64": text}}))
                 self.assertIn(answer.status, (400, 415))
                 self.assertIn(word, answer.json()["error"])
+
+
+class OldLibrary(ServedCase):
+    """libheif before 1.23 takes memory for what the coded picture says, whatever the container says."""
+
+    def test_avif_and_heic_are_read_if_that_is_asked_for(self):
+        formats = self.server.get("/health").json()["formats"]
+        for name in ("AVIF", "HEIC"):
+            answer = self.server.predict(picture(name))
+            if name in formats:
+                self.skipTest("libheif is 1.23 or newer")
+            if b"not installed" in answer.body:
+                self.skipTest("libheif is not installed")
+            self.assert_error(answer, 415, "unsupported_media_type", "--old-libheif", "gigabytes")
+        self.assertIn("needs --old-libheif", run_lensd("inspect", "digits").stdout)
 
 
 class WithoutLibraries(unittest.TestCase):

@@ -120,8 +120,8 @@ class Detection(Tasks):
                             ("confidence=0.3&normalize=false", "normalize")):
             answer = self.ask("?" + query, status=400)
             self.assertEqual((answer["code"], answer["error"]), (
-                "invalid_request", f"{name} has no effect on a model whose task is detection, which has the parameters "
-                "confidence, iou, max_detections, classes, agnostic; leave it out"))
+                "invalid_request", f"{name} has no effect on a model whose task is detection (its parameters: "
+                "confidence, iou, max_detections, classes, agnostic); leave it out"))
 
     def test_several_images(self):
         kind, body = multipart([("image", "a.png", png(400, 300)), ("image", "b.png", b"no picture"),
@@ -724,7 +724,7 @@ class Embedding(Tasks):
 
     def test_picture(self):
         self.assertIn("vectors", self.ask("?format=image", status=400)["error"])
-        self.assertIn("confidence has no effect on a model whose task is embedding, which has the parameters normalize;",
+        self.assertIn("confidence has no effect on a model whose task is embedding (its parameters: normalize);",
                       self.ask("?confidence=0.5", status=400)["error"])
 
 

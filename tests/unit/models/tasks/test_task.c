@@ -202,8 +202,8 @@ Test(task, options_of_other_tasks)
     asked.iou = .5f;
     cr_expect_eq(task_options_check(&detector, &asked, false, &err), STATUS_OK);
     cr_expect_eq(task_options_check(&classifier, &asked, false, &err), STATUS_INVALID);
-    cr_expect_str_eq(err.message, "iou has no effect on a model whose task is classification, "
-                                  "which has the parameters top_k; leave it out");
+    cr_expect_str_eq(err.message, "iou has no effect on a model whose task is classification "
+                                  "(its parameters: top_k); leave it out");
     cr_expect(task_has_option(&detector, "iou") && !task_has_option(&classifier, "iou"));
 }
 

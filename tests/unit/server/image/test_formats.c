@@ -66,6 +66,13 @@ static void decode_as_pillow(struct image_decoder *decoder, const struct kind *k
     free(file.data);
 }
 
+static void use_any_libheif(void)
+{
+    image_use_old_libheif(true);
+}
+
+TestSuite(formats, .init = use_any_libheif);
+
 Test(formats, decodes_as_pillow)
 {
     struct image_decoder *decoder = image_decoder_create();
