@@ -22,7 +22,7 @@ enum status text_decode(const struct task_rows *row, struct text_reading *ret, s
                                err);
     const size_t positions = row->count / classes;
     struct text_reading line = {.characters = alloc_array(positions, sizeof *line.characters),
-                             .is_read = true};
+                                .is_read = true};
     double sum = 0;
     size_t last = 0;
     if (!line.characters)

@@ -121,8 +121,7 @@ static enum status find_reader(const uint8_t *data, size_t size, enum image_form
     enum image_format format = image_sniff(data, size);
     if (format == IMAGE_UNKNOWN)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "this is no image that lensd reads: it looks like %s; send JPEG, PNG or "
-                         "another format that GET /health lists",
+                         "this is no image that lensd reads: it looks like %s; send JPEG or PNG",
                          sniff_describe(data, size));
     const char *package;
     const bool is_available = image_format_is_available(format, &package);

@@ -239,7 +239,8 @@ class Supervisor(unittest.TestCase):
         ended, report = self.run_parts("""
             def first(part):
                 part.bar("it", "1", "1", True)
-                while '"it"' not in open(os.path.join(part.options.out, "report.json")).read():
+                report = os.path.join(part.options.out, "report.json")
+                while not os.path.exists(report) or '"it"' not in open(report).read():
                     time.sleep(0.05)
                 os.kill(os.getppid(), 9)
                 os.kill(os.getpid(), 9)
