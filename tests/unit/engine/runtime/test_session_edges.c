@@ -207,7 +207,6 @@ Test(session_edges, layer_norm_does_not_broadcast)
     }
 }
 
-/* Until opset 3 Concat's axis is 1 where it is left out. */
 static void refuses_reference_steps(const struct builder *b)
 {
     struct error err = {0};
@@ -235,6 +234,7 @@ Test(session_edges, mean_square_of_rows)
             cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE_SCALAR, &exponent, NULL), STATUS_OK);
             memcpy(exponent->data, &two, sizeof two);
             x = binary(&b, OP_POW, x, graph_add_constant(b.graph, "two", exponent));
+            tensor_unref(exponent);
             x = unary(&b, OP_REDUCE_MEAN, x);
             cr_assert(node_set_ints(b.graph, x->producer, "axes", axes, 1));
             cr_assert(node_set_int(b.graph, x->producer, "keepdims", keep));
@@ -245,6 +245,7 @@ Test(session_edges, mean_square_of_rows)
         }
 }
 
+/* Until opset 3 Concat's axis is 1 where it is left out. */
 Test(session_edges, concat_of_old_opsets)
 {
     struct builder b;
