@@ -8,7 +8,7 @@ dev=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../dev
 totals='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
 # Small enough to export for every change; vgg11 and resnet50 are for benches and releases.
 families="resnet18 mobilenet_v2 mobilenet_v3_large efficientnet_b0 densenet121 squeezenet1_1 googlenet shufflenet_v2_x1_0"
-steps=('lint format' 'test lint unit' "families $families" 'test -lint -unit' asan tsan 'lint tidy' docker hosts 'distros --quick')
+steps=('lint format' 'test lint unit' "families $families" 'test -lint -unit' asan tsan 'lint tidy' docker hosts)
 beside='lint tidy' background='soak --asan 3m'
 
 # What a failed test prints of itself: unittest's headings, meson's results, Criterion's and the linters' lines.
