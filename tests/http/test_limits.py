@@ -457,7 +457,7 @@ class ManyAtOnce(ServedCase):
 
 
 class GoneClients(ServedCase):
-    arguments = ("--workers", "1", "--max-queue", "1000", "--max-inflate-ratio", "2000")
+    arguments = ("--workers", "1", "--max-queue", "1000", "--max-queue-ms", "0", "--max-inflate-ratio", "2000")
 
     def test_gone_in_the_middle_of_the_upload(self):
         for cut in (10, 200, 700):
