@@ -107,7 +107,7 @@ class Proof(unittest.TestCase):
 class Overload(Proof):
     def test_three_times_what_it_can_do(self):
         deadline_ms, seconds, wanted = 500, "9" if FULL else "3", 0.95 if FULL else 0.75
-        server = self.serve(self.slow_model(28), "--max-queue", "4096", "--max-connections", "4096",
+        server = self.serve(self.slow_model(28), "--precision", "fp32", "--max-queue", "4096", "--max-connections", "4096",
                             "--max-connections-per-address", "4096")
         load = Load(server, self.folder.name, [png(128, 128, shade) for shade in range(8)])
         header = ("--header", f"X-Request-Timeout-Ms: {deadline_ms}")
