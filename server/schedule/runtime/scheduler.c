@@ -17,49 +17,11 @@
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
+#include "server/schedule/runtime/scheduler_state.h"
 #include "server/schedule/runtime/thread.h"
 
 /* An image of this size or more takes tens of milliseconds to prepare on one core. */
 #define LARGE_PIXELS UINT64_C(4000000)
-
-struct scheduler {
-    struct pool_source source; /* guarded by the pool's lock */
-
-    /* immutable after create */
-    struct served *served;
-    struct pool *pool;
-    struct meters meters;
-    struct batch_layout layout;
-    int buffer_count;
-    void **buffers;
-    struct device_id device; /* whose memory they are */
-    uint8_t *marks;          /* of all rows of all buffers: bytes, not floats; NULL: none is */
-
-    _Atomic bool cut;
-    _Atomic bool is_lost;         /* no lane works */
-    _Atomic bool has_large;       /* batcher_has_large, to be read without the lock */
-    _Atomic bool has_deferred;    /* first_deferred is there, likewise */
-    size_t workers;               /* immutable */
-    _Atomic int64_t shortest_run; /* batcher_shortest_run, to be read without the lock */
-
-    pthread_mutex_t lock;
-    pthread_cond_t lane_ready;       /* a lane may find a batch, or shall end */
-    pthread_cond_t quarantine_event; /* the same, for quarantined lanes */
-    pthread_cond_t all_answered;
-    struct batcher *batcher;
-    struct admission admission;
-    /* Images whose answers decode workers are to make; the tickets for these are not the batcher's.
-     */
-    struct predict_image *first_deferred, **last_deferred;
-    size_t deferred; /* those that are being made, too */
-    bool accepting, stopping;
-    int lanes, sleeping; /* all; those in wait_ready(), which the batcher does not count as idle */
-    int coming;          /* those that have seen work and are about to take it */
-    int ahead;           /* those that wait in it for what shall follow their batch */
-    bool is_quarantined[DEVICE_MAX];
-    int quarantined_count;
-    char quarantine_reason[256]; /* of the lane quarantined last */
-};
 
 static int depth_of(const struct scheduler_options *options)
 {
@@ -196,6 +158,14 @@ void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct s
     pthread_mutex_unlock(&scheduler->lock);
 }
 
+void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_ran(scheduler->batcher, lane, images, ns);
+    note_shortest_run_locked(scheduler);
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
 void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *ret)
 {
     pthread_mutex_lock(&scheduler->lock);
@@ -238,9 +208,7 @@ static bool is_answered_locked(const struct scheduler *scheduler)
     return batcher_counts(scheduler->batcher).admitted == 0 && scheduler->deferred == 0;
 }
 
-/* The end of every locked section that changed the batcher: hands out what the change made possible
- * (tickets, a batch, the end of a drain), after the lock is released. */
-static void unlock_and_wake(struct scheduler *scheduler)
+void scheduler_unlock_and_wake(struct scheduler *scheduler)
 {
     struct batcher *batcher = scheduler->batcher;
     size_t tickets = batcher_grant(batcher);
@@ -302,7 +270,7 @@ static struct admission_request admission_request_of(const struct scheduler *sch
                                       .model = scheduler_model(scheduler)->name};
 }
 
-static enum status lost_error_locked(const struct scheduler *scheduler, struct error *err)
+enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err)
 {
     return error_set(err, STATUS_DEVICE,
                      "no device is left for model '%s': %s; they are tried again from time to time",
@@ -323,7 +291,7 @@ static enum status check_locked(struct scheduler *scheduler, const struct predic
     if (scheduler->quarantined_count == scheduler->lanes) {
         if (ret_retry_after_s)
             *ret_retry_after_s = 1;
-        return lost_error_locked(scheduler, err);
+        return scheduler_lost_error_locked(scheduler, err);
     }
     if (images == 0)
         return STATUS_OK;
@@ -366,7 +334,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
         if (request->images[i].preset.status == STATUS_OK)
             batcher_admit(scheduler->batcher, &request->images[i].entry, predicted, now);
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
     return status;
 }
 
@@ -462,7 +430,7 @@ void scheduler_cancel(struct scheduler *scheduler, struct predict_request *reque
         bool removed = batcher_remove(scheduler->batcher, &image->entry);
         if (removed)
             batcher_answered(scheduler->batcher, 1);
-        unlock_and_wake(scheduler);
+        scheduler_unlock_and_wake(scheduler);
         if (!removed)
             continue;
         image->status = error_set(&image->error, STATUS_CANCELLED, "the client has gone");
@@ -490,7 +458,7 @@ enum status scheduler_check_wanted(struct scheduler *scheduler, const struct pre
         return error_set(err, STATUS_CANCELLED, "the client has gone");
     if (scheduler->is_lost) {
         pthread_mutex_lock(&scheduler->lock);
-        enum status status = lost_error_locked(scheduler, err);
+        enum status status = scheduler_lost_error_locked(scheduler, err);
         pthread_mutex_unlock(&scheduler->lock);
         return status;
     }
@@ -547,7 +515,7 @@ void scheduler_end_deferred(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
     scheduler->deferred--;
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
     pool_end_long(scheduler->pool);
 }
 
@@ -563,7 +531,7 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
         image = batcher_claim(scheduler->batcher, may_be_large, clock_now());
     const bool is_used =
         has_ticket && (image || may_be_large || !batcher_has_large(scheduler->batcher));
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
     if (may_be_large && !(image && image->entry.is_large))
         pool_end_long(scheduler->pool);
     *ret = image;
@@ -574,7 +542,7 @@ void scheduler_end_large(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_end_large(scheduler->batcher);
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
     pool_end_long(scheduler->pool);
 }
 
@@ -583,7 +551,7 @@ void scheduler_drop(struct scheduler *scheduler)
     pthread_mutex_lock(&scheduler->lock);
     batcher_drop(scheduler->batcher);
     batcher_answered(scheduler->batcher, 1);
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
 }
 
 bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
@@ -595,7 +563,7 @@ bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
         return false;
     }
     *ret = batcher_reserve(scheduler->batcher, &image->entry, clock_now());
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
     return true;
 }
 
@@ -603,7 +571,7 @@ void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_commit(scheduler->batcher, slot, clock_now());
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
 }
 
 void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
@@ -611,104 +579,11 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
     pthread_mutex_lock(&scheduler->lock);
     batcher_abandon(scheduler->batcher, slot, clock_now());
     batcher_answered(scheduler->batcher, 1);
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
 }
 
-bool scheduler_has_ready(struct scheduler *scheduler)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    bool ready = batcher_has_ready(scheduler->batcher);
-    pthread_mutex_unlock(&scheduler->lock);
-    return ready;
-}
-
-/* Sleeps until something is ready; false at the end. */
-static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
-        pthread_mutex_unlock(&scheduler->lock);
-        device_turn_end(turn, 0, false); /* it may have been in line for more */
-        pthread_mutex_lock(&scheduler->lock);
-    }
-    scheduler->sleeping++;
-    while (!scheduler->stopping && !batcher_has_ready(scheduler->batcher))
-        condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
-    scheduler->sleeping--;
-    bool stopping = scheduler->stopping;
-    scheduler->coming += !stopping;
-    pthread_mutex_unlock(&scheduler->lock);
-    return !stopping;
-}
-
-/* Called with the device: takes a batch, perhaps after a batching delay. False: nothing is left, or
- * another lane waits for the device. */
-static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                       struct batch *ret)
-{
-    struct batcher *batcher = scheduler->batcher;
-    pthread_mutex_lock(&scheduler->lock);
-    scheduler->coming--;
-    batcher_lane_idle(batcher, lane, clock_now());
-    bool taken;
-    while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
-           batcher_has_ready(batcher) && !device_turn_is_contended(turn))
-        condition_wait(&scheduler->lane_ready, &scheduler->lock,
-                       batcher_wake_at(batcher, clock_now()));
-    if (!taken) { /* false ends `idle`; true counts the lane as working again */
-        batcher_lane_works(batcher, lane, false, clock_now());
-        batcher_lane_works(batcher, lane, true, clock_now());
-    }
-    unlock_and_wake(scheduler);
-    return taken;
-}
-
-bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                          struct batch *ret)
-{
-    for (;;) {
-        if (!wait_ready(scheduler, turn)) {
-            device_turn_end(turn, 0, false);
-            return false;
-        }
-        device_turn_begin(turn);
-        if (take_batch(scheduler, lane, turn, ret)) {
-            if (ret->is_first)
-                metric_add(scheduler->meters.closed[ret->reason], 1);
-            return true;
-        }
-        device_turn_end(turn, 0, false);
-    }
-}
-
-bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                          int64_t until, bool may_close, struct batch *ret)
-{
-    bool taken = false;
-    pthread_mutex_lock(&scheduler->lock);
-    scheduler->ahead++;
-    for (;;) {
-        if (scheduler->stopping || device_turn_is_contended(turn))
-            break;
-        const int64_t now = clock_now();
-        const bool at_last = now >= until;
-        const bool others_are_free = scheduler->sleeping + scheduler->coming > 0;
-        taken = !others_are_free &&
-                batcher_take_ahead(scheduler->batcher, lane, at_last && may_close, now, ret);
-        if (taken || at_last)
-            break;
-        condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
-    }
-    scheduler->ahead--;
-    unlock_and_wake(scheduler);
-    if (taken && ret->is_first)
-        metric_add(scheduler->meters.closed[ret->reason], 1);
-    return taken;
-}
-
-/* Takes what waits in the queue out of it and finishes it with what `refuse` says. */
-static void empty_queue(struct scheduler *scheduler,
-                        enum status (*refuse)(struct scheduler *scheduler, struct error *err))
+void scheduler_empty_queue(struct scheduler *scheduler,
+                           enum status (*refuse)(struct scheduler *scheduler, struct error *err))
 {
     for (;;) {
         pthread_mutex_lock(&scheduler->lock);
@@ -720,112 +595,6 @@ static void empty_queue(struct scheduler *scheduler,
         scheduler_finish(scheduler, image);
         scheduler_answered(scheduler, 1);
     }
-}
-
-static enum status refuse_lost(struct scheduler *scheduler, struct error *err)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    enum status status = lost_error_locked(scheduler, err);
-    pthread_mutex_unlock(&scheduler->lock);
-    return status;
-}
-
-void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    scheduler->quarantined_count += !scheduler->is_quarantined[lane];
-    scheduler->is_quarantined[lane] = true;
-    snprintf(scheduler->quarantine_reason, sizeof scheduler->quarantine_reason, "%s", reason);
-    bool is_lost = scheduler->quarantined_count == scheduler->lanes;
-    scheduler->is_lost = is_lost;
-    batcher_lane_works(scheduler->batcher, lane, false, clock_now());
-    unlock_and_wake(scheduler);
-    if (is_lost)
-        empty_queue(scheduler, refuse_lost);
-}
-
-void scheduler_end_quarantine(struct scheduler *scheduler, int lane)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    scheduler->quarantined_count -= scheduler->is_quarantined[lane];
-    scheduler->is_quarantined[lane] = false;
-    scheduler->is_lost = false;
-    batcher_lane_works(scheduler->batcher, lane, true, clock_now());
-    unlock_and_wake(scheduler);
-}
-
-enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
-                                                 int64_t probe_at, struct batch *ret)
-{
-    struct batcher *batcher = scheduler->batcher;
-    enum quarantine_event event = QUARANTINE_PROBE;
-    pthread_mutex_lock(&scheduler->lock);
-    while (!scheduler->stopping && clock_now() < probe_at) {
-        if (scheduler->is_lost && batcher_has_ready(batcher)) {
-            batcher_lane_idle(batcher, lane, clock_now());
-            bool taken = batcher_take(batcher, lane, clock_now(), ret);
-            batcher_lane_works(batcher, lane, false, clock_now());
-            if (taken) {
-                event = QUARANTINE_FAIL;
-                break;
-            }
-        }
-        /* A ready image that cannot be taken has a neighbour being written, or is delayed. */
-        bool soon = scheduler->is_lost && batcher_has_ready(batcher);
-        condition_wait(&scheduler->quarantine_event, &scheduler->lock,
-                       soon ? clock_now() + 1000000 : probe_at);
-    }
-    if (scheduler->stopping && event == QUARANTINE_PROBE)
-        event = QUARANTINE_END;
-    unlock_and_wake(scheduler);
-    return event;
-}
-
-bool scheduler_is_lost(const struct scheduler *scheduler)
-{
-    return scheduler->is_lost;
-}
-
-bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    int working = scheduler->lanes - scheduler->quarantined_count;
-    if (but_lane >= 0 && !scheduler->is_quarantined[but_lane])
-        working--;
-    pthread_mutex_unlock(&scheduler->lock);
-    return working > 0;
-}
-
-void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
-{
-    return batch_layout_row(&scheduler->layout, scheduler->buffers[buffer], input, (size_t)slot);
-}
-
-void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_ran(scheduler->batcher, lane, images, ns);
-    note_shortest_run_locked(scheduler);
-    pthread_mutex_unlock(&scheduler->lock);
-}
-
-uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)
-{
-    return scheduler->marks ? scheduler->marks + (size_t)buffer * scheduler->layout.rows : NULL;
-}
-
-void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_release(scheduler->batcher, batch);
-    unlock_and_wake(scheduler);
-}
-
-void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_give_back(scheduler->batcher, batch, clock_now());
-    unlock_and_wake(scheduler);
 }
 
 bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image)
@@ -849,7 +618,7 @@ void scheduler_answered(struct scheduler *scheduler, size_t images)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_answered(scheduler->batcher, images);
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
 }
 
 bool scheduler_is_cut(const struct scheduler *scheduler)
@@ -869,7 +638,7 @@ void scheduler_stop_accepting(struct scheduler *scheduler)
     pthread_mutex_lock(&scheduler->lock);
     scheduler->accepting = false;
     batcher_drain(scheduler->batcher, clock_now());
-    unlock_and_wake(scheduler);
+    scheduler_unlock_and_wake(scheduler);
 }
 
 bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
@@ -891,7 +660,7 @@ static enum status refuse_cut(struct scheduler *scheduler, struct error *err)
 void scheduler_cut(struct scheduler *scheduler)
 {
     atomic_store_explicit(&scheduler->cut, true, memory_order_relaxed);
-    empty_queue(scheduler, refuse_cut);
+    scheduler_empty_queue(scheduler, refuse_cut);
 }
 
 void scheduler_leave_pool(struct scheduler *scheduler)

@@ -1,0 +1,200 @@
+/* What lanes ask of a scheduler: the next batch, quarantine, and the memory of a batch. */
+#include <stdio.h>
+
+#include "engine/base/clock.h"
+#include "server/schedule/runtime/scheduler_state.h"
+#include "server/schedule/runtime/thread.h"
+
+bool scheduler_has_ready(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    bool ready = batcher_has_ready(scheduler->batcher);
+    pthread_mutex_unlock(&scheduler->lock);
+    return ready;
+}
+
+/* Sleeps until something is ready; false at the end. */
+static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
+        pthread_mutex_unlock(&scheduler->lock);
+        device_turn_end(turn, 0, false); /* it may have been in line for more */
+        pthread_mutex_lock(&scheduler->lock);
+    }
+    scheduler->sleeping++;
+    while (!scheduler->stopping && !batcher_has_ready(scheduler->batcher))
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
+    scheduler->sleeping--;
+    bool stopping = scheduler->stopping;
+    scheduler->coming += !stopping;
+    pthread_mutex_unlock(&scheduler->lock);
+    return !stopping;
+}
+
+/* Called with the device: takes a batch, perhaps after a batching delay. False: nothing is left, or
+ * another lane waits for the device. */
+static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                       struct batch *ret)
+{
+    struct batcher *batcher = scheduler->batcher;
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->coming--;
+    batcher_lane_idle(batcher, lane, clock_now());
+    bool taken;
+    while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
+           batcher_has_ready(batcher) && !device_turn_is_contended(turn))
+        condition_wait(&scheduler->lane_ready, &scheduler->lock,
+                       batcher_wake_at(batcher, clock_now()));
+    if (!taken) { /* false ends `idle`; true counts the lane as working again */
+        batcher_lane_works(batcher, lane, false, clock_now());
+        batcher_lane_works(batcher, lane, true, clock_now());
+    }
+    scheduler_unlock_and_wake(scheduler);
+    return taken;
+}
+
+bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                          struct batch *ret)
+{
+    for (;;) {
+        if (!wait_ready(scheduler, turn)) {
+            device_turn_end(turn, 0, false);
+            return false;
+        }
+        device_turn_begin(turn);
+        if (take_batch(scheduler, lane, turn, ret)) {
+            if (ret->is_first)
+                metric_add(scheduler->meters.closed[ret->reason], 1);
+            return true;
+        }
+        device_turn_end(turn, 0, false);
+    }
+}
+
+bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                          int64_t until, bool may_close, struct batch *ret)
+{
+    bool taken = false;
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->ahead++;
+    for (;;) {
+        if (scheduler->stopping || device_turn_is_contended(turn))
+            break;
+        const int64_t now = clock_now();
+        const bool at_last = now >= until;
+        const bool others_are_free = scheduler->sleeping + scheduler->coming > 0;
+        taken = !others_are_free &&
+                batcher_take_ahead(scheduler->batcher, lane, at_last && may_close, now, ret);
+        if (taken || at_last)
+            break;
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
+    }
+    scheduler->ahead--;
+    scheduler_unlock_and_wake(scheduler);
+    if (taken && ret->is_first)
+        metric_add(scheduler->meters.closed[ret->reason], 1);
+    return taken;
+}
+
+/* --- quarantine --- */
+
+static enum status refuse_lost(struct scheduler *scheduler, struct error *err)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    enum status status = scheduler_lost_error_locked(scheduler, err);
+    pthread_mutex_unlock(&scheduler->lock);
+    return status;
+}
+
+void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->quarantined_count += !scheduler->is_quarantined[lane];
+    scheduler->is_quarantined[lane] = true;
+    snprintf(scheduler->quarantine_reason, sizeof scheduler->quarantine_reason, "%s", reason);
+    bool is_lost = scheduler->quarantined_count == scheduler->lanes;
+    scheduler->is_lost = is_lost;
+    batcher_lane_works(scheduler->batcher, lane, false, clock_now());
+    scheduler_unlock_and_wake(scheduler);
+    if (is_lost)
+        scheduler_empty_queue(scheduler, refuse_lost);
+}
+
+void scheduler_end_quarantine(struct scheduler *scheduler, int lane)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->quarantined_count -= scheduler->is_quarantined[lane];
+    scheduler->is_quarantined[lane] = false;
+    scheduler->is_lost = false;
+    batcher_lane_works(scheduler->batcher, lane, true, clock_now());
+    scheduler_unlock_and_wake(scheduler);
+}
+
+enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
+                                                 int64_t probe_at, struct batch *ret)
+{
+    struct batcher *batcher = scheduler->batcher;
+    enum quarantine_event event = QUARANTINE_PROBE;
+    pthread_mutex_lock(&scheduler->lock);
+    while (!scheduler->stopping && clock_now() < probe_at) {
+        if (scheduler->is_lost && batcher_has_ready(batcher)) {
+            batcher_lane_idle(batcher, lane, clock_now());
+            bool taken = batcher_take(batcher, lane, clock_now(), ret);
+            batcher_lane_works(batcher, lane, false, clock_now());
+            if (taken) {
+                event = QUARANTINE_FAIL;
+                break;
+            }
+        }
+        /* A ready image that cannot be taken has a neighbour being written, or is delayed. */
+        bool soon = scheduler->is_lost && batcher_has_ready(batcher);
+        condition_wait(&scheduler->quarantine_event, &scheduler->lock,
+                       soon ? clock_now() + 1000000 : probe_at);
+    }
+    if (scheduler->stopping && event == QUARANTINE_PROBE)
+        event = QUARANTINE_END;
+    scheduler_unlock_and_wake(scheduler);
+    return event;
+}
+
+bool scheduler_is_lost(const struct scheduler *scheduler)
+{
+    return scheduler->is_lost;
+}
+
+bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    int working = scheduler->lanes - scheduler->quarantined_count;
+    if (but_lane >= 0 && !scheduler->is_quarantined[but_lane])
+        working--;
+    pthread_mutex_unlock(&scheduler->lock);
+    return working > 0;
+}
+
+/* --- the batch of a lane --- */
+
+void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
+{
+    return batch_layout_row(&scheduler->layout, scheduler->buffers[buffer], input, (size_t)slot);
+}
+
+uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)
+{
+    return scheduler->marks ? scheduler->marks + (size_t)buffer * scheduler->layout.rows : NULL;
+}
+
+void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_release(scheduler->batcher, batch);
+    scheduler_unlock_and_wake(scheduler);
+}
+
+void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_give_back(scheduler->batcher, batch, clock_now());
+    scheduler_unlock_and_wake(scheduler);
+}
