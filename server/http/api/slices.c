@@ -191,6 +191,12 @@ void slices_end(struct predict_request *request, const struct sliced_photo *slic
         photo->status = request->images[i].status;
         photo->error = request->images[i].error;
     }
+    /* The second half may have reached another version of the model. */
+    if (photo->status == STATUS_OK && request->used_model->task.kind != TASK_DETECTION)
+        photo->status = error_set(&photo->error, STATUS_NOT_READY,
+                                  "model '%s' was replaced by one that is no detector meanwhile; "
+                                  "send the photo again, without slices",
+                                  request->used_model->name);
     if (photo->status == STATUS_OK)
         photo->status = merge(request, slices, &merged, &photo->error);
     for (size_t i = 0; i < request->image_count; i++)
