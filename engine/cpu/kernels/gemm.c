@@ -50,6 +50,8 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
             some = fetch.lines ? smaller(left, STEPS) : left;
             for (size_t l = 0; l < fetch.lines; l++, fetch.from += LINE)
                 __builtin_prefetch(fetch.from, 0, 2);
+/* twice: 197 rows of [768, 3072] take 2.8 ms instead of 3.0 */
+#pragma GCC unroll 2
             for (const float *stop = b + some * COLUMNS; b < stop; b += COLUMNS) {
                 vec w[2];
 #pragma GCC unroll 2
