@@ -10,7 +10,7 @@ the same model.onnx. A peer that cannot be imported is left out and named; --pyt
 interpreter for one (--python torch=venv/bin/python, several times). Every contender is set as its own users
 would set it for speed (peer_forward.py), all with as many threads as there are cores. --bf16 adds
 lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16. --quantised QDQ adds
-lensd in int8 and ONNX Runtime on FAMILY-QDQ, which quantise.py writes (--quantised-models says where).
+lensd in int8, ONNX Runtime and OpenVINO on FAMILY-QDQ, which quantise.py writes (--quantised-models says where).
 --against BUILD adds the lensd of another build folder, as a peer; --peers '' leaves the frameworks out.
 
 Every contender is a process of its own, and is stopped (SIGSTOP) while another has its turn. Without
@@ -43,7 +43,7 @@ NOT_INSTALLED = 3
 NAMES = {"torch": "PyTorch fp32", "torch-compile": "PyTorch compiled fp32", "torch-bf16": "PyTorch bf16",
          "onnxruntime": "ONNX Runtime fp32", "openvino": "OpenVINO fp32",
          "openvino-bf16": "OpenVINO bf16"}
-QUANTISED_PEER = "ONNX Runtime int8"
+QUANTISED_NAMES = {"onnxruntime": "ONNX Runtime int8", "openvino": "OpenVINO int8"}
 
 
 class Contender:
@@ -116,9 +116,10 @@ def commands(options, folders):
         found["lensd int8"] = forward(options, options.build, "int8", stored)
         found.update({f"{os.path.basename(build)} int8": forward(options, build, "int8", stored)
                       for build in options.against})
-        found[QUANTISED_PEER] = [pythons.get("onnxruntime") or sys.executable,
-                                 os.path.join(HERE, "peer_forward.py"), "onnxruntime", str(THREADS), batches,
-                                 *stored]
+        for kind, name in QUANTISED_NAMES.items():
+            if kind in options.peers:
+                found[name] = [pythons.get(kind) or sys.executable, os.path.join(HERE, "peer_forward.py"), kind,
+                               str(THREADS), batches, *stored]
     return found
 
 
