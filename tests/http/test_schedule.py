@@ -15,7 +15,7 @@ class SlowCase(ServedModelCase):
 
     # On a busy machine what is put into the queue may take longer than the half minute that is the default.
     arguments = ("--max-batch", "1", "--workers", "1", "--precision", "fp32", "--max-queue-ms", "3600000",
-                 "--max-queue", "1024")
+                 "--max-queue", "2048")
 
     @staticmethod
     def write_model(path):
