@@ -2,8 +2,9 @@
 # The README's two commands from nothing, on each Debian release: a root with Debian's essential packages, a copy of
 # the tracked files, `./dev run` until it has answered a request, `./dev test`. As root and as a user with sudo.
 #
-#   distros.sh [--quick | --packages FOLDER] [bookworm|trixie …]
+#   distros.sh [--first-answer | --quick | --packages FOLDER] [bookworm|trixie …]
 #
+# --first-answer: only `./dev run` as root, whose seconds are those from nothing to the first answer.
 # --quick: as root only, of the tests lint and unit without CUDA's, by default on the release that this machine does not have,
 # in a root that has the packages already ($LENSD_DISTROS_PACKAGES). --packages: installs and tries packages instead
 # (packages_inside.sh): those of the folder on this machine's release, on the other one those that `./dev deb` makes there.
@@ -14,7 +15,7 @@ set -euo pipefail
 
 tree=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 cache=${LENSD_DISTROS:-${XDG_CACHE_HOME:-$HOME/.cache}/lensd-distros}
-accounts=(root user) included=(sudo ccache) tests='' fresh='CCACHE_DISABLE=1' own_packages='' passed=0 failed=0 skipped=0 roots=()
+accounts=(root user) included=(sudo ccache) kind=root tests='' has_tests=true fresh='CCACHE_DISABLE=1' own_packages='' passed=0 failed=0 skipped=0 roots=()
 trap 'rm -rf --one-file-system -- "${roots[@]}"' EXIT
 
 say() {
@@ -55,10 +56,11 @@ become_inside() {
         mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
         mount -t tmpfs tmpfs "$root/dev/shm"
         mount --bind "$kept/archives" "$root/var/cache/apt/archives"
-        mkdir -p "$kept/ccache-$2" "$root/var/cache/ccache"
-        mount --bind "$kept/ccache-$2" "$root/var/cache/ccache"
-        chroot "$root" chown "$2": /var/cache/ccache
-        exec chroot "$root" su -l "$2" -c "export CI=${CI:-} CCACHE_DIR=/var/cache/ccache && cd lensd && $3"' \
+        mkdir -p "$kept/ccache" "$root/var/cache/ccache"
+        mount --bind "$kept/ccache" "$root/var/cache/ccache"
+        chroot "$root" chown -R "$2": /var/cache/ccache
+        # The homes of the accounts differ, what is compiled does not.
+        exec chroot "$root" su -l "$2" -c "export CI=${CI:-} CCACHE_DIR=/var/cache/ccache CCACHE_NOHASHDIR=1 && cd lensd && $3"' \
         _ "$1" "$2" "$3" "$cache/$release" </dev/null
 }
 
@@ -82,13 +84,14 @@ run_answers() {
     return "$status"
 }
 
-# need_archive RELEASE PACKAGE…: sets `archive` to that of a root with these packages, too.
+# need_archive RELEASE PACKAGE…: sets `archive` to that of a root with these packages, too. One of each kind is kept.
 need_archive() {
     local release=$1 log=$cache/$1.log include
     shift
     include=$(IFS=,; printf '%s' "$*")
-    archive=$cache/$release-$(cksum <<<"$include" | cut -d' ' -f1).tar
+    archive=$cache/$release/$kind-$(cksum <<<"$include" | cut -d' ' -f1).tar
     [ ! -f "$archive" ] || return 0
+    rm -f "$cache/$release/$kind"-*.tar
     say "$release: making a root"
     # The format is named: mmdebstrap takes a name with .new for a folder.
     if ! mmdebstrap --format=tar --variant=minbase --include="$include" "$release" "$archive.new" >"$log" 2>&1; then
@@ -165,20 +168,23 @@ try_release() {
     for account in "${accounts[@]}"; do
         make_root "$release" "$account"
         check "$release, $account: ./dev run" run_answers "$root" "$account" "$home" || true
-        check "$release, $account: ./dev test${tests:+ $tests}" inside "$root" "$account" "./dev test $tests" || true
+        ! $has_tests || check "$release, $account: ./dev test${tests:+ $tests}" inside "$root" "$account" "./dev test $tests" || true
         drop_root
     done
 }
 
 own_release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-if [ "${1:-}" = --quick ]; then
+if [ "${1:-}" = --first-answer ]; then
+    accounts=(root) has_tests=false
+    shift
+elif [ "${1:-}" = --quick ]; then
     # Not the stand-in for CUDA: its C++ takes half of the time, and is the same on each release.
-    accounts=(root) tests='lint unit -fake_cuda -circles -names' fresh=''
+    accounts=(root) kind=quick tests='lint unit -fake_cuda -circles -names' fresh=''
     read -ra included <<<"${included[*]} ${LENSD_DISTROS_PACKAGES:?names of Debian packages}"
     shift
     [ $# -gt 0 ] || set -- "$([ "$own_release" = trixie ] && echo bookworm || echo trixie)"
 elif [ "${1:-}" = --packages ]; then
-    own_packages=${2:?--packages needs a folder} included=(sudo)
+    own_packages=${2:?--packages needs a folder}
     shift 2
     compgen -G "$own_packages/lensd_*.deb" >/dev/null || skip "there are no packages in $own_packages; make them with ./dev deb"
 fi
