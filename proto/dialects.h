@@ -35,6 +35,7 @@ struct dialect {
     bool is_base64;      /* a body that is no picture is base64 */
     bool is_single;      /* takes one picture */
     bool fails_whole;    /* one picture that fails fails the request */
+    bool has_id;         /* answers carry the id of their request, so they cannot be given again */
     bool has_whole_mask; /* a mask as PNG has the size of the picture */
     const char *model;   /* the JSON member that names the model; NULL: the path does */
     const char *nested;  /* the JSON member that holds the parameters; NULL: they lie beside it */

@@ -151,7 +151,7 @@ struct v2_batch_stats {
 struct v2_stats {
     const char *name, *version;
     uint64_t last_inference_ms, inference_count, execution_count;
-    struct v2_count success, fail, queue, input, infer, output;
+    struct v2_count success, fail, queue, input, infer, output, cache_hit, cache_miss;
     const struct v2_batch_stats *batches;
     size_t batch_count;
     uint64_t memory_bytes;

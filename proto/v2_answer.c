@@ -325,8 +325,8 @@ static void write_stats(struct writer *w, cJSON *list, const struct v2_stats *st
     write_v2_count(w, inference, "compute_input", stats->input);
     write_v2_count(w, inference, "compute_infer", stats->infer);
     write_v2_count(w, inference, "compute_output", stats->output);
-    write_v2_count(w, inference, "cache_hit", (struct v2_count){0, 0});
-    write_v2_count(w, inference, "cache_miss", (struct v2_count){0, 0});
+    write_v2_count(w, inference, "cache_hit", stats->cache_hit);
+    write_v2_count(w, inference, "cache_miss", stats->cache_miss);
     write_object(w, entry, "response_stats");
     write_batches(w, entry, stats);
     cJSON *memory = write_object(w, write_array(w, entry, "memory_usage"), NULL);

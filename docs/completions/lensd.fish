@@ -44,6 +44,7 @@ complete -c lensd -n '__fish_seen_subcommand_from serve' -l old-libheif -d 'read
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l confine -x -a 'on off' -d 'after the start allow only the system calls, files and folders that serving needs (seccomp, Landlock), where the kernel supports it'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l check -d 'check settings, keys, certificate and model, then exit'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l http-threads -r -d 'threads that read requests and write answers'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l response-cache -r -d 'keep answers of up to this many bytes and give them again to the same body with the same parameters'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l config -r -d 'read settings from a JSON file'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l api-keys -r -d 'answer only requests with an API key listed in FILE (one a line'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l admin-key-file -r -d 'the same for admins, who may load and unload models and change the log level'

@@ -778,6 +778,11 @@ static enum status check_together(struct config *config, struct error *err)
                          "--max-upload-memory (%lld) is less than --max-body (%lld): no request of "
                          "that size could be taken; raise the one or lower the other",
                          (long long)config->max_upload_memory, (long long)config->max_body);
+    if (config->response_cache && config->response_cache < 65536)
+        return error_set(err, STATUS_CONFIG,
+                         "--response-cache is %lld bytes; it takes at least 65536, or 0 to keep no "
+                         "answers",
+                         (long long)config->response_cache);
     if (config->model_name && (strlen(config->model_name) > 127 || strchr(config->model_name, '/')))
         return error_set(err, STATUS_CONFIG,
                          "--model-name is '%.140s'; a name has at most 127 bytes and no '/'",

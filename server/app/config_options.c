@@ -153,6 +153,10 @@ const struct option config_options[] = {
      "check settings, keys, certificate and model, then exit: 0 if valid, 2 if not"},
     {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,
      "threads that read requests and write answers; one is enough on most machines"},
+    {"response-cache", OPTION_BYTES, COMMAND_SERVE, FIELD(response_cache), 0, 1024 * GIB, "0",
+     "BYTES", SERVER,
+     "keep answers of up to this many bytes and give them again to the same body with the same "
+     "parameters; 0: keep none"},
     {"config", OPTION_TEXT, ALL, FIELD(config_file), 0, 0, NULL, "FILE", SERVER,
      "read settings from a JSON file: {\"port\": 9000, \"max-body\": \"16M\"}"},
 

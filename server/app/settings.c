@@ -50,6 +50,7 @@ struct http_options settings_http(const struct config *config, struct pipeline *
         .max_header = (size_t)config->max_header,
         .max_images = (size_t)config->max_images,
         .max_json_depth = (size_t)config->max_json_depth,
+        .response_cache = (size_t)config->response_cache,
         .max_connections = (size_t)config->max_connections,
         .max_connections_per_address = (size_t)config->max_connections_per_address,
         .header_timeout_ms = config->header_timeout,

@@ -175,6 +175,7 @@ static size_t write_spans(struct trace_exporter *exporter, const struct trace_re
     add_text(span, "lensd.request.id", record->id);
     add_text(span, "lensd.model", record->model);
     add_text(span, "lensd.device", record->device);
+    add_text(span, "lensd.cache", record->cache);
     add_number(span, "lensd.images", record->images);
     add_number(span, "lensd.batch.size", record->batch);
     const uint64_t own = strtoull(record->span, NULL, 16);

@@ -24,6 +24,7 @@ struct trace_record {
     char client[64], id[64], model[64], device[24];
     int status;                                 /* HTTP */
     const char *code;                           /* of an error; NULL: none */
+    const char *cache;                          /* "hit": the answer was kept; NULL: it was not */
     int64_t images, batch, bytes_in, bytes_out; /* batch: images in its forward pass; 0: none ran */
     int64_t begin, end;
     struct trace_phase {

@@ -149,6 +149,36 @@ class Memory(ServedModelCase):
         self.server.wait_metric("lensd_http_upload_bytes", 0)
 
 
+class KeptAnswers(ServedModelCase):
+    """Copies from the response cache count as answers that are computed do."""
+
+    BUDGET = 72 * MIB
+    arguments = ("--max-upload-memory", str(BUDGET), "--max-body", "1M", "--precision", "fp32", "--response-cache",
+                 "64M")
+    write_model = staticmethod(wide_rows)
+
+    def test_answers_that_nobody_reads(self):
+        answer = self.server.predict(rows_request(4), INFER)
+        self.assertEqual((answer.status, answer.headers["X-Cache"]), (200, "miss"))
+        clients = []
+        try:
+            for _ in range(8):
+                clients.append(LazyClient(self.server, rows_request(4)))
+            statuses = [client.status for client in clients]
+            self.assertEqual(set(statuses), {200, 503}, statuses)
+            for client in clients:
+                self.assertEqual(b"X-Cache: hit" in client.head, client.status == 200)
+            held = self.server.metric("lensd_http_upload_bytes")
+            self.assertGreaterEqual(held, statuses.count(200) * 4 * ROW)
+            self.assertLessEqual(held, self.BUDGET)
+        finally:
+            for client in clients:
+                client.close()
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
+        again = self.server.predict(rows_request(4), INFER)
+        self.assertEqual((again.body == answer.body, again.headers["X-Cache"]), (True, "hit"))
+
+
 class Unforeseen(ServedModelCase):
     """How large an output that depends on data is, only its run tells."""
 

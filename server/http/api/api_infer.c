@@ -549,6 +549,7 @@ static void infer_finish(struct exchange *x)
     }
     if (respond_outputs(x, work, &err) != STATUS_OK)
         respond_error(x, &err);
+    work_keep(x);
 }
 
 /* ---- to the pipeline and back ---- */
@@ -662,6 +663,8 @@ static enum status infer_prepare(struct exchange *x, struct served **chosen, str
 
 static void infer_start(struct exchange *x)
 {
+    if (work_answer_again(x, false))
+        return;
     struct infer_work *work = work_create(x, sizeof *work, infer_finish, infer_free_work);
     if (work) {
         work->request.top_k = 1;

@@ -162,10 +162,13 @@ static void kserve_finish(struct exchange *x)
     char *text = request->raw_outputs ? write_rows(request, &size)
                                       : describe_predictions_as(request, &how, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
+    work_keep(x);
 }
 
 static void kserve_start(struct exchange *x)
 {
+    if (work_answer_again(x, false))
+        return;
     (void)work_create(x, sizeof(struct kserve_work), kserve_finish, kserve_free_work);
     work_submit_served(x, kserve_prepare);
 }

@@ -540,16 +540,11 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
     }
 }
 
-static void predict_finish(struct exchange *x)
+/* Answers in one of /predict's own forms. */
+static void predict_answer(struct exchange *x)
 {
-    struct predict_work *work = x->work;
-    struct predict_request *request = &work->request;
-    slices_end(request, &work->slices);
-    hint_at_form(x, &request->images[0]);
-    if (predict_dialect(x)) {
-        dialect_finish(x, predict_dialect(x));
-        return;
-    }
+    const struct predict_work *work = x->work;
+    const struct predict_request *request = &work->request;
     size_t size = 0;
     /* With one image its failure fails the request; with several, each reports its own. */
     const struct predict_image *image = &request->images[0];
@@ -570,6 +565,20 @@ static void predict_finish(struct exchange *x)
     respond_text(x, http, types[form], text, size);
     if (text && http >= 400)
         x->answer.code = status_word(image->status);
+}
+
+static void predict_finish(struct exchange *x)
+{
+    struct predict_work *work = x->work;
+    const struct dialect *dialect = predict_dialect(x);
+    slices_end(&work->request, &work->slices);
+    hint_at_form(x, &work->request.images[0]);
+    if (dialect)
+        dialect_finish(x, dialect);
+    else
+        predict_answer(x);
+    if (!dialect || !dialect->has_id)
+        work_keep(x);
 }
 
 /* From the body to a request for the pipeline. */
@@ -616,6 +625,8 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
 static void predict_start(struct exchange *x)
 {
     struct error err;
+    if (work_answer_again(x, true))
+        return;
     enum status status = predict_prepare(x, &err);
     work_submit_or(x, status, &err);
 }

@@ -198,6 +198,8 @@ static struct v2_stats read_stats(const struct served *served, const struct mode
                            .input = read_count(&stats->input),
                            .infer = read_count(&stats->infer),
                            .output = read_count(&stats->output),
+                           .cache_hit = read_count(&stats->cache_hit),
+                           .cache_miss = read_count(&stats->cache_miss),
                            .batches = batches,
                            .batch_count = read_batches(stats, batches),
                            .memory_type = "CPU"};

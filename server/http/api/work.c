@@ -1,9 +1,12 @@
 /* Submits a request to the pipeline, waits for it, and limits the memory of its answer. */
 #include "server/http/api/work.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "proto/v2.h"
 #include "server/http/api/annotate.h"
@@ -161,6 +164,95 @@ void work_free(struct exchange *x)
     free(request);
     x->work = NULL;
 }
+
+/* ---- the response cache ---- */
+
+/* Whether the client says `directive` in Cache-Control (RFC 9111, section 5.2.1). */
+static bool client_says(const struct exchange *x, const char *directive)
+{
+    const char *control = exchange_header(x, "Cache-Control");
+    return control && strcasestr(control, directive);
+}
+
+static void answer_again(struct exchange *x, const struct cached_answer *kept,
+                         struct served *served)
+{
+    struct error err;
+    const size_t size = kept->size;
+    x->is_cached = true;
+    x->image_count = kept->image_count;
+    snprintf(x->model, sizeof x->model, "%s", served->model->name);
+    served_note_cache_hit(served, x->started, x->cache_key.search_ms);
+    if (work_expect_answer(x, size, &err) != STATUS_OK) {
+        respond_error(x, &err);
+    } else {
+        char *text = malloc(size + 1);
+        if (text)
+            memcpy(text, kept->text, size);
+        respond_text(x, 200, kept->type, text, size);
+        if (kept->header)
+            respond_header(x, kept->header, "%s", kept->header_value);
+        respond_header(x, "Age", "%.0f", floor(clock_ms(clock_now() - kept->made) / 1000));
+        respond_header(x, "X-Cache", "hit");
+    }
+    if (x->state == EXCHANGE_SUSPENDED) {
+        exchange_answer(x);
+    } else if (size >= WORK_LARGE_ANSWER) { /* to be compressed */
+        exchange_wait(x, NULL, NULL);
+        exchange_offload(x, size * (WORK_LARGE_BODY / WORK_LARGE_ANSWER), exchange_answer);
+    }
+}
+
+bool work_answer_again(struct exchange *x, bool reads_forms)
+{
+    struct response_cache *cache = x->server->cache;
+    struct pipeline *pipeline = x->server->options.pipeline;
+    struct served *served;
+    struct error err;
+    const int64_t begun = clock_now();
+    if (!cache || client_says(x, "no-store") || !response_cache_key(cache, x, reads_forms) ||
+        client_says(x, "no-cache"))
+        return false;
+    struct cached_answer *kept = response_cache_find(cache, x);
+    x->cache_key.search_ms = clock_ms(clock_now() - begun);
+    if (!kept)
+        return false;
+    /* An error is that of the request, which is told as without the cache. */
+    const struct cached_model *model = &kept->model;
+    bool is_hit = pipeline_acquire(pipeline, model->name[0] ? model->name : NULL,
+                                   model->version[0] ? model->version : NULL, &served, NULL,
+                                   &err) == STATUS_OK;
+    if (is_hit) {
+        is_hit = served->generation == model->generation;
+        if (is_hit)
+            answer_again(x, kept, served);
+        pipeline_release(pipeline, served);
+    }
+    cached_answer_release(kept);
+    return is_hit;
+}
+
+void work_keep(struct exchange *x)
+{
+    const struct predict_request *request = x->work;
+    struct cached_model model = {.generation = request->served ? request->served->generation : 0};
+    const int64_t begun = clock_now();
+    bool is_whole = x->cache_key.is_set && x->answer.status == 200 && !request->nearest_size;
+    for (size_t i = 0; is_whole && i < request->image_count; i++)
+        is_whole = request->images[i].status == STATUS_OK;
+    if (!is_whole)
+        return;
+    const bool is_in_path = x->match.model[0];
+    const char *name = is_in_path ? x->match.model : request->model;
+    const char *version = is_in_path ? x->match.version : request->version;
+    snprintf(model.name, sizeof model.name, "%s", name ? name : "");
+    snprintf(model.version, sizeof model.version, "%s", version ? version : "");
+    response_cache_keep(x->server->cache, x, &model);
+    served_note_cache_miss(request->served, x->cache_key.search_ms + clock_ms(clock_now() - begun));
+    respond_header(x, "X-Cache", "miss");
+}
+
+/* ---- requests ---- */
 
 enum status work_images(struct predict_request *request, size_t count, struct error *err)
 {

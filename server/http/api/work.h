@@ -16,6 +16,14 @@
 #define WORK_LARGE_BODY   ((size_t)128 << 10)
 #define WORK_LARGE_ANSWER ((size_t)64 << 10)
 
+/* Answers with what the response cache has for this request (true: the exchange must not be touched
+ * afterwards), or prepares work_keep(). The beginning of every `start`. `reads_forms`: as for
+ * response_cache_key(). */
+bool work_answer_again(struct exchange *exchange, bool reads_forms);
+
+/* Puts the answer into the response cache if every image is in it. The end of every `finish`. */
+void work_keep(struct exchange *exchange);
+
 /* `size` bytes of zeros as exchange->work, and the request in their beginning ready for
  * work_submit(). NULL when out of memory. */
 void *work_create(struct exchange *exchange, size_t size, void (*finish)(struct exchange *exchange),

@@ -366,7 +366,7 @@ static void allow_origin(struct exchange *x, const struct request_head *head)
     if (strcmp(x->method, "OPTIONS") != 0 || !head->preflight) {
         respond_header(x, "Access-Control-Expose-Headers",
                        "X-Request-Id, Retry-After, WWW-Authenticate, traceparent, "
-                       "Inference-Header-Content-Length");
+                       "Inference-Header-Content-Length, X-Cache, Age");
         return;
     }
     /* A preflight: the browser asks, without a key, what it may send. */

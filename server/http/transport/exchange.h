@@ -14,6 +14,7 @@
 #include "server/http/transport/offload.h"
 #include "server/http/transport/proxies.h"
 #include "server/http/transport/query.h"
+#include "server/http/transport/response_cache.h"
 #include "server/http/transport/routes.h"
 #include "server/http/transport/server.h"
 #include "server/http/transport/trace.h"
@@ -28,8 +29,9 @@ struct http_server {
     struct connections *connections;
     struct http_budget budget, shares[256]; /* a client's share by a hash of its address */
     struct proxies proxies;
-    struct keyring *keys;    /* NULL in tests */
-    struct offload *offload; /* NULL in tests */
+    struct keyring *keys;         /* NULL in tests */
+    struct response_cache *cache; /* NULL: answers are not kept */
+    struct offload *offload;      /* NULL in tests */
     _Atomic int draining;
     _Atomic(const char *) confinement; /* NULL: not settled yet; borrowed */
     _Atomic uint64_t next_id;          /* of requests without one of their own */
@@ -117,6 +119,8 @@ struct exchange {
 
     int answer_form; /* the route's own: which of its media types the client wants */
     struct answer answer;
+    struct response_key cache_key;
+    bool is_cached; /* the answer came from the response cache */
 
     /* Of a handler that waits. */
     void *work;

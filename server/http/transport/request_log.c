@@ -129,6 +129,8 @@ static void write_request_line(const struct exchange *x, const char *outcome, do
         fields[n++] = LOG_STR("model", x->model);
         fields[n++] = LOG_INT("images", x->image_count);
     }
+    if (x->is_cached)
+        fields[n++] = LOG_STR("cache", "hit");
     fields[n++] = LOG_INT("bytes_in", x->bytes_in);
     fields[n++] = LOG_INT("bytes_out", x->head || x->answer.status == 304 ? 0 : x->answer.size);
     if (x->phases.forward_ms > 0 || x->phases.decode_ms > 0) {

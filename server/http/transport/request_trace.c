@@ -22,6 +22,7 @@ void request_trace(const struct exchange *x)
     struct trace_record record = {.route = x->route->path,
                                   .status = x->answer.status,
                                   .code = x->answer.code,
+                                  .cache = x->is_cached ? "hit" : NULL,
                                   .images = (int64_t)x->image_count,
                                   .batch = times->batch,
                                   .bytes_in = (int64_t)x->bytes_in,

@@ -150,6 +150,8 @@ static enum status server_start(struct http_server *server, struct error *err)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
     TRY(check_texts(options, &server->proxies, err));
     TRY(keyring_create(&options->keys, &server->keys, err));
+    if (options->response_cache)
+        TRY(response_cache_create(options->response_cache, options->metrics, &server->cache, err));
     const struct connection_observer observer = {on_late, on_tick, server};
     TRY(connections_create(&limits, &observer, options->pipeline, options->metrics,
                            &server->connections, err));
@@ -328,6 +330,7 @@ void http_server_free(struct http_server *server)
     }
     offload_free(server->offload);
     keyring_free(server->keys);
+    response_cache_free(server->cache);
     free(daemon);
     free(server);
 }

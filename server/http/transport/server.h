@@ -14,6 +14,7 @@
  *     proxied.c, proxy_header.c   connections from proxies that speak the PROXY protocol
  *     penalty.c       how long a client waits that comes back at once though it was refused
  *     keys.c          API keys: who may ask for what, and how often
+ *     response_cache.c   answers kept by what was asked
  *     tls.c           the certificate                tls_client.c: for lensd health
  *     upload.c        the body, bounded as it grows  http_budget.c: all bodies and answers
  *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
@@ -26,9 +27,10 @@
  *     work.c          a predict request from its body to its answer
  *     urgency.c       time limits, priorities, whose a request is: for all that predicts
  *
- * libmicrohttpd is named in daemon.c, event_loop.c and exchange.c only, GnuTLS in keys.c, tls*.c
- * and connection*.c, zlib in coding.c. Handlers run on its threads and never block: /predict
- * suspends its connection until the pipeline is done. No request reaches the file system. */
+ * libmicrohttpd is named in daemon.c, event_loop.c and exchange.c only, GnuTLS in keys.c, tls*.c,
+ * connection*.c and response_cache.c, zlib in coding.c. Handlers run on its threads and never
+ * block: /predict suspends its connection until the pipeline is done. No request reaches the file
+ * system. */
 #pragma once
 
 #include <stdbool.h>
@@ -56,6 +58,7 @@ struct http_options {
 
     size_t max_body, max_upload_memory, max_header; /* bytes */
     size_t max_images, max_json_depth;
+    size_t response_cache; /* bytes of answers that are kept; 0: none are */
     size_t max_connections, max_connections_per_address;
     int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms, idle_timeout_ms;
     int64_t default_timeout_ms; /* of requests that do not say; 0: none */

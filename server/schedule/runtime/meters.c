@@ -113,6 +113,11 @@ void meters_init(struct meters *meters, struct metrics *metrics, const char *mod
     meters->predicted =
         meter_get(meters, METRIC_HISTOGRAM, "lensd_predicted_seconds",
                   "Seconds from admission to the answer, as predicted at admission.", NULL, NULL);
+    meters->cache_hits = meter_get(meters, METRIC_COUNTER, "lensd_response_cache_hits_total",
+                                   "Requests answered from the response cache.", NULL, NULL);
+    meters->cache_misses =
+        meter_get(meters, METRIC_COUNTER, "lensd_response_cache_misses_total",
+                  "Requests whose answers were not in the response cache.", NULL, NULL);
     for (int i = BATCH_FULL; i < BATCH_CLOSE_REASONS; i++)
         meters->closed[i] = meter_get(meters, METRIC_COUNTER, "lensd_batches_closed_total",
                                       "Batches closed, by reason.", "reason",
@@ -171,6 +176,14 @@ void meters_request(struct meters *meters, const struct predict_request *request
     metric_add(triton->input_us, input_ms * 1e3);
     metric_add(triton->infer_us, infer_ms * 1e3);
     metric_add(triton->output_us, output_ms * 1e3);
+}
+
+void meters_cache_hit(struct meters *meters, double ms)
+{
+    metric_observe(meters->latency, ms * 1e-3);
+    metric_add(meters->triton.success, 1);
+    metric_add(meters->triton.request_us, ms * 1e3);
+    metric_add(meters->cache_hits, 1);
 }
 
 void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual)

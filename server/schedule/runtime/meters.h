@@ -18,9 +18,11 @@
  *     lensd_batch_cap{model,device}             gauge: images a lane runs together now
  *     lensd_device_seconds_total{model,device}  time the device spent on the model's passes
  *     lensd_device_quarantined{model,device}    gauge: lanes quarantined because the device fails
- *     lensd_refused_total{model,cause}          images not let in; cause: a status word
- *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
- *     lensd_in_flight_images{model}             gauge: admitted, past that
+ *     lensd_response_cache_hits_total{model}    requests answered from the response cache; they
+ * count in lensd_latency_seconds, but not as images lensd_response_cache_misses_total{model}
+ * requests whose answers it did not have, and got lensd_refused_total{model,cause}          images
+ * not let in; cause: a status word lensd_queue_images{model}                 gauge: admitted,
+ * waiting for a decode worker lensd_in_flight_images{model}             gauge: admitted, past that
  *
  * and, for boards made for Triton, its names with {model,version}. A request is what came in one
  * HTTP request; it failed when one of its images did; its times are those of its slowest image:
@@ -62,6 +64,7 @@ struct meters {
     struct metric *detections; /* of a model that finds boxes; else NULL */
     struct metric *phases[PHASE_COUNT];
     struct metric *latency, *predicted, *prediction_ratio;
+    struct metric *cache_hits, *cache_misses;
     struct metric *closed[BATCH_CLOSE_REASONS];
     struct metric *queue_images, *in_flight_images;
     struct triton_meters triton;
@@ -90,6 +93,9 @@ void meters_image(struct meters *meters, enum status status);
 
 /* All images of a request have their status and times: just before its on_done. */
 void meters_request(struct meters *meters, const struct predict_request *request, int64_t now);
+
+/* A request was answered from the response cache, `ms` after its first byte. */
+void meters_cache_hit(struct meters *meters, double ms);
 
 /* An admitted image was predicted to be answered within `predicted`, and took `actual`
  * (nanoseconds; predicted 0: not known). */

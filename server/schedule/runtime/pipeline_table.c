@@ -405,6 +405,7 @@ static enum status publish(const struct loading *loading, struct instance *insta
         if (entry->instance)
             begin_retiring_locked(pipeline, entry->instance);
         entry->instance = instance;
+        instance->served->generation = ++pipeline->generations;
         entry->progress = 1;
         entry->state = MODEL_READY;
         entry->failure[0] = '\0';
@@ -795,6 +796,7 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
     if (status == STATUS_OK && pipeline->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
     if (status == STATUS_OK) {
+        instance->served->generation = base->served->generation;
         old = replace_size_locked(pipeline, base, oldest_size(base, true), instance);
         if (is_same_size(base->wanted, size))
             base->wanted = (struct instance_size){0};

@@ -38,6 +38,7 @@ struct pipeline {
     size_t entry_count;
     char default_name[sizeof((struct model_status *)0)->name]; /* "": none yet */
     size_t required_total;
+    uint64_t generations; /* instances that have been put into the table so far */
     bool settled, draining;
     void (*wake)(void *context); /* pipeline_on_wish */
     void *wake_context;

@@ -219,12 +219,20 @@ static void count_ms(struct served_count *count, double ms)
     served_add(&count->count, 1);
 }
 
+static void note_time(struct served_stats *stats)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    atomic_store_explicit(&stats->last_ms,
+                          (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000,
+                          memory_order_relaxed);
+}
+
 void served_note_request(struct served *served, const struct predict_request *request)
 {
     struct served_stats *stats = &served->stats;
     double queue = 0, input = 0, infer = 0, output = 0;
     size_t good = 0;
-    struct timespec now;
     for (size_t i = 0; i < request->image_count; i++) {
         const struct predict_image *image = &request->images[i];
         double prepared = image->decode_ms + image->preprocess_ms;
@@ -234,10 +242,7 @@ void served_note_request(struct served *served, const struct predict_request *re
         infer = image->forward_ms > infer ? image->forward_ms : infer;
         output = image->output_ms > output ? image->output_ms : output;
     }
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    atomic_store_explicit(&stats->last_ms,
-                          (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000,
-                          memory_order_relaxed);
+    note_time(stats);
     served_add(&stats->rows, good);
     double total = clock_ms(clock_now() - request->started);
     if (good < request->image_count) {
@@ -249,6 +254,21 @@ void served_note_request(struct served *served, const struct predict_request *re
     count_ms(&stats->input, input);
     count_ms(&stats->infer, infer);
     count_ms(&stats->output, output);
+}
+
+void served_note_cache_hit(struct served *served, int64_t started, double ms)
+{
+    const double total = clock_ms(clock_now() - started);
+    note_time(&served->stats);
+    count_ms(&served->stats.success, total);
+    count_ms(&served->stats.cache_hit, ms);
+    meters_cache_hit(&served->meters, total);
+}
+
+void served_note_cache_miss(struct served *served, double ms)
+{
+    count_ms(&served->stats.cache_miss, ms);
+    metric_add(served->meters.cache_misses, 1);
 }
 
 void served_note_run(struct served *served, int rows, double input_ms, double infer_ms)

@@ -30,11 +30,15 @@ struct served_stats {
     _Atomic uint64_t executions; /* forward passes that succeeded */
     /* One a request: from its first byte to its answer, and of its slowest image in each phase. */
     struct served_count success, fail, queue, input, infer, output;
+    /* Of the response cache: with the time of the search, and for a miss that of keeping it. */
+    struct served_count cache_hit, cache_miss;
     struct served_batch batches[BATCHER_MAX_BATCH + 1]; /* by size of a forward pass */
 };
 
 struct served {
     struct model *model; /* owned; its graph is gone */
+    uint64_t generation; /* another one for each load of a version, and each change of precision;
+                            the same for all its sizes */
     /* The leading dimension of every input and output is the batch: a request may have any number
      * of rows, which run together with neighbours'. Otherwise a request is one row. */
     bool has_rows;
@@ -77,6 +81,11 @@ void served_unref(struct served *served); /* the last one frees the model; NULL 
 /* Counts a request whose images are all answered. Called before its on_done. */
 struct predict_request;
 void served_note_request(struct served *served, const struct predict_request *request);
+
+/* Counts a request that began at `started` (clock_now()) and is answered from the response cache,
+ * or whose answer has just been put there; `ms`: what the cache took of it. */
+void served_note_cache_hit(struct served *served, int64_t started, double ms);
+void served_note_cache_miss(struct served *served, double ms);
 
 /* Counts a forward pass of `rows` rows: milliseconds of its slowest row's preparation and of the
  * pass. Called before its rows are answered, so that a client with an answer finds it counted. */

@@ -1,0 +1,238 @@
+/* A table of answers with chained buckets, and a list of the same answers by their last use. */
+#include "server/http/transport/response_cache.h"
+
+#include <gnutls/crypto.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/multipart.h"
+
+/* Bytes of a typical answer: the table has a bucket for each that fits. */
+#define TYPICAL_BYTES 1024
+
+/* Parts of a form besides images. */
+#define PARAMETER_PARTS 64
+
+LIST_HEAD(cache_bucket, cached_answer);
+TAILQ_HEAD(cached_answers, cached_answer);
+
+struct response_cache {
+    uint8_t secret[32];
+    size_t most;
+    struct metric *used, *evictions;
+
+    pthread_mutex_t lock;         /* guards the rest, and the links of the answers */
+    struct cache_bucket *buckets; /* zeros are empty lists */
+    size_t bucket_count;          /* a power of two */
+    struct cached_answers by_use; /* the last used first */
+    size_t bytes;
+};
+
+enum status response_cache_create(size_t most, struct metrics *metrics, struct response_cache **ret,
+                                  struct error *err)
+{
+    struct response_cache *cache = calloc(1, sizeof *cache);
+    if (!cache)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the response cache");
+    pthread_mutex_init(&cache->lock, NULL);
+    TAILQ_INIT(&cache->by_use);
+    cache->most = most;
+    cache->bucket_count = 1;
+    while (cache->bucket_count <= most / TYPICAL_BYTES / 2)
+        cache->bucket_count *= 2;
+    cache->buckets = alloc_array(cache->bucket_count, sizeof *cache->buckets);
+    cache->bytes = sizeof *cache + cache->bucket_count * sizeof *cache->buckets;
+    if (!cache->buckets || gnutls_rnd(GNUTLS_RND_KEY, cache->secret, sizeof cache->secret) != 0) {
+        response_cache_free(cache);
+        return error_set(err, STATUS_NO_MEMORY,
+                         "no memory, or no random numbers, for a response cache of %zu bytes",
+                         most);
+    }
+    cache->used = metrics_get(metrics, METRIC_GAUGE, "lensd_response_cache_bytes",
+                              "Bytes of the response cache, its table included.", "", NULL, 0);
+    cache->evictions =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_response_cache_evictions_total",
+                    "Answers that made room for others in the response cache.", "", NULL, 0);
+    metric_set(cache->used, (double)cache->bytes);
+    *ret = cache;
+    return STATUS_OK;
+}
+
+void response_cache_free(struct response_cache *cache)
+{
+    if (!cache)
+        return;
+    for (struct cached_answer *answer; (answer = TAILQ_FIRST(&cache->by_use)) != NULL;) {
+        TAILQ_REMOVE(&cache->by_use, answer, by_use);
+        cached_answer_release(answer);
+    }
+    pthread_mutex_destroy(&cache->lock);
+    free(cache->buckets);
+    free(cache);
+}
+
+/* ---- keys ---- */
+
+/* Each field after its length, so that no two lists of fields are the same bytes. */
+static bool hash_field(gnutls_hash_hd_t hash, const void *bytes, size_t size)
+{
+    const uint64_t length = size;
+    return gnutls_hash(hash, &length, sizeof length) == 0 &&
+           (size == 0 || gnutls_hash(hash, bytes, size) == 0);
+}
+
+static bool hash_text(gnutls_hash_hd_t hash, const char *text)
+{
+    return hash_field(hash, text, text ? strlen(text) : 0);
+}
+
+static bool hash_form(gnutls_hash_hd_t hash, const struct multipart *form)
+{
+    bool is_good = hash_text(hash, "form");
+    for (size_t i = 0; is_good && i < form->count; i++) {
+        const struct multipart_part *part = &form->parts[i];
+        is_good = hash_text(hash, part->name) && hash_text(hash, part->filename) &&
+                  hash_field(hash, &part->has_filename, sizeof part->has_filename) &&
+                  hash_field(hash, part->data, part->size);
+    }
+    return is_good;
+}
+
+static bool hash_body(gnutls_hash_hd_t hash, const struct exchange *x, bool reads_forms)
+{
+    const struct upload *body = &x->body;
+    struct multipart form;
+    struct error err;
+    /* Only a body that begins with its boundary has nothing before the first part, such as a photo,
+     * which would be read instead of the parts. */
+    if (reads_forms && multipart_is(x->content_type) && body->size > 2 &&
+        !memcmp(body->data, "--", 2) &&
+        multipart_parse(x->content_type, body->data, body->size,
+                        x->server->options.max_images + PARAMETER_PARTS, &form,
+                        &err) == STATUS_OK) {
+        const bool is_good = hash_form(hash, &form);
+        multipart_done(&form);
+        return is_good;
+    }
+    return hash_text(hash, x->content_type) && hash_text(hash, x->json_length) &&
+           hash_field(hash, body->data, body->size);
+}
+
+bool response_cache_key(const struct response_cache *cache, struct exchange *x, bool reads_forms)
+{
+    gnutls_hash_hd_t hash;
+    if (gnutls_hash_init(&hash, GNUTLS_DIG_SHA256) != 0)
+        return false;
+    bool is_good = hash_field(hash, cache->secret, sizeof cache->secret) &&
+                   hash_text(hash, x->key_name) && hash_text(hash, x->path) &&
+                   hash_field(hash, &x->answer_form, sizeof x->answer_form) &&
+                   hash_field(hash, &x->query.count, sizeof x->query.count);
+    for (size_t i = 0; is_good && i < x->query.count; i++)
+        is_good = hash_text(hash, x->query.parameters[i].name) &&
+                  hash_text(hash, x->query.parameters[i].value);
+    is_good = is_good && hash_body(hash, x, reads_forms);
+    gnutls_hash_deinit(hash, x->cache_key.hash);
+    x->cache_key.is_set = is_good;
+    x->cache_key.headers = x->answer.header_count;
+    return is_good;
+}
+
+/* ---- answers ---- */
+
+static struct cache_bucket *bucket_of(const struct response_cache *cache, const uint8_t *hash)
+{
+    uint64_t number;
+    memcpy(&number, hash, sizeof number);
+    return &cache->buckets[number & (cache->bucket_count - 1)];
+}
+
+static struct cached_answer *cache_find_locked(const struct response_cache *cache,
+                                               const uint8_t *hash)
+{
+    struct cached_answer *answer;
+    LIST_FOREACH(answer, bucket_of(cache, hash), bucket)
+    if (!memcmp(answer->hash, hash, RESPONSE_KEY_BYTES))
+        break;
+    return answer;
+}
+
+static void cache_remove_locked(struct response_cache *cache, struct cached_answer *answer)
+{
+    LIST_REMOVE(answer, bucket);
+    TAILQ_REMOVE(&cache->by_use, answer, by_use);
+    cache->bytes -= answer->bytes;
+    cached_answer_release(answer);
+}
+
+void cached_answer_release(struct cached_answer *answer)
+{
+    if (atomic_fetch_sub_explicit(&answer->refs, 1, memory_order_acq_rel) == 1)
+        free(answer);
+}
+
+struct cached_answer *response_cache_find(struct response_cache *cache, const struct exchange *x)
+{
+    pthread_mutex_lock(&cache->lock);
+    struct cached_answer *answer = cache_find_locked(cache, x->cache_key.hash);
+    if (answer) {
+        TAILQ_REMOVE(&cache->by_use, answer, by_use);
+        TAILQ_INSERT_HEAD(&cache->by_use, answer, by_use);
+        atomic_fetch_add_explicit(&answer->refs, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&cache->lock);
+    return answer;
+}
+
+/* NULL: it is too large, has headers that do not fit, or out of memory. */
+static struct cached_answer *cached_answer_create(const struct response_cache *cache,
+                                                  const struct exchange *x,
+                                                  const struct cached_model *model)
+{
+    const struct answer_header *header = &x->answer.headers[x->cache_key.headers];
+    const size_t header_count = x->answer.header_count - x->cache_key.headers;
+    size_t bytes;
+    if (!size_add(sizeof(struct cached_answer), x->answer.size, &bytes) ||
+        bytes > cache->most / 2 || header_count > 1 ||
+        (header_count && strlen(header->value) >= sizeof((struct cached_answer *)0)->header_value))
+        return NULL;
+    struct cached_answer *answer = malloc(bytes);
+    if (!answer)
+        return NULL;
+    *answer = (struct cached_answer){.model = *model,
+                                     .image_count = x->image_count,
+                                     .made = clock_now(),
+                                     .type = x->answer.type,
+                                     .header = header_count ? header->name : NULL,
+                                     .size = x->answer.size,
+                                     .refs = 1,
+                                     .bytes = bytes};
+    if (header_count)
+        memcpy(answer->header_value, header->value, strlen(header->value) + 1);
+    memcpy(answer->hash, x->cache_key.hash, sizeof answer->hash);
+    memcpy(answer->text, x->answer.text, x->answer.size);
+    return answer;
+}
+
+void response_cache_keep(struct response_cache *cache, const struct exchange *x,
+                         const struct cached_model *model)
+{
+    struct cached_answer *answer = cached_answer_create(cache, x, model);
+    if (!answer)
+        return;
+    double evicted = 0;
+    pthread_mutex_lock(&cache->lock);
+    struct cached_answer *before = cache_find_locked(cache, answer->hash);
+    if (before)
+        cache_remove_locked(cache, before);
+    LIST_INSERT_HEAD(bucket_of(cache, answer->hash), answer, bucket);
+    TAILQ_INSERT_HEAD(&cache->by_use, answer, by_use);
+    for (cache->bytes += answer->bytes; cache->bytes > cache->most; evicted++)
+        cache_remove_locked(cache, TAILQ_LAST(&cache->by_use, cached_answers));
+    metric_set(cache->used, (double)cache->bytes);
+    pthread_mutex_unlock(&cache->lock);
+    metric_add(cache->evictions, evicted);
+}
