@@ -14,6 +14,8 @@ fi
 "$folder/bin/python" -m pip install -q --disable-pip-version-check 'tritonclient[http]' aiohttp schemathesis numpy \
     huggingface_hub openai opentelemetry-proto pillow >&2 ||
     echo "dev: clients: the Python registry is out of reach; what is missing is skipped" >&2
+"$folder/bin/python" -m pip install -q --disable-pip-version-check --pre rotel >&2 ||
+    echo "dev: clients: rotel does not install here; its test is skipped" >&2
 "$folder/bin/python" -m pip install -q --disable-pip-version-check inference-sdk >&2 ||
     echo "dev: clients: inference-sdk does not install here; its tests are skipped" >&2
 exec "$folder/bin/python" "$(dirname -- "$0")/test_clients.py"

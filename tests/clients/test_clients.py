@@ -5,18 +5,22 @@ PERF_ANALYZER NVIDIA's load tool, which is no package of the registry that start
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "http"))
 import test_dialects  # noqa: E402
-from harness import Server, drawn, png, seven  # noqa: E402
+from harness import PATIENCE, Server, drawn, png, seven  # noqa: E402
 sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import totals  # noqa: E402
 
@@ -71,6 +75,64 @@ class OpenTelemetry(unittest.TestCase):
                 self.assertLess(span.start_time_unix_nano, span.end_time_unix_nano)
                 spans += 1
         self.assertGreaterEqual(spans, 2 + 5)
+
+
+@unittest.skipUnless(has("rotel"), "the package rotel is not installed")
+class Collector(unittest.TestCase):
+    """A collector for OpenTelemetry that is not ours. It prints what it receives."""
+
+    TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+    def start(self, folder):
+        """Returns its process and its port."""
+        program = os.path.join(os.path.dirname(importlib.util.find_spec("rotel").origin), "rotel-agent")
+        os.chmod(program, 0o755)
+        with contextlib.ExitStack() as stack:  # both at once, so that they differ
+            sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+            http, grpc = (made.getsockname()[1] for made in sockets)
+        self.output = os.path.join(folder, "collector")
+        with open(self.output, "wb") as output:
+            process = subprocess.Popen(
+                [program, "start", "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint",
+                 f"127.0.0.1:{grpc}", "--exporter", "blackhole", "--debug-log", "traces", "--debug-log-verbosity",
+                 "detailed"], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process, http
+
+    def wait_for(self, process, condition):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            with open(self.output, encoding="utf-8") as file:
+                self.assertTrue(process.poll() is None and time.monotonic() < end, file.read())
+            time.sleep(0.05)
+
+    def test_spans_arrive(self):
+        with tempfile.TemporaryDirectory() as folder:
+            process, port = self.start(folder)
+
+            def listens():
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=PATIENCE):
+                    return True
+
+            def shows():
+                with open(self.output, encoding="utf-8") as file:
+                    return re.split(r"Span #\d+\n", file.read())[1:]
+            self.wait_for(process, listens)
+            server = Server("--trace-endpoint", f"http://127.0.0.1:{port}")
+            answer = server.predict(seven(), headers={"traceparent": f"00-{self.TRACE}-{self.SPAN}-01"})
+            server.wait_metric("lensd_traces_sent_total", 1)
+            self.assertEqual(server.stop()[0], 0)
+            self.wait_for(process, lambda: shows() and "Name           : write\n" in shows()[-1])
+            first, *phases = shows()
+            own = answer.headers["traceparent"].split("-")[2]
+            for line in (f"Trace ID       : {self.TRACE}", f"Parent ID      : {self.SPAN}", f"ID             : {own}",
+                         "Name           : POST /predict", "Kind           : SPAN_KIND_SERVER",
+                         "-> http.response.status_code: Int(200)", "-> lensd.model: Str(digits)"):
+                self.assertIn(line, first)
+            for span in phases:
+                self.assertIn(f"Parent ID      : {own}", span)
+            self.assertIn("Name           : forward", "".join(phases))
 
 
 @unittest.skipUnless(has("tritonclient", "numpy"), "the package tritonclient[http] is not installed")
