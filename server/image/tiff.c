@@ -76,12 +76,15 @@ enum {
     TIFF_WIDTH = 256,
     TIFF_HEIGHT = 257,
     TIFF_COMPRESSION = 259,
+    TIFF_COLOURS = 262, /* PhotometricInterpretation */
     TIFF_ORIENTATION = 274,
     TIFF_TILE_WIDTH = 322,
     TIFF_TILE_HEIGHT = 323,
     TIFF_EXTRA_SAMPLES = 338,
     ALPHA_MULTIPLIED = 1,
     ALPHA_SEPARATE = 2,
+    COLOURS_LAB = 8,
+    COLOURS_ITU_LAB = 10, /* 9: ICC's */
 };
 
 /* A picture in memory, and what libtiff says of it. */
@@ -175,7 +178,7 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
                                   struct error *err)
 {
     uint32_t width = 0, height = 0, tile_width = 0, tile_height = 0;
-    uint16_t compression = 0, extra = 0, *kinds = NULL;
+    uint16_t compression = 0, colours = 0, extra = 0, *kinds = NULL;
     const uint16_t multiplied = ALPHA_MULTIPLIED;
     char text[1024] = "";
     tiff.get(handle, TIFF_WIDTH, &width);
@@ -187,6 +190,12 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
                          "TIFF of compression %u is not read here; save the picture with LZW or "
                          "Deflate, or as PNG",
                          compression);
+    /* libtiff converts them for a display of its own, Pillow by the profile of sRGB. */
+    if (tiff.get(handle, TIFF_COLOURS, &colours) && colours >= COLOURS_LAB &&
+        colours <= COLOURS_ITU_LAB)
+        return error_set(err, STATUS_UNSUPPORTED_MEDIA,
+                         "TIFF with L*a*b* colours is not read here; save the picture as RGB, or "
+                         "as PNG");
     if (!tiff.can_read(handle, text))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "this kind of TIFF is not read here (%.100s); save the picture as RGB of "

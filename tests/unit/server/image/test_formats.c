@@ -156,6 +156,31 @@ Test(formats, survives_cut_and_mutated_files, .timeout = 150)
     image_decoder_free(decoder);
 }
 
+/* libtiff converts these to other colours than Pillow. */
+Test(formats, refuses_lab_colours)
+{
+    static const uint8_t rgb[] = {6, 1, 3, 0, 1, 0, 0, 0, 2, 0}; /* PhotometricInterpretation: 2 */
+    const struct kind tiffs = {"tiff_none.tif", IMAGE_TIFF, 1, 0, 0};
+    glob_t found;
+    if (!find_files(&tiffs, &found))
+        return;
+    struct image_decoder *decoder = image_decoder_create();
+    struct file file = read_file(found.gl_pathv[0]);
+    struct image image;
+    struct error err;
+    uint8_t *tag = memmem(file.data, file.size, rgb, sizeof rgb);
+    cr_assert_not_null(tag);
+    for (uint8_t colours = 8; colours <= 10; colours++) {
+        tag[8] = colours;
+        cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err),
+                     STATUS_UNSUPPORTED_MEDIA);
+        cr_assert(strstr(err.message, "L*a*b*"), "%s", err.message);
+    }
+    free(file.data);
+    globfree(&found);
+    image_decoder_free(decoder);
+}
+
 Test(formats, names_the_missing_package)
 {
     const char *names[IMAGE_FORMATS], *package = "?";
