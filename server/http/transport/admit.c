@@ -265,7 +265,7 @@ static void check_headers(struct exchange *x, const struct request_head *head)
 
 static void check_route(struct exchange *x)
 {
-    x->route = route_find(x->server->options.routes, x->path, &x->match);
+    x->route = route_find(x->routes, x->path, &x->match);
     if (!x->route && !strcmp(x->path, "*") && !strcmp(x->method, "OPTIONS")) {
         respond_empty(x, 204); /* asks about the whole server (RFC 9110, section 9.3.7) */
         x->answer.allow = METHOD_GET | METHOD_HEAD | METHOD_POST | METHOD_OPTIONS;

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "server/http/transport/coding.h"
-#include "server/http/transport/connections.h"
 #include "server/http/transport/http_budget.h"
 #include "server/http/transport/respond.h"
 
@@ -47,7 +46,7 @@ void answer_pack(struct exchange *x)
 
 void answer_write(struct exchange *x)
 {
-    connection_watch(x->server->connections, x->connection, NULL);
+    x->carrier->watch(x, NULL);
     if (!x->answer.status)
         x->finish(x);
     if (x->free_work)

@@ -30,7 +30,6 @@
 #include "server/http/transport/admit.h"
 #include "server/http/transport/answer.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/penalty.h"
 #include "server/http/transport/proxied.h"
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/reading.h"
@@ -76,50 +75,35 @@ static struct connection *connection_of(struct MHD_Connection *handle)
     return info ? info->socket_context : NULL;
 }
 
-static void exchange_free(struct exchange *x)
-{
-    if (!x)
-        return;
-    if (x->free_work)
-        x->free_work(x);
-    upload_done(&x->body);
-    http_budget_release(x->body.budget, x->answer.charged);
-    free(x->answer.text);
-    free(x->target);
-    free(x);
-}
-
-/* A client's share of the budget. Clients with the same hash have one share together. */
-static struct http_budget *share_of(struct http_server *server, const char *client)
-{
-    return &server->shares[penalty_client(client, NULL) % COUNT_OF(server->shares)];
-}
-
-/* Copies `target`, which libmicrohttpd is about to split in place. NULL when out of memory. */
-static struct exchange *exchange_create(struct http_server *server, struct connection *connection,
-                                        const char *target)
-{
-    struct exchange *x = calloc(1, sizeof *x);
-    if (!x)
-        return NULL;
-    x->server = server;
-    x->connection = connection;
-    x->started = clock_now();
-    x->target_size = strlen(target);
-    /* Of a target that is too long, keep the beginning for the log. */
-    x->target = strndup(target, x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
-    x->path = x->target;
-    upload_init(&x->body, share_of(server, connection_address(connection)), 0, 0);
-    if (x->target)
-        return x;
-    exchange_free(x);
-    return NULL;
-}
-
 static const char *header(struct MHD_Connection *handle, const char *name)
 {
     return MHD_lookup_connection_value(handle, MHD_HEADER_KIND, name);
 }
+
+static const char *daemon_header(const struct exchange *x, const char *name)
+{
+    return header(x->handle, name);
+}
+
+static void daemon_suspend(struct exchange *x)
+{
+    MHD_suspend_connection(x->handle);
+}
+
+static void daemon_resume(struct exchange *x)
+{
+    event_loop_resume(x->loop, x->handle);
+}
+
+static void daemon_watch(struct exchange *x, struct predict_request *request)
+{
+    connection_watch(x->server->connections, x->connection, request);
+}
+
+static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
+                                                       .suspend = daemon_suspend,
+                                                       .resume = daemon_resume,
+                                                       .watch = daemon_watch};
 
 /* A request's head as it lies in libmicrohttpd's buffer. */
 struct raw_head {
@@ -230,35 +214,12 @@ static enum MHD_Result last_value(void *context, enum MHD_ValueKind kind, const 
     return MHD_YES;
 }
 
-/* Finds the client that a trusted proxy names. The nearest proxy adds the last header. */
+/* The nearest proxy adds the last header. */
 static void find_client(struct exchange *x)
 {
-    struct http_server *server = x->server;
     const char *value = NULL;
-    if (!proxies_have(&server->proxies, connection_address(x->connection)))
-        return;
     MHD_get_connection_values(x->handle, MHD_HEADER_KIND, last_value, &value);
-    if (value && proxies_client(&server->proxies, value, x->forwarded))
-        x->body.budget = share_of(server, x->forwarded);
-}
-
-static const char *forwarded_for(const struct exchange *x)
-{
-    return x->forwarded[0] ? x->forwarded : NULL;
-}
-
-/* Whether a penalty may delay the request: not those of probes and dashboards. */
-static bool may_wait(const char *method)
-{
-    return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));
-}
-
-/* `last`: the connection ends with this answer, whatever the client wants. */
-static void note_penalty(struct exchange *x, bool last)
-{
-    if (may_wait(x->method))
-        connection_note_penalty(x->server->connections, x->connection, forwarded_for(x),
-                                x->answer.retry_after_s > 0, x->was_delayed, last);
+    exchange_find_client(x, value);
 }
 
 /* Writes an error to the socket itself, without allocating. libmicrohttpd closes the connection
@@ -282,7 +243,7 @@ static enum MHD_Result fail_without_memory(const struct http_server *server,
 static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
-    note_penalty(x, false);
+    exchange_note_answer(x, false);
     answer_pack(x);
     struct MHD_Response *response =
         MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
@@ -334,7 +295,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
 static void refuse_now(struct exchange *x)
 {
     size_t size = 0;
-    note_penalty(x, true);
+    exchange_note_answer(x, true);
     char *raw = raw_answer(&x->answer, x->request_id, &size);
     connection_refuse(x->server->connections, x->connection, raw, size);
     free(raw);
@@ -355,7 +316,7 @@ static void answer_broken(struct http_server *server, unsigned status)
     struct connection *connection = connections_find(server->connections, fd);
     struct exchange *x = connection ? connection_exchange(connection) : NULL, *made = NULL;
     if (connection && !x) /* the request line has not been read */
-        x = made = exchange_create(server, connection, "");
+        x = made = exchange_create(server, &daemon_carrier, server->options.routes, connection, "");
     if (!x || x->state == EXCHANGE_ANSWERED || x->state == EXCHANGE_REFUSED) {
         exchange_free(made);
         return;
@@ -406,8 +367,11 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
 {
     struct daemon_loop *loop = context;
     struct connection *connection = connection_of(handle);
+    /* The target is copied: libmicrohttpd is about to split it in place. */
     struct exchange *x =
-        connection ? exchange_create(loop->server, connection, uri ? uri : "") : NULL;
+        connection ? exchange_create(loop->server, &daemon_carrier, loop->server->options.routes,
+                                     connection, uri ? uri : "")
+                   : NULL;
     if (!x)
         return NULL;
     /* Cut the query, so that libmicrohttpd does not store its parameters. */
@@ -430,12 +394,9 @@ static void end_delay(void *context)
 static bool delay(struct exchange *x, const char *method)
 {
     struct connections *connections = x->server->connections;
-    if (x->was_delayed || !may_wait(method))
+    const int64_t until = exchange_delay(x, method);
+    if (!until)
         return false;
-    int64_t until = connection_penalty(connections, x->connection, forwarded_for(x));
-    if (until <= clock_now())
-        return false;
-    x->was_delayed = true;
     MHD_suspend_connection(x->handle);
     if (!connection_delay(connections, x->connection, until, end_delay, x))
         exchange_resume(x);

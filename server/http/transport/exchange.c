@@ -1,18 +1,22 @@
 /* What a handler may do with its exchange besides answering: read a header, wait, hand work to an
- * offload thread. */
+ * offload thread. And what all carriers do with one. */
 #include "server/http/transport/exchange.h"
 
-#include <microhttpd.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/event_loop.h"
+#include "server/http/transport/penalty.h"
 
 /* Bytes from which on a job takes an offload thread some ten milliseconds. */
 #define LONG_JOB ((size_t)8 << 20)
 
 const char *exchange_header(const struct exchange *x, const char *name)
 {
-    return x->handle ? MHD_lookup_connection_value(x->handle, MHD_HEADER_KIND, name) : NULL;
+    return x->handle ? x->carrier->header(x, name) : NULL;
 }
 
 const char *exchange_address(const struct exchange *x)
@@ -34,9 +38,9 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
     if (is_new) /* else the connection's thread may be reading it */
         x->state = EXCHANGE_SUSPENDED;
     x->finish = finish;
-    connection_watch(x->server->connections, x->connection, request);
+    x->carrier->watch(x, request);
     if (is_new)
-        MHD_suspend_connection(x->handle);
+        x->carrier->suspend(x);
 }
 
 static void run_offloaded(void *context)
@@ -55,5 +59,85 @@ void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct excha
 
 void exchange_resume(struct exchange *x)
 {
-    event_loop_resume(x->loop, x->handle);
+    x->carrier->resume(x);
+}
+
+/* ---- for carriers ---- */
+
+void exchange_free(struct exchange *x)
+{
+    if (!x)
+        return;
+    if (x->free_work)
+        x->free_work(x);
+    upload_done(&x->body);
+    http_budget_release(x->body.budget, x->answer.charged);
+    free(x->answer.text);
+    free(x->target);
+    free(x);
+}
+
+/* A client's share of the budget. Clients with the same hash have one share together. */
+static struct http_budget *share_of(struct http_server *server, const char *client)
+{
+    return &server->shares[penalty_client(client, NULL) % COUNT_OF(server->shares)];
+}
+
+struct exchange *exchange_create(struct http_server *server, const struct exchange_carrier *carrier,
+                                 const struct route_table *routes, struct connection *connection,
+                                 const char *target)
+{
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    x->server = server;
+    x->carrier = carrier;
+    x->routes = routes;
+    x->connection = connection;
+    x->started = clock_now();
+    x->target_size = strlen(target);
+    /* Of a target that is too long, keep the beginning for the log. */
+    x->target = strndup(target, x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
+    x->path = x->target;
+    upload_init(&x->body, share_of(server, connection_address(connection)), 0, 0);
+    if (x->target)
+        return x;
+    exchange_free(x);
+    return NULL;
+}
+
+void exchange_find_client(struct exchange *x, const char *value)
+{
+    struct http_server *server = x->server;
+    if (value && proxies_have(&server->proxies, connection_address(x->connection)) &&
+        proxies_client(&server->proxies, value, x->forwarded))
+        x->body.budget = share_of(server, x->forwarded);
+}
+
+static const char *forwarded_for(const struct exchange *x)
+{
+    return x->forwarded[0] ? x->forwarded : NULL;
+}
+
+/* Whether a penalty may delay the request: not those of probes and dashboards. */
+static bool may_wait(const char *method)
+{
+    return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));
+}
+
+int64_t exchange_delay(struct exchange *x, const char *method)
+{
+    if (x->was_delayed || !may_wait(method))
+        return 0;
+    const int64_t until =
+        connection_penalty(x->server->connections, x->connection, forwarded_for(x));
+    x->was_delayed = until > clock_now();
+    return x->was_delayed ? until : 0;
+}
+
+void exchange_note_answer(struct exchange *x, bool last)
+{
+    if (may_wait(x->method))
+        connection_note_penalty(x->server->connections, x->connection, forwarded_for(x),
+                                x->answer.retry_after_s > 0, x->was_delayed, last);
 }

@@ -1,5 +1,5 @@
-/* One request and its answer, as the handlers see it: nothing of libmicrohttpd, so that they can be
- * run on made-up requests.
+/* One request and its answer, as the handlers see it: nothing of what carries it, libmicrohttpd or
+ * a call over gRPC, so that they can be run on made-up requests.
  *
  * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume), an offload
  * thread owns it if it was handed to one; otherwise the pipeline and the watcher touch it only
@@ -22,6 +22,19 @@
 
 struct connection;
 struct connections;
+struct exchange;
+
+/* What an exchange asks of whatever carries it. */
+struct exchange_carrier {
+    const struct dialect *dialect; /* of errors where the route has none; NULL: lensd's own */
+    const char *(*header)(const struct exchange *exchange, const char *name); /* NULL: absent */
+    /* Calls no handler until resume(), which any thread may call, once. */
+    void (*suspend)(struct exchange *exchange);
+    void (*resume)(struct exchange *exchange);
+    /* From any thread: cancels `request` when the client hangs up, or if it has; NULL ends that
+     * (connection_watch). */
+    void (*watch)(struct exchange *exchange, struct predict_request *request);
+};
 
 /* What handlers need of the server; immutable while it runs, except what is atomic. */
 struct http_server {
@@ -89,8 +102,10 @@ enum exchange_state {
 struct exchange {
     struct http_server *server;
     struct connection *connection; /* NULL in tests */
-    void *handle;                  /* daemon.c's own */
-    struct event_loop *loop;       /* daemon.c's own */
+    const struct exchange_carrier *carrier;
+    const struct route_table *routes; /* that it may ask for */
+    void *handle;                     /* the carrier's own */
+    struct event_loop *loop;          /* daemon.c's own */
     enum exchange_state state;
     int64_t started;  /* clock_now() at the request line */
     int64_t answered; /* … when the answer was handed to the socket */
@@ -174,3 +189,23 @@ void exchange_answer(struct exchange *exchange);
 
 /* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */
 void exchange_resume(struct exchange *exchange);
+
+/* ---- for carriers ---- */
+
+/* Copies `target`, of a too long one only the beginning. Borrows the rest. NULL when out of memory.
+ */
+struct exchange *exchange_create(struct http_server *server, const struct exchange_carrier *carrier,
+                                 const struct route_table *routes, struct connection *connection,
+                                 const char *target);
+void exchange_free(struct exchange *exchange); /* NULL is fine */
+
+/* Finds the client that a trusted proxy names: the last X-Forwarded-For; NULL: there is none. */
+void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
+
+/* When a request with this method may go on, as its client was refused a moment ago
+ * (connection_penalty); 0: at once. */
+int64_t exchange_delay(struct exchange *exchange, const char *method);
+
+/* Records its answer for that. `last`: the connection ends with this answer, whatever the client
+ * wants. */
+void exchange_note_answer(struct exchange *exchange, bool last);

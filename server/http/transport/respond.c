@@ -76,7 +76,9 @@ void respond_asset(struct exchange *exchange, const char *type, const unsigned c
 static void respond_with(struct exchange *exchange, int http, const char *code,
                          const char *sentence)
 {
-    const struct dialect *dialect = exchange->route ? exchange->route->dialect : NULL;
+    const struct dialect *dialect = exchange->route && exchange->route->dialect
+                                        ? exchange->route->dialect
+                                        : exchange->carrier->dialect;
     size_t size = 0;
     char *text = dialect && dialect->write_error ? dialect->write_error(http, sentence, code, &size)
                                                  : error_json(sentence, code, &size);

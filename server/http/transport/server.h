@@ -27,10 +27,9 @@
  *     work.c          a predict request from its body to its answer
  *     urgency.c       time limits, priorities, whose a request is: for all that predicts
  *
- * libmicrohttpd is named in daemon.c, event_loop.c and exchange.c only, GnuTLS in keys.c, tls*.c,
- * connection*.c and response_cache.c, zlib in coding.c. Handlers run on its threads and never
- * block: /predict suspends its connection until the pipeline is done. No request reaches the file
- * system. */
+ * libmicrohttpd is named in daemon.c and event_loop.c only, GnuTLS in keys.c, tls*.c, connection*.c
+ * and response_cache.c, zlib in coding.c. Handlers run on its threads and never block: /predict
+ * suspends its connection until the pipeline is done. No request reaches the file system. */
 #pragma once
 
 #include <stdbool.h>
