@@ -9,7 +9,7 @@ import unittest
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 SCRIPTS = ("tests/bench/make_models.py", "tests/conformance/model_table.py", "tests/data/make_images.py",
            "models/digits/draw.py", "models/digits/evaluate.py", "models/digits/train.py")
-BENCHES = ("batches", "bench", "cold_start", "http_bench", "http_cost", "overhead", "peers", "peers_http", "quantise")
+BENCHES = ("batches", "bench", "cold_start", "http_bench", "http_cost", "overhead", "peers", "peers_http", "quantize")
 
 
 class Needs(unittest.TestCase):

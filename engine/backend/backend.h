@@ -71,12 +71,12 @@ struct backend_ops {
     bool (*takes_parts)(const struct node *node); /* of a ScaleShift */
 
     /* As in optimize_options; NULL: never. */
-    bool (*takes_quantised_epilogue)(const struct node *node);
+    bool (*takes_quantized_epilogue)(const struct node *node);
 
     /* Does it run OP_ATTENTION and OP_MOVE? */
     bool access_maps;
 
-    /* Does it run dynamically quantised products as real ones on rounded activations
+    /* Does it run dynamically quantized products as real ones on rounded activations
      * (optimize_dynamic)? Otherwise their integer operators come to it as the file has them. */
     bool rounds_dynamically;
 

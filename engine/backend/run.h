@@ -9,12 +9,12 @@
 /* The number format of a forward pass. PRECISION_AUTO is resolved before a session is created
  * (server/precision). The order is that of the option's choices. */
 enum precision {
-    PRECISION_FP32, /* a quantised file computes in float32 between its QuantizeLinear nodes */
+    PRECISION_FP32, /* a quantized file computes in float32 between its QuantizeLinear nodes */
     PRECISION_TF32, /* GPUs only: float32, but the operands of convolutions and matrix products are
                        rounded to 10 bits of their fraction; sums are float32 */
     PRECISION_BF16,
     PRECISION_FP16, /* GPUs only. Numbers above 65504 become infinite; a trial detects that. */
-    PRECISION_INT8, /* products of 8-bit integers, for quantised files (session_is_quantised) */
+    PRECISION_INT8, /* products of 8-bit integers, for quantized files (session_is_quantized) */
     PRECISION_AUTO,
 };
 #define PRECISION_COUNT PRECISION_AUTO /* number of precisions that a session can have */

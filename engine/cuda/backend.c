@@ -17,8 +17,8 @@ static bool takes_channels_last(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (node->op == OP_QLINEAR_CONV || node->op == OP_CONV_INTEGER)
-        return cuda_takes_quantised_product(node);
-    if (cuda_takes_quantised_pool(node))
+        return cuda_takes_quantized_product(node);
+    if (cuda_takes_quantized_pool(node))
         return true;
     if (!x || !y || x->dtype != DTYPE_F32 || x->known || !shape_count(&x->shape) ||
         !shape_count(&y->shape) || x->shape.rank < 3)
@@ -85,7 +85,7 @@ static enum narrow_support narrow_support(const struct node *node)
 static int overwritten_term(const struct node *node)
 {
     const struct value *y = node->outputs[0];
-    for (size_t i = 0; i <= 3 && cuda_takes_quantised_rows(node); i += 3) {
+    for (size_t i = 0; i <= 3 && cuda_takes_quantized_rows(node); i += 3) {
         const struct value *value = node->inputs[i];
         if (!value->known && value->dtype == y->dtype && shape_equal(&value->shape, &y->shape))
             return (int)i;
@@ -100,8 +100,8 @@ static int in_place(const struct node *node)
     const struct value *y = node_output(node, 0), *a = node_input(node, 0);
     if (y && a && (node->op == OP_QLINEAR_ADD || node->op == OP_QLINEAR_MUL))
         return overwritten_term(node);
-    if (y && a && node_input(node, QUANTISED_RESIDUAL) && cuda_takes_quantised_product(node))
-        return QUANTISED_RESIDUAL;
+    if (y && a && node_input(node, QUANTIZED_RESIDUAL) && cuda_takes_quantized_product(node))
+        return QUANTIZED_RESIDUAL;
     if (y && a && node->op == OP_LOOKUP)
         return a->known ? -1 : 0;
     if (!y || !a || !is_computed(y->dtype))
@@ -211,8 +211,8 @@ static enum status lower_node(const struct cuda_lowering *compile, struct cuda_s
     static cuda_lower_fn *const lowerings[] = {lower_nothing,
                                                cuda_lower_conv,
                                                cuda_lower_matmul,
-                                               cuda_lower_quantised_product,
-                                               cuda_lower_quantised_rows,
+                                               cuda_lower_quantized_product,
+                                               cuda_lower_quantized_rows,
                                                cuda_lower_attention,
                                                cuda_lower_elementwise,
                                                cuda_lower_numbers,
@@ -330,7 +330,7 @@ const struct backend_ops backend_cuda = {
     .open = backend_open,
     .close = backend_close,
     .takes_channels_last = takes_channels_last,
-    .takes_quantised_epilogue = cuda_takes_quantised_epilogue,
+    .takes_quantized_epilogue = cuda_takes_quantized_epilogue,
     .access_maps = true,
     .bf16 = narrow_support,
     .compile = compile_graph,

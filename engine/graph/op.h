@@ -72,7 +72,7 @@
     X(RESIZE, "Resize", "") X(UPSAMPLE, "Upsample", "") X(GRID_SAMPLE, "GridSample", "")           \
     X(AFFINE_GRID, "AffineGrid", "") X(ROI_ALIGN, "RoiAlign", "")                                  \
     X(NON_MAX_SUPPRESSION, "NonMaxSuppression", "")                                                \
-    /* quantisation */                                                                             \
+    /* quantization */                                                                             \
     X(QUANTIZE_LINEAR, "QuantizeLinear", "") X(DEQUANTIZE_LINEAR, "DequantizeLinear", "")          \
     X(DYNAMIC_QUANTIZE_LINEAR, "DynamicQuantizeLinear", "") X(QLINEAR_CONV, "QLinearConv", "")     \
     X(QLINEAR_MATMUL, "QLinearMatMul", "") X(CONV_INTEGER, "ConvInteger", "")                      \
@@ -112,11 +112,11 @@
 /* What a pass puts behind the operands of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM, in this
  * order: the product is stored on its own terms, added to the residual as QLinearAdd does, and
  * looked up in the table. NULL: left out. */
-enum quantised_operand {
-    QUANTISED_RESIDUAL = 9,   /* shaped like the result; then its scale and zero point */
-    QUANTISED_SUM_SCALE = 12, /* of the sum; then its zero point */
-    QUANTISED_TABLE = 14,     /* as OP_LOOKUP's */
-    QUANTISED_OPERANDS
+enum quantized_operand {
+    QUANTIZED_RESIDUAL = 9,   /* shaped like the result; then its scale and zero point */
+    QUANTIZED_SUM_SCALE = 12, /* of the sum; then its zero point */
+    QUANTIZED_TABLE = 14,     /* as OP_LOOKUP's */
+    QUANTIZED_OPERANDS
 };
 
 enum op {

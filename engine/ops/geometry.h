@@ -147,7 +147,7 @@ size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis
 bool resize_taps(const struct resize_plan *plan, const struct resize_axis *axis, int64_t i,
                  size_t *index, double *weight);
 
-/* ---- quantisation ---- */
+/* ---- quantization ---- */
 
 /* Which scale belongs to element [o, i, n] of x seen as [outer, extent, inner]:
  * scale[o * outer_step + (i / block) * block_step + n * inner_step]. */
@@ -163,7 +163,7 @@ enum status quant_layout_init(const struct node *node, const struct shape *x,
                               struct error *err) MUST_USE;
 
 /* Which scale or zero point belongs to a row of the left operand or a column of the right one of a
- * quantised matrix product: param[matrix * matrix_step + line * line_step]; `matrix` counts the
+ * quantized matrix product: param[matrix * matrix_step + line * line_step]; `matrix` counts the
  * operand's own matrices. */
 struct matmul_param {
     size_t matrix_step, line_step;

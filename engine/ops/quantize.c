@@ -1,4 +1,4 @@
-/* Quantisation: ONNX's own operators, and those of com.microsoft that quantised models use.
+/* Quantization: ONNX's own operators, and those of com.microsoft that quantized models use.
  *
  * A zero point of another 8-bit type than its tensor is accepted (the model zoo's
  * resnet50-v1-12-qdq has int8 data with uint8 zero points); its value counts. */
@@ -7,7 +7,7 @@
 #include "engine/ops/operands.h"
 #include "engine/ops/ops.h"
 
-/* The dtype of a quantised output: its zero point's, or `otherwise`. */
+/* The dtype of a quantized output: its zero point's, or `otherwise`. */
 static enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise)
 {
     const struct value *value = node_input(node, zero_point);
@@ -28,7 +28,7 @@ static enum status check_triple(const struct node *node, size_t first, const cha
     return operand_single(node, first + 2, "a zero point", err);
 }
 
-/* Scale and zero point of a quantised output. */
+/* Scale and zero point of a quantized output. */
 static enum status check_output_params(const struct node *node, size_t scale, struct error *err)
 {
     TRY(operand_present(node, scale, "the output's scale", err));

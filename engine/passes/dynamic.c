@@ -1,4 +1,4 @@
-/* Dynamically quantised products ("quantize_dynamic") as what they compute in real numbers:
+/* Dynamically quantized products ("quantize_dynamic") as what they compute in real numbers:
  *
  *     x → DynamicQuantizeLinear ─ q, z ─▶ ConvInteger(w, w_z) → Cast → Mul(s · w_s) → y
  *     x → DynamicRound → Conv((w - w_z) · w_s) → y

@@ -221,7 +221,7 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
 }
 
 /* Whether the graph has 16-bit floats and all of them may be widened. Not for graphs with bodies,
- * or where scales of a quantisation are float16: those kernels require their dtypes. */
+ * or where scales of a quantization are float16: those kernels require their dtypes. */
 static bool is_promoted(const struct graph *graph)
 {
     bool any = false;

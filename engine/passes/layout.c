@@ -284,7 +284,7 @@ static void follow_axis(struct layout_pass *layout, struct node *node, int64_t o
         edit_no_memory(layout->edit);
 }
 
-/* Operands from `first` on, each `step`-th: those of a quantised Concat are triples behind the
+/* Operands from `first` on, each `step`-th: those of a quantized Concat are triples behind the
  * result's scale and zero point. */
 static void follow_concat(struct layout_pass *layout, struct node *node, size_t first, size_t step)
 {
@@ -430,7 +430,7 @@ static void rewrite_shuffle(struct layout_pass *layout, struct node *node, struc
 }
 
 /* Scales and zero points of one number make these elementwise too. */
-static unsigned quantised_flags(const struct node *node)
+static unsigned quantized_flags(const struct node *node)
 {
     bool of_two = false;
     switch (node->op) {
@@ -466,7 +466,7 @@ static bool keeps_channels(struct layout_pass *layout, const struct node *node)
 static void follow(struct layout_pass *layout, struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    const unsigned flags = (info ? info->flags : 0) | quantised_flags(node);
+    const unsigned flags = (info ? info->flags : 0) | quantized_flags(node);
     if (keeps_channels(layout, node) && layout->edit->options->takes_channels_last(node)) {
         image_op(layout, node);
         return;

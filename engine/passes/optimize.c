@@ -29,8 +29,8 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         edit_nodes(&edit, pass_gates);
     if (options->takes_parts)
         edit_nodes(&edit, pass_joins);
-    if (options->fuse && options->takes_quantised_epilogue)
-        edit_nodes(&edit, pass_quantised_epilogues);
+    if (options->fuse && options->takes_quantized_epilogue)
+        edit_nodes(&edit, pass_quantized_epilogues);
     if (options->fuse && options->access_maps) { /* access maps include the layout's Transposes */
         edit_nodes(&edit, pass_attention);
         pass_moves(&edit);

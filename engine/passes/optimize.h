@@ -1,8 +1,8 @@
 /* The optimizer: rewrites a graph so that a backend has less to do. Every pass keeps the meaning of
  * the graph (tests run each model with and without).
  *
- *     once:            optimize_quantised   QDQ becomes operators on 8-bit integers (int8 only)
- *                      optimize_dynamic     dynamically quantised products (CPU only)
+ *     once:            optimize_quantized   QDQ becomes operators on 8-bit integers (int8 only)
+ *                      optimize_dynamic     dynamically quantized products (CPU only)
  *                      optimize_weights     f16 → f32, constants, BatchNormalization into Conv
  *     per batch size:  optimize_specialise  concrete input shapes: inference, shape arithmetic
  *     (on a clone)     optimize_split       moves data-dependent nodes to another graph, the tail
@@ -35,8 +35,8 @@ struct optimize_options {
      * NULL: none can. */
     bool (*makes_mean)(const struct node *node);
     /* Can this QLinearConv, QLinearMatMul or QGemm, laid out, add another value, and look the
-     * result up in a table, before it stores it (enum quantised_operand)? NULL: none can. */
-    bool (*takes_quantised_epilogue)(const struct node *node);
+     * result up in a table, before it stores it (enum quantized_operand)? NULL: none can. */
+    bool (*takes_quantized_epilogue)(const struct node *node);
     bool access_maps; /* the backend runs OP_ATTENTION, OP_MOVE (engine/ops/attention.h) */
     /* Can this ScaleShift, channels-last, read the parts of a Concat of channels in front of it?
      * NULL: none can. */
@@ -47,19 +47,19 @@ struct optimize_options {
 };
 
 /* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */
-bool optimize_is_quantised(const struct graph *graph);
+bool optimize_is_quantized(const struct graph *graph);
 
 /* Whether the operator moves or compares the numbers of its first operand without changing them, so
- * that it can also run on quantised ones. */
+ * that it can also run on quantized ones. */
 bool optimize_keeps_numbers(const struct node *node);
 
 /* What is written as DequantizeLinear → operator → QuantizeLinear becomes the operator on 8-bit
  * integers that it stands for; before optimize_weights, which would widen the weights. Results
  * differ from the file's float32 arithmetic by one step of the stored type where a number lies
  * between two. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
-enum status optimize_quantised(struct graph *graph, struct error *err) MUST_USE;
+enum status optimize_quantized(struct graph *graph, struct error *err) MUST_USE;
 
-/* Products on dynamically quantised activations (ConvInteger, MatMulInteger of what
+/* Products on dynamically quantized activations (ConvInteger, MatMulInteger of what
  * DynamicQuantizeLinear stored, then Cast and Mul by the scales) become Conv and MatMul on rounded
  * activations and real weights; before optimize_weights, in every precision. Errors:
  * STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */

@@ -26,8 +26,8 @@ bool pass_gates(struct edit *edit, size_t *n);
 bool pass_joins(struct edit *edit, size_t *n);
 
 /* Sums and tables behind products of 8-bit integers become part of them, after pass_layout; see
- * quantise_epilogues.c. */
-bool pass_quantised_epilogues(struct edit *edit, size_t *n);
+ * quantize_epilogues.c. */
+bool pass_quantized_epilogues(struct edit *edit, size_t *n);
 
 /* softmax(q k^T) v becomes OP_ATTENTION, see attention.c. */
 bool pass_attention(struct edit *edit, size_t *n);

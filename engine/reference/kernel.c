@@ -106,7 +106,7 @@ static const kernel_fn kernels[OP_COUNT] = {
     [OP_AFFINE_GRID] = kernel_affine_grid,
     [OP_ROI_ALIGN] = kernel_roi_align,
     [OP_NON_MAX_SUPPRESSION] = kernel_non_max_suppression,
-    /* quantisation */
+    /* quantization */
     [OP_QUANTIZE_LINEAR] = kernel_quantize,
     [OP_DEQUANTIZE_LINEAR] = kernel_dequantize,
     [OP_MS_QUANTIZE_LINEAR] = kernel_quantize,

@@ -42,7 +42,7 @@ kernel_function kernel_batch_normalization, kernel_instance_normalization,
 kernel_function kernel_resize, kernel_grid_sample, kernel_affine_grid, kernel_roi_align,
     kernel_non_max_suppression;
 
-/* quantisation */
+/* quantization */
 kernel_function kernel_quantize, kernel_dequantize, kernel_dynamic_quantize, kernel_qlinear_conv,
     kernel_conv_integer, kernel_qlinear_matmul, kernel_matmul_integer, kernel_qgemm,
     kernel_qlinear_binary, kernel_qlinear_unary, kernel_lookup, kernel_dynamic_round,

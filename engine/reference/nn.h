@@ -1,5 +1,5 @@
 /* Private to the reference kernels of linear algebra, convolution, normalisation, resampling,
- * quantisation and control flow: what they share. */
+ * quantization and control flow: what they share. */
 #pragma once
 
 #include "engine/ops/geometry.h"

@@ -1,4 +1,4 @@
-/* What the reference kernels of quantised operators share: ranges, scales and zero points, and
+/* What the reference kernels of quantized operators share: ranges, scales and zero points, and
  * 8-bit operands widened to int32. */
 #include "engine/reference/quant.h"
 #include "engine/reference/convert.h"

@@ -1,4 +1,4 @@
-/* Private to the reference kernels of quantised operators: scales, zero points, rounding. */
+/* Private to the reference kernels of quantized operators: scales, zero points, rounding. */
 #pragma once
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Quantised convolutions and matrix products: operands are widened to int32 less their zero points,
+/* Quantized convolutions and matrix products: operands are widened to int32 less their zero points,
  * multiplied in int32 (overflow wraps, as the specification allows), and the sums are scaled,
  * rounded half to even and saturated. */
 #include <string.h>

@@ -12,9 +12,9 @@
 
 const char *precision_name(enum precision precision); /* "fp32", "auto" */
 
-/* True for a file quantised as QDQ or QOperator. PRECISION_INT8 requires it. QLinear… operators
+/* True for a file quantized as QDQ or QOperator. PRECISION_INT8 requires it. QLinear… operators
  * compute in integers at any precision. */
-bool session_is_quantised(const struct graph *graph);
+bool session_is_quantized(const struct graph *graph);
 
 /* How the caller lays out the image input that session_options.image_input names. */
 enum image_layout {

@@ -169,7 +169,7 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
         .fuse = true,
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
-        .takes_quantised_epilogue = session->ops->takes_quantised_epilogue,
+        .takes_quantized_epilogue = session->ops->takes_quantized_epilogue,
         .access_maps = session->ops->access_maps,
         .makes_mean = session->ops->makes_mean,
         .takes_parts = session->ops->takes_parts,

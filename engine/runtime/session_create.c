@@ -262,7 +262,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     session->output_count = graph->output_count;
     TRY(session_feed_channels_last(session, err));
     if (session->options.precision == PRECISION_INT8)
-        TRY(optimize_quantised(session->base, err));
+        TRY(optimize_quantized(session->base, err));
     if (session->ops->rounds_dynamically)
         TRY(optimize_dynamic(session->base, err));
     TRY(optimize_weights(session->base, err));
@@ -348,11 +348,11 @@ static enum status refuse_int8(const struct graph *graph, struct error *err)
     for (size_t n = 0; n < graph->node_count; n++)
         if (graph->nodes[n]->op == OP_DYNAMIC_QUANTIZE_LINEAR)
             return error_set(err, STATUS_UNSUPPORTED,
-                             "the precision int8 needs a file quantised statically (QDQ or "
-                             "QOperator), and this one is quantised dynamically "
+                             "the precision int8 needs a file quantized statically (QDQ or "
+                             "QOperator), and this one is quantized dynamically "
                              "(quantize_dynamic), which runs at auto or fp32");
     return error_set(err, STATUS_UNSUPPORTED,
-                     "the precision int8 needs a quantised file (QDQ or QOperator), and this one "
+                     "the precision int8 needs a quantized file (QDQ or QOperator), and this one "
                      "is not; make one with lensd quantize, or leave it at auto");
 }
 
@@ -367,7 +367,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
         return error_set(err, STATUS_UNSUPPORTED,
                          "the precision %s is for GPUs; use fp32 or bf16 on a CPU",
                          precision_name(options->precision));
-    if (options->precision == PRECISION_INT8 && !session_is_quantised(graph))
+    if (options->precision == PRECISION_INT8 && !session_is_quantized(graph))
         return refuse_int8(graph, err);
     if (options->precision == PRECISION_BF16 && options->device.kind == DEVICE_CPU &&
         !device_cpu_has_bf16())

@@ -1,5 +1,5 @@
-/* Chooses the data type of the image input. Where the first operators only round or quantise the
- * image, the input takes rounded or quantised numbers, and the caller writes them so
+/* Chooses the data type of the image input. Where the first operators only round or quantize the
+ * image, the input takes rounded or quantized numbers, and the caller writes them so
  * (session_info.image):
  *
  *     image float32 → Cast → bfloat16 → Conv …            ─▶     image bfloat16 → Conv …
@@ -11,7 +11,7 @@
 #include "engine/runtime/session_internal.h"
 
 /* A QuantizeLinear with one scale and one zero point of the result's type. */
-static bool quantises(const struct node *node, struct image_numbers *ret)
+static bool quantizes(const struct node *node, struct image_numbers *ret)
 {
     const struct value *scale = node_input(node, 1), *zero = node_input(node, 2);
     const enum dtype dtype = node->outputs[0]->dtype;
@@ -36,7 +36,7 @@ static bool converts(const struct node *node, const struct value *image, struct 
         *ret = (struct image_numbers){.dtype = DTYPE_BF16};
         return true;
     }
-    return quantises(node, ret);
+    return quantizes(node, ret);
 }
 
 /* Follows the image through Reshapes that are its only readers (the layout pass leaves them) and
@@ -128,6 +128,6 @@ enum status session_take_image(struct session *session, struct graph *graph, boo
         widen_image(&edit, input);
     else if (!is_first)
         edit.status =
-            error_set(err, STATUS_SHAPE, "the image is quantised differently in this batch size");
+            error_set(err, STATUS_SHAPE, "the image is quantized differently in this batch size");
     return edit_end(&edit);
 }

@@ -9,9 +9,9 @@ const char *precision_name(enum precision precision)
     return names[precision];
 }
 
-bool session_is_quantised(const struct graph *graph)
+bool session_is_quantized(const struct graph *graph)
 {
-    return optimize_is_quantised(graph);
+    return optimize_is_quantized(graph);
 }
 
 enum status session_no_memory(struct error *err)

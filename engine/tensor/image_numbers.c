@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/tensor/quantised_number.h"
+#include "engine/tensor/quantized_number.h"
 
 bool image_numbers_equal(const struct image_numbers *a, const struct image_numbers *b)
 {
@@ -14,7 +14,7 @@ bool image_numbers_equal(const struct image_numbers *a, const struct image_numbe
 
 static float stored(const struct image_numbers *as, float x)
 {
-    return quantised_number(x, as->scale, as->zero, as->dtype == DTYPE_I8);
+    return quantized_number(x, as->scale, as->zero, as->dtype == DTYPE_I8);
 }
 
 void image_numbers_write(const struct image_numbers *as, const float *src, void *dst, size_t count)

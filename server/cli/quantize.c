@@ -16,7 +16,7 @@
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
-#include "server/precision/quantise_model.h"
+#include "server/precision/quantize_model.h"
 
 #define MODEL_FILE  "model.onnx"
 #define REPORT_FILE "report.json"
@@ -28,7 +28,7 @@ struct quantizing {
     const struct config *config;
     struct model *model;
     struct graph *graph;
-    struct quantise_report report;
+    struct quantize_report report;
     char *out;    /* the folder asked for */
     char *folder; /* that it is made in first; NULL: renamed, or removed again */
     uint64_t bytes;
@@ -129,7 +129,7 @@ static enum status settle_folder(struct quantizing *q, struct error *err)
 
 static char *report_json(const struct quantizing *q)
 {
-    const struct quantise_report *report = &q->report;
+    const struct quantize_report *report = &q->report;
     struct quantize_layer *layers = alloc_array(report->layer_count, sizeof *layers);
     if (!layers)
         return NULL;
@@ -141,7 +141,7 @@ static char *report_json(const struct quantizing *q)
     const struct agreement *a = &report->agreement;
     const struct quantize_answer answer = {.model = q->model->name,
                                            .folder = q->out,
-                                           .method = quantise_method_name(report->method),
+                                           .method = quantize_method_name(report->method),
                                            .calibrated = report->calibrated,
                                            .held_out = report->held_out,
                                            .unreadable = report->unreadable,
@@ -184,17 +184,17 @@ static enum status write_report(const struct quantizing *q, const char *json, st
               : error_set(err, STATUS_IO, "cannot write " REPORT_FILE ": %s", strerror(cause));
 }
 
-static void print_errors(const struct quantise_report *report)
+static void print_errors(const struct quantize_report *report)
 {
-    printf("%-12s%s, error %.5f", "ranges", quantise_method_name(report->method),
+    printf("%-12s%s, error %.5f", "ranges", quantize_method_name(report->method),
            report->errors[report->method]);
-    for (int m = 0; m < QUANTISE_METHODS; m++)
+    for (int m = 0; m < QUANTIZE_METHODS; m++)
         if (m != (int)report->method && report->errors[m] > 0)
-            printf("; %s %.5f", quantise_method_name((enum quantise_method)m), report->errors[m]);
+            printf("; %s %.5f", quantize_method_name((enum quantize_method)m), report->errors[m]);
     printf("\n");
 }
 
-static void print_kept(const struct quantise_report *report)
+static void print_kept(const struct quantize_report *report)
 {
     enum { SHOWN = 8 };
     char shown[1024];
@@ -210,7 +210,7 @@ static void print_kept(const struct quantise_report *report)
 
 static void print_report(const struct quantizing *q)
 {
-    const struct quantise_report *report = &q->report;
+    const struct quantize_report *report = &q->report;
     const struct agreement *a = &report->agreement;
     char shown[1024], before[SIZE_TEXT], after[SIZE_TEXT];
     printf("%s\n\n", utf8_shown(q->out, shown, sizeof shown));
@@ -280,7 +280,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
 {
     const struct config *config = q->config;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct quantise_options options = {.method = (enum quantise_method)config->method,
+    const struct quantize_options options = {.method = (enum quantize_method)config->method,
                                              .limits = &limits,
                                              .threads = (int)config->threads,
                                              .cancel = &quantize_cancel,
@@ -295,7 +295,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     q->model->calibration = strdup(config->calibrate);
     if (!q->model->calibration)
         return error_no_memory(err, NULL);
-    TRY(quantise_model(q->model, &options, &q->graph, &q->report, err));
+    TRY(quantize_model(q->model, &options, &q->graph, &q->report, err));
     TRY(write_model_file(q, err));
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
     *ret_json = report_json(q);
@@ -328,7 +328,7 @@ int command_quantize(const struct config *config)
     remove_folder(&q);
     free(json);
     free(q.out);
-    quantise_report_done(&q.report);
+    quantize_report_done(&q.report);
     graph_free(q.graph);
     model_free(q.model);
     return status == STATUS_CANCELLED ? 1 : result;

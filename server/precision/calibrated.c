@@ -10,9 +10,9 @@
 #include "models/onnx/onnx_write.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
-#include "server/precision/quantise_model.h"
+#include "server/precision/quantize_model.h"
 
-/* CPU time of the loader's thread that quantising may take. Requests are served meanwhile. */
+/* CPU time of the loader's thread that quantizing may take. Requests are served meanwhile. */
 #define CALIBRATION_MS 60000.0
 
 bool calibrated_is_possible(const struct model *model, const struct session_options *session,
@@ -21,7 +21,7 @@ bool calibrated_is_possible(const struct model *model, const struct session_opti
     char *folder = NULL;
     const bool is_possible = model->calibration && session->device.kind == DEVICE_CPU &&
                              model->image_input != SIZE_MAX && model->graph->input_count == 1 &&
-                             !quantiser_is_quantised(model->graph) &&
+                             !quantizer_is_quantized(model->graph) &&
                              (folder = tuning_folder(cache));
     free(folder);
     return is_possible;
@@ -82,11 +82,11 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
     return status;
 }
 
-static void log_calibration(const struct model *model, const struct quantise_report *report)
+static void log_calibration(const struct model *model, const struct quantize_report *report)
 {
     log_event(LOG_INFO, "calibrated", LOG_STR("model", model->name),
               LOG_INT("photos", report->calibrated),
-              LOG_STR("method", quantise_method_name(report->method)),
+              LOG_STR("method", quantize_method_name(report->method)),
               LOG_INT("layers_in_fp32", (int64_t)report->kept));
 }
 
@@ -94,8 +94,8 @@ enum status calibrated_make(const struct model *model, const struct precision_op
                             const struct session_options *session, const struct graph_hash *key,
                             struct graph **ret, int *ret_photos, struct error *err)
 {
-    struct quantise_report report;
-    const struct quantise_options how = {.method = QUANTISE_METHODS,
+    struct quantize_report report;
+    const struct quantize_options how = {.method = QUANTIZE_METHODS,
                                          .limits = options->limits,
                                          .threads = session->threads,
                                          .cancel = session->cancel,
@@ -103,11 +103,11 @@ enum status calibrated_make(const struct model *model, const struct precision_op
     log_event(LOG_INFO, "calibrating", LOG_STR("model", model->name),
               LOG_STR("folder", model->calibration),
               LOG_STR("text", "making an 8-bit form of the model, once per model and machine"));
-    TRY(quantise_model(model, &how, ret, &report, err));
+    TRY(quantize_model(model, &how, ret, &report, err));
     const enum status status = keep_graph(key, options->cache, *ret, err);
     log_calibration(model, &report);
     *ret_photos = status == STATUS_OK ? report.calibrated : 0;
-    quantise_report_done(&report);
+    quantize_report_done(&report);
     if (status != STATUS_OK) {
         graph_free(*ret);
         *ret = NULL;

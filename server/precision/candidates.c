@@ -12,7 +12,7 @@ static bool has_products(const struct graph *graph)
     return false;
 }
 
-/* Integers first: a quantised file was made for them. float16 next: it has three bits more than
+/* Integers first: a quantized file was made for them. float16 next: it has three bits more than
  * bfloat16 at the same speed, so that bfloat16 is what a model gets whose numbers leave float16's
  * range. */
 static size_t gpu_candidates(struct device_id device, const struct graph *graph,
@@ -24,7 +24,7 @@ static size_t gpu_candidates(struct device_id device, const struct graph *graph,
     for (size_t i = 0; i < device_count; i++) {
         if (devices[i].id.kind != device.kind || devices[i].id.index != device.index)
             continue;
-        if (devices[i].int8 && session_is_quantised(graph))
+        if (devices[i].int8 && session_is_quantized(graph))
             ret[count++] = PRECISION_INT8;
         if (devices[i].fp16 && has_products(graph))
             ret[count++] = PRECISION_FP16;
@@ -42,7 +42,7 @@ size_t candidates_find(struct device_id device, const struct graph *graph, bool 
         return gpu_candidates(device, graph, ret);
     if (device_cpu_has_bf16() && has_products(graph))
         ret[count++] = PRECISION_BF16;
-    if (session_is_quantised(graph) || can_calibrate)
+    if (session_is_quantized(graph) || can_calibrate)
         ret[count++] = PRECISION_INT8;
     return count;
 }

@@ -23,7 +23,7 @@ bool calibrated_is_possible(const struct model *model, const struct session_opti
                             const char *cache);
 
 /* Makes it and keeps it under the key of the choice. *ret: the caller's; *ret_photos: how many
- * photos it was calibrated with. Errors: those of quantise_model() and onnx_write_file(). */
+ * photos it was calibrated with. Errors: those of quantize_model() and onnx_write_file(). */
 enum status calibrated_make(const struct model *model, const struct precision_options *options,
                             const struct session_options *session, const struct graph_hash *key,
                             struct graph **ret, int *ret_photos, struct error *err) MUST_USE;

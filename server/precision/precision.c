@@ -103,7 +103,7 @@ static bool is_offered(enum precision precision, const enum precision *candidate
 static bool is_usable(const struct model *model, const struct precision_options *options,
                       const struct graph_hash *key, const struct precision_choice *choice)
 {
-    return choice->precision != PRECISION_INT8 || session_is_quantised(model->graph) ||
+    return choice->precision != PRECISION_INT8 || session_is_quantized(model->graph) ||
            calibrated_exists(key, options->cache);
 }
 

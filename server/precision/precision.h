@@ -99,7 +99,7 @@ enum status precision_open(const struct model *model, const struct precision_opt
 
 /* Creates the session for `session`->precision, which is not PRECISION_AUTO: int8 of a float32
  * model is the 8-bit form that trials have left in the cache. Errors as above; without that form,
- * those of session_create for a model that is not quantised. */
+ * those of session_create for a model that is not quantized. */
 enum status precision_session(const struct model *model, const struct precision_options *options,
                               const struct session_options *session, struct session **ret,
                               struct error *err) MUST_USE;

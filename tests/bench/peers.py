@@ -9,8 +9,8 @@ A family is a folder that ./dev families exported: PyTorch gets the module of th
 the same model.onnx. A peer that cannot be imported is left out and named; --python names another
 interpreter for one (--python torch=venv/bin/python, several times). Every contender is set as its own users
 would set it for speed (peer_forward.py), all with as many threads as there are cores. --bf16 adds
-lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16. --quantised QDQ adds
-lensd in int8, ONNX Runtime and OpenVINO on FAMILY-QDQ, which quantise.py writes (--quantised-models says where).
+lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16. --quantized QDQ adds
+lensd in int8, ONNX Runtime and OpenVINO on FAMILY-QDQ, which quantize.py writes (--quantized-models says where).
 --against BUILD adds the lensd of another build folder, as a peer; --peers '' leaves the frameworks out.
 
 Every contender is a process of its own, and is stopped (SIGSTOP) while another has its turn. Without
@@ -43,7 +43,7 @@ NOT_INSTALLED = 3
 NAMES = {"torch": "PyTorch fp32", "torch-compile": "PyTorch compiled fp32", "torch-bf16": "PyTorch bf16",
          "onnxruntime": "ONNX Runtime fp32", "openvino": "OpenVINO fp32",
          "openvino-bf16": "OpenVINO bf16"}
-QUANTISED_NAMES = {"onnxruntime": "ONNX Runtime int8", "openvino": "OpenVINO int8"}
+QUANTIZED_NAMES = {"onnxruntime": "ONNX Runtime int8", "openvino": "OpenVINO int8"}
 
 
 class Contender:
@@ -111,20 +111,20 @@ def commands(options, folders):
         python = pythons.get(kind) or pythons.get(kind.split("-")[0]) or sys.executable
         found[NAMES[kind]] = [python, os.path.join(HERE, "peer_forward.py"), kind, str(THREADS), batches,
                               *folders]
-    if options.quantised:
-        stored = [quantised_folder(options, folder) for folder in folders]
+    if options.quantized:
+        stored = [quantized_folder(options, folder) for folder in folders]
         found["lensd int8"] = forward(options, options.build, "int8", stored)
         found.update({f"{os.path.basename(build)} int8": forward(options, build, "int8", stored)
                       for build in options.against})
-        for kind, name in QUANTISED_NAMES.items():
+        for kind, name in QUANTIZED_NAMES.items():
             if kind in options.peers:
                 found[name] = [pythons.get(kind) or sys.executable, os.path.join(HERE, "peer_forward.py"), kind,
                                str(THREADS), batches, *stored]
     return found
 
 
-def quantised_folder(options, folder):
-    return os.path.join(options.quantised_models, f"{common.model_name(folder)}-{options.quantised}")
+def quantized_folder(options, folder):
+    return os.path.join(options.quantized_models, f"{common.model_name(folder)}-{options.quantized}")
 
 
 def start(options, folders):
@@ -199,8 +199,8 @@ def command_line(options):
         words.append("--bf16")
     if options.let_spin:
         words.append("--let-spin")
-    if options.quantised:
-        words.append(f"--quantised {options.quantised}")
+    if options.quantized:
+        words.append(f"--quantized {options.quantized}")
     if options.precision != ["fp32"]:
         words.append(f"--precision {','.join(options.precision)}")
     words += [f"--against {build}" for build in options.against]
@@ -227,8 +227,8 @@ def parse():
                         help="also torch-compile; with commas")
     parser.add_argument("--against", action="append", default=[], metavar="BUILD")
     parser.add_argument("--python", action="append", default=[], metavar="KIND=PYTHON")
-    parser.add_argument("--quantised", metavar="KIND", help="QDQ, QOperator …, see quantise.py")
-    parser.add_argument("--quantised-models", default=os.path.join(common.ROOT, ".cache", "quantised"))
+    parser.add_argument("--quantized", metavar="KIND", help="QDQ, QOperator …, see quantize.py")
+    parser.add_argument("--quantized-models", default=os.path.join(common.ROOT, ".cache", "quantized"))
     parser.add_argument("--let-spin", action="store_true")
     parser.add_argument("--write", help="also write the answer to this Markdown file")
     parser.add_argument("names", nargs="+", metavar="FAMILY")
@@ -245,9 +245,9 @@ def main():
     for folder in folders:
         if not os.path.exists(os.path.join(folder, "model.onnx")):
             sys.exit(f"peers: {folder} is not there; ./dev families {common.model_name(folder)}")
-        if options.quantised and not os.path.exists(os.path.join(quantised_folder(options, folder), "model.onnx")):
-            sys.exit(f"peers: {quantised_folder(options, folder)} is not there; "
-                     f"tests/bench/quantise.py --kinds {options.quantised} {common.model_name(folder)}")
+        if options.quantized and not os.path.exists(os.path.join(quantized_folder(options, folder), "model.onnx")):
+            sys.exit(f"peers: {quantized_folder(options, folder)} is not there; "
+                     f"tests/bench/quantize.py --kinds {options.quantized} {common.model_name(folder)}")
     before = common.machine()
     made, versions = start(options, folders)
     try:

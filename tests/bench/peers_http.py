@@ -2,7 +2,7 @@
 """Requests per second end to end beside Python servers, in one run, taking turns: A B C A B C …
 
     peers_http.py [--build build] [--python PYTHON] [--families FOLDER] [--family resnet50]
-                  [--concurrency 1,8,32] [--seconds 4] [--rounds 3] [--quantised MODEL] [--write FILE]
+                  [--concurrency 1,8,32] [--seconds 4] [--rounds 3] [--quantized MODEL] [--write FILE]
 
 All servers are there at the same time, but stopped (SIGSTOP) between their turns: some poll, and threads spin on
 after a request. wrk posts one JPEG of 500 x 375 on the same cores, for a second that is not counted
@@ -109,8 +109,8 @@ def start(options, image):
     ours = [("lensd", folder, [])]
     if has_bf16():
         ours.append(("lensd bf16", folder, ["--precision", "bf16"]))
-    if options.quantised:
-        ours.append(("lensd int8", options.quantised, ["--precision", "int8"]))
+    if options.quantized:
+        ours.append(("lensd int8", options.quantized, ["--precision", "int8"]))
     for name, model, more in ours:
         servers[name] = common.Daemon(options.build, model, quiet + more)
         servers[name].signal(signal.SIGSTOP)
@@ -189,7 +189,7 @@ def main():
                         default=[1, 8, 32])
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quantised", metavar="MODEL",
+    parser.add_argument("--quantized", metavar="MODEL",
                         help="the family with 8-bit weights (QDQ or QOperator): lensd int8 serves it")
     parser.add_argument("--write")
     options = parser.parse_args()

@@ -37,7 +37,7 @@ class Entry:
     opset: int = 17
     dynamic: bool = True  # a symbolic batch dimension
     convert: str = ""  # a key of model_table.CONVERSIONS, applied to the exported file
-    int8: bool = False  # also quantised (QDQ, per channel), for the int8 column
+    int8: bool = False  # also quantized (QDQ, per channel), for the int8 column
     ranked: bool = False  # the graph itself puts its detections into the order of their scores
 
 
@@ -374,7 +374,7 @@ def dense():
 
 
 def variants():
-    """The same models through other exporters, opsets, precisions and quantisers."""
+    """The same models through other exporters, opsets, precisions and quantizers."""
     models = [("small net", "torch", small_net()),
               ("resnet18", "torchvision", torchvision_classifier("resnet18", 128)),
               ("mobilenet_v3_small", "torchvision",
@@ -384,7 +384,7 @@ def variants():
               ("convnextv2_atto", "timm", timm_classifier("convnextv2_atto", 128)),
               ("hf dinov2", "transformers", hugging_face(*HUGGING_FACE[3][1:4],
                                                          **HUGGING_FACE[3][4]))]
-    quantisers = ["QDQ per tensor", "QDQ per channel", "QDQ uint8", "QOperator",
+    quantizers = ["QDQ per tensor", "QDQ per channel", "QDQ uint8", "QOperator",
                   "QOperator per channel", "dynamic int8"]
     for name, source, build in models:
         quick = name in ("small net", "resnet18", "hf dinov2")  # these take every road
@@ -403,7 +403,7 @@ def variants():
         for convert in ("float16", "float16, float32 in and out", "float16 module", "bfloat16"):
             if quick or convert != "bfloat16":
                 yield Entry(name, source, build, convert=convert)
-        for convert in quantisers if quick else ("QDQ uint8", "dynamic int8"):
+        for convert in quantizers if quick else ("QDQ uint8", "dynamic int8"):
             yield Entry(name, source, build, opset=17, convert=convert)
     for name, kind, config, side, options in HUGGING_FACE:
         yield Entry(name, "transformers", hugging_face(kind, config, side, **options), "dynamo",

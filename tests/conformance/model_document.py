@@ -136,7 +136,7 @@ def variant_section(entries, results):
         rows.append([entry.name, how(entry), entry.convert or "", verdict,
                      small(report["error_max"]) if "error_max" in report else sentence(report["error"]),
                      number(report.get("one_ms"))])
-    return ["", "## Exporters, opsets, precisions, quantisers", ""] + list(lines_of(header, rows)) \
+    return ["", "## Exporters, opsets, precisions, quantizers", ""] + list(lines_of(header, rows)) \
         if rows else []
 
 

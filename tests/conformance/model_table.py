@@ -81,7 +81,7 @@ class Reader:
         return next(self.feeds, None)
 
 
-def quantise(source, target, side, how):
+def quantize(source, target, side, how):
     from onnxruntime import quantization as q
     prepared = target + ".prepared.onnx"
     q.quant_pre_process(source, prepared, skip_symbolic_shape=True)
@@ -112,7 +112,7 @@ def convert(entry, example, source, target):
     elif entry.convert == "float16":
         convert_float16(source, target, False)
     else:
-        quantise(source, target, example.inputs[0].shape[-1], entry.convert)
+        quantize(source, target, example.inputs[0].shape[-1], entry.convert)
 
 
 def save_inputs(folder, inputs, dtypes):
@@ -188,7 +188,7 @@ def torch_outputs(module, inputs):
 
 
 def as_written(folder, path, threads):
-    """Of a quantised file: what ONNX Runtime computes without its fusions, which is what the file
+    """Of a quantized file: what ONNX Runtime computes without its fusions, which is what the file
     says, and how far its own outputs move (`difference`) when ten input values move by 1/255 of
     their range. A value on the edge between two steps flips with the order of a sum; a deep random
     network may make much of that, and no two correct implementations are closer to each other."""
@@ -259,7 +259,7 @@ def prepare(entry, folder, threads):
     save_outputs(folder, "ref", outputs)
     if entry.int8:
         int8 = os.path.join(folder, "int8.onnx")
-        quantise(path, int8, example.inputs[0].shape[-1], "QDQ per channel")
+        quantize(path, int8, example.inputs[0].shape[-1], "QDQ per channel")
         outputs, facts["ort_int8_ms"] = reference(folder, int8, example.inputs, threads)
         outputs, facts["moved_int8"] = as_written(folder, int8, threads)
         save_outputs(folder, "ref-int8-", outputs)

@@ -9,7 +9,7 @@
  *     --batch          a symbolic first dimension stays one: the arrays are one batch of a session
  *                      that is compiled for batches up to theirs
  *     --bf16           in bfloat16
- *     --int8           a quantised file in 8-bit integers
+ *     --int8           a quantized file in 8-bit integers
  *     --interpret      the reference kernels, without a session
  *     --threads N      of the forward pass (default: what a session chooses)
  *     --profile        a line per compiled step on standard error */

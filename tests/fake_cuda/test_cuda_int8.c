@@ -1,4 +1,4 @@
-/* Quantised networks on the CUDA backend over the stand-in: against the interpreter, which computes
+/* Quantized networks on the CUDA backend over the stand-in: against the interpreter, which computes
  * operators on stored numbers in integers, and what is between QuantizeLinear in float32. */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "engine/runtime/session.h"
 #include "tests/fake_cuda/module_cases.h"
 #include "tests/unit/random_graph.h"
-#include "tests/unit/random_quantised.h"
+#include "tests/unit/random_quantized.h"
 
 enum { HEIGHT = 11, WIDTH = 9, BATCH = 3, CHANNELS = 3 };
 
@@ -57,7 +57,7 @@ static void compare(uint32_t seed, bool operators_only, enum precision precision
                     struct outcome *ret)
 {
     struct error err = {0};
-    struct graph *graph = random_quantised(seed, HEIGHT, WIDTH, operators_only), *reference;
+    struct graph *graph = random_quantized(seed, HEIGHT, WIDTH, operators_only), *reference;
     struct session *session = NULL;
     struct tensor *input, *expected = NULL;
     const struct tensor *output;

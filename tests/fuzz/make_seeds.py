@@ -96,7 +96,7 @@ def operators():
            constant("of", [0], np.int64)], opset=16)
     model("grid", [n("GridSample", ["x", "g"], ["y"], mode="bicubic", padding_mode="reflection")],
           image, [("y", F)], [constant("g", [[[[0.5, float("nan")], [9, -9]]]])], opset=16)
-    model("quantised", [n("QuantizeLinear", ["x", "s", "z"], ["q"]),
+    model("quantized", [n("QuantizeLinear", ["x", "s", "z"], ["q"]),
                         n("QLinearConv", ["q", "s", "z", "w", "s", "wz", "s", "z"], ["c"]),
                         n("DequantizeLinear", ["c", "s", "z"], ["y"])], image, [("y", F)],
           [constant("s", 0.1), constant("z", 128, np.uint8), constant("wz", 0, np.int8),

@@ -26,12 +26,12 @@ def json_line(text):
 
 
 def operators(part):
-    """Each operator by itself, and quantised graphs, against the reference kernels in each precision."""
+    """Each operator by itself, and quantized graphs, against the reference kernels in each precision."""
     each = json_line(part.bundle.run("lensd_graphs", "--operators", "--seconds", 0, timeout=PATIENCE))["asked"]
     alone, drawn = (each, 80) if part.bundle.on_gpu else (9, 6)
     in_turn(part, [(f"operators, {word}", f"operators_{word}", word, ["--operators"], 1, alone)
                    for word in float_precisions(part)]
-            + [("quantised graphs, int8", "graphs_int8", "int8", [], part.seed % 1000000 + 1, drawn)])
+            + [("quantized graphs, int8", "graphs_int8", "int8", [], part.seed % 1000000 + 1, drawn)])
 
 
 def random_graphs(part):

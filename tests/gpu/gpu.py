@@ -49,7 +49,7 @@ import checks  # noqa: E402
 import layers  # noqa: E402
 import networks  # noqa: E402
 import page  # noqa: E402
-import quantised  # noqa: E402
+import quantized  # noqa: E402
 import serving  # noqa: E402
 import speed  # noqa: E402
 from programs import PATIENCE, REHEARSAL, STAND_IN, Broken, Bundle, nvidia_smi  # noqa: E402
@@ -128,7 +128,7 @@ PARTS = {
     "layers": ((3,), layers.table, 90),
     "profile": ((3,), speed.profile, 60),
     "ncu": ((3,), layers.kernels, 120),
-    "quantised": ((3,), quantised.quantised, 90),
+    "quantized": ((3,), quantized.quantized, 90),
     "serve": ((4,), serving.serve, 120),
     "memory": ((4,), serving.memory, 90),
     **{f"compiled {name}": ((4,), speed.compiled, 200) for name, _ in networks.COMPILED},
@@ -246,7 +246,7 @@ class Part:
                 names += [row[0] for row in part.speed()[:1]]
             elif name in ("families", "more families"):
                 names += part.families()
-            elif name in ("forward", "quantised"):
+            elif name in ("forward", "quantized"):
                 names += [row[0] for row in part.speed()]
             elif name in ("layers", "profile", "ncu", "serve", "memory"):
                 names += [row[0] for row in part.profiled()]

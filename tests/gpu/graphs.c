@@ -1,6 +1,6 @@
 /* Random graphs on a device against the reference kernels; with --operators graphs of one operator
- * each (tests/unit/operator_graphs.h), with --precision int8 quantised ones
- * (tests/unit/random_quantised.h), and neither may leave a step to the host. Without --count each
+ * each (tests/unit/operator_graphs.h), with --precision int8 quantized ones
+ * (tests/unit/random_quantized.h), and neither may leave a step to the host. Without --count each
  * operator has one.
  *
  *     lensd_graphs [--device cuda:0] [--precision fp32] [--first 1] [--count 100] [--tolerance T]
@@ -36,7 +36,7 @@
 #include "tests/gpu/sensitivity.h"
 #include "tests/unit/operator_graphs.h"
 #include "tests/unit/random_graph.h"
-#include "tests/unit/random_quantised.h"
+#include "tests/unit/random_quantized.h"
 
 enum { RUNS = 3, LARGEST = 8, EXIT_BROKEN = 3, TRIALS = 32 };
 
@@ -45,7 +45,7 @@ struct options {
     enum precision precision;
     long first, count, seconds;
     double tolerance, off;
-    bool poison, small, operators, quantised;
+    bool poison, small, operators, quantized;
 };
 
 struct one {
@@ -104,8 +104,8 @@ static bool is_stored(uint32_t seed)
 static struct graph *make_graph(uint32_t seed, const struct options *options, int64_t height,
                                 int64_t width)
 {
-    if (options->quantised)
-        return random_quantised(seed, height, width, is_stored(seed));
+    if (options->quantized)
+        return random_quantized(seed, height, width, is_stored(seed));
     if (options->operators)
         return operator_graph((seed - 1) % operator_graph_count(), seed, height, width);
     return random_graph(seed, height, width);
@@ -133,7 +133,7 @@ static enum status make_session(struct one *one, uint32_t seed, const struct opt
     choose_ways(seed);
     TRY(open_on(options->device, options->precision, one, options->poison, &one->session, err));
     /* A scale of the whole batch makes images depend on each other: those run one by one. */
-    if (options->quantised && !session_info(one->session)->batched)
+    if (options->quantized && !session_info(one->session)->batched)
         one->batch = 1;
     return STATUS_OK;
 }
@@ -215,8 +215,8 @@ static bool is_comparable(uint32_t seed, const struct options *options)
 
 static const char *graph_name(uint32_t seed, const struct options *options)
 {
-    if (options->quantised)
-        return is_stored(seed) ? "quantised" : "qdq";
+    if (options->quantized)
+        return is_stored(seed) ? "quantized" : "qdq";
     return options->operators ? operator_graph_name((seed - 1) % operator_graph_count()) : "graph";
 }
 
@@ -226,7 +226,7 @@ static double tolerance_of(uint32_t seed, const struct options *options)
 {
     if (options->tolerance > 0)
         return options->tolerance;
-    if (options->quantised)
+    if (options->quantized)
         return is_stored(seed) ? 0.03 : 0.1;
     if (options->precision == PRECISION_FP32)
         return 1e-4;
@@ -235,7 +235,7 @@ static double tolerance_of(uint32_t seed, const struct options *options)
 
 static double mean_tolerance(uint32_t seed, const struct options *options)
 {
-    if (!options->quantised)
+    if (!options->quantized)
         return INFINITY;
     return is_stored(seed) ? 0.005 : 0.02;
 }
@@ -251,11 +251,11 @@ static bool is_sound(const struct outcome *got, const struct outcome *moved, uin
                      const struct options *options)
 {
     const double worst = tolerance_of(seed, options), mean = mean_tolerance(seed, options);
-    const double share = options->quantised ? 1.25 : 2; /* the former moves in whole steps */
+    const double share = options->quantized ? 1.25 : 2; /* the former moves in whole steps */
     if (is_within(got, worst, mean))
         return true;
     return is_within(got, fmax(worst, share * moved->worst),
-                     (options->quantised ? mean : 0) + share * moved->sum);
+                     (options->quantized ? mean : 0) + share * moved->sum);
 }
 
 /* Whether the CPU backend misses the tolerance wherever the device does, and is off by a quarter as
@@ -383,7 +383,7 @@ static void check(uint32_t seed, const struct options *options, struct totals *t
     enum status status = make_one(&one, seed, options, &err);
     if (status == STATUS_OK)
         status = run_one(&one, one.session, RUNS, got, &err);
-    if (status == STATUS_OK && (options->operators || options->quantised) &&
+    if (status == STATUS_OK && (options->operators || options->quantized) &&
         strcmp(options->device, "cpu") != 0)
         status = check_steps(&one, &err);
     if (status == STATUS_OK)
@@ -470,8 +470,8 @@ static bool parse(int argc, char **argv, struct options *options)
             ok = false;
         }
     }
-    options->quantised = options->precision == PRECISION_INT8;
-    return ok && optind == argc && !(options->operators && options->quantised);
+    options->quantized = options->precision == PRECISION_INT8;
+    return ok && optind == argc && !(options->operators && options->quantized);
 }
 
 static void run_all(const struct options *options, struct totals *totals)

@@ -220,7 +220,7 @@ class Precision(unittest.TestCase):
         os.remove(os.path.join(cache, kept))
         ended = harness.run_lensd("serve", folder, "--cache", cache, "--precision", "int8", "--port", "0")
         self.assertNotEqual(ended.returncode, 0)
-        self.assertIn("needs a quantised file", ended.stderr)
+        self.assertIn("needs a quantized file", ended.stderr)
 
     def test_pinned(self):
         model, _ = self.start(self.calm, "--precision", "fp32")

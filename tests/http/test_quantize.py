@@ -67,7 +67,7 @@ class Quantize(unittest.TestCase):
         self.assertIn("exists already", ended.stderr)
         ended = run_lensd("quantize", self.out, "--calibrate", self.photos)
         self.assertEqual(ended.returncode, 2)
-        self.assertIn("quantised already", ended.stderr)
+        self.assertIn("quantized already", ended.stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), ["out", "photos"])
 
     def test_boxes_are_compared(self):
@@ -113,7 +113,7 @@ class Quantize(unittest.TestCase):
         small_onnx.write(model, nodes, [small_onnx.weights("w", 4, 3, 3, 3)],
                          [small_onnx.tensor_info("image", "N", 3, 16, 16)],
                          [small_onnx.tensor_info("scores", "N", 4)])
-        self.refused(self.quantize(model=model), "no Conv, Gemm or MatMul can be quantised", "not finite")
+        self.refused(self.quantize(model=model), "no Conv, Gemm or MatMul can be quantized", "not finite")
 
     def test_a_constant_output(self):
         """Its shape in the file has a name, its numbers are known."""

@@ -378,7 +378,7 @@ static struct value *odd_matmul(struct builder *b, struct value *x)
 }
 
 /* Of the graph's input, whose numbers are exact on either side: a rounding cannot tip over. */
-static struct value *quantised(struct builder *b)
+static struct value *quantized(struct builder *b)
 {
     struct tensor *zero;
     struct shape one = SHAPE_SCALAR;
@@ -480,5 +480,5 @@ struct value *rare_step(struct builder *b, struct value *x)
         shared,     softmax,  variadic, padded_conv,    scaled_conv,
     };
     uint32_t choice = random_below(&b->state, COUNT_OF(steps) + 1);
-    return choice < COUNT_OF(steps) ? steps[choice](b, x) : quantised(b);
+    return choice < COUNT_OF(steps) ? steps[choice](b, x) : quantized(b);
 }

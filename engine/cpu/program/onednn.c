@@ -272,7 +272,7 @@ struct onednn_product {
     dnnl_exec_arg_t args[ARG_MOST]; /* their memory is owned */
     int arg_count;
     dnnl_memory_t scratchpad; /* one of args; NULL: none is needed */
-    struct quantised_args quantised;
+    struct quantized_args quantized;
 };
 
 /* Whether this implementation is correct for `desc`. If a window lies wholly in the padding and the
@@ -373,9 +373,9 @@ static dnnl_status_t add_vector(struct onednn_product *product, int arg, dnnl_da
     return status;
 }
 
-static dnnl_status_t add_quantised_args(struct onednn_product *product)
+static dnnl_status_t add_quantized_args(struct onednn_product *product)
 {
-    struct quantised_args *q = &product->quantised;
+    struct quantized_args *q = &product->quantized;
     dnnl_status_t status = dnnl_success;
     if (q->scales)
         status = add_vector(product, ARG_SCALES, dnnl_f32, q->count, q->scales);
@@ -410,7 +410,7 @@ static dnnl_status_t add_args(struct onednn_product *product)
         if (status == dnnl_success)
             product->scratchpad = product->args[ARG_OTHERS].memory;
     }
-    return status == dnnl_success ? add_quantised_args(product) : status;
+    return status == dnnl_success ? add_quantized_args(product) : status;
 }
 
 enum status onednn_product_create(const struct onednn *onednn, const struct product_desc *desc,
@@ -430,7 +430,7 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
     product->onednn = onednn;
     product->primitive = primitive;
     const enum status status =
-        quantised_args_init(&product->quantised, desc)
+        quantized_args_init(&product->quantized, desc)
             ? onednn_check(add_args(product), "arguments", err)
             : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     if (status == STATUS_OK)
@@ -448,8 +448,8 @@ void onednn_product_free(struct onednn_product *product)
     for (int i = 0; i < product->arg_count; i++)
         dnnl_memory_destroy(product->args[i].memory);
     layout_done(&product->weights);
-    free(product->quantised.scales);
-    free(product->quantised.bias);
+    free(product->quantized.scales);
+    free(product->quantized.bias);
     free(product);
 }
 
@@ -476,7 +476,7 @@ const struct packed_layout *onednn_product_weights(const struct onednn_product *
 enum status onednn_product_bind(struct onednn_product *product, void *weights, void *bias,
                                 struct error *err)
 {
-    struct quantised_args *q = &product->quantised;
+    struct quantized_args *q = &product->quantized;
     if (weights)
         dnnl_memory_set_data_handle(product->args[ARG_WEIGHTS].memory, weights);
     if (!bias)

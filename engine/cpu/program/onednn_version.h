@@ -26,7 +26,7 @@ struct product_layouts {
 };
 
 /* What version 3 reads at every run. */
-struct quantised_args {
+struct quantized_args {
     float *scales; /* of the output channels; NULL: floats, or version 2 */
     size_t count;
     float *bias; /* times the scales */
@@ -100,10 +100,10 @@ static dnnl_status_t set_scales(dnnl_primitive_attr_t attr, const struct product
                                                  OUTPUT_CHANNEL, desc->scales);
 }
 
-static bool quantised_args_init(struct quantised_args *ret, const struct product_desc *desc)
+static bool quantized_args_init(struct quantized_args *ret, const struct product_desc *desc)
 {
     (void)desc;
-    *ret = (struct quantised_args){0};
+    *ret = (struct quantized_args){0};
     return true;
 }
 
@@ -232,9 +232,9 @@ static dnnl_status_t set_scales(dnnl_primitive_attr_t attr, const struct product
     return dnnl_primitive_attr_set_scales_mask(attr, DNNL_ARG_WEIGHTS, mask);
 }
 
-static bool quantised_args_init(struct quantised_args *ret, const struct product_desc *desc)
+static bool quantized_args_init(struct quantized_args *ret, const struct product_desc *desc)
 {
-    *ret = (struct quantised_args){
+    *ret = (struct quantized_args){
         .count = desc->scale_count, .src_zero = desc->src_zero, .dst_zero = desc->dst_zero};
     if (!desc->scales)
         return true;

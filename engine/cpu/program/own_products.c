@@ -692,7 +692,7 @@ static void describe_finish(struct onednn_product *p, const struct epilogue *epi
         g->row.activation = ACTIVATION_NONE;
 }
 
-/* Quantised products have no epilogue (engine/passes/quantise_epilogues.c is for other backends).
+/* Quantized products have no epilogue (engine/passes/quantize_epilogues.c is for other backends).
  */
 static bool is_computable(const struct product_desc *desc, const struct epilogue *epilogue)
 {

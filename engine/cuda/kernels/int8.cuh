@@ -48,7 +48,7 @@ __device__ static inline int clamped_byte(float x, int lowest)
     return (int)(x < high ? x : high);
 }
 
-__device__ static inline int requantised(float real, int zero, int lowest)
+__device__ static inline int requantized(float real, int zero, int lowest)
 {
     return clamped_byte(plus(rintf(real), (float)zero), lowest);
 }
@@ -99,7 +99,7 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
         load_bytes(other, (const unsigned char *)e.residual + at, whole, count);
     UNROLL
     for (int i = 0; i < COUNT; i++) {
-        int stored = requantised(times((float)v[i], scales[i]), e.zero, lowest);
+        int stored = requantized(times((float)v[i], scales[i]), e.zero, lowest);
         if (e.residual)
             stored = added(stored, e.own_ratio, byte_of(other[i], e.y_type == T_I8),
                            e.residual_ratio, e.fixed, lowest);

@@ -22,7 +22,7 @@ __global__ void quantize_kernel(const T *x, unsigned char *y, size_t count, floa
         for (int k = 0; k < 8; k++) {
             if (!whole)
                 v[k] = k < there ? to_float(x[i * 8 + (size_t)k]) : 0.0f;
-            bytes[k] = (unsigned char)requantised(divided(v[k], scale), zero, lowest);
+            bytes[k] = (unsigned char)requantized(divided(v[k], scale), zero, lowest);
         }
         store_bytes(y + i * 8, bytes, whole, there);
     }
@@ -197,7 +197,7 @@ __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_
         long long sum = 0; /* of CUDA_INT8_MEAN_MOST numbers more than an int holds */
         for (int r = 0; r < MEAN_ROWS; r++)
             sum += sums[r][lane * EACH + k];
-        bytes[k] = (unsigned char)requantised(times((float)sum, factor), to_zero, lowest_of(type));
+        bytes[k] = (unsigned char)requantized(times((float)sum, factor), to_zero, lowest_of(type));
     }
     store_bytes(y + (size_t)blockIdx.y * channels + channel, bytes);
 }
@@ -240,7 +240,7 @@ __global__ void scale_kernel(const value_range *ranges, int count, float *scale,
     const float low = range.low, high = range.high;
     const float step = high == low ? 1.0f : divided(plus(high, -low), 255.0f);
     *scale = step;
-    *zero = (unsigned char)requantised(divided(-low, step), 0, 0);
+    *zero = (unsigned char)requantized(divided(-low, step), 0, 0);
 }
 
 __global__ void dynamic_kernel(const float *x, unsigned char *y, size_t count, const float *scale,
@@ -250,7 +250,7 @@ __global__ void dynamic_kernel(const float *x, unsigned char *y, size_t count, c
     const int offset = *zero;
     FOR_EACH(i, count)
     {
-        y[i] = (unsigned char)requantised(divided(x[i], step), offset, 0);
+        y[i] = (unsigned char)requantized(divided(x[i], step), offset, 0);
     }
 }
 } // namespace

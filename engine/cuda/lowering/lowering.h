@@ -11,17 +11,17 @@ typedef enum status cuda_lower_fn(const struct cuda_lowering *compile, struct cu
 cuda_lower_fn cuda_lower_conv, cuda_lower_matmul, cuda_lower_attention, cuda_lower_elementwise;
 cuda_lower_fn cuda_lower_rows, cuda_lower_numbers, cuda_lower_axes, cuda_lower_picks;
 cuda_lower_fn cuda_lower_image, cuda_lower_move, cuda_lower_parts, cuda_lower_host;
-cuda_lower_fn cuda_lower_quantised_product, cuda_lower_quantised_rows;
+cuda_lower_fn cuda_lower_quantized_product, cuda_lower_quantized_rows;
 
 bool cuda_takes_attention(const struct node *node);
 bool cuda_takes_matmul(const struct node *node);
 bool cuda_takes_elementwise(const struct node *node);
 bool cuda_takes_rows(const struct node *node);
 /* Products of 8-bit integers; images may be in either layout. */
-bool cuda_takes_quantised_product(const struct node *node);
-bool cuda_takes_quantised_epilogue(const struct node *node); /* takes_quantised_epilogue */
-bool cuda_takes_quantised_rows(const struct node *node);
-bool cuda_takes_quantised_pool(const struct node *node); /* a pool, channels-last */
+bool cuda_takes_quantized_product(const struct node *node);
+bool cuda_takes_quantized_epilogue(const struct node *node); /* takes_quantized_epilogue */
+bool cuda_takes_quantized_rows(const struct node *node);
+bool cuda_takes_quantized_pool(const struct node *node); /* a pool, channels-last */
 bool cuda_takes_numbers(const struct node *node);
 bool cuda_reduction_of(enum op op, enum cuda_reduction *ret); /* is it a reduction? */
 bool cuda_numbers_may_be_narrow(const struct node *node); /* taken, and loses little in 16 bits */

@@ -1,5 +1,5 @@
 /* Concat, Split, and com.microsoft's QLinearConcat, whose parts have scales of their own. */
-#include "engine/cuda/lowering/quantised.h"
+#include "engine/cuda/lowering/quantized.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,9 +40,9 @@ static void parts_free(struct cuda_step *base)
     free(((struct cuda_parts_step *)base)->parts);
 }
 
-/* Makes the table that converts numbers from one quantisation to another; *ret stays NULL if both
+/* Makes the table that converts numbers from one quantization to another; *ret stays NULL if both
  * are equal. */
-static enum status requantise_table(const struct cuda_lowering *compile, enum dtype dtype,
+static enum status requantize_table(const struct cuda_lowering *compile, enum dtype dtype,
                                     const struct terms *from, enum dtype to_dtype,
                                     const struct terms *to, const void **ret, struct error *err)
 {
@@ -62,7 +62,7 @@ static enum status requantise_table(const struct cuda_lowering *compile, enum dt
 }
 
 /* Operands: y's scale and zero point, then three for each part. */
-static bool quantised_parts_fit(const struct node *node)
+static bool quantized_parts_fit(const struct node *node)
 {
     const struct value *y = node_output(node, 0);
     struct terms ignored;
@@ -85,7 +85,7 @@ static bool parts_take(const struct node *node)
     if (!y || !shape_count(&y->shape) || node->epilogue.activation || node->epilogue.residual)
         return false;
     if (node->op == OP_QLINEAR_CONCAT)
-        return quantised_parts_fit(node);
+        return quantized_parts_fit(node);
     for (size_t p = 0; p < node->input_count; p++)
         if (!node->inputs[p])
             return false;
@@ -116,7 +116,7 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_par
         struct terms from = {0}, all = {0};
         (void)terms_read(node, 0, dtype, &all);
         (void)terms_read(node, 3 + 3 * p, part->dtype, &from);
-        TRY(requantise_table(compile, part->dtype, &from, dtype, &all, &to->table, err));
+        TRY(requantize_table(compile, part->dtype, &from, dtype, &all, &to->table, err));
     }
     return cuda_operand_of(compile, part, dtype, &to->operand, err);
 }

@@ -1,4 +1,4 @@
-/* Quantised operators: ties, saturation, zero points, scales that are none. */
+/* Quantized operators: ties, saturation, zero points, scales that are none. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -288,7 +288,7 @@ Test(ops_quantize, zero_points_of_rows_and_columns)
 }
 
 /* A sum of numbers of 8 bits through an operator that makes it a stored number. */
-static void requantised(enum op op, const float scales[3], int32_t sum, uint8_t expected)
+static void requantized(enum op op, const float scales[3], int32_t sum, uint8_t expected)
 {
     enum { COUNT = 300 };
     const bool is_conv = op == OP_QLINEAR_CONV, is_gemm = op == OP_QGEMM;
@@ -331,9 +331,9 @@ Test(ops_quantize, products_are_rounded_in_float32)
         {{0.016752932f, 0.0114162965f, 0.017850602f}, 6580, 70},   /* 70.5000019 */
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        requantised(OP_QLINEAR_CONV, cases[i].scales, cases[i].sum, cases[i].expected);
-        requantised(OP_QLINEAR_MATMUL, cases[i].scales, cases[i].sum, cases[i].expected);
-        requantised(OP_QGEMM, cases[i].scales, cases[i].sum, cases[i].expected);
+        requantized(OP_QLINEAR_CONV, cases[i].scales, cases[i].sum, cases[i].expected);
+        requantized(OP_QLINEAR_MATMUL, cases[i].scales, cases[i].sum, cases[i].expected);
+        requantized(OP_QGEMM, cases[i].scales, cases[i].sum, cases[i].expected);
     }
 }
 

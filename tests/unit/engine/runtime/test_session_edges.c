@@ -343,8 +343,8 @@ Test(session_edges, outputs_keep_their_names)
     graph_free(b.graph);
 }
 
-/* A float16 file fed float32 images, where quantisation keeps the graph in float16. */
-Test(session_edges, float16_beside_quantisation)
+/* A float16 file fed float32 images, where quantization keeps the graph in float16. */
+Test(session_edges, float16_beside_quantization)
 {
     struct error err = {0};
     struct builder b;

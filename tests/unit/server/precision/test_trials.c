@@ -26,7 +26,7 @@ static int other_width, alive, made, released, runs[PRECISION_COUNT];
 static size_t limits[MOST_MADE];
 static double cpu_ms; /* of passes and compiling */
 static _Atomic int cancel;
-static bool is_quantised;
+static bool is_quantized;
 static enum precision_trials trials;
 
 struct session {
@@ -53,10 +53,10 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ret)
     return 0;
 }
 
-bool session_is_quantised(const struct graph *graph)
+bool session_is_quantized(const struct graph *graph)
 {
     (void)graph;
-    return is_quantised;
+    return is_quantized;
 }
 
 /* The linker's --wrap: bf16 is a candidate on every machine. */
@@ -303,7 +303,7 @@ Test(trials, without_memory_for_the_next_keep_the_one_that_passed)
 {
     plan_bf16((struct plan){.ms = 4});
     plans[PRECISION_INT8] = (struct plan){.fails = STATUS_NO_MEMORY};
-    is_quantised = true;
+    is_quantized = true;
     for (int start = 0; start < 2; start++) {
         const struct precision_choice choice =
             expect((struct expectation){PRECISION_BF16, CHOICE_ONLY, 4});

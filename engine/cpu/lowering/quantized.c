@@ -1,0 +1,153 @@
+/* 8-bit integers through oneDNN: QLinearConv, and what matmul.c needs of QLinearMatMul. One scale
+ * and zero point a tensor (weights: one scale an output channel, zero point 0); anything else is
+ * left to the reference kernels. */
+#include "engine/cpu/lowering/quantized.h"
+
+#include "engine/base/size.h"
+#include "engine/cpu/lowering/product.h"
+
+#include <stdlib.h>
+
+bool quantized_is_8bit(enum dtype dtype)
+{
+    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
+}
+
+bool quantized_params_of(const struct node *node, size_t at, enum dtype dtype,
+                         struct quantized_params *ret)
+{
+    const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
+    if (!is_f32_constant(scale) || shape_count(&scale->known->shape) != 1 ||
+        !quantized_is_8bit(dtype))
+        return false;
+    if (zero &&
+        (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1))
+        return false;
+    ret->scale = (float)tensor_number(scale->known, 0);
+    ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
+    return zero || dtype == DTYPE_U8;
+}
+
+/* Constants, zero points and scales of a product with `channels` output channels, the result's
+ * scale and zero point being inputs `result` and `result + 1`. What each channel's sum is
+ * multiplied by is x_scale * w_scale / y_scale, rounded as the reference kernel does, so that
+ * numbers between two steps fall alike. *ret_scales is the caller's to free once the primitive is
+ * made. */
+static enum status describe_sums(const struct node *node, size_t result, const struct value *bias,
+                                 size_t channels, struct product_desc *ret, float **ret_scales,
+                                 struct error *err)
+{
+    const struct tensor *w_scale = node->inputs[4]->known;
+    struct quantized_params from = {0}, to = {0};
+    (void)quantized_params_of(node, 1, node->inputs[0]->dtype, &from);
+    (void)quantized_params_of(node, result, node->outputs[0]->dtype, &to);
+    float *scales = alloc_array(channels, sizeof *scales);
+    if (!scales)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    for (size_t i = 0; i < channels; i++) {
+        const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
+        scales[i] = from.scale * own / to.scale;
+    }
+    *ret = (struct product_desc){.weights_constant = node->inputs[3]->known,
+                                 .weights_input = 3,
+                                 .bias_constant = bias ? bias->known : NULL,
+                                 .scales = scales,
+                                 .scale_count = channels,
+                                 .src_zero = from.zero,
+                                 .dst_zero = to.zero};
+    *ret_scales = scales;
+    return STATUS_OK;
+}
+
+/* ---- QLinearConv ---- */
+
+/* Pairs of u8 x i8 that saturate at 16 bits: 255 * (a + b) has to fit. */
+static bool pairs_fit(const struct tensor *weights, enum dtype x)
+{
+    enum { MOST = 64 };
+    const int8_t *w = weights->data;
+    if (x != DTYPE_U8 || !onednn_pairs_saturate())
+        return true;
+    for (size_t i = 0; i < weights->bytes; i++)
+        if (w[i] > MOST || w[i] < -MOST)
+            return false;
+    return true;
+}
+
+bool qconv_takes(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    const struct value *w = node_input(node, 3), *scale = node_input(node, 4);
+    const struct value *zero = node_input(node, 5), *bias = node_input(node, 8);
+    struct quantized_params ignored;
+    if (node->op != OP_QLINEAR_CONV || !x || !y || x->known || !quantized_is_8bit(x->dtype) ||
+        !quantized_is_8bit(y->dtype) || x->shape.rank < 3 || x->shape.rank > 5 ||
+        !shape_count(&x->shape) || !shape_count(&y->shape) ||
+        !quantized_params_of(node, 1, x->dtype, &ignored) ||
+        !quantized_params_of(node, 6, y->dtype, &ignored) || !w->known ||
+        w->known->dtype != DTYPE_I8 || !pairs_fit(w->known, x->dtype) || !is_f32_constant(scale) ||
+        (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
+        return false;
+    for (size_t i = 0; zero && i < shape_count(&zero->shape); i++)
+        if (!zero->known || tensor_int(zero->known, i))
+            return false;
+    const size_t scales = shape_count(&scale->known->shape);
+    return scales == 1 || scales == (size_t)w->known->shape.dims[0];
+}
+
+enum status lower_qconv(const struct lowering *lowering, struct step **ret, struct error *err)
+{
+    const struct node *node = lowering->node;
+    struct product_desc desc;
+    float *scales;
+    if (node->op != OP_QLINEAR_CONV || !node->channels_last || !qconv_takes(node))
+        return STATUS_OK;
+    const size_t channels = (size_t)node->inputs[3]->known->shape.dims[0];
+    TRY(describe_sums(node, 6, node_input(node, 8), channels, &desc, &scales, err));
+    const enum status status = conv_product(lowering, &desc, ret, err);
+    free(scales);
+    return status;
+}
+
+/* ---- QLinearMatMul, QGemm ---- */
+
+/* Where the result's scale and zero point stand. */
+static size_t result_at(const struct node *node)
+{
+    return node->op == OP_QGEMM ? 7 : 6;
+}
+
+bool qmatmul_takes(const struct node *node)
+{
+    const struct value *a = node_input(node, 0), *y = node_output(node, 0);
+    const struct value *b = node_input(node, 3), *scale = node_input(node, 4);
+    const struct value *zero = node_input(node, 5);
+    const struct value *bias = node->op == OP_QGEMM ? node_input(node, 6) : NULL;
+    struct quantized_params ignored;
+    if ((node->op != OP_QGEMM && node->op != OP_QLINEAR_MATMUL) || !a || !y || a->known ||
+        !quantized_is_8bit(a->dtype) || !quantized_is_8bit(y->dtype) || a->shape.rank < 2 ||
+        y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
+        !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
+        !pairs_fit(b->known, a->dtype) || !quantized_params_of(node, 1, a->dtype, &ignored) ||
+        !quantized_params_of(node, result_at(node), y->dtype, &ignored) || !is_f32_constant(scale))
+        return false;
+    for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)
+        if (!zero->known || tensor_int(zero->known, i))
+            return false;
+    const size_t columns = (size_t)y->shape.dims[y->shape.rank - 1];
+    const size_t scales = shape_count(&scale->known->shape);
+    return (scales == 1 || (scales == columns && scale->known->shape.rank == 1)) &&
+           (!bias || (bias->known && bias->known->dtype == DTYPE_I32 &&
+                      bias->known->shape.rank == 1 && shape_count(&bias->shape) == columns)) &&
+           (node->op != OP_QGEMM ||
+            (node_float(node, "alpha", 1) == 1 && !node_int(node, "transA", 0)));
+}
+
+enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
+                             struct error *err)
+{
+    const struct shape *y = &node->outputs[0]->shape;
+    const struct value *bias = node->op == OP_QGEMM ? node_input(node, 6) : NULL;
+    return describe_sums(node, result_at(node), bias, (size_t)y->dims[y->rank - 1], ret, ret_scales,
+                         err);
+}

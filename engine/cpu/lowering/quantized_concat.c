@@ -1,0 +1,113 @@
+/* QLinearConcat: parts of other scales go through a table each on their way into the whole. */
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/lowering/quantized.h"
+#include "engine/cpu/program/parallel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/resolve.h"
+#include "engine/tensor/quantized_number.h"
+
+struct concat_part {
+    uint32_t value;
+    size_t run, offset; /* bytes in one outer row, and where they lie in the whole's */
+    bool copies;        /* the same scale and zero point */
+    uint8_t table[256];
+};
+
+struct concat_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    uint32_t whole;
+    struct concat_part *parts;
+    size_t count, outer, run;
+    unsigned char *data;
+    struct program *program;
+};
+
+static void qconcat_outer(void *context, size_t begin, size_t end)
+{
+    const struct concat_step *s = context;
+    for (size_t p = 0; p < s->count; p++) {
+        const struct concat_part *part = &s->parts[p];
+        const unsigned char *from = s->program->data[part->value];
+        for (size_t o = begin; o < end; o++) {
+            unsigned char *to = s->data + o * s->run + part->offset;
+            if (part->copies)
+                memcpy(to, from + o * part->run, part->run);
+            else
+                s->simd->lookup(from + o * part->run, part->table, to, part->run);
+        }
+    }
+}
+
+static enum status qconcat_run(struct step *base, struct program *program, struct error *err)
+{
+    struct concat_step *s = (struct concat_step *)base;
+    (void)err;
+    s->data = program->data[s->whole];
+    s->program = program;
+    parallel_for(program->backend->options.threads, s->outer, s->run / 16 + 1, qconcat_outer, s);
+    return STATUS_OK;
+}
+
+static void qconcat_free(struct step *base)
+{
+    free(((struct concat_step *)base)->parts);
+}
+
+/* The whole's bytes for each of a part's: dequantized, divided, rounded half to even. */
+static void qconcat_fill(struct concat_part *part, const struct quantized_params *from,
+                         const struct quantized_params *to, bool is_signed)
+{
+    part->copies = from->scale == to->scale && from->zero == to->zero;
+    for (int byte = 0; byte < 256; byte++) {
+        const int stored = is_signed ? (int8_t)byte : byte;
+        const float real = (float)(stored - from->zero) * from->scale;
+        part->table[byte] = (uint8_t)(int)quantized_number(real, to->scale, to->zero, is_signed);
+    }
+}
+
+enum status lower_qconcat(const struct lowering *lowering, struct step **ret, struct error *err)
+{
+    const struct node *node = lowering->node;
+    const struct value *y = node_output(node, 0);
+    struct quantized_params to, from;
+    if (node->op != OP_QLINEAR_CONCAT || !y || !shape_count(&y->shape) ||
+        !quantized_params_of(node, 0, y->dtype, &to))
+        return STATUS_OK;
+    for (size_t i = 2; i + 1 < node->input_count; i += 3)
+        if (!node->inputs[i] || node->inputs[i]->dtype != y->dtype ||
+            !quantized_params_of(node, i + 1, y->dtype, &from))
+            return STATUS_OK;
+    struct concat_step *step = step_create(lowering, sizeof *step, qconcat_run, ret, err);
+    if (!step)
+        return STATUS_NO_MEMORY;
+    step->step.free = qconcat_free;
+    step->step.kernel = "int8:concat";
+    step->simd = simd();
+    step->whole = y->index;
+    step->count = (node->input_count - 2) / 3;
+    step->parts = alloc_array(step->count, sizeof *step->parts);
+    if (!step->parts)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    int64_t axis = node_int(node, "axis", 1);
+    axis += axis < 0 ? y->shape.rank : 0;
+    const size_t inner = resolve_extent(&y->shape, (int)axis + 1, y->shape.rank);
+    step->outer = shape_count(&y->shape) / inner / (size_t)y->shape.dims[axis];
+    for (size_t p = 0; p < step->count; p++) {
+        const struct value *x = node->inputs[2 + 3 * p];
+        struct concat_part *part = &step->parts[p];
+        part->value = x->index;
+        part->run = inner * (size_t)x->shape.dims[axis];
+        part->offset = step->run;
+        step->run += part->run;
+        (void)quantized_params_of(node, 3 + 3 * p, y->dtype, &from);
+        qconcat_fill(part, &from, &to, y->dtype == DTYPE_I8);
+    }
+    step->step.bytes = 2 * step->outer * step->run;
+    return STATUS_OK;
+}

@@ -1,0 +1,521 @@
+/* Products of 8-bit integers: QLinearConv, ConvInteger, QLinearMatMul, MatMulInteger, QGemm, with
+ * constant weights. A matrix product is a convolution of one pixel.
+ *
+ * Packing subtracts the weights' zero point. If the result fits signed 8 bits and channels are a
+ * multiple of four (those of an image are padded), products run on tensor cores, with the
+ * autotuner's choice of several candidates. Others run on ordinary cores with weights of 16 bits.
+ * What a constant zero point of x adds to a sum is subtracted from the bias; one that a run
+ * computes is multiplied by the sums of the weights. */
+#include "engine/cuda/lowering/quantized.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/families.h"
+
+enum { MOST_CANDIDATES = 14, PADDING = 16, ALIGN = 256 };
+
+struct int8_step {
+    struct cuda_step step;
+    enum { INT8_TENSOR, INT8_DIRECT, INT8_DEPTHWISE } kind;
+    struct cuda_int8_conv conv;
+    struct cuda_int8_epilogue epilogue;
+    const void *weights;
+    uint32_t x, y, residual, x_zero;
+    bool has_residual, has_x_zero;
+    int unpadded; /* channels of x as it comes, where the kernel wants more; 0: as many */
+    size_t fill_bytes, padded_bytes; /* of the workspace, before the sums */
+    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
+    int candidate_count, candidate;
+};
+
+/* ---- operands ---- */
+
+bool terms_read(const struct node *node, size_t at, enum dtype dtype, struct terms *ret)
+{
+    const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
+    if (!scale || !scale->known || scale->known->dtype != DTYPE_F32 ||
+        shape_count(&scale->known->shape) != 1 || !is_8bit(dtype) ||
+        (zero &&
+         (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1)))
+        return false;
+    ret->scale = (float)tensor_number(scale->known, 0);
+    ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
+    return zero || dtype == DTYPE_U8;
+}
+
+void terms_add(const struct terms *a, const struct terms *b, const struct terms *y,
+               float *ret_a_ratio, float *ret_b_ratio, float *ret_fixed)
+{
+    const float a_ratio = a->scale / y->scale, b_ratio = b->scale / y->scale;
+    const float a_part = a_ratio * (float)a->zero, b_part = b_ratio * (float)b->zero;
+    *ret_a_ratio = a_ratio;
+    *ret_b_ratio = b_ratio;
+    *ret_fixed = (float)y->zero - (a_part + b_part);
+}
+
+/* What a node multiplies, whichever operator it is. */
+struct quantized_operands {
+    const struct value *x, *y;
+    const struct value *x_zero; /* NULL: none; unknown before a run, or a constant */
+    const struct value *weights, *weights_zero;
+    const struct value *x_scale, *weights_scale, *bias; /* NULL: none */
+    size_t y_terms;           /* operand; 0: the result is int32 or float */
+    bool is_conv, transposed; /* weights of a matrix are [n, k] */
+    int64_t channels;         /* of y */
+    enum dtype stored;        /* of the product, before a table */
+};
+
+static bool quantized_read_operands(const struct node *node, struct quantized_operands *ret)
+{
+    *ret = (struct quantized_operands){.x = node_input(node, 0), .y = node_output(node, 0)};
+    switch (node->op) {
+    case OP_QLINEAR_CONV:
+    case OP_QLINEAR_MATMUL:
+    case OP_QGEMM:
+        ret->x_scale = node_input(node, 1);
+        ret->x_zero = node_input(node, 2);
+        ret->weights = node_input(node, 3);
+        ret->weights_scale = node_input(node, 4);
+        ret->weights_zero = node_input(node, 5);
+        ret->bias = node->op == OP_QLINEAR_CONV ? node_input(node, 8)
+                    : node->op == OP_QGEMM      ? node_input(node, 6)
+                                                : NULL;
+        ret->y_terms = node->op == OP_QGEMM ? 7 : 6;
+        if (node->op == OP_QGEMM && !node_input(node, 7))
+            ret->y_terms = 0;
+        break;
+    case OP_CONV_INTEGER:
+    case OP_MATMUL_INTEGER:
+        ret->weights = node_input(node, 1);
+        ret->x_zero = node_input(node, 2);
+        ret->weights_zero = node_input(node, 3);
+        break;
+    default:
+        return false;
+    }
+    if (!ret->x || !ret->y || !ret->weights || !ret->weights->known)
+        return false;
+    const struct shape *w = &ret->weights->known->shape;
+    ret->is_conv = node->op == OP_QLINEAR_CONV || node->op == OP_CONV_INTEGER;
+    const struct value *zero = ret->y_terms ? node_input(node, ret->y_terms + 1) : NULL;
+    ret->stored = zero ? zero->dtype : ret->y->dtype;
+    ret->transposed = node->op == OP_QGEMM && node_int(node, "transB", 0);
+    if (w->rank != (ret->is_conv ? 4 : 2))
+        return false;
+    ret->channels = w->dims[ret->is_conv || ret->transposed ? 0 : 1];
+    return true;
+}
+
+/* A constant of one number, or of one for each channel. */
+static bool quantized_is_vector(const struct value *value, enum dtype dtype, int64_t channels)
+{
+    return value && value->known && value->known->dtype == dtype &&
+           (shape_count(&value->known->shape) == 1 ||
+            (shape_count(&value->known->shape) == (size_t)channels && value->shape.rank == 1));
+}
+
+static bool quantized_operands_fit(const struct node *node, const struct quantized_operands *o)
+{
+    const enum dtype x = o->x->dtype, w = o->weights->known->dtype;
+    struct terms ignored;
+    if (o->x->known || !is_8bit(x) || !is_8bit(w) || !shape_count(&o->x->shape) ||
+        !shape_count(&o->y->shape) || !shape_count(&o->weights->known->shape) ||
+        (o->weights_zero && !quantized_is_vector(o->weights_zero, w, o->channels)) ||
+        (o->x_zero && (o->x_zero->dtype != x || shape_count(&o->x_zero->shape) != 1)))
+        return false;
+    if (!o->x_scale)
+        return o->y->dtype == DTYPE_I32 && (o->is_conv || o->x->shape.rank >= 2);
+    return terms_read(node, 1, x, &ignored) &&
+           quantized_is_vector(o->weights_scale, DTYPE_F32, o->channels) &&
+           (o->y_terms ? terms_read(node, o->y_terms, o->stored, &ignored)
+                       : o->y->dtype == DTYPE_F32) &&
+           (!o->bias || (quantized_is_vector(o->bias, DTYPE_I32, o->channels) &&
+                         shape_count(&o->bias->known->shape) == (size_t)o->channels)) &&
+           (node->op != OP_QGEMM ||
+            (node_float(node, "alpha", 1) == 1 && !node_int(node, "transA", 0))) &&
+           (o->is_conv || o->x->shape.rank >= 2);
+}
+
+/* Passes also ask this before the image is channels-last. */
+bool cuda_takes_quantized_product(const struct node *node)
+{
+    struct quantized_operands o;
+    return quantized_read_operands(node, &o) && quantized_operands_fit(node, &o) &&
+           (!o.is_conv || o.x->shape.rank == 4);
+}
+
+bool cuda_takes_quantized_epilogue(const struct node *node)
+{
+    struct quantized_operands o;
+    return cuda_takes_quantized_product(node) && quantized_read_operands(node, &o) &&
+           is_8bit(o.y->dtype) && o.is_conv == node->channels_last;
+}
+
+/* ---- weights ---- */
+
+/* How weights are packed. */
+struct quantized_packing {
+    struct tensor *weights, *zero; /* zero: NULL: none */
+    bool is_conv, transposed;
+    int64_t channels, depth, taps; /* of y; of a group of x; places of the window */
+    int64_t padded, row; /* channels of a group, and numbers of a row, as they are packed */
+};
+
+static struct quantized_packing quantized_packing_of(const struct quantized_operands *o)
+{
+    const struct shape *w = &o->weights->known->shape;
+    struct quantized_packing p = {.weights = o->weights->known,
+                                  .zero = o->weights_zero ? o->weights_zero->known : NULL,
+                                  .is_conv = o->is_conv,
+                                  .transposed = o->transposed,
+                                  .channels = o->channels,
+                                  .taps = o->is_conv ? w->dims[2] * w->dims[3] : 1};
+    p.depth = w->dims[o->is_conv || o->transposed ? 1 : 0];
+    p.padded = (p.depth + 3) / 4 * 4;
+    p.row = (p.taps * p.padded + 15) / 16 * 16;
+    return p;
+}
+
+/* Less its zero point. */
+static int weight_at(const struct quantized_packing *p, int64_t m, int64_t tap, int64_t c)
+{
+    const int64_t at = p->is_conv      ? (m * p->depth + c) * p->taps + tap
+                       : p->transposed ? m * p->depth + c
+                                       : c * p->channels + m;
+    const int stored = p->weights->dtype == DTYPE_I8 ? ((const int8_t *)p->weights->data)[at]
+                                                     : ((const uint8_t *)p->weights->data)[at];
+    if (!p->zero)
+        return stored;
+    return stored - (int)tensor_int(p->zero, shape_count(&p->zero->shape) == 1 ? 0 : (size_t)m);
+}
+
+static bool fit_8_bits(const struct quantized_packing *p)
+{
+    for (int64_t m = 0; m < p->channels; m++)
+        for (int64_t tap = 0; tap < p->taps; tap++)
+            for (int64_t c = 0; c < p->depth; c++)
+                if (weight_at(p, m, tap, c) != (int8_t)weight_at(p, m, tap, c))
+                    return false;
+    return true;
+}
+
+/* [m, kh, kw, c], c in fours, a row in sixteens; the rest is zeroes. */
+static void pack_rows(const void *context, void *to)
+{
+    const struct quantized_packing *p = context;
+    int8_t *packed = to;
+    memset(packed, 0, (size_t)(p->channels * p->row));
+    for (int64_t m = 0; m < p->channels; m++)
+        for (int64_t tap = 0; tap < p->taps; tap++)
+            for (int64_t c = 0; c < p->depth; c++)
+                packed[m * p->row + tap * p->padded + c] = (int8_t)weight_at(p, m, tap, c);
+}
+
+static void pack_direct(const void *context, void *to)
+{
+    const struct quantized_packing *p = context;
+    int16_t *packed = to;
+    for (int64_t m = 0; m < p->channels; m++)
+        for (int64_t tap = 0; tap < p->taps; tap++)
+            for (int64_t c = 0; c < p->depth; c++)
+                *packed++ = (int16_t)weight_at(p, m, tap, c);
+}
+
+/* [kh, kw, m] */
+static void pack_depthwise(const void *context, void *to)
+{
+    const struct quantized_packing *p = context;
+    int16_t *packed = to;
+    for (int64_t tap = 0; tap < p->taps; tap++)
+        for (int64_t m = 0; m < p->channels; m++)
+            *packed++ = (int16_t)weight_at(p, m, tap, 0);
+}
+
+static enum status get_weights(const struct cuda_lowering *compile,
+                               const struct quantized_operands *o,
+                               const struct quantized_packing *p, int kind, const void **ret,
+                               struct error *err)
+{
+    static void (*const packs[])(const void *, void *) = {pack_rows, pack_direct, pack_depthwise};
+    const size_t count =
+        (size_t)(kind == INT8_TENSOR ? p->channels * p->row : p->channels * p->taps * p->depth);
+    return cuda_weights_make(compile->backend, o->weights->known, p->zero, kind,
+                             kind == INT8_TENSOR ? DTYPE_I8 : DTYPE_I16, count, packs[kind], p, ret,
+                             err);
+}
+
+/* ---- what follows the sums ---- */
+
+static int32_t quantized_bias_at(const struct quantized_operands *o, size_t m)
+{
+    return o->bias ? (int32_t)tensor_int(o->bias->known, m) : 0;
+}
+
+/* Per channel: the sum of weights, or the bias less x's zero point times that. */
+static enum status make_bias(const struct cuda_lowering *compile,
+                             const struct quantized_operands *o, const struct quantized_packing *p,
+                             struct cuda_int8_epilogue *e, struct error *err)
+{
+    const size_t channels = (size_t)p->channels;
+    const bool is_known = !o->x_zero || o->x_zero->known;
+    const uint32_t zero = (uint32_t)(o->x_zero && is_known ? tensor_int(o->x_zero->known, 0) : 0);
+    int32_t *sums = alloc_array(channels, sizeof *sums);
+    const void *data = NULL;
+    if (!sums)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    for (size_t m = 0; m < channels; m++) {
+        uint32_t sum = 0; /* wraps, as sums do */
+        for (int64_t tap = 0; tap < p->taps; tap++)
+            for (int64_t c = 0; c < p->depth; c++)
+                sum += (uint32_t)weight_at(p, (int64_t)m, tap, c);
+        sums[m] = (int32_t)(is_known ? (uint32_t)quantized_bias_at(o, m) - zero * sum : sum);
+    }
+    enum status status =
+        cuda_weights_upload(compile->backend, DTYPE_I32, sums, channels, &data, err);
+    free(sums);
+    if (is_known)
+        e->bias = data;
+    else
+        e->weight_sums = data;
+    return status;
+}
+
+/* Computed in the order of the reference kernel, so that both round alike. */
+static enum status make_scales(const struct cuda_lowering *compile,
+                               const struct quantized_operands *o, struct cuda_int8_epilogue *e,
+                               struct error *err)
+{
+    const size_t channels = (size_t)o->channels;
+    const struct tensor *own = o->weights_scale->known;
+    struct terms x = {0}, y = {.scale = 1};
+    (void)terms_read(compile->node, 1, o->x->dtype, &x);
+    if (o->y_terms)
+        (void)terms_read(compile->node, o->y_terms, o->stored, &y);
+    e->zero = y.zero;
+    float *scales = alloc_array(channels, sizeof *scales);
+    const void *data = NULL;
+    if (!scales)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    for (size_t m = 0; m < channels; m++) {
+        const float w = (float)tensor_number(own, shape_count(&own->shape) == 1 ? 0 : m);
+        scales[m] = x.scale * w / y.scale;
+    }
+    enum status status =
+        cuda_weights_upload(compile->backend, DTYPE_F32, scales, channels, &data, err);
+    free(scales);
+    e->scales = data;
+    return status;
+}
+
+/* The epilogue that a pass has attached to the product. */
+static enum status make_further(const struct cuda_lowering *compile,
+                                const struct quantized_operands *o, struct int8_step *s,
+                                struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *residual = node_input(node, QUANTIZED_RESIDUAL);
+    const struct value *table = node_input(node, QUANTIZED_TABLE);
+    struct cuda_int8_epilogue *e = &s->epilogue;
+    const void *data;
+    s->has_residual = residual != NULL;
+    if (residual) {
+        struct terms own = {0}, other = {0}, sum = {0};
+        if (!terms_read(node, o->y_terms, o->stored, &own) ||
+            !terms_read(node, QUANTIZED_RESIDUAL + 1, o->stored, &other) ||
+            !terms_read(node, QUANTIZED_SUM_SCALE, o->stored, &sum))
+            return error_set(err, STATUS_INTERNAL, "%s: a sum of other terms", node->name);
+        s->residual = residual->index;
+        terms_add(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
+    }
+    TRY(cuda_weights_of(compile->backend, table, DTYPE_U8, &data, err));
+    e->table = data;
+    return STATUS_OK;
+}
+
+static enum status make_epilogue(const struct cuda_lowering *compile,
+                                 const struct quantized_operands *o,
+                                 const struct quantized_packing *p, struct int8_step *s,
+                                 struct error *err)
+{
+    s->epilogue.y_type = (int)o->stored;
+    s->epilogue.x_type = (int)o->x->dtype;
+    TRY(make_further(compile, o, s, err));
+    TRY(make_bias(compile, o, p, &s->epilogue, err));
+    if (o->x_scale)
+        TRY(make_scales(compile, o, &s->epilogue, err));
+    s->has_x_zero = o->x_zero && !o->x_zero->known;
+    if (s->has_x_zero) { /* a run writes it to the workspace */
+        s->x_zero = o->x_zero->index;
+        s->fill_bytes = ALIGN;
+        return STATUS_OK;
+    }
+    uint8_t padding[PADDING];
+    const void *data = NULL;
+    memset(padding, o->x_zero ? (int)tensor_int(o->x_zero->known, 0) & 0xff : 0, sizeof padding);
+    TRY(cuda_weights_upload(compile->backend, DTYPE_U8, padding, sizeof padding, &data, err));
+    s->conv.padding = data;
+    return STATUS_OK;
+}
+
+/* ---- steps ---- */
+
+static enum status quantized_run(struct cuda_step *base, struct cuda_program *program,
+                                 struct error *err)
+{
+    struct int8_step *s = (struct int8_step *)base;
+    struct cuda_backend *backend = program->backend;
+    cudaStream_t stream = backend->stream;
+    unsigned char *workspace = backend->arena + program->value_bytes;
+    struct cuda_int8_epilogue epilogue = s->epilogue;
+    struct cuda_int8_conv conv = s->conv;
+    const void *x = program->data[s->x];
+    void *y = program->data[s->y];
+    if (s->has_x_zero) {
+        epilogue.x_zero = program->data[s->x_zero];
+        cuda_int8_fill(stream, epilogue.x_zero, workspace);
+        conv.padding = workspace;
+        workspace += s->fill_bytes;
+    }
+    if (s->unpadded) {
+        const struct cuda_conv *c = &conv.conv;
+        cuda_pad_channels(stream, 1, x, workspace, (size_t)c->n * (size_t)c->h * (size_t)c->w,
+                          s->unpadded, c->c);
+        x = workspace;
+        workspace += s->padded_bytes;
+    }
+    epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
+    switch (s->kind) {
+    case INT8_TENSOR:
+        cuda_int8_conv_tensor(stream, x, s->weights, y, &conv, &epilogue,
+                              &s->candidates[s->candidate], workspace);
+        break;
+    case INT8_DIRECT:
+        cuda_int8_conv_direct(stream, x, s->weights, y, &conv, &epilogue);
+        break;
+    case INT8_DEPTHWISE:
+        cuda_int8_conv_depthwise(stream, x, s->weights, y, &conv, &epilogue);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+static enum status quantized_tune(struct cuda_step *base, struct cuda_program *program,
+                                  struct error *err)
+{
+    struct int8_step *s = (struct int8_step *)base;
+    const struct conv_key key = {.conv = s->conv.conv,
+                                 .x_dtype = s->conv.x_type,
+                                 .y_dtype = s->epilogue.y_type,
+                                 .has_residual = s->has_residual,
+                                 .unpadded = s->unpadded};
+    return tune_step(base, program, &s->candidate, s->candidate_count, &key, sizeof key, err);
+}
+
+static void quantized_find_candidates(const struct cuda_backend *backend, struct int8_step *s)
+{
+    const struct cuda_conv *c = &s->conv.conv;
+    const int count = cuda_int8_conv_candidates(c, backend->shared_limit, backend->processors,
+                                                s->candidates, MOST_CANDIDATES);
+    size_t sums;
+    s->candidate_count = conv_keep_candidates(c, s->candidates, count, &sums);
+    s->step.workspace += sums;
+}
+
+static enum status conv_of(const struct node *node, const struct quantized_operands *o,
+                           struct cuda_conv *ret, struct error *err)
+{
+    struct window w;
+    TRY(window_init(node, 2, o->x->shape.dims + 1, o->weights->known->shape.dims + 2, &w, err));
+    return window_of_conv(node, &w, node_int(node, "group", 1), ret, err);
+}
+
+/* False: too large for an int. */
+static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *ret)
+{
+    const struct shape *x = &o->x->shape;
+    const int64_t depth = x->dims[x->rank - 1];
+    const int64_t rows = (int64_t)shape_count(x) / depth;
+    if (rows > INT_MAX || depth > INT_MAX - 16 || o->channels > INT_MAX)
+        return false;
+    *ret = window_of_rows(rows, o->channels, depth);
+    return true;
+}
+
+/* Pads channels to a multiple of four, and finds the candidates for tensor cores, if any. */
+static void try_tensor(const struct cuda_lowering *compile, const struct quantized_packing *p,
+                       struct int8_step *s)
+{
+    struct cuda_conv *c = &s->conv.conv;
+    const struct cuda_conv before = *c;
+    const bool for_tiles = c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
+    if (!for_tiles || (c->groups > 1 && p->depth != p->padded) || !fit_8_bits(p))
+        return;
+    c->row = (int)p->row;
+    if (p->depth != p->padded) {
+        s->unpadded = c->c;
+        c->c = (int)p->padded;
+        s->padded_bytes =
+            size_align((size_t)c->n * (size_t)c->h * (size_t)c->w * (size_t)c->c, ALIGN);
+        s->step.workspace += s->padded_bytes;
+    }
+    quantized_find_candidates(compile->backend, s);
+    if (s->candidate_count)
+        return;
+    s->step.workspace -= s->padded_bytes;
+    s->unpadded = 0;
+    s->padded_bytes = 0;
+    *c = before;
+}
+
+static enum status quantized_fill(const struct cuda_lowering *compile,
+                                  const struct quantized_operands *o, struct int8_step *s,
+                                  struct error *err)
+{
+    const struct quantized_packing p = quantized_packing_of(o);
+    struct cuda_conv *c = &s->conv.conv;
+    s->conv.x_type = (int)o->x->dtype;
+    s->x = o->x->index;
+    s->y = o->y->index;
+    TRY(make_epilogue(compile, o, &p, s, err));
+    s->step.workspace = s->fill_bytes;
+    try_tensor(compile, &p, s);
+    if (s->candidate_count) {
+        s->kind = INT8_TENSOR;
+        s->step.kernel = "tensor-core int8 conv";
+        s->step.tune = quantized_tune;
+    } else {
+        const bool depthwise = c->groups == c->c && c->m == c->c;
+        s->kind = depthwise ? INT8_DEPTHWISE : INT8_DIRECT;
+        s->step.kernel = depthwise ? "depthwise int8 conv" : "direct int8 conv";
+        c->row = (int)(p.taps * p.depth);
+    }
+    TRY(get_weights(compile, o, &p, (int)s->kind, &s->weights, err));
+    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * (double)p.taps * (double)p.depth;
+    s->step.bytes = shape_count(&o->x->shape) +
+                    shape_count(&o->y->shape) * dtype_size(o->y->dtype) +
+                    shape_count(&o->weights->known->shape);
+    return STATUS_OK;
+}
+
+enum status cuda_lower_quantized_product(const struct cuda_lowering *compile,
+                                         struct cuda_step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    struct quantized_operands o;
+    struct cuda_conv conv;
+    if (!cuda_takes_quantized_product(node) || !quantized_read_operands(node, &o) ||
+        o.is_conv != node->channels_last)
+        return STATUS_OK;
+    if (o.is_conv)
+        TRY(conv_of(node, &o, &conv, err));
+    else if (!conv_of_rows(&o, &conv))
+        return STATUS_OK;
+    struct int8_step *s = cuda_step_create(compile, NULL, sizeof *s, quantized_run, ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
+    s->conv.conv = conv;
+    return quantized_fill(compile, &o, s, err);
+}

@@ -1,0 +1,288 @@
+/* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; the
+ * operators of com.microsoft on stored numbers: Add, Mul, Sigmoid, LeakyRelu and pools; and
+ * MaxPool. One scale and zero point for each tensor; everything else runs on the host. */
+#include "engine/cuda/lowering/quantized.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/families.h"
+#include "engine/reference/kernel.h"
+
+enum rows_kind {
+    INT8_QUANTIZE,
+    INT8_DEQUANTIZE,
+    INT8_WIDEN,
+    INT8_DYNAMIC,
+    INT8_BINARY,
+    INT8_TABLE,
+    INT8_POOL,
+    INT8_MEAN,
+};
+
+struct int8_rows_step {
+    struct cuda_step step;
+    enum rows_kind kind;
+    struct cuda_operand x, b;
+    uint32_t y, y_scale, y_zero;
+    enum dtype x_dtype, y_dtype;
+    struct terms from, from_b, to;
+    struct cuda_int8_binary binary;
+    struct cuda_int8_pool pool;
+    const void *table; /* 256 bytes */
+    size_t count, images, positions, channels;
+    float factor;
+};
+
+static enum status quantized_rows_run(struct cuda_step *base, struct cuda_program *program,
+                                      struct error *err)
+{
+    struct int8_rows_step *s = (struct int8_rows_step *)base;
+    struct cuda_backend *backend = program->backend;
+    cudaStream_t stream = backend->stream;
+    const void *x = cuda_operand_at(program, &s->x);
+    void *y = program->data[s->y];
+    switch (s->kind) {
+    case INT8_QUANTIZE:
+        cuda_int8_quantize(stream, (int)s->x_dtype, x, (int)s->y_dtype, y, s->count, s->to.scale,
+                           s->to.zero);
+        break;
+    case INT8_DEQUANTIZE:
+        cuda_int8_dequantize(stream, (int)s->x_dtype, x, (int)s->y_dtype, y, s->count,
+                             s->from.scale, s->from.zero);
+        break;
+    case INT8_WIDEN:
+        cuda_int8_widen(stream, x, (int)s->y_dtype, y, s->count);
+        break;
+    case INT8_DYNAMIC:
+        cuda_int8_dynamic(stream, x, s->count, backend->arena + program->value_bytes, y,
+                          program->data[s->y_scale], program->data[s->y_zero]);
+        break;
+    case INT8_BINARY:
+        cuda_int8_apply_binary(stream, x, cuda_operand_at(program, &s->b), y, &s->binary);
+        break;
+    case INT8_TABLE:
+        cuda_copy_parts(
+            stream, y,
+            &(struct cuda_parts){.count = 1,
+                                 .rows = 1,
+                                 .pitch = s->count,
+                                 .parts = {{(void *)(uintptr_t)x, s->count, 0, s->table}}});
+        break;
+    case INT8_POOL:
+        cuda_int8_pool2d(stream, x, y, &s->pool);
+        break;
+    case INT8_MEAN:
+        cuda_int8_mean(stream, (int)s->x_dtype, x, y, s->images, s->positions, s->channels,
+                       s->factor, s->from.zero, s->to.zero);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+/* ---- what a node is ---- */
+
+static bool binary_fits(const struct node *node, struct int8_rows_step *ret)
+{
+    const struct value *a = node->inputs[0], *b = node_input(node, 3), *y = node->outputs[0];
+    return b && shape_count(&b->shape) && !(a->known && b->known) &&
+           terms_read(node, 1, a->dtype, &ret->from) &&
+           terms_read(node, 4, b->dtype, &ret->from_b) && terms_read(node, 6, y->dtype, &ret->to);
+}
+
+static bool pool_fits(const struct node *node, struct int8_rows_step *ret)
+{
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    size_t count;
+    const int64_t *kernel = node_ints(node, "kernel_shape", &count);
+    if (x->known || x->shape.rank != 4 || !is_8bit(x->dtype) || y->dtype != x->dtype || !kernel ||
+        count != 2)
+        return false;
+    if (node->op == OP_MAX_POOL)
+        return !node_output(node, 1);
+    return !node_int(node, "channels_last", 0) && terms_read(node, 1, x->dtype, &ret->from) &&
+           terms_read(node, 3, y->dtype, &ret->to);
+}
+
+/* The kind of a node, and its parameters; false when it is none of these. */
+static bool quantized_rows_classify(const struct node *node, struct int8_rows_step *ret)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape))
+        return false;
+    switch (node->op) {
+    case OP_QUANTIZE_LINEAR:
+        ret->kind = INT8_QUANTIZE;
+        return !x->known && is_computed(x->dtype) && !node_int(node, "precision", 0) &&
+               terms_read(node, 1, y->dtype, &ret->to);
+    case OP_DEQUANTIZE_LINEAR:
+        ret->kind = INT8_DEQUANTIZE;
+        return !x->known && is_computed(y->dtype) && terms_read(node, 1, x->dtype, &ret->from);
+    case OP_CAST:
+        ret->kind = INT8_WIDEN;
+        return !x->known && x->dtype == DTYPE_I32 && is_computed(y->dtype);
+    case OP_DYNAMIC_QUANTIZE_LINEAR:
+        ret->kind = INT8_DYNAMIC;
+        return !x->known && x->dtype == DTYPE_F32 && node_output(node, 1) && node_output(node, 2);
+    case OP_QLINEAR_ADD:
+    case OP_QLINEAR_MUL:
+        ret->kind = INT8_BINARY;
+        return binary_fits(node, ret);
+    case OP_QLINEAR_SIGMOID:
+    case OP_QLINEAR_LEAKY_RELU:
+        ret->kind = INT8_TABLE;
+        return !x->known && terms_read(node, 1, x->dtype, &ret->from) &&
+               terms_read(node, 3, y->dtype, &ret->to);
+    case OP_LOOKUP:
+        ret->kind = INT8_TABLE;
+        return !x->known && node->inputs[1]->known;
+    case OP_MAX_POOL:
+    case OP_QLINEAR_AVERAGE_POOL:
+        ret->kind = INT8_POOL;
+        return pool_fits(node, ret);
+    case OP_QLINEAR_GLOBAL_AVERAGE_POOL:
+        ret->kind = INT8_MEAN;
+        return !x->known && x->dtype == y->dtype && x->shape.rank >= 3 &&
+               shape_count(&x->shape) / shape_count(&y->shape) <= CUDA_INT8_MEAN_MOST &&
+               !node_int(node, "channels_last", 0) && terms_read(node, 1, x->dtype, &ret->from) &&
+               terms_read(node, 3, y->dtype, &ret->to);
+    default:
+        return false;
+    }
+}
+
+bool cuda_takes_quantized_rows(const struct node *node)
+{
+    struct int8_rows_step ignored;
+    return quantized_rows_classify(node, &ignored);
+}
+
+bool cuda_takes_quantized_pool(const struct node *node)
+{
+    struct int8_rows_step s;
+    return quantized_rows_classify(node, &s) && (s.kind == INT8_POOL || s.kind == INT8_MEAN);
+}
+
+/* ---- tables ---- */
+
+/* The reference kernel's result for each stored number. */
+static enum status function_table(const struct cuda_lowering *compile, const void **ret,
+                                  struct error *err)
+{
+    const struct node *node = compile->node;
+    struct shape shape = SHAPE(256);
+    struct tensor *in[5] = {NULL}, *out = NULL;
+    struct tensor **outs[1] = {&out};
+    if (node->op == OP_LOOKUP)
+        return cuda_weights_of(compile->backend, node->inputs[1], DTYPE_U8, ret, err);
+    if (node->input_count > COUNT_OF(in))
+        return error_set(err, STATUS_INTERNAL, "a table of too many operands");
+    for (size_t i = 1; i < node->input_count; i++)
+        in[i] = node->inputs[i] ? node->inputs[i]->known : NULL;
+    TRY(tensor_create(NULL, node->inputs[0]->dtype, &shape, &in[0], err));
+    enum status status = tensor_create(NULL, node->outputs[0]->dtype, &shape, &out, err);
+    for (int i = 0; i < 256; i++)
+        ((unsigned char *)in[0]->data)[i] = (unsigned char)i;
+    const struct kernel_args args = {
+        .node = node, .in = (const struct tensor *const *)in, .out = outs};
+    if (status == STATUS_OK)
+        status = kernel_call(kernel_find(node->op), &args, err);
+    if (status == STATUS_OK)
+        status = cuda_weights_upload(compile->backend, DTYPE_U8, out->data, 256, ret, err);
+    tensor_unref(in[0]);
+    tensor_unref(out);
+    return status;
+}
+
+/* ---- steps ---- */
+
+static enum status fill_binary(const struct cuda_lowering *compile, struct int8_rows_step *s,
+                               struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *a = node->inputs[0], *b = node->inputs[3], *y = node->outputs[0];
+    struct cuda_int8_binary *binary = &s->binary;
+    *binary = (struct cuda_int8_binary){.is_product = node->op == OP_QLINEAR_MUL,
+                                        .a_type = (int)a->dtype,
+                                        .b_type = (int)b->dtype,
+                                        .y_type = (int)y->dtype,
+                                        .a_zero = s->from.zero,
+                                        .b_zero = s->from_b.zero,
+                                        .is_dense = shape_equal(&a->shape, &y->shape) &&
+                                                    shape_equal(&b->shape, &y->shape),
+                                        .count = s->count};
+    if (binary->is_product) {
+        binary->a_ratio = s->from.scale * s->from_b.scale / s->to.scale;
+        binary->fixed = (float)s->to.zero;
+    } else {
+        terms_add(&s->from, &s->from_b, &s->to, &binary->a_ratio, &binary->b_ratio, &binary->fixed);
+    }
+    if (!binary->is_dense)
+        binary->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
+    return cuda_operand_of(compile, b, b->dtype, &s->b, err);
+}
+
+static enum status fill_pool(const struct node *node, struct int8_rows_step *s, struct error *err)
+{
+    s->pool = (struct cuda_int8_pool){.type = (int)s->x_dtype,
+                                      .from_scale = s->from.scale,
+                                      .to_scale = s->to.scale,
+                                      .from_zero = s->from.zero,
+                                      .to_zero = s->to.zero};
+    return window_of_pool(node, &s->pool.pool, err);
+}
+
+static enum status quantized_rows_fill(const struct cuda_lowering *compile,
+                                       struct int8_rows_step *s, struct error *err)
+{
+    static const char *const kernels[] = {
+        [INT8_QUANTIZE] = "quantize",  [INT8_DEQUANTIZE] = "dequantize",
+        [INT8_WIDEN] = "convert",      [INT8_DYNAMIC] = "dynamic quantize",
+        [INT8_BINARY] = "int8 binary", [INT8_TABLE] = "int8 table",
+        [INT8_POOL] = "int8 pool",     [INT8_MEAN] = "int8 mean"};
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    s->step.kernel = kernels[s->kind];
+    s->y = y->index;
+    s->x_dtype = x->dtype;
+    s->y_dtype = y->dtype;
+    s->count = shape_count(&y->shape);
+    s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) + s->count * dtype_size(y->dtype);
+    TRY(cuda_operand_of(compile, x, x->dtype, &s->x, err));
+    switch (s->kind) {
+    case INT8_BINARY:
+        return fill_binary(compile, s, err);
+    case INT8_TABLE:
+        return function_table(compile, &s->table, err);
+    case INT8_POOL:
+        return fill_pool(node, s, err);
+    case INT8_MEAN:
+        s->images = (size_t)x->shape.dims[0];
+        s->channels = (size_t)x->shape.dims[x->shape.rank - 1];
+        s->positions = shape_count(&x->shape) / s->images / s->channels;
+        s->factor = s->from.scale / (s->to.scale * (float)s->positions);
+        return STATUS_OK;
+    case INT8_DYNAMIC:
+        s->y_scale = node->outputs[1]->index;
+        s->y_zero = node->outputs[2]->index;
+        s->step.workspace = 2 * CUDA_INT8_RANGES * sizeof(float);
+        return STATUS_OK;
+    default:
+        return STATUS_OK;
+    }
+}
+
+enum status cuda_lower_quantized_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                      struct error *err)
+{
+    const struct node *node = compile->node;
+    struct int8_rows_step proto = {0};
+    if (!quantized_rows_classify(node, &proto) ||
+        ((proto.kind == INT8_POOL || proto.kind == INT8_MEAN) && !node->channels_last))
+        return STATUS_OK;
+    struct int8_rows_step *s =
+        cuda_step_create(compile, &proto, sizeof *s, quantized_rows_run, ret, err);
+    return s ? quantized_rows_fill(compile, s, err) : STATUS_NO_MEMORY;
+}

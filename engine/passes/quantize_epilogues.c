@@ -1,0 +1,83 @@
+/* What follows a product of 8-bit integers becomes part of it, for backends that say so:
+ *
+ *     QLinearConv → [QLinearAdd with another value] → [Lookup]
+ *
+ * Results are rounded to stored numbers between the three as before, so that they are the same. The
+ * further operands stand behind the product's own (enum quantized_operand). */
+#include "engine/passes/passes.h"
+#include "engine/passes/quantize.h"
+
+/* The product that makes `value` for one reader alone, and has no table behind it yet; or NULL. */
+static const struct node *product_of(const struct edit *edit, const struct value *value)
+{
+    const struct node *node = value->producer;
+    if (!node ||
+        (node->op != OP_QLINEAR_CONV && node->op != OP_QLINEAR_MATMUL && node->op != OP_QGEMM) ||
+        node_input(node, QUANTIZED_TABLE) || !edit_single_reader(edit, value) ||
+        !edit->options->takes_quantized_epilogue(node))
+        return NULL;
+    return node;
+}
+
+/* Do both say the same number? */
+static bool is_same(const struct value *a, const struct value *b)
+{
+    return a && b && a->known && b->known && a->known->dtype == b->known->dtype &&
+           shape_count(&a->known->shape) == 1 && shape_count(&b->known->shape) == 1 &&
+           tensor_number(a->known, 0) == tensor_number(b->known, 0);
+}
+
+/* `node` now computes what `product` did, and what is in `further`: operands from
+ * QUANTIZED_RESIDUAL on. */
+static bool take_product(struct edit *edit, struct node *node, const struct node *product,
+                         struct value *const further[QUANTIZED_OPERANDS - QUANTIZED_RESIDUAL])
+{
+    struct value *inputs[QUANTIZED_OPERANDS];
+    for (size_t i = 0; i < QUANTIZED_OPERANDS; i++)
+        inputs[i] = node_input(product, i);
+    for (size_t i = QUANTIZED_RESIDUAL; i < QUANTIZED_OPERANDS; i++)
+        if (further[i - QUANTIZED_RESIDUAL])
+            inputs[i] = further[i - QUANTIZED_RESIDUAL];
+    node->channels_last = product->channels_last;
+    return quantize_become(edit, node, product, product->op, product->opset, inputs,
+                           QUANTIZED_OPERANDS);
+}
+
+/* Two values of one shape and type, one of which a product makes on the terms that are read. */
+static bool match_sum(struct edit *edit, struct node *add)
+{
+    const struct value *y = add->outputs[0];
+    for (size_t side = 0; side <= 3; side += 3) {
+        struct value *own = node_input(add, side), *other = node_input(add, 3 - side);
+        if (!own || !other || other->known || own->dtype != y->dtype || other->dtype != y->dtype ||
+            !shape_equal(&own->shape, &y->shape) || !shape_equal(&other->shape, &y->shape))
+            continue;
+        const struct node *product = product_of(edit, own);
+        const size_t terms = product && product->op == OP_QGEMM ? 7 : 6;
+        if (!product || node_input(product, QUANTIZED_RESIDUAL) ||
+            !is_same(node_input(product, terms), node_input(add, side + 1)) ||
+            !is_same(node_input(product, terms + 1), node_input(add, side + 2)))
+            continue;
+        struct value *const further[QUANTIZED_OPERANDS - QUANTIZED_RESIDUAL] = {
+            other, node_input(add, 4 - side), node_input(add, 5 - side), node_input(add, 6),
+            node_input(add, 7)};
+        return take_product(edit, add, product, further);
+    }
+    return false;
+}
+
+static bool match_table(struct edit *edit, struct node *lookup)
+{
+    const struct node *product = product_of(edit, lookup->inputs[0]);
+    struct value *const further[QUANTIZED_OPERANDS - QUANTIZED_RESIDUAL] = {
+        [QUANTIZED_TABLE - QUANTIZED_RESIDUAL] = lookup->inputs[1]};
+    return product && lookup->inputs[1]->known && take_product(edit, lookup, product, further);
+}
+
+bool pass_quantized_epilogues(struct edit *edit, size_t *n)
+{
+    struct node *node = edit->graph->nodes[*n];
+    return node->op == OP_QLINEAR_ADD ? match_sum(edit, node)
+           : node->op == OP_LOOKUP    ? match_table(edit, node)
+                                      : false;
+}

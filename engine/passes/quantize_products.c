@@ -1,0 +1,160 @@
+/* Products between DequantizeLinear and QuantizeLinear: Conv, Gemm, MatMul with constant weights.
+ */
+#include <math.h>
+
+#include "engine/passes/quantize.h"
+
+/* ---- Conv ---- */
+
+/* Unsigned bytes around 128 as signed ones around 0. */
+static bool make_signed(struct edit *edit, struct ends *weights)
+{
+    const struct tensor *from = weights->stored->known;
+    const int8_t zero = 0;
+    weights->stored = edit_constant(edit, DTYPE_I8, &from->shape, NULL);
+    weights->zero = edit_constant(edit, DTYPE_I8, &SHAPE_SCALAR, &zero);
+    if (!weights->stored || !weights->zero)
+        return false;
+    for (size_t i = 0; i < from->bytes; i++)
+        ((uint8_t *)weights->stored->known->data)[i] = ((const uint8_t *)from->data)[i] ^ 0x80;
+    return true;
+}
+
+/* Stored symmetric weights as signed integers with one scale, or one an output channel, which are
+ * counted by dimension `channel_axis`; false when they are something else. */
+static bool read_weights(struct edit *edit, const struct node *product, int64_t channel_axis,
+                         struct ends *ret)
+{
+    if (!quantize_read_dequantize(node_input(product, 1), ret) || !ret->stored->known ||
+        !quantize_is_8bit(ret->stored->known->dtype) ||
+        ret->zero->known->dtype != ret->stored->known->dtype)
+        return false;
+    const struct tensor *zero = ret->zero->known;
+    const int64_t middle = zero->dtype == DTYPE_U8 ? 128 : 0;
+    for (size_t i = 0; i < shape_count(&zero->shape); i++)
+        if (tensor_int(zero, i) != middle)
+            return false;
+    const size_t scales = shape_count(&ret->scale->known->shape);
+    const struct shape *shape = &ret->stored->known->shape;
+    int64_t axis = node_int(product->inputs[1]->producer, "axis", 1);
+    axis += axis < 0 ? shape->rank : 0;
+    if (scales != 1 &&
+        (axis != channel_axis || axis >= shape->rank || (int64_t)scales != shape->dims[axis]))
+        return false;
+    return !middle || make_signed(edit, ret);
+}
+
+/* A bias as the file has it: constant, float32 or stored. */
+struct bias {
+    const struct tensor *number;
+    const struct tensor *scale; /* of what is stored: one, or one a number; NULL: it is float32 */
+};
+
+static bool is_zero(const struct tensor *tensor)
+{
+    for (size_t i = 0; i < shape_count(&tensor->shape); i++)
+        if (tensor_int(tensor, i))
+            return false;
+    return true;
+}
+
+/* Does `shape` give each of `channels` columns one number, the same in all rows? */
+static bool is_by_column(const struct shape *shape, int64_t channels)
+{
+    return shape_count(shape) == (size_t)channels &&
+           (channels == 1 || shape->dims[shape->rank - 1] == channels);
+}
+
+static bool read_bias(const struct value *value, int64_t channels, struct bias *ret)
+{
+    const struct node *node = value ? value->producer : NULL;
+    *ret = (struct bias){NULL, NULL};
+    if (quantize_is_f32(value)) {
+        ret->number = value->known;
+    } else if (node && node->op == OP_DEQUANTIZE_LINEAR) {
+        const struct value *zero = node_input(node, 2);
+        if (!node->inputs[0]->known || !quantize_is_f32(node->inputs[1]) ||
+            (zero && (!zero->known || !is_zero(zero->known))) || node_int(node, "block_size", 0))
+            return false;
+        ret->number = node->inputs[0]->known;
+        ret->scale = node->inputs[1]->known;
+    }
+    /* the scales of a vector or a row of columns are counted as its numbers are */
+    return ret->number && is_by_column(&ret->number->shape, channels) &&
+           (!ret->scale || shape_count(&ret->scale->shape) == 1 ||
+            shape_count(&ret->scale->shape) == (size_t)channels);
+}
+
+/* The bias in units of source scale x weight scale, as int32: QLinearConv's. NULL where it is not a
+ * constant, or does not fit. */
+static struct value *integer_bias(struct edit *edit, const struct node *product,
+                                  const struct ends *source, const struct ends *weights,
+                                  int64_t channels)
+{
+    struct bias bias;
+    const size_t scales = shape_count(&weights->scale->known->shape);
+    const double source_scale = tensor_number(source->scale->known, 0);
+    if (!read_bias(node_input(product, 2), channels, &bias))
+        return NULL;
+    struct value *value = edit_constant(edit, DTYPE_I32, &SHAPE(channels), NULL);
+    for (int64_t m = 0; value && m < channels; m++) {
+        const size_t at = (size_t)m;
+        const double unit =
+            source_scale * tensor_number(weights->scale->known, scales == 1 ? 0 : at);
+        double real = tensor_number(bias.number, at);
+        if (bias.scale)
+            real *= tensor_number(bias.scale, shape_count(&bias.scale->shape) == 1 ? 0 : at);
+        const double units = rint(real / unit);
+        if (!(fabs(units) <= INT32_MAX / 2)) /* does not fit beside the sums, or no number */
+            return NULL;
+        ((int32_t *)value->known->data)[m] = (int32_t)units;
+    }
+    return value;
+}
+
+bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *conv,
+                   const struct ends *to)
+{
+    struct ends from, weights;
+    if (!quantize_read_activation(node_input(conv, 0), &from) ||
+        !read_weights(edit, conv, 0, &weights))
+        return false;
+    const int64_t channels = weights.stored->known->shape.dims[0];
+    struct value *bias =
+        node_input(conv, 2) ? integer_bias(edit, conv, &from, &weights, channels) : NULL;
+    if (node_input(conv, 2) && !bias)
+        return false;
+    struct value *inputs[9] = {from.stored,    from.scale,    from.zero,
+                               weights.stored, weights.scale, weights.zero,
+                               to->scale,      to->zero,      bias};
+    return quantize_become(edit, quantize, conv, OP_QLINEAR_CONV, 10, inputs, bias ? 9 : 8);
+}
+
+/* ---- Gemm, MatMul ---- */
+
+/* A Gemm without factors is com.microsoft's QGemm, whose bias is int32; a MatMul with constant
+ * weights QLinearMatMul. */
+bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
+                   const struct ends *to)
+{
+    struct ends from, weights;
+    const bool is_gemm = gemm->op == OP_GEMM;
+    const int64_t axis = is_gemm && node_int(gemm, "transB", 0) ? 0 : 1;
+    if (!quantize_read_activation(node_input(gemm, 0), &from) ||
+        !read_weights(edit, gemm, axis, &weights) || weights.stored->known->shape.rank != 2)
+        return false;
+    if (!is_gemm) {
+        struct value *inputs[8] = {from.stored,   from.scale,   from.zero, weights.stored,
+                                   weights.scale, weights.zero, to->scale, to->zero};
+        return quantize_become(edit, quantize, gemm, OP_QLINEAR_MATMUL, 10, inputs, 8);
+    }
+    const bool biased = node_input(gemm, 2);
+    if (node_float(gemm, "alpha", 1) != 1 || node_int(gemm, "transA", 0) ||
+        (biased && node_float(gemm, "beta", 1) != 1))
+        return false;
+    const int64_t channels = weights.stored->known->shape.dims[axis];
+    struct value *bias = biased ? integer_bias(edit, gemm, &from, &weights, channels) : NULL;
+    struct value *inputs[9] = {from.stored,  from.scale, from.zero, weights.stored, weights.scale,
+                               weights.zero, bias,       to->scale, to->zero};
+    return (bias || !biased) && quantize_become(edit, quantize, gemm, OP_QGEMM, 1, inputs, 9);
+}

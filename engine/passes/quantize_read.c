@@ -1,0 +1,56 @@
+/* What the passes over quantized models share: reading DequantizeLinear and QuantizeLinear nodes,
+ * and putting an operator on stored integers in their place. */
+#include "engine/passes/quantize.h"
+
+bool quantize_is_8bit(enum dtype dtype)
+{
+    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
+}
+
+bool quantize_is_f32(const struct value *value)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32;
+}
+
+bool quantize_is_one(const struct value *value)
+{
+    return value && value->known && shape_count(&value->known->shape) == 1;
+}
+
+bool quantize_read_dequantize(const struct value *value, struct ends *ret)
+{
+    const struct node *node = value ? value->producer : NULL;
+    if (!node || node->op != OP_DEQUANTIZE_LINEAR || !quantize_is_f32(node_input(node, 1)) ||
+        !node_input(node, 2) || !node->inputs[2]->known || node_int(node, "block_size", 0))
+        return false;
+    *ret = (struct ends){node->inputs[0], node->inputs[1], node->inputs[2]};
+    return true;
+}
+
+bool quantize_read_activation(const struct value *value, struct ends *ret)
+{
+    return quantize_read_dequantize(value, ret) && quantize_is_one(ret->scale) &&
+           quantize_is_one(ret->zero) && quantize_is_8bit(ret->zero->known->dtype) &&
+           !ret->stored->known;
+}
+
+bool quantize_read_quantize(const struct node *node, struct ends *ret)
+{
+    if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !quantize_is_f32(node->inputs[1]) ||
+        !quantize_is_one(node->inputs[1]) || !quantize_is_one(node_input(node, 2)) ||
+        !quantize_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0))
+        return false;
+    *ret = (struct ends){node->outputs[0], node->inputs[1], node->inputs[2]};
+    return true;
+}
+
+bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
+                     enum op op, int opset, struct value *const *inputs, size_t count)
+{
+    if (!edit_become(edit, quantize, op, opset, inputs, count))
+        return false;
+    quantize->name = producer->name;
+    quantize->attrs = producer->attrs;
+    quantize->attr_count = producer->attr_count;
+    return true;
+}

@@ -1,0 +1,271 @@
+/* Activations of quantized models as tables: what is computed from one stored tensor alone has 256
+ * answers.
+ *
+ *     x → DQ ─┬─────────────▶ Mul → Q → y      ─▶    x → Lookup → y
+ *             └▶ Sigmoid → Q → DQ ─┘
+ *
+ * The nodes between are collected backwards from the one that stores, then run once on the 256
+ * numbers by the reference kernels, whose inputs' `known` is set for that long. */
+#include <string.h>
+
+#include "engine/ops/ops.h"
+#include "engine/passes/quantize.h"
+#include "engine/reference/interpret.h"
+
+enum { MOST_NODES = 32, MOST_LEAVES = 8, NUMBERS = 256 };
+
+/* The stored tensors that an expression reads: the root, or what an OP_LOOKUP made of it. */
+struct leaf {
+    struct value *stored;
+    enum dtype dtype;
+    struct tensor *table; /* of the OP_LOOKUP; NULL: the root itself */
+};
+
+struct expression {
+    struct value *root;
+    struct node *nodes[MOST_NODES]; /* in the order in which they are computed */
+    size_t node_count;
+    struct leaf leaves[MOST_LEAVES];
+    size_t leaf_count;
+};
+
+static bool add_leaf(struct expression *e, struct value *stored, enum dtype dtype)
+{
+    struct leaf leaf = {.stored = stored, .dtype = dtype};
+    struct value *root = stored;
+    if (stored->known)
+        return false;
+    while (root->producer && root->producer->op == OP_IDENTITY)
+        root = root->producer->inputs[0];
+    const struct node *producer = root->producer;
+    if (producer && producer->op == OP_LOOKUP && producer->inputs[1]->known) {
+        leaf.table = producer->inputs[1]->known;
+        root = producer->inputs[0];
+    }
+    if (e->root && e->root != root)
+        return false;
+    e->root = root;
+    for (size_t i = 0; i < e->leaf_count; i++)
+        if (e->leaves[i].stored == stored)
+            return e->leaves[i].dtype == dtype;
+    if (e->leaf_count == MOST_LEAVES)
+        return false;
+    e->leaves[e->leaf_count++] = leaf;
+    return true;
+}
+
+/* A constant that does not change the shape of what it meets. */
+static bool is_small_constant(const struct value *value)
+{
+    return quantize_is_one(value) && value->known->shape.rank <= 1;
+}
+
+static bool is_collected(const struct expression *e, const struct node *node)
+{
+    for (size_t i = 0; i < e->node_count; i++)
+        if (e->nodes[i] == node)
+            return true;
+    return false;
+}
+
+static bool table_push(struct expression *e, struct node *node)
+{
+    if (e->node_count == MOST_NODES)
+        return false;
+    e->nodes[e->node_count++] = node;
+    return true;
+}
+
+/* A Clip's limits are constants as well, or it is none that fits. */
+static bool is_elementwise(const struct node *node)
+{
+    const struct op_info *info = op_find(node->op, node->opset);
+    return info && (info->flags & (OP_UNARY | OP_BROADCAST) || node->op == OP_CLIP) &&
+           !(info->flags & OP_NO_FOLD) && node->op != OP_LOOKUP && node->op != OP_DYNAMIC_ROUND &&
+           !node->capture_count;
+}
+
+/* `value` and all that it is computed from; depth bounds the search. */
+static bool table_collect(struct expression *e, struct value *value, int depth)
+{
+    struct ends ends;
+    struct node *node = value->producer;
+    if (value->known)
+        return is_small_constant(value);
+    if (!node || !depth || node->output_count != 1 || node->outputs[0] != value)
+        return false;
+    if (is_collected(e, node))
+        return true;
+    if (node->op == OP_DEQUANTIZE_LINEAR) {
+        if (!quantize_read_dequantize(value, &ends) || !is_small_constant(ends.scale) ||
+            !is_small_constant(ends.zero))
+            return false;
+        return (ends.stored->known ? is_small_constant(ends.stored)
+                                   : quantize_is_8bit(ends.zero->known->dtype) &&
+                                         add_leaf(e, ends.stored, ends.zero->known->dtype)) &&
+               table_push(e, node);
+    }
+    if (!is_elementwise(node))
+        return false;
+    for (size_t i = 0; i < node->input_count; i++)
+        if (node->inputs[i] && !table_collect(e, node->inputs[i], depth - 1))
+            return false;
+    return table_push(e, node);
+}
+
+/* A stored operand with its scale and zero point behind it. */
+static bool collect_triple(struct expression *e, const struct node *node, size_t at)
+{
+    const struct value *scale = node_input(node, at + 1), *zero = node_input(node, at + 2);
+    return node_input(node, at) && is_small_constant(scale) && zero && is_small_constant(zero) &&
+           quantize_is_8bit(zero->known->dtype) &&
+           add_leaf(e, node->inputs[at], zero->known->dtype);
+}
+
+static bool collect_all(struct expression *e, struct node *node)
+{
+    struct ends to;
+    bool fits = false;
+    switch (node->op) {
+    case OP_QUANTIZE_LINEAR:
+        fits = quantize_read_quantize(node, &to) && is_small_constant(to.scale) &&
+               is_small_constant(to.zero) && table_collect(e, node->inputs[0], MOST_NODES);
+        break;
+    case OP_QLINEAR_SIGMOID:
+    case OP_QLINEAR_LEAKY_RELU:
+        fits = collect_triple(e, node, 0) && is_small_constant(node_input(node, 3)) &&
+               node_input(node, 4) && is_small_constant(node->inputs[4]);
+        break;
+    case OP_QLINEAR_ADD:
+    case OP_QLINEAR_MUL:
+        fits = collect_triple(e, node, 0) && collect_triple(e, node, 3) &&
+               is_small_constant(node_input(node, 6)) && node_input(node, 7) &&
+               is_small_constant(node->inputs[7]);
+        break;
+    default:
+        break;
+    }
+    return fits && e->root && table_push(e, node);
+}
+
+/* What a value of the graph was before the 256 numbers were put in. */
+struct before {
+    enum dtype dtype;
+    struct shape shape;
+};
+
+static enum status all_numbers(struct graph *graph, enum dtype dtype, struct tensor **ret,
+                               struct error *err)
+{
+    const struct shape shape = SHAPE(NUMBERS);
+    TRY(tensor_create(graph->budget, dtype, &shape, ret, err));
+    for (int i = 0; i < NUMBERS; i++)
+        ((uint8_t *)(*ret)->data)[i] = (uint8_t)i;
+    return STATUS_OK;
+}
+
+/* `value` is this tensor, whose reference moves, until table_take_back(). */
+static void table_put(struct value *value, struct tensor *tensor)
+{
+    value->known = tensor;
+    value->dtype = tensor->dtype;
+    value->shape = tensor->shape;
+}
+
+static enum status put_leaves(struct graph *graph, const struct expression *e, struct error *err)
+{
+    for (size_t i = 0; i < e->leaf_count; i++) {
+        const struct leaf *leaf = &e->leaves[i];
+        struct tensor *numbers = NULL;
+        if (leaf->table && leaf->table->dtype != leaf->dtype)
+            return error_set(err, STATUS_MODEL, "a zero point is not of its tensor's type");
+        if (leaf->table)
+            numbers = tensor_ref(leaf->table);
+        else
+            TRY(all_numbers(graph, leaf->dtype, &numbers, err));
+        table_put(leaf->stored, numbers);
+    }
+    return STATUS_OK;
+}
+
+static enum status run_nodes(struct graph *graph, const struct expression *e, struct error *err)
+{
+    for (size_t i = 0; i < e->node_count; i++) {
+        struct tensor *result = NULL;
+        struct value *output = e->nodes[i]->outputs[0];
+        output->shape = SHAPE_NONE;
+        output->dtype = DTYPE_NONE;
+        TRY(interpret_node(e->nodes[i], graph->budget, &result, err));
+        table_put(output, result);
+    }
+    return STATUS_OK;
+}
+
+static void table_take_back(struct value *value, const struct before *before)
+{
+    tensor_unref(value->known);
+    value->known = NULL;
+    value->dtype = before->dtype;
+    value->shape = before->shape;
+}
+
+/* Runs the expression; ret gets the results of the last node. False if they cannot be used. */
+static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[NUMBERS],
+                     enum dtype *ret_dtype)
+{
+    struct graph *graph = edit->graph;
+    struct before outputs[MOST_NODES], leaves[MOST_LEAVES];
+    for (size_t i = 0; i < e->node_count; i++)
+        outputs[i] =
+            (struct before){e->nodes[i]->outputs[0]->dtype, e->nodes[i]->outputs[0]->shape};
+    for (size_t i = 0; i < e->leaf_count; i++)
+        leaves[i] = (struct before){e->leaves[i].stored->dtype, e->leaves[i].stored->shape};
+    enum status status = put_leaves(graph, e, edit->err);
+    if (status == STATUS_OK)
+        status = run_nodes(graph, e, edit->err);
+    const struct tensor *last = e->nodes[e->node_count - 1]->outputs[0]->known;
+    const bool ok = status == STATUS_OK && last && quantize_is_8bit(last->dtype) &&
+                    shape_count(&last->shape) == NUMBERS;
+    if (ok) {
+        memcpy(ret, last->data, NUMBERS);
+        *ret_dtype = last->dtype;
+    }
+    for (size_t i = 0; i < e->node_count; i++)
+        table_take_back(e->nodes[i]->outputs[0], &outputs[i]);
+    for (size_t i = 0; i < e->leaf_count; i++)
+        table_take_back(e->leaves[i].stored, &leaves[i]);
+    if (status == STATUS_NO_MEMORY)
+        edit->status = status; /* other failures leave the file's nodes unchanged */
+    return ok;
+}
+
+struct value *quantize_add_table(struct edit *edit, enum dtype dtype, const uint8_t table[NUMBERS])
+{
+    return edit_constant(edit, dtype, &SHAPE(NUMBERS), table);
+}
+
+/* Does every number stay the one it is? */
+static bool is_nothing(const struct expression *e, const uint8_t table[NUMBERS], enum dtype dtype)
+{
+    for (int i = 0; i < NUMBERS; i++)
+        if (table[i] != i)
+            return false;
+    for (size_t i = 0; i < e->leaf_count; i++)
+        if (!e->leaves[i].table)
+            return e->leaves[i].dtype == dtype;
+    return e->root->dtype == dtype;
+}
+
+bool quantize_table(struct edit *edit, struct node *node)
+{
+    struct expression e = {0};
+    uint8_t table[NUMBERS];
+    enum dtype dtype = DTYPE_NONE;
+    if (node->output_count != 1 || !node->outputs[0] || !collect_all(&e, node) ||
+        !evaluate(edit, &e, table, &dtype))
+        return false;
+    if (is_nothing(&e, table, dtype))
+        return edit_become(edit, node, OP_IDENTITY, 13, &e.root, 1);
+    struct value *inputs[2] = {e.root, quantize_add_table(edit, dtype, table)};
+    return inputs[1] && edit_become(edit, node, OP_LOOKUP, 1, inputs, 2);
+}

@@ -1,0 +1,428 @@
+/* Decides which tensors are stored, in four passes over the nodes in order: kinds and answers; what
+ * layers want; what can be stored between; whose producers run on integers then. */
+#include "engine/quantize/quantize_plan.h"
+
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/ops.h"
+#include "engine/passes/edit.h"
+
+/* ---- kinds ---- */
+
+static bool is_weight(const struct value *value)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32;
+}
+
+static bool is_row(const struct value *value, int64_t count)
+{
+    return !value || (is_weight(value) && value->known->shape.rank == 1 &&
+                      value->known->shape.dims[0] == count);
+}
+
+static bool is_quantizable_layer(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *weights = node_input(node, 1);
+    if (!x || x->known || !is_weight(weights))
+        return false;
+    const struct shape *shape = &weights->known->shape;
+    switch (node->op) {
+    case OP_CONV:
+        return shape->rank >= 3 && is_row(node_input(node, 2), shape->dims[0]);
+    case OP_GEMM:
+        return shape->rank == 2 && !node_int(node, "transA", 0) &&
+               node_float(node, "alpha", 1) == 1 && node_float(node, "beta", 1) == 1 &&
+               is_row(node_input(node, 2), shape->dims[node_int(node, "transB", 0) ? 0 : 1]);
+    case OP_MATMUL:
+        return shape->rank == 2;
+    default:
+        return false;
+    }
+}
+
+/* Constants that leave the shape of what they meet as it is. */
+static bool has_one_activation(const struct node *node)
+{
+    const struct value *activation = NULL;
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *input = node->inputs[i];
+        if (!input || (input->known && shape_count(&input->known->shape) == 1))
+            continue;
+        if (input->known || (activation && activation != input))
+            return false;
+        activation = input;
+    }
+    return activation != NULL;
+}
+
+static bool is_unary(const struct node *node)
+{
+    const struct op_info *info = op_find(node->op, node->opset);
+    switch (node->op) {
+    case OP_CAST:
+    case OP_CAST_LIKE:
+    case OP_NOT:
+    case OP_IS_NAN:
+    case OP_IS_INF:
+    case OP_EQUAL:
+    case OP_GREATER:
+    case OP_LESS:
+    case OP_GREATER_OR_EQUAL:
+    case OP_LESS_OR_EQUAL:
+    case OP_WHERE:
+        return false;
+    default:
+        return info && (info->flags & (OP_UNARY | OP_BROADCAST)) && has_one_activation(node);
+    }
+}
+
+static bool is_spatial_mean(const struct node *node)
+{
+    int64_t axes[2];
+    size_t count;
+    return node->op == OP_REDUCE_MEAN && node_int(node, "keepdims", 1) &&
+           edit_integers(node, "axes", 1, axes, 2, &count) && count == 2 &&
+           (axes[0] + axes[1] == 5 || axes[0] + axes[1] == -3);
+}
+
+enum quantize_kind quantize_kind_of(const struct node *node)
+{
+    float low, high;
+    if (!node->output_count || !node->outputs[0] || !node->input_count || !node->inputs[0])
+        return QUANTIZE_OTHER;
+    if (is_quantizable_layer(node))
+        return QUANTIZE_LAYER;
+    if (node->op == OP_RELU || (node->op == OP_CLIP && edit_clip_limits(node, &low, &high)))
+        return QUANTIZE_CLAMP;
+    if (node->inputs[0]->known)
+        return QUANTIZE_OTHER;
+    if (is_unary(node))
+        return QUANTIZE_UNARY;
+    if ((node->op == OP_ADD || node->op == OP_MUL) && !node->inputs[1]->known)
+        return QUANTIZE_JOIN;
+    if (node->op == OP_CONCAT)
+        return QUANTIZE_CONCAT;
+    if (optimize_keeps_numbers(node))
+        return QUANTIZE_MOVE;
+    if (node->op == OP_AVERAGE_POOL || node->op == OP_GLOBAL_AVERAGE_POOL || is_spatial_mean(node))
+        return QUANTIZE_POOL;
+    return QUANTIZE_OTHER;
+}
+
+/* ---- reading ---- */
+
+static size_t position_of(const struct quantize_plan *plan, const struct node *node)
+{
+    return edit_position(plan->graph, node);
+}
+
+static enum quantize_kind kind_of_producer(const struct quantize_plan *plan,
+                                           const struct value *value)
+{
+    return value->producer ? plan->kinds[position_of(plan, value->producer)] : QUANTIZE_OTHER;
+}
+
+const struct value *quantize_before_clamp(const struct quantize_plan *plan,
+                                          const struct value *value)
+{
+    while (kind_of_producer(plan, value) == QUANTIZE_CLAMP &&
+           plan->readers[value->producer->inputs[0]->index] == 1)
+        value = value->producer->inputs[0];
+    return value;
+}
+
+/* The tensor at the beginning of a chain of elementwise operators: stored, or made by another kind
+ * of node. */
+static const struct value *root_of(const struct quantize_plan *plan, const struct value *value)
+{
+    enum { MOST = 64 };
+    for (int i = 0; i < MOST && !plan->is_stored[value->index]; i++) {
+        const enum quantize_kind kind = kind_of_producer(plan, value);
+        const struct value *next = NULL;
+        if (kind != QUANTIZE_UNARY && kind != QUANTIZE_CLAMP)
+            break;
+        for (size_t k = 0; k < value->producer->input_count && !next; k++)
+            if (value->producer->inputs[k] && !value->producer->inputs[k]->known)
+                next = value->producer->inputs[k];
+        value = next;
+    }
+    return value;
+}
+
+/* Does a Sum or Mul depend on one tensor alone, as x * sigmoid(x) does? */
+static bool is_of_one(const struct quantize_plan *plan, const struct node *join)
+{
+    return root_of(plan, join->inputs[0]) == root_of(plan, join->inputs[1]);
+}
+
+/* Calls `test` for each activation that the node reads; true when it is for all. */
+static bool all_inputs(const struct quantize_plan *plan, const struct node *node,
+                       bool (*test)(const struct quantize_plan *, const struct value *))
+{
+    const size_t count =
+        node->op == OP_CONCAT || node->op == OP_ADD || node->op == OP_MUL ? node->input_count : 1;
+    for (size_t i = 0; i < count; i++)
+        if (!node->inputs[i] || node->inputs[i]->known || !test(plan, node->inputs[i]))
+            return false;
+    return true;
+}
+
+static bool is_stored(const struct quantize_plan *plan, const struct value *value)
+{
+    return plan->is_stored[value->index];
+}
+
+static bool can_store(const struct quantize_plan *plan, const struct value *value)
+{
+    return plan->can_store[value->index];
+}
+
+/* ---- the passes ---- */
+
+/* Whether inputs of the node are part of the answer if its output is. */
+static bool passes_answers(const struct quantize_plan *plan, size_t n)
+{
+    switch (plan->graph->nodes[n]->op) {
+    case OP_CONV:
+    case OP_CONV_TRANSPOSE:
+    case OP_GEMM:
+    case OP_MATMUL:
+    case OP_BATCH_NORMALIZATION:
+    case OP_LAYER_NORMALIZATION:
+    case OP_INSTANCE_NORMALIZATION:
+    case OP_GROUP_NORMALIZATION:
+        return false;
+    default:
+        return plan->kinds[n] != QUANTIZE_POOL && plan->kinds[n] != QUANTIZE_LAYER;
+    }
+}
+
+static void find_answers(struct quantize_plan *plan)
+{
+    const struct graph *graph = plan->graph;
+    for (size_t i = 0; i < graph->output_count; i++)
+        plan->is_answer[graph->outputs[i]->index] = true;
+    for (size_t n = graph->node_count; n-- > 0;) {
+        const struct node *node = graph->nodes[n];
+        bool is_answer = false;
+        for (size_t o = 0; o < node->output_count; o++)
+            is_answer = is_answer || (node->outputs[o] && plan->is_answer[node->outputs[o]->index]);
+        if (!is_answer || !passes_answers(plan, n))
+            continue;
+        for (size_t i = 0; i < node->input_count; i++)
+            if (node->inputs[i])
+                plan->is_answer[node->inputs[i]->index] = true;
+    }
+}
+
+/* Behind a Conv, its Relu or Clip. */
+static const struct value *behind_clamp(const struct quantize_plan *plan, const struct value *value)
+{
+    while (plan->readers[value->index] == 1 && plan->reader[value->index]) {
+        const struct node *reader = plan->reader[value->index];
+        if (plan->kinds[position_of(plan, reader)] != QUANTIZE_CLAMP || reader->inputs[0] != value)
+            break;
+        value = reader->outputs[0];
+    }
+    return value;
+}
+
+static void want_layers(struct quantize_plan *plan, const bool *is_float)
+{
+    const struct graph *graph = plan->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        if (plan->kinds[n] != QUANTIZE_LAYER || !is_float[node->inputs[0]->index]) {
+            plan->kinds[n] = plan->kinds[n] == QUANTIZE_LAYER ? QUANTIZE_OTHER : plan->kinds[n];
+            continue;
+        }
+        plan->is_stored[node->inputs[0]->index] = true;
+        plan->is_layer[node->outputs[0]->index] = true;
+        const struct value *result = behind_clamp(plan, node->outputs[0]);
+        if (node->op == OP_CONV && !plan->is_answer[result->index] && is_float[result->index])
+            plan->is_stored[result->index] = true;
+    }
+}
+
+static bool producer_can_store(const struct quantize_plan *plan, size_t n)
+{
+    const struct node *node = plan->graph->nodes[n];
+    switch (plan->kinds[n]) {
+    case QUANTIZE_LAYER:
+        return node->op == OP_CONV;
+    case QUANTIZE_CLAMP:
+    case QUANTIZE_UNARY:
+        return can_store(plan, root_of(plan, node->outputs[0]));
+    case QUANTIZE_JOIN:
+        return (is_of_one(plan, node) && can_store(plan, root_of(plan, node->inputs[0]))) ||
+               all_inputs(plan, node, can_store);
+    case QUANTIZE_CONCAT:
+    case QUANTIZE_MOVE:
+    case QUANTIZE_POOL:
+        return all_inputs(plan, node, can_store);
+    case QUANTIZE_OTHER:
+        break;
+    }
+    return false;
+}
+
+static void find_storable(struct quantize_plan *plan, const bool *is_float)
+{
+    const struct graph *graph = plan->graph;
+    for (size_t v = 0; v < graph->value_count; v++)
+        plan->can_store[v] = plan->is_stored[v];
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t o = 0; o < node->output_count; o++) {
+            const struct value *value = node->outputs[o];
+            if (value && is_float[value->index] && !plan->is_answer[value->index])
+                plan->can_store[value->index] =
+                    plan->can_store[value->index] || producer_can_store(plan, n);
+        }
+    }
+}
+
+/* A Gemm stores its result where that becomes a stored tensor by elementwise operators alone: two
+ * layers of a head with an activation between. */
+static void want_gemm(struct quantize_plan *plan, const struct node *node, enum quantize_kind kind)
+{
+    if (kind != QUANTIZE_UNARY && (kind != QUANTIZE_JOIN || !is_of_one(plan, node)))
+        return;
+    const struct value *root = root_of(plan, node->inputs[0]);
+    if (kind_of_producer(plan, root) == QUANTIZE_LAYER && root->producer->op == OP_GEMM)
+        plan->is_stored[root->index] = true;
+}
+
+/* What a stored tensor is made of, as far as it can be stored, too. */
+static void want_between(struct quantize_plan *plan)
+{
+    const struct graph *graph = plan->graph;
+    for (size_t n = graph->node_count; n-- > 0;) {
+        const struct node *node = graph->nodes[n];
+        const enum quantize_kind kind = plan->kinds[n];
+        bool is_wanted = false;
+        for (size_t o = 0; o < node->output_count; o++)
+            is_wanted = is_wanted ||
+                        (node->outputs[o] && is_stored(plan, behind_clamp(plan, node->outputs[o])));
+        if (is_wanted)
+            want_gemm(plan, node, kind);
+        if (!is_wanted || kind < QUANTIZE_JOIN || !all_inputs(plan, node, can_store) ||
+            (kind == QUANTIZE_JOIN && is_of_one(plan, node)))
+            continue;
+        const size_t count =
+            kind == QUANTIZE_JOIN || kind == QUANTIZE_CONCAT ? node->input_count : 1;
+        for (size_t i = 0; i < count; i++)
+            plan->is_stored[node->inputs[i]->index] = true;
+    }
+}
+
+static bool producer_is_integer(const struct quantize_plan *plan, const struct value *value)
+{
+    const struct value *made = quantize_before_clamp(plan, value);
+    const struct node *node = made->producer;
+    if (!node)
+        return false;
+    switch (plan->kinds[position_of(plan, node)]) {
+    case QUANTIZE_LAYER:
+        return true;
+    case QUANTIZE_CLAMP:
+    case QUANTIZE_UNARY:
+        made = root_of(plan, node->inputs[0]->known ? made : node->inputs[0]);
+        return is_stored(plan, made);
+    case QUANTIZE_JOIN:
+        return all_inputs(plan, node, is_stored) ||
+               (is_of_one(plan, node) && is_stored(plan, root_of(plan, node->inputs[0])));
+    case QUANTIZE_CONCAT:
+    case QUANTIZE_MOVE:
+    case QUANTIZE_POOL:
+        return all_inputs(plan, node, is_stored);
+    case QUANTIZE_OTHER:
+        break;
+    }
+    return false;
+}
+
+static void find_integers(struct quantize_plan *plan)
+{
+    const struct graph *graph = plan->graph;
+    for (size_t v = 0; v < graph->value_count; v++)
+        plan->is_integer[v] = plan->is_stored[v] && !plan->is_answer[v] &&
+                              producer_is_integer(plan, graph->values[v]);
+}
+
+static void count_plan_readers(struct quantize_plan *plan)
+{
+    const struct graph *graph = plan->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < node->input_count; i++) {
+            if (!node->inputs[i])
+                continue;
+            plan->readers[node->inputs[i]->index]++;
+            plan->reader[node->inputs[i]->index] = node;
+        }
+        for (size_t i = 0; i < node->capture_count; i++)
+            plan->readers[node->captures[i]->index]++;
+    }
+    for (size_t i = 0; i < graph->output_count; i++)
+        plan->readers[graph->outputs[i]->index]++;
+}
+
+enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, const bool *is_float,
+                               struct quantize_plan *ret, struct error *err)
+{
+    const size_t values = graph->value_count;
+    *ret = (struct quantize_plan){.graph = graph};
+    ret->kinds = alloc_array(graph->node_count, sizeof *ret->kinds);
+    ret->is_layer = alloc_array(values, sizeof *ret->is_layer);
+    ret->is_answer = alloc_array(values, sizeof *ret->is_answer);
+    ret->can_store = alloc_array(values, sizeof *ret->can_store);
+    ret->is_stored = alloc_array(values, sizeof *ret->is_stored);
+    ret->is_integer = alloc_array(values, sizeof *ret->is_integer);
+    ret->readers = alloc_array(values, sizeof *ret->readers);
+    ret->reader = alloc_array(values, sizeof *ret->reader);
+    if (!ret->kinds || !ret->is_layer || !ret->is_answer || !ret->can_store || !ret->is_stored ||
+        !ret->is_integer || !ret->readers || !ret->reader)
+        return error_no_memory(err, "while planning 8-bit numbers");
+    for (size_t n = 0; n < graph->node_count; n++) {
+        ret->kinds[n] = quantize_kind_of(graph->nodes[n]);
+        if (ret->kinds[n] == QUANTIZE_LAYER && is_kept[n])
+            ret->kinds[n] = QUANTIZE_OTHER;
+    }
+    count_plan_readers(ret);
+    find_answers(ret);
+    want_layers(ret, is_float);
+    find_storable(ret, is_float);
+    want_between(ret);
+    find_integers(ret);
+    return STATUS_OK;
+}
+
+void quantize_plan_done(struct quantize_plan *plan)
+{
+    free(plan->kinds);
+    free(plan->is_layer);
+    free(plan->is_answer);
+    free(plan->can_store);
+    free(plan->is_stored);
+    free(plan->is_integer);
+    free(plan->readers);
+    free((void *)plan->reader);
+    *plan = (struct quantize_plan){0};
+}
+
+bool quantize_reads_stored(const struct quantize_plan *plan, size_t n, const struct value *value)
+{
+    const struct node *node = plan->graph->nodes[n];
+    if (!plan->is_stored[value->index])
+        return false;
+    if (plan->is_integer[value->index])
+        return true;
+    if (plan->kinds[n] == QUANTIZE_LAYER)
+        return node->inputs[0] == value;
+    for (size_t o = 0; o < node->output_count; o++)
+        if (node->outputs[o] && plan->is_integer[behind_clamp(plan, node->outputs[o])->index])
+            return true;
+    return false;
+}

@@ -1,0 +1,301 @@
+/* Puts QuantizeLinear and DequantizeLinear around what a plan stores. */
+#include "engine/quantize/quantize_rewrite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/passes/edit.h"
+
+/* An int32 bias may take half of the range; the sums of the product need the rest. */
+#define BIAS_MOST ((double)(INT32_MAX / 2))
+
+struct rewrite {
+    struct edit edit;
+    const struct quantize_plan *plan;
+    const struct stored_as *numbers;
+    const struct stored_layer *layers; /* by position */
+    struct value **stored;  /* by index: what DequantizeLinear makes of a stored tensor */
+    struct value **weights; /* by index: the same of weights that several layers share */
+};
+
+static struct value *named_constant(struct rewrite *r, const struct value *of, const char *suffix,
+                                    enum dtype dtype, const struct shape *shape, const void *data)
+{
+    char name[600];
+    struct value *value = edit_constant(&r->edit, dtype, shape, data);
+    const int length = snprintf(name, sizeof name, "%.500s%s", of->name, suffix);
+    if (!value || length < 0)
+        return NULL;
+    value->name = arena_copy_text(r->edit.graph->arena, name, (size_t)length);
+    return value->name ? value : (edit_no_memory(&r->edit), NULL);
+}
+
+/* A node behind all others; graph_sort() puts it where it belongs. */
+static struct value *append_node(struct rewrite *r, enum op op, const struct value *of,
+                                 const char *suffix, struct value *const inputs[3],
+                                 enum dtype dtype, const struct shape *shape)
+{
+    struct graph *graph = r->edit.graph;
+    char name[600];
+    snprintf(name, sizeof name, "%.500s_%s%s", of->name, op_name(op), suffix);
+    struct node *node =
+        edit_insert_node(&r->edit, graph->node_count, op, graph->opset, name, inputs, 3);
+    snprintf(name, sizeof name, "%.500s%s", of->name,
+             op == OP_QUANTIZE_LINEAR ? "_quantized" : "_dequantized");
+    struct value *value = node ? graph_add_value(graph, name, dtype, shape) : NULL;
+    if (!value) {
+        edit_no_memory(&r->edit);
+        return NULL;
+    }
+    node_set_output(node, 0, value);
+    return value;
+}
+
+static bool store_activation(struct rewrite *r, struct value *value)
+{
+    const struct stored_as *as = &r->numbers[value->index];
+    struct value *scale = named_constant(r, value, "_scale", DTYPE_F32, &SHAPE_SCALAR, &as->scale);
+    struct value *zero =
+        named_constant(r, value, "_zero_point", DTYPE_U8, &SHAPE_SCALAR, &as->zero);
+    if (!scale || !zero)
+        return false;
+    struct value *const to[3] = {value, scale, zero};
+    struct value *bytes = append_node(r, OP_QUANTIZE_LINEAR, value, "", to, DTYPE_U8, &SHAPE_NONE);
+    struct value *const from[3] = {bytes, scale, zero};
+    r->stored[value->index] =
+        bytes ? append_node(r, OP_DEQUANTIZE_LINEAR, value, "", from, DTYPE_F32, &SHAPE_NONE)
+              : NULL;
+    return r->stored[value->index] != NULL;
+}
+
+/* ---- weights ---- */
+
+/* Which dimension of a layer's weights its channels are. */
+static int channel_axis(const struct node *layer)
+{
+    return layer->op == OP_CONV || (layer->op == OP_GEMM && node_int(layer, "transB", 0)) ? 0 : 1;
+}
+
+/* Weights as [outer, count, inner], `count` channels. A Conv's are [M, C / groups, positions],
+ * those of products [N, K] or [K, N]. */
+struct channels {
+    size_t outer, count, inner;
+};
+
+static struct channels channels_of(const struct node *layer, const struct tensor *weights)
+{
+    const int axis = channel_axis(layer);
+    struct channels c = {1, (size_t)weights->shape.dims[axis], 1};
+    for (int d = 0; d < weights->shape.rank; d++)
+        *(d < axis ? &c.outer : &c.inner) *= d == axis ? 1 : (size_t)weights->shape.dims[d];
+    return c;
+}
+
+/* A bias is stored in units of both scales, as at most this many: ONNX Runtime 1.32 makes int32 of
+ * float32 biases, and those that do not fit overflow. The rest up to BIAS_MOST is for methods that
+ * give the input a smaller scale than its whole range has. */
+#define BIAS_UNITS 0x1p24f
+
+/* A channel's greatest weight is stored as 127, or as less where its bias is far greater. */
+static void choose_scales(const float *weights, struct channels c, const float *bias,
+                          float input_scale, float *scales)
+{
+    for (size_t o = 0; o < c.outer; o++)
+        for (size_t m = 0; m < c.count; m++)
+            for (size_t i = 0; i < c.inner; i++, weights++)
+                scales[m] = fmaxf(scales[m], fabsf(*weights) / 127);
+    for (size_t m = 0; m < c.count; m++) {
+        scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* the bias alone counts */
+        const float least = bias ? fabsf(bias[m]) / BIAS_UNITS / input_scale : 0;
+        scales[m] = isfinite(least) ? fmaxf(scales[m], least) : scales[m];
+    }
+}
+
+/* Rounds the weights of channel m, `count` in a row; returns the sum of what each is changed by,
+ * times the mean of the inputs that it multiplies: input i / positions of `means`, or 0 without. */
+static double round_weights(const float *from, int8_t *to, size_t count, float scale,
+                            const double *means, size_t positions)
+{
+    double change = 0;
+    for (size_t i = 0, k = 0; i < count; k++)
+        for (size_t p = 0; p < positions; p++, i++) {
+            const float stored = fmaxf(fminf(rintf(from[i] / scale), 127), -127);
+            to[i] = (int8_t)stored;
+            change += means ? (double)(stored * scale - from[i]) * means[k] : 0;
+        }
+    return change;
+}
+
+static void store_numbers(const struct node *layer, const struct number_range *input,
+                          const struct channels c, struct stored_layer *ret)
+{
+    const float *from = layer->inputs[1]->known->data, *scales = ret->scales->data;
+    int8_t *to = ret->weights->data;
+    const bool is_conv = layer->op == OP_CONV;
+    const size_t each = is_conv ? (size_t)layer->inputs[1]->known->shape.dims[1] : 1;
+    const size_t groups = is_conv && each ? input->channels / each : 1;
+    const size_t positions = is_conv && each ? c.inner / each : 1;
+    /* The border that pads an image is not counted. */
+    const bool has_means = input->sums && input->summed > 0 && groups && each;
+    for (size_t o = 0; o < c.outer; o++)
+        for (size_t m = 0; m < c.count; m++, from += c.inner, to += c.inner) {
+            size_t first = is_conv && groups ? m / (c.count / groups) * each : o;
+            first = first + c.inner / positions <= input->channels ? first : 0;
+            const double change = round_weights(from, to, c.inner, scales[m],
+                                                has_means ? input->sums + first : NULL, positions);
+            ret->corrections[m] -= has_means ? (float)(change / input->summed) : 0;
+        }
+}
+
+enum status quantize_layer_store(const struct node *layer, const struct number_range *input,
+                                 struct stored_layer *ret, struct error *err)
+{
+    const struct tensor *weights = layer->inputs[1]->known;
+    const struct channels c = channels_of(layer, weights);
+    const struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
+    *ret = (struct stored_layer){.corrections = alloc_array(c.count, sizeof *ret->corrections)};
+    if (!ret->corrections)
+        return error_no_memory(err, "while quantizing");
+    TRY(tensor_create(NULL, DTYPE_I8, &weights->shape, &ret->weights, err));
+    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
+    memset(ret->scales->data, 0, ret->scales->bytes);
+    choose_scales(weights->data, c, bias ? bias->known->data : NULL,
+                  range_choose(input, QUANTIZE_MINMAX).scale, ret->scales->data);
+    store_numbers(layer, input, c, ret);
+    return STATUS_OK;
+}
+
+void quantize_layer_done(struct stored_layer *layer)
+{
+    tensor_unref(layer->weights);
+    tensor_unref(layer->scales);
+    free(layer->corrections);
+    *layer = (struct stored_layer){0};
+}
+
+static struct value *append_dequantize(struct rewrite *r, const struct value *of,
+                                       struct value *stored, struct value *scales,
+                                       struct value *zeros, int64_t axis)
+{
+    struct value *const inputs[3] = {stored, scales, zeros};
+    struct value *value = stored && scales && zeros ? append_node(r, OP_DEQUANTIZE_LINEAR, of, "",
+                                                                  inputs, DTYPE_F32, &stored->shape)
+                                                    : NULL;
+    if (value && !node_set_int(r->edit.graph, value->producer, "axis", axis))
+        edit_no_memory(&r->edit);
+    return value;
+}
+
+static struct value *named_tensor(struct rewrite *r, const struct value *of, const char *suffix,
+                                  struct tensor *tensor)
+{
+    char name[600];
+    snprintf(name, sizeof name, "%.500s%s", of->name, suffix);
+    struct value *value = graph_add_constant(r->edit.graph, name, tensor);
+    return value ? value : (edit_no_memory(&r->edit), NULL);
+}
+
+static struct value *named_zeros(struct rewrite *r, const struct value *of, const char *suffix,
+                                 enum dtype dtype, const struct shape *row)
+{
+    struct value *zeros = named_constant(r, of, suffix, dtype, row, NULL);
+    if (zeros)
+        memset(zeros->known->data, 0, zeros->known->bytes);
+    return zeros;
+}
+
+static struct value *add_weights(struct rewrite *r, const struct node *layer,
+                                 const struct stored_layer *stored)
+{
+    const struct value *weights = layer->inputs[1];
+    return append_dequantize(
+        r, weights, named_tensor(r, weights, "_quantized", stored->weights),
+        named_tensor(r, weights, "_scale", stored->scales),
+        named_zeros(r, weights, "_zero_point", DTYPE_I8, &stored->scales->shape),
+        channel_axis(layer));
+}
+
+/* The bias in units of both scales; float32 where it does not fit. NULL: out of memory. */
+static struct value *add_bias(struct rewrite *r, struct value *bias,
+                              const struct stored_layer *stored, double unit)
+{
+    const struct shape *row = &bias->known->shape;
+    const float *from = bias->known->data, *scales = stored->scales->data;
+    struct value *numbers = named_constant(r, bias, "_quantized", DTYPE_I32, row, NULL);
+    struct value *units = named_constant(r, bias, "_quantized_scale", DTYPE_F32, row, NULL);
+    for (size_t m = 0; numbers && units && m < shape_count(row); m++) {
+        const float scale = (float)(unit * (double)scales[m]);
+        const double number = rint((double)(from[m] + stored->corrections[m]) / (double)scale);
+        if (!(fabs(number) <= BIAS_MOST))
+            return bias;
+        ((float *)units->known->data)[m] = scale;
+        ((int32_t *)numbers->known->data)[m] = (int32_t)number;
+    }
+    return append_dequantize(r, bias, numbers, units,
+                             named_zeros(r, bias, "_quantized_zero_point", DTYPE_I32, row), 0);
+}
+
+static bool store_layer(struct rewrite *r, struct node *layer, const struct stored_layer *stored)
+{
+    struct value *weights = layer->inputs[1];
+    struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
+    const struct value *shared = r->weights[weights->index];
+    if (!shared || node_int(shared->producer, "axis", 0) != channel_axis(layer) ||
+        memcmp(shared->producer->inputs[1]->known->data, stored->scales->data,
+               stored->scales->bytes) != 0)
+        r->weights[weights->index] = add_weights(r, layer, stored);
+    layer->inputs[1] = r->weights[weights->index];
+    if (bias)
+        layer->inputs[2] =
+            add_bias(r, bias, stored, (double)r->numbers[layer->inputs[0]->index].scale);
+    return r->edit.status == STATUS_OK;
+}
+
+/* ---- the graph ---- */
+
+/* Nodes of the clone are at the places that they have in the plan's graph. */
+static bool rewrite_nodes(struct rewrite *r)
+{
+    const struct quantize_plan *plan = r->plan;
+    struct graph *graph = r->edit.graph;
+    const size_t nodes = plan->graph->node_count, values = plan->graph->value_count;
+    for (size_t n = 0; n < nodes; n++)
+        if (plan->kinds[n] == QUANTIZE_LAYER && !store_layer(r, graph->nodes[n], &r->layers[n]))
+            return false;
+    for (size_t v = 0; v < values; v++)
+        if (plan->is_stored[v] && !store_activation(r, graph->values[v]))
+            return false;
+    for (size_t n = 0; n < nodes; n++) {
+        struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < node->input_count; i++) {
+            const struct value *input = node->inputs[i];
+            if (input && input->index < values && r->stored[input->index] &&
+                quantize_reads_stored(plan, n, plan->graph->values[input->index]))
+                node->inputs[i] = r->stored[input->index];
+        }
+    }
+    return true;
+}
+
+enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *plan,
+                             const struct stored_as *numbers, const struct stored_layer *layers,
+                             struct error *err)
+{
+    const size_t values = plan->graph->value_count;
+    struct rewrite r = {.edit = {.graph = graph, .err = err},
+                        .plan = plan,
+                        .numbers = numbers,
+                        .layers = layers,
+                        .stored = alloc_array(values, sizeof *r.stored),
+                        .weights = alloc_array(values, sizeof *r.weights)};
+    if (!r.stored || !r.weights)
+        edit_no_memory(&r.edit);
+    else if (rewrite_nodes(&r) && (r.edit.status = graph_sort(graph, err)) == STATUS_OK)
+        edit_sweep(&r.edit);
+    free((void *)r.stored);
+    free((void *)r.weights);
+    return edit_end(&r.edit);
+}

@@ -1,0 +1,444 @@
+/* Prepares a graph, observes it in float32, and makes quantized graphs of it. */
+#include "engine/quantize/quantizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/passes/edit.h"
+#include "engine/quantize/quantize_opset.h"
+#include "engine/quantize/quantize_rewrite.h"
+
+struct quantizer {
+    struct graph *graph;         /* float32; nodes and values stay as they are */
+    struct shape *shapes;        /* of the values, by index, for one image; rank unknown: none */
+    bool *is_float;              /* by index: a float32 tensor */
+    struct number_range *ranges; /* by index */
+    struct quantizer_layer *layers;
+    size_t *positions; /* of the layers' nodes */
+    size_t layer_count;
+    struct stored_layer *stored; /* by position; empty where there is no layer */
+};
+
+bool quantizer_is_quantized(const struct graph *graph)
+{
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const char *name = op_name(graph->nodes[n]->op);
+        if (strstr(name, "QuantizeLinear") || strstr(name, "DequantizeLinear") ||
+            strstr(name, "QLinear") || strstr(name, "Integer"))
+            return true;
+    }
+    return false;
+}
+
+static enum status quantizer_no_memory(struct error *err)
+{
+    return error_no_memory(err, "while quantizing");
+}
+
+/* ---- preparing ---- */
+
+/* Passes may replace an output by what an Identity copied: the names and types of outputs are those
+ * of the file. */
+static enum status keep_outputs(const struct graph *from, struct graph *graph, struct error *err)
+{
+    struct edit edit = {.graph = graph, .err = err};
+    for (size_t i = 0; i < graph->output_count && edit.status == STATUS_OK; i++) {
+        const struct value *declared = from->outputs[i];
+        struct value *value = graph->outputs[i];
+        /* Constants have the shape of their numbers, which passes take as known. */
+        const struct tensor *constant = value->known;
+        bool is_shared = constant || !value->producer;
+        for (size_t k = 0; k < i; k++)
+            is_shared = is_shared || graph->outputs[k] == value;
+        if (is_shared && strcmp(value->name, declared->name) != 0) {
+            value = edit_insert_value(&edit, graph->node_count, OP_IDENTITY, graph->opset,
+                                      declared->name, &value, 1, declared->dtype, NULL);
+            if (!value)
+                break;
+            graph->outputs[i] = value;
+        }
+        value->name = arena_copy_text(graph->arena, declared->name, strlen(declared->name));
+        value->dtype = declared->dtype;
+        value->shape = constant ? constant->shape : declared->shape;
+        for (int d = 0; d < TENSOR_MAX_RANK; d++)
+            if (!constant && declared->dim_names[d] &&
+                !(value->dim_names[d] = arena_copy_text(graph->arena, declared->dim_names[d],
+                                                        strlen(declared->dim_names[d]))))
+                return quantizer_no_memory(err);
+        if (!value->name)
+            return quantizer_no_memory(err);
+    }
+    return edit_end(&edit);
+}
+
+static enum status allocate(struct quantizer *q, struct error *err)
+{
+    /* quantize_raise_opset() adds at most two constants a node. */
+    const size_t nodes = q->graph->node_count, values = q->graph->value_count + 2 * nodes;
+    q->shapes = alloc_array(values, sizeof *q->shapes);
+    q->is_float = alloc_array(values, sizeof *q->is_float);
+    q->ranges = alloc_array(values, sizeof *q->ranges);
+    q->layers = alloc_array(nodes, sizeof *q->layers);
+    q->positions = alloc_array(nodes, sizeof *q->positions);
+    q->stored = alloc_array(nodes, sizeof *q->stored);
+    if (!q->shapes || !q->is_float || !q->ranges || !q->layers || !q->positions || !q->stored)
+        return quantizer_no_memory(err);
+    for (size_t n = 0; n < nodes; n++) {
+        const struct node *node = q->graph->nodes[n];
+        if (quantize_kind_of(node) != QUANTIZE_LAYER)
+            continue;
+        q->positions[q->layer_count] = n;
+        q->layers[q->layer_count++] =
+            (struct quantizer_layer){.name = node->name, .op = op_name(node->op)};
+    }
+    return q->layer_count ? STATUS_OK
+                          : error_set(err, STATUS_UNSUPPORTED,
+                                      "the model has no Conv, Gemm or MatMul with constant float32 "
+                                      "weights, so there is nothing to quantize");
+}
+
+enum status quantizer_create(const struct graph *graph, struct quantizer **ret, struct error *err)
+{
+    if (quantizer_is_quantized(graph))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the model is quantized already; name the float32 model that it was made "
+                         "from");
+    struct quantizer *q = calloc(1, sizeof *q);
+    if (!q)
+        return quantizer_no_memory(err);
+    enum status status = graph_clone(graph, &q->graph, err);
+    if (status == STATUS_OK)
+        status = optimize_weights(q->graph, err);
+    if (status == STATUS_OK)
+        status = keep_outputs(graph, q->graph, err);
+    if (status == STATUS_OK)
+        status = graph_sort(q->graph, err);
+    if (status == STATUS_OK)
+        status = allocate(q, err);
+    if (status != STATUS_OK) {
+        quantizer_free(q);
+        return status;
+    }
+    *ret = q;
+    return STATUS_OK;
+}
+
+void quantizer_free(struct quantizer *q)
+{
+    if (!q)
+        return;
+    for (size_t v = 0; q->ranges && v < q->graph->value_count; v++) {
+        free(q->ranges[v].bins);
+        free(q->ranges[v].sums);
+    }
+    for (size_t n = 0; q->stored && n < q->graph->node_count; n++)
+        quantize_layer_done(&q->stored[n]);
+    free(q->stored);
+    free(q->shapes);
+    free(q->is_float);
+    free(q->ranges);
+    free(q->layers);
+    free(q->positions);
+    graph_free(q->graph);
+    free(q);
+}
+
+size_t quantizer_layer_count(const struct quantizer *q)
+{
+    return q->layer_count;
+}
+
+struct quantizer_layer *quantizer_layer(struct quantizer *q, size_t i)
+{
+    return &q->layers[i];
+}
+
+/* ---- shapes ---- */
+
+static enum status shapes_of_inputs(const struct quantizer *q,
+                                    const struct session_options *options, struct shape *shapes,
+                                    struct error *err)
+{
+    for (size_t i = 0; i < q->graph->input_count; i++) {
+        struct shape *shape = &shapes[i];
+        const int sides[2] = {options->image_height, options->image_width};
+        const int first = options->image_channels_last ? 1 : 2;
+        *shape = q->graph->inputs[i]->shape;
+        for (int d = 0; d < shape->rank; d++)
+            if (shape->dims[d] == DIM_UNKNOWN)
+                shape->dims[d] = d == 0 ? 1 : d == first || d == first + 1 ? sides[d - first] : 3;
+        if (!shape_is_known(shape))
+            return error_set(err, STATUS_UNSUPPORTED, "input '%.100s' declares no shape",
+                             q->graph->inputs[i]->name);
+    }
+    return STATUS_OK;
+}
+
+/* On a clone, because values fold that are constant for this size alone. */
+static enum status infer_shapes(struct quantizer *q, const struct session_options *options,
+                                struct error *err)
+{
+    struct graph *copy = NULL;
+    struct shape *shapes = alloc_array(q->graph->input_count, sizeof *shapes);
+    enum status status =
+        shapes ? shapes_of_inputs(q, options, shapes, err) : quantizer_no_memory(err);
+    if (status == STATUS_OK)
+        status = graph_clone(q->graph, &copy, err);
+    if (status == STATUS_OK)
+        status = optimize_specialise(copy, shapes, err);
+    for (size_t v = 0; status == STATUS_OK && v < q->graph->value_count; v++) {
+        const struct value *value = copy->values[v];
+        q->shapes[v] = value->shape;
+        q->is_float[v] = value->dtype == DTYPE_F32 && !q->graph->values[v]->known &&
+                         shape_is_known(&value->shape) && shape_count(&value->shape) > 0;
+    }
+    graph_free(copy);
+    free(shapes);
+    return status;
+}
+
+/* ---- observing ---- */
+
+/* A part of the tensors to observe, which a session has as outputs. */
+struct observed_part {
+    const struct quantizer *q;
+    size_t *indices;
+    size_t count;
+    struct session *session;
+    const struct tensor **outputs;
+    double begin, share; /* of the progress */
+};
+
+static enum status run_images(const struct observed_part *part,
+                              const struct quantizer_images *images, bool is_counting,
+                              struct error *err)
+{
+    for (size_t i = 0; i < images->count; i++) {
+        const void *input;
+        TRY(images->read(images->context, i, &input, err));
+        TRY(session_run(part->session, 1, &input, part->outputs, err));
+        for (size_t k = 0; k < part->count; k++) {
+            const struct tensor *tensor = part->outputs[k];
+            struct number_range *range = &part->q->ranges[part->indices[k]];
+            const size_t count = shape_count(&tensor->shape);
+            if (!is_counting)
+                range_extend(range, tensor->data, count);
+            if (!is_counting && range->sums)
+                range_sum(range, tensor->data, count);
+            if (is_counting && range->bins)
+                range_count(range, tensor->data, count);
+        }
+        const double done = ((double)(i + 1) / (double)images->count + is_counting) / 2;
+        if (images->on_progress)
+            images->on_progress(images->context, part->begin + part->share * done);
+    }
+    return STATUS_OK;
+}
+
+/* The inputs of layers get the sums of their channels, which tell what rounded weights are off by
+ * in the mean. */
+static enum status allocate_sums(const struct quantizer *q, struct error *err)
+{
+    for (size_t i = 0; i < q->layer_count; i++) {
+        const struct node *layer = q->graph->nodes[q->positions[i]];
+        const size_t v = layer->inputs[0]->index;
+        const struct shape *shape = &q->shapes[v];
+        struct number_range *range = &q->ranges[v];
+        const int axis = layer->op == OP_CONV ? 1 : shape->rank - 1;
+        if (!q->is_float[v] || range->sums || axis < 0 || axis >= shape->rank)
+            continue;
+        range->channels = (size_t)shape->dims[axis];
+        range->inner = 1;
+        for (int d = axis + 1; d < shape->rank; d++)
+            range->inner *= (size_t)shape->dims[d];
+        range->sums = alloc_array(range->channels, sizeof *range->sums);
+        if (!range->sums)
+            return quantizer_no_memory(err);
+    }
+    return STATUS_OK;
+}
+
+/* All images twice: for the ranges, then for histograms within them. */
+static enum status observe_twice(const struct observed_part *part,
+                                 const struct quantizer_images *images, struct error *err)
+{
+    TRY(run_images(part, images, false, err));
+    for (size_t k = 0; k < part->count; k++) {
+        struct number_range *range = &part->q->ranges[part->indices[k]];
+        if (range->is_broken || !(range->high > range->low))
+            continue;
+        range->bins = alloc_array(RANGE_BINS, sizeof *range->bins);
+        if (!range->bins)
+            return quantizer_no_memory(err);
+    }
+    return run_images(part, images, true, err);
+}
+
+static enum status observe_part(struct observed_part *part, const struct session_options *options,
+                                const struct quantizer_images *images, struct error *err)
+{
+    struct graph *graph;
+    struct session_options own = *options;
+    own.precision = PRECISION_FP32;
+    own.max_batch = 1;
+    own.trial = own.no_kernel_tuning = true;
+    TRY(graph_clone(part->q->graph, &graph, err));
+    graph->output_count = part->count;
+    graph->outputs = arena_alloc(graph->arena, part->count, sizeof *graph->outputs);
+    for (size_t k = 0; graph->outputs && k < part->count; k++) {
+        graph->outputs[k] = graph->values[part->indices[k]];
+    }
+    part->outputs = alloc_array(part->count, sizeof *part->outputs);
+    enum status status = graph->outputs && part->outputs
+                             ? session_create(graph, &own, &part->session, err)
+                             : quantizer_no_memory(err);
+    graph_free(graph);
+    if (status == STATUS_OK)
+        status = session_enter(part->session, err);
+    if (status == STATUS_OK)
+        status = observe_twice(part, images, err);
+    session_free(part->session);
+    free((void *)part->outputs);
+    return status;
+}
+
+static size_t observed_bytes(const struct quantizer *q, size_t v)
+{
+    return shape_count(&q->shapes[v]) * sizeof(float);
+}
+
+static enum status observe_all(struct quantizer *q, const struct session_options *options,
+                               const struct quantizer_images *images, const bool *is_stored,
+                               size_t *indices, size_t memory, struct error *err)
+{
+    const size_t values = q->graph->value_count;
+    size_t total = 0, done = 0;
+    for (size_t v = 0; v < values; v++)
+        total += is_stored[v] ? observed_bytes(q, v) : 0;
+    for (size_t v = 0; v < values;) {
+        struct observed_part part = {.q = q, .indices = indices};
+        size_t bytes = 0;
+        for (;
+             v < values && (!is_stored[v] || !part.count || bytes + observed_bytes(q, v) <= memory);
+             v++) {
+            if (!is_stored[v])
+                continue;
+            indices[part.count++] = v;
+            bytes += observed_bytes(q, v);
+        }
+        if (!part.count)
+            break;
+        part.begin = (double)done / (double)total;
+        part.share = (double)bytes / (double)total;
+        done += bytes;
+        TRY(observe_part(&part, options, images, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status make_plan(const struct quantizer *q, const bool *is_float, bool keeps,
+                             struct quantize_plan *ret, struct error *err)
+{
+    bool *is_kept = alloc_array(q->graph->node_count, sizeof *is_kept);
+    for (size_t i = 0; is_kept && keeps && i < q->layer_count; i++)
+        is_kept[q->positions[i]] = q->layers[i].is_kept;
+    const enum status status = is_kept ? quantize_plan_make(q->graph, is_kept, is_float, ret, err)
+                                       : quantizer_no_memory(err);
+    free(is_kept);
+    return status;
+}
+
+static enum status store_one(struct quantizer *q, size_t n, struct error *err)
+{
+    const struct node *layer = q->graph->nodes[n];
+    quantize_layer_done(&q->stored[n]); /* of other images */
+    return quantize_layer_store(layer, &q->ranges[layer->inputs[0]->index], &q->stored[n], err);
+}
+
+enum status quantizer_observe(struct quantizer *q, const struct session_options *options,
+                              const struct quantizer_images *images, size_t memory,
+                              struct error *err)
+{
+    struct quantize_plan plan = {0};
+    TRY(infer_shapes(q, options, err));
+    TRY(quantize_raise_opset(q->graph, q->shapes, err));
+    TRY(allocate_sums(q, err));
+    size_t *indices = alloc_array(q->graph->value_count, sizeof *indices);
+    enum status status =
+        indices ? make_plan(q, q->is_float, false, &plan, err) : quantizer_no_memory(err);
+    if (status == STATUS_OK)
+        status = observe_all(q, options, images, plan.is_stored, indices, memory, err);
+    for (size_t i = 0; status == STATUS_OK && i < q->layer_count; i++)
+        status = store_one(q, q->positions[i], err);
+    quantize_plan_done(&plan);
+    free(indices);
+    return status;
+}
+
+/* ---- making ---- */
+
+/* A move stores its result as its input is stored, and an input that only a Concat reads is stored
+ * as the Concat's result: the numbers are then copied. */
+static void share_numbers(const struct quantize_plan *plan, struct stored_as *numbers)
+{
+    const struct graph *graph = plan->graph;
+    for (size_t n = graph->node_count; n-- > 0;) {
+        const struct node *node = graph->nodes[n];
+        if (plan->kinds[n] != QUANTIZE_CONCAT || !plan->is_stored[node->outputs[0]->index])
+            continue;
+        for (size_t i = 0; i < node->input_count; i++) {
+            const struct value *input = node->inputs[i];
+            if (plan->is_stored[input->index] && plan->readers[input->index] == 1 &&
+                plan->is_layer[quantize_before_clamp(plan, input)->index])
+                numbers[input->index] = numbers[node->outputs[0]->index];
+        }
+    }
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        if (plan->kinds[n] != QUANTIZE_MOVE || !plan->is_stored[node->inputs[0]->index])
+            continue;
+        for (size_t o = 0; o < node->output_count; o++)
+            if (node->outputs[o])
+                numbers[node->outputs[o]->index] = numbers[node->inputs[0]->index];
+    }
+}
+
+static enum status make_with(const struct quantizer *q, enum quantize_method method,
+                             const struct quantize_plan *plan, struct stored_as *numbers,
+                             struct graph **ret, struct error *err)
+{
+    struct graph *graph;
+    for (size_t v = 0; v < q->graph->value_count; v++)
+        if (plan->is_stored[v])
+            numbers[v] = range_choose(&q->ranges[v], method);
+    share_numbers(plan, numbers);
+    TRY(graph_clone(q->graph, &graph, err));
+    const enum status status = quantize_rewrite(graph, plan, numbers, q->stored, err);
+    if (status != STATUS_OK) {
+        graph_free(graph);
+        return status;
+    }
+    *ret = graph;
+    return STATUS_OK;
+}
+
+enum status quantizer_make(const struct quantizer *q, enum quantize_method method,
+                           struct graph **ret, struct error *err)
+{
+    const size_t values = q->graph->value_count;
+    struct quantize_plan plan = {0};
+    struct stored_as *numbers = alloc_array(values, sizeof *numbers);
+    bool *is_known = alloc_array(values, sizeof *is_known);
+    enum status status = numbers && is_known ? STATUS_OK : quantizer_no_memory(err);
+    for (size_t v = 0; status == STATUS_OK && v < values; v++)
+        is_known[v] = q->is_float[v] && q->ranges[v].is_seen && !q->ranges[v].is_broken;
+    if (status == STATUS_OK)
+        status = make_plan(q, is_known, true, &plan, err);
+    if (status == STATUS_OK)
+        status = make_with(q, method, &plan, numbers, ret, err);
+    quantize_plan_done(&plan);
+    free(numbers);
+    free(is_known);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* One number of QuantizeLinear, wherever it is made beside the kernels that do rows of them. */
+#pragma once
+
+#include <stdbool.h>
+
+/* saturate(round_half_even(x / scale) + zero), divided in float32; NaN becomes the lowest. scale is
+ * finite and above 0, zero in the range of the type: int8 with `is_signed`, else uint8. Without
+ * branches and calls: adding and taking away ROUND rounds half to even what lies within BEYOND,
+ * which reaches past every sum of a stored number and a zero point. */
+static inline float quantized_number(float x, float scale, int zero, bool is_signed)
+{
+    const float beyond = 1024.0f, round = 12582912.0f;
+    const float low = is_signed ? -128.0f : 0.0f, high = low + 255.0f;
+    float q = x / scale;
+    q = q > -beyond ? q : -beyond; /* also NaN */
+    q = q < beyond ? q : beyond;
+    q = (q + round) - round + (float)zero;
+    q = q > low ? q : low;
+    return q < high ? q : high;
+}

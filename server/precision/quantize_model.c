@@ -1,0 +1,592 @@
+/* Calibrates, chooses method and layers by measured error, compares with float32. */
+#include "server/precision/quantize_model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "models/tasks/answer.h"
+#include "server/precision/internal.h"
+
+enum {
+    HOLD_OUT = 5,      /* every fifth photo is held out */
+    TRIED_PHOTOS = 32, /* that methods and layers are chosen with */
+    LAYER_PHOTOS = 8,  /* that the error without a layer is measured with */
+    KEPT_SHARE = 4,    /* at most a quarter of the layers stays in float32 */
+    TIMED_RUNS = 15    /* of each model, in turns */
+};
+
+/* If the bounds do not hold, layers stay in float32 only if the error falls to this share. */
+#define KEPT_GAIN 0.75
+
+#define LEAST_PROBABILITY 1e-7f
+
+/* Answers in float32 that are remembered, and activations observed at a time. */
+#define ANSWERS_BYTES  ((size_t)64 << 20)
+#define OBSERVED_BYTES ((size_t)48 << 20)
+
+struct quantize_state {
+    const struct model *model;
+    const struct quantize_options *options;
+    struct quantize_report *report;
+    struct probes *probes;
+    int *files;   /* photos that can be read: those to calibrate with, then those held out */
+    float *photo; /* prepared */
+    struct session *fp32;
+    struct outputs outputs;
+    float *answers[2]; /* fp32's of the first `tried` photos; a candidate's of one */
+    size_t each;       /* numbers of an answer */
+    int tried;
+    struct quantizer *quantizer;
+    struct graph *graph; /* the best so far */
+    const char *phase;
+    struct error *err;
+};
+
+static enum status quantize_no_memory(struct quantize_state *q)
+{
+    return error_no_memory(q->err, "while quantizing");
+}
+
+static void show(const struct quantize_state *q, double fraction)
+{
+    if (q->options->on_progress)
+        q->options->on_progress(q->options->context, q->phase, fraction);
+}
+
+static void on_observed(void *context, double fraction)
+{
+    show(context, fraction);
+}
+
+static enum status check_cancel(const struct quantize_state *q)
+{
+    return q->options->cancel && *q->options->cancel
+               ? error_set(q->err, STATUS_CANCELLED, "quantizing was cancelled")
+               : STATUS_OK;
+}
+
+static bool is_over(const struct quantize_state *q)
+{
+    return q->options->until_ms > 0 && clock_ms(clock_thread()) >= q->options->until_ms;
+}
+
+/* ---- photos ---- */
+
+static enum status read_photo(struct quantize_state *q, int i)
+{
+    TRY(check_cancel(q));
+    const enum status status = probes_read(q->probes, q->files[i], q->photo, q->err);
+    return status == STATUS_OK
+               ? status
+               : error_prefix(q->err, "%.200s", probes_file(q->probes, q->files[i]));
+}
+
+/* Splits the photos that can be read. */
+static enum status find_photos(struct quantize_state *q)
+{
+    struct quantize_report *report = q->report;
+    const int count = probes_from_folder(q->probes);
+    const char *folder = q->model->calibration;
+    struct error first;
+    int *held_out = alloc_array((size_t)count, sizeof *held_out);
+    q->files = alloc_array((size_t)count, sizeof *q->files);
+    if (!held_out || !q->files) {
+        free(held_out);
+        return quantize_no_memory(q);
+    }
+    q->phase = "reading photos";
+    for (int i = 0; i < count && check_cancel(q) == STATUS_OK; i++) {
+        struct error why;
+        show(q, (double)i / count);
+        if (probes_read(q->probes, i, q->photo, &why) != STATUS_OK) {
+            if (report->unreadable++ == 0)
+                first = why;
+            continue;
+        }
+        if (report->photos++ % HOLD_OUT == HOLD_OUT - 1)
+            held_out[report->held_out++] = i;
+        else
+            q->files[report->calibrated++] = i;
+    }
+    if (report->held_out == 0 && report->calibrated > 1)
+        held_out[report->held_out++] = q->files[--report->calibrated];
+    memcpy(q->files + report->calibrated, held_out, (size_t)report->held_out * sizeof *held_out);
+    free(held_out);
+    TRY(check_cancel(q));
+    if (report->photos >= QUANTIZE_MIN_PHOTOS)
+        return STATUS_OK;
+    if (report->unreadable)
+        return error_set(q->err, STATUS_INVALID,
+                         "of the %d photos in '%.150s' %d can be read (%.150s); give at least %d, "
+                         "better 100, like those that the model will see",
+                         count, folder, report->photos, first.message, QUANTIZE_MIN_PHOTOS);
+    return error_set(q->err, STATUS_INVALID,
+                     "the folder '%.150s' has %s (.jpg, .jpeg or .png); give at least %d, better "
+                     "100, like those that the model will see",
+                     folder, report->photos ? "one photo" : "no photos", QUANTIZE_MIN_PHOTOS);
+}
+
+/* quantizer_images.read */
+static enum status read_image(void *context, size_t i, const void **ret, struct error *err)
+{
+    struct quantize_state *q = context;
+    (void)err; /* q->err is the same */
+    if (is_over(q))
+        return error_set(q->err, STATUS_TIMEOUT,
+                         "calibrating takes too long; lensd quantize has no limit");
+    TRY(read_photo(q, (int)i));
+    *ret = q->photo;
+    return STATUS_OK;
+}
+
+/* ---- sessions ---- */
+
+static struct session_options options_of(const struct quantize_state *q, enum precision precision)
+{
+    const struct model *model = q->model;
+    return (struct session_options){.device = DEVICE_HOST,
+                                    .precision = precision,
+                                    .threads = q->options->threads,
+                                    .max_batch = 1,
+                                    .trial = true,
+                                    .no_kernel_tuning = true,
+                                    .image_input = model->image_input,
+                                    .image_layout = IMAGE_NHWC_F32,
+                                    .image_channels_last = model->input_channels_last,
+                                    .image_height = model->preprocess.height,
+                                    .image_width = model->preprocess.width,
+                                    .cancel = q->options->cancel};
+}
+
+static enum status open_session(struct quantize_state *q, const struct graph *graph,
+                                enum precision precision, struct session **ret)
+{
+    const struct session_options options = options_of(q, precision);
+    TRY(session_create(graph, &options, ret, q->err));
+    const enum status status = session_enter(*ret, q->err);
+    if (status != STATUS_OK) {
+        session_free(*ret);
+        *ret = NULL;
+    }
+    return status;
+}
+
+/* Runs photo i, and copies the answer to `dst` unless it is NULL. */
+static enum status answer_photo(struct quantize_state *q, struct session *session, int i,
+                                float *dst)
+{
+    struct run_time ignored;
+    TRY(read_photo(q, i));
+    TRY(outputs_run(&q->outputs, session, q->photo, 1, &ignored, q->err));
+    const size_t each = outputs_each(&q->outputs, 1);
+    if (dst && each != q->each)
+        return error_set(q->err, STATUS_UNSUPPORTED,
+                         "the outputs have other sizes for other photos, so that they cannot be "
+                         "compared");
+    if (!dst)
+        return STATUS_OK;
+    outputs_read(&q->outputs, 1, dst);
+    /* Scores whose softmax is these probabilities: small ones count in a correlation, too. */
+    for (size_t k = 0; q->outputs.is_vector && q->model->has_probabilities && k < each; k++)
+        dst[k] = logf(fmaxf(dst[k], LEAST_PROBABILITY));
+    return STATUS_OK;
+}
+
+/* The answers in float32 to the photos that method and layers are chosen with. */
+static enum status remember_answers(struct quantize_state *q)
+{
+    size_t bytes;
+    TRY(open_session(q, q->model->graph, PRECISION_FP32, &q->fp32));
+    TRY(outputs_init(&q->outputs, q->model, q->fp32, q->err));
+    TRY(answer_photo(q, q->fp32, 0, NULL));
+    q->each = outputs_each(&q->outputs, 1);
+    q->tried = q->report->calibrated < TRIED_PHOTOS ? q->report->calibrated : TRIED_PHOTOS;
+    while (q->tried > 1 && q->each > ANSWERS_BYTES / sizeof(float) / (size_t)q->tried)
+        q->tried--;
+    if (!size_mul(q->each, (size_t)q->tried * sizeof(float), &bytes))
+        return error_set(q->err, STATUS_TOO_LARGE, "the outputs of the model are too large");
+    q->answers[0] = alloc_array(1, bytes);
+    q->answers[1] = alloc_array(q->each, sizeof(float));
+    if (!q->answers[0] || !q->answers[1])
+        return quantize_no_memory(q);
+    for (int i = 0; i < q->tried; i++)
+        TRY(answer_photo(q, q->fp32, i, q->answers[0] + (size_t)i * q->each));
+    /* Not needed until the end: calibrating needs the memory. */
+    session_free(q->fp32);
+    q->fp32 = NULL;
+    return STATUS_OK;
+}
+
+/* ---- errors ---- */
+
+static double error_of(const struct agreement *a)
+{
+    return !isfinite(a->mean) ? INFINITY : a->is_vector ? 1 - a->correlation : a->mean;
+}
+
+/* How far `graph` is from float32 on the first `photos` photos. */
+static enum status compare_graph(struct quantize_state *q, const struct graph *graph, int photos,
+                                 struct agreement *ret)
+{
+    struct session *session = NULL;
+    *ret = (struct agreement){.is_vector = q->outputs.is_vector};
+    /* Without the layer that is tried in float32 there may be none in 8 bits. */
+    const enum precision precision =
+        quantizer_is_quantized(graph) ? PRECISION_INT8 : PRECISION_FP32;
+    enum status status = open_session(q, graph, precision, &session);
+    for (int i = 0; status == STATUS_OK && i < photos && i < q->tried; i++) {
+        status = answer_photo(q, session, i, q->answers[1]);
+        if (status == STATUS_OK)
+            outputs_compare(&q->outputs, q->answers[0] + (size_t)i * q->each, q->answers[1], false,
+                            ret);
+    }
+    session_free(session);
+    return status;
+}
+
+/* Makes the graph with the layers that are kept now, and compares it. *ret: the caller's. */
+static enum status try_graph(struct quantize_state *q, enum quantize_method method, int photos,
+                             struct graph **ret, struct agreement *ret_agreement)
+{
+    TRY(quantizer_make(q->quantizer, method, ret, q->err));
+    const enum status status = compare_graph(q, *ret, photos, ret_agreement);
+    if (status != STATUS_OK) {
+        graph_free(*ret);
+        *ret = NULL;
+    }
+    return status;
+}
+
+static void take_graph(struct quantize_state *q, struct graph *graph, const struct agreement *a)
+{
+    graph_free(q->graph);
+    q->graph = graph;
+    q->report->error = error_of(a);
+    q->report->holds = agreement_holds(a);
+}
+
+/* ---- the method ---- */
+
+static enum status choose_method(struct quantize_state *q)
+{
+    const enum quantize_method asked = q->options->method;
+    const int count = asked == QUANTIZE_METHODS ? QUANTIZE_METHODS : 1;
+    double least = INFINITY;
+    q->phase = "choosing ranges";
+    for (int i = 0; i < count && !(q->graph && is_over(q)); i++) {
+        struct graph *graph;
+        struct agreement a;
+        const enum quantize_method method =
+            asked == QUANTIZE_METHODS ? (enum quantize_method)i : asked;
+        show(q, (double)i / count);
+        TRY(try_graph(q, method, q->tried, &graph, &a));
+        if (!quantizer_is_quantized(graph)) {
+            graph_free(graph);
+            return error_set(q->err, STATUS_UNSUPPORTED,
+                             "no Conv, Gemm or MatMul can be quantized: what they read is made in "
+                             "a Loop, Scan or If, or is not finite for these photos");
+        }
+        q->report->errors[method] = error_of(&a);
+        if (q->graph && !(error_of(&a) < least)) {
+            graph_free(graph);
+            continue;
+        }
+        least = error_of(&a);
+        q->report->method = method;
+        take_graph(q, graph, &a);
+    }
+    return STATUS_OK;
+}
+
+/* ---- sensitive layers ---- */
+
+/* Measures the error without each layer: what it would gain in float32. */
+static enum status measure_layers(struct quantize_state *q)
+{
+    struct quantize_report *report = q->report;
+    q->phase = "comparing layers";
+    for (size_t i = 0; i < report->layer_count && !is_over(q); i++) {
+        struct graph *graph;
+        struct agreement a;
+        struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        show(q, (double)i / (double)report->layer_count);
+        layer->is_kept = true;
+        TRY(try_graph(q, report->method, LAYER_PHOTOS, &graph, &a));
+        layer->is_kept = false;
+        report->layers[i].error_without = error_of(&a);
+        graph_free(graph);
+    }
+    return STATUS_OK;
+}
+
+static int compare_layers(const void *a, const void *b)
+{
+    const struct quantized_layer *const *x = a, *const *y = b;
+    return ((*x)->error_without > (*y)->error_without) -
+           ((*x)->error_without < (*y)->error_without);
+}
+
+/* Keeps the `count` layers that gain most; takes the graph if it is better. */
+static enum status keep_layers(struct quantize_state *q, struct quantized_layer *const *order,
+                               size_t count, bool *ret_holds)
+{
+    struct quantize_report *report = q->report;
+    struct graph *graph;
+    struct agreement a;
+    for (size_t i = 0; i < report->layer_count; i++)
+        quantizer_layer(q->quantizer, (size_t)(order[i] - report->layers))->is_kept = i < count;
+    TRY(try_graph(q, report->method, q->tried, &graph, &a));
+    const bool is_quantized = quantizer_is_quantized(graph);
+    *ret_holds = is_quantized && agreement_holds(&a);
+    /* Once the bounds hold, fewer layers are better; before that, more have to lower the error. */
+    if (*ret_holds ||
+        (is_quantized && !report->holds && error_of(&a) < KEPT_GAIN * report->error)) {
+        take_graph(q, graph, &a);
+        report->kept = count;
+        for (size_t i = 0; i < report->layer_count; i++)
+            order[i]->is_kept = i < count;
+    } else {
+        graph_free(graph);
+    }
+    return STATUS_OK;
+}
+
+/* Doubles the number of layers in float32 until the bounds hold, then halves the interval. */
+static enum status search_layers(struct quantize_state *q, struct quantized_layer *const *order)
+{
+    const size_t most = q->report->layer_count / KEPT_SHARE;
+    size_t low = 0, high = 0;
+    bool holds = false;
+    q->phase = "keeping layers";
+    for (size_t count = 1; !holds && low < most; count *= 2) {
+        high = count < most ? count : most;
+        show(q, (double)high / (double)most / 2);
+        TRY(keep_layers(q, order, high, &holds));
+        low = holds ? low : high;
+    }
+    while (holds && high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        bool still;
+        TRY(keep_layers(q, order, middle, &still));
+        *(still ? &high : &low) = middle;
+    }
+    return STATUS_OK;
+}
+
+static enum status keep_sensitive(struct quantize_state *q)
+{
+    struct quantize_report *report = q->report;
+    if (report->holds || report->layer_count < KEPT_SHARE)
+        return STATUS_OK;
+    TRY(measure_layers(q));
+    if (is_over(q))
+        return STATUS_OK;
+    struct quantized_layer **order = alloc_array(report->layer_count, sizeof *order);
+    if (!order)
+        return quantize_no_memory(q);
+    for (size_t i = 0; i < report->layer_count; i++)
+        order[i] = &report->layers[i];
+    qsort(order, report->layer_count, sizeof *order, compare_layers);
+    const enum status status = search_layers(q, order);
+    free(order);
+    return status;
+}
+
+/* ---- boxes ---- */
+
+static double overlap_of(const struct detection *a, const struct detection *b)
+{
+    const double width = (double)fminf(a->x2, b->x2) - (double)fmaxf(a->x1, b->x1);
+    const double height = (double)fminf(a->y2, b->y2) - (double)fmaxf(a->y1, b->y1);
+    const double both = width > 0 && height > 0 ? width * height : 0;
+    const double whole = (double)(a->x2 - a->x1) * (double)(a->y2 - a->y1) +
+                         (double)(b->x2 - b->x1) * (double)(b->y2 - b->y1) - both;
+    return whole > 0 ? both / whole : 0;
+}
+
+/* Boxes are in pixels of the model's input. */
+static enum status find_boxes(struct quantize_state *q, struct task_answer *ret)
+{
+    const struct task *task = &q->model->task;
+    const float width = (float)q->model->preprocess.width;
+    const float height = (float)q->model->preprocess.height;
+    const struct task_geometry geometry = {.gain_x = 1,
+                                           .gain_y = 1,
+                                           .photo_width = width,
+                                           .photo_height = height,
+                                           .input_width = width,
+                                           .input_height = height};
+    struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
+    *ret = (struct task_answer){0};
+    const enum status status = task_answer_of(task, q->outputs.tensors, 1, 0, &task->options,
+                                              &geometry, buffers, ret, q->err);
+    for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
+        task_buffer_done(&buffers[i]);
+    return status;
+}
+
+/* Each box finds the one that overlaps it most among those that are left; best boxes first. */
+static void pair_boxes(const struct detections *a, struct detections *b,
+                       struct quantized_boxes *ret)
+{
+    ret->fp32 += a->count;
+    ret->int8 += b->count;
+    for (size_t i = 0; i < a->count; i++) {
+        struct detection *nearest = NULL;
+        double most = 0.5;
+        for (size_t k = 0; k < b->count; k++) {
+            const double overlap = overlap_of(&a->items[i], &b->items[k]);
+            if (b->items[k].index != a->items[i].index || overlap < most)
+                continue;
+            most = overlap;
+            nearest = &b->items[k];
+        }
+        if (!nearest)
+            continue;
+        ret->overlap += (most - ret->overlap) / (double)++ret->pairs;
+        nearest->index = UINT32_MAX; /* taken */
+    }
+}
+
+/* Runs photo i in both sessions; compares boxes, too, where the answers are boxes. */
+static enum status answer_twice(struct quantize_state *q, struct session *int8, int i)
+{
+    const bool has_boxes = task_has_boxes(q->model->task.kind);
+    struct task_answer a = {0}, b = {0};
+    enum status status = answer_photo(q, q->fp32, i, q->answers[0]);
+    if (status == STATUS_OK && has_boxes)
+        status = find_boxes(q, &a);
+    if (status == STATUS_OK)
+        status = answer_photo(q, int8, i, q->answers[1]);
+    if (status == STATUS_OK && has_boxes)
+        status = find_boxes(q, &b);
+    if (status == STATUS_OK && has_boxes)
+        pair_boxes(&a.detections, &b.detections, &q->report->boxes);
+    task_answer_done(&a);
+    task_answer_done(&b);
+    return status;
+}
+
+/* ---- the report ---- */
+
+static enum status time_photo(struct quantize_state *q, struct session *session, double *least)
+{
+    struct run_time time;
+    TRY(check_cancel(q));
+    TRY(outputs_run(&q->outputs, session, q->photo, 1, &time, q->err));
+    *least = *least > 0 ? fmin(*least, time.ms) : time.ms;
+    return STATUS_OK;
+}
+
+static enum status compare_held_out(struct quantize_state *q, struct session *int8)
+{
+    struct quantize_report *report = q->report;
+    report->agreement = (struct agreement){.is_vector = q->outputs.is_vector};
+    q->phase = "comparing";
+    for (int i = report->calibrated; i < report->photos; i++) {
+        show(q, (double)(i - report->calibrated) / report->held_out);
+        TRY(answer_twice(q, int8, i));
+        outputs_compare(&q->outputs, q->answers[0], q->answers[1], false, &report->agreement);
+    }
+    for (int run = 0; run < TIMED_RUNS; run++) {
+        TRY(time_photo(q, q->fp32, &report->fp32_ms));
+        TRY(time_photo(q, int8, &report->int8_ms));
+    }
+    return STATUS_OK;
+}
+
+static enum status report_on(struct quantize_state *q)
+{
+    struct session *int8 = NULL;
+    TRY(open_session(q, q->model->graph, PRECISION_FP32, &q->fp32));
+    enum status status = open_session(q, q->graph, PRECISION_INT8, &int8);
+    if (status == STATUS_OK)
+        status = compare_held_out(q, int8);
+    session_free(int8);
+    return status;
+}
+
+/* ---- quantize_model ---- */
+
+static enum status list_layers(struct quantize_state *q)
+{
+    struct quantize_report *report = q->report;
+    const size_t count = quantizer_layer_count(q->quantizer);
+    report->layers = alloc_array(count, sizeof *report->layers);
+    for (size_t i = 0; report->layers && i < count; i++) {
+        const struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        report->layers[i].op = layer->op;
+        report->layers[i].name = strdup(layer->name);
+        report->layer_count = i + 1;
+        if (!report->layers[i].name)
+            return quantize_no_memory(q);
+    }
+    return report->layers ? STATUS_OK : quantize_no_memory(q);
+}
+
+static enum status calibrate(struct quantize_state *q)
+{
+    const struct session_options options = options_of(q, PRECISION_FP32);
+    const struct quantizer_images images = {.count = (size_t)q->report->calibrated,
+                                            .read = read_image,
+                                            .on_progress = on_observed,
+                                            .context = q};
+    q->phase = "calibrating";
+    return quantizer_observe(q->quantizer, &options, &images, OBSERVED_BYTES, q->err);
+}
+
+static enum status quantize_steps(struct quantize_state *q)
+{
+    const struct preprocess *p = &q->model->preprocess;
+    size_t count;
+    if (q->model->image_input == SIZE_MAX || q->model->graph->input_count != 1)
+        return error_set(q->err, STATUS_INVALID,
+                         "only models whose one input is an image are quantized on photos");
+    TRY(quantizer_create(q->model->graph, &q->quantizer, q->err));
+    TRY(list_layers(q));
+    TRY(probes_open(q->model, q->options->limits, &q->probes, q->err));
+    if (!size_mul((size_t)p->width, (size_t)p->height, &count) ||
+        !size_mul(count, (size_t)preprocess_channels(p), &count) ||
+        !(q->photo = alloc_array(count, sizeof *q->photo)))
+        return quantize_no_memory(q);
+    TRY(find_photos(q));
+    TRY(remember_answers(q));
+    TRY(calibrate(q));
+    TRY(choose_method(q));
+    TRY(keep_sensitive(q));
+    return report_on(q);
+}
+
+enum status quantize_model(const struct model *model, const struct quantize_options *options,
+                           struct graph **ret, struct quantize_report *report, struct error *err)
+{
+    struct quantize_state q = {.model = model, .options = options, .report = report, .err = err};
+    *report = (struct quantize_report){0};
+    const enum status status = quantize_steps(&q);
+    session_free(q.fp32);
+    quantizer_free(q.quantizer);
+    probes_free(q.probes);
+    outputs_done(&q.outputs);
+    free(q.files);
+    free(q.photo);
+    free(q.answers[0]);
+    free(q.answers[1]);
+    if (status != STATUS_OK) {
+        graph_free(q.graph);
+        quantize_report_done(report);
+        return status;
+    }
+    *ret = q.graph;
+    return STATUS_OK;
+}
+
+void quantize_report_done(struct quantize_report *report)
+{
+    for (size_t i = 0; i < report->layer_count; i++)
+        free(report->layers[i].name);
+    free(report->layers);
+    *report = (struct quantize_report){0};
+}

@@ -1,0 +1,306 @@
+/* engine/quantize: ranges, and quantized graphs of random networks beside the float32 ones. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/quantize/quantize_ranges.h"
+#include "tests/unit/random_graph.h"
+
+/* ---- ranges ---- */
+
+enum { NUMBERS = 4096 };
+
+static struct number_range range_of(const float *values, size_t count)
+{
+    struct number_range range = {0};
+    range_extend(&range, values, count / 2);
+    range_extend(&range, values + count / 2, count - count / 2);
+    range.bins = alloc_array(RANGE_BINS, sizeof *range.bins);
+    range_count(&range, values, count);
+    return range;
+}
+
+static float highest_of(struct stored_as as)
+{
+    return as.scale * (float)(255 - as.zero);
+}
+
+Test(quantize, ranges_include_zero_and_leave_out_what_each_method_says)
+{
+    static float values[NUMBERS];
+    uint32_t state = 7;
+    for (size_t i = 0; i < NUMBERS; i++)
+        values[i] = 1.5f + random_unit(&state);
+    values[NUMBERS - 1] = 100; /* one that is far out */
+    struct number_range range = range_of(values, NUMBERS);
+    const struct stored_as all = range_choose(&range, QUANTIZE_MINMAX);
+    cr_expect_eq(all.zero, 0);
+    cr_expect_float_eq(highest_of(all), 100, 0.01);
+    /* One in 4096 is more than the tail, and costs more than finer steps gain. */
+    cr_expect_float_eq(highest_of(range_choose(&range, QUANTIZE_PERCENTILE)), 100, 0.1);
+    cr_expect_float_eq(highest_of(range_choose(&range, QUANTIZE_MSE)), 100, 0.1);
+    for (int b = 0; b < RANGE_BINS - 1; b++)
+        range.bins[b] *= 1000000;
+    cr_expect_lt(highest_of(range_choose(&range, QUANTIZE_PERCENTILE)), 3);
+    cr_expect_lt(highest_of(range_choose(&range, QUANTIZE_MSE)), 10);
+    cr_expect_float_eq(highest_of(range_choose(&range, QUANTIZE_MINMAX)), 100, 0.1);
+    free(range.bins);
+    for (size_t i = 0; i < NUMBERS; i++)
+        values[i] = -2 - random_unit(&state);
+    range = range_of(values, NUMBERS);
+    for (int m = 0; m < QUANTIZE_METHODS; m++) {
+        const struct stored_as as = range_choose(&range, (enum quantize_method)m);
+        cr_expect_eq(as.zero, 255, "%s", quantize_method_name((enum quantize_method)m));
+        cr_expect_leq(as.scale * 255, 3.01f);
+    }
+    free(range.bins);
+}
+
+Test(quantize, a_number_that_is_not_finite_breaks_a_range)
+{
+    const float values[] = {1, INFINITY, 2};
+    struct number_range range = {0};
+    range_extend(&range, values, 2);
+    range_extend(&range, values + 2, 1);
+    cr_expect(range.is_broken);
+    const float zeros[10] = {0};
+    range = (struct number_range){0};
+    range_extend(&range, zeros, 10);
+    const struct stored_as as = range_choose(&range, QUANTIZE_MINMAX);
+    cr_expect(as.scale == 1 && as.zero == 0);
+}
+
+/* ---- graphs ---- */
+
+#define SIDE   24
+#define IMAGES 6
+
+struct images {
+    float numbers[IMAGES][SIDE * SIDE * 3];
+    size_t reads;
+};
+
+static enum status image_read(void *context, size_t i, const void **ret, struct error *err)
+{
+    struct images *images = context;
+    (void)err;
+    images->reads++;
+    *ret = images->numbers[i];
+    return STATUS_OK;
+}
+
+static struct session_options image_options(void)
+{
+    return (struct session_options){.device = DEVICE_HOST,
+                                    .threads = 1,
+                                    .max_batch = 1,
+                                    .trial = true,
+                                    .no_kernel_tuning = true,
+                                    .image_layout = IMAGE_NHWC_F32};
+}
+
+static struct images *make_images(uint32_t seed)
+{
+    struct images *images = calloc(1, sizeof *images);
+    for (size_t i = 0; i < IMAGES; i++)
+        for (size_t k = 0; k < COUNT_OF(images->numbers[i]); k++)
+            images->numbers[i][k] = random_unit(&seed);
+    return images;
+}
+
+/* The first output for an image, copied; *ret_count: its numbers. */
+static float *answer_of(const struct graph *graph, enum precision precision, const float *image,
+                        size_t *ret_count)
+{
+    struct error err = {0};
+    struct session *session;
+    struct session_options options = image_options();
+    const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
+    const void *inputs[] = {image};
+    options.precision = precision;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    *ret_count = shape_count(&outputs[0]->shape);
+    float *copy = malloc(outputs[0]->bytes + 1);
+    memcpy(copy, outputs[0]->data, outputs[0]->bytes);
+    session_free(session);
+    return copy;
+}
+
+static double relative_error(const struct graph *graph, const struct graph *quantized,
+                             const float *image)
+{
+    size_t count, other;
+    float *a = answer_of(graph, PRECISION_FP32, image, &count);
+    float *b = answer_of(quantized, PRECISION_INT8, image, &other);
+    double error = 0, size = 1e-12;
+    cr_assert_eq(count, other);
+    for (size_t i = 0; i < count; i++) {
+        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)a[i] * (double)a[i];
+    }
+    free(a);
+    free(b);
+    return sqrt(error / size);
+}
+
+static size_t count_ops(const struct graph *graph, enum op op)
+{
+    size_t count = 0;
+    for (size_t n = 0; n < graph->node_count; n++)
+        count += graph->nodes[n]->op == op;
+    return count;
+}
+
+static struct quantizer *observed(const struct graph *graph, struct images *images, size_t memory)
+{
+    struct error err = {0};
+    struct quantizer *quantizer;
+    const struct session_options options = image_options();
+    const struct quantizer_images feed = {.count = IMAGES, .read = image_read, .context = images};
+    if (quantizer_create(graph, &quantizer, &err) != STATUS_OK) {
+        cr_assert_eq(err.status, STATUS_UNSUPPORTED, "%s", err.message);
+        return NULL;
+    }
+    cr_assert_eq(quantizer_observe(quantizer, &options, &feed, memory, &err), STATUS_OK, "%s",
+                 err.message);
+    return quantizer;
+}
+
+/* With all layers in float32 nothing is stored and the answer is the same; with all in 8 bits it is
+ * near. */
+Test(quantize, random_networks_answer_nearly_as_in_float32)
+{
+    struct images *images = make_images(1);
+    size_t quantized_networks = 0, near = 0;
+    for (uint32_t seed = 1; seed <= 40; seed++) {
+        struct error err = {0};
+        struct graph *graph = random_graph(seed, SIDE, SIDE), *made;
+        struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20);
+        if (!quantizer) {
+            graph_free(graph);
+            continue;
+        }
+        cr_assert_eq(quantizer_make(quantizer, QUANTIZE_MINMAX, &made, &err), STATUS_OK, "%s",
+                     err.message);
+        cr_expect(quantizer_is_quantized(made) && !quantizer_is_quantized(graph));
+        cr_expect_eq(made->output_count, graph->output_count);
+        const double error = relative_error(graph, made, images->numbers[0]);
+        quantized_networks++;
+        near += error < 0.1;
+        graph_free(made);
+        for (size_t i = 0; i < quantizer_layer_count(quantizer); i++)
+            quantizer_layer(quantizer, i)->is_kept = true;
+        cr_assert_eq(quantizer_make(quantizer, QUANTIZE_MINMAX, &made, &err), STATUS_OK);
+        cr_expect_eq(count_ops(made, OP_QUANTIZE_LINEAR), 0);
+        cr_expect_eq(count_ops(made, OP_DEQUANTIZE_LINEAR), 0);
+        graph_free(made);
+        quantizer_free(quantizer);
+        graph_free(graph);
+    }
+    cr_expect_geq(quantized_networks, 20);
+    cr_expect_geq(near, quantized_networks * 9 / 10, "%zu of %zu", near, quantized_networks);
+    free(images);
+}
+
+/* ONNX Runtime makes int32 of a float32 bias, too, and overflows where it does not fit. The layers
+ * share their weights, and have scales of their own. */
+Test(quantize, large_biases_are_stored_as_int32)
+{
+    static const float biases[2][3] = {{0.5f, 1e6f, -0.5f}, {0, 0.25f, 0}};
+    struct error err = {0};
+    struct graph *graph = graph_create(NULL), *made;
+    struct images *images = make_images(5);
+    struct tensor *weights;
+    graph->opset = 13;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE(3, 3, 1, 1), &weights, &err), STATUS_OK);
+    for (int i = 0; i < 9; i++)
+        ((float *)weights->data)[i] = i < 3 ? 1e-9f : 0.25f;
+    struct value *of_both = graph_add_constant(graph, "weights", weights);
+    struct value *ends[2] = {
+        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, SIDE, SIDE))};
+    struct value *x = ends[0];
+    tensor_unref(weights);
+    for (int l = 0; l < 2; l++) {
+        struct tensor *bias;
+        cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE(3), &bias, &err), STATUS_OK);
+        memcpy(bias->data, biases[l], sizeof biases[l]);
+        struct node *conv = graph_add_node(graph, OP_CONV, l ? "second" : "first", 3, 1);
+        conv->opset = 13;
+        conv->inputs[0] = x;
+        conv->inputs[1] = of_both;
+        conv->inputs[2] = graph_add_constant(graph, "bias", bias);
+        tensor_unref(bias);
+        x = graph_add_value(graph, l ? "out" : "between", DTYPE_F32, NULL);
+        node_set_output(conv, 0, x);
+    }
+    ends[1] = x;
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = graph->output_count = 1;
+    struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20);
+    cr_assert(quantizer);
+    cr_assert_eq(quantizer_make(quantizer, QUANTIZE_MINMAX, &made, &err), STATUS_OK);
+    size_t layers = 0;
+    for (size_t n = 0; n < made->node_count; n++) {
+        const struct node *node = made->nodes[n];
+        if (node->op != OP_CONV)
+            continue;
+        layers++;
+        cr_assert(node->inputs[2]->producer, "the bias of %s is float32", node->name);
+        const float *in = node->inputs[0]->producer->inputs[1]->known->data;
+        const float *scales = node->inputs[1]->producer->inputs[1]->known->data;
+        const float *units = node->inputs[2]->producer->inputs[1]->known->data;
+        for (int m = 0; m < 3; m++)
+            cr_expect_float_eq(units[m] / (*in * scales[m]), 1, 1e-6f, "%s, %d", node->name, m);
+    }
+    cr_expect_eq(layers, 2);
+    cr_expect_lt(relative_error(graph, made, images->numbers[0]), 0.05);
+    graph_free(made);
+    quantizer_free(quantizer);
+    graph_free(graph);
+    free(images);
+}
+
+/* Tensors are observed in parts that fit the memory: the same ranges. */
+Test(quantize, parts_give_the_same_graph)
+{
+    struct images *images = make_images(2);
+    struct graph *graph = random_graph(3, SIDE, SIDE), *whole, *parts;
+    struct error err = {0};
+    struct quantizer *a = observed(graph, images, (size_t)64 << 20);
+    cr_assert(a);
+    cr_expect_eq(images->reads, 2 * IMAGES);
+    images->reads = 0;
+    struct quantizer *b = observed(graph, images, 1);
+    cr_expect_gt(images->reads, 2 * IMAGES);
+    cr_assert_eq(quantizer_make(a, QUANTIZE_MSE, &whole, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(b, QUANTIZE_MSE, &parts, &err), STATUS_OK);
+    cr_expect_eq(count_ops(whole, OP_QUANTIZE_LINEAR), count_ops(parts, OP_QUANTIZE_LINEAR));
+    const double error = fabs(relative_error(graph, whole, images->numbers[0]) -
+                              relative_error(graph, parts, images->numbers[0]));
+    cr_expect_lt(error, 1e-3);
+    graph_free(whole);
+    graph_free(parts);
+    quantizer_free(a);
+    quantizer_free(b);
+    graph_free(graph);
+    free(images);
+}
+
+Test(quantize, refuses_what_is_quantized_already)
+{
+    struct images *images = make_images(4);
+    struct graph *graph = random_graph(3, SIDE, SIDE), *made;
+    struct error err = {0};
+    struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20), *again;
+    cr_assert_eq(quantizer_make(quantizer, QUANTIZE_MINMAX, &made, &err), STATUS_OK);
+    cr_expect_eq(quantizer_create(made, &again, &err), STATUS_UNSUPPORTED);
+    cr_expect(strstr(err.message, "quantized already"));
+    graph_free(made);
+    quantizer_free(quantizer);
+    graph_free(graph);
+    free(images);
+}
