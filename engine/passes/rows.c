@@ -8,6 +8,7 @@
 #include "engine/passes/rows.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
@@ -17,7 +18,8 @@ enum { FREE = -1, MIXED = -2, MOST_OPERANDS = 16 };
 
 struct rows {
     size_t batch;
-    size_t *spans; /* by value->index; 0: free */
+    size_t *spans;  /* by value->index; 0: free */
+    uint64_t *hash; /* FNV-1a of what an image reads of free values */
 };
 
 static size_t rows_span(const struct rows *rows, const struct node *node, size_t i)
@@ -61,6 +63,13 @@ static int rows_of_first(const struct rows *rows, const struct node *node)
         if (rows_axis(rows, node, i) != FREE)
             return MIXED;
     return rows_axis(rows, node, 0);
+}
+
+static bool rows_is_elementwise(enum op op)
+{
+    return (op >= OP_ABS && op <= OP_WHERE) || op == OP_SILU || op == OP_MS_GELU ||
+           op == OP_QLINEAR_ADD || op == OP_QLINEAR_MUL || op == OP_QLINEAR_WHERE ||
+           op == OP_QLINEAR_SIGMOID || op == OP_QLINEAR_LEAKY_RELU;
 }
 
 /* Operands that broadcast: aligned at their ends, the images on one axis. */
@@ -177,10 +186,10 @@ static int rows_gathered(const struct rows *rows, const struct node *node)
 }
 
 /* The images are on an axis of the batch, or on the rows of a or the columns of b. */
-static int rows_of_product(const struct rows *rows, const struct node *node)
+static int rows_of_product(const struct rows *rows, const struct node *node, size_t second)
 {
-    const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
-    const int of_a = rows_axis(rows, node, 0), of_b = rows_axis(rows, node, 1);
+    const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[second]->shape;
+    const int of_a = rows_axis(rows, node, 0), of_b = rows_axis(rows, node, second);
     const int rank = node->outputs[0]->shape.rank;
     if (a->rank < 2 || b->rank < 2 || of_a == a->rank - 1 || of_b == b->rank - 2)
         return MIXED;
@@ -212,7 +221,70 @@ static int rows_concatenated(const struct rows *rows, const struct node *node)
             return MIXED;
         axis = own != FREE ? own : axis;
     }
-    return axis != rows_attribute_axis(node, 1) ? axis : MIXED;
+    const int64_t joined = node_int(node, "axis", 1);
+    return axis != (joined < 0 ? joined + node->outputs[0]->shape.rank : joined) ? axis : MIXED;
+}
+
+/* ArgMax: the axis that it looks along is left out unless keepdims. */
+static int rows_of_greatest(const struct rows *rows, const struct node *node, int64_t axis)
+{
+    const int from = rows_of_first(rows, node);
+    if (from < 0 || from == axis)
+        return MIXED;
+    return from > axis && !node_int(node, "keepdims", 1) ? from - 1 : from;
+}
+
+static int rows_summed_up(const struct rows *rows, const struct node *node)
+{
+    const struct tensor *axis = node->inputs[1]->known;
+    const int from = rows_of_first(rows, node), rank = node->inputs[0]->shape.rank;
+    if (!axis || shape_count(&axis->shape) != 1)
+        return MIXED;
+    const int64_t at =
+        axis->dtype == DTYPE_I32 ? *(const int32_t *)axis->data : *(const int64_t *)axis->data;
+    return (at < 0 ? at + rank : at) != from ? from : MIXED;
+}
+
+static int rows_tiled(const struct rows *rows, const struct node *node)
+{
+    const struct shape *in = &node->inputs[0]->shape, *out = &node->outputs[0]->shape;
+    const int from = rows_of_first(rows, node);
+    return from >= 0 && out->rank == in->rank && out->dims[from] == in->dims[from] ? from : MIXED;
+}
+
+/* The images are on the same letter of all operands that have them, and of the result. No free
+ * operand has that letter. */
+static int rows_of_einsum(const struct rows *rows, const struct node *node)
+{
+    const char *text = node_string(node, "equation", "");
+    char letter = 0;
+    int operand = 0, at = 0, to = MIXED;
+    bool is_result = false, mixes = false;
+    for (int pass = 0; pass < 2; pass++, operand = at = 0, is_result = false) {
+        for (const char *c = text; *c; c++) {
+            if (*c == ' ')
+                continue;
+            if (*c == ',' || *c == '-') {
+                operand++;
+                at = 0;
+                is_result = *c == '-';
+                c += is_result;
+                continue;
+            }
+            const bool is_images = !is_result && (size_t)operand < node->input_count &&
+                                   rows_axis(rows, node, (size_t)operand) == at;
+            if (*c == '.' || (pass == 0 && is_images && letter && *c != letter))
+                return MIXED;
+            if (pass == 0 && is_images)
+                letter = *c;
+            else if (pass == 1 && *c == letter && is_result)
+                to = at;
+            else if (pass == 1 && !is_result)
+                mixes = mixes || (*c == letter) != is_images;
+            at++;
+        }
+    }
+    return mixes ? MIXED : to;
 }
 
 static int rows_of_softmax(const struct rows *rows, const struct node *node)
@@ -225,7 +297,7 @@ static int rows_of_softmax(const struct rows *rows, const struct node *node)
 
 static int rows_follow(const struct rows *rows, const struct node *node)
 {
-    if (node->op >= OP_ABS && node->op <= OP_WHERE)
+    if (rows_is_elementwise(node->op))
         return rows_elementwise(rows, node);
     if (node->op >= OP_REDUCE_SUM && node->op <= OP_REDUCE_SUM_SQUARE)
         return rows_reduced(rows, node);
@@ -247,7 +319,13 @@ static int rows_follow(const struct rows *rows, const struct node *node)
     case OP_SPACE_TO_DEPTH:
     case OP_IMAGE_SCALER:
     case OP_ROTARY_EMBEDDING:
+    case OP_QLINEAR_CONV:
+    case OP_CONV_INTEGER:
+    case OP_QLINEAR_AVERAGE_POOL:
+    case OP_QLINEAR_GLOBAL_AVERAGE_POOL:
         return rows_by_sample(rows, node, 1);
+    case OP_DEFORM_CONV: /* beside the weights */
+        return rows_axis(rows, node, 1) == FREE ? rows_by_sample(rows, node, 5) : MIXED;
     case OP_RESIZE:
     case OP_UPSAMPLE:
         return rows_resized(rows, node);
@@ -268,24 +346,49 @@ static int rows_follow(const struct rows *rows, const struct node *node)
         return rows_of_first(rows, node) >= 0 && in->dims[first] == out->dims[to] ? to : MIXED;
     }
     case OP_MATMUL:
-        return rows_of_product(rows, node);
+    case OP_MATMUL_INTEGER:
+        return rows_of_product(rows, node, 1);
+    case OP_QLINEAR_MATMUL:
+        return rows_of_product(rows, node, 3);
+    case OP_EINSUM:
+        return rows_of_einsum(rows, node);
     case OP_GEMM:
+    case OP_QGEMM:
         return rows_of_gemm(rows, node);
     case OP_CONCAT:
+    case OP_QLINEAR_CONCAT:
         return rows_concatenated(rows, node);
     case OP_SPLIT:
         return rows_beside(rows, node, rows_attribute_axis(node, 0));
     case OP_TOP_K:
     case OP_LP_NORMALIZATION:
         return rows_beside(rows, node, rows_attribute_axis(node, -1));
+    case OP_ARG_MAX:
+    case OP_ARG_MIN:
+        return rows_of_greatest(rows, node, rows_attribute_axis(node, 0));
+    case OP_CUM_SUM:
+        return rows_summed_up(rows, node);
+    case OP_TILE:
+        return rows_tiled(rows, node);
+    case OP_GATHER_ELEMENTS:
+        return first == rows_axis(rows, node, 1) && first != rows_attribute_axis(node, 0) &&
+                       node->inputs[0]->shape.dims[first] == node->inputs[1]->shape.dims[first]
+                   ? first
+                   : MIXED;
     case OP_SOFTMAX:
     case OP_LOG_SOFTMAX:
+    case OP_HARDMAX:
         return rows_of_softmax(rows, node);
+    case OP_QLINEAR_SOFTMAX:
+        return first < rows_attribute_axis(node, -1) ? rows_of_first(rows, node) : MIXED;
     case OP_LAYER_NORMALIZATION:
     case OP_RMS_NORMALIZATION:
         return first < rows_attribute_axis(node, -1) ? rows_of_first(rows, node) : MIXED;
     case OP_QUANTIZE_LINEAR:
     case OP_DEQUANTIZE_LINEAR:
+    case OP_MS_QUANTIZE_LINEAR:
+    case OP_MS_DEQUANTIZE_LINEAR:
+    case OP_LOOKUP:
         return rows_of_first(rows, node);
     default:
         return MIXED;
@@ -322,6 +425,117 @@ static bool rows_is_reshape(enum op op)
            op == OP_IDENTITY;
 }
 
+/* The axis of free operand i beside the images, which lie on `axis` of the result. Negative: it has
+ * none, so all images read it as a whole. OTHER: it has nothing to do with the images. */
+static int rows_beside_images(const struct node *node, size_t i, int axis)
+{
+    enum { OTHER = TENSOR_MAX_RANK };
+    const int rank = node->inputs[i]->shape.rank;
+    const int aligned = axis - node->outputs[0]->shape.rank + rank; /* at their ends */
+    if (rows_is_elementwise(node->op))
+        return aligned;
+    switch (node->op) {
+    case OP_MATMUL:
+    case OP_MATMUL_INTEGER:
+    case OP_QLINEAR_MATMUL:
+        return rank < 3 ? OTHER : aligned < rank - 2 ? aligned : -1;
+    case OP_GEMM:
+        return i == 2 ? aligned : OTHER;
+    case OP_QGEMM:
+        return i == 6 ? aligned : OTHER;
+    case OP_DEFORM_CONV:
+        return i == 2 || i == 4 ? 0 : OTHER;
+    case OP_LAYER_NORMALIZATION:
+    case OP_RMS_NORMALIZATION:
+        return aligned;
+    case OP_CONCAT:
+        return axis;
+    case OP_QLINEAR_CONCAT: /* scales have no axis */
+        return rank > 1 ? axis : -1;
+    case OP_GRID_SAMPLE:
+        return 0;
+    case OP_ONNX_ATTENTION: /* a mask of two or three dimensions is for all images */
+        return i < 3 || rank < 2 || rank > 3 ? 0 : OTHER;
+    case OP_ROTARY_EMBEDDING: /* a cache of two dimensions is indexed by positions */
+        return i == 3 || rank > 2 ? 0 : OTHER;
+    case OP_QUANTIZE_LINEAR:
+    case OP_DEQUANTIZE_LINEAR:
+    case OP_MS_QUANTIZE_LINEAR:
+    case OP_MS_DEQUANTIZE_LINEAR:
+        return rank > 1 ? axis : rank == 1 && rows_attribute_axis(node, 1) == axis ? 0 : -1;
+    default:
+        return OTHER;
+    }
+}
+
+/* Whether all images read the same numbers of a free value along its axis `at`, `run` elements in a
+ * row for each. Adds those of the first image to the hash. */
+static bool rows_are_alike(const struct rows *rows, const struct value *value, int at, size_t run)
+{
+    const struct shape *shape = &value->shape;
+    const bool is_whole = at < 0 || shape->dims[at] == 1;
+    if (!value->known)
+        return is_whole;
+    const size_t each =
+        is_whole ? value->known->bytes
+                 : run * resolve_extent(shape, at + 1, shape->rank) * dtype_size(value->dtype);
+    const size_t all = is_whole ? each : rows->batch * each;
+    const char *data = value->known->data;
+    if (!is_whole && (size_t)shape->dims[at] % (run * rows->batch) != 0)
+        return false;
+    for (size_t from = 0; from < value->known->bytes; from += all) {
+        for (size_t image = 1; image < all / each; image++)
+            if (memcmp(data + from, data + from + image * each, each) != 0)
+                return false;
+        for (size_t b = from; b < from + each; b++)
+            *rows->hash = (*rows->hash ^ (unsigned char)data[b]) * 0x100000001b3u;
+    }
+    return true;
+}
+
+/* The same for all free operands of a node. */
+static bool rows_free_are_alike(const struct rows *rows, const struct node *node, int axis,
+                                size_t run)
+{
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *value = node->inputs[i];
+        const int at = value && !rows_span(rows, node, i) ? rows_beside_images(node, i, axis) : -1;
+        if (value && !rows_span(rows, node, i) && at < value->shape.rank &&
+            !rows_are_alike(rows, value, at, run))
+            return false;
+    }
+    return true;
+}
+
+static int64_t rows_index(const struct tensor *indices, size_t i)
+{
+    return indices->dtype == DTYPE_I32 ? ((const int32_t *)indices->data)[i]
+                                       : ((const int64_t *)indices->data)[i];
+}
+
+/* A Gather along the axis of the images (as exporters write as_strided): every image takes from
+ * itself, and from the same places. *ret: the span of the result. */
+static bool rows_gather_own(const struct rows *rows, const struct node *node, size_t *ret)
+{
+    const struct tensor *indices = node->op == OP_GATHER ? node->inputs[1]->known : NULL;
+    const struct shape *in = &node->inputs[0]->shape;
+    const int axis = indices ? rows_axis(rows, node, 0) : MIXED;
+    if (axis < 0 || axis != rows_attribute_axis(node, 0) || indices->shape.rank < 1 ||
+        (size_t)indices->shape.dims[0] % rows->batch != 0)
+        return false;
+    const size_t each = shape_count(&indices->shape) / rows->batch;
+    const int64_t run = in->dims[axis] / (int64_t)rows->batch;
+    const size_t inner = resolve_extent(in, axis + 1, in->rank);
+    for (size_t i = 0; i < each * rows->batch; i++) {
+        const int64_t first = rows_index(indices, i % each);
+        if (first < 0 || first >= run ||
+            rows_index(indices, i) != first + (int64_t)(i / each) * run)
+            return false;
+    }
+    *ret = each * inner;
+    return rows_span(rows, node, 0) == (size_t)run * inner && *ret > 0;
+}
+
 /* Notes where the outputs have the images; false: the proof ends. */
 static bool rows_visit(const struct rows *rows, const struct node *node)
 {
@@ -338,12 +552,21 @@ static bool rows_visit(const struct rows *rows, const struct node *node)
         rows->spans[node->outputs[0]->index] = rows_span(rows, node, 0);
         return rows_span(rows, node, 0) > 0;
     }
-    const size_t run = rows_run(rows, node);
-    const int axis = run ? rows_follow(rows, node) : MIXED;
-    for (size_t i = 0; axis >= 0 && i < node->output_count; i++) {
+    if (rows->batch > 1 && rows_gather_own(rows, node, &rows->spans[node->outputs[0]->index]))
+        return true;
+    /* Of one image only what it reads is wanted. */
+    const size_t run = rows->batch > 1 ? rows_run(rows, node) : 1;
+    const int axis = rows->batch == 1 ? 0 : run ? rows_follow(rows, node) : MIXED;
+    if (axis < 0 || !rows_free_are_alike(rows, node, axis, run))
+        return false;
+    for (size_t i = 0; i < node->output_count; i++) {
         const struct value *output = node->outputs[i];
         if (!output)
             continue;
+        if (rows->batch == 1) {
+            rows->spans[output->index] = 1;
+            continue;
+        }
         if (axis >= output->shape.rank ||
             (size_t)output->shape.dims[axis] % (run * rows->batch) != 0)
             return false;
@@ -352,32 +575,45 @@ static bool rows_visit(const struct rows *rows, const struct node *node)
         if (!rows->spans[output->index])
             return false;
     }
-    return axis >= 0;
+    return true;
 }
 
 /* Whether the output has one part for each image, in their order. */
 static bool rows_is_output(const struct rows *rows, const struct value *output)
 {
     const size_t span = output->known ? 0 : rows->spans[output->index];
-    return span == 0 ||
+    if (span == 0)
+        return output->shape.rank > 0 && rows_are_alike(rows, output, 0, 1);
+    return rows->batch == 1 ||
            (shape_is_known(&output->shape) && span * rows->batch == shape_count(&output->shape));
 }
 
-bool rows_are_separate(const struct graph *graph, int64_t batch)
+static bool rows_visit_all(const struct rows *rows, const struct graph *graph, const bool *follows)
 {
-    const struct shape *input = graph->input_count == 1 ? &graph->inputs[0]->shape : NULL;
-    if (batch < 2 || !input || !shape_is_known(input) || input->rank < 1 || input->dims[0] != batch)
-        return false;
+    for (size_t i = 0; i < graph->input_count; i++) {
+        const struct shape *shape = &graph->inputs[i]->shape;
+        if (!shape_is_known(shape))
+            return false;
+        if (follows[i])
+            rows->spans[graph->inputs[i]->index] = resolve_extent(shape, 1, shape->rank);
+    }
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (!rows_visit(rows, graph->nodes[n]))
+            return false;
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (!rows_is_output(rows, graph->outputs[i]))
+            return false;
+    return true;
+}
+
+bool rows_are_separate(const struct graph *graph, int64_t batch, const bool *follows,
+                       uint64_t *ret_hash)
+{
     struct rows rows = {.batch = (size_t)batch,
-                        .spans = alloc_array(graph->value_count, sizeof *rows.spans)};
-    if (!rows.spans)
-        return false;
-    rows.spans[graph->inputs[0]->index] = resolve_extent(input, 1, input->rank);
-    bool is_proven = true;
-    for (size_t n = 0; is_proven && n < graph->node_count; n++)
-        is_proven = rows_visit(&rows, graph->nodes[n]);
-    for (size_t i = 0; is_proven && i < graph->output_count; i++)
-        is_proven = rows_is_output(&rows, graph->outputs[i]);
+                        .spans = alloc_array(graph->value_count, sizeof *rows.spans),
+                        .hash = ret_hash};
+    *ret_hash = 0xcbf29ce484222325u;
+    const bool is_proven = rows.spans && rows_visit_all(&rows, graph, follows);
     free(rows.spans);
     return is_proven;
 }

@@ -5,7 +5,11 @@
 
 #include "engine/graph/graph.h"
 
-/* Whether no image of a batch can change another one's result, proven from the operators of a graph
- * with one input, [batch, …], that is specialised for `batch` >= 2 images. False: not proven. Only
- * reads. */
-bool rows_are_separate(const struct graph *graph, int64_t batch);
+/* Whether no image of a batch can change another one's result, and none is computed differently for
+ * its place in the batch: proven from the operators of a graph that is specialised for `batch`
+ * images. follows[i]: input i is [batch, …]; the others are the same for all images. False: not
+ * proven. *ret_hash: of the constants that an image is combined with; where it is another one for
+ * another batch, results depend on the size of the batch. For one image true means that the hash is
+ * complete. Only reads. */
+bool rows_are_separate(const struct graph *graph, int64_t batch, const bool *follows,
+                       uint64_t *ret_hash);

@@ -60,6 +60,14 @@ static void drop_constants(struct graph *graph)
     }
 }
 
+/* Does an input have an element for each image of the batch? */
+static bool follows_batch(const struct session *session, size_t i)
+{
+    const struct shape *shape = &session->base->inputs[i]->shape;
+    return shape->rank > 0 && (shape->dims[0] == DIM_UNKNOWN ||
+                               (i == session->options.image_input && shape->dims[0] == 1));
+}
+
 static enum status input_shape(const struct session *session, size_t i, int batch,
                                struct shape *ret, struct error *err)
 {
@@ -72,8 +80,8 @@ static enum status input_shape(const struct session *session, size_t i, int batc
                          "input '%s' declares no shape; re-export the "
                          "model with one",
                          value->name);
-    bool image = i == options->image_input;
-    if (shape.rank > 0 && (shape.dims[0] == DIM_UNKNOWN || (image && shape.dims[0] == 1)))
+    const bool image = i == options->image_input;
+    if (follows_batch(session, i))
         shape.dims[0] = batch;
     if (image && shape.rank == 4) {
         bool last = options->image_channels_last || options->image_layout != IMAGE_AS_DECLARED;
@@ -147,6 +155,30 @@ static bool is_narrow(enum precision precision)
     return precision == PRECISION_BF16 || precision == PRECISION_FP16;
 }
 
+/* Images run together only where that is proven to change no answer. Shapes that the file fixes can
+ * mix the images of some sizes only, so each size is looked at. */
+static enum status check_rows(struct session *session, const struct graph *graph, int size,
+                              struct error *err)
+{
+    uint64_t hash;
+    bool *follows = alloc_array(session->input_count, sizeof *follows);
+    for (size_t i = 0; follows && i < session->input_count; i++)
+        follows[i] = follows_batch(session, i);
+    const bool is_proven = follows && rows_are_separate(graph, size, follows, &hash);
+    free(follows);
+    if (session->compiled_count == 0)
+        session->rows_hash = is_proven ? hash : 0;
+    if (session->compiled_count == 0 || (is_proven && hash == session->rows_hash))
+        return STATUS_OK;
+    session->rows_are_refused = true;
+    return error_set(err, STATUS_SHAPE,
+                     session->compiled_count > 1 ? "images of a batch of %d mix"
+                     : session->fixes_batch
+                         ? "the file fixes its batch to 1 and may mix the images of %d otherwise"
+                         : "what one gets may depend on the others of a batch of %d",
+                     size);
+}
+
 enum status compiled_create(struct session *session, int size, struct compiled_size *c,
                             struct error *err)
 {
@@ -154,12 +186,7 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     TRY(specialise(session, c, err));
     if (size > 1 && !outputs_follow_batch(session, c->graph, size))
         return error_set(err, STATUS_SHAPE, "the outputs do not follow a batch of %d", size);
-    /* Shapes that the file fixes can mix the images of some sizes only. */
-    const bool is_proven = rows_are_separate(c->graph, size);
-    if (session->compiled_count == 1)
-        session->rows_are_proven = is_proven;
-    else if (session->compiled_count > 1 && session->rows_are_proven && !is_proven)
-        return error_set(err, STATUS_SHAPE, "images of a batch of %d mix", size);
+    TRY(check_rows(session, c->graph, size, err));
     TRY(optimize_split(c->graph, &c->tail, &c->output_of, err));
     if (c->tail) {
         c->crossing = c->tail->input_count;

@@ -144,6 +144,7 @@ static enum status compile_all(struct session *session, struct error *err)
             compiled_done(session, c);
             session->compiled_count--;
             session->info.batched = i > 1;
+            session->info.rows_mix = i == 1 && session->rows_are_refused;
             if (i > 1)
                 snprintf(session->info.note, sizeof session->info.note,
                          "batches above %d do not compile: %.100s", sizes[i - 1], err->message);
@@ -163,34 +164,10 @@ static enum status compile_all(struct session *session, struct error *err)
         }
         TRY(status);
     }
-    progress(session, PHASE_COMPILE, PROGRESS_ALL);
-    return STATUS_OK;
-}
-
-/* Keeps only the smallest size: in a batch, images change each other's results. */
-static void forbid_batches(struct session *session, const char *why)
-{
-    while (session->compiled_count > 1)
-        compiled_done(session, &session->compiled[--session->compiled_count]);
-    session->info.batched = false;
-    session->info.rows_mix = true;
-    snprintf(session->info.note, sizeof session->info.note, "images are run one by one: %s", why);
-}
-
-static enum status check_rows(struct session *session, struct error *err)
-{
-    bool independent = session->rows_are_proven;
-    if (session->compiled_count < 2)
-        return STATUS_OK;
-    if (!independent)
-        TRY(session_rows_are_independent(session, &independent, err));
-    if (!independent)
-        forbid_batches(session, session->fixes_batch
-                                    ? "the file fixes its batch to 1 and mixes images otherwise"
-                                    : "what one gets depends on the others of its batch");
-    else if (session->fixes_batch)
+    if (session->fixes_batch && session->compiled_count > 1 && !session->info.note[0])
         snprintf(session->info.note, sizeof session->info.note,
                  "the file fixes its batch to 1; its graph allows batches, checked");
+    progress(session, PHASE_COMPILE, PROGRESS_ALL);
     return STATUS_OK;
 }
 
@@ -220,11 +197,8 @@ static void describe_batches(struct session *session)
         session->info.activation_bytes = session->ops->reserved_bytes(session->backend);
 }
 
-/* Checks that images of a batch are independent, and measures L(b). */
 static enum status finish(struct session *session, struct error *err)
 {
-    TRY(check_rows(session, err));
-    describe_batches(session);
     progress(session, PHASE_MEASURE, PROGRESS_ROWS);
     TRY(session_measure(session, err));
     describe_weights(session);

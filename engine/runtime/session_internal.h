@@ -43,15 +43,16 @@ struct submitted_run {
 #define PROGRESS_WEIGHTS 0.05 /* folded, checked */
 #define PROGRESS_FIRST   0.45 /* the first size is compiled */
 #define PROGRESS_ALL     0.55 /* all sizes are compiled */
-#define PROGRESS_ROWS    0.65 /* images were checked not to mix; measuring sizes is left */
+#define PROGRESS_ROWS    0.65 /* memory is reserved; measuring sizes is left */
 
 struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
-    struct graph *base;   /* only while creating */
-    bool fixes_batch;     /* the file fixes the batch size (1 or more) */
-    bool rows_are_proven; /* engine/passes/rows.h, of the second size */
+    struct graph *base;    /* only while creating */
+    bool fixes_batch;      /* the file fixes the batch size (1 or more) */
+    uint64_t rows_hash;    /* engine/passes/rows.h, of the first size; 0: there is none */
+    bool rows_are_refused; /* a size was given up because images may mix */
     struct {
         int at, count; /* which of how many sizes is compiled now */
         bool is_over;  /* all sizes are compiled; the backend reserves memory and tunes */
@@ -147,10 +148,3 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
  * least CPU time of a pass, times the ratio of wall-clock time to CPU time in the least disturbed
  * run. L(b) is 0 if the model does not run on synthetic inputs. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;
-
-/* For graphs without a proof (engine/passes/rows.h). *ret: whether an image's result in the second
- * compiled size is the same, to the bit, when the other images change: first all but the first
- * image change, then the first. If a graph computes, say, a mean over the batch, a client's answer
- * would depend on another client's image. */
-enum status session_rows_are_independent(struct session *session, bool *ret,
-                                         struct error *err) MUST_USE;

@@ -1,5 +1,5 @@
-/* Runs a session on made-up inputs to learn how long each batch size takes, whether images of a
- * batch are independent, and where the time goes. */
+/* Runs a session on made-up inputs to learn how long each batch size takes, and where the time
+ * goes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,103 +159,6 @@ enum status session_measure(struct session *session, struct error *err)
         session->info.batches[i].milliseconds =
             isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;
     return STATUS_OK;
-}
-
-static void change_number(void *data, enum dtype dtype, size_t e, bool pixels)
-{
-    float *floats = data;
-    double *doubles = data;
-    uint16_t *halves = data;
-    uint8_t *bytes = data;
-    if (dtype == DTYPE_F32)
-        floats[e] = pixels ? 255.0f - floats[e] : 3.0f - 2.0f * floats[e];
-    else if (dtype == DTYPE_F64)
-        doubles[e] = 3.0 - 2.0 * doubles[e];
-    else if (dtype == DTYPE_F16)
-        halves[e] = float_to_half(3.0f - 2.0f * half_to_float(halves[e]));
-    else if (dtype == DTYPE_BF16)
-        halves[e] = float_to_bfloat16(3.0f - 2.0f * bfloat16_to_float(halves[e]));
-    else if (dtype == DTYPE_U8 || pixels) /* 8 bits wide, as feed_numbers() fills them */
-        bytes[e] = (uint8_t)(bytes[e] ^ 0xffu);
-}
-
-/* Changes the numbers in rows [from, to) of the float inputs and images that have a batch
- * dimension.
- */
-static void change_rows(const struct session *session, const struct compiled_size *c,
-                        struct feed *feed, int from, int to)
-{
-    for (size_t i = 0; i < session->input_count; i++) {
-        const struct value *value = c->graph->inputs[i];
-        if (value->shape.rank < 1 || value->shape.dims[0] != c->size ||
-            shape_equal(&value->shape, &session->compiled[0].graph->inputs[i]->shape))
-            continue;
-        const size_t row = shape_count(&value->shape) / (size_t)c->size;
-        const bool pixels = is_image_of_integers(session, i);
-        for (size_t e = row * (size_t)from; e < row * (size_t)to; e++)
-            change_number(feed->buffers[i], value->dtype, e, pixels);
-    }
-}
-
-/* An output of the previous run. */
-struct kept_output {
-    char *data;
-    size_t bytes;
-};
-
-/* Runs `c` and keeps the outputs that have rows. Sets *ret to false if rows [from, to) differ in
- * any bit from those kept before. Outputs whose shape depends on data are not compared. */
-static enum status run_and_compare(struct session *session, struct compiled_size *c,
-                                   const struct feed *feed, const struct tensor **outputs,
-                                   struct kept_output *kept, int from, int to, bool *ret,
-                                   struct error *err)
-{
-    TRY(compiled_run(session, c, (const void *const *)feed->buffers, NULL, outputs, err));
-    for (size_t i = 0; i < session->output_count; i++) {
-        const struct tensor *output = outputs[i];
-        if (output->shape.rank < 1 || output->shape.dims[0] != c->size || output->bytes == 0)
-            continue;
-        const size_t row = output->bytes / (size_t)c->size, at = row * (size_t)from;
-        if (kept[i].bytes == output->bytes)
-            *ret = *ret && memcmp((const char *)output->data + at, kept[i].data + at,
-                                  row * (size_t)(to - from)) == 0;
-        free(kept[i].data);
-        kept[i] = (struct kept_output){malloc(output->bytes), output->bytes};
-        if (!kept[i].data)
-            return session_no_memory(err);
-        memcpy(kept[i].data, output->data, output->bytes);
-    }
-    return STATUS_OK;
-}
-
-enum status session_rows_are_independent(struct session *session, bool *ret, struct error *err)
-{
-    struct compiled_size *c = &session->compiled[1];
-    struct feed feed = {0};
-    const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
-    struct kept_output *kept = alloc_array(session->output_count, sizeof *kept);
-    enum status status =
-        outputs && kept ? feed_init(session, c, &feed, err) : session_no_memory(err);
-    *ret = true;
-    if (status == STATUS_OK)
-        status = run_and_compare(session, c, &feed, outputs, kept, 0, 0, ret, err);
-    if (status == STATUS_OK) {
-        change_rows(session, c, &feed, 1, c->size);
-        status = run_and_compare(session, c, &feed, outputs, kept, 0, 1, ret, err);
-    }
-    if (status == STATUS_OK && *ret) {
-        change_rows(session, c, &feed, 0, 1);
-        status = run_and_compare(session, c, &feed, outputs, kept, 1, c->size, ret, err);
-    }
-    /* Made-up axes or indices may be invalid, which says nothing about the model. */
-    if (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID)
-        status = STATUS_OK;
-    feed_done(&feed);
-    for (size_t i = 0; kept && i < session->output_count; i++)
-        free(kept[i].data);
-    free(kept);
-    free(outputs);
-    return status;
 }
 
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,

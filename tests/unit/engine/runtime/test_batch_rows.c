@@ -22,7 +22,8 @@ static bool ends(struct builder *b, struct value *output)
 {
     cr_assert_not_null(output);
     b->graph->outputs[b->graph->output_count++] = output;
-    const bool is_proven = rows_are_separate(b->graph, BATCH);
+    uint64_t ignored;
+    const bool is_proven = rows_are_separate(b->graph, BATCH, &(bool){true}, &ignored);
     graph_free(b->graph);
     return is_proven;
 }
@@ -132,11 +133,120 @@ static struct value *resized_images(struct builder *b, struct value *x)
     return finish(b, node);
 }
 
+/* Numbers 0, 1, … of this shape, or the same ones for every index of dimension 0. */
+static struct value *numbers(struct builder *b, struct shape shape, bool repeats)
+{
+    struct value *value = constant(b, shape, 0, 0);
+    const size_t count = shape_count(&shape), each = count / (size_t)shape.dims[0];
+    for (size_t i = 0; i < count; i++)
+        ((float *)value->known->data)[i] = (float)(repeats ? i % each : i);
+    return value;
+}
+
+static struct value *plus_own_number(struct builder *b, struct value *x)
+{
+    return take(b, OP_ADD, x, numbers(b, SHAPE(BATCH, 1, 1), false), 99, NULL);
+}
+
+static struct value *times_own_matrix(struct builder *b, struct value *x)
+{
+    return take(b, OP_MATMUL, x, numbers(b, SHAPE(BATCH, WIDTH, WIDTH), false), 99, NULL);
+}
+
+static struct value *beside_own_token(struct builder *b, struct value *x)
+{
+    return take(b, OP_CONCAT, x, numbers(b, SHAPE(BATCH, 1, WIDTH), false), 1, NULL);
+}
+
+static struct value *alternating_with_own_number(struct builder *b, struct value *x)
+{
+    x = take(b, OP_TRANSPOSE, x, NULL, 99, swapped);
+    x = take(b, OP_ADD, reshape(b, x, TOKENS * BATCH, WIDTH, 0),
+             numbers(b, SHAPE(TOKENS * BATCH, 1), false), 99, NULL);
+    return take(b, OP_TRANSPOSE, reshape(b, x, TOKENS, BATCH, WIDTH), NULL, 99, swapped);
+}
+
+Test(batch_rows, stay_apart_beside_constants_that_are_the_same_for_all)
+{
+    struct builder b;
+    struct value *x = begin(&b);
+    x = take(&b, OP_ADD, x, numbers(&b, SHAPE(BATCH, TOKENS, WIDTH), true), 99, NULL);
+    x = take(&b, OP_MATMUL, x, numbers(&b, SHAPE(BATCH, WIDTH, WIDTH), true), 99, NULL);
+    x = take(&b, OP_CONCAT, x, numbers(&b, SHAPE(BATCH, 1, WIDTH), true), 1, NULL);
+    cr_expect(ends(&b, x));
+}
+
+/* What exporters make of as_strided: the numbers of all images in one row, by their places. */
+static struct value *strided(struct builder *b, struct value *x, bool by_place)
+{
+    int64_t places[BATCH * TOKENS * WIDTH];
+    for (int i = 0; i < BATCH * TOKENS * WIDTH; i++)
+        places[i] = i ^ (by_place && i == BATCH * TOKENS * WIDTH - 1);
+    x = take(b, OP_RESHAPE, x, ints(b, (const int64_t[]){-1}, 1), 99, NULL);
+    struct value *indices = ints(b, places, COUNT_OF(places));
+    return reshape(b, take(b, OP_GATHER, x, indices, 0, NULL), BATCH, TOKENS, WIDTH);
+}
+
+Test(batch_rows, stay_apart_where_each_is_gathered_from_itself)
+{
+    for (int by_place = 0; by_place < 2; by_place++) {
+        struct builder b;
+        struct value *x = begin(&b);
+        cr_expect_eq(ends(&b, strided(&b, x, by_place)), !by_place);
+    }
+}
+
+/* Two equations: the letter of the images stays in the result, or is summed over. */
+Test(batch_rows, follow_the_letters_of_an_equation)
+{
+    static const struct {
+        const char *equation;
+        bool is_proven;
+    } cases[] = {{"bij,bkj->bik", true},
+                 {"bij, bkj -> bki", true},
+                 {"bij,ckj->bik", false},
+                 {"bij,bij->ij", false}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct builder b;
+        struct node *node;
+        struct value *x = begin(&b);
+        add(&b, OP_EINSUM, 2, (struct value *[]){x, x}, 1, &node);
+        node->opset = 18;
+        struct attr equation = {.name = "equation",
+                                .kind = ATTR_STRING,
+                                .count = strlen(cases[i].equation),
+                                .s = cases[i].equation};
+        node->attrs = &equation;
+        node->attr_count = 1;
+        cr_expect_eq(ends(&b, finish(&b, node)), cases[i].is_proven, "%s", cases[i].equation);
+    }
+}
+
+/* The hash tells a constant that follows the size of the batch. */
+Test(batch_rows, have_a_hash_of_what_each_image_reads)
+{
+    uint64_t hashes[3];
+    for (int i = 0; i < 3; i++) {
+        struct builder b;
+        struct value *x = begin(&b);
+        struct value *y = numbers(&b, SHAPE(i == 1 ? 1 : BATCH, TOKENS, WIDTH), true);
+        ((float *)y->known->data)[0] += i == 2;
+        if (i == 2)
+            ((float *)y->known->data)[TOKENS * WIDTH] += 1;
+        b.graph->outputs[b.graph->output_count++] = take(&b, OP_ADD, x, y, 99, NULL);
+        cr_expect(rows_are_separate(b.graph, BATCH, &(bool){true}, &hashes[i]));
+        graph_free(b.graph);
+    }
+    cr_expect_eq(hashes[0], hashes[1]);
+    cr_expect_neq(hashes[0], hashes[2]);
+}
+
 Test(batch_rows, are_not_proven_apart_where_they_mix)
 {
     static struct value *(*const mixing[])(struct builder *, struct value *) = {
         softmax_over_images, mean_over_images, tokens_of_all_images, images_in_another_order,
-        gathered_images,     sum_along_images, joined_images,        resized_images};
+        gathered_images,     sum_along_images, joined_images,        resized_images,
+        plus_own_number,     times_own_matrix, beside_own_token,     alternating_with_own_number};
     for (size_t i = 0; i < COUNT_OF(mixing); i++) {
         struct builder b;
         struct value *x = begin(&b);
