@@ -17,13 +17,16 @@ struct block {
 struct planner {
     const struct graph *graph;
     in_place_fn in_place;
+    writes_rows_fn writes_rows;
     uint32_t *block_of; /* by value->index; NO_BLOCK for constants and inputs */
     struct block *blocks;
     size_t block_count;
     size_t *last_read; /* by value->index: position of the last reader; node_count for outputs */
+    size_t *reads;     /* by value->index: by nodes, and as outputs */
 };
 
-#define NO_BLOCK UINT32_MAX
+#define NO_BLOCK  UINT32_MAX
+#define ROW_ALIGN 16
 
 static void find_last_reads(struct planner *p)
 {
@@ -31,11 +34,43 @@ static void find_last_reads(struct planner *p)
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
         for (size_t i = 0; i < node->input_count; i++)
-            if (node->inputs[i])
+            if (node->inputs[i]) {
                 p->last_read[node->inputs[i]->index] = n;
+                p->reads[node->inputs[i]->index]++;
+            }
     }
-    for (size_t i = 0; i < graph->output_count; i++)
+    for (size_t i = 0; i < graph->output_count; i++) {
         p->last_read[graph->outputs[i]->index] = graph->node_count;
+        p->reads[graph->outputs[i]->index]++;
+    }
+}
+
+/* Inputs of a Concat along the last dimension get the pitch of its rows where their producers can
+ * write so; an offset that is no multiple of ROW_ALIGN would not suit vectors. */
+static void find_parts(struct planner *p, struct plan *plan, const struct node *concat)
+{
+    const struct value *whole = node_output(concat, 0);
+    const int last = whole ? whole->shape.rank - 1 : -1;
+    const int64_t axis = node_int(concat, "axis", 1);
+    size_t offset = 0, size, pitch;
+    if (concat->op != OP_CONCAT || last < 1 || (axis != last && axis != -1))
+        return;
+    for (size_t i = 0; i < concat->input_count; i++)
+        if (!concat->inputs[i])
+            return;
+    size = dtype_size(whole->dtype);
+    pitch = size * (size_t)whole->shape.dims[last];
+    for (size_t i = 0; i < concat->input_count && pitch % ROW_ALIGN == 0; i++) {
+        const struct value *part = concat->inputs[i];
+        const size_t width = size * (size_t)part->shape.dims[last];
+        const struct node *maker = part->producer;
+        if (!part->known && maker && maker->outputs[0] == part && p->reads[part->index] == 1 &&
+            part->dtype == whole->dtype && width && offset % ROW_ALIGN == 0 &&
+            p->writes_rows(maker, pitch / size))
+            plan->places[part->index] =
+                (struct place){PLACE_ARENA, .offset = offset, .pitch = pitch};
+        offset += width;
+    }
 }
 
 static bool is_view(const struct node *node)
@@ -100,6 +135,12 @@ static void propagate_view_reads(struct planner *p)
     }
 }
 
+/* The only reader of a part of a Concat. */
+static const struct node *reader_of(const struct planner *p, const struct value *value)
+{
+    return p->graph->nodes[p->last_read[value->index]];
+}
+
 static enum status make_blocks(struct planner *p, struct plan *plan, struct error *err)
 {
     const struct graph *graph = p->graph;
@@ -120,7 +161,16 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
                     extend(p, value);
                 continue;
             }
+            if (plan->places[value->index].pitch) {
+                const struct value *whole = reader_of(p, value)->outputs[0];
+                if (p->block_of[whole->index] == NO_BLOCK)
+                    TRY(add_block(p, whole, n, err));
+                p->block_of[value->index] = p->block_of[whole->index];
+                continue;
+            }
             plan->places[value->index].kind = PLACE_ARENA;
+            if (p->block_of[value->index] != NO_BLOCK) /* its parts were there before it */
+                continue;
             if (o == 0 && takes_over(p, node, n)) {
                 const struct value *from = node->inputs[p->in_place(node)];
                 p->block_of[value->index] = p->block_of[from->index];
@@ -187,17 +237,18 @@ static enum status place_blocks(struct planner *p, struct plan *plan, struct err
     return status;
 }
 
-enum status plan_create(const struct graph *graph, in_place_fn in_place, struct plan *ret,
-                        struct error *err)
+enum status plan_create(const struct graph *graph, in_place_fn in_place, writes_rows_fn writes_rows,
+                        struct plan *ret, struct error *err)
 {
     struct plan plan = {.value_count = graph->value_count};
-    struct planner p = {.graph = graph, .in_place = in_place};
+    struct planner p = {.graph = graph, .in_place = in_place, .writes_rows = writes_rows};
     plan.places = alloc_array(graph->value_count, sizeof *plan.places);
     p.block_of = alloc_array(graph->value_count, sizeof *p.block_of);
     p.blocks = alloc_array(graph->value_count, sizeof *p.blocks);
     p.last_read = alloc_array(graph->value_count, sizeof *p.last_read);
+    p.reads = alloc_array(graph->value_count, sizeof *p.reads);
     enum status status = STATUS_OK;
-    if (!plan.places || !p.block_of || !p.blocks || !p.last_read) {
+    if (!plan.places || !p.block_of || !p.blocks || !p.last_read || !p.reads) {
         status = error_set(err, STATUS_NO_MEMORY, "out of memory while planning memory");
         goto out;
     }
@@ -209,17 +260,20 @@ enum status plan_create(const struct graph *graph, in_place_fn in_place, struct 
     for (size_t i = 0; i < graph->input_count; i++)
         plan.places[graph->inputs[i]->index] = (struct place){.kind = PLACE_INPUT, .input = i};
     find_last_reads(&p);
+    for (size_t n = 0; writes_rows && n < graph->node_count; n++)
+        find_parts(&p, &plan, graph->nodes[n]);
     propagate_view_reads(&p);
     status = make_blocks(&p, &plan, err);
     if (status == STATUS_OK)
         status = place_blocks(&p, &plan, err);
     for (size_t v = 0; status == STATUS_OK && v < graph->value_count; v++)
         if (plan.places[v].kind == PLACE_ARENA)
-            plan.places[v].offset = p.blocks[p.block_of[v]].offset;
+            plan.places[v].offset += p.blocks[p.block_of[v]].offset;
 out:
     free(p.block_of);
     free(p.blocks);
     free(p.last_read);
+    free(p.reads);
     if (status != STATUS_OK) {
         plan_done(&plan);
         return status;

@@ -3,7 +3,8 @@
  * No-grad semantics make it possible: an activation is needed from the node that makes it to its
  * last reader, then its bytes are used again. Values get offsets in one arena; Reshape-like nodes
  * share their input's bytes; nodes that can work in place (elementwise, convolutions that add a
- * residual) take over an operand that dies with them. The peak is therefore known exactly. */
+ * residual) take over an operand that dies with them; what only a Concat of channels reads can be
+ * written into its result. The peak is therefore known exactly. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -18,7 +19,10 @@ enum place_kind {
 struct place {
     enum place_kind kind;
     size_t input;  /* PLACE_INPUT */
-    size_t offset; /* PLACE_ARENA: bytes from the start of the arena, a multiple of 64 */
+    size_t offset; /* PLACE_ARENA: bytes from the start of the arena, a multiple of 64, or of 16
+                      with a pitch */
+    size_t pitch;  /* bytes from a row (the last dimension) to the next, a multiple of 16: the value
+                      lies inside the result of the Concat that reads it; 0: rows are contiguous */
 };
 
 struct plan {
@@ -30,9 +34,13 @@ struct plan {
 /* Which input's bytes may `node` write output 0 over, should that input die with it? -1: none. */
 typedef int (*in_place_fn)(const struct node *node);
 
-/* Every shape in the graph must be known. The caller frees with plan_done(). */
-enum status plan_create(const struct graph *graph, in_place_fn in_place, struct plan *ret,
-                        struct error *err) MUST_USE;
+/* Can `node` write the rows of output 0 so many numbers apart? */
+typedef bool (*writes_rows_fn)(const struct node *node, size_t pitch);
+
+/* Every shape in the graph must be known. Without writes_rows (NULL), no place has a pitch. The
+ * caller frees with plan_done(). */
+enum status plan_create(const struct graph *graph, in_place_fn in_place, writes_rows_fn writes_rows,
+                        struct plan *ret, struct error *err) MUST_USE;
 
 /* Has the plan made output 0 of `node` the bytes of input 0 under another shape, so that there is
  * nothing to run? */

@@ -197,7 +197,7 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
         !program->output_values)
         status = error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     if (status == STATUS_OK)
-        status = plan_create(graph, cpu_in_place, &program->plan, err);
+        status = plan_create(graph, cpu_in_place, NULL, &program->plan, err);
     if (status == STATUS_OK)
         status = add_steps(program, graph, err);
     if (status == STATUS_OK)

@@ -8,11 +8,6 @@
 
 /* ---- what may be done to a graph ---- */
 
-static bool is_float_constant(const struct value *value)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32;
-}
-
 static bool takes_channels_last(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -110,7 +105,7 @@ static int in_place(const struct node *node)
         return (node->op == OP_CONV && node->channels_last) || cuda_takes_matmul(node)
                    ? (int)node->input_count - 1
                    : -1;
-    if (!cuda_takes_elementwise(node))
+    if (!cuda_takes_elementwise(node) && !cuda_takes_scaled_parts(node))
         return -1;
     for (size_t i = 0; i < node->input_count && i < 2; i++) {
         const struct value *value = node->inputs[i];
@@ -270,7 +265,7 @@ static enum status compile_graph(struct backend *base, const struct graph *graph
         !program->result_offsets)
         status = error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     if (status == STATUS_OK)
-        status = plan_create(graph, in_place, &program->plan, err);
+        status = plan_create(graph, in_place, cuda_conv_writes_rows, &program->plan, err);
     if (status == STATUS_OK) {
         runs_place(program);
         status = add_steps(program, err);
@@ -331,6 +326,7 @@ const struct backend_ops backend_cuda = {
     .close = backend_close,
     .takes_channels_last = takes_channels_last,
     .takes_quantized_epilogue = cuda_takes_quantized_epilogue,
+    .takes_parts = cuda_takes_scaled_parts,
     .access_maps = true,
     .bf16 = narrow_support,
     .compile = compile_graph,

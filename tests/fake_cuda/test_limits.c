@@ -247,9 +247,15 @@ Test(limits, elements_of_nothing)
         cuda_convert(stream, dtype, o.x.data, DTYPE_F32, o.y.data, 0);
         cuda_activate(stream, dtype, o.x.data, o.y.data, 0, ACTIVATION_RELU, 0, 0);
         cuda_apply_binary(stream, dtype, CUDA_ADD, o.x.data, o.w.data, o.y.data, &map, 0, 0, 0);
-        cuda_scale_shift(stream, dtype, o.x.data, w, w, o.y.data, 0, 8, 0, 0, 0);
-        cuda_scale_shift(stream, dtype, o.x.data, w, w, o.y.data, 8, 0, 0, 0, 0);
-        cuda_apply_epilogue(stream, dtype, o.y.data, 0, 3, &none);
+        struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};
+        cuda_scale_parts(stream, dtype, w, w, o.y.data, &parts, 0, 0, 0);
+        parts.count = 1;
+        parts.rows = 0;
+        cuda_scale_parts(stream, dtype, w, w, o.y.data, &parts, 0, 0, 0);
+        parts.rows = 4;
+        parts.parts[0].width = 0;
+        cuda_scale_parts(stream, dtype, w, w, o.y.data, &parts, 0, 0, 0);
+        cuda_apply_epilogue(stream, dtype, o.y.data, 0, 3, 3, &none);
         expect_nothing(&o, "elements");
     }
     for (int size = 1; size <= 8; size *= 2) {
@@ -453,6 +459,8 @@ Test(limits, one_number)
     memcpy(o.w.data, &half, sizeof half);
     const struct cuda_access_map map = {0};
     const struct cuda_epilogue none = {0};
+    const struct cuda_parts parts = {
+        .count = 1, .rows = 1, .pitch = 4, .parts = {{o.x.data, 4, 0, NULL}}};
     const struct cuda_conv c = conv_of_rows(1, 1, 1);
     const struct cuda_axis axis = {.outer = 1, .extent = 1, .inner = 1, .dtype = DTYPE_F32};
     const struct cuda_reduce_axes fold = {.dtype = DTYPE_F32, .count = 1, .each = 1};
@@ -478,7 +486,7 @@ Test(limits, one_number)
     EXPECT(cuda_convert(stream, DTYPE_F32, o.x.data, DTYPE_F32, y, 1), 2);
     EXPECT(cuda_activate(stream, DTYPE_F32, o.x.data, y, 1, ACTIVATION_RELU, 0, 0), 2);
     EXPECT(cuda_apply_binary(stream, DTYPE_F32, CUDA_SUB, o.x.data, w, y, &map, 0, 0, 0), 1.5);
-    EXPECT(cuda_scale_shift(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 0, 0, 0), 1.5);
+    EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, w, y, &parts, 0, 0, 0), 1.5);
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_softmax(stream, DTYPE_F32, o.x.data, y, 1, 1), 1);
     EXPECT(cuda_layer_norm(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);

@@ -78,7 +78,7 @@ __global__ void conv_simt_kernel(const T *x, const T *weights, Y *y, cuda_conv c
         for (int j = 0; j < SIMT_EACH; j++) {
             int m = m0 + tx * SIMT_EACH + j;
             if (p < positions && m < mg)
-                finish(y, p * c.m + group * mg + m, group * mg + m, sums[i][j], e);
+                finish(y, output_at(c, p, group * mg + m), group * mg + m, sums[i][j], e);
         }
     }
 }
@@ -170,7 +170,7 @@ __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv
                 }
             }
         }
-        finish(y, i, m, sum, e);
+        finish(y, output_at(c, i / (size_t)c.m, m), m, sum, e);
     }
 }
 

@@ -56,15 +56,15 @@ __device__ static inline void store_eight(const float *from, void *y, const cuda
                                           bool y_is_float, size_t p, int m)
 {
     const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
-    const size_t at = p * (size_t)c.m + (size_t)column;
     const bool whole = mg % 8 == 0;
     float v[8];
     load_all(v, from);
     if (g.sums) {
         const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
-        return store_some<Y>(g.sums + blockIdx.z * outputs + at, v, true, whole, count);
+        return store_some<Y>(g.sums + blockIdx.z * outputs + p * (size_t)c.m + (size_t)column, v,
+                             true, whole, count);
     }
-    const size_t bytes = at * (y_is_float ? 4 : 2);
+    const size_t bytes = output_at(c, p, column) * (y_is_float ? 4 : 2);
     add_some<Y>(v, e.bias ? e.bias + column : nullptr, true, whole, count);
     add_some<Y>(v, e.residual ? (const char *)e.residual + bytes : nullptr, y_is_float, whole,
                 count);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
 
 /* y = epilogue of the sums of all splits. */
 template <typename Y, int EACH>
-__global__ void split_sum_kernel(const float *sums, int splits, size_t count, int m, Y *y,
+__global__ void split_sum_kernel(const float *sums, int splits, size_t count, cuda_conv c, Y *y,
                                  cuda_epilogue e)
 {
     FOR_EACH(i, count / EACH)
@@ -101,7 +101,9 @@ __global__ void split_sum_kernel(const float *sums, int splits, size_t count, in
         load_all(total, sums + i * EACH);
         for (int s = 1; s < splits; s++)
             add_all(total, sums + (size_t)s * count + i * EACH);
-        finish_all(y, i * EACH, (int)(i * EACH % (size_t)m), total, e);
+        const size_t position = i * EACH / (size_t)c.m;
+        const int m = (int)(i * EACH - position * (size_t)c.m);
+        finish_all(y, output_at(c, position, m), m, total, e);
     }
 }
 
@@ -111,7 +113,7 @@ void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct
 {
     const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
     WITH_EACH(c->m % 8 == 0, LAUNCH((split_sum_kernel<Y, EACH>), blocks_for(count / EACH), THREADS,
-                                    stream, sums, splits, count, c->m, (Y *)y, *e));
+                                    stream, sums, splits, count, *c, (Y *)y, *e));
 }
 
 /* ---- candidates ---- */

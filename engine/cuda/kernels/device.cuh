@@ -432,6 +432,12 @@ __device__ static inline void finish(Y *y, size_t at, int column, float value,
     finish_all(y, at, column, v, e);
 }
 
+/* Where channel m of an output position is in y. */
+__device__ static inline size_t output_at(const cuda_conv &c, size_t position, int m)
+{
+    return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
+}
+
 /* Bytes in pieces of COUNT (a power of two up to 16), aligned to it where they are whole; else
  * `count` of them are there. */
 template <int COUNT> struct alignas(COUNT) bytes_of {

@@ -152,58 +152,24 @@ void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, cons
 }
 
 template <typename T, int EACH>
-__global__ void scale_shift_kernel(const T *x, const float *scale, const float *shift, T *y,
-                                   size_t across, size_t count, int activation, float alpha,
-                                   float beta)
+__global__ void epilogue_kernel(T *y, size_t columns, size_t pitch, size_t count, cuda_epilogue e)
 {
     FOR_EACH(i, count)
     {
-        size_t column = i % across * EACH;
-        float v[EACH], factor[EACH], more[EACH];
-        load_all(v, x + i * EACH);
-        load_all(more, shift + column);
-        UNROLL
-        for (int k = 0; k < EACH; k++)
-            factor[k] = 1.0f;
-        if (scale)
-            load_all(factor, scale + column);
-        UNROLL
-        for (int k = 0; k < EACH; k++)
-            v[k] = v[k] * factor[k] + more[k];
-        activate_all(v, activation, alpha, beta);
-        store_all(y + i * EACH, v);
-    }
-}
-
-void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float *scale,
-                      const float *shift, void *y, size_t rows, size_t columns, int activation,
-                      float alpha, float beta)
-{
-    size_t count = rows * columns;
-    WITH_EACH(columns % 8 == 0,
-              WITH_TYPE(dtype, LAUNCH((scale_shift_kernel<T, EACH>), blocks_for(count / EACH),
-                                      THREADS, stream, (const T *)x, scale, shift, (T *)y,
-                                      columns / EACH, count / EACH, activation, alpha, beta)));
-}
-
-template <typename T, int EACH>
-__global__ void epilogue_kernel(T *y, size_t columns, size_t count, cuda_epilogue e)
-{
-    FOR_EACH(i, count)
-    {
+        const size_t row = i * EACH / columns, column = i * EACH - row * columns;
         float v[EACH];
-        load_all(v, y + i * EACH);
-        finish_all(y, i * EACH, (int)(i * EACH % columns), v, e);
+        load_all(v, y + row * pitch + column);
+        finish_all(y, row * pitch + column, (int)column, v, e);
     }
 }
 
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
-                         const struct cuda_epilogue *epilogue)
+                         size_t pitch, const struct cuda_epilogue *epilogue)
 {
     size_t count = rows * columns;
-    WITH_EACH(columns % 8 == 0,
+    WITH_EACH(columns % 8 == 0 && pitch % 8 == 0,
               WITH_TYPE(dtype, LAUNCH((epilogue_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
-                                      stream, (T *)y, columns, count / EACH, *epilogue)));
+                                      stream, (T *)y, columns, pitch, count / EACH, *epilogue)));
 }
 
 template <typename T>
@@ -337,13 +303,22 @@ static void copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts
     LAUNCH(parts_kernel<EACH>, grid, THREADS, stream, (unsigned char *)whole, *p);
 }
 
-void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *p)
+/* Whatever divides the result divides all sizes and addresses. */
+static size_t parts_sizes(const void *whole, const struct cuda_parts *p, size_t *ret_widest)
 {
     size_t all = p->pitch | (size_t)whole, widest = 0;
     for (int i = 0; i < p->count; i++) {
         all |= p->parts[i].width | p->parts[i].offset | (size_t)p->parts[i].data;
         widest = p->parts[i].width > widest ? p->parts[i].width : widest;
     }
+    *ret_widest = widest;
+    return all;
+}
+
+void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *p)
+{
+    size_t widest;
+    const size_t all = parts_sizes(whole, p, &widest);
     if (all % 16 == 0)
         copy_parts<16>(stream, whole, p, widest);
     else if (all % 4 == 0)
@@ -352,4 +327,39 @@ void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *
         copy_parts<2>(stream, whole, p, widest);
     else
         copy_parts<1>(stream, whole, p, widest);
+}
+
+template <typename T, int EACH>
+__global__ void scale_parts_kernel(const float *scale, const float *shift, T *y, cuda_parts p,
+                                   int activation, float alpha, float beta)
+{
+    const unsigned which = blockIdx.y;
+    const size_t across = p.parts[which].width / (EACH * sizeof(T));
+    const size_t first = p.parts[which].offset / sizeof(T), pitch = p.pitch / sizeof(T);
+    FOR_EACH(i, p.rows * across)
+    {
+        const size_t row = i / across, column = first + (i - row * across) * EACH;
+        float v[EACH], factor[EACH], more[EACH];
+        load_all(v, (const T *)p.parts[which].data + i * EACH);
+        load_all(factor, scale + column);
+        load_all(more, shift + column);
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            v[k] = v[k] * factor[k] + more[k];
+        activate_all(v, activation, alpha, beta);
+        store_all(y + row * pitch + column, v);
+    }
+}
+
+void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const float *shift,
+                      void *y, const struct cuda_parts *p, int activation, float alpha, float beta)
+{
+    size_t widest;
+    const size_t all = parts_sizes(y, p, &widest), size = dtype == T_F32 ? 4 : 2;
+    WITH_EACH(
+        all % (8 * size) == 0,
+        WITH_TYPE(dtype,
+                  LAUNCH((scale_parts_kernel<T, EACH>),
+                         dim3(blocks_for(p->rows * widest / size / EACH), (unsigned)p->count),
+                         THREADS, stream, scale, shift, (T *)y, *p, activation, alpha, beta)));
 }

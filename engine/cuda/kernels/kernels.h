@@ -38,8 +38,10 @@ struct cuda_conv {
     int oh, ow, m;  /* of y; m over all groups */
     int kh, kw, groups;
     int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
-    int row; /* numbers from one output channel's weights to the next: whole pieces of eight for
-                cuda_conv_tensor, kh * kw * c / groups for the others */
+    int row;   /* numbers from one output channel's weights to the next: whole pieces of eight for
+                  cuda_conv_tensor, kh * kw * c / groups for the others */
+    int y_row; /* numbers from one position of y to the next; 0: m. Others than m not for residuals,
+                  8-bit integers, and depthwise and transposed kernels */
 };
 
 /* One candidate for a convolution on tensor cores: the shape of a block's tile, and among how many
@@ -110,13 +112,10 @@ void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_
 void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
                        const void *b, void *y, const struct cuda_access_map *map, int activation,
                        float alpha, float beta);
-/* y[r, c] = activation(x[r, c] * scale[c] + shift[c]); scale NULL: 1. */
-void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float *scale,
-                      const float *shift, void *y, size_t rows, size_t columns, int activation,
-                      float alpha, float beta);
-/* The epilogue as a pass of its own, in place over y [rows, columns]. */
+/* The epilogue as a pass of its own, in place over y [rows, columns], whose rows are `pitch`
+ * numbers apart; with a residual as many as there are columns. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
-                         const struct cuda_epilogue *epilogue);
+                         size_t pitch, const struct cuda_epilogue *epilogue);
 /* y from x, the only operand of the map; elements of 1, 2, 4 or 8 bytes, both at addresses of whole
  * 16 bytes. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
@@ -138,6 +137,11 @@ struct cuda_parts {
     struct cuda_part parts[CUDA_PARTS];
 };
 void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *parts);
+/* The same without tables, from parts of `dtype` into y, where a number x of column c becomes
+ * activation(x * scale[c] + shift[c]). A part may be y itself. */
+void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const float *shift,
+                      void *y, const struct cuda_parts *parts, int activation, float alpha,
+                      float beta);
 /* Candidates for a device with so many processors and `shared_limit` bytes of shared memory for a
  * block, the most promising first; returns how many. 0: a group has an odd number of channels
  * (float32 may), or an image is too large for cuda_conv_tensor. */

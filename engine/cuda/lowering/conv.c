@@ -204,7 +204,7 @@ static void add_product(struct conv_step *s, struct cuda_step *product)
 }
 
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
-                                int64_t k, const void *weights, const float *bias,
+                                int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err)
 {
     struct cuda_step *product = *ret;
@@ -212,6 +212,7 @@ enum status conv_create_product(const struct cuda_lowering *compile, int64_t row
     if (rows > INT_MAX || n > INT_MAX || k > INT_MAX - 8)
         return STATUS_OK;
     struct cuda_conv conv = window_of_rows(rows, n, k);
+    conv.y_row = (int)y_row;
     conv.row = (int)((k + 7) / 8 * 8);
     TRY(create_tensor(compile, &conv, weights, bias, 0, &s, err));
     if (!s)
@@ -231,6 +232,7 @@ static enum status conv_lower_pointwise(const struct cuda_lowering *compile,
                                    .n = c->m,
                                    .k = c->c,
                                    .b_row = row,
+                                   .y_row = c->y_row,
                                    .trans_b = true,
                                    .batch = 1,
                                    .dtype = x->dtype,
@@ -238,7 +240,8 @@ static enum status conv_lower_pointwise(const struct cuda_lowering *compile,
     TRY(cuda_product_create(compile, &product, x->index, 0, weights, bias, ret, err));
     if (!has_tensor_cores(compile->backend, x->dtype))
         return STATUS_OK;
-    return conv_create_product(compile, product.m, product.n, product.k, weights, bias, ret, err);
+    return conv_create_product(compile, product.m, product.n, product.k, product.y_row, weights,
+                               bias, ret, err);
 }
 
 /* On tensor cores; *ret stays NULL if they cannot run it. */
@@ -297,20 +300,29 @@ static bool is_for_tiles(const struct cuda_conv *c)
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
 }
 
+bool cuda_conv_writes_rows(const struct node *node, size_t pitch)
+{
+    const struct value *x = node_input(node, 0), *w = node_input(node, 1);
+    return node->op == OP_CONV && node->channels_last && !node->epilogue.residual && w &&
+           w->known && pitch <= INT_MAX && is_computed(x->dtype) &&
+           node_int(node, "group", 1) != x->shape.dims[x->shape.rank - 1];
+}
+
 enum status cuda_lower_conv(const struct cuda_lowering *compile, struct cuda_step **ret,
                             struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_CONV || !node->channels_last)
         return STATUS_OK;
-    const struct value *x = node->inputs[0];
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct tensor *constant = node->inputs[1]->known;
     struct window window;
     struct cuda_conv conv;
     const void *bias;
     TRY(window_init(node, 2, x->shape.dims + 1, constant->shape.dims + 2, &window, err));
     TRY(window_of_conv(node, &window, node_int(node, "group", 1), &conv, err));
-    TRY(cuda_bias_of(compile->backend, node_bias(node), node->outputs[0]->dtype, &bias, err));
+    conv.y_row = (int)(compile->program->plan.places[y->index].pitch / dtype_size(y->dtype));
+    TRY(cuda_bias_of(compile->backend, node_bias(node), y->dtype, &bias, err));
     if (is_pointwise(&conv)) {
         enum weight_layout layout =
             has_tensor_cores(compile->backend, x->dtype) ? WEIGHT_ROWS : WEIGHT_CONV;

@@ -1,17 +1,16 @@
-/* Activations, two operands with numpy broadcasting, per-channel scale and shift. */
+/* Activations, and two operands with numpy broadcasting. */
 #include "engine/cuda/lowering/lowering.h"
 
 struct cuda_elementwise_step {
     struct cuda_step step;
-    enum { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT } kind;
+    enum { KIND_UNARY, KIND_BINARY } kind;
     enum cuda_binary binary;
     struct epilogue activation; /* KIND_UNARY: the operator; else what follows it */
     struct cuda_access_map map;
     struct cuda_operand a, b;
     uint32_t y;
-    const void *scale, *shift; /* float32 */
     enum dtype dtype;
-    size_t count, columns;
+    size_t count;
 };
 
 static enum status elementwise_run(struct cuda_step *base, struct cuda_program *program,
@@ -29,10 +28,6 @@ static enum status elementwise_run(struct cuda_step *base, struct cuda_program *
     case KIND_BINARY:
         cuda_apply_binary(stream, (int)s->dtype, s->binary, a, b, y, &s->map, (int)e->activation,
                           e->alpha, e->beta);
-        break;
-    case KIND_SCALE_SHIFT:
-        cuda_scale_shift(stream, (int)s->dtype, a, s->scale, s->shift, y, s->count / s->columns,
-                         s->columns, (int)e->activation, e->alpha, e->beta);
         break;
     }
     return cuda_launched(base, program, err);
@@ -68,10 +63,6 @@ static bool elementwise_classify(const struct node *node, struct cuda_elementwis
         return false;
     ret->dtype = y->dtype;
     ret->activation = node->epilogue;
-    if (node->op == OP_SCALE_SHIFT && node->channels_last) {
-        ret->kind = KIND_SCALE_SHIFT;
-        return !a->known;
-    }
     struct epilogue unary;
     if (optimize_activation(node, &unary)) {
         ret->kind = KIND_UNARY;
@@ -97,16 +88,11 @@ static enum status elementwise_fill(const struct cuda_lowering *compile,
     const struct value *a = node->inputs[0], *y = node->outputs[0];
     s->y = y->index;
     s->count = shape_count(&y->shape);
-    s->columns = y->shape.rank ? (size_t)y->shape.dims[y->shape.rank - 1] : 1;
     TRY(cuda_operand_of(compile, a, s->dtype, &s->a, err));
     if (s->kind == KIND_BINARY) {
         const struct value *b = node->inputs[1];
         TRY(cuda_operand_of(compile, b, s->dtype, &s->b, err));
         s->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
-    }
-    if (s->kind == KIND_SCALE_SHIFT) {
-        TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
-        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &s->shift, err));
     }
     s->step.bytes = 2 * s->count * dtype_size(s->dtype);
     return STATUS_OK;

@@ -65,7 +65,7 @@ static enum status copy_up(struct host_step *s, struct cuda_program *program, st
         epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
         cuda_apply_epilogue(backend->stream, (int)s->out[0]->dtype,
                             program->data[s->node.outputs[0]->index], shape_count(y) / columns,
-                            columns, &epilogue);
+                            columns, columns, &epilogue);
         TRY(cuda_launched(&s->step, program, err));
     }
     /* Waits, because the next run overwrites the host tensors. */

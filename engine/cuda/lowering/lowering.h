@@ -13,10 +13,12 @@ cuda_lower_fn cuda_lower_rows, cuda_lower_numbers, cuda_lower_axes, cuda_lower_p
 cuda_lower_fn cuda_lower_image, cuda_lower_move, cuda_lower_parts, cuda_lower_host;
 cuda_lower_fn cuda_lower_quantized_product, cuda_lower_quantized_rows;
 
+bool cuda_conv_writes_rows(const struct node *node, size_t pitch); /* writes_rows_fn */
 bool cuda_takes_attention(const struct node *node);
 bool cuda_takes_matmul(const struct node *node);
 bool cuda_takes_elementwise(const struct node *node);
 bool cuda_takes_rows(const struct node *node);
+bool cuda_takes_scaled_parts(const struct node *node); /* takes_parts */
 /* Products of 8-bit integers; images may be in either layout. */
 bool cuda_takes_quantized_product(const struct node *node);
 bool cuda_takes_quantized_epilogue(const struct node *node); /* takes_quantized_epilogue */
@@ -33,6 +35,7 @@ struct cuda_product {
     int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
     bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
     int64_t b_row;         /* elements from one stored row of b to the next; 0: dense */
+    int64_t y_row;         /* the same of y; only without a batch and a residual */
     int64_t batch;         /* products, whose operands lie so many elements apart; 0: shared */
     int64_t a_step, b_step;
     enum dtype dtype, y_dtype; /* of a and b; of y */
@@ -86,9 +89,9 @@ _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(
 
 /* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that can
  * also run as a 1 x 1 convolution on tensor cores, if there are candidates for that. weights: [n,
- * row] of x's dtype, row: k in whole eights. */
+ * row] of x's dtype, row: k in whole eights; y_row: 0, or numbers between rows of y. */
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
-                                int64_t k, const void *weights, const float *bias,
+                                int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);
 
 /* ---- ranges of integers (bounds.c) ---- */

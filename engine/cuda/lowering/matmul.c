@@ -83,6 +83,6 @@ enum status cuda_lower_matmul(const struct cuda_lowering *compile, struct cuda_s
         TRY(cuda_weights_get(compile->backend, b->known, layout, a->dtype, &weights, err));
     TRY(cuda_bias_of(compile->backend, node_bias(node), y->dtype, &bias_data, err));
     TRY(cuda_product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err));
-    return rows ? conv_create_product(compile, p.m, p.n, p.k, weights, bias_data, ret, err)
+    return rows ? conv_create_product(compile, p.m, p.n, p.k, 0, weights, bias_data, ret, err)
                 : STATUS_OK;
 }

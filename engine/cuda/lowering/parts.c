@@ -1,4 +1,5 @@
-/* Concat, Split, and com.microsoft's QLinearConcat, whose parts have scales of their own. */
+/* Concat, Split, com.microsoft's QLinearConcat, whose parts have scales of their own, and
+ * ScaleShift of an image or of the parts of one (pass_joins). */
 #include "engine/cuda/lowering/quantized.h"
 
 #include <math.h>
@@ -17,6 +18,10 @@ struct cuda_parts_step {
         const void *table;    /* NULL: numbers as they are */
     } * parts;
     struct cuda_parts form;
+    /* ScaleShift. */
+    const void *scale, *shift; /* float32; NULL: another operator */
+    struct epilogue epilogue;
+    enum dtype dtype;
 };
 
 static enum status parts_run(struct cuda_step *base, struct cuda_program *program,
@@ -30,7 +35,12 @@ static enum status parts_run(struct cuda_step *base, struct cuda_program *progra
                 /* A constant is only read. */
                 (void *)(uintptr_t)cuda_operand_at(program, &s->parts[p].operand),
                 s->parts[p].width, s->parts[p].offset, s->parts[p].table};
-        cuda_copy_parts(program->backend->stream, program->data[s->whole], &parts);
+        if (s->scale)
+            cuda_scale_parts(program->backend->stream, (int)s->dtype, s->scale, s->shift,
+                             program->data[s->whole], &parts, (int)s->epilogue.activation,
+                             s->epilogue.alpha, s->epilogue.beta);
+        else
+            cuda_copy_parts(program->backend->stream, program->data[s->whole], &parts);
     }
     return cuda_launched(base, program, err);
 }
@@ -75,6 +85,22 @@ static bool quantized_parts_fit(const struct node *node)
     return true;
 }
 
+bool cuda_takes_scaled_parts(const struct node *node)
+{
+    return node->op == OP_SCALE_SHIFT && node->channels_last && !node->epilogue.residual &&
+           is_float_constant(node->inputs[1]) && is_float_constant(node->inputs[2]);
+}
+
+/* Parts of a ScaleShift are numbers of its result's type. */
+static bool scaled_parts_fit(const struct node *node)
+{
+    const enum dtype dtype = node->outputs[0]->dtype;
+    for (size_t i = 0; i < node->input_count; i++)
+        if (i != 1 && i != 2 && (node->inputs[i]->known || node->inputs[i]->dtype != dtype))
+            return false;
+    return is_computed(dtype) && cuda_takes_scaled_parts(node);
+}
+
 static bool parts_take(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -82,7 +108,11 @@ static bool parts_take(const struct node *node)
         const struct value *lengths = node_input(node, 1);
         return x && !x->known && shape_count(&x->shape) && (!lengths || lengths->known);
     }
-    if (!y || !shape_count(&y->shape) || node->epilogue.activation || node->epilogue.residual)
+    if (!y || !shape_count(&y->shape))
+        return false;
+    if (node->op == OP_SCALE_SHIFT)
+        return scaled_parts_fit(node);
+    if (node->epilogue.activation || node->epilogue.residual)
         return false;
     if (node->op == OP_QLINEAR_CONCAT)
         return quantized_parts_fit(node);
@@ -95,9 +125,10 @@ static bool parts_take(const struct node *node)
 /* Part p, or NULL if it is an output of Split without readers. */
 static const struct value *part_of(const struct node *node, size_t p)
 {
-    return node->op == OP_SPLIT    ? node->outputs[p]
-           : node->op == OP_CONCAT ? node->inputs[p]
-                                   : node->inputs[2 + 3 * p];
+    return node->op == OP_SPLIT         ? node->outputs[p]
+           : node->op == OP_CONCAT      ? node->inputs[p]
+           : node->op == OP_SCALE_SHIFT ? node->inputs[p ? 2 + p : 0]
+                                        : node->inputs[2 + 3 * p];
 }
 
 static enum status add_part(const struct cuda_lowering *compile, struct cuda_parts_step *s,
@@ -109,9 +140,10 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_par
     to->offset = s->form.pitch;
     to->width = width;
     s->form.pitch += width;
-    if (!part || !width || !s->form.rows)
-        return STATUS_OK;
+    if (!part || !width || !s->form.rows || compile->program->plan.places[part->index].pitch)
+        return STATUS_OK; /* its node writes it where it belongs */
     s->count++;
+    s->step.bytes += 2 * s->form.rows * width;
     if (node->op == OP_QLINEAR_CONCAT) {
         struct terms from = {0}, all = {0};
         (void)terms_read(node, 0, dtype, &all);
@@ -132,8 +164,10 @@ enum status cuda_lower_parts(const struct cuda_lowering *compile, struct cuda_st
     const struct value *lengths = splits ? node_input(node, 1) : NULL;
     const size_t count = splits                          ? node->output_count
                          : node->op == OP_QLINEAR_CONCAT ? node->input_count / 3
+                         : node->op == OP_SCALE_SHIFT    ? node->input_count - 2
                                                          : node->input_count;
-    const int64_t axis = node_int(node, "axis", node->op == OP_CONCAT ? 1 : 0);
+    const int64_t axis =
+        node->op == OP_SCALE_SHIFT ? -1 : node_int(node, "axis", node->op == OP_CONCAT ? 1 : 0);
     const int at = (int)(axis < 0 ? axis + whole->shape.rank : axis);
     const size_t inner =
         dtype_size(whole->dtype) * resolve_extent(&whole->shape, at + 1, whole->shape.rank);
@@ -141,7 +175,10 @@ enum status cuda_lower_parts(const struct cuda_lowering *compile, struct cuda_st
     if (!s)
         return STATUS_NO_MEMORY;
     s->step.free = parts_free;
-    s->step.kernel = node->op == OP_QLINEAR_CONCAT ? "int8 concat" : "copy";
+    s->step.kernel = node->op == OP_QLINEAR_CONCAT ? "int8 concat"
+                     : node->op == OP_SCALE_SHIFT
+                         ? (count > 1 ? "scale_shift:parts" : "scale_shift")
+                         : "copy";
     s->whole = whole->index;
     s->form.is_split = splits;
     s->form.rows = resolve_extent(&whole->shape, 0, at);
@@ -155,6 +192,13 @@ enum status cuda_lower_parts(const struct cuda_lowering *compile, struct cuda_st
                  : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[at], p);
         TRY(add_part(compile, s, p, inner * (size_t)extent, whole->dtype, err));
     }
-    s->step.bytes = 2 * s->form.rows * s->form.pitch;
+    if (node->op == OP_CONCAT && !s->count)
+        s->step.kernel = "written by its inputs";
+    if (node->op == OP_SCALE_SHIFT) {
+        s->dtype = whole->dtype;
+        s->epilogue = node->epilogue;
+        TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
+        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &s->shift, err));
+    }
     return STATUS_OK;
 }

@@ -118,11 +118,13 @@ static enum status product_run(struct cuda_step *base, struct cuda_program *prog
     TRY(multiply(s, program, s->candidate, err));
     struct cuda_epilogue epilogue = s->epilogue;
     epilogue.residual = residual;
-    if (s->fused == FUSED_SUMS)
-        cuda_activate(backend->stream, (int)s->y_dtype, y, y, s->rows * s->columns,
-                      epilogue.activation, epilogue.alpha, epilogue.beta);
-    else if (!s->fused)
-        cuda_apply_epilogue(backend->stream, (int)s->y_dtype, y, s->rows, s->columns, &epilogue);
+    if (s->fused == FUSED_SUMS) {
+        epilogue.bias = NULL;
+        epilogue.residual = NULL;
+    }
+    if (s->fused != FUSED_ALL)
+        cuda_apply_epilogue(backend->stream, (int)s->y_dtype, y, s->rows, s->columns,
+                            s->product.y_row ? (size_t)s->product.y_row : s->columns, &epilogue);
     return cuda_launched(base, program, err);
 }
 
@@ -138,6 +140,7 @@ static enum status product_tune(struct cuda_step *base, struct cuda_program *pro
                            p->trans_a,
                            p->trans_b,
                            p->b_row,
+                           p->y_row,
                            p->batch,
                            p->a_step,
                            p->b_step,
@@ -232,7 +235,8 @@ static enum status product_describe(const struct cuda_backend *backend,
                        p->a_step, &s->a, err));
     TRY(product_layout(backend, p->dtype, p->trans_b ? p->n : p->k, b_columns,
                        p->b_row ? p->b_row : b_columns, p->batch, p->b_step, &s->b, err));
-    return product_layout(backend, p->y_dtype, p->m, p->n, p->n, p->batch, p->m * p->n, &s->c, err);
+    return product_layout(backend, p->y_dtype, p->m, p->n, p->y_row ? p->y_row : p->n, p->batch,
+                          p->m * p->n, &s->c, err);
 }
 
 static enum status product_find_candidates(const struct cuda_backend *backend,
@@ -244,19 +248,19 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
                    err));
     cublasStatus_t result = cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    /* Values in the arena are aligned to 64 bytes; cuBLASLt assumes 256. */
+    /* Values in the arena are aligned to 64 bytes, parts of others to 16; cuBLASLt assumes 256. */
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    const uint32_t alignment = 64;
+    const uint32_t aligned[] = {64, 64, s->product.y_row ? 16 : 64, s->product.y_row ? 16 : 64};
     /* Parts of a split sum are added as float32, never in the 16 bits of the result. */
     const uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     if (result == CUBLAS_STATUS_SUCCESS)
         result = cublasLtMatmulPreferenceSetAttribute(
             preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums);
     for (size_t i = 0; i < COUNT_OF(alignments) && result == CUBLAS_STATUS_SUCCESS; i++)
-        result = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
-                                                      sizeof alignment);
+        result = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &aligned[i],
+                                                      sizeof aligned[i]);
     if (result == CUBLAS_STATUS_SUCCESS)
         result = cublasLtMatmulAlgoGetHeuristic(backend->blas, s->desc, s->b, s->a, s->c, s->c,
                                                 preference, MOST_CANDIDATES, s->candidates,
