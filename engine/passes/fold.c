@@ -94,11 +94,11 @@ static enum status fold_node(struct graph *graph, struct node *node, struct erro
     return STATUS_OK;
 }
 
-/* Identity (also of an initialiser), inference-mode Dropout and, once dtypes are inferred, a Cast
- * to the dtype there is pass their input on. */
+/* Identity (also of an initialiser), inference-mode Dropout, a Concat of one value and, once dtypes
+ * are inferred, a Cast to the dtype there is pass their input on. */
 static bool is_identity(const struct node *node, bool inferred)
 {
-    if (node->op == OP_IDENTITY)
+    if (node->op == OP_IDENTITY || (node->op == OP_CONCAT && node->input_count == 1))
         return true;
     if (node->op == OP_CAST && inferred && node->inputs[0])
         return node->inputs[0]->dtype == op_cast_target(node);

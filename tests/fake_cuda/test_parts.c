@@ -183,7 +183,7 @@ static struct graph *dense_block(int64_t first, int64_t growth, size_t layers)
     int64_t channels = first;
     parts[0] = conv(graph, &state, graph->inputs[0], 3, first, 3, 1);
     for (size_t i = 1; i <= layers; i++) {
-        struct value *x = i == 1 ? parts[0] : join_channels(graph, parts, i);
+        struct value *x = join_channels(graph, parts, i); /* torchvision's joins one, too */
         x = relu(graph, normalise(graph, &state, x, channels));
         parts[i] = conv(graph, &state, x, channels, i == layers ? 4 : growth, 1 + i % 2 * 2, 1);
         channels += growth;
