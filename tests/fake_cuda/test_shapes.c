@@ -304,6 +304,53 @@ Test(shapes, batches_of_many_products_are_added_to)
     tensor_unref(bias);
 }
 
+static bool runs_on_the_host(const struct graph *graph)
+{
+    struct session *session = NULL;
+    struct session_step *steps;
+    struct error err = {0};
+    size_t count;
+    bool found = false;
+    cr_assert_eq(open_session(graph, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK, "%s",
+                 err.message);
+    for (size_t i = 0; i < count; i++)
+        found = found || strcmp(steps[i].kernel, "host") == 0;
+    free(steps);
+    session_free(session);
+    return found;
+}
+
+/* Products of batches that broadcast both ways have no kernel; what follows them runs on the
+ * device.
+ */
+Test(shapes, what_has_no_kernel_runs_on_the_host)
+{
+    struct tensor *operands[] = {random_tensor(&SHAPE(1, 2, 1, 3, 4), 1),
+                                 random_tensor(&SHAPE(1, 1, 5, 4, 6), 2)};
+    struct tensor *bias = random_tensor(&SHAPE(6), 3),
+                  *more = random_tensor(&SHAPE(1, 1, 5, 4, 6), 4);
+    for (int with_residual = 0; with_residual < 2; with_residual++) {
+        struct graph *graph = single(OP_MATMUL, operands, 2, 2);
+        struct value *product = graph->nodes[0]->outputs[0];
+        struct value *added =
+            add_node(graph, OP_ADD, product, graph_add_constant(graph, "", bias))->outputs[0];
+        if (with_residual) {
+            struct value *constant = graph_add_constant(graph, "", more);
+            struct value *other =
+                add_node(graph, OP_MATMUL, graph->inputs[0], constant)->outputs[0];
+            added = add_node(graph, OP_ADD, other, added)->outputs[0];
+        }
+        (void)add_node(graph, OP_RELU, added, NULL);
+        cr_assert(runs_on_the_host(graph));
+        compare(graph, operands, with_residual ? "host and a residual" : "host and a bias");
+    }
+    tensor_unref(operands[0]);
+    tensor_unref(operands[1]);
+    tensor_unref(bias);
+    tensor_unref(more);
+}
+
 Test(shapes, nothing_folds_to_what_the_interpreter_says)
 {
     static const enum op ops[] = {OP_REDUCE_SUM, OP_REDUCE_MEAN,    OP_REDUCE_MAX,

@@ -1,52 +1,33 @@
 /* A step that runs a node's reference kernel on the planned memory: whatever no faster step takes.
- *
- * Kernels see ordinary tensors. While the step runs, node->inputs[i]->known names them too, as it
- * does in the interpreter; the graph belongs to the session and is only used by its thread. */
+ */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
-#include "engine/reference/kernel.h"
+#include "engine/reference/bound_kernel.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct generic_step {
     struct step step;
-    kernel_fn kernel;
-    struct node node; /* a copy without the epilogue */
-    struct tensor **in, **out, ***out_slots;
-    bool *constant;           /* in[i] is a constant */
-    bool *lent;               /* known was set by this run, and must be taken back */
-    const struct value *bias; /* of a MatMul: over the last dimension; NULL without */
-    struct epilogue epilogue;
-    bool
-        residual_in_y; /* the plan put the result over the residual: copy it to the scratch first */
+    struct bound_kernel bound;
+    bool residual_in_y; /* the plan put the result over the residual: it is copied to the scratch
+                           first */
     size_t y_count;
 };
 
 static void generic_free(struct step *base)
 {
-    struct generic_step *s = (struct generic_step *)base;
-    for (size_t i = 0; s->in && i < s->node.input_count; i++)
-        tensor_unref(s->in[i]);
-    for (size_t i = 0; s->out && i < s->node.output_count; i++)
-        tensor_unref(s->out[i]);
-    free(s->in);
-    free(s->out);
-    free(s->out_slots);
-    free(s->lent);
-    free(s->constant);
+    bound_kernel_free(&((struct generic_step *)base)->bound);
 }
 
 /* y = activation(y + bias + residual) where no kernel has an epilogue of its own. */
 static void apply_epilogue(const struct generic_step *s, struct program *program)
 {
-    const struct epilogue *e = &s->epilogue;
-    if (!s->out[0]) /* a Split whose first part nobody reads; it has no epilogue */
-        return;
-    float *y = s->out[0]->data;
-    size_t row = s->bias ? shape_count(&s->bias->shape) : 0;
-    for (size_t at = 0; s->bias && at < s->y_count; at += row)
-        simd()->accumulate(program->data[s->bias->index], y + at, row);
+    const struct epilogue *e = &s->bound.epilogue;
+    const struct value *bias = s->bound.bias;
+    float *y = s->bound.out[0]->data;
+    size_t row = bias ? shape_count(&bias->shape) : 0;
+    for (size_t at = 0; bias && at < s->y_count; at += row)
+        simd()->accumulate(program->data[bias->index], y + at, row);
     if (e->residual)
         simd()->accumulate(s->residual_in_y ? (const float *)(const void *)program->scratch
                                             : program->data[e->residual->index],
@@ -58,34 +39,18 @@ static void apply_epilogue(const struct generic_step *s, struct program *program
 static enum status generic_run(struct step *base, struct program *program, struct error *err)
 {
     struct generic_step *s = (struct generic_step *)base;
-    for (size_t i = 0; i < s->node.input_count; i++) {
-        struct value *value = s->node.inputs[i];
-        if (!value)
-            continue;
-        if (!s->constant[i])
-            s->in[i]->data = program->data[value->index];
-        s->lent[i] = !value->known;
-        if (s->lent[i])
-            value->known = s->in[i];
-    }
+    const struct bound_kernel *bound = &s->bound;
+    for (size_t i = 0; i < bound->node.input_count; i++)
+        if (bound->in[i] && !bound->constant[i])
+            bound->in[i]->data = program->data[bound->node.inputs[i]->index];
     if (s->residual_in_y)
-        memcpy(program->scratch, program->data[s->epilogue.residual->index],
+        memcpy(program->scratch, program->data[bound->epilogue.residual->index],
                s->y_count * sizeof(float));
-    for (size_t i = 0; i < s->node.output_count; i++)
-        if (s->out[i])
-            s->out[i]->data = program->data[s->node.outputs[i]->index];
-    struct kernel_args args = {.node = &s->node,
-                               .in = (const struct tensor *const *)s->in,
-                               .out = (struct tensor * *const *)s->out_slots};
-    enum status status = kernel_call(s->kernel, &args, err);
-    for (size_t i = 0; i < s->node.input_count; i++)
-        if (s->node.inputs[i] && s->lent[i])
-            s->node.inputs[i]->known = NULL;
-    if (status != STATUS_OK) {
-        char text[NODE_TEXT];
-        return error_prefix(err, "%s", node_text(&s->node, text));
-    }
-    if (s->out[0]) /* a node's first output may be left out */
+    for (size_t i = 0; i < bound->node.output_count; i++)
+        if (bound->out[i])
+            bound->out[i]->data = program->data[bound->node.outputs[i]->index];
+    TRY(bound_kernel_run(&s->bound, err));
+    if (bound_kernel_has_more(bound))
         apply_epilogue(s, program);
     return STATUS_OK;
 }
@@ -94,8 +59,7 @@ enum status lower_reference(const struct lowering *lowering, struct step **ret, 
 {
     const struct node *node = lowering->node;
     char text[NODE_TEXT];
-    kernel_fn kernel = kernel_find(node->op);
-    if (!kernel || node->channels_last)
+    if (!kernel_find(node->op) || node->channels_last)
         return error_set(err, STATUS_UNSUPPORTED,
                          "%s: the CPU backend has no kernel for this operator",
                          node_text(node, text));
@@ -105,52 +69,18 @@ enum status lower_reference(const struct lowering *lowering, struct step **ret, 
     step->step.free = generic_free;
     step->step.kernel = "reference";
     step->step.is_reference = true;
-    step->kernel = kernel;
-    step->node = *node;
-    step->epilogue = node->epilogue;
-    step->node.epilogue = (struct epilogue){0};
-    bool has_epilogue = node->epilogue.residual || node->epilogue.activation;
-    if (node->epilogue.residual)
-        step->node.input_count--;
-    if (node->op == OP_MATMUL && step->node.input_count > 2) {
-        step->node.input_count = 2;
-        step->bias = node->inputs[2];
-        has_epilogue = true;
-    }
-    if (has_epilogue && node->outputs[0]->dtype != DTYPE_F32)
+    const struct bound_kernel *bound = &step->bound;
+    TRY(bound_kernel_create(node, false, &step->bound, err));
+    if (bound_kernel_has_more(bound) && node->outputs[0]->dtype != DTYPE_F32)
         return error_set(err, STATUS_UNSUPPORTED,
                          "%s: the CPU backend has no kernel for this operator in %s; use "
                          "--precision fp32",
                          node_text(node, text), dtype_name(node->outputs[0]->dtype));
-    step->in = calloc(step->node.input_count + 1, sizeof(struct tensor *));
-    step->out = calloc(node->output_count + 1, sizeof(struct tensor *));
-    step->out_slots = calloc(node->output_count + 1, sizeof(struct tensor **));
-    step->lent = calloc(step->node.input_count + 1, sizeof *step->lent);
-    step->constant = calloc(step->node.input_count + 1, sizeof *step->constant);
-    if (!step->lent || !step->constant || !step->in || !step->out || !step->out_slots)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    for (size_t i = 0; i < step->node.input_count; i++) {
-        struct value *value = node->inputs[i];
-        if (!value)
-            continue;
-        step->constant[i] = value->known != NULL;
-        if (value->known)
-            step->in[i] = tensor_ref(value->known);
-        else
-            TRY(tensor_wrap(value->dtype, &value->shape, DEVICE_HOST, NULL, NULL, NULL,
-                            &step->in[i], err));
-        step->step.bytes += step->in[i]->bytes;
-    }
-    for (size_t i = 0; i < node->output_count; i++) {
-        const struct value *value = node->outputs[i];
-        if (!value)
-            continue;
-        TRY(tensor_wrap(value->dtype, &value->shape, DEVICE_HOST, NULL, NULL, NULL, &step->out[i],
-                        err));
-        step->out_slots[i] = &step->out[i];
-        step->step.bytes += step->out[i]->bytes;
-    }
-    step->y_count = step->out[0] ? shape_count(&step->out[0]->shape) : 0;
+    for (size_t i = 0; i < bound->node.input_count; i++)
+        step->step.bytes += bound->in[i] ? bound->in[i]->bytes : 0;
+    for (size_t i = 0; i < node->output_count; i++)
+        step->step.bytes += bound->out[i] ? bound->out[i]->bytes : 0;
+    step->y_count = bound->out[0] ? shape_count(&bound->out[0]->shape) : 0; /* may be left out */
     if (node->epilogue.residual) {
         step->residual_in_y = !residual_of(lowering).copy;
         if (step->residual_in_y)
