@@ -5,8 +5,10 @@ that need it skip where it is absent).
 """
 
 import http.client
+import itertools
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -17,6 +19,8 @@ import threading
 import time
 import unittest
 import zlib
+
+import small_onnx
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BINARY = os.environ.get("LENSD", os.path.join(ROOT, "build", "server", "lensd"))
@@ -130,9 +134,9 @@ class Server:
                 return found
             if self.process.poll() is not None:
                 raise AssertionError(f"lensd ended with {self.process.returncode} while waiting for "
-                                     f"{what}:\n{self.log()}")
+                                     f"{what}; the end of its log:\n{self.log()[-3000:]}")
             time.sleep(0.01)
-        raise AssertionError(f"no {what} within {patience} s:\n{self.log()}")
+        raise AssertionError(f"no {what} within {patience} s; the end of lensd's log:\n{self.log()[-3000:]}")
 
     def wait_ready(self):
         def is_ready():
@@ -246,6 +250,36 @@ def read_to_end(connection):
         data += piece
 
 
+def hang_up(connection):
+    """Leaves so that the server is told at once; after close() alone a client might still want its answer."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def drip(connection, pieces):
+    """Sends a piece every 50 ms, again and again, until the server says something or closes; returns all that it says."""
+    data, end = b"", time.monotonic() + PATIENCE
+    connection.settimeout(0.05)
+    for piece in itertools.cycle(pieces):
+        if time.monotonic() > end:
+            raise AssertionError("never cut off")
+        try:
+            connection.sendall(piece)
+            data = connection.recv(65536)
+            break
+        except TimeoutError:
+            continue
+        except OSError:
+            break  # it was closed while we sent; what was said before can be read
+    connection.settimeout(PATIENCE)
+    try:
+        return data + read_to_end(connection)
+    except TimeoutError:
+        raise
+    except OSError:
+        return data
+
+
 def read_answer(connection, buffered=b"", head=False):
     """One response from a socket; returns (Answer, bytes of the next one)."""
     data = buffered
@@ -342,6 +376,42 @@ class ServedModelCase(ServedCase):
     def tearDownClass(cls):
         super().tearDownClass()
         cls.folder.cleanup()
+
+
+class HeldCase(ServedCase):
+    """Tests that hold the lane of the model "served", so that nothing which waits for it can be served too early,
+    however quick the machine is: a forward pass over a LIGHT photo ends when its client leaves. `trips`: the length
+    of a pass over a DARK one."""
+
+    LIGHT, DARK = flat_png(255), flat_png(9)
+    arguments, trips = (), 0
+
+    @classmethod
+    def start(cls):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        cls.addClassCleanup(folder.cleanup)
+        small_onnx.loops_when_light(folder.name, 0.9, cls.trips)
+        return Server(folder.name, "--model-name", "served", "--precision", "fp32", "--workers", "1", *cls.arguments)
+
+    def send(self, photos, *headers, source="127.0.0.1"):
+        """A connection that has asked for these photos, once the server has let them in or refused them."""
+        admitted = self.server.admitted()
+        connection = socket.create_connection(("127.0.0.1", self.server.port), PATIENCE, (source, 0))
+        self.addCleanup(connection.close)
+        kind, body = multipart([("image", f"{i}.png", photo) for i, photo in enumerate(photos)])
+        connection.sendall(post("/predict", body, f"Content-Type: {kind}", *headers))
+        self.server.wait_for(lambda: self.is_answered(connection) or self.server.admitted() > admitted, "the request")
+        return connection
+
+    def hold(self, photos=1, source="127.0.0.1"):
+        """A client that has the lane until hang_up(), with one of its LIGHT photos."""
+        connection = self.send([self.LIGHT] * photos, source=source)
+        self.server.wait_for(lambda: self.server.metric("lensd_in_flight_images") > 0, "a forward pass")
+        return connection
+
+    @staticmethod
+    def is_answered(connection):
+        return bool(select.select([connection], [], [], 0)[0])
 
 
 def together(count, work):

@@ -1,6 +1,8 @@
 """Writes small ONNX files with the standard library: just enough protobuf (field numbers from
 proto/onnx.proto) for a chain of convolutions that takes as long as a test needs."""
 
+import json
+import os
 import random
 import struct
 
@@ -135,9 +137,9 @@ def places_of_light(path, batch=1, side=8):
           [tensor_info("image", batch, 3, side, side)], [tensor_info("boxes", "n", 4)])
 
 
-def loops_when_light(path, threshold, side=8):
-    """A loop of matrix products. The further the image's mean is above `threshold`, the longer it runs; at
-    0.1 above it, longer than any test waits."""
+def loops_when_light(folder, threshold, trips=0, side=8):
+    """A model folder. A loop of `trips` matrix products, and more the further the image's mean is above `threshold`,
+    from 0 to 1; at 0.1 above it, it runs longer than any test waits."""
     def scalar(name, kind, field, value_of):
         return number(2, kind) + blob(8, name) + blob(9, struct.pack(field, value_of))
 
@@ -147,16 +149,20 @@ def loops_when_light(path, threshold, side=8):
             blob(11, tensor_info("x", 64, 64)) + blob(12, value("again", 9)) +
             blob(12, tensor_info("y", 64, 64)))
     attribute = blob(1, "body") + blob(6, body) + number(20, 5)
-    write(path, [node("ReduceMean", ["image"], ["mean"], integer("keepdims", 0)),
-                 node("Sub", ["mean", "threshold"], ["over"]), node("Relu", ["over"], ["length"]),
-                 node("Mul", ["length", "many"], ["long"]), node("Cast", ["long"], ["trips"], integer("to", 7)),
-                 node("Loop", ["trips", "always", "matrix"], ["last"], attribute),
-                 node("ReduceMean", ["last"], ["zero"], integer("keepdims", 0)),
-                 node("GlobalAveragePool", ["image"], ["means"]), node("Flatten", ["means"], ["flat"]),
-                 node("Add", ["flat", "zero"], ["scores"])],
-          [scalar("threshold", 1, "<f", threshold), scalar("many", 1, "<f", 1e12),
+    write(os.path.join(folder, "model.onnx"),
+          [node("ReduceMean", ["image"], ["mean"], integer("keepdims", 0)),
+           node("Sub", ["mean", "threshold"], ["over"]), node("Relu", ["over"], ["length"]),
+           node("Mul", ["length", "many"], ["long"]), node("Add", ["long", "fewest"], ["times"]),
+           node("Cast", ["times"], ["trips"], integer("to", 7)),
+           node("Loop", ["trips", "always", "matrix"], ["last"], attribute),
+           node("ReduceMean", ["last"], ["zero"], integer("keepdims", 0)),
+           node("GlobalAveragePool", ["image"], ["means"]), node("Flatten", ["means"], ["flat"]),
+           node("Add", ["flat", "zero"], ["scores"])],
+          [scalar("threshold", 1, "<f", threshold), scalar("many", 1, "<f", 1e12), scalar("fewest", 1, "<f", trips),
            scalar("always", 9, "<B", 1), weights("matrix", 64, 64)],
           [tensor_info("image", 1, 3, side, side)], [tensor_info("scores", 1, 3)])
+    with open(os.path.join(folder, "preprocessor_config.json"), "w", encoding="ascii") as file:
+        json.dump({"size": side, "do_normalize": False}, file)
 
 
 def unknown_operator(path):

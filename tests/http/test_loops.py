@@ -1,7 +1,5 @@
 """Models with endless loops: signals, deadlines and disconnecting clients stop them."""
 
-import json
-import os
 import signal
 import tempfile
 import unittest
@@ -17,9 +15,7 @@ class Loops(unittest.TestCase):
         self.folder = folder.name
 
     def serve(self, threshold, *arguments, **options):
-        small_onnx.loops_when_light(os.path.join(self.folder, "model.onnx"), threshold)
-        with open(os.path.join(self.folder, "preprocessor_config.json"), "w") as file:
-            json.dump({"size": 8, "do_normalize": False}, file)
+        small_onnx.loops_when_light(self.folder, threshold)
         server = Server(self.folder, "--precision", "fp32", *arguments, **options)
 
         def end():
@@ -44,7 +40,7 @@ class Loops(unittest.TestCase):
         server.wait_for(lambda: server.get("/health").json()["models"][0]["progress"] > 0.5,
                         "the first pass")
         server.process.send_signal(signal.SIGTERM)
-        self.assertEqual(server.process.wait(timeout=60), 0, server.log())
+        self.assertEqual(server.wait(), 0, server.log())
 
     def test_a_deadline(self):
         server = self.serve(0.9)
@@ -61,11 +57,11 @@ class Loops(unittest.TestCase):
     def test_the_end_of_the_grace_time(self):
         server = self.serve(0.9, "--grace", "0.1s")
         with self.start_loop(server):
-            server.process.send_signal(signal.SIGTERM)
-            server.process.wait(timeout=60)
+            server.signal()
+            server.wait()
 
     def test_inspect_does_not_run_the_model(self):
-        small_onnx.loops_when_light(os.path.join(self.folder, "model.onnx"), -1000)
+        small_onnx.loops_when_light(self.folder, -1000)
         done = run_lensd("inspect", self.folder)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 

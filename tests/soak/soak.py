@@ -33,7 +33,7 @@ sys.dont_write_bytecode = True
 import drift  # noqa: E402
 import harness  # noqa: E402
 import small_onnx  # noqa: E402
-from harness import drawn, flat_png, multipart, png, png_header, read, read_answer  # noqa: E402
+from harness import drawn, flat_png, hang_up, multipart, png, png_header, read, read_answer  # noqa: E402
 from test_hostile_answers import LazyClient, rows_request, wide_rows  # noqa: E402
 from test_metrics import samples  # noqa: E402
 
@@ -134,9 +134,8 @@ class Soak:
         self.photos = [drawn(digit) for digit in range(10)] + [png(200, 150), flat_png(99)] + [
             read(os.path.join(IMAGES, name)) for name in ("jpeg_rgb.jpg", "jpeg_gray.jpg", "exif_6.jpg")]
         self.put("photos", lambda path: small_onnx.classifier(path, layers=3, side=64, channels=16))
-        self.put("loops", lambda path: small_onnx.loops_when_light(path, 0.9))
-        with open(os.path.join(self.root, "loops", "preprocessor_config.json"), "w", encoding="ascii") as file:
-            json.dump({"size": 8, "do_normalize": False}, file)
+        os.makedirs(os.path.join(self.root, "loops"))
+        small_onnx.loops_when_light(os.path.join(self.root, "loops"), 0.9)
         self.put("served", wide_rows)
         self.swap()
         keys = os.path.join(self.root, ".keys")
@@ -231,8 +230,7 @@ class Soak:
         """Hangs up on a request that the server has begun to take."""
         self.tally.event("gone")
         self.tally.request(499)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        connection.close()
+        hang_up(connection)
 
     def hang_up_sending(self):
         """Leaves within a body that the server has begun to take."""
