@@ -4,6 +4,7 @@ Only Python's standard library. LENSD names the binary; LENSD_SHARED the folder 
 that need it skip where it is absent).
 """
 
+import contextlib
 import http.client
 import itertools
 import json
@@ -216,6 +217,16 @@ class Server:
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """What clients send meanwhile it finds all at once."""
+        self.signal(signal.SIGSTOP)
+        try:
+            self.wait_for(lambda: read(f"/proc/{self.process.pid}/stat").rsplit(b") ", 1)[1][:1] == b"T", "the process to be stopped")
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
 
     def wait(self, timeout=PATIENCE):
         return self.process.wait(timeout)

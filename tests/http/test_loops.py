@@ -1,6 +1,5 @@
 """Models with endless loops: signals, deadlines and disconnecting clients stop them."""
 
-import signal
 import tempfile
 import unittest
 
@@ -39,7 +38,7 @@ class Loops(unittest.TestCase):
         server = self.serve(-1000, wait_ready=False)
         server.wait_for(lambda: server.get("/health").json()["models"][0]["progress"] > 0.5,
                         "the first pass")
-        server.process.send_signal(signal.SIGTERM)
+        server.signal()
         self.assertEqual(server.wait(), 0, server.log())
 
     def test_a_deadline(self):
