@@ -4,7 +4,6 @@ import collections
 import hashlib
 import json
 import os
-import signal
 import tempfile
 import time
 import unittest
@@ -20,7 +19,8 @@ class Bursts(unittest.TestCase):
     """Requests that all lie in their sockets when the server looks."""
 
     def burst(self, count, *arguments):
-        server = Server("--max-queue", str(2 * count), "--max-connections", str(count), *arguments)
+        server = Server("--max-queue", str(2 * count), "--max-queue-ms", "0", "--max-connections", str(count),
+                        "--idle-timeout", "3600", *arguments)
         self.addCleanup(server.stop)
         connections = [server.connect() for _ in range(count)]
         for connection in connections:
@@ -28,18 +28,10 @@ class Bursts(unittest.TestCase):
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         for connection in connections:
             self.assertEqual(read_answer(connection)[0].status, 200)
-        server.signal(signal.SIGSTOP)
-        try:
-            server.wait_for(lambda: Bursts.state(server) == b"T", "the process to be stopped")
+        with server.stopped():
             for connection in connections:
                 connection.sendall(post("/predict?top_k=1", seven()))
-        finally:
-            server.signal(signal.SIGCONT)
         return collections.Counter(read_answer(connection)[0].status for connection in connections)
-
-    @staticmethod
-    def state(server):
-        return harness.read(f"/proc/{server.process.pid}/stat").rsplit(b") ", 1)[1][:1]
 
     def test_as_many_as_are_taken_at_a_time(self):
         self.assertEqual(self.burst(EVENTS), {200: EVENTS})
@@ -56,12 +48,12 @@ class Late(unittest.TestCase):
     """What is refused because it was slow, wherever it stopped, is in the log and counted."""
 
     def test_each_408_is_logged_and_counted(self):
-        server = Server("--header-timeout", "200ms", "--body-timeout", "200ms", "--log-format", "json")
+        server = Server("--header-timeout", "2", "--body-timeout", "2", "--log-format", "json")
         self.addCleanup(server.stop)
         begun = [b"P", b"POST /predict HTTP/1.1\r\n", b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-",
                  post("/predict", seven())[:-1]]
-        for data in begun:
-            self.assertIn(b" 408 ", server.raw(data))
+        for answer in harness.together(len(begun), lambda i: server.raw(begun[i])):
+            self.assertIn(b" 408 ", answer)
         server.wait_metric('lensd_http_requests_total{status="408"}', len(begun))
         lines = [json.loads(line) for line in server.log().splitlines()]
         late = [line for line in lines if line.get("status") == 408]
@@ -69,7 +61,7 @@ class Late(unittest.TestCase):
         for line in late:
             self.assertEqual((line["event"], line["client"], line["outcome"]),
                              ("request", "127.0.0.1", "refused"))
-            self.assertGreaterEqual(line["ms"], 200)
+            self.assertGreaterEqual(line["ms"], 2000)
 
 
 class Refused(unittest.TestCase):
@@ -105,56 +97,56 @@ class Refused(unittest.TestCase):
     def delayed(self):
         return self.server.metric("lensd_http_delayed_total")
 
-    def test_who_comes_back_at_once_waits(self):
-        """The waits are 50, 100, 200, 400, 400 … ms: 3.15 s for ten, which an idle server answers in 1 ms.
-        A machine that is busy elsewhere may spend a part of them between the requests."""
-        connection = self.connect()
-        began = time.monotonic()
-        for _ in range(11):
-            self.send(connection)
+    def refused_in_a_row(self, connection, count=6, *headers):
+        """Requests that lie in the socket at once: the waits are 50, 100, 200, 400, 400 … ms unless the server is too
+        busy to look for as long."""
+        for i in range(count):
+            self.send(connection, *(headers if i + 1 == count else ()))
         rest = b""
-        for _ in range(11):
+        for _ in range(count):
             answer, rest = read_answer(connection, rest)
             self.assertEqual(answer.status, 429)
-        self.assertGreater(time.monotonic() - began, 1)
-        self.assertGreater(self.delayed(), 0)
 
-    def stop(self):
-        self.server.signal(signal.SIGSTOP)
-        self.server.wait_for(lambda: Bursts.state(self.server) == b"T", "the process to be stopped")
+    def test_who_comes_back_at_once_waits(self):
+        connection = self.connect()
+
+        def some_waited():
+            self.refused_in_a_row(connection)
+            return self.delayed() >= 5
+        self.server.wait_for(some_waited, "five requests to wait")
+
+        def longest():
+            return max([json.loads(line)["ms"] for line in self.server.log().splitlines() if '"status":429' in line] or [0])
+        self.server.wait_for(lambda: longest() >= 50, "a line that tells of a wait")
+
+    def wait_again(self, come_back, *headers):
+        """Until a request that came in another connection, at once behind a refusal, has waited."""
+        def has_waited():
+            old = self.connect()
+            self.refused_in_a_row(old, 6, *headers)
+            before = self.delayed()
+            come_back(old)
+            return self.delayed() > before
+        self.server.wait_for(has_waited, "a request of a new connection to wait")
 
     def test_a_new_connection_that_comes_before_the_end_of_the_old_one(self):
-        """The server finds both when it looks. The waits soon are 400 ms; a machine that is busy for half of that tells
-        nothing."""
-        told = 0
-        for i in range(15):
-            old = self.connect()
-            self.assertEqual(self.ask(old), 429)
-            began = time.monotonic()
+        """The server finds both when it looks."""
+        def come_back(old):
             with self.connect() as new:
                 new.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
                 self.assertEqual(read_answer(new)[0].status, 200)
-                self.stop()
-                before = time.monotonic() - began
-                old.close()
-                self.send(new)
-                self.server.signal(signal.SIGCONT)
+                with self.server.stopped():
+                    old.close()
+                    self.send(new)
                 self.assertEqual(read_answer(new)[0].status, 429)
-            if i >= 4 and before < 0.2:
-                self.assertGreater(time.monotonic() - began, 0.3)
-                told += 1
-        if not told:
-            self.skipTest("the machine is too busy")
+        self.wait_again(come_back)
 
     def reconnect(self, *headers):
-        """Without penalties none would be delayed."""
-        for _ in range(20):
-            for _ in range(11):
-                with self.connect() as connection:
-                    self.assertEqual(self.ask(connection, *headers), 429)
-            if self.delayed() >= 5:
-                return
-        self.fail(f"only {self.delayed()} of 220 connections waited")
+        def come_back(old):
+            old.close()
+            with self.connect() as new:
+                self.assertEqual(self.ask(new), 429)
+        self.wait_again(come_back, *headers)
 
     def test_a_new_connection_does_not_help(self):
         self.reconnect()
@@ -221,13 +213,9 @@ class Refused(unittest.TestCase):
         self.assertGreater(self.server.metric("lensd_http_clients_gone_total"), 0)
 
     def test_the_log_has_a_sample_of_refusals(self):
-        count = 200
-        connections = [self.connect() for _ in range(count)]
-        for connection in connections:
-            self.send(connection)
-        for connection in connections:
-            self.assertEqual(read_answer(connection)[0].status, 429)
-        self.server.wait_metric('lensd_http_requests_total{status="429"}', count)
+        """As many as a second may have are written, the others counted: here they come at once, for as many rounds as a
+        busy machine needs."""
+        refused = 0
 
         def lines():
             return [json.loads(line) for line in self.server.log().splitlines()]
@@ -238,8 +226,17 @@ class Refused(unittest.TestCase):
         def written():
             return sum(line.get("status") == 429 for line in lines())
 
-        self.server.wait_for(lambda: written() + left_out() == count, "all refusals in the log")
-        self.assertGreater(left_out(), 0)
+        while not left_out():
+            connections = [self.connect() for _ in range(200)]
+            with self.server.stopped():
+                for connection in connections:
+                    self.send(connection)
+            for connection in connections:
+                self.assertEqual(read_answer(connection)[0].status, 429)
+                connection.close()
+            refused += len(connections)
+            self.server.wait_metric('lensd_http_requests_total{status="429"}', refused)
+            self.server.wait_for(lambda: written() + left_out() == refused, "all refusals in the log")
         self.assertGreaterEqual(written(), 20)
 
 
