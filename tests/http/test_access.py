@@ -26,7 +26,7 @@ def bearer(key):
 
 
 # However slow the machine is, no token comes back while a test runs.
-BOBS_RATE = "rate=0.01 burst=3"
+BOBS_RATE = "rate=0.0001 burst=3"
 
 
 class WithKeys(ServedCase):
@@ -109,17 +109,17 @@ class Keys(WithKeys):
         self.assertEqual((counted("granted"), counted("limited")), (before[0] + 3, before[1] + 1))
         self.assertEqual([answer.status for answer in answers[:3]], [200] * 3)
         self.assert_error(answers[3], 429, "rate_limited", "bob")
-        self.assertIn(int(answers[3].headers["Retry-After"]), range(1, 101))
+        self.assertIn(int(answers[3].headers["Retry-After"]), range(1, 10001))
         # Another's rate is another's; and a reload gives nothing back.
         self.assertEqual(self.server.predict(seven(), headers=bearer(ALICE)).status, 200)
         self.reload()
         self.assertEqual(self.server.predict(seven(), headers=bearer(BOB)).status, 429)
 
     def test_who_waits_as_told_is_answered(self):
-        def refused():
-            answer = self.server.predict(seven(), headers=bearer(ERIN))
-            return answer if answer.status == 429 else None
-        answer = self.server.wait_for(refused, "a refusal")
+        def refused():  # by one a second: several come within one, however slow the machine is
+            answers = harness.together(8, lambda _: self.server.predict(seven(), headers=bearer(ERIN)))
+            return [answer for answer in answers if answer.status == 429]
+        answer = self.server.wait_for(refused, "a refusal")[-1]
         time.sleep(int(answer.headers["Retry-After"]))
         self.assertEqual(self.server.predict(seven(), headers=bearer(ERIN)).status, 200)
 
@@ -220,7 +220,7 @@ class Proxies(ServedCase):
 class ProxyProtocol(ServedCase):
     """A proxy names its client in bytes before the first request."""
 
-    arguments = ("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--header-timeout", "2", "--log-format", "json")
+    arguments = ("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--header-timeout", "3600", "--log-format", "json")
     SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
     V4 = SIGNATURE + b"\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 192, 0, 2, 8, 0x12, 0x67, 0, 80])
 
@@ -235,10 +235,20 @@ class ProxyProtocol(ServedCase):
         ProxyProtocol.count += 1
         mark = f"proxied-{self.count}"
         request = data + f"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-Id: {mark}\r\n\r\n".encode()
-        with self.connect(source) as connection:
-            for i in range(pieces):
-                connection.sendall(request[i * len(request) // pieces:(i + 1) * len(request) // pieces])
-            self.assertEqual(read_answer(connection)[0].status, 200)
+
+        def is_answered():
+            start = time.monotonic()
+            with self.connect(source) as connection:
+                try:
+                    for i in range(pieces):
+                        connection.sendall(request[i * len(request) // pieces:(i + 1) * len(request) // pieces])
+                    self.assertEqual(read_answer(connection)[0].status, 200)
+                except (AssertionError, OSError):
+                    if time.monotonic() - start < 1:
+                        raise
+                    return False  # a busy machine sent it for longer than the 3 s that a header may take
+            return True
+        self.server.wait_for(is_answered, "a header that is sent in time")
         self.server.wait_log(f'"{mark}"')
         return next(json.loads(line)["client"] for line in self.server.log().splitlines() if f'"{mark}"' in line)
 
@@ -287,7 +297,9 @@ class ProxyProtocol(ServedCase):
 
     def test_a_connection_may_be_silent_after_a_header(self):
         """The header's bytes do not start the time limit of a request, which is 2 s here."""
-        with self.connect() as connection:
+        server = OtherAddress("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--header-timeout", "2")
+        self.addCleanup(server.stop)
+        with socket.create_connection(("127.0.0.1", server.port), harness.PATIENCE) as connection:
             connection.sendall(self.V4)
             time.sleep(3)
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")

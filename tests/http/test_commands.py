@@ -302,7 +302,7 @@ class Health(Commands):
         return ended.returncode, ended.stdout, ended.stderr
 
     def test_ready_and_draining(self):
-        server = harness.Server("--drain-delay", "1")
+        server = harness.Server("--drain-delay", "3600")
         try:
             port = str(server.port)
             code, out, err = self.ask("--port", port)

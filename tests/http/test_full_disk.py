@@ -90,6 +90,7 @@ class FullDisk(unittest.TestCase):
         end = time.monotonic() + harness.PATIENCE
         while not os.path.exists(port) and time.monotonic() < end:
             time.sleep(0.01)
+        self.assertTrue(os.path.exists(port))
         health = [harness.BINARY, "health", "--port", harness.read(port).decode().strip()]
         while subprocess.run(health, capture_output=True, check=False).returncode and time.monotonic() < end:
             time.sleep(0.05)

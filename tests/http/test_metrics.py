@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from harness import IS_EMULATED, ServedCase, drawn, multipart, run_lensd, seven
+from harness import IS_EMULATED, PATIENCE, ServedCase, drawn, multipart, run_lensd, seven
 
 LINE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -45,7 +45,7 @@ class Metrics(ServedCase):
 
     def wait_value(self, expected, name, **labels):
         """Some are noted just after the answer has gone."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE
         while self.value(name, **labels) != expected and time.monotonic() < end:
             time.sleep(0.01)
         self.assertEqual(self.value(name, **labels), expected)
@@ -149,7 +149,7 @@ class Metrics(ServedCase):
         self.server.predict(seven())
         self.server.predict(b"no image")
         checked = subprocess.run(["promtool", "check", "metrics"], input=self.read(), text=True,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE)
         # 1: the text cannot be parsed; 3: only remarks about style, which Triton's names earn.
         self.assertIn(checked.returncode, (0, 3), checked.stdout)
         remarks = [line for line in checked.stdout.splitlines()

@@ -468,7 +468,8 @@ class Large(unittest.TestCase):
         path = os.path.join(self.folder.name, "large.onnx")
         small_onnx.doubled_image(path, self.SIDE)
         # Others may look into its /proc only with --core-dumps.
-        self.server = Server(path, "--max-queue", "4096", "--core-dumps", "--log-level", "warn")
+        self.server = Server(path, "--max-queue", "4096", "--max-queue-ms", "0", "--core-dumps", "--log-level", "warn",
+                             "--grace", "3600", "--body-timeout", "3600")
         self.addCleanup(lambda: self.server.process.poll() is None and self.server.process.kill())
         count = self.ROWS * 3 * self.SIDE * self.SIDE
         self.numbers = [round((i * 2654435761 % 1000003) / 1000003, 6) for i in range(count)]
