@@ -257,9 +257,12 @@ class Surroundings(Case):
                 with contextlib.suppress(OSError):
                     connection.sendall(harness.post("/predict", seven()))
             self.assertEqual(harness.read_answer(held[0])[0].status, 200)
-            before = server.cpu_seconds()
-            time.sleep(1)  # a loop that spins on accept() would use all of it
-            self.assertLess(server.cpu_seconds() - before, 0.3)
+
+            def has_slept():  # a loop that spins on accept() never does
+                before = server.cpu_seconds()
+                time.sleep(1)
+                return server.cpu_seconds() - before < 0.1
+            server.wait_for(has_slept, "a second without work")
             for connection in held:
                 connection.close()
             server.wait_for(server.answers, "an end of the others")
@@ -288,7 +291,7 @@ class Surroundings(Case):
 
     def test_the_clock_jumps(self):
         """Deadlines, rates and idle connections do not follow the wall clock."""
-        job = Job("a photo", "POST", "/predict", seven(), {"X-Request-Timeout-Ms": "30000"})
+        job = Job("a photo", "POST", "/predict", seven(), {"X-Request-Timeout-Ms": "600000"})
         with serving("--precision", "fp32") as server:
             job.learn(server)
             held = server.client(harness.PATIENCE)

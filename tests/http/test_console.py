@@ -18,7 +18,7 @@ import harness
 import small_onnx
 from harness import DIGITS, read
 
-WAIT = 30
+WAIT = harness.PATIENCE
 PICTURES = os.environ.get("LENSD_PICTURES", "")
 SEVEN = os.path.realpath(os.path.join(DIGITS, "drawn", "7_paper.png"))
 THREE = os.path.realpath(os.path.join(DIGITS, "drawn", "3_canvas.png"))
@@ -262,7 +262,7 @@ class Watching(Console):
             client.start()
         try:
             self.wait(lambda: re.match(r"[\d,.]+$", self.figure("Images/s") or "") and
-                      float(self.figure("Images/s").replace(",", "")) > 1, "a rate")
+                      float(self.figure("Images/s").replace(",", "")) > 0, "a rate")
             self.wait(lambda: "ms" in (self.figure("p99") or ""), "a percentile")
             self.wait(lambda: "forward" in " ".join(self.texts("#charts .legend")), "phases")
             paths = self.driver.execute_script(
@@ -272,23 +272,27 @@ class Watching(Console):
                 self.assertNotIn("NaN", path)
             label = self.find("#charts svg").get_attribute("aria-label")
             self.assertRegex(label, r"^Throughput, images/s, now: answered [\d,.]+")
-            # The figure is what the server counts.
-            before, begin = self.server.metric("lensd_images_total"), time.monotonic()
-            time.sleep(2)
-            rate = (self.server.metric("lensd_images_total") - before) / (time.monotonic() - begin)
-            self.wait(lambda: 0.3 * rate < float(self.figure("Images/s").replace(",", "")) < 3 * rate,
-                      "a rate near the server's own")
+
+            def is_near():
+                """The figure is what the server counts, once the machine keeps its pace for some seconds."""
+                before, begin = self.server.metric("lensd_images_total"), time.monotonic()
+                time.sleep(2)
+                rate = (self.server.metric("lensd_images_total") - before) / (time.monotonic() - begin)
+                return 0.3 * rate < float(self.figure("Images/s").replace(",", "")) < 3 * rate
+            self.wait(is_near, "a rate near the server's own")
         finally:
             end.set()
             for client in clients:
                 client.join(WAIT)
         self.find("#pause").click()
         self.assertEqual(self.find("#pause").get_attribute("aria-pressed"), "true")
-        length = len(self.driver.execute_script(
-            "return document.querySelector('#charts path').getAttribute('d')"))
-        time.sleep(1.5)
-        self.assertEqual(length, len(self.driver.execute_script(
-            "return document.querySelector('#charts path').getAttribute('d')")))
+
+        def stands_still():  # a reading that was under way may still be drawn
+            path = "return document.querySelector('#charts path').getAttribute('d')"
+            before = self.driver.execute_script(path)
+            time.sleep(1.5)
+            return self.driver.execute_script(path) == before
+        self.wait(stands_still, "an end of the drawing")
 
     def test_devices_and_models(self):
         self.wait(lambda: self.texts("#devices h3"), "devices")
@@ -370,8 +374,10 @@ class Watching(Console):
         """Screenshots for the documentation, where a folder for them is named."""
         if not PICTURES:
             self.skipTest("LENSD_PICTURES names no folder")
-        clients = self.load(100)
-        clients.start()
+        end = threading.Event()
+        clients = self.load(end)
+        for client in clients:
+            client.start()
         time.sleep(90)
         self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
         self.first_label()
@@ -379,7 +385,9 @@ class Watching(Console):
             self.browser.look(dark)
             self.picture(name, height=1212)
         self.browser.look(False)
-        clients.join(WAIT)
+        end.set()
+        for client in clients:
+            client.join(WAIT)
         self.browser.size(1180, 1000)
 
 
@@ -408,8 +416,7 @@ class Finding(Console):
     def setUp(self):
         super().setUp()
         # The page asks for the models on its own; a photo before it knows them would get an error.
-        self.driver.execute_async_script(
-            "const done = arguments[0]; fetch('console.json').then((a) => a.json()).then(() => setTimeout(done, 300))")
+        self.wait(lambda: not self.find("#top-k").is_displayed(), "what the page knows of the model")
 
 
 class Boxes(Finding):

@@ -101,11 +101,12 @@ class Faults(CudaCase):
         server = self.serve(self.model(), "--device", "all", *PLAIN)
         self.assertEqual(server.predict(flat_png(99)).status, 200)
         self.orders("break 1 700")
-        answers = [answer for _ in range(6)
-                   for answer in together(8, lambda i: server.predict(flat_png(99)))]
-        self.assertEqual({answer.status for answer in answers}, {200})
-        health = server.get("/health").json()
-        (lost,) = health["models"][0]["quarantined"]
+
+        def lost_devices():
+            answers = together(8, lambda i: server.predict(flat_png(99)))
+            self.assertEqual({answer.status for answer in answers}, {200})
+            return server.get("/health").json()["models"][0].get("quarantined")
+        (lost,) = server.wait_for(lost_devices, "a device to be set aside")
         self.assertEqual(lost["device"], "cuda:1")
         self.assertIn("an illegal memory access was encountered", lost["reason"])
         self.assertIn("has to be restarted", lost["reason"])
@@ -191,23 +192,22 @@ class Memory(CudaCase):
         self.orders("delay 2000")
         server = self.serve(self.model(), "--device", "cuda", *PLAIN)
         expected = [classes(server.predict(flat_png(i), path="/predict?top_k=2")) for i in range(24)]
-        short = threading.Timer(0.1, self.orders, ("fail 0 2", "delay 2000"))
-        over = threading.Timer(0.5, self.orders, ("delay 2000",))
-        short.start()
-        over.start()
-        rounds = [together(24, lambda i: server.predict(flat_png(i), path="/predict?top_k=2"))
-                  for _ in range(4)]
-        over.join()
-        rounds.append(together(24, lambda i: server.predict(flat_png(i), path="/predict?top_k=2")))
-        for answers in rounds:
+        failures = 'lensd_forward_failures_total{model="small",device="cuda:0"}'
+
+        def ask():
+            answers = together(24, lambda i: server.predict(flat_png(i), path="/predict?top_k=2"))
             for answer, wanted in zip(answers, expected):
                 if answer.status == 200:
                     self.assertEqual(classes(answer), wanted)
                 else:
                     self.assertEqual(answer.status, 503, answer.body)
                     self.assertIn("out of memory", answer.json()["error"])
-        self.assertEqual({answer.status for answer in rounds[-1]}, {200})
-        self.assertGreater(server.metric('lensd_forward_failures_total{model="small",device="cuda:0"}'), 0)
+            return {answer.status for answer in answers}
+        self.assertEqual(ask(), {200})
+        self.orders("fail 0 2", "delay 2000")
+        server.wait_for(lambda: ask() and server.metric(failures) > 0, "a failure")
+        self.orders("delay 2000")
+        server.wait_for(lambda: ask() == {200}, "an end of the failures")
         self.assertEqual(server.get("/readyz").status, 200)
 
     def test_a_limit_for_every_gpu(self):

@@ -15,7 +15,7 @@ import unittest
 
 import harness
 import small_onnx
-from harness import ROOT, FolderCase, png, post, read_answer, run_lensd, seven
+from harness import ROOT, FolderCase, flat_png, hang_up, post, run_lensd, seven
 
 UNIT = os.path.join(ROOT, "docker", "systemd", "lensd.service")
 
@@ -105,11 +105,11 @@ class Watchdog(FolderCase):
         return systemd, server
 
     def test_it_is_told_in_time(self):
+        """Four times in 0.4 s: it may be late, but not early."""
+        start = time.monotonic()
         systemd, server = self.start(400000)
-        systemd.wait("WATCHDOG=1", 8)
-        times = systemd.times("WATCHDOG=1")
-        # Four in 0.4 s; a loaded machine may be late, but must not be early.
-        self.assertGreater(times[7] - times[0], 0.6)
+        systemd.wait("WATCHDOG=1", 20)
+        self.assertGreater(systemd.times("WATCHDOG=1")[19] - start, 19 * 0.09)
         self.assert_ended(server)
 
     def test_another_process_is_meant(self):
@@ -119,19 +119,23 @@ class Watchdog(FolderCase):
         self.assert_ended(server)
 
     def test_a_lane_that_is_stuck(self):
-        """A decode that takes longer than the span looks like one: the watchdog must not be told meanwhile."""
-        systemd, server = self.start(60000, "--workers", "1", "--max-pixels", "400000000", "--max-side", "30000",
-                                     "--max-body", "256M")
+        """It looks stuck as long as a pass runs that never ends: the watchdog must not be told meanwhile."""
+        small_onnx.loops_when_light(self.folder, 0.9)
+        systemd, server = self.start(2000000, self.folder, "--model-name", "loops", "--precision", "fp32")
         systemd.wait("WATCHDOG=1")
-        with server.connect() as connection:
-            connection.sendall(post("/predict", png(8000, 8000)))
-            server.wait_for(lambda: " stuck " in server.log(), "a stuck model")
-            self.assertRegex(server.log(), r"error stuck model=digits images=1 seconds=[\d.]+ text=\"no image")
+        connection = server.connect()
+        connection.sendall(post("/predict", flat_png(255)))
+        server.wait_log(" stuck ")
+        self.assertRegex(server.log(), r"error stuck model=loops images=1 seconds=[\d.]+ text=\"no image")
+
+        def is_silent():
             during = len(systemd.times("WATCHDOG=1"))
-            answer, _ = read_answer(connection)
-            self.assertEqual(answer.status, 200, answer.body)
-        # It was only slow: it is told again, more often than in the time that was lost.
-        systemd.wait("WATCHDOG=1", during + 5)
+            time.sleep(1)  # twice as long as between two of them
+            return len(systemd.times("WATCHDOG=1")) == during
+        server.wait_for(is_silent, "silence")
+        during = len(systemd.times("WATCHDOG=1"))
+        hang_up(connection)
+        systemd.wait("WATCHDOG=1", during + 2)
         self.assertEqual(server.log().count(" stuck "), 1)
         self.assert_ended(server)
 
