@@ -19,12 +19,16 @@ PLAIN = ("--precision", "fp32", "--max-batch", "4", "--workers", "1", "--threads
 KEPT = 4
 
 
-def segmenter(path, height, width):
-    """[N, 3, height, width] -> scores of 4 classes for each pixel."""
+def segmenter(path, height, width, more=0):
+    """[N, 3, height, width] -> scores of 4 classes for each pixel; with so many layers more."""
     nodes = [small_onnx.node("Conv", ["image", "a"], ["wide"], small_onnx.ints("pads", [1, 1, 1, 1])),
-             small_onnx.node("Relu", ["wide"], ["positive"]),
-             small_onnx.node("Conv", ["positive", "b"], ["scores"])]
+             small_onnx.node("Relu", ["wide"], ["positive0"])]
+    for i in range(more):
+        nodes += [small_onnx.node("Conv", [f"positive{i}", "c"], [f"wide{i}"], small_onnx.ints("pads", [1, 1, 1, 1])),
+                  small_onnx.node("Relu", [f"wide{i}"], [f"positive{i + 1}"])]
+    nodes.append(small_onnx.node("Conv", [f"positive{more}", "b"], ["scores"]))
     tensors = [small_onnx.noise("a", 1, 0.3, 8, 3, 3, 3), small_onnx.noise("b", 2, 0.5, 4, 8, 1, 1)]
+    tensors += [small_onnx.noise("c", 4, 0.1, 8, 8, 3, 3)] if more else []
     small_onnx.write(path, nodes, tensors, [small_onnx.tensor_info("image", "N", 3, height, width)],
                      [small_onnx.tensor_info("scores", "N", 4, height, width)])
 
@@ -210,14 +214,20 @@ class Sizes(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write(made.stdout)
         os.chmod(path, 0o600)
-        server = self.serve(segmenter, "free", "--admin-key-file", path)
+        folder = os.path.join(self.folder, "deep")
+        os.makedirs(folder)
+        segmenter(os.path.join(folder, "model.onnx"), "H", "W", more=40)  # a pass of this size computes for a second or so
+        with open(os.path.join(folder, "lensd.json"), "w", encoding="utf-8") as file:
+            json.dump({"task": "segmentation"}, file)
+        server = Server(folder, *PLAIN, "--admin-key-file", path)
+        self.addCleanup(server.stop)
         photo, before = png(40, 40), server.cpu_seconds()
-        self.assertEqual(server.predict(photo, "/predict?size=2048x2048").status, 503)
+        self.assertEqual(server.predict(photo, "/predict?size=1024x1024").status, 503)
         server.wait_for(lambda: server.cpu_seconds() > before + 0.3, "the compilation")
         answer = server.request("POST", "/v2/repository/models/nothing/load", b"{}", {"Authorization": f"Bearer {key}"})
         self.assertEqual(answer.status, 404, answer.body)
         # The size was given up for the job, and is compiled from the start: no failure is kept.
-        self.assertEqual(server.predict(photo, "/predict?size=2048x2048").status, 503)
+        self.assertEqual(server.predict(photo, "/predict?size=1024x1024").status, 503)
 
     def test_many_clients_and_the_end(self):
         server = Server(self.path(segmenter, "free"), *PLAIN)
