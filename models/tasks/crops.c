@@ -1,0 +1,186 @@
+/* Crops of boxes, and the reading order of lines of text. */
+#include "models/tasks/crops.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* PP-OCR: crops that are so many times as high as wide are turned; rows are so many pixels apart.
+ */
+#define TURN_RATIO   1.5
+#define ROW_DISTANCE 10
+
+static enum status no_pixel(struct error *err)
+{
+    return error_set(err, STATUS_INVALID, "the box has no pixel to crop");
+}
+
+static float limit(float at, float most)
+{
+    return at > 0 ? (at < most ? at : most) : 0; /* NaN: 0 */
+}
+
+static enum status crop_straight(const struct detection *box, double margin, uint32_t width,
+                                 uint32_t height, struct crop *ret, struct error *err)
+{
+    const float across = (float)(margin * (double)(box->x2 - box->x1));
+    const float down = (float)(margin * (double)(box->y2 - box->y1));
+    const float left = limit(floorf(box->x1 - across), (float)width);
+    const float top = limit(floorf(box->y1 - down), (float)height);
+    const float right = limit(ceilf(box->x2 + across), (float)width);
+    const float bottom = limit(ceilf(box->y2 + down), (float)height);
+    if (right <= left || bottom <= top)
+        return no_pixel(err);
+    *ret = (struct crop){.x = (uint32_t)left,
+                         .y = (uint32_t)top,
+                         .width = (uint32_t)right - (uint32_t)left,
+                         .height = (uint32_t)bottom - (uint32_t)top};
+    return STATUS_OK;
+}
+
+static double distance(const float a[2], const float b[2])
+{
+    return hypot((double)a[0] - (double)b[0], (double)a[1] - (double)b[1]);
+}
+
+/* The corners are there; finds the size. */
+static enum status measure(double most, struct crop *ret, struct error *err)
+{
+    float(*c)[2] = ret->corners;
+    const double width = fmax(distance(c[0], c[1]), distance(c[2], c[3]));
+    const double height = fmax(distance(c[0], c[3]), distance(c[1], c[2]));
+    if (!(width >= 1 && height >= 1))
+        return no_pixel(err);
+    /* Corners of a box lie in the picture; margins and angles add to that. */
+    if (!(width <= most && height <= most))
+        return error_set(err, STATUS_INVALID,
+                         "the box of %.0f x %.0f pixels is many times as large as its picture",
+                         width, height);
+    ret->is_warped = true;
+    ret->width = (uint32_t)width;
+    ret->height = (uint32_t)height;
+    return STATUS_OK;
+}
+
+/* Moves corners away from their middle. */
+static void widen(float corners[4][2], double margin)
+{
+    for (int axis = 0; axis < 2; axis++) {
+        float middle = 0;
+        for (int i = 0; i < 4; i++)
+            middle += corners[i][axis] / 4;
+        for (int i = 0; i < 4; i++)
+            corners[i][axis] += (corners[i][axis] - middle) * 2 * (float)margin;
+    }
+}
+
+enum status crop_of(enum task_kind kind, const struct detections *found, size_t box, double margin,
+                    uint32_t width, uint32_t height, struct crop *ret, struct error *err)
+{
+    const double most = 4 * ((double)width + (double)height);
+    struct crop crop = {0};
+    if (kind == TASK_TEXT_BOXES) {
+        for (size_t i = 0; i < TEXT_CORNERS; i++) {
+            const struct task_point *point = &found->points[box * TEXT_CORNERS + i];
+            crop.corners[i][0] = limit(rintf(point->x), (float)width - 1);
+            crop.corners[i][1] = limit(rintf(point->y), (float)height - 1);
+        }
+        widen(crop.corners, margin);
+        TRY(measure(most, &crop, err));
+        crop.is_turned = (double)crop.height >= TURN_RATIO * (double)crop.width;
+    } else if (kind == TASK_ORIENTED) {
+        /* Its corners begin with the bottom right one. */
+        float corners[4][2];
+        detection_corners(&found->items[box], corners);
+        for (int i = 0; i < 4; i++)
+            memcpy(crop.corners[i],
+                   corners[i == 0   ? 2
+                           : i == 1 ? 1
+                           : i == 2 ? 0
+                                    : 3],
+                   sizeof crop.corners[i]);
+        widen(crop.corners, margin);
+        TRY(measure(most, &crop, err));
+    } else {
+        return crop_straight(&found->items[box], margin, width, height, ret, err);
+    }
+    *ret = crop;
+    return STATUS_OK;
+}
+
+void crops_limit(const struct detections *found, bool *wanted, size_t most)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < found->count; i++)
+        count += wanted[i];
+    for (; count > most; count--) {
+        size_t worst = SIZE_MAX;
+        for (size_t i = 0; i < found->count; i++)
+            if (wanted[i] &&
+                (worst == SIZE_MAX || found->items[i].score <= found->items[worst].score))
+                worst = i;
+        if (worst < found->count)
+            wanted[worst] = false;
+    }
+}
+
+/* ---- reading order ---- */
+
+struct read_line {
+    float x, y;
+    size_t row, place;
+};
+
+static int by_height(const void *a, const void *b)
+{
+    const struct read_line *left = a, *right = b;
+    if (left->y < right->y || left->y > right->y)
+        return left->y < right->y ? -1 : 1;
+    return (left->place > right->place) - (left->place < right->place);
+}
+
+static int by_row(const void *a, const void *b)
+{
+    const struct read_line *left = a, *right = b;
+    if (left->row != right->row)
+        return left->row < right->row ? -1 : 1;
+    if (left->x < right->x || left->x > right->x)
+        return left->x < right->x ? -1 : 1;
+    return by_height(a, b);
+}
+
+enum status text_reading_order(struct detections *found, struct error *err)
+{
+    const size_t count = found->count;
+    struct read_line *lines = alloc_array(count, sizeof *lines);
+    struct detection *items = alloc_array(count, sizeof *items);
+    struct task_point *points = alloc_array(count * TEXT_CORNERS, sizeof *points);
+    if (!lines || !items || !points) {
+        free(lines);
+        free(items);
+        free(points);
+        return error_no_memory(err, "for the order of lines of text");
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct task_point *first = &found->points[i * TEXT_CORNERS];
+        lines[i] = (struct read_line){.x = rintf(first->x), .y = rintf(first->y), .place = i};
+    }
+    qsort(lines, count, sizeof *lines, by_height);
+    for (size_t i = 1; i < count; i++)
+        lines[i].row = lines[i - 1].row + (lines[i].y - lines[i - 1].y >= ROW_DISTANCE);
+    qsort(lines, count, sizeof *lines, by_row);
+    for (size_t i = 0; i < count; i++) {
+        items[i] = found->items[lines[i].place];
+        memcpy(points + i * TEXT_CORNERS, found->points + lines[i].place * TEXT_CORNERS,
+               TEXT_CORNERS * sizeof *points);
+    }
+    free(lines);
+    free(found->items);
+    free(found->points);
+    found->items = items;
+    found->points = points;
+    found->capacity = count;
+    return STATUS_OK;
+}

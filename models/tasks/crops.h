@@ -1,0 +1,30 @@
+/* The parts of a picture that a detector's boxes cover, for the next model of a pipeline. Pure; any
+ * thread. */
+#pragma once
+
+#include "models/tasks/detect.h"
+
+/* A part of a picture. Pixels of the upright picture. */
+struct crop {
+    bool is_warped;
+    uint32_t x, y;          /* not warped: the upper left corner */
+    uint32_t width, height; /* of the crop; warped: before the turn */
+    float corners[4][2];    /* warped: what becomes its corners: top left, top right, bottom right,
+                               bottom left; may lie outside the picture */
+    bool is_turned;         /* warped: turned by 90 degrees counter-clockwise afterwards */
+};
+
+/* The crop of item `box`, which `margin` (0 … 1) makes larger on each side by that share of its
+ * width or height. A box without an angle is cut out along whole pixels, those that it touches,
+ * clipped to the picture of `width` x `height`. One with an angle is rectified; so is a line of
+ * text, as PP-OCR's get_rotate_crop_image() does: corners on whole pixels of the picture, turned if
+ * it is at least 1.5 times as high as wide. STATUS_INVALID if no pixel is left. */
+enum status crop_of(enum task_kind kind, const struct detections *found, size_t box, double margin,
+                    uint32_t width, uint32_t height, struct crop *ret, struct error *err) MUST_USE;
+
+/* Of the boxes that are `wanted`, one flag for each, leaves the `most` with the best scores. */
+void crops_limit(const struct detections *found, bool *wanted, size_t most);
+
+/* Puts lines of text in reading order, as PP-OCR does: from top to bottom by their first corner;
+ * those whose corners follow within 10 pixels are one row, from left to right. STATUS_NO_MEMORY. */
+enum status text_reading_order(struct detections *found, struct error *err) MUST_USE;

@@ -1,0 +1,125 @@
+/* Perspective warp in OpenCV's fixed-point numbers: places in 32nds of a pixel, weights in
+ * 32768ths.
+ */
+#include "server/image/warp.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+enum { PLACES = 32, TAPS = 4, WEIGHT_ONE = 32768 };
+
+/* The weights of four neighbours at a place between the second and the third: Keys' cubic with
+ * a = -0.75. */
+static void cubic_weights(float x, float ret[static TAPS])
+{
+    const float a = -0.75f;
+    ret[0] = ((a * (x + 1) - 5 * a) * (x + 1) + 8 * a) * (x + 1) - 4 * a;
+    ret[1] = ((a + 2) * x - (a + 3)) * x * x + 1;
+    ret[2] = ((a + 2) * (1 - x) - (a + 3)) * (1 - x) * (1 - x) + 1;
+    ret[3] = 1.f - ret[0] - ret[1] - ret[2];
+}
+
+/* The products of the weights of both axes, rounded; their sum is made WEIGHT_ONE at the greatest
+ * or the least of the middle four, as OpenCV does it. */
+static void square_weights(int x, int y, int16_t ret[static TAPS * TAPS])
+{
+    float across[TAPS], down[TAPS];
+    cubic_weights((float)x / PLACES, across);
+    cubic_weights((float)y / PLACES, down);
+    int sum = 0;
+    for (int k = 0; k < TAPS * TAPS; k++) {
+        const float product = down[k / TAPS] * across[k % TAPS];
+        ret[k] = (int16_t)lrintf(fminf(product * WEIGHT_ONE, INT16_MAX));
+        sum += ret[k];
+    }
+    static const int middle[] = {10, 11, 14, 15};
+    int least = middle[0], greatest = middle[0];
+    for (size_t i = 1; i < COUNT_OF(middle); i++) {
+        if (ret[middle[i]] < ret[least])
+            least = middle[i];
+        else if (ret[middle[i]] > ret[greatest])
+            greatest = middle[i];
+    }
+    const int at = sum < WEIGHT_ONE ? greatest : least;
+    ret[at] = (int16_t)(ret[at] - (sum - WEIGHT_ONE));
+}
+
+/* The homography from the rectangle of `width` x `height` to the corners: the place of (x, y) is
+ * (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]) / (m[6] x + m[7] y + 1). Heckbert's formula. */
+static void find_homography(const float corners[static 4][2], uint32_t width, uint32_t height,
+                            double m[static 8])
+{
+    double c[4][2];
+    for (int i = 0; i < 8; i++)
+        c[i / 2][i % 2] = (double)corners[i / 2][i % 2];
+    const double dx1 = c[1][0] - c[2][0], dx2 = c[3][0] - c[2][0],
+                 dx3 = c[0][0] - c[1][0] + c[2][0] - c[3][0];
+    const double dy1 = c[1][1] - c[2][1], dy2 = c[3][1] - c[2][1],
+                 dy3 = c[0][1] - c[1][1] + c[2][1] - c[3][1];
+    const double area = dx1 * dy2 - dx2 * dy1; /* 0: a line, of which any place will do */
+    const double g = fabs(area) > 0 ? (dx3 * dy2 - dx2 * dy3) / area : 0;
+    const double h = fabs(area) > 0 ? (dx1 * dy3 - dx3 * dy1) / area : 0;
+    for (int axis = 0; axis < 2; axis++) {
+        m[3 * axis] = (c[1][axis] - c[0][axis] + g * c[1][axis]) / width;
+        m[3 * axis + 1] = (c[3][axis] - c[0][axis] + h * c[3][axis]) / height;
+        m[3 * axis + 2] = c[0][axis];
+    }
+    m[6] = g / width;
+    m[7] = h / height;
+}
+
+static size_t clamp_place(int64_t at, uint32_t side)
+{
+    return at < 0 ? 0 : at >= (int64_t)side ? side - 1 : (size_t)at;
+}
+
+/* `across`, `down`: of the place, in PLACEths of a pixel. */
+static void warp_pixel(const struct image *image, int64_t across, int64_t down,
+                       int16_t (*weights)[TAPS * TAPS], uint8_t *ret)
+{
+    /* A shift of negative numbers rounds down. */
+    const int64_t left = (across >> 5) - 1, top = (down >> 5) - 1;
+    const int16_t *w = weights[(down & (PLACES - 1)) * PLACES + (across & (PLACES - 1))];
+    int sums[3] = {0};
+    size_t columns[TAPS];
+    for (int k = 0; k < TAPS; k++)
+        columns[k] = 3 * clamp_place(left + k, image->width);
+    for (int j = 0; j < TAPS; j++) {
+        const uint8_t *row = image->pixels + clamp_place(top + j, image->height) * image->stride;
+        for (int k = 0; k < TAPS; k++)
+            for (int c = 0; c < 3; c++)
+                sums[c] += row[columns[k] + (size_t)c] * w[j * TAPS + k];
+    }
+    for (int c = 0; c < 3; c++) {
+        const int value = (sums[c] + WEIGHT_ONE / 2) >> 15;
+        ret[c] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+    }
+}
+
+void warp_quadrilateral(const struct image *image, const float corners[static 4][2], uint32_t width,
+                        uint32_t height, uint8_t *ret)
+{
+    int16_t weights[PLACES * PLACES][TAPS * TAPS];
+    double m[8];
+    for (int i = 0; i < PLACES * PLACES; i++)
+        square_weights(i % PLACES, i / PLACES, weights[i]);
+    find_homography(corners, width, height, m);
+    for (uint32_t y = 0; y < height; y++)
+        for (uint32_t x = 0; x < width; x++, ret += 3) {
+            const double w = m[6] * x + m[7] * y + 1, scale = fabs(w) > 0 ? PLACES / w : 0;
+            const double across = (m[0] * x + m[1] * y + m[2]) * scale;
+            const double down = (m[3] * x + m[4] * y + m[5]) * scale;
+            warp_pixel(image, llrint(fmin(fmax(across, INT32_MIN), INT32_MAX)),
+                       llrint(fmin(fmax(down, INT32_MIN), INT32_MAX)), weights, ret);
+        }
+}
+
+void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret)
+{
+    for (uint32_t row = 0; row < width; row++)
+        for (uint32_t column = 0; column < height; column++)
+            memcpy(ret + 3 * ((size_t)row * height + column),
+                   pixels + 3 * ((size_t)column * width + (width - 1 - row)), 3);
+}
