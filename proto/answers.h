@@ -54,8 +54,10 @@ struct answer_prediction {
     const struct answer_oriented *oriented; /* the same with its angle; NULL: it has none */
     const struct answer_point *points;      /* key points of a box */
     size_t point_count;
-    bool are_corners;               /* the points are the corners of a line of text */
-    const struct answer_mask *mask; /* of an area, or of the object in a box; NULL: none */
+    bool are_corners;                /* the points are the corners of a line of text */
+    const struct answer_mask *mask;  /* of an area, or of the object in a box; NULL: none */
+    const struct answer_image *crop; /* of a box: what the next stage of a pipeline made of it;
+                                        NULL: none */
 };
 
 /* What the predictions of an image are. */
@@ -93,6 +95,7 @@ struct predict_answer {
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],
  * or of a detector [{"label","index","score","box":{"x1","y1","x2","y2"}}…], of which each may have
+ * "crop":{"predictions" … or "embedding" … as below,"image"} or "crop":{"error","code"}, and
  * "oriented_box":{"x","y","width","height","angle","corners":[[x,y]…]} and
  * "keypoints":[{"name","x","y","score"}…] or "corners":[[x,y]…], or "embedding":[…],
  * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…], where a mask
@@ -177,8 +180,10 @@ struct health_model {
     const char *phase;   /* "compiling"; NULL: it is not loading */
     int seconds_left;    /* with `phase`: an estimate */
     bool is_default;
-    const char *precision;    /* NULL or "": not settled yet */
-    size_t queued, in_flight; /* images */
+    const char *precision;     /* NULL or "": not settled yet */
+    size_t queued, in_flight;  /* images */
+    const char *const *stages; /* names of a pipeline's models */
+    size_t stage_count;        /* 0: left out */
     const struct health_quarantine *quarantined;
     size_t quarantined_count;
 };
@@ -251,11 +256,19 @@ struct device_entry {
     size_t model_count;
 };
 
+struct device_pipeline {
+    const char *name;
+    const char *const *stages; /* names of its models */
+    size_t stage_count;
+};
+
 /* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
- * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"precisions":[…],"models":[…]}],"note"?}
+ * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"precisions":[…],"models":[…]}],
+ * "pipelines"?:[{"name","stages":[…]}],"note"?}
  */
-char *devices_answer_json(const struct device_entry *devices, size_t count, const char *note,
-                          size_t *ret_size);
+char *devices_answer_json(const struct device_entry *devices, size_t count,
+                          const struct device_pipeline *pipelines, size_t pipeline_count,
+                          const char *note, size_t *ret_size);
 
 /* ---- `lensd bench --json` ---- */
 
@@ -369,3 +382,7 @@ struct inspect_answer {
  * "supported"}…],"transform"?,"transform_source"?,"formats":[…],"task"?,"task_evidence"?,"classes","labels":[…],"supported","problem"?,
  * "warning"?} */
 char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size);
+
+/* Of a pipeline: {"name","file","stages":[…],"supported","problem"?}. problem: NULL for none. */
+char *inspect_pipeline_json(const char *name, const char *file, const char *const *stages,
+                            size_t stage_count, const char *problem, size_t *ret_size);

@@ -117,6 +117,8 @@ static void write_box(struct writer *w, cJSON *entry, const struct answer_predic
         write_mask(w, entry, prediction->mask, image);
 }
 
+static void write_crop(struct writer *w, cJSON *entry, const struct answer_image *crop);
+
 static void write_predictions(struct writer *w, cJSON *object, const struct answer_image *image)
 {
     cJSON *list = write_array(w, object, "predictions");
@@ -130,6 +132,8 @@ static void write_predictions(struct writer *w, cJSON *object, const struct answ
                     prediction->probability);
         if (image->kind == ANSWER_BOXES)
             write_box(w, entry, prediction, image);
+        if (prediction->crop)
+            write_crop(w, entry, prediction->crop);
     }
 }
 
@@ -167,13 +171,8 @@ static void write_line(struct writer *w, cJSON *object, const struct answer_imag
     write_float(w, object, "score", image->text_score);
 }
 
-/* `total_ms` < 0: the time belongs to the request, not to this image. */
-static void write_result(struct writer *w, cJSON *object, const struct answer_image *image,
-                         double total_ms)
+static void write_answer(struct writer *w, cJSON *object, const struct answer_image *image)
 {
-    write_text(w, object, "device", image->device);
-    if (image->precision)
-        write_text(w, object, "precision", image->precision);
     if (image->embedding)
         write_embedding(w, object, image);
     else if (image->depth)
@@ -187,6 +186,28 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
     cJSON *size = write_object(w, object, "image");
     write_count(w, size, "width", image->width);
     write_count(w, size, "height", image->height);
+}
+
+/* Crops may have boxes with crops, as deep as a pipeline has stages. */
+static void write_crop(struct writer *w, cJSON *entry, const struct answer_image *crop)
+{
+    cJSON *object = write_object(w, entry, "crop");
+    if (!crop->error) {
+        write_answer(w, object, crop);
+        return;
+    }
+    write_text(w, object, "error", crop->error);
+    write_text(w, object, "code", crop->code);
+}
+
+/* `total_ms` < 0: the time belongs to the request, not to this image. */
+static void write_result(struct writer *w, cJSON *object, const struct answer_image *image,
+                         double total_ms)
+{
+    write_text(w, object, "device", image->device);
+    if (image->precision)
+        write_text(w, object, "precision", image->precision);
+    write_answer(w, object, image);
     write_count(w, object, "batch", (unsigned long long)image->batch);
     cJSON *timing = write_object(w, object, "timing_ms");
     write_decimal(w, timing, "decode", image->decode_ms);

@@ -9,6 +9,14 @@ static bool given(const char *text)
     return text && text[0];
 }
 
+/* Nothing for a model that is no pipeline. */
+static void write_stages(struct writer *w, cJSON *entry, const char *const *stages, size_t count)
+{
+    cJSON *list = count ? write_array(w, entry, "stages") : NULL;
+    for (size_t i = 0; i < count; i++)
+        write_text(w, list, NULL, stages[i]);
+}
+
 static void write_health_model(struct writer *w, cJSON *list, const struct health_model *model)
 {
     cJSON *entry = write_object(w, list, NULL);
@@ -23,6 +31,7 @@ static void write_health_model(struct writer *w, cJSON *list, const struct healt
     write_bool(w, entry, "default", model->is_default);
     if (given(model->precision))
         write_text(w, entry, "precision", model->precision);
+    write_stages(w, entry, model->stages, model->stage_count);
     if (given(model->failure))
         write_text(w, entry, "error", model->failure);
     cJSON *quarantined = model->quarantined_count > 0 ? write_array(w, entry, "quarantined") : NULL;
@@ -166,14 +175,21 @@ static void write_device(struct writer *w, cJSON *list, const struct device_entr
         write_device_model(w, models, &device->models[i]);
 }
 
-char *devices_answer_json(const struct device_entry *devices, size_t count, const char *note,
-                          size_t *ret_size)
+char *devices_answer_json(const struct device_entry *devices, size_t count,
+                          const struct device_pipeline *pipelines, size_t pipeline_count,
+                          const char *note, size_t *ret_size)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject();
     cJSON *list = write_array(&w, root, "devices");
     for (size_t i = 0; i < count; i++)
         write_device(&w, list, &devices[i]);
+    list = pipeline_count ? write_array(&w, root, "pipelines") : NULL;
+    for (size_t i = 0; i < pipeline_count; i++) {
+        cJSON *entry = write_object(&w, list, NULL);
+        write_text(&w, entry, "name", pipelines[i].name);
+        write_stages(&w, entry, pipelines[i].stages, pipelines[i].stage_count);
+    }
     if (given(note))
         write_text(&w, root, "note", note);
     return write_finish(&w, root, ret_size);
@@ -239,5 +255,19 @@ char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size)
         write_text(&w, root, "problem", answer->problem);
     if (given(answer->warning))
         write_text(&w, root, "warning", answer->warning);
+    return write_finish(&w, root, ret_size);
+}
+
+char *inspect_pipeline_json(const char *name, const char *file, const char *const *stages,
+                            size_t stage_count, const char *problem, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "name", name);
+    write_text(&w, root, "file", file);
+    write_stages(&w, root, stages, stage_count);
+    write_bool(&w, root, "supported", !problem);
+    if (problem)
+        write_text(&w, root, "problem", problem);
     return write_finish(&w, root, ret_size);
 }

@@ -9,6 +9,7 @@
 #include "engine/base/size.h"
 #include "models/folder/embedded.h"
 #include "models/folder/model_internal.h"
+#include "models/folder/pipeline_config.h"
 #include "models/folder/preprocess_config.h"
 
 enum status model_check_size(const struct model *model, int height, int width, struct error *err)
@@ -441,6 +442,16 @@ enum status model_load_version(const char *path, const char *version, const char
     struct model_place place;
     err = err ? err : &ignored;
     TRY(model_place_find(path, version, &place, err));
+    if (place.is_pipeline) {
+        struct pipeline_config config;
+        model_place_done(&place);
+        TRY(pipeline_config_read(path, &config, err));
+        return error_set(
+            err, STATUS_MODEL,
+            "%.200s: a pipeline of models, which only serve, predict and inspect take; "
+            "name one of its models",
+            path);
+    }
     struct model *model = calloc(1, sizeof *model);
     enum status status = model ? fill(model, &place, name, limits, err)
                                : error_set(err, STATUS_NO_MEMORY, "out of memory");

@@ -1,5 +1,6 @@
 /* Where a model's files lie. Layouts, in the order they are tried:
  *
+ *     FOLDER/pipeline.json         no model, but a pipeline of those beside it (pipeline_config.h)
  *     FOLDER/model.onnx
  *     FOLDER/onnx/model.onnx       Hugging Face repositories with exported weights
  *     FOLDER/N/model.onnx          Triton: the highest N that has one
@@ -16,6 +17,7 @@
 #include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
+#include "models/folder/pipeline_config.h"
 #include "models/onnx/access.h"
 
 #define SIDE_FILE_MAX ((size_t)64 << 20)
@@ -184,6 +186,11 @@ static enum status find_in_folder(struct model_place *place, const char *version
 {
     const char *folder = place->folders[0];
     struct survey survey = {0};
+    place->file = folder_join(folder, PIPELINE_FILE);
+    place->is_pipeline = is_file(place->file);
+    if (place->is_pipeline)
+        return STATUS_OK;
+    free(place->file);
     place->file = folder_join(folder, "model.onnx");
     if (is_file(place->file))
         return STATUS_OK;

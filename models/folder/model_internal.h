@@ -13,6 +13,7 @@ struct model_place {
         *folders[2]; /* where labels and configurations are looked for, in this order; NULL: none */
     char *name, *version;
     bool is_numbered; /* FOLDER/version/model.onnx */
+    bool is_pipeline; /* `file` is a pipeline.json */
 };
 
 /* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).

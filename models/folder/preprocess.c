@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SIDE_MAX = 16384 };
@@ -193,4 +194,17 @@ void preprocess_describe(const struct preprocess *p, char *text, size_t size)
         return;
     append_numbers(&line, "mean", p->mean, channels);
     append_numbers(&line, "std", p->std, channels);
+}
+
+bool model_read_size(const char *text, int *ret_width, int *ret_height)
+{
+    char *end;
+    const long width = text[0] >= '1' && text[0] <= '9' ? strtol(text, &end, 10) : 0;
+    const bool has_height = width > 0 && *end == 'x' && end[1] >= '1' && end[1] <= '9';
+    const long height = has_height ? strtol(end + 1, &end, 10) : 0;
+    if (height < 1 || *end || width > MODEL_SIDE_MAX || height > MODEL_SIDE_MAX)
+        return false;
+    *ret_width = (int)width;
+    *ret_height = (int)height;
+    return true;
 }

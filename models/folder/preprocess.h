@@ -73,6 +73,12 @@ int preprocess_channels(const struct preprocess *p);
  * finite. Called on whatever was read from a file. */
 enum status preprocess_check(const struct preprocess *p, struct error *err) MUST_USE;
 
+/* Longest side that a model is compiled for. */
+#define MODEL_SIDE_MAX 4096
+
+/* Reads "640x480", width and height of 1 to MODEL_SIDE_MAX pixels; false: it is something else. */
+bool model_read_size(const char *text, int *ret_width, int *ret_height);
+
 /* Writes a line for people, as `lensd inspect` shows it ("resize short side to 256 (bilinear),
  * centre crop 224 x 224, RGB, x/255, mean …, std …"), at most `size` bytes with its terminator. */
 void preprocess_describe(const struct preprocess *p, char *text, size_t size);

@@ -22,6 +22,7 @@ void repository_done(struct repository *repository)
         free(repository->models[i].name);
         free(repository->models[i].path);
         free(repository->models[i].versions);
+        free(repository->models[i].stages);
     }
     free(repository->models);
     *repository = (struct repository){0};
@@ -223,11 +224,31 @@ static enum status describe_versions(struct repository_model *model, struct erro
     return STATUS_OK;
 }
 
+static enum status describe_pipeline(struct repository_model *model, struct error *err)
+{
+    uint64_t signature = 0;
+    struct pipeline_config *stages = malloc(sizeof *stages);
+    enum status status = stages ? pipeline_config_read(model->path, stages, err) : no_memory(err);
+    if (status == STATUS_OK)
+        status = folder_signature(model->path, &signature, err);
+    if (status == STATUS_OK)
+        status = add_version(model, 1, signature, err);
+    if (status == STATUS_OK)
+        model->stages = stages;
+    else
+        free(stages);
+    return status;
+}
+
 /* What is to be served of model->path. */
 static enum status describe(struct repository_model *model, struct error *err)
 {
     struct model_place place;
     TRY(model_place_find(model->path, NULL, &place, err));
+    if (place.is_pipeline) {
+        model_place_done(&place);
+        return describe_pipeline(model, err);
+    }
     struct stat info;
     /* Beside a file alone there may be anything. */
     bool numbered = place.is_numbered,
@@ -317,6 +338,43 @@ static int compare_models(const void *a, const void *b)
                   ((const struct repository_model *)b)->name);
 }
 
+/* Whether the stages of a pipeline are models that are there. */
+static enum status check_stages(const struct repository *repository,
+                                const struct repository_model *pipeline, struct error *err)
+{
+    for (size_t i = 0; i < pipeline->stages->stage_count; i++) {
+        const char *name = pipeline->stages->stages[i].model;
+        const struct repository_model *model = find_entry(repository, name);
+        if (model == pipeline)
+            return error_set(err, STATUS_MODEL,
+                             "stage %zu is the pipeline '%.100s' itself; name a model", i + 1,
+                             name);
+        if (!model)
+            return error_set(err, STATUS_MODEL,
+                             "stage %zu names the model '%.100s', and there is none; put it into a "
+                             "folder %.100s beside that of the pipeline, or correct the name",
+                             i + 1, name, name);
+        if (model->stages)
+            return error_set(err, STATUS_MODEL,
+                             "stage %zu names '%.100s', which is a pipeline, too; name the models "
+                             "of its stages",
+                             i + 1, name);
+    }
+    return STATUS_OK;
+}
+
+static void check_pipelines(struct repository *repository)
+{
+    for (size_t i = 0; i < repository->count; i++) {
+        struct repository_model *model = &repository->models[i];
+        if (!model->stages || model->problem.status != STATUS_OK ||
+            check_stages(repository, model, &model->problem) == STATUS_OK)
+            continue;
+        (void)error_prefix(&model->problem, "%.200s/" PIPELINE_FILE, model->path);
+        model->version_count = 0;
+    }
+}
+
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err)
 {
     struct repository repository = {0};
@@ -336,8 +394,27 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
     }
     if (repository.count > 1)
         qsort(repository.models, repository.count, sizeof *repository.models, compare_models);
+    check_pipelines(&repository);
     *ret = repository;
     return STATUS_OK;
+}
+
+/* Adds the models of a pipeline's stages, as far as they are there. */
+static enum status add_stages(struct repository *repository, struct error *err)
+{
+    const struct pipeline_config stages = *repository->models[0].stages;
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < stages.stage_count; i++) {
+        struct stat info;
+        const char *name = stages.stages[i].model;
+        char *path = pipeline_stage_path(repository->models[0].path, &stages.stages[i]);
+        if (!path)
+            return no_memory(err);
+        if (!find_entry(repository, name) && stat(path, &info) == 0)
+            status = add_model(repository, path, name, err);
+        free(path);
+    }
+    return status;
 }
 
 enum status repository_scan_model(const char *path, const char *name, struct repository *ret,
@@ -349,6 +426,9 @@ enum status repository_scan_model(const char *path, const char *name, struct rep
     enum status status = add_model(&repository, path, name ? name : own, err);
     free(file);
     free(own);
+    if (status == STATUS_OK && repository.models[0].stages)
+        status = add_stages(&repository, err);
+    check_pipelines(&repository);
     if (status != STATUS_OK) {
         repository_done(&repository);
         return status;

@@ -1,9 +1,10 @@
-/* A model repository: a folder whose sub-folders are models.
+/* A model repository: a folder whose sub-folders are models, and pipelines of them.
  *
  *     DIR/resnet50/model.onnx             a model folder as model_load() takes it: version 1
  *     DIR/vit/1/model.onnx  DIR/vit/2/…   Triton's layout: numbered versions; config.pbtxt,
  *                                         labels and preprocessing of all of them in DIR/vit
  *     DIR/mobilenet.onnx                  a file alone
+ *     DIR/plates/pipeline.json            a pipeline of models beside it (pipeline_config.h)
  *
  * Of numbered versions the newest is served, unless config.pbtxt has a version_policy (all, latest,
  * specific). This library only looks; it loads nothing and watches nothing. */
@@ -12,6 +13,7 @@
 #include <stdint.h>
 
 #include "engine/base/status.h"
+#include "models/folder/pipeline_config.h"
 
 struct repository_version {
     char version[16];
@@ -26,8 +28,9 @@ struct repository_model {
     char *path;                          /* for model_load_version() */
     struct repository_version *versions; /* those to serve, oldest first; then the others */
     size_t version_count;
-    size_t spare_count;   /* the others: there, but not wanted by version_policy */
-    struct error problem; /* status != OK: why there is nothing to serve */
+    size_t spare_count;             /* the others: there, but not wanted by version_policy */
+    struct pipeline_config *stages; /* of a pipeline, whose models are all there; NULL: a model */
+    struct error problem;           /* status != OK: why there is nothing to serve */
 };
 
 struct repository {
@@ -36,11 +39,13 @@ struct repository {
 };
 
 /* Looks through the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself; a sub-folder without
- * a model is an entry with a problem, and so is a name that both a folder and a file have. Hidden
+ * a model is an entry with a problem, and so is a name that both a folder and a file have, and a
+ * pipeline without one of its models. Hidden
  * entries are passed over. The caller frees with repository_done(), which is fine on zeroes. */
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
 
-/* The same of one model, at `path` (an .onnx file or a model folder); `name`: NULL for its own. */
+/* The same of one model, at `path` (an .onnx file or a model folder); `name`: NULL for its own. Of
+ * a pipeline: itself first, then the models of its stages, which are looked for beside it. */
 enum status repository_scan_model(const char *path, const char *name, struct repository *ret,
                                   struct error *err) MUST_USE;
 

@@ -47,6 +47,7 @@
 #include "engine/backend/cuda_module.h"
 #include "engine/backend/tuning_store.h"
 #include "engine/base/size.h"
+#include "models/folder/pipeline_config.h"
 #include "server/app/confine.h"
 #include "server/loader/model_open.h"
 #include "server/observe/trace_exporter.h"
@@ -143,6 +144,20 @@ static void allow_folder(struct file_rules *rules, const char *path)
         allow_beside(rules, real);
 }
 
+/* The models of a pipeline, which lie beside it. */
+static void allow_stages(struct file_rules *rules, const char *folder)
+{
+    struct pipeline_config stages;
+    if (pipeline_config_read(folder, &stages, NULL) != STATUS_OK)
+        return;
+    for (size_t i = 0; i < stages.stage_count; i++) {
+        char *path = pipeline_stage_path(folder, &stages.stages[i]);
+        if (path)
+            allow_folder(rules, path);
+        free(path);
+    }
+}
+
 static void allow_models(struct file_rules *rules, const struct config *config)
 {
     struct stat info;
@@ -150,9 +165,10 @@ static void allow_models(struct file_rules *rules, const struct config *config)
         allow_folder(rules, config->models);
     else if (model_is_embedded(config->model))
         return;
-    else if (stat(config->model, &info) == 0 && S_ISDIR(info.st_mode))
+    else if (stat(config->model, &info) == 0 && S_ISDIR(info.st_mode)) {
         allow_folder(rules, config->model);
-    else
+        allow_stages(rules, config->model);
+    } else
         allow_beside(rules, config->model);
 }
 

@@ -7,6 +7,7 @@
 #include "engine/base/utf8.h"
 #include "engine/ops/ops.h"
 #include "engine/runtime/session.h"
+#include "models/folder/repository.h"
 #include "models/onnx/onnx.h"
 #include "proto/answers.h"
 #include "server/app/process.h"
@@ -324,6 +325,65 @@ static void print_answer(const struct inspect_answer *answer, bool answers_photo
                answer->problem ? SHOWN(answer->problem) : "");
 }
 
+/* ---- a pipeline ---- */
+
+static void print_stage(const struct pipeline_stage *stage, size_t at)
+{
+    char title[16], text[400];
+    size_t used = 0;
+    snprintf(title, sizeof title, "stage %zu", at + 1);
+    snprintf(text, sizeof text, "%s, which gets %s", SHOWN(stage->model),
+             at ? "crops of the boxes before" : "photos");
+    inspect_print_wrapped(title, text);
+    for (size_t i = 0; i < stage->label_count && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s",
+                                 i ? ", " : "labels: ", SHOWN(stage->labels[i]));
+    if (stage->label_count)
+        inspect_print_wrapped("", text);
+    if (at)
+        printf("%-12sscores from %g, margin %g, at most %zu crops\n", "", stage->min_score,
+               stage->margin, stage->max);
+    for (size_t i = 0; i < stage->size_count; i++)
+        printf("%-12s%s%d x %d pixels\n", "", i ? "or " : "", stage->sizes[i].width,
+               stage->sizes[i].height);
+}
+
+/* Shows the pipeline that lies there; *ret: the command's result. False: it is no pipeline. */
+static bool inspect_stages(const struct config *config, int *ret)
+{
+    struct repository repository;
+    if (model_is_embedded(config->model) ||
+        repository_scan_model(config->model, NULL, &repository, NULL) != STATUS_OK)
+        return false;
+    const struct repository_model *model = &repository.models[0];
+    const struct pipeline_config *stages = model->stages;
+    const bool is_wrong = model->problem.status != STATUS_OK;
+    if (!stages) {
+        repository_done(&repository);
+        return false;
+    }
+    const char *names[PIPELINE_STAGES_MAX];
+    for (size_t i = 0; i < stages->stage_count; i++)
+        names[i] = stages->stages[i].model;
+    *ret = is_wrong;
+    if (config->json) {
+        const int printed =
+            print_json(inspect_pipeline_json(model->name, model->path, names, stages->stage_count,
+                                             is_wrong ? model->problem.message : NULL, NULL));
+        *ret = printed ? printed : *ret;
+    } else {
+        printf("%s  (%s), a pipeline\n\n", SHOWN(model->name), SHOWN(model->path));
+        for (size_t i = 0; i < stages->stage_count; i++)
+            print_stage(&stages->stages[i], i);
+        if (is_wrong)
+            printf("\nlensd cannot run this pipeline: %s\n", SHOWN(model->problem.message));
+        else
+            printf("\nlensd can run this pipeline if it can run the models; inspect those, too.\n");
+    }
+    repository_done(&repository);
+    return true;
+}
+
 int command_inspect(const struct config *config)
 {
     command_notes(config);
@@ -332,6 +392,8 @@ int command_inspect(const struct config *config)
     int result;
     if (config->profile)
         return command_profile(config);
+    if (inspect_stages(config, &result))
+        return result;
     if (inspect_model(config, &in, &err) != STATUS_OK) {
         result = process_failed(&err);
     } else {

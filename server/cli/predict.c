@@ -12,12 +12,14 @@
 #include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
+#include "models/folder/repository.h"
 #include "server/app/process.h"
 #include "server/app/settings.h"
 #include "server/cli/commands.h"
 #include "server/http/api/annotate.h"
 #include "server/http/api/describe.h"
 #include "server/loader/model_open.h"
+#include "server/schedule/runtime/stages.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 30)
 
@@ -113,6 +115,18 @@ static void print_counts(const struct predict_image *image)
     printf("\n");
 }
 
+static void print_answer(const struct predict_image *image);
+
+/* What the next stage of a pipeline says of a box. */
+static void print_crop(const struct predict_image *crop)
+{
+    printf("      the crop of %u x %u\n", crop->width, crop->height);
+    if (crop->status != STATUS_OK)
+        printf("    error: %s\n", crop->error.message);
+    else
+        print_answer(crop);
+}
+
 static void print_boxes(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;
@@ -128,6 +142,8 @@ static void print_boxes(const struct predict_image *image)
             printf("        %llu pixels\n", (unsigned long long)found->masks[i].area);
         if (image->request->used_model->task.kind == TASK_POSE)
             print_points(image, i);
+        if (image->crops && image->crops[i])
+            print_crop(image->crops[i]);
     }
     print_counts(image);
     if (task_has_boxes(image->request->used_model->task.kind) && found->count == 0)
@@ -163,15 +179,9 @@ static void print_line(const struct predict_image *image)
     printf("\n");
 }
 
-static void print_image(const char *path, const struct predict_image *image)
+static void print_answer(const struct predict_image *image)
 {
-    char device[DEVICE_TEXT], label[1024];
-    if (image->status != STATUS_OK) {
-        printf("%s\n    error: %s\n", path, image->error.message);
-        return;
-    }
-    printf("%s  (%u x %u; %s, forward %.2f ms)\n", path, image->width, image->height,
-           device_text(image->device, device), image->forward_ms);
+    char label[1024];
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct prediction *prediction = &image->predictions[i];
         printf("    %6.2f %%  %s%s%zu%s\n", (double)prediction->probability * 100,
@@ -191,6 +201,18 @@ static void print_image(const char *path, const struct predict_image *image)
         printf("%s%.9g", i ? " " : "    ", (double)vector->values[i]);
     if (vector->count)
         printf("\n");
+}
+
+static void print_image(const char *path, const struct predict_image *image)
+{
+    char device[DEVICE_TEXT];
+    if (image->status != STATUS_OK) {
+        printf("%s\n    error: %s\n", path, image->error.message);
+        return;
+    }
+    printf("%s  (%u x %u; %s, forward %.2f ms)\n", path, image->width, image->height,
+           device_text(image->device, device), image->forward_ms);
+    print_answer(image);
 }
 
 /* Printed once on standard error: the answers have numbers instead of names. */
@@ -311,34 +333,107 @@ static int print_results(const struct config *config, struct pipeline *pipeline,
     return failed;
 }
 
+static enum status predict_part(struct pipeline *pipeline, struct predict_request *request,
+                                struct wait *wait, struct error *err)
+{
+    int retry_after_s;
+    wait->done = false;
+    TRY(pipeline_submit(pipeline, request, &retry_after_s, err));
+    pthread_mutex_lock(&wait->lock);
+    while (!wait->done)
+        pthread_cond_wait(&wait->done_changed, &wait->lock);
+    pthread_mutex_unlock(&wait->lock);
+    return STATUS_OK;
+}
+
+/* *ret: NULL, or the stages of a pipeline, to be freed. */
 static enum status predict_run(struct pipeline *pipeline, struct predict_request *request,
-                               struct error *err)
+                               struct staged_request **ret, struct error *err)
 {
     struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-    int retry_after_s;
+    int retry_after_s = 0;
     request->on_done = predict_on_done;
     request->context = &wait;
-    TRY(pipeline_submit(pipeline, request, &retry_after_s, err));
-    pthread_mutex_lock(&wait.lock);
-    while (!wait.done)
-        pthread_cond_wait(&wait.done_changed, &wait.lock);
-    pthread_mutex_unlock(&wait.lock);
+    TRY(stages_begin(pipeline, request, ret, &retry_after_s, err));
+    if (*ret)
+        (*ret)->most = request->image_count > 64 ? request->image_count : 64;
+    enum status status = predict_part(pipeline, request, &wait, err);
+    struct request_part *part = NULL;
+    while (status == STATUS_OK && *ret) {
+        status = request->parts->next(request->parts, &part, &retry_after_s, err);
+        if (status != STATUS_OK || !part)
+            break;
+        status = predict_part(pipeline, &part->request, &wait, err);
+    }
     /* Everything the callback touches is on this stack: it must have returned. */
     (void)pipeline_drain(pipeline, 0);
-    return STATUS_OK;
+    return status;
 }
 
 static enum status predict_set_size(struct model *model, const char *text, struct error *err)
 {
     int width, height;
-    if (!pipeline_read_size(text, &width, &height))
+    if (!model_read_size(text, &width, &height))
         return error_set(err, STATUS_CONFIG,
                          "--size '%.40s' is not width and height of 1 to %d pixels, such as "
                          "640x480",
-                         text, PIPELINE_SIDE_MAX);
+                         text, MODEL_SIDE_MAX);
     TRY(model_check_size(model, height, width, err));
     model_set_size(model, height, width);
     return STATUS_OK;
+}
+
+/* The models of a pipeline, and the sizes that it names. */
+static enum status predict_add_stages(struct pipeline *pipeline,
+                                      const struct repository *repository, struct error *err)
+{
+    const struct repository_model *models = repository->models;
+    char name[128], version[16];
+    struct model *model;
+    int height, width;
+    if (models[0].problem.status != STATUS_OK) {
+        *err = models[0].problem;
+        return err->status;
+    }
+    TRY(pipeline_add_stages(pipeline, models[0].name, "1", models[0].stages, err));
+    for (size_t i = 1; i < repository->count; i++) {
+        TRY(model_load(models[i].path, models[i].name, NULL, &model, err));
+        TRY(pipeline_add_model(pipeline, model, NULL, err));
+    }
+    while (pipeline_next_size(pipeline, name, version, &height, &width)) {
+        TRY(model_load(repository_find(repository, name)->path, name, NULL, &model, err));
+        pipeline_add_size(pipeline, model, height, width, NULL);
+    }
+    return STATUS_OK;
+}
+
+static enum status predict_open_pipeline(const struct config *config,
+                                         const struct pipeline_options *options,
+                                         bool *ret_is_pipeline, struct pipeline **ret,
+                                         struct error *err)
+{
+    struct repository repository;
+    *ret_is_pipeline = false;
+    if (model_is_embedded(config->model) ||
+        repository_scan_model(config->model, NULL, &repository, err) != STATUS_OK)
+        return STATUS_OK; /* model_open() says why */
+    *ret_is_pipeline = repository.models[0].stages != NULL;
+    struct pipeline *pipeline = NULL;
+    enum status status = STATUS_OK;
+    if (*ret_is_pipeline && config->size)
+        status = error_set(err, STATUS_CONFIG,
+                           "--size is for one model; a stage of " PIPELINE_FILE
+                           " has \"sizes\" instead");
+    if (*ret_is_pipeline && status == STATUS_OK)
+        status = pipeline_create(options, &pipeline, err);
+    if (*ret_is_pipeline && status == STATUS_OK)
+        status = predict_add_stages(pipeline, &repository, err);
+    repository_done(&repository);
+    if (status == STATUS_OK)
+        *ret = pipeline;
+    else
+        pipeline_free(pipeline);
+    return status;
 }
 
 static enum status open_pipeline(const struct config *config, struct pipeline **ret,
@@ -348,8 +443,12 @@ static enum status open_pipeline(const struct config *config, struct pipeline **
     if (options.max_queue < config->argument_count)
         options.max_queue = config->argument_count;
     struct model *model;
-    TRY(model_open(config->model, NULL, &model, err));
     struct pipeline *pipeline;
+    bool is_pipeline;
+    TRY(predict_open_pipeline(config, &options, &is_pipeline, ret, err));
+    if (is_pipeline)
+        return STATUS_OK;
+    TRY(model_open(config->model, NULL, &model, err));
     enum status status = config->size ? predict_set_size(model, config->size, err) : STATUS_OK;
     if (status == STATUS_OK)
         status = pipeline_create(&options, &pipeline, err);
@@ -386,6 +485,7 @@ int command_predict(const struct config *config)
         .image_count = count, .top_k = (int)config->top_k, .started = clock_now()};
     request.images = alloc_array(count, sizeof *request.images);
     uint8_t **files = alloc_array(count, sizeof *files);
+    struct staged_request *staged = NULL;
     int result = 2;
     if (!request.images || !files) {
         error_set(&err, STATUS_NO_MEMORY, "out of memory for %zu images", count);
@@ -398,11 +498,12 @@ int command_predict(const struct config *config)
         if (predict_read_file(image->name, &files[i], &image->size, &image->preset) == STATUS_OK)
             image->data = files[i];
     }
-    if (predict_run(pipeline, &request, &err) == STATUS_OK)
+    if (predict_run(pipeline, &request, &staged, &err) == STATUS_OK)
         hint_at_labels(&request), result = print_results(config, pipeline, &request);
     else
         result = process_failed(&err);
 out:
+    stages_free(staged);
     predict_request_free_results(&request);
     for (size_t i = 0; files && i < count; i++)
         free(files[i]);

@@ -230,6 +230,8 @@ static enum status load_version(struct loader *loader, const struct repository_m
     int64_t start = clock_now();
     const char *name = model ? model->name : loader->name;
     pipeline_announce(pipeline, name, version, 0);
+    if (model && model->stages)
+        return pipeline_add_stages(pipeline, name, version, model->stages, err);
     enum status status =
         model ? model_load_version(model->path, version, model->name, NULL, &loaded, err)
               : model_open(NULL, loader->name, &loaded, err);
@@ -650,7 +652,9 @@ static void load_first(struct loader *loader)
     if (loader->options.models && failed > 0)
         sum_up(loader);
     repository_done(&loader->first);
-    bool lost = failed == all && all > 0 && (!loader->options.models || !loader->options.watch);
+    /* Without a repository there is one model; a pipeline has come with those of its stages. */
+    bool lost =
+        loader->options.models ? failed == all && all > 0 && !loader->options.watch : failed > 0;
     loader->outcome = lost ? err.status : STATUS_OK;
     loader->outcome_error = err;
     look_at_default(loader);
@@ -698,7 +702,7 @@ static void *loader_main(void *argument)
             watch_create(loader->options.models ? loader->options.models : loader->options.model);
     load_first(loader);
     int64_t next_look = clock_now() + LOOK_MS * MILLION;
-    bool has_trials = try_precision(loader);
+    bool has_trials = make_size(loader) || try_precision(loader);
     while (!loader->cancel) {
         struct pollfd events[] = {{.fd = loader->wake_fd, .events = POLLIN},
                                   {.fd = watch_fd(loader->watch), .events = POLLIN}};

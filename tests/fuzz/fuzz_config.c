@@ -1,12 +1,13 @@
-/* Files beside a model: labels and preprocessing. The first byte picks the reader. Whatever comes
- * is refused with a sentence, or gives labels that are all there and UTF-8, or a preprocessing
- * whose sizes are positive. */
+/* Files beside a model: labels, preprocessing, pipeline.json. The first byte picks the reader.
+ * Whatever comes is refused with a sentence, or gives labels that are all there and UTF-8, or a
+ * preprocessing whose sizes are positive. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/utf8.h"
 #include "models/folder/labels.h"
 #include "models/folder/model_internal.h"
+#include "models/folder/pipeline_config.h"
 #include "models/folder/preprocess_config.h"
 #include "tests/fuzz/target.h"
 
@@ -49,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data + 1, size - 1);
     text[size - 1] = '\0';
     size_t length = size - 1;
-    switch (data[0] % 7) {
+    switch (data[0] % 8) {
     case 0:
         check_labels(labels_from_text(text, length, &labels, &err), &labels, &err);
         break;
@@ -70,6 +71,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 5: {
         const struct onnx_metadata metadata[] = {{"imgsz", text}, {"task", "classify"}};
         check_preprocess(preprocess_from_metadata(metadata, 2, &p, &err), &p, &err);
+        break;
+    }
+    case 7: {
+        struct pipeline_config config;
+        if (pipeline_config_parse(text, length, &config, &err) != STATUS_OK) {
+            HOLDS(*err.message);
+            break;
+        }
+        HOLDS(config.stage_count >= 2 && config.stage_count <= PIPELINE_STAGES_MAX);
+        for (size_t i = 0; i < config.stage_count; i++) {
+            const struct pipeline_stage *stage = &config.stages[i];
+            HOLDS(stage->model[0] && !strchr(stage->model, '/'));
+            HOLDS(stage->max >= 1 && stage->max <= STAGE_CROPS_MAX);
+            HOLDS(stage->margin >= 0 && stage->margin <= 1);
+            HOLDS(!pipeline_stage_size(stage, 640, 480) == !stage->size_count);
+        }
         break;
     }
     default: {

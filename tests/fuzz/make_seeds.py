@@ -185,6 +185,8 @@ def configurations():
                     '"crop_mode": "border", "interpolation": "bicubic", "mean": [0.4, 0.5, 0.6]}}'),
         (5, "imgsz", "[640, 480]"),
         (6, "triton", 'max_batch_size: 8 # images\noutput [{ label_filename: "labels.txt" }]\n'),
+        (7, "pipeline", '{"stages": [{"model": "a"}, {"model": "b", "labels": ["car", 7], "min_score": 0.5, '
+                        '"margin": 0.1, "max": 9, "sizes": ["320x48", "640x48"]}]}'),
     ]
     for reader, name, text in texts:
         write("config", name, bytes([reader]) + text.encode("utf-8"))

@@ -612,8 +612,8 @@ static enum status choose_size(struct exchange *x, const struct v2_request *v2,
     struct served *sized;
     struct error reported; /* by the check of the shape */
     if (!(*served)->takes_images || !shape || shape->rank != 4 ||
-        v2->inputs[0].dtype == DTYPE_NONE || shape->dims[h] > PIPELINE_SIDE_MAX ||
-        shape->dims[h + 1] > PIPELINE_SIDE_MAX ||
+        v2->inputs[0].dtype == DTYPE_NONE || shape->dims[h] > MODEL_SIDE_MAX ||
+        shape->dims[h + 1] > MODEL_SIDE_MAX ||
         model_check_size(model, (int)shape->dims[h], (int)shape->dims[h + 1], &reported) !=
             STATUS_OK)
         return STATUS_OK;

@@ -27,6 +27,7 @@
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/negotiate.h"
 #include "server/http/transport/respond.h"
+#include "server/schedule/runtime/stages.h"
 
 /* Parts that are no images but parameters may come on top. */
 #define PARAMETER_PARTS 8
@@ -37,9 +38,10 @@ struct predict_work {
     struct multipart multipart; /* zeroed without one */
     struct predict_json *json;  /* NULL without one */
     struct sliced_photo slices;
-    int form;        /* enum describe_form that `format` names; -1: Accept decides */
-    bool is_base64;  /* vectors as base64 */
-    char model[128]; /* as asked for; "" for the default */
+    struct staged_request *staged; /* NULL: the model is no pipeline */
+    int form;                      /* enum describe_form that `format` names; -1: Accept decides */
+    bool is_base64;                /* vectors as base64 */
+    char model[128];               /* as asked for; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
 };
@@ -50,10 +52,12 @@ static void predict_free_work(struct exchange *x)
     struct multipart multipart = work->multipart;
     struct predict_json *json = work->json;
     struct sliced_photo slices = work->slices;
-    work_free(x); /* first: its images lie in the other two */
+    struct staged_request *staged = work->staged;
+    work_free(x); /* first: its images lie in the others */
     multipart_done(&multipart);
     predict_json_free(json);
     slices_free(&slices);
+    stages_free(staged);
 }
 
 /* The API that the path belongs to; NULL: lensd's own. */
@@ -212,11 +216,11 @@ static enum status set_size(struct predict_work *work, const char *text, size_t 
     work->request.nearest_size = size > 0 && *text == '~';
     TRY(parameter_text("size", text + work->request.nearest_size, size - work->request.nearest_size,
                        value, sizeof value, err));
-    if (!pipeline_read_size(value, &work->request.width, &work->request.height))
+    if (!model_read_size(value, &work->request.width, &work->request.height))
         return error_set(err, STATUS_INVALID,
                          "size is '%s'; it must be width and height of 1 to %d pixels, such as "
                          "640x480, or ~640x480 for the nearest size that is compiled",
-                         value, PIPELINE_SIDE_MAX);
+                         value, MODEL_SIDE_MAX);
     return STATUS_OK;
 }
 
@@ -557,11 +561,14 @@ static void predict_answer(struct exchange *x)
     enum describe_form form = http == 200 ? (enum describe_form)x->answer_form : DESCRIBE_JSON;
     const struct describe_how how = {.form = form,
                                      .as_list = work->as_list,
+                                     .model = work->staged ? work->staged->name : NULL,
                                      .total_ms = clock_ms(clock_now() - request->started)};
     char *text = describe_predictions_as(request, &how, &size);
     if (http == 503)
         x->answer.retry_after_s = 1;
     exchange_note(x, request);
+    if (how.model)
+        snprintf(x->model, sizeof x->model, "%s", how.model);
     respond_text(x, http, types[form], text, size);
     if (text && http >= 400)
         x->answer.code = status_word(image->status);
@@ -571,14 +578,37 @@ static void predict_finish(struct exchange *x)
 {
     struct predict_work *work = x->work;
     const struct dialect *dialect = predict_dialect(x);
-    slices_end(&work->request, &work->slices);
     hint_at_form(x, &work->request.images[0]);
     if (dialect)
         dialect_finish(x, dialect);
     else
         predict_answer(x);
-    if (!dialect || !dialect->has_id)
+    /* A stage's model can be loaded anew without the pipeline. */
+    if (!work->staged && (!dialect || !dialect->has_id))
         work_keep(x);
+}
+
+static enum status take_crop(void *context, size_t bytes, struct error *err)
+{
+    return work_expect_answer(context, bytes, err);
+}
+
+/* Slices, and the stages of a pipeline.json: only JSON of lensd's own shows what became of crops.
+ */
+static enum status predict_divide(struct exchange *x, struct predict_work *work, struct error *err)
+{
+    const size_t max_images = x->server->options.max_images;
+    struct predict_request *request = &work->request;
+    TRY(slices_begin(request, max_images, &work->slices, err));
+    if (!predict_dialect(x) && x->answer_form == DESCRIBE_JSON && !request->parts)
+        TRY(stages_begin(x->server->options.pipeline, request, &work->staged,
+                         &x->answer.retry_after_s, err));
+    if (work->staged) {
+        work->staged->most = max_images;
+        work->staged->take = take_crop;
+        work->staged->context = x;
+    }
+    return request->parts ? work_in_parts(x, request, err) : STATUS_OK;
 }
 
 /* From the body to a request for the pipeline. */
@@ -619,7 +649,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
                          "a picture is the answer to one photo, and the request has %zu; send them "
                          "one by one, or ask for JSON",
                          work->request.image_count);
-    return slices_begin(x, &work->request, &work->slices, err);
+    return predict_divide(x, work, err);
 }
 
 static void predict_start(struct exchange *x)

@@ -43,8 +43,11 @@ struct described_mask {
     char *png;
 };
 
-/* The memory of a request's predictions: arrays with room for all of its images. */
+/* The memory of a request's predictions: arrays with room for all of its images, and their crops.
+ */
 struct described {
+    struct answer_image *images; /* those of the request first */
+    char (*devices)[DEVICE_TEXT];
     struct answer_prediction *predictions;
     struct answer_oriented *oriented;
     struct answer_point *points;
@@ -140,14 +143,20 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
     return is_done;
 }
 
+static bool describe_image(const struct predict_image *image, const struct model_status *model,
+                           const struct dialect *dialect, struct described *room,
+                           struct answer_image *ret);
+
 /* Advances `room` past what it used. */
 static bool describe_boxes(const struct predict_image *image, const struct model *model,
                            const struct mask_how *how, struct described *room)
 {
     const struct detections *found = &image->answer.detections;
+    struct answer_prediction *predictions = room->predictions;
+    room->predictions += found->count; /* before those of crops */
     for (size_t i = 0; i < found->count; i++) {
         const struct detection *box = &found->items[i];
-        struct answer_prediction *prediction = room->predictions++;
+        struct answer_prediction *prediction = &predictions[i];
         *prediction =
             (struct answer_prediction){.label = labels_name(&model->labels, box->index),
                                        .index = box->index,
@@ -168,6 +177,11 @@ static bool describe_boxes(const struct predict_image *image, const struct model
             if (!describe_mask(&found->masks[i], how, image, room->masks++))
                 return false;
         }
+        const struct predict_image *crop = image->crops ? image->crops[i] : NULL;
+        prediction->crop = crop ? room->images : NULL;
+        /* As deep as a pipeline has stages. */
+        if (crop && !describe_image(crop, NULL, NULL, room, room->images++))
+            return false;
     }
     return true;
 }
@@ -247,11 +261,11 @@ enum answer_kind describe_kind(const struct model *model)
 
 /* False: out of memory. */
 static bool describe_image(const struct predict_image *image, const struct model_status *model,
-                           const struct dialect *dialect, struct described *room, char *device,
+                           const struct dialect *dialect, struct described *room,
                            struct answer_image *ret)
 {
     *ret = (struct answer_image){.name = image->name,
-                                 .device = device_text(image->device, device),
+                                 .device = device_text(image->device, *room->devices++),
                                  .precision = precision_on(model, image->device),
                                  .width = image->width,
                                  .height = image->height,
@@ -283,35 +297,52 @@ static bool describe_image(const struct predict_image *image, const struct model
                 : describe_depth(&image->answer.depth, room->texts++, ret));
 }
 
-/* Room for the answers of all images; false: out of memory. Free with described_done. */
-static bool described_init(const struct predict_request *request, struct described *ret,
-                           size_t *ret_masks)
+struct described_counts {
+    size_t images, predictions, oriented, points, masks;
+};
+
+/* Recursion is as deep as a pipeline has stages. */
+static void count_image(const struct predict_image *image, struct described_counts *counts)
 {
-    size_t predictions = 0, oriented = 0, points = 0, masks = 0;
-    for (size_t i = 0; i < request->image_count; i++) {
-        const struct detections *found = &request->images[i].answer.detections;
-        predictions += prediction_entries(&request->images[i]);
-        oriented += found->count;
-        points += found->count * found->point_count;
-        masks += (found->masks ? found->count : 0) + request->images[i].answer.segments.count;
-    }
-    if (!request->used_model || request->used_model->task.kind != TASK_ORIENTED)
-        oriented = 0;
-    *ret = (struct described){alloc_array(predictions, sizeof *ret->predictions),
-                              alloc_array(oriented, sizeof *ret->oriented),
-                              alloc_array(points, sizeof *ret->points),
-                              alloc_array(masks, sizeof *ret->masks),
-                              alloc_array(request->image_count, sizeof *ret->texts)};
-    *ret_masks = masks;
-    return ret->predictions && ret->oriented && ret->points && ret->masks && ret->texts;
+    const struct detections *found = &image->answer.detections;
+    counts->images++;
+    counts->predictions += prediction_entries(image);
+    counts->oriented += found->count;
+    counts->points += found->count * found->point_count;
+    counts->masks += (found->masks ? found->count : 0) + image->answer.segments.count;
+    for (size_t i = 0; image->crops && i < found->count; i++)
+        if (image->crops[i])
+            count_image(image->crops[i], counts);
 }
 
-static void described_done(struct described *described, size_t images, size_t masks)
+/* Room for the answers of all images; false: out of memory. Free with described_done. */
+static bool described_init(const struct predict_request *request, struct described *ret,
+                           struct described_counts *ret_counts)
 {
-    for (size_t i = 0; described->texts && i < images; i++)
+    struct described_counts counts = {0};
+    for (size_t i = 0; i < request->image_count; i++)
+        count_image(&request->images[i], &counts);
+    *ret =
+        (struct described){.images = alloc_array(counts.images, sizeof *ret->images),
+                           .devices = alloc_array(counts.images, sizeof *ret->devices),
+                           .predictions = alloc_array(counts.predictions, sizeof *ret->predictions),
+                           .oriented = alloc_array(counts.oriented, sizeof *ret->oriented),
+                           .points = alloc_array(counts.points, sizeof *ret->points),
+                           .masks = alloc_array(counts.masks, sizeof *ret->masks),
+                           .texts = alloc_array(counts.images, sizeof *ret->texts)};
+    *ret_counts = counts;
+    return ret->images && ret->devices && ret->predictions && ret->oriented && ret->points &&
+           ret->masks && ret->texts;
+}
+
+static void described_done(struct described *described, const struct described_counts *counts)
+{
+    for (size_t i = 0; described->texts && i < counts->images; i++)
         free(described->texts[i]);
     free(described->texts);
-    for (size_t i = 0; described->masks && i < masks; i++) {
+    free(described->images);
+    free(described->devices);
+    for (size_t i = 0; described->masks && i < counts->masks; i++) {
         mask_polygons_done(&described->masks[i].polygons);
         free(described->masks[i].png);
     }
@@ -327,21 +358,21 @@ static char *describe_request(const struct predict_request *request,
                               size_t *ret_size)
 {
     const size_t count = request->image_count;
-    struct answer_image *images = alloc_array(count, sizeof *images);
     struct described described;
-    size_t masks;
-    bool has_room = described_init(request, &described, &masks);
-    char(*devices)[DEVICE_TEXT] = alloc_array(count, sizeof *devices);
+    struct described_counts counts;
+    bool has_room = described_init(request, &described, &counts);
     char *text = NULL;
     struct described room = described;
-    has_room = has_room && images && devices;
+    if (has_room)
+        room.images += count;
     for (size_t i = 0; has_room && i < count; i++)
         has_room =
-            describe_image(&request->images[i], model, how->dialect, &room, devices[i], &images[i]);
+            describe_image(&request->images[i], model, how->dialect, &room, &described.images[i]);
     if (has_room) {
-        struct predict_answer answer = {.model =
-                                            request->used_model ? request->used_model->name : "",
-                                        .images = images,
+        struct predict_answer answer = {.model = how->model            ? how->model
+                                                 : request->used_model ? request->used_model->name
+                                                                       : "",
+                                        .images = described.images,
                                         .image_count = count,
                                         .as_list = how->as_list,
                                         .total_ms = how->total_ms,
@@ -353,9 +384,7 @@ static char *describe_request(const struct predict_request *request,
                : how->form == DESCRIBE_KSERVE  ? v1_classes_json(&answer, ret_size)
                                                : predict_answer_json(&answer, ret_size);
     }
-    free(images);
-    described_done(&described, count, masks);
-    free(devices);
+    described_done(&described, &counts);
     return text;
 }
 
@@ -377,7 +406,9 @@ bool describe_is_slow(const struct predict_request *request)
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms, size_t *ret_size)
 {
-    const struct describe_how how = {.as_list = true, .total_ms = total_ms};
+    const struct describe_how how = {.as_list = true,
+                                     .model = model && model->stage_count ? model->name : NULL,
+                                     .total_ms = total_ms};
     return describe_request(request, model, &how, ret_size);
 }
 
@@ -416,6 +447,17 @@ const char *describe_state(struct pipeline *pipeline, bool draining)
     return "failed";
 }
 
+/* The names of the stages of each model; NULL: out of memory. */
+static const char *(*describe_stages(const struct model_status *models,
+                                     size_t count))[PIPELINE_STAGES_MAX]
+{
+    const char *(*stages)[PIPELINE_STAGES_MAX] = alloc_array(count, sizeof *stages);
+    for (size_t i = 0; stages && i < count; i++)
+        for (size_t s = 0; s < models[i].stage_count; s++)
+            stages[i][s] = models[i].stages[s];
+    return stages;
+}
+
 /* The devices that are quarantined for one model. */
 struct quarantines {
     struct health_quarantine rows[DEVICE_MAX];
@@ -448,10 +490,11 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
     size_t count;
     struct model_status *models = describe_snapshot(pipeline, &count);
     struct health_model *rows = alloc_array(count, sizeof *rows);
+    const char *(*stages)[PIPELINE_STAGES_MAX] = describe_stages(models, count);
     struct quarantines *quarantined = alloc_array(count, sizeof *quarantined);
     const char *formats[IMAGE_FORMATS];
     char *text = NULL;
-    for (size_t i = 0; rows && quarantined && i < count; i++)
+    for (size_t i = 0; rows && stages && quarantined && i < count; i++)
         rows[i] = (struct health_model){
             .name = models[i].name,
             .version = models[i].version,
@@ -465,8 +508,10 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
             .quarantined = quarantined[i].rows,
             .quarantined_count = list_quarantines(&models[i], &quarantined[i]),
             .queued = models[i].queued,
-            .in_flight = models[i].in_flight};
-    if (models && rows && quarantined) {
+            .in_flight = models[i].in_flight,
+            .stages = stages[i],
+            .stage_count = models[i].stage_count};
+    if (models && rows && stages && quarantined) {
         struct health_answer answer = {.state = describe_state(pipeline, draining),
                                        .version = LENSD_VERSION,
                                        .uptime_s = uptime_s,
@@ -480,6 +525,7 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
     }
     free(models);
     free(rows);
+    free(stages);
     free(quarantined);
     return text;
 }
@@ -581,8 +627,15 @@ char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_
     size_t device_count = device_list(devices, DEVICE_MAX), model_count;
     struct model_status *models = describe_snapshot(pipeline, &model_count);
     struct lanes *lanes = calloc(1, sizeof *lanes);
+    struct device_pipeline *pipelines = alloc_array(model_count, sizeof *pipelines);
+    const char *(*stages)[PIPELINE_STAGES_MAX] = describe_stages(models, model_count);
+    size_t pipeline_count = 0;
     char *text = NULL;
-    if (models && lanes) {
+    if (models && lanes && pipelines && stages) {
+        for (size_t i = 0; i < model_count; i++)
+            if (models[i].stage_count)
+                pipelines[pipeline_count++] =
+                    (struct device_pipeline){models[i].name, stages[i], models[i].stage_count};
         for (size_t i = 0; i < device_count; i++) {
             add_device(&devices[i], models, model_count, lanes, ids[i], &entries[i]);
             size_t limit = 0;
@@ -590,9 +643,12 @@ char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_
                 entries[i].used_bytes = pipeline_memory(pipeline, devices[i].id, &limit);
             entries[i].limit_bytes = limit;
         }
-        text = devices_answer_json(entries, device_count, note, ret_size);
+        text =
+            devices_answer_json(entries, device_count, pipelines, pipeline_count, note, ret_size);
     }
     free(models);
     free(lanes);
+    free(pipelines);
+    free(stages);
     return text;
 }

@@ -28,6 +28,7 @@ enum describe_form {
 struct describe_how {
     enum describe_form form;
     const struct dialect *dialect; /* NULL: lensd's own, in `form` */
+    const char *model; /* the pipeline's name; NULL: the name of the model that answered */
     bool as_list;
     bool is_base64; /* vectors as base64, in the dialect that has them */
     double total_ms;

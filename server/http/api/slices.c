@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "server/http/api/work.h"
-#include "server/http/transport/respond.h"
 
 enum { SIDE_LEAST = 32 };
 #define OVERLAP_DEFAULT 0.2 /* SAHI's */
@@ -26,11 +24,11 @@ enum status slices_set(struct sliced_photo *slices, const char *name, const char
     const double value = is_number ? strtod(text, &end) : -1;
     const bool is_whole = is_number && !*end;
     if (!strcmp(name, "slices")) {
-        if (!is_whole || value < SIDE_LEAST || value > PIPELINE_SIDE_MAX || floor(value) < value)
+        if (!is_whole || value < SIDE_LEAST || value > MODEL_SIDE_MAX || floor(value) < value)
             return error_set(err, STATUS_INVALID,
                              "slices is '%.40s'; it must be the side of a slice in pixels, %d to "
                              "%d, such as 640",
-                             text, SIDE_LEAST, PIPELINE_SIDE_MAX);
+                             text, SIDE_LEAST, MODEL_SIDE_MAX);
         slices->side = (uint32_t)value;
     } else if (!strcmp(name, "overlap")) {
         if (!is_whole || !(value <= OVERLAP_MOST))
@@ -54,75 +52,94 @@ enum status slices_set(struct sliced_photo *slices, const char *name, const char
 
 /* ---- the slices ---- */
 
-/* Runs on a thread of the pipeline. */
-static void on_predicted(struct predict_request *request)
+static enum status slices_add(struct sliced_photo *slices, struct request_part **ret,
+                              struct error *err)
 {
-    exchange_offload(request->context, request->image_count * WORK_LARGE_BODY, exchange_answer);
-}
-
-static enum status make_views(struct sliced_photo *slices, uint32_t width, uint32_t height,
-                              struct predict_request *request, struct error *err)
-{
-    const size_t row = (size_t)width * 3;
-    TRY(work_images(request, slices->count + 1, err));
-    slices->places[slices->count] = (struct photo_slice){0, 0, width, height};
+    const struct predict_request *whole = slices->parts.whole;
+    const struct model *model = whole->used_model;
+    const struct image photo = parts_photo(&whole->images[0]);
+    if (model->task.kind != TASK_DETECTION)
+        return error_set(err, STATUS_INVALID,
+                         "slices are for detectors, and model '%s' is for %s; leave the parameter "
+                         "out",
+                         model->name, task_name(model->task.kind));
+    *ret = parts_add(&slices->parts, whole->model, slices->count + 1);
+    if (!*ret)
+        return error_no_memory(err, "slices");
+    slices->places[slices->count] = (struct photo_slice){0, 0, photo.width, photo.height};
     for (size_t i = 0; i <= slices->count; i++) {
         const struct photo_slice *place = &slices->places[i];
-        slices->views[i] = (struct image){
-            .info = {.width = place->width, .height = place->height, .orientation = 1},
-            .width = place->width,
-            .height = place->height,
-            .stride = row,
-            .pixels = slices->photo + place->y * row + (size_t)place->x * 3};
-        request->images[i].pixels = &slices->views[i];
+        (*ret)->crops[i] = parts_view(&photo, place->x, place->y, place->width, place->height);
     }
     return STATUS_OK;
 }
 
-/* The second half, on an offload thread: the request is made anew, from pixels. */
-static void predict_slices(struct exchange *x)
+static enum status merge(const struct sliced_photo *slices, struct detections *ret,
+                         struct error *err)
 {
-    struct predict_request *request = x->work;
-    struct sliced_photo *slices = request->slices;
-    struct predict_image *whole = &request->images[0];
-    const struct model *model = request->used_model;
-    const uint32_t width = whole->width, height = whole->height;
-    struct error err;
-    enum status status = STATUS_OK;
-    if (model->task.kind != TASK_DETECTION)
-        status = error_set(&err, STATUS_INVALID,
-                           "slices are for detectors, and model '%s' is for %s; leave the "
-                           "parameter out",
-                           model->name, task_name(model->task.kind));
-    slices->photo = whole->photo;
-    slices->decode_ms = whole->decode_ms;
-    whole->photo = NULL;
-    predict_request_free_results(request);
-    free(request->images);
-    request->images = NULL;
-    request->image_count = 0;
-    request->decode_only = false;
-    request->on_done = on_predicted;
-    if (status == STATUS_OK)
-        status = make_views(slices, width, height, request, &err);
-    work_submit_or(x, status, &err);
+    const struct predict_request *request = &slices->parts.last->request;
+    const struct task_options *own = &request->used_model->task.options, *asked = request->options;
+    const struct task_options options = asked ? task_options_merge(asked, own) : *own;
+    const size_t most =
+        asked && asked->max_detections ? (size_t)asked->max_detections : TASK_MAX_DETECTIONS;
+    const struct detections **found = alloc_array(request->image_count, sizeof *found);
+    if (!found)
+        return error_no_memory(err, "slices");
+    for (size_t i = 0; i < request->image_count; i++)
+        found[i] = &request->images[i].answer.detections;
+    const enum status status = slices_merge(found, slices->places, request->image_count,
+                                            slices->rule, options.agnostic > 0, most, ret, err);
+    free(found);
+    return status;
 }
 
-/* Runs on a decode worker. */
-static void on_decoded(struct predict_request *request)
+/* One slice that failed fails the photo. */
+static void answer_photo(struct sliced_photo *slices)
 {
-    struct exchange *x = request->context;
-    const struct predict_image *photo = &request->images[0];
-    exchange_offload(x, (size_t)photo->width * photo->height,
-                     photo->status == STATUS_OK ? predict_slices : exchange_answer);
+    const struct predict_request *request = &slices->parts.last->request;
+    struct predict_image *photo = &slices->parts.whole->images[0];
+    const struct predict_image *first = &request->images[0];
+    photo->batch = first->batch;
+    photo->device = first->device;
+    photo->preprocess_ms = first->preprocess_ms;
+    photo->queue_ms = first->queue_ms;
+    photo->forward_ms = first->forward_ms;
+    photo->output_ms = first->output_ms;
+    photo->claimed = first->claimed;
+    photo->begun = first->begun;
+    for (size_t i = 0; i < request->image_count && photo->status == STATUS_OK; i++) {
+        photo->status = request->images[i].status;
+        photo->error = request->images[i].error;
+    }
+    /* The second half may have reached another version of the model. */
+    if (photo->status == STATUS_OK && request->used_model->task.kind != TASK_DETECTION)
+        photo->status = error_set(&photo->error, STATUS_NOT_READY,
+                                  "model '%s' was replaced by one that is no detector meanwhile; "
+                                  "send the photo again, without slices",
+                                  request->used_model->name);
+    if (photo->status == STATUS_OK)
+        photo->status = merge(slices, &photo->answer.detections, &photo->error);
+    parts_answered_by(&slices->parts, slices->parts.last);
 }
 
-enum status slices_begin(struct exchange *x, struct predict_request *request,
+static enum status slices_next(struct request_parts *parts, struct request_part **ret,
+                               int *ret_retry_after_s, struct error *err)
+{
+    struct sliced_photo *slices = (struct sliced_photo *)parts;
+    (void)ret_retry_after_s;
+    *ret = NULL;
+    if (parts->last)
+        answer_photo(slices);
+    else if (parts->whole->images[0].status == STATUS_OK)
+        return slices_add(slices, ret, err);
+    return STATUS_OK;
+}
+
+enum status slices_begin(struct predict_request *request, size_t max_images,
                          struct sliced_photo *slices, struct error *err)
 {
     const struct image_limits none = {0};
-    const size_t most = x->server->options.max_images;
-    struct predict_image *photo = &request->images[0];
+    const struct predict_image *photo = &request->images[0];
     struct image_info info;
     struct error unread;
     if (!slices->side && (slices->has_overlap || slices->has_rule))
@@ -141,78 +158,23 @@ enum status slices_begin(struct exchange *x, struct predict_request *request,
         return STATUS_OK;
     const double overlap = slices->has_overlap ? slices->overlap : OVERLAP_DEFAULT;
     const size_t count = slices_plan(info.width, info.height, slices->side, overlap, NULL, 0);
-    if (count >= most)
+    if (count >= max_images)
         return error_set(err, STATUS_INVALID,
                          "the photo makes %zu slices, and with the whole photo a request may have "
                          "%zu images (--max-images); ask for larger slices or less overlap",
-                         count, most);
-    TRY(work_expect_answer(x, (size_t)info.width * info.height * 3, err));
+                         count, max_images);
     slices->places = alloc_array(count + 1, sizeof *slices->places);
-    slices->views = alloc_array(count + 1, sizeof *slices->views);
-    if (!slices->places || !slices->views)
+    if (!slices->places)
         return error_no_memory(err, "slices");
     slices->count =
         slices_plan(info.width, info.height, slices->side, overlap, slices->places, count);
-    slices->data = photo->data;
-    slices->size = photo->size;
-    request->slices = slices;
-    request->decode_only = true;
-    request->on_done = on_decoded;
+    slices->parts.next = slices_next;
+    parts_begin(&slices->parts, request);
     return STATUS_OK;
-}
-
-/* ---- the answer ---- */
-
-static enum status merge(struct predict_request *request, const struct sliced_photo *slices,
-                         struct detections *ret, struct error *err)
-{
-    const struct task_options *own = &request->used_model->task.options, *asked = request->options;
-    const struct task_options options = asked ? task_options_merge(asked, own) : *own;
-    const size_t most =
-        asked && asked->max_detections ? (size_t)asked->max_detections : TASK_MAX_DETECTIONS;
-    const struct detections **parts = alloc_array(request->image_count, sizeof *parts);
-    if (!parts)
-        return error_no_memory(err, "slices");
-    for (size_t i = 0; i < request->image_count; i++)
-        parts[i] = &request->images[i].answer.detections;
-    const enum status status = slices_merge(parts, slices->places, request->image_count,
-                                            slices->rule, options.agnostic > 0, most, ret, err);
-    free(parts);
-    return status;
-}
-
-void slices_end(struct predict_request *request, const struct sliced_photo *slices)
-{
-    struct predict_image *photo = &request->images[0];
-    struct detections merged = {0};
-    if (!slices->photo)
-        return;
-    for (size_t i = 1; i < request->image_count && photo->status == STATUS_OK; i++) {
-        photo->status = request->images[i].status;
-        photo->error = request->images[i].error;
-    }
-    /* The second half may have reached another version of the model. */
-    if (photo->status == STATUS_OK && request->used_model->task.kind != TASK_DETECTION)
-        photo->status = error_set(&photo->error, STATUS_NOT_READY,
-                                  "model '%s' was replaced by one that is no detector meanwhile; "
-                                  "send the photo again, without slices",
-                                  request->used_model->name);
-    if (photo->status == STATUS_OK)
-        photo->status = merge(request, slices, &merged, &photo->error);
-    for (size_t i = 0; i < request->image_count; i++)
-        task_answer_done(&request->images[i].answer);
-    photo->answer.detections = merged;
-    photo->data = slices->data;
-    photo->size = slices->size;
-    photo->width = slices->places[slices->count].width;
-    photo->height = slices->places[slices->count].height;
-    photo->decode_ms = slices->decode_ms;
-    request->image_count = 1;
 }
 
 void slices_free(struct sliced_photo *slices)
 {
-    free(slices->photo);
+    parts_done(&slices->parts);
     free(slices->places);
-    free(slices->views);
 }

@@ -12,6 +12,7 @@
 #include "server/http/api/annotate.h"
 #include "server/http/api/describe.h"
 #include "server/http/transport/respond.h"
+#include "server/schedule/runtime/parts.h"
 
 /* Bytes of one prediction in an answer: label, index and probability; and how many of them are the
  * label's. */
@@ -123,13 +124,22 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
     return bytes;
 }
 
+/* Charges what was unknown before the run. */
+static enum status expect_results(struct exchange *x, const struct predict_request *request,
+                                  size_t *ret_bytes, struct error *err)
+{
+    size_t unforeseen;
+    *ret_bytes = answer_bytes(request, &unforeseen);
+    return unforeseen ? work_expect_answer(x, unforeseen, err) : STATUS_OK;
+}
+
 /* Runs on a thread of the pipeline or the watcher, which must not write megabytes either. */
 static void work_done(struct predict_request *request)
 {
     struct exchange *x = request->context;
     struct error err;
-    size_t unforeseen, bytes = answer_bytes(request, &unforeseen);
-    if (unforeseen && work_expect_answer(x, unforeseen, &err) != STATUS_OK) {
+    size_t bytes;
+    if (expect_results(x, request, &bytes, &err) != STATUS_OK) {
         predict_request_free_results(request); /* now: its outputs exceed the memory budget */
         respond_error(x, &err);
         exchange_resume(x);
@@ -274,10 +284,9 @@ void work_handle(struct exchange *x, void (*start)(struct exchange *exchange))
     exchange_offload(x, x->body.size, start);
 }
 
-void work_submit(struct exchange *x)
+static void submit_request(struct exchange *x, struct predict_request *request)
 {
     struct error err;
-    struct predict_request *request = x->work;
     int retry_after_s = 0;
     /* Wait first: the pipeline may finish, and resume us, before submit returns. */
     exchange_wait(x, request, x->finish);
@@ -287,6 +296,62 @@ void work_submit(struct exchange *x)
     x->answer.retry_after_s = retry_after_s;
     respond_error(x, &err);
     exchange_resume(x);
+}
+
+void work_submit(struct exchange *x)
+{
+    submit_request(x, x->work);
+}
+
+/* On an offload thread: the next part, or the answer. */
+static void submit_next_part(struct exchange *x)
+{
+    const struct predict_request *whole = x->work;
+    struct request_parts *parts = whole->parts;
+    struct request_part *part = NULL;
+    struct error err;
+    size_t ignored;
+    enum status status = STATUS_OK;
+    if (parts->last)
+        status = expect_results(x, &parts->last->request, &ignored, &err);
+    if (status == STATUS_OK)
+        status = parts->next(parts, &part, &x->answer.retry_after_s, &err);
+    if (status == STATUS_OK && part) {
+        submit_request(x, &part->request);
+        return;
+    }
+    if (status == STATUS_OK) {
+        exchange_answer(x);
+        return;
+    }
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
+/* Runs on a thread of the pipeline or the watcher. */
+static void work_part_done(struct predict_request *request)
+{
+    const struct predict_image *first = &request->images[0];
+    exchange_offload(request->context,
+                     request->decode_only ? (size_t)first->width * first->height
+                                          : request->image_count * WORK_LARGE_BODY,
+                     submit_next_part);
+}
+
+enum status work_in_parts(struct exchange *x, struct predict_request *request, struct error *err)
+{
+    const struct image_limits none = {0};
+    size_t bytes = 0;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_image *photo = &request->images[i];
+        struct image_info info;
+        struct error unread;
+        if (photo->preset.status == STATUS_OK &&
+            image_probe(photo->data, photo->size, &none, &info, &unread) == STATUS_OK)
+            bytes = work_sum_with(bytes, (size_t)info.width * info.height, 3);
+    }
+    request->on_done = work_part_done;
+    return work_expect_answer(x, bytes, err);
 }
 
 void work_submit_or(struct exchange *x, enum status status, const struct error *err)

@@ -49,6 +49,12 @@ size_t work_output_bytes(const struct served_tensor *output, size_t rows, bool a
  * STATUS_TOO_LARGE when it never will. */
 enum status work_expect_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
 
+/* For a request that has been divided (request->parts), before it is submitted: its parts are
+ * submitted one after the other, from offload threads. Charges the pixels of its photos; errors as
+ * of work_expect_answer(). */
+enum status work_in_parts(struct exchange *exchange, struct predict_request *request,
+                          struct error *err) MUST_USE;
+
 /* Hands exchange->work to the pipeline: `finish` answers once it is done; a refusal is answered
  * here. The exchange must not be touched afterwards. */
 void work_submit(struct exchange *exchange);

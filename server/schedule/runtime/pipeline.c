@@ -206,13 +206,27 @@ static enum status acquire(struct pipeline *pipeline, const char *name, const ch
     enum status status = STATUS_OK;
     pthread_mutex_lock(&pipeline->lock);
     const struct model_entry *entry = table_find_locked(pipeline, name, version);
+    const char *pipeline_name = entry && entry->stages ? entry->name : NULL;
+    if (pipeline_name) {
+        name = entry->stages->stages[0].model;
+        version = NULL;
+        entry = table_find_locked(pipeline, name, NULL);
+    }
     if (!entry && name) {
         status = explain_not_found_locked(pipeline, name, version, err);
     } else if (!entry || entry->state != MODEL_READY) {
         status = explain_not_ready(entry, ret_retry_after_s, err);
+    } else if (!entry->instance) {
+        status = error_set(err, STATUS_NOT_READY, "'%s' is a pipeline, too", entry->name);
     } else {
         *ret = entry->instance;
         (*ret)->users++;
+    }
+    if (status != STATUS_OK && pipeline_name) {
+        err->status = status = STATUS_NOT_READY; /* it may come */
+        if (ret_retry_after_s && *ret_retry_after_s == 0)
+            *ret_retry_after_s = 1;
+        (void)error_prefix(err, "stage 1 of pipeline '%s'", pipeline_name);
     }
     pthread_mutex_unlock(&pipeline->lock);
     return status;
@@ -333,6 +347,22 @@ enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict
     return status;
 }
 
+enum status pipeline_find_stages(struct pipeline *pipeline, const char *name, const char *version,
+                                 char ret_name[static 128], struct pipeline_config **ret,
+                                 struct error *err)
+{
+    *ret = NULL;
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = table_find_locked(pipeline, name, version);
+    const bool is_pipeline = entry && entry->stages;
+    if (is_pipeline && (*ret = malloc(sizeof **ret)) != NULL) {
+        snprintf(ret_name, 128, "%s", entry->name);
+        **ret = *entry->stages;
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return *ret || !is_pipeline ? STATUS_OK : error_no_memory(err, "for a pipeline");
+}
+
 bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size)
 {
     pthread_mutex_lock(&pipeline->lock);
@@ -378,6 +408,8 @@ void predict_request_free_results(struct predict_request *request)
         image->predictions = NULL;
         image->prediction_count = 0;
         task_answer_done(&image->answer);
+        free(image->crops);
+        image->crops = NULL;
         free(image->photo);
         image->photo = NULL;
         if (image->outputs)
@@ -391,7 +423,9 @@ void predict_request_free_results(struct predict_request *request)
 
 /* --- states and the end --- */
 
-static void fill_model_status(const struct model_entry *entry, struct model_status *ret)
+/* `first`: the instance of a pipeline's first stage, or NULL. */
+static void fill_model_status(const struct model_entry *entry, const struct instance *first,
+                              struct model_status *ret)
 {
     *ret = (struct model_status){.state = entry->state,
                                  .progress = entry->progress,
@@ -400,13 +434,14 @@ static void fill_model_status(const struct model_entry *entry, struct model_stat
     snprintf(ret->name, sizeof ret->name, "%s", entry->name);
     snprintf(ret->version, sizeof ret->version, "%s", entry->version);
     snprintf(ret->failure, sizeof ret->failure, "%s", entry->failure);
-    const struct instance *instance = entry->instance;
+    ret->stage_count = entry->stages ? entry->stages->stage_count : 0;
+    for (size_t i = 0; i < ret->stage_count; i++)
+        memcpy(ret->stages[i], entry->stages->stages[i].model, sizeof ret->stages[i]);
+    const struct instance *instance = entry->stages ? first : entry->instance;
     if (!instance)
         return;
     const struct served *served = instance->served;
     const struct model *model = served->model;
-    ret->parameter_bytes = model->parameter_bytes;
-    ret->file_bytes = model->file_bytes;
     ret->takes_images = served->takes_images;
     ret->answers_photos = served->takes_images && !served->no_answer[0];
     ret->task = model->task.kind;
@@ -421,6 +456,10 @@ static void fill_model_status(const struct model_entry *entry, struct model_stat
     }
     if (served_is_classifier(served))
         ret->class_count = model->class_count ? model->class_count : served->class_count;
+    if (entry->stages)
+        return;
+    ret->parameter_bytes = model->parameter_bytes;
+    ret->file_bytes = model->file_bytes;
     ret->lane_count = instance->lane_count;
     for (size_t i = 0; i < instance->lane_count; i++) {
         ret->lanes[i] = *lane_info(instance->lanes[i]);
@@ -450,7 +489,10 @@ size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size
         struct instance *instance = NULL;
         if (exists) {
             const struct model_entry *entry = &pipeline->entries[count];
-            fill_model_status(entry, &ret[count]);
+            const struct model_entry *first =
+                entry->stages ? table_find_locked(pipeline, entry->stages->stages[0].model, NULL)
+                              : NULL;
+            fill_model_status(entry, first ? first->instance : NULL, &ret[count]);
             ret[count].is_default =
                 entry->state == MODEL_READY && entry == table_find_locked(pipeline, NULL, NULL);
             instance = entry->instance;
@@ -536,8 +578,10 @@ void pipeline_free(struct pipeline *pipeline)
     pipeline_drain(pipeline, 0);
     pool_free(pipeline->pool);
     assert(!pipeline->retiring);
-    for (size_t i = 0; i < pipeline->entry_count; i++)
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
         instance_free(pipeline->entries[i].instance);
+        free(pipeline->entries[i].stages);
+    }
     free(pipeline->entries);
     budget_free(pipeline->budget);
     for (size_t i = 0; i < DEVICE_MAX; i++)

@@ -29,6 +29,7 @@
 
 #include "engine/runtime/session.h"
 #include "models/folder/model.h"
+#include "models/folder/pipeline_config.h"
 #include "models/tasks/answer.h"
 #include "server/image/image.h"
 #include "server/observe/metrics.h"
@@ -84,13 +85,16 @@ struct predict_image {
     uint32_t width, height;         /* upright, as decoded */
     struct prediction *predictions; /* top-k, best first; freed by predict_request_free_results */
     size_t prediction_count;
-    struct task_answer answer; /* for tasks other than classification; freed likewise */
-    uint8_t *photo;            /* with decode_only: width * height pixels, RGB; freed by
-                                  predict_request_free_results, unless the caller takes it */
-    struct tensor **outputs;   /* with raw_outputs: output_count of the served model, NULL where not
-                                  wanted, first dimension 1 where it has rows; freed by
-                                  predict_request_free_results */
-    int batch;                 /* size of the batch it ran in */
+    struct task_answer answer;    /* for tasks other than classification; freed likewise */
+    struct predict_image **crops; /* not read by the pipeline: for each box its crop with the answer
+                                     of the next stage (stages.h), or NULL; NULL: there is none.
+                                     Freed likewise */
+    uint8_t *photo;               /* with decode_only: width * height pixels, RGB; freed by
+                                     predict_request_free_results, unless the caller takes it */
+    struct tensor **outputs; /* with raw_outputs: output_count of the served model, NULL where not
+                                wanted, first dimension 1 where it has rows; freed by
+                                predict_request_free_results */
+    int batch;               /* size of the batch it ran in */
     struct device_id device;
     /* Milliseconds of the phases it went through; 0 for those it did not reach. queue_ms: waiting
      * for a worker plus waiting, ready, for its lane. forward_ms: of the whole batch. */
@@ -118,10 +122,10 @@ struct predict_request {
      * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
+    struct request_parts *parts;  /* not read by the pipeline: what it was divided into, or NULL */
     bool decode_only;             /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;             /* return the model's outputs unchanged, no predictions */
     const bool *wanted_outputs;   /* of output_count; NULL: all; borrowed until on_done */
-    struct sliced_photo *slices;  /* not read by the pipeline: the parts of the photo, or NULL */
     bool wants_picture;           /* not read by the pipeline: answered by the annotated photo */
     int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
     bool asks_top_k;              /* the client gave it: the model must have a use for it */
@@ -177,6 +181,19 @@ void pipeline_free(struct pipeline *pipeline);
 enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
                                const _Atomic int *cancel, struct error *err) MUST_USE;
 
+/* Serves a pipeline.json under this name: POST /predict runs its stages (stages.h); for all other
+ * requests its name stands for the first stage's model. Stages are looked up by name for each
+ * request. STATUS_CONFIG, STATUS_DRAINING, STATUS_NO_MEMORY; a failure is noted as by
+ * pipeline_fail. */
+enum status pipeline_add_stages(struct pipeline *pipeline, const char *name, const char *version,
+                                const struct pipeline_config *config, struct error *err) MUST_USE;
+
+/* The stages, malloc'ed, if the model of a request (NULL: the default, the newest) is a pipeline,
+ * and its name. *ret: NULL if it is something else. STATUS_NO_MEMORY. */
+enum status pipeline_find_stages(struct pipeline *pipeline, const char *name, const char *version,
+                                 char ret_name[static 128], struct pipeline_config **ret,
+                                 struct error *err) MUST_USE;
+
 /* Writes name and version of a model that serves in fp32 until its trials are made; false: there is
  * none. */
 bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char version[static 16]);
@@ -190,13 +207,6 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
                                    const _Atomic int *cancel, struct error *err) MUST_USE;
 
 /* ---- sizes ---- */
-
-/* Longest side that a model is compiled for. */
-#define PIPELINE_SIDE_MAX 4096
-
-/* Reads "640x480", width and height of 1 to PIPELINE_SIDE_MAX pixels; false: it is something else.
- */
-bool pipeline_read_size(const char *text, int *ret_width, int *ret_height);
 
 /* The same version as `served`, which the caller has acquired, for photos or tensors of height x
  * width pixels; both are to be released. Where the file leaves height and width free, each size is
@@ -348,6 +358,9 @@ struct model_status {
     int width, height, channels; /* of the photos; 0 without */
     size_t class_count;
     bool is_default;
+    char stages[PIPELINE_STAGES_MAX][128]; /* names of a pipeline's models; the task, the size and
+                                              the thresholds are those of the first */
+    size_t stage_count;                    /* 0: it is no pipeline */
 };
 
 /* Has a model that is served no device left that works? */

@@ -115,6 +115,7 @@ static struct model_entry *table_enter_locked(struct pipeline *pipeline, const c
 static void leave_locked(struct pipeline *pipeline, struct model_entry *entry)
 {
     size_t behind = (size_t)(pipeline->entries + pipeline->entry_count - entry) - 1;
+    free(entry->stages);
     memmove(entry, entry + 1, behind * sizeof *entry);
     pipeline->entry_count--;
 }
@@ -319,10 +320,12 @@ enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, c
     pthread_mutex_lock(&pipeline->lock);
     for (size_t i = pipeline->entry_count; i-- > 0;) {
         struct model_entry *entry = &pipeline->entries[i];
-        if (strcmp(entry->name, name) != 0 || entry->state == MODEL_READY ||
+        if (strcmp(entry->name, name) != 0 || entry->instance ||
             (version && strcmp(entry->version, version) != 0))
             continue;
         found++;
+        free(entry->stages);
+        entry->stages = NULL;
         entry->state = MODEL_UNLOADED;
         if (forget)
             leave_locked(pipeline, entry);
@@ -387,9 +390,11 @@ static enum status table_begin(struct pipeline *pipeline, const char *name, cons
     return status;
 }
 
-/* Switches the table over. *ret_old: what was there before, on the list; NULL: nothing. */
+/* Switches the table over, to an instance or to the stages of a pipeline. *ret_old: what was there
+ * before, on the list; NULL: nothing. */
 static enum status publish(const struct loading *loading, struct instance *instance,
-                           struct instance **ret_old, struct error *err)
+                           struct pipeline_config *stages, struct instance **ret_old,
+                           struct error *err)
 {
     struct pipeline *pipeline = loading->pipeline;
     pthread_mutex_lock(&pipeline->lock);
@@ -406,6 +411,8 @@ static enum status publish(const struct loading *loading, struct instance *insta
             begin_retiring_locked(pipeline, entry->instance);
         entry->instance = instance;
         instance->served->generation = ++pipeline->generations;
+        free(entry->stages);
+        entry->stages = stages;
         entry->progress = 1;
         entry->state = MODEL_READY;
         entry->failure[0] = '\0';
@@ -446,7 +453,7 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
     if (status == STATUS_OK)
-        status = publish(&loading, instance, &old, &failure);
+        status = publish(&loading, instance, NULL, &old, &failure);
     if (status == STATUS_OK) {
         if (old)
             retire(pipeline, old);
@@ -466,6 +473,31 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
     return add_model(pipeline, model, NULL, cancel, err);
 }
 
+enum status pipeline_add_stages(struct pipeline *pipeline, const char *name, const char *version,
+                                const struct pipeline_config *config, struct error *err)
+{
+    const struct loading loading = {pipeline, name, version};
+    struct instance *old = NULL;
+    struct error failure = {0};
+    struct pipeline_config *stages = malloc(sizeof *stages);
+    enum status status = stages ? table_begin(pipeline, name, version, &failure)
+                                : error_no_memory(&failure, "for a pipeline");
+    if (status == STATUS_OK) {
+        *stages = *config;
+        status = publish(&loading, NULL, stages, &old, &failure);
+    }
+    if (status == STATUS_OK) {
+        if (old)
+            retire(pipeline, old);
+        return STATUS_OK;
+    }
+    free(stages);
+    pipeline_fail(pipeline, name, version, failure.message);
+    if (err)
+        *err = failure;
+    return status;
+}
+
 /* --- precisions --- */
 
 static bool is_pending(const struct instance *instance)
@@ -483,7 +515,7 @@ bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char 
     pthread_mutex_lock(&pipeline->lock);
     for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
         const struct model_entry *entry = &pipeline->entries[i];
-        found = entry->state == MODEL_READY && is_pending(entry->instance);
+        found = entry->instance && is_pending(entry->instance);
         if (found) {
             snprintf(name, 128, "%s", entry->name);
             snprintf(version, 16, "%s", entry->version);
@@ -659,10 +691,10 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
     const struct instance_size size = {height, width};
     struct instance *base = served->instance, *found = NULL;
     enum status status = STATUS_OK;
-    if (height < 1 || width < 1 || height > PIPELINE_SIDE_MAX || width > PIPELINE_SIDE_MAX)
+    if (height < 1 || width < 1 || height > MODEL_SIDE_MAX || width > MODEL_SIDE_MAX)
         return error_set(err, STATUS_INVALID,
                          "a size of %d x %d pixels; sides of 1 to %d are possible", width, height,
-                         PIPELINE_SIDE_MAX);
+                         MODEL_SIDE_MAX);
     pthread_mutex_lock(&pipeline->lock);
     found = find_size_locked(base, size);
     if (!found && nearest)
@@ -691,11 +723,39 @@ void pipeline_on_wish(struct pipeline *pipeline, void (*wake)(void *context), vo
     pipeline->wake_context = context;
 }
 
+/* Whether the size has neither been compiled nor failed, and needs no other one's place. */
+static bool may_add_size(struct instance *base, struct instance_size size)
+{
+    bool has_place = false;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        has_place = has_place || !base->sizes[i];
+    return has_place && !find_size_locked(base, size) && !find_failed_size(base, size) &&
+           model_check_size(base->served->model, size.height, size.width, NULL) == STATUS_OK;
+}
+
+/* The sizes that pipelines name are compiled before they are asked for. */
+static void want_stage_sizes_locked(struct pipeline *pipeline, const struct pipeline_config *stages)
+{
+    for (size_t s = 0; s < stages->stage_count; s++) {
+        const struct pipeline_stage *stage = &stages->stages[s];
+        const struct model_entry *entry = table_find_locked(pipeline, stage->model, NULL);
+        struct instance *base = entry ? entry->instance : NULL;
+        for (size_t i = 0; base && base->wanted.height == 0 && i < stage->size_count; i++) {
+            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
+            if (may_add_size(base, size))
+                base->wanted = size;
+        }
+    }
+}
+
 bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
                         int *ret_height, int *ret_width)
 {
     bool found = false;
     pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count; i++)
+        if (pipeline->entries[i].stages)
+            want_stage_sizes_locked(pipeline, pipeline->entries[i].stages);
     for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
         const struct model_entry *entry = &pipeline->entries[i];
         found = entry->instance && entry->instance->wanted.height > 0;
@@ -708,19 +768,6 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
     }
     pthread_mutex_unlock(&pipeline->lock);
     return found;
-}
-
-bool pipeline_read_size(const char *text, int *ret_width, int *ret_height)
-{
-    char *end;
-    const long width = text[0] >= '1' && text[0] <= '9' ? strtol(text, &end, 10) : 0;
-    const bool has_height = width > 0 && *end == 'x' && end[1] >= '1' && end[1] <= '9';
-    const long height = has_height ? strtol(end + 1, &end, 10) : 0;
-    if (height < 1 || *end || width > PIPELINE_SIDE_MAX || height > PIPELINE_SIDE_MAX)
-        return false;
-    *ret_width = (int)width;
-    *ret_height = (int)height;
-    return true;
 }
 
 static void fail_size_locked(struct instance *base, struct instance_size size,

@@ -21,7 +21,8 @@ struct model_entry {
     const char *phase; /* static text: what the load does */
     int64_t begun;     /* clock_now() when it began to load */
     char failure[sizeof((struct model_status *)0)->failure];
-    struct instance *instance; /* exactly while state is MODEL_READY */
+    struct instance *instance;      /* exactly while state is MODEL_READY, but for pipelines */
+    struct pipeline_config *stages; /* of a pipeline, exactly while state is MODEL_READY; owned */
 };
 
 struct pipeline {

@@ -1,0 +1,61 @@
+/* pipeline.json: a detector whose boxes are cut out of the photo for a second model, and so on.
+ *
+ *     {"stages": [{"model": "cars"},
+ *                 {"model": "plates", "labels": ["car", "truck"], "min_score": 0.5},
+ *                 {"model": "reader", "margin": 0.05, "max": 20, "sizes": ["160x48", "320x48"]}]}
+ *
+ * Stages name models of the same repository (models/folder/repository.h), as the steps of Triton's
+ * ensembles do: a model is loaded once however many pipelines use it, and can be asked, replaced
+ * and measured by itself. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/base/status.h"
+
+#define PIPELINE_FILE       "pipeline.json"
+#define PIPELINE_STAGES_MAX 3
+#define STAGE_LABELS_MAX    32
+#define STAGE_SIZES_MAX     5 /* a model's own size, and those that are kept beside it */
+#define STAGE_CROPS_MAX     1000
+#define STAGE_CROPS_DEFAULT 100
+#define STAGE_CROPS_ALL     4000 /* of all pictures of a request */
+
+struct pipeline_stage {
+    char model[128];
+    /* Which boxes of the stage before are cropped, and how; the first stage gets whole photos. */
+    char labels[STAGE_LABELS_MAX][64]; /* names, or numbers, of classes */
+    size_t label_count;                /* 0: all classes */
+    double min_score;                  /* 0 … 1 */
+    double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
+    size_t max;    /* crops of one picture, those with the best scores; 1 … STAGE_CROPS_MAX */
+    /* A picture takes the size that shrinks it least, of several such sizes the smallest. None: the
+     * model's own size. */
+    struct stage_size {
+        int width, height;
+    } sizes[STAGE_SIZES_MAX];
+    size_t size_count;
+};
+
+struct pipeline_config {
+    struct pipeline_stage stages[PIPELINE_STAGES_MAX];
+    size_t stage_count; /* 2 … PIPELINE_STAGES_MAX */
+};
+
+/* Parses the file's `text` of `size` bytes. STATUS_MODEL names stage and key, and what was
+ * expected. Pure. */
+enum status pipeline_config_parse(const char *text, size_t size, struct pipeline_config *ret,
+                                  struct error *err) MUST_USE;
+
+/* Reads `folder`/pipeline.json. STATUS_NOT_FOUND when there is none; other errors name the file. */
+enum status pipeline_config_read(const char *folder, struct pipeline_config *ret,
+                                 struct error *err) MUST_USE;
+
+/* The path of a stage's model for a pipeline that is served by itself: a sibling of its folder.
+ * malloc'ed; NULL when out of memory. */
+char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage);
+
+/* The size of a stage for a picture; NULL: the model's own. */
+const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, unsigned width,
+                                             unsigned height);

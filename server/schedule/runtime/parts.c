@@ -1,0 +1,89 @@
+/* The requests of a request in parts. */
+#include "server/schedule/runtime/parts.h"
+
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+
+void parts_begin(struct request_parts *parts, struct predict_request *whole)
+{
+    parts->whole = whole;
+    whole->parts = parts;
+    whole->decode_only = true;
+}
+
+struct request_part *parts_add(struct request_parts *parts, const char *model, size_t count)
+{
+    const struct predict_request *whole = parts->whole;
+    struct request_part *part = calloc(1, sizeof *part);
+    struct predict_image *images = alloc_array(count, sizeof *images);
+    struct image *crops = alloc_array(count, sizeof *crops);
+    if (!part || !images || !crops) {
+        free(part);
+        free(images);
+        free(crops);
+        return NULL;
+    }
+    part->request =
+        (struct predict_request){.images = images,
+                                 .image_count = count,
+                                 .model = model,
+                                 .version = whole->version,
+                                 .height = whole->height,
+                                 .width = whole->width,
+                                 .nearest_size = whole->nearest_size,
+                                 .top_k = whole->top_k,
+                                 .asks_top_k = whole->asks_top_k,
+                                 .ignores_unused_options = whole->ignores_unused_options,
+                                 .options = whole->options,
+                                 .started = whole->started,
+                                 .deadline = whole->deadline,
+                                 .priority = whole->priority,
+                                 .client = whole->client,
+                                 .on_done = whole->on_done,
+                                 .context = whole->context};
+    for (size_t i = 0; i < count; i++)
+        images[i].pixels = &crops[i];
+    part->crops = crops;
+    part->before = parts->last;
+    parts->last = part;
+    return part;
+}
+
+struct image parts_view(const struct image *picture, uint32_t x, uint32_t y, uint32_t width,
+                        uint32_t height)
+{
+    return (struct image){.info = {.width = width, .height = height, .orientation = 1},
+                          .width = width,
+                          .height = height,
+                          .stride = picture->stride,
+                          .pixels = picture->pixels + y * picture->stride + (size_t)x * 3};
+}
+
+struct image parts_photo(const struct predict_image *photo)
+{
+    const struct image all = {.stride = (size_t)photo->width * 3, .pixels = photo->photo};
+    return parts_view(&all, 0, 0, photo->width, photo->height);
+}
+
+void parts_answered_by(struct request_parts *parts, const struct request_part *part)
+{
+    struct predict_request *whole = parts->whole;
+    struct served *served = part->request.served ? served_ref(part->request.served) : NULL;
+    served_unref(whole->served);
+    whole->served = served;
+    whole->used_model = part->request.used_model;
+    whole->write_seconds = part->request.write_seconds;
+}
+
+void parts_done(struct request_parts *parts)
+{
+    while (parts->last) {
+        struct request_part *part = parts->last;
+        parts->last = part->before;
+        predict_request_free_results(&part->request);
+        free(part->request.images);
+        free(part->crops);
+        free(part);
+    }
+}

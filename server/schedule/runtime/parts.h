@@ -1,0 +1,49 @@
+/* A request in parts: its photos are decoded first, then parts of them go through models as images
+ * of further requests, one request after the other, and the answers are put together.
+ *
+ *     whole, decode_only ─▶ part ─▶ part ─▶ … ─▶ whole has the answers
+ *
+ * A plan says which part comes next: slices.c cuts a photo into tiles for one detector, stages.c
+ * cuts out its boxes for the next model. Parts have the whole's deadline, client and priority, and
+ * are admitted and batched as any other request. One thread at a time. */
+#pragma once
+
+#include "server/schedule/runtime/pipeline.h"
+
+/* A request of crops. It lives until parts_done(): answers refer to its model. */
+struct request_part {
+    struct predict_request request;
+    struct image *crops; /* request.images[i].pixels is crops[i] */
+    struct request_part *before;
+};
+
+struct request_parts {
+    struct predict_request *whole; /* the caller's; NULL: the request is not in parts */
+    struct request_part *last;     /* NULL: none yet */
+
+    /* The plan. Called when the whole has been decoded, and then whenever the last part is done.
+     * *ret: the next part, from parts_add(); NULL: there is none, the whole has its answers. A
+     * failure is that of the whole request; with STATUS_NOT_READY *ret_retry_after_s is set. */
+    enum status (*next)(struct request_parts *parts, struct request_part **ret,
+                        int *ret_retry_after_s, struct error *err);
+};
+
+/* Makes `whole` the first request: one that only decodes its photos. */
+void parts_begin(struct request_parts *parts, struct predict_request *whole);
+
+/* A part of `count` images without pixels, for `model` (borrowed), with the options and the
+ * callback of the whole. NULL: out of memory. */
+struct request_part *parts_add(struct request_parts *parts, const char *model, size_t count);
+
+/* The `width` x `height` pixels of a picture from (x, y) on, as a picture of their own. */
+struct image parts_view(const struct image *picture, uint32_t x, uint32_t y, uint32_t width,
+                        uint32_t height);
+
+/* A decoded photo of the whole request. */
+struct image parts_photo(const struct predict_image *photo);
+
+/* The whole is answered by the model that answered `part`. */
+void parts_answered_by(struct request_parts *parts, const struct request_part *part);
+
+/* Frees the parts, not the whole; fine on zeroes. */
+void parts_done(struct request_parts *parts);

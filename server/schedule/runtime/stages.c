@@ -1,0 +1,382 @@
+/* Photos to boxes, boxes to crops, crops to the next model. */
+#include "server/schedule/runtime/stages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/tasks/crops.h"
+#include "server/image/warp.h"
+
+/* What a stage's model gets: a photo, or a crop of a box. */
+struct stage_crop {
+    struct image picture;
+    uint8_t *pixels;               /* of a rectified crop; owned; NULL: it is a view */
+    struct error failure;          /* status != OK: it could not be cut out */
+    struct predict_image *parent;  /* the photo itself, or whose box it is */
+    size_t box;                    /* of the parent */
+    const struct stage_size *size; /* NULL: what the request says, or the model's own */
+    struct predict_image *result;  /* NULL: not asked for yet */
+};
+
+/* ---- before the first part ---- */
+
+static enum status check_labels(const struct staged_request *staged, size_t next,
+                                const struct model *model, struct error *err)
+{
+    const struct pipeline_stage *stage = &staged->config->stages[next];
+    size_t ignored;
+    for (size_t i = 0; i < stage->label_count; i++) {
+        const char *label = stage->labels[i];
+        if (label[strspn(label, "0123456789")] &&
+            !labels_find(&model->labels, label, strlen(label), &ignored))
+            return error_set(err, STATUS_CONFIG,
+                             "it names the label '%s', which model '%s' of the stage before does "
+                             "not have",
+                             label, model->name);
+    }
+    return STATUS_OK;
+}
+
+static enum status check_stage(const struct staged_request *staged, size_t at,
+                               int *ret_retry_after_s, struct error *err)
+{
+    const char *name = staged->config->stages[at].model;
+    const bool is_last = at + 1 == staged->config->stage_count;
+    struct served *served;
+    TRY(pipeline_acquire(staged->pipeline, name, NULL, &served, ret_retry_after_s, err));
+    enum status status = STATUS_OK;
+    if (served->no_answer[0])
+        status = error_set(err, STATUS_CONFIG, "model '%s' has no answer to a photo: %s", name,
+                           served->no_answer);
+    else if (!is_last && !task_has_boxes(served->model->task.kind))
+        status = error_set(err, STATUS_CONFIG,
+                           "model '%s' is for %s, and the next stage needs boxes; only the last "
+                           "stage may be something else than a detector",
+                           name, task_name(served->model->task.kind));
+    else if (!is_last)
+        status = check_labels(staged, at + 1, served->model, err);
+    pipeline_release(staged->pipeline, served);
+    return status;
+}
+
+/* A stage that is not there, or not any more, may come. */
+static enum status stage_failed(const struct staged_request *staged, size_t at,
+                                int *ret_retry_after_s, struct error *err)
+{
+    if (err->status == STATUS_NOT_FOUND)
+        err->status = STATUS_NOT_READY;
+    if (err->status == STATUS_NOT_READY && *ret_retry_after_s == 0)
+        *ret_retry_after_s = 1;
+    return error_prefix(err, "stage %zu of pipeline '%s'", at + 1, staged->name);
+}
+
+/* ---- crops ---- */
+
+static enum status take_photos(struct staged_request *staged, struct error *err)
+{
+    struct predict_request *whole = staged->parts.whole;
+    struct stage_crop *crops = alloc_array(whole->image_count, sizeof *crops);
+    if (!crops)
+        return error_no_memory(err, "for the photos of a pipeline");
+    staged->crops[0] = crops;
+    for (size_t i = 0; i < whole->image_count; i++) {
+        struct predict_image *photo = &whole->images[i];
+        if (photo->status != STATUS_OK)
+            continue;
+        crops[staged->counts[0]++] = (struct stage_crop){
+            .picture = parts_photo(photo),
+            .parent = photo,
+            .size = whole->height ? NULL
+                                  : pipeline_stage_size(&staged->config->stages[0], photo->width,
+                                                        photo->height)};
+    }
+    return STATUS_OK;
+}
+
+/* The answers of the first stage are the photos'. */
+static void answer_photos(struct staged_request *staged)
+{
+    for (size_t i = 0; i < staged->counts[0]; i++) {
+        struct stage_crop *crop = &staged->crops[0][i];
+        struct predict_image *from = crop->result, *photo = crop->parent;
+        struct predict_image answered = *from;
+        /* These stay the photo's. */
+        answered.data = photo->data;
+        answered.size = photo->size;
+        answered.name = photo->name;
+        answered.photo = photo->photo;
+        answered.decode_ms = photo->decode_ms;
+        answered.request = photo->request;
+        answered.pixels = NULL;
+        *photo = answered;
+        from->predictions = NULL;
+        from->prediction_count = 0;
+        from->answer = (struct task_answer){0};
+        crop->result = photo;
+    }
+    if (staged->parts.last)
+        parts_answered_by(&staged->parts, staged->parts.last);
+}
+
+static enum status rectify(const struct staged_request *staged, const struct image *picture,
+                           const struct crop *place, struct stage_crop *ret, struct error *err)
+{
+    uint32_t width = place->width, height = place->height;
+    size_t bytes;
+    if (!size_mul((size_t)width * height, 3, &bytes))
+        return error_no_memory(err, "for a crop");
+    if (staged->take)
+        TRY(staged->take(staged->context, bytes, err));
+    ret->pixels = malloc(bytes);
+    uint8_t *turned = place->is_turned ? malloc(bytes) : NULL;
+    if (!ret->pixels || (place->is_turned && !turned)) {
+        free(turned);
+        return error_no_memory(err, "for a crop");
+    }
+    warp_quadrilateral(picture, place->corners, width, height, ret->pixels);
+    if (place->is_turned) {
+        warp_turn(ret->pixels, width, height, turned);
+        free(ret->pixels);
+        ret->pixels = turned;
+        width = place->height;
+        height = place->width;
+    }
+    const struct image all = {.stride = (size_t)width * 3, .pixels = ret->pixels};
+    ret->picture = parts_view(&all, 0, 0, width, height);
+    return STATUS_OK;
+}
+
+/* A failure is the crop's. */
+static void cut_box(const struct staged_request *staged, const struct stage_crop *from, size_t box,
+                    struct stage_crop *ret)
+{
+    const struct pipeline_stage *stage = &staged->config->stages[staged->stage + 1];
+    const struct image *picture = &from->picture;
+    struct crop place;
+    *ret = (struct stage_crop){.parent = from->result, .box = box};
+    enum status status =
+        crop_of(from->result->request->used_model->task.kind, &from->result->answer.detections, box,
+                stage->margin, picture->width, picture->height, &place, &ret->failure);
+    if (status == STATUS_OK && place.is_warped)
+        status = rectify(staged, picture, &place, ret, &ret->failure);
+    else if (status == STATUS_OK)
+        ret->picture = parts_view(picture, place.x, place.y, place.width, place.height);
+    if (status == STATUS_OK)
+        ret->size = pipeline_stage_size(stage, ret->picture.width, ret->picture.height);
+}
+
+static bool stage_wants(const struct pipeline_stage *stage, const struct labels *labels,
+                        const struct detection *box)
+{
+    const char *name = labels_name(labels, box->index);
+    char number[16];
+    bool is_wanted = stage->label_count == 0;
+    snprintf(number, sizeof number, "%u", box->index);
+    for (size_t i = 0; i < stage->label_count; i++)
+        is_wanted = is_wanted || !strcmp(stage->labels[i], number) ||
+                    (name && !strcmp(stage->labels[i], name));
+    return is_wanted && (double)box->score >= stage->min_score;
+}
+
+/* Marks the boxes of a picture that the next stage gets; returns how many. */
+static size_t choose_boxes(const struct staged_request *staged, const struct predict_image *result,
+                           bool *wanted)
+{
+    const struct pipeline_stage *stage = &staged->config->stages[staged->stage + 1];
+    const struct detections *found = &result->answer.detections;
+    size_t count = 0;
+    for (size_t i = 0; i < found->count; i++)
+        wanted[i] = stage_wants(stage, &result->request->used_model->labels, &found->items[i]);
+    crops_limit(found, wanted, stage->max);
+    for (size_t i = 0; i < found->count; i++)
+        count += wanted[i];
+    return count;
+}
+
+/* Adds crops of the boxes of one picture to those of the next stage. */
+static enum status cut_picture(struct staged_request *staged, const struct stage_crop *from,
+                               struct error *err)
+{
+    struct predict_image *result = from->result;
+    struct detections *found = &result->answer.detections;
+    struct stage_crop **all = &staged->crops[staged->stage + 1], *grown = NULL;
+    size_t *all_count = &staged->counts[staged->stage + 1], count = 0;
+    if (result->request->used_model->task.kind == TASK_TEXT_BOXES)
+        TRY(text_reading_order(found, err));
+    bool *wanted = alloc_array(found->count, sizeof *wanted);
+    result->crops = alloc_array(found->count, sizeof *result->crops);
+    if (wanted && result->crops) {
+        count = choose_boxes(staged, result, wanted);
+        grown = reallocarray(*all, *all_count + count + 1, sizeof *grown);
+    }
+    if (grown)
+        *all = grown;
+    if (grown && *all_count + count > STAGE_CROPS_ALL)
+        result->status = error_set(&result->error, STATUS_TOO_LARGE,
+                                   "stage %zu would get more than %d crops of this request; lower "
+                                   "the \"max\" of its pipeline, or send fewer photos at a time",
+                                   staged->stage + 2, STAGE_CROPS_ALL);
+    for (size_t i = 0; grown && result->status == STATUS_OK && i < found->count; i++)
+        if (wanted[i])
+            cut_box(staged, from, i, &grown[(*all_count)++]);
+    free(wanted);
+    return grown ? STATUS_OK : error_no_memory(err, "for the crops of a pipeline");
+}
+
+static enum status cut_boxes(struct staged_request *staged, struct error *err)
+{
+    for (size_t i = 0; i < staged->counts[staged->stage]; i++) {
+        const struct stage_crop *from = &staged->crops[staged->stage][i];
+        struct predict_image *result = from->result;
+        if (result->status != STATUS_OK)
+            continue;
+        const struct model *model = result->request->used_model;
+        if (task_has_boxes(model->task.kind))
+            TRY(cut_picture(staged, from, err));
+        else
+            result->status = error_set(&result->error, STATUS_NOT_READY,
+                                       "model '%s' was replaced by one that finds no boxes "
+                                       "meanwhile; send the photo again",
+                                       model->name);
+    }
+    return STATUS_OK;
+}
+
+/* ---- parts ---- */
+
+/* Asks for some of the crops of one size that have not been asked for; *ret: NULL if there are
+ * none. */
+static enum status ask_stage(struct staged_request *staged, struct request_part **ret,
+                             struct error *err)
+{
+    struct stage_crop *crops = staged->crops[staged->stage];
+    const size_t total = staged->counts[staged->stage];
+    size_t first = 0, count = 0;
+    while (first < total && crops[first].result)
+        first++;
+    if (first == total)
+        return STATUS_OK;
+    const struct stage_size *size = crops[first].size;
+    for (size_t i = first; i < total && count < staged->most; i++)
+        count += !crops[i].result && crops[i].size == size;
+    struct request_part *part =
+        parts_add(&staged->parts, staged->config->stages[staged->stage].model, count);
+    if (!part)
+        return error_no_memory(err, "for the crops of a pipeline");
+    for (size_t i = first, at = 0; at < count; i++) {
+        struct stage_crop *crop = &crops[i];
+        if (crop->result || crop->size != size)
+            continue;
+        crop->result = &part->request.images[at];
+        crop->result->preset = crop->failure;
+        part->crops[at++] = crop->picture;
+        if (staged->stage > 0)
+            crop->parent->crops[crop->box] = crop->result;
+    }
+    if (size || staged->stage > 0) {
+        part->request.width = size ? size->width : 0;
+        part->request.height = size ? size->height : 0;
+        part->request.nearest_size = false;
+    }
+    if (staged->stage > 0) {
+        part->request.asks_top_k = false;
+        part->request.options = part->request.options ? &staged->options : NULL;
+    }
+    *ret = part;
+    return STATUS_OK;
+}
+
+/* A client that has gone, and the end of the time limit, end the whole request. */
+static enum status check_last(const struct staged_request *staged, struct error *err)
+{
+    const struct request_part *last = staged->parts.last;
+    const struct predict_request *request = last ? &last->request : staged->parts.whole;
+    if (atomic_load(&request->cancelled))
+        return error_set(err, STATUS_CANCELLED, "the client has gone");
+    for (size_t i = 0; staged->stage > 0 && last && i < request->image_count; i++)
+        if (request->images[i].status == STATUS_TIMEOUT) {
+            *err = request->images[i].error;
+            return STATUS_TIMEOUT;
+        }
+    return STATUS_OK;
+}
+
+static enum status stages_next(struct request_parts *parts, struct request_part **ret,
+                               int *ret_retry_after_s, struct error *err)
+{
+    struct staged_request *staged = (struct staged_request *)parts;
+    *ret = NULL;
+    TRY(check_last(staged, err));
+    if (!staged->crops[0])
+        TRY(take_photos(staged, err));
+    for (;;) {
+        TRY(ask_stage(staged, ret, err));
+        if (*ret)
+            break;
+        if (staged->stage == 0)
+            answer_photos(staged);
+        if (staged->stage + 1 == staged->config->stage_count)
+            return STATUS_OK;
+        TRY(cut_boxes(staged, err));
+        staged->stage++;
+    }
+    return check_stage(staged, staged->stage, ret_retry_after_s, err) == STATUS_OK
+               ? STATUS_OK
+               : stage_failed(staged, staged->stage, ret_retry_after_s, err);
+}
+
+static enum status begin(struct staged_request *staged, int *ret_retry_after_s, struct error *err)
+{
+    struct predict_request *whole = staged->parts.whole;
+    for (size_t i = 0; i < staged->config->stage_count; i++)
+        if (check_stage(staged, i, ret_retry_after_s, err) != STATUS_OK)
+            return stage_failed(staged, i, ret_retry_after_s, err);
+    staged->options = TASK_OPTIONS_NONE;
+    if (whole->options) {
+        staged->options.normalize = whole->options->normalize;
+        staged->options.masks = whole->options->masks;
+    }
+    whole->model = staged->config->stages[0].model;
+    whole->version = NULL;
+    whole->ignores_unused_options = true;
+    return STATUS_OK;
+}
+
+enum status stages_begin(struct pipeline *pipeline, struct predict_request *whole,
+                         struct staged_request **ret, int *ret_retry_after_s, struct error *err)
+{
+    char name[128];
+    struct pipeline_config *config;
+    *ret = NULL;
+    TRY(pipeline_find_stages(pipeline, whole->model, whole->version, name, &config, err));
+    if (!config)
+        return STATUS_OK;
+    struct staged_request *staged = calloc(1, sizeof *staged);
+    if (!staged) {
+        free(config);
+        return error_no_memory(err, "for a pipeline");
+    }
+    staged->pipeline = pipeline;
+    staged->config = config;
+    memcpy(staged->name, name, sizeof name);
+    staged->parts.next = stages_next;
+    parts_begin(&staged->parts, whole);
+    *ret = staged;
+    return begin(staged, ret_retry_after_s, err);
+}
+
+void stages_free(struct staged_request *staged)
+{
+    if (!staged)
+        return;
+    parts_done(&staged->parts);
+    for (size_t s = 0; s < PIPELINE_STAGES_MAX; s++) {
+        for (size_t i = 0; i < staged->counts[s]; i++)
+            free(staged->crops[s][i].pixels);
+        free(staged->crops[s]);
+    }
+    free(staged->config);
+    free(staged);
+}

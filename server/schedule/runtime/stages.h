@@ -1,0 +1,37 @@
+/* The plan of a pipeline.json (models/folder/pipeline_config.h): the first stage's model gets the
+ * photos, each further one crops of the boxes that the one before found. */
+#pragma once
+
+#include "models/folder/pipeline_config.h"
+#include "server/schedule/runtime/parts.h"
+
+struct stage_crop;
+
+struct staged_request {
+    struct request_parts parts; /* first */
+    struct pipeline *pipeline;
+    char name[128];
+    struct pipeline_config *config; /* owned */
+    size_t most;                    /* images of a part */
+    /* Takes the memory of rectified crops, which live as long as this; NULL: there is no limit. */
+    enum status (*take)(void *context, size_t bytes, struct error *err);
+    void *context;
+
+    /* private */
+    size_t stage;                /* whose crops are waiting or being predicted */
+    struct task_options options; /* of the later stages */
+    struct stage_crop *crops[PIPELINE_STAGES_MAX];
+    size_t counts[PIPELINE_STAGES_MAX];
+};
+
+/* Whether the model that `whole` names is a pipeline: *ret, NULL if not. Then the caller sets
+ * `most` and `take`, and submits `whole` and after it the parts. *ret must live as long as the
+ * answers; the caller frees it with stages_free(). All options of the request are for the first
+ * stage, those of masks and vectors and top_k for the others, too. STATUS_NOT_READY with
+ * *ret_retry_after_s names a stage that cannot answer now, STATUS_CONFIG one that finds no boxes
+ * for the next. */
+enum status stages_begin(struct pipeline *pipeline, struct predict_request *whole,
+                         struct staged_request **ret, int *ret_retry_after_s,
+                         struct error *err) MUST_USE;
+
+void stages_free(struct staged_request *staged); /* NULL is fine */

@@ -1,0 +1,331 @@
+"""pipeline.json: a detector, crops of its boxes, and the models that get them."""
+
+import hashlib
+import json
+import math
+import os
+import socket
+import unittest
+import zlib
+
+import small_onnx
+from harness import FolderCase, flat_png, multipart, png, png_chunk, png_header, post, run_lensd
+from test_tasks import CANDIDATES, DETECT, LABELS
+
+SIDE = 64  # of photos: what the detector sees, so that its boxes are in whole pixels
+PLAIN = {"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}
+
+
+def painted(width, height, color):
+    """A PNG of what color(x, y) says."""
+    rows = b"".join(b"\0" + b"".join(bytes(color(x, y)) for x in range(width)) for y in range(height))
+    return png_header(width, height) + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
+
+
+def colors(x, y):
+    return x * 3 & 255, y * 3 & 255, x * y & 255
+
+
+def detector(boxes):
+    """YOLOv8's output for these (x1, y1, x2, y2, score of a cat, score of a dog)."""
+    found = [((a + c) / 2, (b + d) / 2, c - a, d - b, cat, dog) for a, b, c, d, cat, dog in boxes]
+    found += CANDIDATES[5:][:84 - len(found)]
+    found += [(5, 5, 2, 2, 0, 0)] * (84 - len(found))
+    return [("found", (6, 84), [c[line] for line in range(6) for c in found])]
+
+
+class Pipelines(FolderCase):
+    """DIR/found, a detector of `boxes`; DIR/mean, a classifier by the mean of each channel; DIR/both, a pipeline."""
+
+    boxes = [(8, 8, 24, 40, .1, .9), (40, 16, 56, 32, .8, .1), (2, 50, 12, 60, .05, .7)]
+    second = {}
+
+    def setUp(self):
+        super().setUp()
+        small_onnx.always(self.put("found"), detector(self.boxes))
+        self.write("found/labels.txt", LABELS)
+        self.add_means("mean")
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", **self.second}])
+
+    def put(self, name):
+        os.makedirs(self.path(name), exist_ok=True)
+        return self.path(f"{name}/model.onnx")
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def add_means(self, name, **processor):
+        small_onnx.not_finite_when_dark(self.put(name))
+        self.write(f"{name}/preprocessor_config.json", json.dumps(
+            {"size": {"height": 16, "width": 16}, **PLAIN, **processor}))
+        self.write(f"{name}/labels.txt", "red\ngreen\nblue\n")
+
+    def pipeline(self, name, stages):
+        os.makedirs(self.path(name), exist_ok=True)
+        self.write(f"{name}/pipeline.json", json.dumps({"stages": stages}))
+
+    def start(self, *arguments, **options):
+        self.server = self.serve("--models", self.folder, "--device", "cpu", "--precision", "fp32", *arguments, **options)
+        return self.server
+
+    def ask(self, query="model=both", photo=None, status=200, headers=None):
+        answer = self.server.predict(photo or painted(SIDE, SIDE, colors), f"/predict?{query}", headers)
+        self.assertEqual(answer.status, status, answer.body)
+        return answer.json()
+
+    def alone(self, left, top, right, bottom, model="mean", color=colors):
+        """What a model answers to that part of the picture, sent as a photo."""
+        answer = self.ask(f"model={model}", painted(right - left, bottom - top, lambda x, y: color(x + left, y + top)))
+        return {key: answer[key] for key in ("predictions", "image")}
+
+    def crops(self, answer):
+        return [p.get("crop") for p in answer["predictions"]]
+
+
+class Crops(Pipelines):
+    def test_each_box_has_the_answer_of_its_crop(self):
+        server = self.start()
+        before = [server.metric(f'lensd_images_total{{model="{name}"') for name in ("found", "mean")]
+        answer = self.ask()
+        self.assertEqual(answer["model"], "both")
+        self.assertEqual(answer["image"], {"width": SIDE, "height": SIDE})
+        self.assertEqual([p["label"] for p in answer["predictions"]], ["a dog", "a cat", "a dog"])
+        after = [server.metric(f'lensd_images_total{{model="{name}"') for name in ("found", "mean")]
+        self.assertEqual([b - a for a, b in zip(before, after)], [1, 3], "images of both models")
+        self.assertEqual(self.crops(answer), [self.alone(8, 8, 24, 40), self.alone(40, 16, 56, 32),
+                                              self.alone(2, 50, 12, 60)])
+        alone = self.ask("model=found")
+        for with_crop, without in zip(answer["predictions"], alone["predictions"]):
+            self.assertEqual({k: v for k, v in with_crop.items() if k != "crop"}, without)
+
+    def test_options(self):
+        self.start()
+        self.assertEqual(self.ask("model=both&confidence=0.99")["predictions"], [], "no box, no crop")
+        self.assertEqual(len(self.ask("model=both&max_detections=1")["predictions"]), 1)
+        for crop in self.crops(self.ask("model=both&top_k=1&classes=a+dog")):
+            self.assertEqual(len(crop["predictions"]), 1)
+
+    def test_several_photos(self):
+        self.start()
+        kind, body = multipart([("a", "a.png", painted(SIDE, SIDE, colors)), ("b", "b.png", b"no photo"),
+                                ("c", "c.png", flat_png(200, SIDE))])
+        first, second, third = self.ask(photo=body, headers={"Content-Type": kind})["results"]
+        self.assertEqual(self.crops(first), self.crops(self.ask()))
+        self.assertEqual((second["name"], second["code"]), ("b.png", "unsupported_media_type"))
+        self.assertEqual(self.crops(third), self.crops(self.ask(photo=flat_png(200, SIDE))))
+        self.assertEqual(self.ask(photo=b"no photo", status=415)["code"], "unsupported_media_type")
+
+    def test_more_crops_than_images_in_a_request(self):
+        self.start("--max-images", "2")
+        self.assertEqual([crop["image"]["width"] for crop in self.crops(self.ask())], [16, 16, 10])
+
+    def test_other_forms_have_the_boxes(self):
+        server = self.start()
+        photo = painted(SIDE, SIDE, colors)
+        lines = server.predict(photo, "/predict?model=both", {"Accept": "text/plain"}).body.decode()
+        self.assertEqual(lines, server.predict(photo, "/predict?model=found", {"Accept": "text/plain"}).body.decode())
+        self.assertEqual(server.predict(photo, "/predict?model=both&format=image").status, 200)
+        answer = server.predict(photo, "/predictions/both")
+        self.assertEqual(answer.json(), server.predict(photo, "/predictions/found").json())
+        self.assertEqual(server.get("/v2/models/both/ready").status, 200)
+        self.assertEqual(server.get("/v2/models/stats").status, 200)
+
+    def test_it_is_listed(self):
+        server = self.start()
+        models = {m["name"]: m for m in server.get("/health").json()["models"]}
+        self.assertEqual((models["both"]["state"], models["both"]["stages"]), ("ready", ["found", "mean"]))
+        self.assertNotIn("stages", models["found"])
+        devices = server.get("/devices").json()
+        self.assertEqual(devices["pipelines"], [{"name": "both", "stages": ["found", "mean"]}])
+        self.assertEqual(sorted(m["name"] for m in devices["devices"][0]["models"]), ["found", "mean"])
+        self.assertEqual(server.get("/").status, 200)
+        index = server.request("POST", "/v2/repository/index", b"").json()
+        self.assertIn(("both", "READY"), [(m["name"], m["state"]) for m in index])
+
+
+class Choice(Pipelines):
+    second = {"labels": ["a dog"]}
+
+    def setUp(self):
+        super().setUp()
+        self.pipeline("number", [{"model": "found"}, {"model": "mean", "labels": [0]}])
+        self.pipeline("sure", [{"model": "found"}, {"model": "mean", "min_score": .75}])
+        self.pipeline("best", [{"model": "found"}, {"model": "mean", "max": 1}])
+        self.pipeline("wide", [{"model": "found"}, {"model": "mean", "margin": .5}])
+        self.start()
+
+    def test_which_boxes_are_cropped(self):
+        dog, cat, other = (8, 8, 24, 40), (40, 16, 56, 32), (2, 50, 12, 60)
+        for name, wanted in (("both", [dog, None, other]), ("number", [None, cat, None]), ("sure", [dog, cat, None]),
+                             ("best", [dog, None, None])):
+            with self.subTest(name):
+                self.assertEqual(self.crops(self.ask(f"model={name}")), [box and self.alone(*box) for box in wanted])
+
+    def test_margin(self):
+        """Half of a side on each side, as far as the photo goes."""
+        self.assertEqual(self.crops(self.ask("model=wide")), [self.alone(0, 0, 32, 56), self.alone(32, 8, 64, 40),
+                                                              self.alone(0, 45, 17, 64)])
+
+
+class Failures(Pipelines):
+    def test_a_crop_that_fails_has_its_error(self):
+        """Dark crops have negative numbers, whose square roots are no numbers."""
+        self.add_means("mean", image_mean=[.5, .5, .5])
+        self.start()
+        answer = self.ask(photo=painted(SIDE, SIDE, lambda x, y: (0, 0, 0) if x < 32 else (255, 255, 255)))
+        codes = [crop.get("code") for crop in self.crops(answer)]
+        self.assertEqual(codes, ["not_finite", None, "not_finite"])
+        self.assertIn("is not a number", self.crops(answer)[0]["error"])
+
+    def test_a_box_without_pixels(self):
+        small_onnx.always(self.put("found"), detector([(20, 20, 20, 30, .9, 0), (8, 8, 24, 40, 0, .8)]))
+        self.start()
+        failed, whole = self.crops(self.ask())
+        self.assertEqual(failed["code"], "invalid_request")
+        self.assertIn("no pixel", failed["error"])
+        self.assertEqual(whole, self.alone(8, 8, 24, 40))
+
+    def test_stages_that_cannot_be(self):
+        """Each is said at start, the others serve."""
+        cases = {"lost": ([{"model": "found"}, {"model": "nobody"}], "stage 2 names the model 'nobody', and there is none"),
+                 "self": ([{"model": "found"}, {"model": "self"}], "stage 2 is the pipeline 'self' itself"),
+                 "deep": ([{"model": "both"}, {"model": "mean"}], "stage 1 names 'both', which is a pipeline, too"),
+                 "slip": ([{"model": "found"}, {"model": "mean", "label": ["a dog"]}], 'unknown key "label"'),
+                 "one": ([{"model": "found"}], "a pipeline has 2 or 3 stages")}
+        for name, (stages, _) in cases.items():
+            self.pipeline(name, stages)
+        server = self.start(wait_ready=False)
+        server.wait_for(lambda: server.get("/readyz").status == 200, "readiness")
+        failures = {m["name"]: m.get("error", "") for m in server.get("/health").json()["models"]}
+        for name, (_, words) in cases.items():
+            with self.subTest(name):
+                self.assertIn(words, failures[name])
+                self.assertIn(words, self.ask(f"model={name}", status=503)["error"])
+        self.assertEqual(len(self.crops(self.ask())), 3)
+
+    def test_stages_that_do_not_fit(self):
+        self.pipeline("blind", [{"model": "mean"}, {"model": "mean"}])
+        self.pipeline("horse", [{"model": "found"}, {"model": "mean", "labels": ["a horse"]}])
+        self.start()
+        self.assertIn("the next stage needs boxes", self.ask("model=blind", status=500)["error"])
+        self.assertIn("stage 1 of pipeline 'horse': it names the label 'a horse'",
+                      self.ask("model=horse", status=500)["error"])
+
+    def test_a_stage_that_is_unloaded_and_loaded_again(self):
+        key = "a-key-for-the-admin-of-this-test"
+        self.write(".admin", f"admin sha256:{hashlib.sha256(key.encode()).hexdigest()}\n")
+        os.chmod(self.path(".admin"), 0o600)
+        self.start("--admin-key-file", self.path(".admin"))
+        admin = {"Authorization": f"Bearer {key}"}
+        wanted = self.crops(self.ask())
+        for stage, name in enumerate(("found", "mean"), 1):
+            path = f"/v2/repository/models/{name}"
+            self.assertEqual(self.server.request("POST", f"{path}/unload", b"", admin).status, 200)
+            error = self.ask(status=503)
+            self.assertEqual(error["code"], "not_ready")
+            self.assertIn(f"stage {stage} of pipeline 'both': model '{name}' has been unloaded", error["error"])
+            self.assertEqual(self.server.request("POST", f"{path}/load", b"", admin).status, 200)
+            self.assertEqual(self.crops(self.ask()), wanted)
+        self.assertEqual(self.server.request("POST", "/v2/repository/models/both/unload", b"", admin).status, 200)
+        self.assertIn("model 'both' has been unloaded", self.ask(status=503)["error"])
+        self.assertEqual(self.server.request("POST", "/v2/repository/models/both/load", b"", admin).status, 200)
+        self.assertEqual(self.crops(self.ask()), wanted)
+
+    def test_files_that_change(self):
+        self.pipeline("late", [{"model": "found"}, {"model": "other"}])
+        server = self.start("--watch", wait_ready=False)
+        server.wait_for(lambda: server.predict(painted(SIDE, SIDE, colors), "/predict?model=both").status == 200, "an answer")
+        self.assertIn("'other'", self.ask("model=late", status=503)["error"])
+        self.add_means("other")
+        server.wait_for(lambda: server.predict(painted(SIDE, SIDE, colors), "/predict?model=late").status == 200,
+                        "the pipeline whose model has come")
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "labels": [0]}])
+        server.wait_for(lambda: self.crops(self.ask()).count(None) == 2, "the new stages")
+        os.unlink(self.path("both/pipeline.json"))
+        os.rmdir(self.path("both"))
+        server.wait_for(lambda: server.predict(painted(8, 8, colors), "/predict?model=both").status == 404, "its end")
+
+
+class Depth(Pipelines):
+    def test_three_stages(self):
+        """The middle stage finds its boxes in the crops of the first."""
+        small_onnx.always(self.put("parts"), detector([(16, 16, 48, 48, .6, 0)]))
+        self.write("parts/preprocessor_config.json", json.dumps({"size": {"height": SIDE, "width": SIDE}, **PLAIN}))
+        self.pipeline("all", [{"model": "found"}, {"model": "parts", "labels": ["a dog"]}, {"model": "mean", "max": 1}])
+        self.start()
+        answer = self.ask("model=all")
+        dog, cat, other = answer["predictions"]
+        self.assertNotIn("crop", cat)
+        for box, (left, top, right, bottom) in ((dog, (8, 8, 24, 40)), (other, (2, 50, 12, 60))):
+            self.assertEqual(box["crop"]["image"], {"width": right - left, "height": bottom - top})
+            (part,) = box["crop"]["predictions"]
+            inner = [part["box"][k] for k in ("x1", "y1", "x2", "y2")]
+            wanted = self.alone(math.floor(left + inner[0]), math.floor(top + inner[1]), math.ceil(left + inner[2]),
+                                math.ceil(top + inner[3]))
+            self.assertEqual(part["crop"], wanted)
+
+
+class Ends(Pipelines):
+    """The second stage runs for ever on light crops."""
+
+    def setUp(self):
+        super().setUp()
+        small_onnx.loops_when_light(self.put("mean"), 0.5)
+        self.write("mean/preprocessor_config.json", json.dumps({"size": {"height": 8, "width": 8}, **PLAIN}))
+        self.start()
+
+    def test_one_time_limit_for_all_stages(self):
+        error = self.ask(photo=flat_png(255, SIDE), status=504, headers={"X-Request-Timeout-Ms": "1500"})
+        self.assertEqual(error["code"], "deadline_exceeded")
+        self.assertEqual([crop["image"]["width"] for crop in self.crops(self.ask(photo=flat_png(9, SIDE)))], [16, 16, 10])
+
+    def test_a_client_that_leaves(self):
+        with self.server.connect() as client:
+            client.sendall(post("/predict?model=both", flat_png(255, SIDE)))
+            self.server.wait_for(lambda: self.in_flight("mean") > 0, "crops in the second model")
+            client.shutdown(socket.SHUT_RDWR)
+        self.server.wait_for(lambda: self.in_flight("mean") == 0, "the end of the crops")
+        self.assertEqual(len(self.crops(self.ask(photo=flat_png(9, SIDE)))), 3)
+
+    def in_flight(self, name):
+        return sum(m["in_flight"] for m in self.server.get("/health").json()["models"] if m["name"] == name)
+
+
+class Alone(Pipelines):
+    """`lensd COMMAND FOLDER` of a pipeline takes the models that lie beside it."""
+
+    def test_serve(self):
+        self.server = self.serve(self.path("both"), "--device", "cpu", "--precision", "fp32")
+        self.assertEqual(self.ask("", painted(SIDE, SIDE, colors))["model"], "both")
+        self.assertEqual(len([crop for crop in self.crops(self.ask("")) if crop["predictions"]]), 3)
+        self.assertEqual([m["name"] for m in self.server.get("/health").json()["models"] if m["default"]], ["both"])
+
+    def test_a_model_that_is_not_there(self):
+        self.pipeline("both", [{"model": "found"}, {"model": "nobody"}])
+        for command in (["serve"], ["inspect"], ["predict", "--model"]):
+            photo = [self.path("photo.png")] if command[0] == "predict" else []
+            run = run_lensd(*command, self.path("both"), *photo)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn("stage 2 names the model 'nobody'", " ".join((run.stdout + run.stderr).split()), command)
+
+    def test_predict_and_inspect(self):
+        with open(self.path("photo.png"), "wb") as file:
+            file.write(painted(SIDE, SIDE, colors))
+        shown = run_lensd("predict", "--model", self.path("both"), "--device", "cpu", self.path("photo.png"))
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        self.assertIn("the crop of 16 x 32", shown.stdout)
+        told = json.loads(run_lensd("predict", "--json", "--model", self.path("both"), self.path("photo.png")).stdout)
+        self.start()
+        self.assertEqual(told["model"], "both")
+        for mine, theirs in zip(self.crops(told["results"][0]), self.crops(self.ask())):
+            self.assertEqual([p["label"] for p in mine["predictions"]], [p["label"] for p in theirs["predictions"]])
+        inspected = run_lensd("inspect", self.path("both"))
+        self.assertEqual(inspected.returncode, 0)
+        self.assertIn("stage 2     mean, which gets crops", inspected.stdout)
+        self.assertEqual(json.loads(run_lensd("inspect", self.path("both"), "--json").stdout)["stages"], ["found", "mean"])
+        self.assertIn("name one of its models", run_lensd("bench", self.path("both")).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,95 @@
+/* pipeline.json: what it may say, and the sentences for what it may not. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/folder/pipeline_config.h"
+
+Test(pipeline_config, all_keys)
+{
+    static const char text[] =
+        "{\"stages\": [{\"model\": \"cars\", \"sizes\": [\"640x640\"]},"
+        " {\"model\": \"plates\", \"labels\": [\"car\", 7], \"min_score\": 0.5},"
+        " {\"model\": \"reader\", \"margin\": 0.05, \"max\": 20, \"sizes\": [\"160x48\", "
+        "\"320x48\"]}]}";
+    struct pipeline_config config;
+    struct error err;
+    cr_assert_eq(pipeline_config_parse(text, sizeof text - 1, &config, &err), STATUS_OK, "%s",
+                 err.message);
+    const struct pipeline_stage *first = &config.stages[0], *second = &config.stages[1],
+                                *third = &config.stages[2];
+    cr_expect_eq(config.stage_count, 3);
+    cr_expect_str_eq(first->model, "cars");
+    cr_expect(first->size_count == 1 && first->sizes[0].width == 640);
+    cr_expect_str_eq(second->model, "plates");
+    cr_expect_eq(second->label_count, 2);
+    cr_expect_str_eq(second->labels[0], "car");
+    cr_expect_str_eq(second->labels[1], "7");
+    cr_expect_float_eq(second->min_score, 0.5, 0);
+    cr_expect_eq(second->max, STAGE_CROPS_DEFAULT);
+    cr_expect_float_eq(third->margin, 0.05, 0);
+    cr_expect_eq(third->max, 20);
+    cr_expect_eq(third->size_count, 2);
+    cr_expect(third->sizes[1].width == 320 && third->sizes[1].height == 48);
+}
+
+Test(pipeline_config, what_is_wrong)
+{
+#define SECOND(members) "{\"stages\": [{\"model\": \"a\"}, {\"model\": \"b\", " members "}]}"
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"", "the file is empty"},
+        {"[]", "an object with the one key \"stages\""},
+        {"{\"stages\": []}", "a pipeline has 2 or 3 stages"},
+        {"{\"stages\": [{\"model\": \"a\"}]}", "a pipeline has 2 or 3 stages"},
+        {"{\"stages\": [{\"model\": \"a\"}, {\"model\": \"a\"}, {\"model\": \"a\"}, {}]}",
+         "more than 3"},
+        {"{\"stages\": [{\"model\": \"a\"}, {\"model\": \"a\"}], \"x\": 1}", "the one key"},
+        {"{\"stages\": [{\"model\": \"a\"}, {}]}", "stage 2: \"model\" is missing"},
+        {"{\"stages\": [{\"model\": \"a\"}, 1]}", "stage 2: it is not an object"},
+        {"{\"stages\": [{\"model\": \"../a\"}, {}]}",
+         "stage 1: \"model\" is not the name of a model"},
+        {"{\"stages\": [{\"model\": \"a\", \"max\": 3}, {}]}", "stage 1: \"max\" chooses crops"},
+        {SECOND("\"mragin\": 0"), "stage 2: unknown key \"mragin\"; a stage takes model, sizes"},
+        {SECOND("\"model\": \"c\""), "stage 2: \"model\" is there twice"},
+        {SECOND("\"margin\": 1.5"), "\"margin\" is not a number from 0 to 1"},
+        {SECOND("\"margin\": \"1\""), "\"margin\" is not a number from 0 to 1"},
+        {SECOND("\"min_score\": -0.1"), "\"min_score\" is not a number from 0 to 1"},
+        {SECOND("\"max\": 0"), "\"max\" is not a whole number from 1 to 1000"},
+        {SECOND("\"max\": 1001"), "\"max\" is not a whole number from 1 to 1000"},
+        {SECOND("\"max\": 2.5"), "\"max\" is not a whole number from 1 to 1000"},
+        {SECOND("\"labels\": []"), "\"labels\" is not a list of 1 to 32"},
+        {SECOND("\"labels\": [\"\"]"), "\"labels\" is not a list of 1 to 32"},
+        {SECOND("\"labels\": [-1]"), "\"labels\" is not a list of 1 to 32"},
+        {SECOND("\"sizes\": [\"0x48\"]"), "\"sizes\" is not a list of 1 to 5 sizes"},
+        {SECOND("\"sizes\": \"320x48\""), "\"sizes\" is not a list of 1 to 5 sizes"},
+        {SECOND("\"sizes\": [\"1x1\", \"1x2\", \"1x3\", \"1x4\", \"1x5\", \"1x6\"]"),
+         "1 to 5 sizes"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct pipeline_config config;
+        struct error err;
+        cr_expect_eq(pipeline_config_parse(cases[i].text, strlen(cases[i].text), &config, &err),
+                     STATUS_MODEL, "%s", cases[i].text);
+        cr_expect(strstr(err.message, cases[i].words), "%s: %s", cases[i].text, err.message);
+    }
+}
+
+/* The one that shrinks a picture least, of several the smallest. */
+Test(pipeline_config, sizes)
+{
+    const struct pipeline_stage line = {.sizes = {{640, 48}, {320, 48}, {1280, 48}},
+                                        .size_count = 3};
+    cr_expect_eq(pipeline_stage_size(&line, 100, 24)->width, 320);
+    cr_expect_eq(pipeline_stage_size(&line, 320, 48)->width, 320);
+    cr_expect_eq(pipeline_stage_size(&line, 321, 48)->width, 640);
+    cr_expect_eq(pipeline_stage_size(&line, 9000, 48)->width, 1280);
+    const struct pipeline_stage photo = {.sizes = {{736, 736}, {992, 736}, {736, 992}},
+                                         .size_count = 3};
+    cr_expect_eq(pipeline_stage_size(&photo, 800, 800)->width, 736);
+    cr_expect_eq(pipeline_stage_size(&photo, 800, 600)->width, 992);
+    cr_expect_eq(pipeline_stage_size(&photo, 600, 800)->height, 992);
+    const struct pipeline_stage none = {.size_count = 0};
+    cr_expect_null(pipeline_stage_size(&none, 800, 600));
+}
