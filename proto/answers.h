@@ -303,30 +303,32 @@ char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size);
 /* ---- `lensd quantize` ---- */
 
 struct quantize_layer {
-    const char *name, *op;
+    char *name;
+    const char *op;
     bool is_kept;         /* in float32 */
-    double error_without; /* 0: not measured */
+    double error_without; /* of the quantized model with this layer in float32; 0: not measured */
 };
 
 struct quantize_answer {
-    const char *model, *folder, *method;
+    const char *model, *folder;
     int calibrated, held_out, unreadable; /* photos */
-    bool holds;
-    double error;
-    bool is_vector; /* class scores; the rest as in server/precision/agreement.h */
+    bool holds;                           /* the bounds of --precision auto */
+    double error;                         /* on photos that were calibrated with */
+    /* On those held out, as in server/precision/agreement.h. */
+    bool is_vector; /* class scores */
     int images, same;
     size_t clear, agreeing;
     double mean, greatest, correlation;
     bool has_boxes;
-    size_t fp32_boxes, int8_boxes, box_pairs;
-    double overlap;
+    size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of a class overlap by half or more */
+    double overlap;                           /* of the pairs, in the mean */
     uint64_t fp32_bytes, int8_bytes;
     double fp32_ms, int8_ms;
-    const struct quantize_layer *layers;
-    size_t layer_count;
+    struct quantize_layer *layers;
+    size_t layer_count, kept;
 };
 
-/* {"model","folder","method","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
+/* {"model","folder","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
  * "milliseconds":{…},"layers":[{"name","operator","precision","error_without"?}]} */
 char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size);
 

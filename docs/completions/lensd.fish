@@ -135,7 +135,6 @@ complete -c lensd -n '__fish_seen_subcommand_from bench' -l json -d 'print JSON 
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l model -r -d 'an .onnx file, a model folder, or digits, the built-in digit classifier'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l calibrate -r -d 'folder of photos like those that the model will see, JPEG or PNG'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l output -r -d 'the new model folder, which must not exist'
-complete -c lensd -n '__fish_seen_subcommand_from quantize' -l method -x -a 'minmax percentile mse entropy auto' -d 'how the ranges of activations are chosen'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l threads -r -d 'CPU threads of a forward pass'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l config -r -d 'read settings from a JSON file'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l json -d 'print JSON instead of a table'

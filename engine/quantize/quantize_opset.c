@@ -31,26 +31,16 @@ static void drop_attribute(struct graph *graph, struct node *node, const char *n
     }
 }
 
-/* An attribute of integers becomes operand `at`. */
-static void ints_to_operand(struct edit *edit, struct node *node, const char *name, size_t at)
+/* An attribute of integers, or of one float, becomes operand `at`. */
+static void attr_to_operand(struct edit *edit, struct node *node, const char *name, size_t at)
 {
-    size_t count;
-    const int64_t *ints = node_ints(node, name, &count);
-    if (!ints)
+    const struct attr *attr = node_attr(node, name);
+    if (!attr || (attr->kind != ATTR_INTS && attr->kind != ATTR_FLOAT))
         return;
-    struct value *value = edit_constant(edit, DTYPE_I64, &SHAPE((int64_t)count), ints);
-    while (value && node->input_count < at && edit_append_input(edit, node, NULL))
-        continue;
-    if (value && edit_append_input(edit, node, value))
-        drop_attribute(edit->graph, node, name);
-}
-
-static void float_to_operand(struct edit *edit, struct node *node, const char *name, size_t at)
-{
-    const float number = node_float(node, name, 0);
-    if (!node_attr(node, name))
-        return;
-    struct value *value = edit_constant(edit, DTYPE_F32, &SHAPE_SCALAR, &number);
+    struct value *value =
+        attr->kind == ATTR_INTS
+            ? edit_constant(edit, DTYPE_I64, &SHAPE((int64_t)attr->count), attr->ints)
+            : edit_constant(edit, DTYPE_F32, &SHAPE_SCALAR, &attr->f);
     while (value && node->input_count < at && edit_append_input(edit, node, NULL))
         continue;
     if (value && edit_append_input(edit, node, value))
@@ -82,21 +72,21 @@ static bool raise_node(struct edit *edit, struct node *node, const struct shape 
     case OP_SQUEEZE:
     case OP_UNSQUEEZE:
     case OP_REDUCE_SUM:
-        ints_to_operand(edit, node, "axes", 1);
+        attr_to_operand(edit, node, "axes", 1);
         return true;
     case OP_SPLIT:
-        ints_to_operand(edit, node, "split", 1);
+        attr_to_operand(edit, node, "split", 1);
         return true;
     case OP_CLIP:
         if (node->opset < 11) {
-            float_to_operand(edit, node, "min", 1);
-            float_to_operand(edit, node, "max", 2);
+            attr_to_operand(edit, node, "min", 1);
+            attr_to_operand(edit, node, "max", 2);
         }
         return true;
     case OP_PAD:
         if (node->opset < 11) {
-            ints_to_operand(edit, node, "pads", 1);
-            float_to_operand(edit, node, "value", 2);
+            attr_to_operand(edit, node, "pads", 1);
+            attr_to_operand(edit, node, "value", 2);
         }
         return true;
     case OP_SOFTMAX:

@@ -1,59 +1,110 @@
-/* Histograms of activations, and four rules that choose a range from them. */
+/* Histograms of activations, and the range with the least square error. */
 #include "engine/quantize/quantize_ranges.h"
 
 #include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
 
 enum { STEPS = 255, TRIALS = 80 };
 
-/* QUANTIZE_PERCENTILE leaves out this share on both sides together. */
-#define TAIL 1e-4
-
-const char *quantize_method_name(enum quantize_method method)
+enum status range_init(struct number_range *range, size_t channels, size_t inner, struct error *err)
 {
-    static const char *const names[] = {[QUANTIZE_MINMAX] = "minmax",
-                                        [QUANTIZE_PERCENTILE] = "percentile",
-                                        [QUANTIZE_MSE] = "mse",
-                                        [QUANTIZE_ENTROPY] = "entropy"};
-    return names[method];
+    *range = (struct number_range){.channels = channels,
+                                   .inner = inner,
+                                   .lows = alloc_array(channels, sizeof *range->lows),
+                                   .highs = alloc_array(channels, sizeof *range->highs),
+                                   .sums = alloc_array(channels, sizeof *range->sums)};
+    if (!range->lows || !range->highs || !range->sums)
+        return error_no_memory(err, "while quantizing");
+    for (size_t c = 0; c < channels; c++) {
+        range->lows[c] = INFINITY;
+        range->highs[c] = -INFINITY;
+    }
+    return STATUS_OK;
 }
 
-void range_extend(struct number_range *range, const float *values, size_t count)
+void range_done(struct number_range *range)
+{
+    free(range->lows);
+    free(range->highs);
+    free(range->sums);
+    free(range->bins);
+    *range = (struct number_range){0};
+}
+
+/* One number of each channel. */
+static void extend_all(struct number_range *range, const float *values)
+{
+    float *lows = range->lows, *highs = range->highs;
+    for (size_t c = 0; c < range->channels; c++) {
+        const float x = values[c];
+        lows[c] = x < lows[c] ? x : lows[c];
+        highs[c] = x > highs[c] ? x : highs[c];
+        range->sums[c] += (double)x;
+    }
+}
+
+static void extend_channel(struct number_range *range, size_t c, const float *values)
 {
     enum { LANES = 8 };
-    float low[LANES], high[LANES];
-    for (size_t k = 0; k < LANES; k++) {
-        low[k] = range->is_seen ? range->low : INFINITY;
-        high[k] = range->is_seen ? range->high : -INFINITY;
-    }
+    float low[LANES], high[LANES], sum[LANES] = {0};
     size_t i = 0;
-    for (; i + LANES <= count; i += LANES)
+    for (size_t k = 0; k < LANES; k++) {
+        low[k] = range->lows[c];
+        high[k] = range->highs[c];
+    }
+    for (; i + LANES <= range->inner; i += LANES)
         for (size_t k = 0; k < LANES; k++) {
             const float x = values[i + k];
             low[k] = x < low[k] ? x : low[k];
             high[k] = x > high[k] ? x : high[k];
+            sum[k] += x;
         }
-    for (; i < count; i++) {
+    for (; i < range->inner; i++) {
         low[0] = values[i] < low[0] ? values[i] : low[0];
         high[0] = values[i] > high[0] ? values[i] : high[0];
+        sum[0] += values[i];
     }
-    for (size_t k = 1; k < LANES; k++) {
-        low[0] = low[k] < low[0] ? low[k] : low[0];
-        high[0] = high[k] > high[0] ? high[k] : high[0];
+    for (size_t k = 0; k < LANES; k++) {
+        range->lows[c] = fminf(range->lows[c], low[k]);
+        range->highs[c] = fmaxf(range->highs[c], high[k]);
+        range->sums[c] += (double)sum[k];
     }
-    range->is_seen = range->is_seen || count > 0;
-    range->low = low[0];
-    range->high = high[0];
-    range->is_broken = range->is_broken || !isfinite(low[0]) || !isfinite(high[0]);
 }
 
-static float bin_width(const struct number_range *range)
+void range_extend(struct number_range *range, const float *values, size_t count)
 {
-    return (range->high - range->low) / RANGE_BINS;
+    if (count % (range->channels * range->inner))
+        return;
+    range->summed += (double)count / (double)range->channels;
+    if (range->inner == 1)
+        for (size_t at = 0; at < count; at += range->channels)
+            extend_all(range, values + at);
+    else
+        for (size_t at = 0, c = 0; at < count; at += range->inner, c = (c + 1) % range->channels)
+            extend_channel(range, c, values + at);
+}
+
+bool range_limits(const struct number_range *range, float *low, float *high)
+{
+    bool is_finite = range->channels > 0;
+    *low = INFINITY;
+    *high = -INFINITY;
+    for (size_t c = 0; c < range->channels; c++) {
+        *low = fminf(*low, range->lows[c]);
+        *high = fmaxf(*high, range->highs[c]);
+        is_finite = is_finite && isfinite(range->sums[c]);
+    }
+    return is_finite && isfinite(*low) && isfinite(*high);
 }
 
 void range_count(struct number_range *range, const float *values, size_t count)
 {
-    const float low = range->low, per_bin = 1 / bin_width(range);
+    float low, high;
+    if (!range_limits(range, &low, &high))
+        return;
+    const float per_bin = RANGE_BINS / (high - low);
     for (size_t i = 0; i < count; i++) {
         const float at = (values[i] - low) * per_bin;
         const int bin = at >= 0 ? (at < RANGE_BINS ? (int)at : RANGE_BINS - 1) : 0;
@@ -61,123 +112,42 @@ void range_count(struct number_range *range, const float *values, size_t count)
     }
 }
 
-void range_sum(struct number_range *range, const float *values, size_t count)
-{
-    range->summed += (double)count / (double)range->channels;
-    for (size_t at = 0, c = 0; at < count; at += range->inner, c = (c + 1) % range->channels) {
-        float sums[4] = {0, 0, 0, 0};
-        for (size_t i = 0; i < range->inner; i++)
-            sums[i % 4] += values[at + i];
-        range->sums[c] += (double)sums[0] + (double)sums[1] + (double)sums[2] + (double)sums[3];
-    }
-}
-
 struct limits {
     double low, high;
 };
 
-static double bin_middle(const struct number_range *range, int bin)
-{
-    return (double)range->low + (bin + 0.5) * (double)bin_width(range);
-}
-
-/* ---- percentile ---- */
-
-static struct limits percentile_limits(const struct number_range *range)
-{
-    struct limits limits = {(double)range->low, (double)range->high};
-    uint64_t total = 0;
-    for (int b = 0; b < RANGE_BINS; b++)
-        total += range->bins[b];
-    const double tail = (double)total * TAIL / 2;
-    double below = 0, above = 0;
-    for (int b = 0; b < RANGE_BINS && (below += (double)range->bins[b]) <= tail; b++)
-        limits.low = bin_middle(range, b);
-    for (int b = RANGE_BINS - 1; b >= 0 && (above += (double)range->bins[b]) <= tail; b--)
-        limits.high = bin_middle(range, b);
-    return limits;
-}
-
-/* ---- square error ---- */
-
-/* The mean square error of a number in the range is step² / 12; one outside is off by its distance.
- * Zero is stored exactly. */
-static double square_error(const struct number_range *range, struct limits limits)
+/* The mean square error of a number within the limits is step² / 12; one outside is off by its
+ * distance. Zero is stored exactly. `range` has its bins over `whole`. */
+static double square_error(const uint64_t *bins, struct limits whole, struct limits limits)
 {
     const double step = (limits.high - limits.low) / STEPS, inside = step * step / 12;
-    const double half = (double)bin_width(range) / 2;
+    const double width = (whole.high - whole.low) / RANGE_BINS;
     double sum = 0;
     for (int b = 0; b < RANGE_BINS; b++) {
-        const double x = bin_middle(range, b);
+        const double x = whole.low + (b + 0.5) * width;
         const double out = x > limits.high ? x - limits.high : x < limits.low ? limits.low - x : 0;
-        if (range->bins[b] && fabs(x) > half)
-            sum += (double)range->bins[b] * (out > 0 ? out * out : inside);
+        if (bins[b] && fabs(x) > width / 2)
+            sum += (double)bins[b] * (out > 0 ? out * out : inside);
     }
     return sum;
 }
 
-/* ---- entropy ---- */
-
-/* How many numbers a bin has when those outside are clipped to the edges. */
-static double clipped_count(const struct number_range *range, int bin, int first, int last,
-                            const double outside[2])
+/* Both limits are moved inwards in turn, twice each. */
+static struct limits search_limits(const uint64_t *bins, struct limits seen)
 {
-    return (double)range->bins[bin] + (bin == first ? outside[0] : 0) +
-           (bin == last ? outside[1] : 0);
-}
-
-/* Relative entropy of the numbers, clipped to the limits, and of what 256 steps keep of them. */
-static double relative_entropy(const struct number_range *range, struct limits limits)
-{
-    const double width = (double)bin_width(range);
-    int first = (int)((limits.low - (double)range->low) / width);
-    int last = (int)((limits.high - (double)range->low) / width);
-    first = first < 0 ? 0 : first;
-    last = last >= RANGE_BINS ? RANGE_BINS - 1 : last;
-    const int count = last - first + 1;
-    double outside[2] = {0, 0}, total = 0, sum = 0, kept = 0;
-    for (int b = 0; b < RANGE_BINS; b++) {
-        total += (double)range->bins[b];
-        outside[b > last] += b < first || b > last ? (double)range->bins[b] : 0;
-        kept += b >= first && b <= last ? (double)range->bins[b] : 0;
-    }
-    if (count < 2 || kept <= 0)
-        return INFINITY;
-    for (int s = 0; s <= STEPS; s++) {
-        const int begin = first + (int)((int64_t)count * s / (STEPS + 1));
-        const int end = first + (int)((int64_t)count * (s + 1) / (STEPS + 1));
-        double in_step = 0;
-        int used = 0;
-        for (int b = begin; b < end; b++) {
-            in_step += (double)range->bins[b];
-            used += clipped_count(range, b, first, last, outside) > 0;
-        }
-        for (int b = begin; b < end; b++) {
-            const double p = clipped_count(range, b, first, last, outside) / total;
-            if (p > 0)
-                sum += in_step > 0 ? p * log(p / (in_step / used / kept)) : INFINITY;
-        }
-    }
-    return sum;
-}
-
-/* ---- choice ---- */
-
-/* The limits with the least error: low and high are moved inwards in turn, twice each. */
-static struct limits search_limits(const struct number_range *range, struct limits whole,
-                                   double (*error)(const struct number_range *, struct limits))
-{
+    const struct limits whole = {fmin(seen.low, 0), fmax(seen.high, 0)};
     struct limits best = whole;
-    double least = error(range, best);
+    double least = square_error(bins, seen, best);
     for (int round = 0; round < 4; round++) {
-        struct limits from = best;
+        const struct limits from = best;
         for (int t = 1; t < TRIALS; t++) {
             struct limits limits = from;
-            double *side = round % 2 ? &limits.low : &limits.high;
-            *side = (round % 2 ? whole.low : whole.high) * t / TRIALS;
-            const double found = limits.high > limits.low ? error(range, limits) : INFINITY;
-            if (found < least) {
-                least = found;
+            *(round % 2 ? &limits.low : &limits.high) =
+                (round % 2 ? whole.low : whole.high) * t / TRIALS;
+            const double error =
+                limits.high > limits.low ? square_error(bins, seen, limits) : INFINITY;
+            if (error < least) {
+                least = error;
                 best = limits;
             }
         }
@@ -185,19 +155,17 @@ static struct limits search_limits(const struct number_range *range, struct limi
     return best;
 }
 
-struct stored_as range_choose(const struct number_range *range, enum quantize_method method)
+struct number_scale range_scale(const struct number_range *range, bool is_whole)
 {
-    struct limits limits = {(double)range->low, (double)range->high};
-    if (method == QUANTIZE_PERCENTILE && range->bins)
-        limits = percentile_limits(range);
+    float low, high;
+    (void)range_limits(range, &low, &high);
+    struct limits limits = {(double)low, (double)high};
+    if (range->bins && !is_whole)
+        limits = search_limits(range->bins, limits);
     limits.low = fmin(limits.low, 0); /* zero, which pads images, is stored exactly */
     limits.high = fmax(limits.high, 0);
-    if (method == QUANTIZE_MSE && range->bins)
-        limits = search_limits(range, limits, square_error);
-    if (method == QUANTIZE_ENTROPY && range->bins)
-        limits = search_limits(range, limits, relative_entropy);
     double scale = (limits.high - limits.low) / STEPS;
     scale = scale > 1e-30 ? scale : 1; /* all numbers are zero */
     const double zero = rint(-limits.low / scale);
-    return (struct stored_as){(float)scale, (uint8_t)fmin(fmax(zero, 0), STEPS)};
+    return (struct number_scale){(float)scale, (uint8_t)fmin(fmax(zero, 0), STEPS)};
 }

@@ -7,27 +7,32 @@
 
 enum { RANGE_BINS = 2048 };
 
-/* The numbers of a tensor over all images. Zeroed: none yet. */
+/* The numbers of a tensor over all images. Number i is of channel i / inner % channels. */
 struct number_range {
-    float low, high;
-    bool is_seen, is_broken; /* broken: some were not finite */
-    uint64_t *bins;          /* RANGE_BINS from low to high, or NULL; free() */
-    double *sums;            /* of each channel, or NULL; free() */
-    double summed;           /* how many numbers each of `sums` adds */
-    size_t channels, inner;  /* number i is of channel i / inner % channels */
+    float *lows, *highs; /* of each channel; free() */
+    double *sums;        /* of each channel; free() */
+    double summed;       /* how many numbers each of `sums` adds */
+    uint64_t *bins;      /* RANGE_BINS over the whole range, or NULL: all numbers are the same */
+    size_t channels, inner;
 };
+
+/* STATUS_NO_MEMORY. Free with range_done(), also after a failure (fine on zeroes). */
+enum status range_init(struct number_range *range, size_t channels, size_t inner,
+                       struct error *err) MUST_USE;
+void range_done(struct number_range *range);
 
 /* Pass the numbers of all images to this first … */
 void range_extend(struct number_range *range, const float *values, size_t count);
-/* … then, for methods other than QUANTIZE_MINMAX, to this. range->bins is allocated. */
+/* … then, with range->bins allocated, to this. */
 void range_count(struct number_range *range, const float *values, size_t count);
 
-/* Adds a whole tensor to range->sums, which is allocated. */
-void range_sum(struct number_range *range, const float *values, size_t count);
+/* *low <= *high: the least and greatest number; false: there are none, or some were not finite. */
+bool range_limits(const struct number_range *range, float *low, float *high);
 
-/* The scale and zero point of uint8 numbers for the range; real = (stored - zero) * scale. */
-struct stored_as {
+/* The scale and zero point of uint8 numbers; real = (stored - zero) * scale. */
+struct number_scale {
     float scale;
     uint8_t zero;
 };
-struct stored_as range_choose(const struct number_range *range, enum quantize_method method);
+/* Stores the whole range, or the part of it with the least square error. */
+struct number_scale range_scale(const struct number_range *range, bool is_whole);

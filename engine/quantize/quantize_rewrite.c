@@ -15,7 +15,7 @@
 struct rewrite {
     struct edit edit;
     const struct quantize_plan *plan;
-    const struct stored_as *numbers;
+    const struct number_scale *numbers;
     const struct stored_layer *layers; /* by position */
     struct value **stored;  /* by index: what DequantizeLinear makes of a stored tensor */
     struct value **weights; /* by index: the same of weights that several layers share */
@@ -56,7 +56,7 @@ static struct value *append_node(struct rewrite *r, enum op op, const struct val
 
 static bool store_activation(struct rewrite *r, struct value *value)
 {
-    const struct stored_as *as = &r->numbers[value->index];
+    const struct number_scale *as = &r->numbers[value->index];
     struct value *scale = named_constant(r, value, "_scale", DTYPE_F32, &SHAPE_SCALAR, &as->scale);
     struct value *zero =
         named_constant(r, value, "_zero_point", DTYPE_U8, &SHAPE_SCALAR, &as->zero);
@@ -139,7 +139,7 @@ static void store_numbers(const struct node *layer, const struct number_range *i
     const size_t groups = is_conv && each ? input->channels / each : 1;
     const size_t positions = is_conv && each ? c.inner / each : 1;
     /* The border that pads an image is not counted. */
-    const bool has_means = input->sums && input->summed > 0 && groups && each;
+    const bool has_means = input->summed > 0 && groups && each;
     for (size_t o = 0; o < c.outer; o++)
         for (size_t m = 0; m < c.count; m++, from += c.inner, to += c.inner) {
             size_t first = is_conv && groups ? m / (c.count / groups) * each : o;
@@ -162,8 +162,8 @@ enum status quantize_layer_store(const struct node *layer, const struct number_r
     TRY(tensor_create(NULL, DTYPE_I8, &weights->shape, &ret->weights, err));
     TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
     memset(ret->scales->data, 0, ret->scales->bytes);
-    choose_scales(weights->data, c, bias ? bias->known->data : NULL,
-                  range_choose(input, QUANTIZE_MINMAX).scale, ret->scales->data);
+    choose_scales(weights->data, c, bias ? bias->known->data : NULL, range_scale(input, true).scale,
+                  ret->scales->data);
     store_numbers(layer, input, c, ret);
     return STATUS_OK;
 }
@@ -281,7 +281,7 @@ static bool rewrite_nodes(struct rewrite *r)
 }
 
 enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *plan,
-                             const struct stored_as *numbers, const struct stored_layer *layers,
+                             const struct number_scale *numbers, const struct stored_layer *layers,
                              struct error *err)
 {
     const size_t values = plan->graph->value_count;

@@ -21,5 +21,5 @@ void quantize_layer_done(struct stored_layer *layer);
  * node) and int32 biases in front of each layer. Values keep their index, new ones come behind.
  * STATUS_NO_MEMORY, STATUS_MODEL. */
 enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *plan,
-                             const struct stored_as *numbers, const struct stored_layer *layers,
+                             const struct number_scale *numbers, const struct stored_layer *layers,
                              struct error *err) MUST_USE;

@@ -128,10 +128,8 @@ void quantizer_free(struct quantizer *q)
 {
     if (!q)
         return;
-    for (size_t v = 0; q->ranges && v < q->graph->value_count; v++) {
-        free(q->ranges[v].bins);
-        free(q->ranges[v].sums);
-    }
+    for (size_t v = 0; q->ranges && v < q->graph->value_count; v++)
+        range_done(&q->ranges[v]);
     for (size_t n = 0; q->stored && n < q->graph->node_count; n++)
         quantize_layer_done(&q->stored[n]);
     free(q->stored);
@@ -224,9 +222,7 @@ static enum status run_images(const struct observed_part *part,
             const size_t count = shape_count(&tensor->shape);
             if (!is_counting)
                 range_extend(range, tensor->data, count);
-            if (!is_counting && range->sums)
-                range_sum(range, tensor->data, count);
-            if (is_counting && range->bins)
+            else if (range->bins)
                 range_count(range, tensor->data, count);
         }
         const double done = ((double)(i + 1) / (double)images->count + is_counting) / 2;
@@ -236,25 +232,30 @@ static enum status run_images(const struct observed_part *part,
     return STATUS_OK;
 }
 
-/* The inputs of layers get the sums of their channels, which tell what rounded weights are off by
- * in the mean. */
-static enum status allocate_sums(const struct quantizer *q, struct error *err)
+/* Dimension of the channels of value v: 1 of images, the last of what products read. */
+static int channel_axis(const struct quantizer *q, size_t v)
 {
+    const int rank = q->shapes[v].rank;
     for (size_t i = 0; i < q->layer_count; i++) {
         const struct node *layer = q->graph->nodes[q->positions[i]];
-        const size_t v = layer->inputs[0]->index;
+        if (layer->inputs[0]->index == v)
+            return layer->op == OP_CONV ? 1 : rank - 1;
+    }
+    return rank == 4 ? 1 : rank ? rank - 1 : 0;
+}
+
+static enum status allocate_ranges(const struct quantizer *q, const bool *is_stored,
+                                   struct error *err)
+{
+    for (size_t v = 0; v < q->graph->value_count; v++) {
         const struct shape *shape = &q->shapes[v];
-        struct number_range *range = &q->ranges[v];
-        const int axis = layer->op == OP_CONV ? 1 : shape->rank - 1;
-        if (!q->is_float[v] || range->sums || axis < 0 || axis >= shape->rank)
+        if (!is_stored[v])
             continue;
-        range->channels = (size_t)shape->dims[axis];
-        range->inner = 1;
+        const int axis = channel_axis(q, v);
+        size_t inner = 1;
         for (int d = axis + 1; d < shape->rank; d++)
-            range->inner *= (size_t)shape->dims[d];
-        range->sums = alloc_array(range->channels, sizeof *range->sums);
-        if (!range->sums)
-            return quantizer_no_memory(err);
+            inner *= (size_t)shape->dims[d];
+        TRY(range_init(&q->ranges[v], shape->rank ? (size_t)shape->dims[axis] : 1, inner, err));
     }
     return STATUS_OK;
 }
@@ -266,7 +267,8 @@ static enum status observe_twice(const struct observed_part *part,
     TRY(run_images(part, images, false, err));
     for (size_t k = 0; k < part->count; k++) {
         struct number_range *range = &part->q->ranges[part->indices[k]];
-        if (range->is_broken || !(range->high > range->low))
+        float low, high;
+        if (!range_limits(range, &low, &high) || low == high)
             continue;
         range->bins = alloc_array(RANGE_BINS, sizeof *range->bins);
         if (!range->bins)
@@ -363,10 +365,11 @@ enum status quantizer_observe(struct quantizer *q, const struct session_options 
     struct quantize_plan plan = {0};
     TRY(infer_shapes(q, options, err));
     TRY(quantize_raise_opset(q->graph, q->shapes, err));
-    TRY(allocate_sums(q, err));
     size_t *indices = alloc_array(q->graph->value_count, sizeof *indices);
     enum status status =
         indices ? make_plan(q, q->is_float, false, &plan, err) : quantizer_no_memory(err);
+    if (status == STATUS_OK)
+        status = allocate_ranges(q, plan.is_stored, err);
     if (status == STATUS_OK)
         status = observe_all(q, options, images, plan.is_stored, indices, memory, err);
     for (size_t i = 0; status == STATUS_OK && i < q->layer_count; i++)
@@ -380,7 +383,7 @@ enum status quantizer_observe(struct quantizer *q, const struct session_options 
 
 /* A move stores its result as its input is stored, and an input that only a Concat reads is stored
  * as the Concat's result: the numbers are then copied. */
-static void share_numbers(const struct quantize_plan *plan, struct stored_as *numbers)
+static void share_numbers(const struct quantize_plan *plan, struct number_scale *numbers)
 {
     const struct graph *graph = plan->graph;
     for (size_t n = graph->node_count; n-- > 0;) {
@@ -404,14 +407,13 @@ static void share_numbers(const struct quantize_plan *plan, struct stored_as *nu
     }
 }
 
-static enum status make_with(const struct quantizer *q, enum quantize_method method,
-                             const struct quantize_plan *plan, struct stored_as *numbers,
-                             struct graph **ret, struct error *err)
+static enum status make_with(const struct quantizer *q, const struct quantize_plan *plan,
+                             struct number_scale *numbers, struct graph **ret, struct error *err)
 {
     struct graph *graph;
     for (size_t v = 0; v < q->graph->value_count; v++)
         if (plan->is_stored[v])
-            numbers[v] = range_choose(&q->ranges[v], method);
+            numbers[v] = range_scale(&q->ranges[v], false);
     share_numbers(plan, numbers);
     TRY(graph_clone(q->graph, &graph, err));
     const enum status status = quantize_rewrite(graph, plan, numbers, q->stored, err);
@@ -423,20 +425,20 @@ static enum status make_with(const struct quantizer *q, enum quantize_method met
     return STATUS_OK;
 }
 
-enum status quantizer_make(const struct quantizer *q, enum quantize_method method,
-                           struct graph **ret, struct error *err)
+enum status quantizer_make(const struct quantizer *q, struct graph **ret, struct error *err)
 {
     const size_t values = q->graph->value_count;
+    float low, high;
     struct quantize_plan plan = {0};
-    struct stored_as *numbers = alloc_array(values, sizeof *numbers);
+    struct number_scale *numbers = alloc_array(values, sizeof *numbers);
     bool *is_known = alloc_array(values, sizeof *is_known);
     enum status status = numbers && is_known ? STATUS_OK : quantizer_no_memory(err);
     for (size_t v = 0; status == STATUS_OK && v < values; v++)
-        is_known[v] = q->is_float[v] && q->ranges[v].is_seen && !q->ranges[v].is_broken;
+        is_known[v] = q->is_float[v] && range_limits(&q->ranges[v], &low, &high);
     if (status == STATUS_OK)
         status = make_plan(q, is_known, true, &plan, err);
     if (status == STATUS_OK)
-        status = make_with(q, method, &plan, numbers, ret, err);
+        status = make_with(q, &plan, numbers, ret, err);
     quantize_plan_done(&plan);
     free(numbers);
     free(is_known);

@@ -3,25 +3,14 @@
  *
  * - quantizer_create: folds constants, raises the opset to 13
  * - quantizer_observe: runs the images
- * - quantizer_make: int8 weights by channel, uint8 activations; once for each method and choice of
- *   layers
+ * - quantizer_make: int8 weights by channel, uint8 activations in the range with the least square
+ *   error; once for each choice of layers
  *
  * Activations are stored in 8 bits where the products that read and make them then run on integers
  * (quantize_plan.h); numbers that go straight to an output stay float32. */
 #pragma once
 
 #include "engine/runtime/session.h"
-
-/* How the range of an activation follows from the numbers seen. */
-enum quantize_method {
-    QUANTIZE_MINMAX,     /* all of them */
-    QUANTIZE_PERCENTILE, /* all but one in ten thousand */
-    QUANTIZE_MSE,        /* least square error */
-    QUANTIZE_ENTROPY,    /* least relative entropy (TensorRT's rule) */
-    QUANTIZE_METHODS
-};
-
-const char *quantize_method_name(enum quantize_method method); /* "minmax" */
 
 /* A Conv, Gemm or MatMul with constant weights. */
 struct quantizer_layer {
@@ -64,5 +53,5 @@ enum status quantizer_observe(struct quantizer *quantizer, const struct session_
                               struct error *err) MUST_USE;
 
 /* *ret: the quantized graph, the caller's. STATUS_NO_MEMORY, STATUS_MODEL. */
-enum status quantizer_make(const struct quantizer *quantizer, enum quantize_method method,
-                           struct graph **ret, struct error *err) MUST_USE;
+enum status quantizer_make(const struct quantizer *quantizer, struct graph **ret,
+                           struct error *err) MUST_USE;

@@ -17,11 +17,8 @@
 #include "models/onnx/name_map.h"
 #include "proto/onnx.pb-c.h"
 
-/* A message may have 2 GiB; the rest is for what is not tensors. */
-#define INLINE_LIMIT ((size_t)1536 << 20)
-
-/* External tensors begin at multiples of a page, so that they can be mapped. */
-#define EXTERNAL_ALIGN ((size_t)4096)
+/* Of all tensors together. A message may have 2 GiB; the rest is for what is not tensors. */
+#define TENSORS_LIMIT ((size_t)1536 << 20)
 
 /* What QuantizeLinear and the opsets that lensd writes need. */
 #define IR_VERSION_LEAST 8
@@ -41,9 +38,6 @@ struct onnx_writer {
     struct arena *arena;
     struct name_map names; /* every name that is taken, to its struct value */
     struct name_map nodes; /* the same of nodes, which have names of their own */
-    FILE *external;        /* NULL: tensors go into the model */
-    const char *location;  /* of `external`, as the model names it */
-    uint64_t external_at;
     struct error *err;
 };
 
@@ -124,33 +118,6 @@ static Onnx__StringStringEntryProto *entry_of(struct onnx_writer *w, const char 
     return entry->value ? entry : NULL;
 }
 
-/* Appends the bytes to the external file. */
-static enum status write_external(struct onnx_writer *w, const struct tensor *tensor,
-                                  Onnx__TensorProto *proto)
-{
-    char offset[24], length[24];
-    const uint64_t at = size_align((size_t)w->external_at, EXTERNAL_ALIGN);
-    snprintf(offset, sizeof offset, "%llu", (unsigned long long)at);
-    snprintf(length, sizeof length, "%zu", tensor->bytes);
-    if (fseeko(w->external, (off_t)at, SEEK_SET) != 0 ||
-        fwrite(tensor->data, 1, tensor->bytes, w->external) != tensor->bytes)
-        return cannot_write(w);
-    w->external_at = at + tensor->bytes;
-    proto->n_external_data = 3;
-    proto->external_data = arena_alloc(w->arena, 3, sizeof *proto->external_data);
-    if (!proto->external_data ||
-        !(proto->external_data[0] = entry_of(w, "location", w->location)) ||
-        !(proto->external_data[1] = entry_of(w, "offset", offset)) ||
-        !(proto->external_data[2] = entry_of(w, "length", length)))
-        return write_no_memory(w);
-    proto->has_data_location = true;
-    proto->data_location = 1;
-    return STATUS_OK;
-}
-
-/* Small ones stay in the model: shapes and axes are read while it loads. */
-#define EXTERNAL_LEAST ((size_t)1024)
-
 static enum status write_tensor(struct onnx_writer *w, char *name, const struct tensor *tensor,
                                 Onnx__TensorProto **ret)
 {
@@ -168,8 +135,6 @@ static enum status write_tensor(struct onnx_writer *w, char *name, const struct 
     proto->data_type = (int32_t)tensor->dtype;
     proto->name = name;
     *ret = proto;
-    if (w->external && tensor->bytes >= EXTERNAL_LEAST)
-        return write_external(w, tensor, proto);
     static uint8_t nothing;
     proto->has_raw_data = true;
     proto->raw_data.data = tensor->bytes ? tensor->data : &nothing;
@@ -494,8 +459,8 @@ static bool finish_file(FILE *file)
     return is_written && is_closed;
 }
 
-static enum status write_files(struct onnx_writer *w, const struct graph *graph,
-                               const struct onnx_write_options *options, FILE *file)
+static enum status write_model_to(struct onnx_writer *w, const struct graph *graph,
+                                  const struct onnx_write_options *options, FILE *file)
 {
     Onnx__ModelProto proto;
     enum status status = write_model(w, graph, options, &proto);
@@ -510,8 +475,6 @@ static enum status write_files(struct onnx_writer *w, const struct graph *graph,
                            "the model's data file became shorter while it was read; start again");
     if (!finish_file(file) && status == STATUS_OK)
         status = cannot_write(w);
-    if (w->external && !finish_file(w->external) && status == STATUS_OK)
-        status = cannot_write(w);
     return status;
 }
 
@@ -524,51 +487,23 @@ static size_t tensor_bytes(const struct graph *graph)
     return total;
 }
 
-static enum status create_files(struct onnx_writer *w, const char *path, const char *data,
-                                bool is_external, FILE **ret)
-{
-    *ret = fopen(path, "wbxe");
-    if (*ret && is_external)
-        w->external = fopen(data, "wbxe");
-    if (*ret && (!is_external || w->external))
-        return STATUS_OK;
-    const enum status status = cannot_write(w);
-    if (*ret) {
-        (void)fclose(*ret);
-        (void)unlink(path);
-    }
-    return status;
-}
-
 enum status onnx_write_file(const struct graph *graph, const struct onnx_write_options *options,
                             const char *path, struct error *err)
 {
     struct onnx_writer w = {.arena = arena_create(0), .err = err};
-    const size_t limit = options->inline_limit ? options->inline_limit : INLINE_LIMIT;
-    const bool is_external = tensor_bytes(graph) > limit;
-    const char *slash = strrchr(path, '/');
-    char *data = NULL;
-    FILE *file;
-    enum status status = STATUS_OK;
-    if (!w.arena || asprintf(&data, "%s.data", path) < 0) {
-        data = NULL;
-        status = write_no_memory(&w);
-    }
-    if (status == STATUS_OK) {
-        w.location = slash ? data + (slash + 1 - path) : data;
-        status = create_files(&w, path, data, is_external, &file);
-    }
-    if (status == STATUS_OK) {
-        status = write_files(&w, graph, options, file);
-        if (status != STATUS_OK) {
+    FILE *file = NULL;
+    enum status status = w.arena ? STATUS_OK : write_no_memory(&w);
+    if (status == STATUS_OK && tensor_bytes(graph) > TENSORS_LIMIT)
+        status = error_set(err, STATUS_TOO_LARGE, "its tensors exceed the 1.5 GiB of an ONNX file");
+    if (status == STATUS_OK && !(file = fopen(path, "wbxe")))
+        status = cannot_write(&w);
+    if (file) {
+        status = write_model_to(&w, graph, options, file);
+        if (status != STATUS_OK)
             (void)unlink(path);
-            if (is_external)
-                (void)unlink(data);
-        }
     }
     name_map_done(&w.names);
     name_map_done(&w.nodes);
-    free(data);
     arena_free(w.arena);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }

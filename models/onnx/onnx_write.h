@@ -7,14 +7,12 @@ struct onnx_write_options {
     const struct onnx_metadata *metadata; /* borrowed; NULL: none */
     size_t metadata_count;
     const char *producer; /* producer_name of the file */
-    size_t inline_limit; /* if all tensors together have more bytes, they go to a second file beside
-                            the model; 0: what protobuf can hold */
 };
 
 /* Writes `graph`, whose nodes are in topological order and have ONNX's operators only, to the new
- * file `path`, and large models' tensors to the new file `path`.data beside it. Both are on the
- * disk (fsync) on success. After a failure none is left. Values without a name get one, and names
- * given twice a suffix. Errors: STATUS_IO (also where there is such a file), STATUS_NO_MEMORY,
- * STATUS_UNSUPPORTED (a node that a pass has made). Any thread. */
+ * file `path`. It is on the disk (fsync) on success; after a failure there is none. Values without
+ * a name get one, and names given twice a suffix. Errors: STATUS_IO (also where there is such a
+ * file), STATUS_NO_MEMORY, STATUS_TOO_LARGE (tensors of more than 1.5 GiB), STATUS_UNSUPPORTED (a
+ * node that a pass has made). Any thread. */
 enum status onnx_write_file(const struct graph *graph, const struct onnx_write_options *options,
                             const char *path, struct error *err) MUST_USE;

@@ -60,7 +60,6 @@ struct config {
     int64_t bench_time; /* bench: milliseconds for each device and batch size */
 
     char *calibrate, *output; /* quantize: folder of photos; new folder, NULL: beside the model */
-    int64_t method;           /* quantize: enum quantize_method; QUANTIZE_METHODS: auto */
 
     int64_t key_rate, key_burst; /* key: requests a second, at once; 0: no limit */
 

@@ -51,7 +51,7 @@ static const struct command_help commands[] = {
      "on "
      "photos it was not calibrated on, and writes that to report.json.",
      "  lensd quantize resnet50/ --calibrate photos/\n"
-     "  lensd quantize model.onnx --calibrate photos/ -o model-int8 --method mse\n"},
+     "  lensd quantize model.onnx --calibrate photos/ -o model-int8\n"},
     {COMMAND_KEY, "lensd key NAME [options]",
      "Makes an API key. Its line for the --api-keys file goes to standard output. The key itself "
      "is printed once, on standard error: give it to the client; the server only knows its hash.",

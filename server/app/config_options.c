@@ -47,9 +47,6 @@ const struct option config_options[] = {
      "used, every fifth only for the report"},
     {"output", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(output), 0, 0, NULL, "OUT", MODEL,
      "the new model folder, which must not exist; also -o; default: MODEL-int8"},
-    {"method", OPTION_CHOICE, COMMAND_QUANTIZE, FIELD(method), 0, 0, "auto",
-     "minmax|percentile|mse|entropy|auto", MODEL,
-     "how the ranges of activations are chosen; auto: the one with the least error"},
 
     {"confidence", OPTION_TEXT, RUNS, FIELD(confidence), 0, 0, NULL, "N", TASK,
      "detectors: drop boxes whose score is not above N, 0 to 1; the default of this and the next "

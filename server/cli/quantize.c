@@ -28,10 +28,9 @@ struct quantizing {
     const struct config *config;
     struct model *model;
     struct graph *graph;
-    struct quantize_report report;
+    struct quantize_answer report;
     char *out;    /* the folder asked for */
     char *folder; /* that it is made in first; NULL: renamed, or removed again */
-    uint64_t bytes;
 };
 
 static void on_signal(int number)
@@ -127,50 +126,6 @@ static enum status settle_folder(struct quantizing *q, struct error *err)
 
 /* ---- the report ---- */
 
-static char *report_json(const struct quantizing *q)
-{
-    const struct quantize_report *report = &q->report;
-    struct quantize_layer *layers = alloc_array(report->layer_count, sizeof *layers);
-    if (!layers)
-        return NULL;
-    for (size_t i = 0; i < report->layer_count; i++)
-        layers[i] = (struct quantize_layer){.name = report->layers[i].name,
-                                            .op = report->layers[i].op,
-                                            .is_kept = report->layers[i].is_kept,
-                                            .error_without = report->layers[i].error_without};
-    const struct agreement *a = &report->agreement;
-    const struct quantize_answer answer = {.model = q->model->name,
-                                           .folder = q->out,
-                                           .method = quantize_method_name(report->method),
-                                           .calibrated = report->calibrated,
-                                           .held_out = report->held_out,
-                                           .unreadable = report->unreadable,
-                                           .holds = report->holds,
-                                           .error = report->error,
-                                           .is_vector = a->is_vector,
-                                           .images = a->images,
-                                           .same = a->same,
-                                           .clear = a->clear,
-                                           .agreeing = a->agreeing,
-                                           .mean = a->mean,
-                                           .greatest = a->greatest,
-                                           .correlation = a->correlation,
-                                           .has_boxes = task_has_boxes(q->model->task.kind),
-                                           .fp32_boxes = report->boxes.fp32,
-                                           .int8_boxes = report->boxes.int8,
-                                           .box_pairs = report->boxes.pairs,
-                                           .overlap = report->boxes.overlap,
-                                           .fp32_bytes = q->model->file_bytes,
-                                           .int8_bytes = q->bytes,
-                                           .fp32_ms = report->fp32_ms,
-                                           .int8_ms = report->int8_ms,
-                                           .layers = layers,
-                                           .layer_count = report->layer_count};
-    char *json = quantize_answer_json(&answer, NULL);
-    free(layers);
-    return json;
-}
-
 static enum status write_report(const struct quantizing *q, const char *json, struct error *err)
 {
     char *path = path_in(q->folder, REPORT_FILE);
@@ -184,17 +139,7 @@ static enum status write_report(const struct quantizing *q, const char *json, st
               : error_set(err, STATUS_IO, "cannot write " REPORT_FILE ": %s", strerror(cause));
 }
 
-static void print_errors(const struct quantize_report *report)
-{
-    printf("%-12s%s, error %.5f", "ranges", quantize_method_name(report->method),
-           report->errors[report->method]);
-    for (int m = 0; m < QUANTIZE_METHODS; m++)
-        if (m != (int)report->method && report->errors[m] > 0)
-            printf("; %s %.5f", quantize_method_name((enum quantize_method)m), report->errors[m]);
-    printf("\n");
-}
-
-static void print_kept(const struct quantize_report *report)
+static void print_kept(const struct quantize_answer *report)
 {
     enum { SHOWN = 8 };
     char shown[1024];
@@ -210,30 +155,27 @@ static void print_kept(const struct quantize_report *report)
 
 static void print_report(const struct quantizing *q)
 {
-    const struct quantize_report *report = &q->report;
-    const struct agreement *a = &report->agreement;
+    const struct quantize_answer *report = &q->report;
     char shown[1024], before[SIZE_TEXT], after[SIZE_TEXT];
     printf("%s\n\n", utf8_shown(q->out, shown, sizeof shown));
     printf("%-12s%d to calibrate with, %d held out%s", "photos", report->calibrated,
            report->held_out, report->unreadable ? "" : "\n");
     if (report->unreadable)
         printf(", %d cannot be read\n", report->unreadable);
-    print_errors(report);
     print_kept(report);
-    if (a->is_vector)
+    if (report->is_vector)
         printf(
             "%-12sas in float32 for %d of %d held-out photos; its probability changes by %.4f in "
             "the mean, %.4f at most\n",
-            "best class", a->same, a->images, a->mean, a->greatest);
+            "best class", report->same, report->images, report->mean, report->greatest);
     else
         printf("%-12srelative error %.4f on average, %.4f at most, on %d held-out photos\n",
-               "outputs", a->mean, a->greatest, a->images);
-    if (task_has_boxes(q->model->task.kind))
+               "outputs", report->mean, report->greatest, report->images);
+    if (report->has_boxes)
         printf("%-12s%zu, float32 %zu; %zu pairs overlap by half or more, by %.3f on average\n",
-               "boxes", report->boxes.int8, report->boxes.fp32, report->boxes.pairs,
-               report->boxes.overlap);
-    printf("%-12s%s, float32 %s\n", "size", size_text(q->bytes, after),
-           size_text(q->model->file_bytes, before));
+               "boxes", report->int8_boxes, report->fp32_boxes, report->box_pairs, report->overlap);
+    printf("%-12s%s, float32 %s\n", "size", size_text(report->int8_bytes, after),
+           size_text(report->fp32_bytes, before));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);
     if (!report->holds)
         printf("\nThe answers do not agree within lensd's bounds, so that --precision auto will "
@@ -260,19 +202,16 @@ static enum status check_photos(const struct config *config, struct error *err)
 
 static enum status write_model_file(struct quantizing *q, struct error *err)
 {
-    struct stat info = {0}, data = {0};
+    struct stat info = {0};
     const struct onnx_write_options options = {.metadata = q->model->metadata,
                                                .metadata_count = q->model->metadata_count,
                                                .producer = "lensd quantize"};
-    char *path = path_in(q->folder, MODEL_FILE), *beside = path_in(q->folder, MODEL_FILE ".data");
-    enum status status = path && beside ? onnx_write_file(q->graph, &options, path, err)
-                                        : error_no_memory(err, NULL);
+    char *path = path_in(q->folder, MODEL_FILE);
+    const enum status status =
+        path ? onnx_write_file(q->graph, &options, path, err) : error_no_memory(err, NULL);
     if (status == STATUS_OK && stat(path, &info) == 0)
-        q->bytes = (uint64_t)info.st_size;
-    if (status == STATUS_OK && stat(beside, &data) == 0)
-        q->bytes += (uint64_t)data.st_size;
+        q->report.int8_bytes = (uint64_t)info.st_size;
     free(path);
-    free(beside);
     return status;
 }
 
@@ -280,8 +219,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
 {
     const struct config *config = q->config;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct quantize_options options = {.method = (enum quantize_method)config->method,
-                                             .limits = &limits,
+    const struct quantize_options options = {.limits = &limits,
                                              .threads = (int)config->threads,
                                              .cancel = &quantize_cancel,
                                              .on_progress = on_quantize_progress};
@@ -298,7 +236,8 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     TRY(quantize_model(q->model, &options, &q->graph, &q->report, err));
     TRY(write_model_file(q, err));
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
-    *ret_json = report_json(q);
+    q->report.folder = q->out;
+    *ret_json = quantize_answer_json(&q->report, NULL);
     if (!*ret_json)
         return error_no_memory(err, NULL);
     TRY(write_report(q, *ret_json, err));

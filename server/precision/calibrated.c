@@ -62,7 +62,7 @@ enum status calibrated_read(const struct graph_hash *key, const char *cache, str
 static enum status keep_graph(const struct graph_hash *key, const char *cache,
                               const struct graph *graph, struct error *err)
 {
-    const struct onnx_write_options options = {.producer = "lensd", .inline_limit = SIZE_MAX - 1};
+    const struct onnx_write_options options = {.producer = "lensd"};
     char *folder = tuning_folder(cache), *path = path_of_key(key, cache), *own = NULL;
     enum status status = STATUS_OK;
     if (!folder || !path || asprintf(&own, "%s.%ld", path, (long)getpid()) < 0) {
@@ -82,11 +82,10 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
     return status;
 }
 
-static void log_calibration(const struct model *model, const struct quantize_report *report)
+static void log_calibration(const struct model *model, const struct quantize_answer *report)
 {
     log_event(LOG_INFO, "calibrated", LOG_STR("model", model->name),
               LOG_INT("photos", report->calibrated),
-              LOG_STR("method", quantize_method_name(report->method)),
               LOG_INT("layers_in_fp32", (int64_t)report->kept));
 }
 
@@ -94,9 +93,8 @@ enum status calibrated_make(const struct model *model, const struct precision_op
                             const struct session_options *session, const struct graph_hash *key,
                             struct graph **ret, int *ret_photos, struct error *err)
 {
-    struct quantize_report report;
-    const struct quantize_options how = {.method = QUANTIZE_METHODS,
-                                         .limits = options->limits,
+    struct quantize_answer report;
+    const struct quantize_options how = {.limits = options->limits,
                                          .threads = session->threads,
                                          .cancel = session->cancel,
                                          .until_ms = clock_ms(clock_thread()) + CALIBRATION_MS};

@@ -1,4 +1,4 @@
-/* Calibrates, chooses method and layers by measured error, compares with float32. */
+/* Calibrates, chooses by measured error which layers stay in float32, compares with float32. */
 #include "server/precision/quantize_model.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 enum {
     HOLD_OUT = 5,      /* every fifth photo is held out */
-    TRIED_PHOTOS = 32, /* that methods and layers are chosen with */
+    TRIED_PHOTOS = 32, /* that layers are chosen with */
     LAYER_PHOTOS = 8,  /* that the error without a layer is measured with */
     KEPT_SHARE = 4,    /* at most a quarter of the layers stays in float32 */
     TIMED_RUNS = 15    /* of each model, in turns */
@@ -30,7 +30,7 @@ enum {
 struct quantize_state {
     const struct model *model;
     const struct quantize_options *options;
-    struct quantize_report *report;
+    struct quantize_answer *report;
     struct probes *probes;
     int *files;   /* photos that can be read: those to calibrate with, then those held out */
     float *photo; /* prepared */
@@ -87,7 +87,7 @@ static enum status read_photo(struct quantize_state *q, int i)
 /* Splits the photos that can be read. */
 static enum status find_photos(struct quantize_state *q)
 {
-    struct quantize_report *report = q->report;
+    struct quantize_answer *report = q->report;
     const int count = probes_from_folder(q->probes);
     const char *folder = q->model->calibration;
     struct error first;
@@ -106,7 +106,7 @@ static enum status find_photos(struct quantize_state *q)
                 first = why;
             continue;
         }
-        if (report->photos++ % HOLD_OUT == HOLD_OUT - 1)
+        if ((report->calibrated + report->held_out) % HOLD_OUT == HOLD_OUT - 1)
             held_out[report->held_out++] = i;
         else
             q->files[report->calibrated++] = i;
@@ -116,17 +116,18 @@ static enum status find_photos(struct quantize_state *q)
     memcpy(q->files + report->calibrated, held_out, (size_t)report->held_out * sizeof *held_out);
     free(held_out);
     TRY(check_cancel(q));
-    if (report->photos >= QUANTIZE_MIN_PHOTOS)
+    const int photos = report->calibrated + report->held_out;
+    if (photos >= QUANTIZE_MIN_PHOTOS)
         return STATUS_OK;
     if (report->unreadable)
         return error_set(q->err, STATUS_INVALID,
                          "of the %d photos in '%.150s' %d can be read (%.150s); give at least %d, "
                          "better 100, like those that the model will see",
-                         count, folder, report->photos, first.message, QUANTIZE_MIN_PHOTOS);
+                         count, folder, photos, first.message, QUANTIZE_MIN_PHOTOS);
     return error_set(q->err, STATUS_INVALID,
                      "the folder '%.150s' has %s (.jpg, .jpeg or .png); give at least %d, better "
                      "100, like those that the model will see",
-                     folder, report->photos ? "one photo" : "no photos", QUANTIZE_MIN_PHOTOS);
+                     folder, photos ? "one photo" : "no photos", QUANTIZE_MIN_PHOTOS);
 }
 
 /* quantizer_images.read */
@@ -195,7 +196,7 @@ static enum status answer_photo(struct quantize_state *q, struct session *sessio
     return STATUS_OK;
 }
 
-/* The answers in float32 to the photos that method and layers are chosen with. */
+/* The answers in float32 to the photos that layers are chosen with. */
 static enum status remember_answers(struct quantize_state *q)
 {
     size_t bytes;
@@ -248,10 +249,10 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
 }
 
 /* Makes the graph with the layers that are kept now, and compares it. *ret: the caller's. */
-static enum status try_graph(struct quantize_state *q, enum quantize_method method, int photos,
-                             struct graph **ret, struct agreement *ret_agreement)
+static enum status try_graph(struct quantize_state *q, int photos, struct graph **ret,
+                             struct agreement *ret_agreement)
 {
-    TRY(quantizer_make(q->quantizer, method, ret, q->err));
+    TRY(quantizer_make(q->quantizer, ret, q->err));
     const enum status status = compare_graph(q, *ret, photos, ret_agreement);
     if (status != STATUS_OK) {
         graph_free(*ret);
@@ -268,37 +269,19 @@ static void take_graph(struct quantize_state *q, struct graph *graph, const stru
     q->report->holds = agreement_holds(a);
 }
 
-/* ---- the method ---- */
-
-static enum status choose_method(struct quantize_state *q)
+static enum status quantize_all(struct quantize_state *q)
 {
-    const enum quantize_method asked = q->options->method;
-    const int count = asked == QUANTIZE_METHODS ? QUANTIZE_METHODS : 1;
-    double least = INFINITY;
-    q->phase = "choosing ranges";
-    for (int i = 0; i < count && !(q->graph && is_over(q)); i++) {
-        struct graph *graph;
-        struct agreement a;
-        const enum quantize_method method =
-            asked == QUANTIZE_METHODS ? (enum quantize_method)i : asked;
-        show(q, (double)i / count);
-        TRY(try_graph(q, method, q->tried, &graph, &a));
-        if (!quantizer_is_quantized(graph)) {
-            graph_free(graph);
-            return error_set(q->err, STATUS_UNSUPPORTED,
-                             "no Conv, Gemm or MatMul can be quantized: what they read is made in "
-                             "a Loop, Scan or If, or is not finite for these photos");
-        }
-        q->report->errors[method] = error_of(&a);
-        if (q->graph && !(error_of(&a) < least)) {
-            graph_free(graph);
-            continue;
-        }
-        least = error_of(&a);
-        q->report->method = method;
-        take_graph(q, graph, &a);
-    }
-    return STATUS_OK;
+    struct graph *graph;
+    struct agreement a;
+    q->phase = "quantizing";
+    show(q, 0);
+    TRY(try_graph(q, q->tried, &graph, &a));
+    take_graph(q, graph, &a);
+    return quantizer_is_quantized(graph)
+               ? STATUS_OK
+               : error_set(q->err, STATUS_UNSUPPORTED,
+                           "no Conv, Gemm or MatMul can be quantized: what they read is made in a "
+                           "Loop, Scan or If, or is not finite for these photos");
 }
 
 /* ---- sensitive layers ---- */
@@ -306,7 +289,7 @@ static enum status choose_method(struct quantize_state *q)
 /* Measures the error without each layer: what it would gain in float32. */
 static enum status measure_layers(struct quantize_state *q)
 {
-    struct quantize_report *report = q->report;
+    struct quantize_answer *report = q->report;
     q->phase = "comparing layers";
     for (size_t i = 0; i < report->layer_count && !is_over(q); i++) {
         struct graph *graph;
@@ -314,7 +297,7 @@ static enum status measure_layers(struct quantize_state *q)
         struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
         show(q, (double)i / (double)report->layer_count);
         layer->is_kept = true;
-        TRY(try_graph(q, report->method, LAYER_PHOTOS, &graph, &a));
+        TRY(try_graph(q, LAYER_PHOTOS, &graph, &a));
         layer->is_kept = false;
         report->layers[i].error_without = error_of(&a);
         graph_free(graph);
@@ -324,21 +307,21 @@ static enum status measure_layers(struct quantize_state *q)
 
 static int compare_layers(const void *a, const void *b)
 {
-    const struct quantized_layer *const *x = a, *const *y = b;
+    const struct quantize_layer *const *x = a, *const *y = b;
     return ((*x)->error_without > (*y)->error_without) -
            ((*x)->error_without < (*y)->error_without);
 }
 
 /* Keeps the `count` layers that gain most; takes the graph if it is better. */
-static enum status keep_layers(struct quantize_state *q, struct quantized_layer *const *order,
+static enum status keep_layers(struct quantize_state *q, struct quantize_layer *const *order,
                                size_t count, bool *ret_holds)
 {
-    struct quantize_report *report = q->report;
+    struct quantize_answer *report = q->report;
     struct graph *graph;
     struct agreement a;
     for (size_t i = 0; i < report->layer_count; i++)
         quantizer_layer(q->quantizer, (size_t)(order[i] - report->layers))->is_kept = i < count;
-    TRY(try_graph(q, report->method, q->tried, &graph, &a));
+    TRY(try_graph(q, q->tried, &graph, &a));
     const bool is_quantized = quantizer_is_quantized(graph);
     *ret_holds = is_quantized && agreement_holds(&a);
     /* Once the bounds hold, fewer layers are better; before that, more have to lower the error. */
@@ -355,7 +338,7 @@ static enum status keep_layers(struct quantize_state *q, struct quantized_layer 
 }
 
 /* Doubles the number of layers in float32 until the bounds hold, then halves the interval. */
-static enum status search_layers(struct quantize_state *q, struct quantized_layer *const *order)
+static enum status search_layers(struct quantize_state *q, struct quantize_layer *const *order)
 {
     const size_t most = q->report->layer_count / KEPT_SHARE;
     size_t low = 0, high = 0;
@@ -378,13 +361,13 @@ static enum status search_layers(struct quantize_state *q, struct quantized_laye
 
 static enum status keep_sensitive(struct quantize_state *q)
 {
-    struct quantize_report *report = q->report;
+    struct quantize_answer *report = q->report;
     if (report->holds || report->layer_count < KEPT_SHARE)
         return STATUS_OK;
     TRY(measure_layers(q));
     if (is_over(q))
         return STATUS_OK;
-    struct quantized_layer **order = alloc_array(report->layer_count, sizeof *order);
+    struct quantize_layer **order = alloc_array(report->layer_count, sizeof *order);
     if (!order)
         return quantize_no_memory(q);
     for (size_t i = 0; i < report->layer_count; i++)
@@ -430,10 +413,10 @@ static enum status find_boxes(struct quantize_state *q, struct task_answer *ret)
 
 /* Each box finds the one that overlaps it most among those that are left; best boxes first. */
 static void pair_boxes(const struct detections *a, struct detections *b,
-                       struct quantized_boxes *ret)
+                       struct quantize_answer *ret)
 {
-    ret->fp32 += a->count;
-    ret->int8 += b->count;
+    ret->fp32_boxes += a->count;
+    ret->int8_boxes += b->count;
     for (size_t i = 0; i < a->count; i++) {
         struct detection *nearest = NULL;
         double most = 0.5;
@@ -446,7 +429,7 @@ static void pair_boxes(const struct detections *a, struct detections *b,
         }
         if (!nearest)
             continue;
-        ret->overlap += (most - ret->overlap) / (double)++ret->pairs;
+        ret->overlap += (most - ret->overlap) / (double)++ret->box_pairs;
         nearest->index = UINT32_MAX; /* taken */
     }
 }
@@ -454,7 +437,7 @@ static void pair_boxes(const struct detections *a, struct detections *b,
 /* Runs photo i in both sessions; compares boxes, too, where the answers are boxes. */
 static enum status answer_twice(struct quantize_state *q, struct session *int8, int i)
 {
-    const bool has_boxes = task_has_boxes(q->model->task.kind);
+    const bool has_boxes = q->report->has_boxes;
     struct task_answer a = {0}, b = {0};
     enum status status = answer_photo(q, q->fp32, i, q->answers[0]);
     if (status == STATUS_OK && has_boxes)
@@ -464,7 +447,7 @@ static enum status answer_twice(struct quantize_state *q, struct session *int8, 
     if (status == STATUS_OK && has_boxes)
         status = find_boxes(q, &b);
     if (status == STATUS_OK && has_boxes)
-        pair_boxes(&a.detections, &b.detections, &q->report->boxes);
+        pair_boxes(&a.detections, &b.detections, q->report);
     task_answer_done(&a);
     task_answer_done(&b);
     return status;
@@ -483,14 +466,22 @@ static enum status time_photo(struct quantize_state *q, struct session *session,
 
 static enum status compare_held_out(struct quantize_state *q, struct session *int8)
 {
-    struct quantize_report *report = q->report;
-    report->agreement = (struct agreement){.is_vector = q->outputs.is_vector};
+    struct quantize_answer *report = q->report;
+    struct agreement a = {.is_vector = q->outputs.is_vector};
     q->phase = "comparing";
-    for (int i = report->calibrated; i < report->photos; i++) {
-        show(q, (double)(i - report->calibrated) / report->held_out);
-        TRY(answer_twice(q, int8, i));
-        outputs_compare(&q->outputs, q->answers[0], q->answers[1], false, &report->agreement);
+    for (int i = 0; i < report->held_out; i++) {
+        show(q, (double)i / report->held_out);
+        TRY(answer_twice(q, int8, report->calibrated + i));
+        outputs_compare(&q->outputs, q->answers[0], q->answers[1], false, &a);
     }
+    report->is_vector = a.is_vector;
+    report->images = a.images;
+    report->same = a.same;
+    report->clear = a.clear;
+    report->agreeing = a.agreeing;
+    report->mean = a.mean;
+    report->greatest = a.greatest;
+    report->correlation = a.correlation;
     for (int run = 0; run < TIMED_RUNS; run++) {
         TRY(time_photo(q, q->fp32, &report->fp32_ms));
         TRY(time_photo(q, int8, &report->int8_ms));
@@ -513,7 +504,7 @@ static enum status report_on(struct quantize_state *q)
 
 static enum status list_layers(struct quantize_state *q)
 {
-    struct quantize_report *report = q->report;
+    struct quantize_answer *report = q->report;
     const size_t count = quantizer_layer_count(q->quantizer);
     report->layers = alloc_array(count, sizeof *report->layers);
     for (size_t i = 0; report->layers && i < count; i++) {
@@ -555,16 +546,18 @@ static enum status quantize_steps(struct quantize_state *q)
     TRY(find_photos(q));
     TRY(remember_answers(q));
     TRY(calibrate(q));
-    TRY(choose_method(q));
+    TRY(quantize_all(q));
     TRY(keep_sensitive(q));
     return report_on(q);
 }
 
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
-                           struct graph **ret, struct quantize_report *report, struct error *err)
+                           struct graph **ret, struct quantize_answer *report, struct error *err)
 {
     struct quantize_state q = {.model = model, .options = options, .report = report, .err = err};
-    *report = (struct quantize_report){0};
+    *report = (struct quantize_answer){.model = model->name,
+                                       .has_boxes = task_has_boxes(model->task.kind),
+                                       .fp32_bytes = model->file_bytes};
     const enum status status = quantize_steps(&q);
     session_free(q.fp32);
     quantizer_free(q.quantizer);
@@ -583,10 +576,10 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
     return STATUS_OK;
 }
 
-void quantize_report_done(struct quantize_report *report)
+void quantize_report_done(struct quantize_answer *report)
 {
     for (size_t i = 0; i < report->layer_count; i++)
         free(report->layers[i].name);
     free(report->layers);
-    *report = (struct quantize_report){0};
+    *report = (struct quantize_answer){0};
 }

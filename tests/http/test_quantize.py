@@ -76,19 +76,11 @@ class Quantize(unittest.TestCase):
         rows = [[20, 44, 60], [20, 40, 10], [16, 8, 8], [16, 12, 8], [.9, .1, .1], [.1, .8, .1]]
         small_onnx.always(detector, [("output0", (6, 84), [v for row in rows for v in row + [0.0] * 81])],
                           metadata=[("author", "Ultralytics"), ("task", "detect"), ("names", "{0: 'cat', 1: 'dog'}")])
-        ended = self.quantize("--json", "--method", "minmax", model=detector)
+        ended = self.quantize("--json", model=detector)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         boxes = json.loads(ended.stdout)["boxes"]
         self.assertEqual((boxes["fp32"], boxes["int8"], boxes["pairs"]), (2, 2, 2))
         self.assertGreater(boxes["mean_iou"], 0.99)
-
-    def test_each_method(self):
-        self.add_photos(6)
-        for method in ("minmax", "percentile", "mse", "entropy"):
-            ended = self.quantize("--json", "--method", method, "--threads", "1")
-            self.assertEqual(ended.returncode, 0, ended.stderr)
-            self.assertEqual(json.loads(ended.stdout)["method"], method)
-            shutil.rmtree(self.out)
 
     def test_too_few_photos(self):
         self.refused(self.quantize(), "no photos", "give at least 2")
@@ -126,7 +118,7 @@ class Quantize(unittest.TestCase):
         small_onnx.write(model, nodes, [small_onnx.weights("w", 4, 3, 3, 3), small_onnx.constant("b", 1, 4)],
                          [small_onnx.tensor_info("image", "N", 3, 16, 16)],
                          [small_onnx.tensor_info("scores", "N", 4), small_onnx.tensor_info("twice", "K")])
-        ended = self.quantize("--method", "minmax", model=model)
+        ended = self.quantize(model=model)
         self.assertEqual(ended.returncode, 0, ended.stderr)
 
     def test_arguments(self):

@@ -8,20 +8,18 @@
 #include "models/onnx/onnx_write.h"
 #include "tests/unit/models/onnx_make.h"
 
-static char folder[64], path[96], data[112];
+static char folder[64], path[96];
 
 static void make_folder(void)
 {
     snprintf(folder, sizeof folder, "/tmp/lensd-write-XXXXXX");
     cr_assert(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/model.onnx", folder);
-    snprintf(data, sizeof data, "%s.data", path);
 }
 
 static void remove_folder(void)
 {
     unlink(path);
-    unlink(data);
     rmdir(folder);
 }
 
@@ -81,33 +79,23 @@ Test(onnx_write, reads_back_what_it_writes, .init = make_folder, .fini = remove_
     const struct onnx_write_options options = {.producer = "test"};
     struct make make = weighted_model();
     check_round(&make, &options);
-    cr_expect(!is_there(data));
-    make_done(&make);
-}
-
-Test(onnx_write, large_models_get_a_data_file, .init = make_folder, .fini = remove_folder)
-{
-    const struct onnx_write_options options = {.producer = "test", .inline_limit = 1000};
-    struct make make = weighted_model();
-    check_round(&make, &options);
-    cr_expect(is_there(data));
     make_done(&make);
 }
 
 Test(onnx_write, replaces_nothing_and_leaves_nothing_half_written, .init = make_folder,
      .fini = remove_folder)
 {
-    const struct onnx_write_options options = {.producer = "test", .inline_limit = 1000};
+    const struct onnx_write_options options = {.producer = "test"};
     struct make make = weighted_model();
     size_t size;
     uint8_t *bytes = make_pack(&make, &size);
     struct onnx_model model;
     struct error err = {0};
     cr_assert_eq(onnx_load_memory(bytes, size, NULL, &model, &err), STATUS_OK);
-    fclose(fopen(data, "w"));
+    fclose(fopen(path, "w"));
     cr_expect_eq(onnx_write_file(model.graph, &options, path, &err), STATUS_IO);
     cr_expect(strstr(err.message, "File exists"), "%s", err.message);
-    cr_expect(!is_there(path) && is_there(data));
+    cr_expect(is_there(path));
     cr_expect_eq(onnx_write_file(model.graph, &options, "/dev/null/model.onnx", &err), STATUS_IO);
     onnx_model_done(&model);
     free(bytes);

@@ -12,64 +12,70 @@
 
 enum { NUMBERS = 4096 };
 
-static struct number_range range_of(const float *values, size_t count)
+/* Of `channels`, which take turns. */
+static struct number_range range_of(const float *values, size_t count, size_t channels,
+                                    size_t inner)
 {
-    struct number_range range = {0};
+    struct number_range range;
+    struct error err;
+    cr_assert_eq(range_init(&range, channels, inner, &err), STATUS_OK);
     range_extend(&range, values, count / 2);
-    range_extend(&range, values + count / 2, count - count / 2);
+    range_extend(&range, values + count / 2, count / 2);
     range.bins = alloc_array(RANGE_BINS, sizeof *range.bins);
     range_count(&range, values, count);
     return range;
 }
 
-static float highest_of(struct stored_as as)
+static float highest_of(struct number_scale as)
 {
     return as.scale * (float)(255 - as.zero);
 }
 
-Test(quantize, ranges_include_zero_and_leave_out_what_each_method_says)
+Test(quantize, ranges_include_zero_and_leave_out_what_costs_more_than_it_gains)
 {
     static float values[NUMBERS];
     uint32_t state = 7;
     for (size_t i = 0; i < NUMBERS; i++)
         values[i] = 1.5f + random_unit(&state);
     values[NUMBERS - 1] = 100; /* one that is far out */
-    struct number_range range = range_of(values, NUMBERS);
-    const struct stored_as all = range_choose(&range, QUANTIZE_MINMAX);
-    cr_expect_eq(all.zero, 0);
-    cr_expect_float_eq(highest_of(all), 100, 0.01);
-    /* One in 4096 is more than the tail, and costs more than finer steps gain. */
-    cr_expect_float_eq(highest_of(range_choose(&range, QUANTIZE_PERCENTILE)), 100, 0.1);
-    cr_expect_float_eq(highest_of(range_choose(&range, QUANTIZE_MSE)), 100, 0.1);
+    struct number_range range = range_of(values, NUMBERS, 1, 16);
+    cr_expect_eq(range_scale(&range, false).zero, 0);
+    /* One in 4096 costs more than finer steps gain. */
+    cr_expect_float_eq(highest_of(range_scale(&range, false)), 100, 0.1);
     for (int b = 0; b < RANGE_BINS - 1; b++)
         range.bins[b] *= 1000000;
-    cr_expect_lt(highest_of(range_choose(&range, QUANTIZE_PERCENTILE)), 3);
-    cr_expect_lt(highest_of(range_choose(&range, QUANTIZE_MSE)), 10);
-    cr_expect_float_eq(highest_of(range_choose(&range, QUANTIZE_MINMAX)), 100, 0.1);
-    free(range.bins);
+    cr_expect_lt(highest_of(range_scale(&range, false)), 10);
+    cr_expect_float_eq(highest_of(range_scale(&range, true)), 100, 0.1);
+    range_done(&range);
     for (size_t i = 0; i < NUMBERS; i++)
         values[i] = -2 - random_unit(&state);
-    range = range_of(values, NUMBERS);
-    for (int m = 0; m < QUANTIZE_METHODS; m++) {
-        const struct stored_as as = range_choose(&range, (enum quantize_method)m);
-        cr_expect_eq(as.zero, 255, "%s", quantize_method_name((enum quantize_method)m));
-        cr_expect_leq(as.scale * 255, 3.01f);
-    }
-    free(range.bins);
+    range = range_of(values, NUMBERS, 1, 1);
+    cr_expect_eq(range_scale(&range, false).zero, 255);
+    cr_expect_leq(range_scale(&range, false).scale * 255, 3.01f);
+    range_done(&range);
 }
 
-Test(quantize, a_number_that_is_not_finite_breaks_a_range)
+Test(quantize, sums_are_those_of_channels)
 {
-    const float values[] = {1, INFINITY, 2};
-    struct number_range range = {0};
-    range_extend(&range, values, 2);
-    range_extend(&range, values + 2, 1);
-    cr_expect(range.is_broken);
-    const float zeros[10] = {0};
-    range = (struct number_range){0};
-    range_extend(&range, zeros, 10);
-    const struct stored_as as = range_choose(&range, QUANTIZE_MINMAX);
-    cr_expect(as.scale == 1 && as.zero == 0);
+    const float values[] = {1, 2, 3, 4, 10, 20, 30, 40};
+    struct number_range rows = range_of(values, 8, 2, 1), maps = range_of(values, 8, 2, 2);
+    cr_expect(rows.sums[0] == 44 && rows.sums[1] == 66 && rows.summed == 4);
+    cr_expect(maps.sums[0] == 33 && maps.sums[1] == 77 && maps.summed == 4);
+    range_done(&rows);
+    range_done(&maps);
+}
+
+Test(quantize, numbers_that_are_not_finite_have_no_limits)
+{
+    const float values[][2] = {{1, INFINITY}, {-INFINITY, 1}, {1, NAN}, {0, 0}};
+    float low, high;
+    for (size_t i = 0; i < COUNT_OF(values); i++) {
+        struct number_range range = range_of(values[i], 2, 1, 1);
+        cr_expect_eq(range_limits(&range, &low, &high), i == 3, "%zu", i);
+        const struct number_scale as = range_scale(&range, true);
+        cr_expect(i < 3 || (as.scale == 1 && as.zero == 0));
+        range_done(&range);
+    }
 }
 
 /* ---- graphs ---- */
@@ -183,8 +189,7 @@ Test(quantize, random_networks_answer_nearly_as_in_float32)
             graph_free(graph);
             continue;
         }
-        cr_assert_eq(quantizer_make(quantizer, QUANTIZE_MINMAX, &made, &err), STATUS_OK, "%s",
-                     err.message);
+        cr_assert_eq(quantizer_make(quantizer, &made, &err), STATUS_OK, "%s", err.message);
         cr_expect(quantizer_is_quantized(made) && !quantizer_is_quantized(graph));
         cr_expect_eq(made->output_count, graph->output_count);
         const double error = relative_error(graph, made, images->numbers[0]);
@@ -193,7 +198,7 @@ Test(quantize, random_networks_answer_nearly_as_in_float32)
         graph_free(made);
         for (size_t i = 0; i < quantizer_layer_count(quantizer); i++)
             quantizer_layer(quantizer, i)->is_kept = true;
-        cr_assert_eq(quantizer_make(quantizer, QUANTIZE_MINMAX, &made, &err), STATUS_OK);
+        cr_assert_eq(quantizer_make(quantizer, &made, &err), STATUS_OK);
         cr_expect_eq(count_ops(made, OP_QUANTIZE_LINEAR), 0);
         cr_expect_eq(count_ops(made, OP_DEQUANTIZE_LINEAR), 0);
         graph_free(made);
@@ -242,7 +247,7 @@ Test(quantize, large_biases_are_stored_as_int32)
     graph->input_count = graph->output_count = 1;
     struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20);
     cr_assert(quantizer);
-    cr_assert_eq(quantizer_make(quantizer, QUANTIZE_MINMAX, &made, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(quantizer, &made, &err), STATUS_OK);
     size_t layers = 0;
     for (size_t n = 0; n < made->node_count; n++) {
         const struct node *node = made->nodes[n];
@@ -276,8 +281,8 @@ Test(quantize, parts_give_the_same_graph)
     images->reads = 0;
     struct quantizer *b = observed(graph, images, 1);
     cr_expect_gt(images->reads, 2 * IMAGES);
-    cr_assert_eq(quantizer_make(a, QUANTIZE_MSE, &whole, &err), STATUS_OK);
-    cr_assert_eq(quantizer_make(b, QUANTIZE_MSE, &parts, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(a, &whole, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(b, &parts, &err), STATUS_OK);
     cr_expect_eq(count_ops(whole, OP_QUANTIZE_LINEAR), count_ops(parts, OP_QUANTIZE_LINEAR));
     const double error = fabs(relative_error(graph, whole, images->numbers[0]) -
                               relative_error(graph, parts, images->numbers[0]));
@@ -296,7 +301,7 @@ Test(quantize, refuses_what_is_quantized_already)
     struct graph *graph = random_graph(3, SIDE, SIDE), *made;
     struct error err = {0};
     struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20), *again;
-    cr_assert_eq(quantizer_make(quantizer, QUANTIZE_MINMAX, &made, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(quantizer, &made, &err), STATUS_OK);
     cr_expect_eq(quantizer_create(made, &again, &err), STATUS_UNSUPPORTED);
     cr_expect(strstr(err.message, "quantized already"));
     graph_free(made);
