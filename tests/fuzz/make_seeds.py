@@ -283,7 +283,25 @@ def requests():
     model("external", [helper.make_node("Add", ["x", "w"], ["y"])], [("x", F, [2])], [("y", F)], [external])
 
 
+def dialects():
+    """First bytes: fuzz_dialects.c's APIs; behind a NUL a parameter and its value."""
+    for api, name, text in [
+            (0, "roboflow", '{"api_key":"k","model_id":"a/1","image":[{"type":"base64","value":"AAAA"},{"value":"AA=="}],'
+                            '"confidence":40,"iou_threshold":0.5,"max_detections":9,"class_filter":["a","b"]}'),
+            (0, "roboflow_percent", "\0confidence\00040"),
+            (1, "deepstack", '{"image":"data:image/png;base64,AAAA","min_confidence":"0.4"}'),
+            (1, "deepstack_broken", '{"image":{"url":7}}'),
+            (2, "hugging_face", '{"inputs":"AAAA","parameters":{"top_k":2,"threshold":0.3,"mask_threshold":null}}'),
+            (2, "hugging_face_broken", '{"inputs":"AAAA","parameters":[1]}'),
+            (3, "openai", '{"model":"m","input":["data:image/png;base64,AAAA","AAAA"],"encoding_format":"base64"}'),
+            (3, "openai_messages", '{"messages":[{"content":[{"type":"text","text":"x"},'
+                                   '{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}'),
+            (3, "openai_address", '{"input":"https://example.org/a.png"}')]:
+        write("dialects", name, bytes([api]) + text.encode())
+
+
 if __name__ == "__main__":
+    dialects()
     folders()
     settings()
     requests()

@@ -10,7 +10,7 @@
 cd "$SRC/lensd"
 meson setup "$WORK/build" -Dfuzz=true -Dfuzz_engine="$LIB_FUZZING_ENGINE" -Dtests=disabled -Dload=disabled \
     -Dcuda=disabled -Db_lundef=false
-mapfile -t targets < <(ninja -C "$WORK/build" -t targets all | sed -n 's,^\(tests/fuzz/fuzz_[a-z]*\): .*,\1,p')
+mapfile -t targets < <(ninja -C "$WORK/build" -t targets all | sed -n 's,^\(tests/fuzz/fuzz_[a-z_]*\): .*,\1,p')
 ninja -C "$WORK/build" "${targets[@]}"
 
 # shellcheck disable=SC2016  # $ORIGIN is the dynamic linker's

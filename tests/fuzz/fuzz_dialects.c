@@ -1,0 +1,80 @@
+/* JSON bodies of other servers' APIs, and their parameters. The first byte picks the API; what
+ * follows is a body, or behind a NUL the name and the value of a parameter. What is refused has a
+ * sentence; pictures are no longer than their text; a parameter's new value fits its room. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/dialects.h"
+#include "tests/fuzz/target.h"
+
+static const struct dialect *const apis[] = {&dialect_roboflow, &dialect_deepstack,
+                                             &dialect_hugging_face, &dialect_openai,
+                                             &dialect_torchserve};
+
+static void check_own(const struct dialect *dialect, const char *own)
+{
+    size_t i = 0;
+    while (i < dialect->parameter_count && dialect->parameters[i].own != own)
+        i++;
+    HOLDS(i < dialect->parameter_count);
+}
+
+static void try_parameter(const struct dialect *dialect, const char *name, const char *value)
+{
+    char room[32] = "";
+    const char *given = NULL, *own = dialect_parameter(dialect, name, value, room, &given);
+    if (!own)
+        return;
+    check_own(dialect, own);
+    HOLDS(given == value || (given == room && strlen(room) < sizeof room));
+}
+
+static void try_body(const struct dialect *dialect, const char *text, size_t size)
+{
+    const struct predict_json_limits limits = {
+        .json = {16, 1000}, .max_images = 4, .max_top_k = 1000};
+    struct predict_json *request = NULL;
+    struct error err = {0};
+    if (!dialect->find) /* its bodies are /predict's: fuzz_request */
+        return;
+    if (dialect_parse(dialect, text, size, &limits, &request, &err) != STATUS_OK) {
+        HOLDS(err.message[0] && !request && err.status != STATUS_NO_MEMORY);
+        return;
+    }
+    HOLDS(request->image_count >= 1 && request->image_count <= limits.max_images);
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_json_image *image = &request->images[i];
+        HOLDS((image->data != NULL) == (image->error.status == STATUS_OK));
+        HOLDS(!image->data || image->size <= size);
+    }
+    for (size_t i = 0; i < request->parameter_count; i++)
+        try_parameter(dialect, request->parameters[i].name, request->parameters[i].text);
+    predict_json_free(request);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!size)
+        return 0;
+    const struct dialect *dialect = apis[data[0] % COUNT_OF(apis)];
+    /* An exact copy: a read past the end is seen. */
+    const size_t length = size - 1;
+    char *text = malloc(length + 1);
+    HOLDS(text);
+    memcpy(text, data + 1, length);
+    text[length] = '\0';
+    if (length && !text[0]) {
+        const char *name = text + 1;
+        const size_t name_size = strlen(name);
+        if (2 + name_size < length)
+            try_parameter(dialect, name, name + name_size + 1);
+    } else {
+        char *exact = realloc(text, length + !length);
+        HOLDS(exact);
+        text = exact;
+        try_body(dialect, text, length);
+    }
+    free(text);
+    return 0;
+}
