@@ -94,15 +94,17 @@ static void help_print_wrapped(FILE *out, const char *text, size_t at, size_t in
     fputc('\n', out);
 }
 
-static void print_option(FILE *out, const struct option *option)
+static void print_option(FILE *out, const struct option *option, enum command command)
 {
     char head[80], text[400];
+    const char *help =
+        command == COMMAND_HEALTH && option->health_help ? option->health_help : option->help;
     snprintf(head, sizeof head, "  --%s%s%s", option->name, option->value ? " " : "",
              option->value ? option->value : "");
     if (option->fallback && option->kind != OPTION_SWITCH)
-        snprintf(text, sizeof text, "%s (default %s)", option->help, option->fallback);
+        snprintf(text, sizeof text, "%s (default %s)", help, option->fallback);
     else
-        snprintf(text, sizeof text, "%s", option->help);
+        snprintf(text, sizeof text, "%s", help);
     size_t width = width_of(head, strlen(head));
     fputs(head, out);
     if (width + 2 > TEXT_COLUMN) {
@@ -132,13 +134,17 @@ void config_help(enum command command, FILE *out)
         if (!group || strcmp(group, option->group) != 0)
             fprintf(out, "\n%s:\n", option->group);
         group = option->group;
-        print_option(out, option);
+        print_option(out, option, command);
     }
     fputc('\n', out);
     help_print_wrapped(
         out,
-        "Each option is also an environment variable (--top-k: LENSD_TOP_K) and a key of "
-        "the file that --config names (\"top-k\"). A flag wins over the environment, the "
-        "environment over the file.",
+        command == COMMAND_HEALTH
+            ? "Each option is also an environment variable (--port: LENSD_PORT) and a key of the "
+              "file that --config names, which may be the server's own. A flag wins over the "
+              "environment, the environment over the file."
+            : "Each option is also an environment variable (--top-k: LENSD_TOP_K) and a key of "
+              "the file that --config names (\"top-k\"). A flag wins over the environment, the "
+              "environment over the file.",
         0, 0);
 }

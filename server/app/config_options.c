@@ -113,9 +113,10 @@ const struct option config_options[] = {
      "batch pays, never longer than a quarter of a forward pass; 0: no delay"},
 
     {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
-     SERVER, "address to listen on; 0.0.0.0 or :: accepts connections from other machines"},
+     SERVER, "address to listen on; 0.0.0.0 or :: accepts connections from other machines",
+     "address of the server; 0.0.0.0 and :: stand for this machine"},
     {"port", OPTION_NUMBER, COMMAND_SERVE | COMMAND_HEALTH, FIELD(port), 0, 65535, "8080", "N",
-     SERVER, "port to listen on; 0: any free one"},
+     SERVER, "port to listen on; 0: any free one", "port of the server"},
     {"port-file", OPTION_TEXT, COMMAND_SERVE, FIELD(port_file), 0, 0, NULL, "FILE", SERVER,
      "write the port number to FILE once the port is open; at exit FILE is removed, or emptied if "
      "--user may not remove it"},
@@ -125,12 +126,14 @@ const struct option config_options[] = {
      "its own: it answers when the other port is full; 0: none"},
     {"unix", OPTION_TEXT, ASKS, FIELD(unix_path), 0, 0, NULL, "PATH", SERVER,
      "listen on a unix-domain socket at PATH instead of --host and --port, which must then not be "
-     "given"},
+     "given",
+     "unix-domain socket of the server, instead of --host and --port"},
     {"unix-mode", OPTION_TEXT, COMMAND_SERVE, FIELD(unix_mode), 0, 0, "0660", "MODE", SERVER,
      "permissions of that socket; whoever may write to it may connect"},
     {"tls-cert", OPTION_TEXT, ASKS, FIELD(tls_cert), 0, 0, NULL, "FILE", SERVER,
      "serve HTTPS (TLS 1.2 and 1.3) with this PEM certificate, followed by its chain; SIGHUP "
-     "rereads it"},
+     "rereads it",
+     "ask over HTTPS, for a server with this certificate, which is neither read nor checked"},
     {"tls-key", OPTION_TEXT, COMMAND_SERVE, FIELD(tls_key), 0, 0, NULL, "FILE", SERVER,
      "the certificate's private key, PEM, not encrypted"},
     {"pid-file", OPTION_TEXT, COMMAND_SERVE, FIELD(pid_file), 0, 0, NULL, "FILE", SERVER,
@@ -259,7 +262,7 @@ const struct option config_options[] = {
      "free; default: those of its configuration, else 224x224"},
     {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
-     "or .png), or all into the folder OUT as JPEG, under their own names"},
+     "or .png), or all into the folder OUT, which is made, as JPEG under their own names"},
     {"json", OPTION_SWITCH, SHOWS | COMMAND_QUANTIZE, FIELD(json), 0, 0, "false", NULL, OUTPUT,
      "print JSON instead of a table"},
 };

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -246,6 +247,22 @@ static bool is_picture_name(const char *out)
            (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
 }
 
+/* Makes the folder OUT of --annotate unless it, or a file of its name, is there. */
+static enum status prepare_annotate(const struct config *config, struct error *err)
+{
+    const char *out = config->annotate;
+    if (!out)
+        return STATUS_OK;
+    if (is_picture_name(out) && config->argument_count > 1)
+        return error_set(err, STATUS_CONFIG,
+                         "--annotate %s is one picture, but there are %zu photos; name a folder",
+                         out, config->argument_count);
+    if (is_picture_name(out) || mkdir(out, 0777) == 0 || errno == EEXIST)
+        return STATUS_OK;
+    return error_set(err, STATUS_IO, "--annotate: cannot make the folder '%.200s': %s", out,
+                     strerror(errno));
+}
+
 /* Where the picture of photo `path` goes: `out` itself if it is named as a picture, else a file in
  * the folder `out`. */
 static enum status annotated_path(const char *out, const char *path, enum annotate_format *ret,
@@ -474,10 +491,7 @@ int command_predict(const struct config *config)
     if (open_pipeline(config, &pipeline, &err) != STATUS_OK)
         return process_failed(&err);
     size_t count = config->argument_count;
-    if (config->annotate && count > 1 && is_picture_name(config->annotate)) {
-        error_set(&err, STATUS_CONFIG,
-                  "--annotate %s is one picture, but there are %zu photos; name a folder",
-                  config->annotate, count);
+    if (prepare_annotate(config, &err) != STATUS_OK) {
         pipeline_free(pipeline);
         return process_failed(&err);
     }

@@ -382,6 +382,12 @@ class Help(Commands):
             self.assertIn(word, text)
         self.assertNotIn("--json", text)
 
+    def test_help_of_health_is_about_a_client(self):
+        text = self.run_ok("health", "--help")
+        self.assertIn("port of the server (default 8080)", text)
+        for word in ("listen on;", "to listen", "any free", "rereads", "serve HTTPS", "top-k", "TOP_K"):
+            self.assertNotIn(word, text)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -285,7 +285,13 @@ class Pictures(Tasks):
             made = run_lensd("predict", "--model", self.folder, *paths, "--annotate", one)
             self.assertIn("name a folder", made.stderr)
             self.assertNotEqual(made.returncode, 0)
-            made = run_lensd("predict", "--model", self.folder, paths[0], "--annotate", os.path.join(out, "none"))
+            made = run_lensd("predict", "--model", self.folder, *paths, "--annotate", os.path.join(out, "new"))
+            self.assertEqual((made.returncode, sorted(os.listdir(os.path.join(out, "new")))),
+                             (0, ["one.jpg", "two.jpg"]), made.stderr)
+            made = run_lensd("predict", "--model", self.folder, paths[0], "--annotate", os.path.join(out, "no", "ne"))
+            self.assertRegex(made.stderr, "cannot make the folder '.*/no/ne': No such file")
+            self.assertNotEqual(made.returncode, 0)
+            made = run_lensd("predict", "--model", self.folder, paths[0], "--annotate", os.path.join(out, "no", "ne.png"))
             self.assertIn("cannot write it", made.stderr)
             self.assertEqual(made.returncode, 1)
         for path in paths:
