@@ -112,6 +112,7 @@ struct task {
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
     int mask_side; /* Mask2Former: masks are interpolated to so many points a side first; else 0 */
     struct task_options options; /* complete */
+    bool is_tensors;             /* TASK_UNKNOWN on purpose: lensd.json says so */
     char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */
 };
 

@@ -690,7 +690,7 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
 {
     const char *told = facts->told;
     if (!strcmp(told, "tensors")) {
-        *task = (struct task){.options = TASK_OPTIONS_NONE};
+        *task = (struct task){.options = TASK_OPTIONS_NONE, .is_tensors = true};
         decided(task, TASK_UNKNOWN, "lensd.json says that its outputs are tensors");
     } else if (!strcmp(told, "embedding") && facts->output_count > 0) {
         take_vector(facts, task);

@@ -221,6 +221,24 @@ static void say_assumptions(const struct model *model)
                                   "beside the .onnx file, one name a line"));
 }
 
+/* Warns if photos can be sent to the model, but are refused because its outputs mean nothing here.
+ */
+static void say_photos_refused(struct pipeline *pipeline, const char *name, const char *version)
+{
+    struct served *served;
+    struct error unloaded; /* meanwhile */
+    char text[480];
+    if (pipeline_acquire(pipeline, name, version, &served, NULL, &unloaded) != STATUS_OK)
+        return;
+    snprintf(text, sizeof text,
+             "photos get no answer: %s; {\"task\": \"tensors\"} in lensd.json says that this is "
+             "intended",
+             served->no_answer);
+    if (served->takes_images && served->no_answer[0] && !served->model->task.is_tensors)
+        log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", text));
+    pipeline_release(pipeline, served);
+}
+
 /* Reads, compiles and serves one version. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
                                 const char *version, struct error *err)
@@ -243,6 +261,7 @@ static enum status load_version(struct loader *loader, const struct repository_m
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", loaded->warning));
     say_assumptions(loaded);
     TRY(pipeline_add_model(pipeline, loaded, &loader->cancel, err));
+    say_photos_refused(pipeline, name, version);
     log_event(is_running(loader) ? LOG_INFO : LOG_DEBUG, "model loaded", LOG_STR("model", name),
               LOG_STR("version", version), LOG_REAL("ms", clock_ms(clock_now() - start)));
     return STATUS_OK;

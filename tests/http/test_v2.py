@@ -336,6 +336,19 @@ class OtherModels(unittest.TestCase):
                 self.assertEqual(answer.status, 400)
                 self.assertIn("not one score per class", answer.json()["error"])
 
+    def test_what_photos_cannot_ask_is_said_at_the_start(self):
+        def make(path, told=False):
+            small_onnx.always(path, [("out", [1, 7, 13], list(range(91)))])
+            if told:
+                with open(os.path.join(os.path.dirname(path), "lensd.json"), "w") as file:
+                    file.write('{"task": "tensors"}')
+        server = self.serve(make)
+        server.wait_log("photos get no answer: output 'out'")
+        self.assertIn('{\\"task\\": \\"tensors\\"} in lensd.json', server.log())
+        server = self.serve(make, True)
+        self.assertEqual(server.predict(seven()).status, 400)
+        self.assertNotIn("photos get no answer", server.log())
+
     def test_every_datatype(self):
         # name: (number of TensorProto.DataType, struct format, values)
         kinds = {"FP64": (11, "d", [0.1, -2.5, 1e300, 3]), "INT64": (7, "q", [-2**62, 2**62, 0, 5]),
