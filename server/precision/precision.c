@@ -59,7 +59,8 @@ static enum status try_candidates(const struct trial_input *input, const enum pr
                                   struct error *err)
 {
     double fastest = 1;
-    log_trials(input, candidates, count);
+    if (count)
+        log_trials(input, candidates, count);
     *ret = (struct precision_choice){.precision = PRECISION_FP32,
                                      .origin = CHOICE_MEASURED,
                                      .from_folder = probes_from_folder(input->probes),
@@ -160,19 +161,30 @@ static void choose_by_session(const struct model *model, const struct session *f
     }
 }
 
-/* The 8-bit form; *ret stays NULL, and its trial fails, where it cannot be made. */
+/* The 8-bit form; where it cannot be made *ret stays NULL, and *ret_failure says why. */
 static enum status make_int8(const struct model *model, const struct precision_options *options,
                              const struct session_options *session, const struct graph_hash *key,
-                             struct graph **ret, int *ret_photos, struct error *err)
+                             struct graph **ret, int *ret_photos, struct error *ret_failure,
+                             struct error *err)
 {
-    struct error own;
-    const enum status status = calibrated_make(model, options, session, key, ret, ret_photos, &own);
+    const enum status status =
+        calibrated_make(model, options, session, key, ret, ret_photos, ret_failure);
     if (status == STATUS_CANCELLED)
-        return error_set(err, status, "%s", own.message);
+        return error_set(err, status, "%s", ret_failure->message);
     if (status != STATUS_OK)
         log_event(LOG_WARN, "calibration failed", LOG_STR("model", model->name),
-                  LOG_STR("error", own.message));
+                  LOG_STR("error", ret_failure->message));
     return STATUS_OK;
+}
+
+/* The choice is not kept: the next start calibrates again, with better photos. */
+static void say_not_calibrated(struct precision_choice *choice, const struct error *failure)
+{
+    const size_t used = strlen(choice->why);
+    snprintf(choice->why + used, sizeof choice->why - used,
+             "%sint8 was not compared, because its calibration failed: %.300s", used ? "; " : "",
+             failure->message);
+    choice->origin = CHOICE_ONLY;
 }
 
 enum status precision_try(const struct model *model, const struct precision_options *options,
@@ -182,9 +194,10 @@ enum status precision_try(const struct model *model, const struct precision_opti
 {
     enum precision candidates[PRECISION_COUNT];
     const bool can_calibrate = calibrated_is_possible(model, session, options->cache);
-    const size_t count = candidates_find(session->device, model->graph, can_calibrate, candidates);
+    size_t count = candidates_find(session->device, model->graph, can_calibrate, candidates);
     const struct graph_hash key = choice_key_of(model, session);
     struct graph *int8 = NULL;
+    struct error failure;
     int photos = 0;
     if (choice_find(&key, ret) && is_offered(ret->precision, candidates, count) &&
         is_usable(model, options, &key, ret)) {
@@ -192,7 +205,10 @@ enum status precision_try(const struct model *model, const struct precision_opti
         return STATUS_OK;
     }
     if (can_calibrate)
-        TRY(make_int8(model, options, session, &key, &int8, &photos, err));
+        TRY(make_int8(model, options, session, &key, &int8, &photos, &failure, err));
+    const bool is_uncalibrated = can_calibrate && !int8;
+    if (is_uncalibrated)
+        count = candidates_find(session->device, model->graph, false, candidates);
     struct trial_input input = {.model = model,
                                 .options = *session,
                                 .reference = fp32,
@@ -216,6 +232,8 @@ enum status precision_try(const struct model *model, const struct precision_opti
         return STATUS_OK;
     }
     TRY(status);
+    if (is_uncalibrated)
+        say_not_calibrated(ret, &failure);
     if (ret->origin == CHOICE_MEASURED)
         choice_keep(&key, ret);
     cache_write(options->cache);

@@ -222,6 +222,22 @@ class Precision(unittest.TestCase):
         self.assertNotEqual(ended.returncode, 0)
         self.assertIn("needs a quantized file", ended.stderr)
 
+    def test_photos_that_cannot_be_read(self):
+        """The model is not said to be at fault, and the next start calibrates with better photos."""
+        folder, cache = os.path.join(self.folder, "uncalibrated"), os.path.join(self.folder, "cache-of-none")
+        os.makedirs(os.path.join(folder, "calibration"))
+        shutil.copy(self.calm, os.path.join(folder, "model.onnx"))
+        for i in range(3):
+            with open(os.path.join(folder, "calibration", f"{i}.png"), "wb") as file:
+                file.write(b"\x89PNG\r\n\x1a\n and nothing more")
+        for _ in range(2):
+            model, log = self.start(folder, "--cache", cache)
+            choice = model["precision_choice"]
+            self.assertIn("int8 was not compared, because its calibration failed: ", choice["why"])
+            self.assertNotIn("cannot run", choice["why"])
+            self.assertNotIn("int8", [trial["precision"] for trial in choice["trials"]])
+            self.assertIn("calibration failed", log)
+
     def test_pinned(self):
         model, _ = self.start(self.calm, "--precision", "fp32")
         self.assertEqual(model["precision"], "fp32")
