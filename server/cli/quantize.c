@@ -2,6 +2,7 @@
  * agrees. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,6 +201,33 @@ static enum status check_photos(const struct config *config, struct error *err)
     return STATUS_OK;
 }
 
+/* A layer that would be quantized must have finite weights: one NaN spoils the scale of a channel.
+ */
+static enum status check_weight(const struct value *weight, struct error *err)
+{
+    const struct tensor *tensor = weight ? weight->known : NULL;
+    const size_t count = tensor && dtype_is_float(tensor->dtype) ? shape_count(&tensor->shape) : 0;
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(tensor_number(tensor, i)))
+            return error_set(err, STATUS_NUMERIC,
+                             "number %zu of the weight '%.200s' is %s; the file is broken: export "
+                             "the model again from weights that are finite",
+                             i, weight->name, isnan(tensor_number(tensor, i)) ? "NaN" : "infinite");
+    return STATUS_OK;
+}
+
+static enum status check_weights(const struct graph *graph, struct error *err)
+{
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        const bool has_weights = node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE ||
+                                 node->op == OP_GEMM || node->op == OP_MATMUL;
+        for (size_t i = 0; has_weights && i < node->input_count; i++)
+            TRY(check_weight(node->inputs[i], err));
+    }
+    return STATUS_OK;
+}
+
 static enum status write_model_file(struct quantizing *q, struct error *err)
 {
     struct stat info = {0};
@@ -228,6 +256,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
                          "the built-in model is too small to gain from 8 bits; name a model");
     TRY(check_photos(config, err));
     TRY(model_open(config->model, NULL, &q->model, err));
+    TRY(check_weights(q->model->graph, err));
     TRY(make_folder(q, err));
     free(q->model->calibration);
     q->model->calibration = strdup(config->calibrate);

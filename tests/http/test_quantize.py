@@ -107,6 +107,18 @@ class Quantize(unittest.TestCase):
                          [small_onnx.tensor_info("scores", "N", 4)])
         self.refused(self.quantize(model=model), "no Conv, Gemm or MatMul can be quantized", "not finite")
 
+    def test_weights_that_are_not_finite(self):
+        self.add_photos(2)
+        model = os.path.join(self.folder, "photos", "model.onnx")
+        for value, word in ((float("nan"), "NaN"), (float("-inf"), "infinite")):
+            small_onnx.write(model, [small_onnx.node("Conv", ["image", "stem.weight"], ["c"]),
+                                     small_onnx.node("GlobalAveragePool", ["c"], ["mean"]),
+                                     small_onnx.node("Flatten", ["mean"], ["scores"])],
+                             [small_onnx.constant("stem.weight", value, 4, 3, 3, 3)],
+                             [small_onnx.tensor_info("image", "N", 3, 16, 16)],
+                             [small_onnx.tensor_info("scores", "N", 4)])
+            self.refused(self.quantize(model=model), "number 0 of the weight 'stem.weight' is " + word, "export")
+
     def test_a_constant_output(self):
         """Its shape in the file has a name, its numbers are known."""
         self.add_photos(2)
