@@ -43,8 +43,9 @@ const struct option config_options[] = {
      "predictions per image, unless the request asks for another number"},
 
     {"calibrate", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(calibrate), 0, 0, NULL, "PHOTOS", MODEL,
-     "folder of photos like those that the model will see, JPEG or PNG: about 100; at most 256 are "
-     "used, every fifth only for the report"},
+     "folder of photos like those that the model will see, with the folders below it: about 100; "
+     "at "
+     "most 256 are used, every fifth only for the report"},
     {"output", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(output), 0, 0, NULL, "OUT", MODEL,
      "the new model folder, which must not exist; also -o; default: MODEL-int8"},
 
@@ -142,8 +143,8 @@ const struct option config_options[] = {
      "when started as root, become this user (NAME:GROUP: and group) once the port is open"},
     {"core-dumps", OPTION_SWITCH, COMMAND_SERVE, FIELD(core_dumps), 0, 0, "false", NULL, SERVER,
      "allow core dumps and debuggers, which can see photos and keys"},
-    {"old-libheif", OPTION_SWITCH, RUNS | COMMAND_INSPECT, FIELD(old_libheif), 0, 0, "false", NULL,
-     DEVICE,
+    {"old-libheif", OPTION_SWITCH, RUNS | COMMAND_INSPECT | COMMAND_QUANTIZE, FIELD(old_libheif), 0,
+     0, "false", NULL, DEVICE,
      "read AVIF and HEIC with a libheif older than 1.23, too: a small hostile file can then take "
      "memory beyond all limits"},
     {"confine", OPTION_CHOICE, COMMAND_SERVE, FIELD(confine), 0, 0, "on", "on|off", SERVER,

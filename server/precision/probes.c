@@ -1,8 +1,9 @@
 /* Reads calibration images, draws pictures, and prepares both as a client's photo. */
 #include "server/precision/probes.h"
 
-#include <dirent.h>
-#include <stdio.h>
+#include <errno.h>
+#include <fts.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -14,7 +15,8 @@
 #include "server/precision/pictures.h"
 #include "server/precision/precision.h"
 
-#define FILE_MAX ((size_t)64 << 20)
+#define FILE_MAX     ((size_t)64 << 20)
+#define FOLDERS_DEEP 16
 
 struct probes {
     const struct model *model;
@@ -28,9 +30,13 @@ struct probes {
 
 static bool is_image_name(const char *name)
 {
+    static const char *const endings[] = {".jpg", ".jpeg", ".png",  ".bmp",  ".gif", ".webp",
+                                          ".tif", ".tiff", ".avif", ".heic", ".heif"};
     const char *dot = strrchr(name, '.');
-    return name[0] != '.' && dot &&
-           (!strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg") || !strcasecmp(dot, ".png"));
+    for (size_t i = 0; dot && i < COUNT_OF(endings); i++)
+        if (!strcasecmp(dot, endings[i]))
+            return true;
+    return false;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -45,38 +51,68 @@ static void free_names(char **names, size_t count)
     free(names);
 }
 
+/* Names that begin with a dot are left out, with all that lies in a folder of such a name; links to
+ * folders are not followed. */
+static enum status list_images(FTS *tree, char ***names, size_t *count, struct error *err)
+{
+    size_t capacity = 0;
+    for (FTSENT *entry; (entry = fts_read(tree));) {
+        const bool is_hidden = entry->fts_level > 0 && entry->fts_name[0] == '.';
+        if (entry->fts_info == FTS_D && (is_hidden || entry->fts_level > FOLDERS_DEEP))
+            fts_set(tree, entry, FTS_SKIP);
+        if (entry->fts_info == FTS_D || entry->fts_info == FTS_DP || is_hidden ||
+            !is_image_name(entry->fts_name))
+            continue;
+        if (*count == capacity) {
+            capacity = capacity * 2 + 64;
+            char **bigger = reallocarray(*names, capacity, sizeof **names);
+            if (!bigger)
+                return error_no_memory(err, "for the names of photos");
+            *names = bigger;
+        }
+        (*names)[*count] = strdup(entry->fts_path);
+        if (!(*names)[*count])
+            return error_no_memory(err, "for the names of photos");
+        ++*count;
+    }
+    return STATUS_OK;
+}
+
+/* Keeps `most` of them, spread evenly: folders of classes come one after the other. */
+static size_t thin_out(char **names, size_t count, size_t most)
+{
+    if (count <= most)
+        return count;
+    for (size_t i = 0, taken = 0; i < count; i++)
+        if (taken < most && i == taken * count / most)
+            names[taken++] = names[i];
+        else
+            free(names[i]);
+    return most;
+}
+
 enum status probes_list_folder(const char *folder, char ***ret, size_t *ret_count,
                                struct error *err)
 {
+    char *const roots[] = {(char *)(uintptr_t)folder, NULL};
     char **names = NULL;
-    size_t count = 0, capacity = 0;
-    bool failed = false;
-    DIR *dir = folder ? opendir(folder) : NULL;
-    for (const struct dirent *entry; dir && !failed && (entry = readdir(dir));) {
-        if (!is_image_name(entry->d_name))
-            continue;
-        if (count == capacity) {
-            capacity = capacity * 2 + 64;
-            char **bigger = reallocarray(names, capacity, sizeof *names);
-            failed = !bigger;
-            names = bigger ? bigger : names;
-        }
-        if (!failed && asprintf(&names[count], "%s/%s", folder, entry->d_name) < 0)
-            failed = true;
-        count += !failed;
-    }
-    if (dir)
-        closedir(dir);
-    if (failed) {
+    size_t count = 0;
+    FTS *tree = folder ? fts_open(roots, FTS_COMFOLLOW | FTS_PHYSICAL | FTS_NOCHDIR, NULL) : NULL;
+    enum status status = STATUS_OK;
+    if (tree)
+        status = list_images(tree, &names, &count, err);
+    else if (folder && errno == ENOMEM)
+        status = error_no_memory(err, "for the names of photos");
+    if (tree)
+        fts_close(tree);
+    if (status != STATUS_OK) {
         free_names(names, count);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while reading '%.200s'", folder);
+        return status;
     }
     if (count)
         qsort(names, count, sizeof *names, compare_names);
-    while (count > PROBES_FROM_FOLDER)
-        free(names[--count]);
     *ret = names;
-    *ret_count = count;
+    *ret_count = thin_out(names, count, PROBES_FROM_FOLDER);
     return STATUS_OK;
 }
 

@@ -1,6 +1,6 @@
 /* Probe images: what precisions are compared on.
  *
- * The images of the model folder's calibration/ (JPEG and PNG, by name, at most
+ * The images of the model folder's calibration/ (all formats that lensd reads, by name, at most
  * PROBES_FROM_FOLDER); with fewer than PRECISION_OWN_PROBES there, pictures that lensd draws after
  * them, until there are PRECISION_PROBES. All go through the preparation of a client's photo. The
  * same model gets the same probes on every machine. */
@@ -30,7 +30,8 @@ enum status probes_write(struct probes *probes, int i, float *dst, struct error 
 enum status probes_read(struct probes *probes, int i, float *dst, struct error *err) MUST_USE;
 const char *probes_file(const struct probes *probes, int i); /* its path */
 
-/* The names of a folder's images in the order they are used; *ret and its texts are malloc'ed. A
- * folder that is not there holds none. */
+/* The paths of the images in a folder and the folders below it, in the order they are used: at most
+ * PROBES_FROM_FOLDER, spread evenly over all. *ret and its texts are malloc'ed. A folder that is
+ * not there holds none. */
 enum status probes_list_folder(const char *folder, char ***ret, size_t *ret_count,
                                struct error *err) MUST_USE;

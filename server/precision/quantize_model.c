@@ -125,7 +125,7 @@ static enum status find_photos(struct quantize_state *q)
                          "better 100, like those that the model will see",
                          count, folder, photos, first.message, QUANTIZE_MIN_PHOTOS);
     return error_set(q->err, STATUS_INVALID,
-                     "the folder '%.150s' has %s (.jpg, .jpeg or .png); give at least %d, better "
+                     "the folder '%.150s' has %s that lensd reads; give at least %d, better "
                      "100, like those that the model will see",
                      folder, photos ? "one photo" : "no photos", QUANTIZE_MIN_PHOTOS);
 }

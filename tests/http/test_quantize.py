@@ -82,6 +82,31 @@ class Quantize(unittest.TestCase):
         self.assertEqual((boxes["fp32"], boxes["int8"], boxes["pairs"]), (2, 2, 2))
         self.assertGreater(boxes["mean_iou"], 0.99)
 
+    def test_folders_and_formats(self):
+        images = os.path.join(harness.ROOT, "tests", "data", "images")
+        for path in ("a/one.bmp", "a/two.BMP", "b/c/three.gif", "four.png", ".hidden/five.png", "b/.six.png", "b/notes.txt"):
+            os.makedirs(os.path.dirname(os.path.join(self.photos, path)), exist_ok=True)
+            kind = path.rsplit(".", 1)[1].lower()
+            source = {"bmp": os.path.join(images, "bmp_24.bmp"), "gif": os.path.join(images, "gif_16.gif"),
+                      "png": os.path.join(DRAWN, sorted(os.listdir(DRAWN))[0]), "txt": __file__}[kind]
+            if not os.path.basename(path).startswith("five"):
+                shutil.copy(source, os.path.join(self.photos, path))
+        os.symlink("..", os.path.join(self.photos, "b", "up"))  # is not followed
+        ended = self.quantize("--json", "--threads", "1")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(json.loads(ended.stdout)["photos"], {"calibrated": 3, "held_out": 1, "unreadable": 0})
+
+    def test_photos_of_all_classes(self):
+        """The first folders alone could fill what is used."""
+        for place in range(4):
+            os.mkdir(os.path.join(self.photos, f"class{place}"))
+            for i in range(70):
+                with open(os.path.join(self.photos, f"class{place}", f"{i:03}.png"), "wb") as file:
+                    file.write(b"no picture" if place == 3 else harness.flat_png(i))
+        ended = self.quantize("--json", "--threads", "1")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(json.loads(ended.stdout)["photos"]["unreadable"], 64)  # a quarter of 256
+
     def test_too_few_photos(self):
         self.refused(self.quantize(), "no photos", "give at least 2")
         self.add_photos(1)
