@@ -86,7 +86,7 @@ struct exchange_phases {
 
 /* When the image whose forward pass began last went from one phase to the next; clock_now(). */
 struct exchange_times {
-    int64_t submitted, claimed, decoded, prepared, begun, ended;
+    int64_t submitted, decode_start, decode_end, prepared, forward_start, forward_end;
     int batch; /* images of that pass; 0: none ran, and the times are not valid */
     struct device_id device;
 };

@@ -201,12 +201,13 @@ void request_log_late(struct request_log *log, const char *address, int64_t wait
 /* The phases are known by their length: what is left between them is the waiting. */
 static struct exchange_times image_times(const struct predict_image *image)
 {
-    struct exchange_times times = {.claimed = image->claimed, .begun = image->begun};
-    times.decoded = times.claimed + (int64_t)(image->decode_ms * 1e6);
-    times.prepared = times.decoded + (int64_t)(image->preprocess_ms * 1e6);
-    times.ended = times.begun + (int64_t)(image->forward_ms * 1e6);
-    times.submitted =
-        times.claimed + (times.begun - times.prepared) - (int64_t)(image->queue_ms * 1e6);
+    struct exchange_times times = {.decode_start = image->decode_start,
+                                   .forward_start = image->forward_start};
+    times.decode_end = times.decode_start + (int64_t)(image->decode_ms * 1e6);
+    times.prepared = times.decode_end + (int64_t)(image->preprocess_ms * 1e6);
+    times.forward_end = times.forward_start + (int64_t)(image->forward_ms * 1e6);
+    times.submitted = times.decode_start + (times.forward_start - times.prepared) -
+                      (int64_t)(image->queue_ms * 1e6);
     times.batch = image->batch;
     times.device = image->device;
     return times;
@@ -225,7 +226,7 @@ void exchange_note(struct exchange *x, const struct predict_request *request)
         phases->preprocess_ms = fmax(phases->preprocess_ms, image->preprocess_ms);
         phases->queue_ms = fmax(phases->queue_ms, image->queue_ms);
         phases->forward_ms = fmax(phases->forward_ms, image->forward_ms);
-        if (image->forward_ms > 0 && image->begun >= x->times.begun)
+        if (image->forward_ms > 0 && image->forward_start >= x->times.forward_start)
             x->times = image_times(image);
     }
 }

@@ -39,13 +39,13 @@ void request_trace(const struct exchange *x)
     if (times->batch) {
         (void)device_text(times->device, record.device);
         add(&record, "read", x->started, times->submitted);
-        add(&record, "queue", times->submitted, times->claimed);
-        add(&record, "decode", times->claimed, times->decoded);
-        add(&record, "preprocess", times->decoded, times->prepared);
-        add(&record, "queue", times->prepared, times->begun);
-        add(&record, "forward", times->begun, times->ended);
+        add(&record, "queue", times->submitted, times->decode_start);
+        add(&record, "decode", times->decode_start, times->decode_end);
+        add(&record, "preprocess", times->decode_end, times->prepared);
+        add(&record, "queue", times->prepared, times->forward_start);
+        add(&record, "forward", times->forward_start, times->forward_end);
         if (x->answered)
-            add(&record, "answer", times->ended, x->answered);
+            add(&record, "answer", times->forward_end, x->answered);
     }
     if (x->answered)
         add(&record, "write", x->answered, record.end);

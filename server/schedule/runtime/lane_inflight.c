@@ -95,7 +95,7 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     for (int i = 0; i < batch->count; i++) {
         struct predict_image *image = batch->items[i];
         image->queue_ms += clock_ms(inflight->begun - image->since);
-        image->since = image->begun = inflight->begun;
+        image->since = image->forward_start = inflight->begun;
     }
     close_gaps(lane, batch);
     lane->inflight_count++;

@@ -105,7 +105,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
 {
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    image->claimed = image->since;
+    image->decode_start = image->since;
     TRY(scheduler_check_wanted(scheduler, image, err));
     const struct pipeline_options *options = worker->context->options;
     const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
@@ -146,7 +146,7 @@ static enum status worker_keep_photo(struct predict_image *image, const struct i
 static enum status worker_begin_row(struct scheduler *scheduler, struct predict_image *image)
 {
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    image->claimed = image->since;
+    image->decode_start = image->since;
     return scheduler_check_wanted(scheduler, image, &image->error);
 }
 
