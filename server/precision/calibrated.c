@@ -97,7 +97,8 @@ enum status calibrated_make(const struct model *model, const struct precision_op
     const struct quantize_options how = {.limits = options->limits,
                                          .threads = session->threads,
                                          .cancel = session->cancel,
-                                         .until_ms = clock_ms(clock_thread()) + CALIBRATION_MS};
+                                         .cpu_deadline_ms =
+                                             clock_ms(clock_thread()) + CALIBRATION_MS};
     log_event(LOG_INFO, "calibrating", LOG_STR("model", model->name),
               LOG_STR("folder", model->calibration),
               LOG_STR("text", "making an 8-bit form of the model, once per model and machine"));

@@ -47,7 +47,7 @@ struct trial_input {
     struct session *reference; /* fp32 */
     const struct graph *int8;  /* the model's 8-bit form; NULL: the model's own graph */
     const struct precision_gate *gate;
-    double until_ms; /* CPU time of this thread when the trials' time is over */
+    double cpu_deadline_ms; /* CPU time of this thread when the trials' time is over */
 };
 
 /* Wall-clock time of a run, and its cost (engine/backend/autotune.h). On a GPU the cost is the

@@ -214,7 +214,7 @@ enum status precision_try(const struct model *model, const struct precision_opti
                                 .reference = fp32,
                                 .int8 = int8,
                                 .gate = gate,
-                                .until_ms = clock_ms(clock_thread()) + budget_ms};
+                                .cpu_deadline_ms = clock_ms(clock_thread()) + budget_ms};
     enum status status = session_enter(fp32, err);
     if (status == STATUS_OK)
         status = probes_open(model, options->limits, &input.probes, err);

@@ -70,7 +70,8 @@ static enum status check_cancel(const struct quantize_state *q)
 
 static bool is_over(const struct quantize_state *q)
 {
-    return q->options->until_ms > 0 && clock_ms(clock_thread()) >= q->options->until_ms;
+    return q->options->cpu_deadline_ms > 0 &&
+           clock_ms(clock_thread()) >= q->options->cpu_deadline_ms;
 }
 
 /* ---- photos ---- */

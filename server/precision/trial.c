@@ -49,7 +49,7 @@ static bool is_cancelled(const struct trial *trial)
 
 static bool is_over(const struct trial *trial)
 {
-    return clock_ms(clock_thread()) >= trial->input->until_ms;
+    return clock_ms(clock_thread()) >= trial->input->cpu_deadline_ms;
 }
 
 /* session_options.on_progress: ends the candidate's compilation early. */
