@@ -1,8 +1,9 @@
-/* The Open Inference Protocol, version 2, over REST (KServe, Triton, OpenVINO Model Server):
- * requests and answers.
+/* The Open Inference Protocol, version 2, over REST and gRPC (KServe, Triton, OpenVINO Model
+ * Server): requests and answers.
  *
  * Sources: open-inference-protocol/specification/protocol/inference_rest.md; Triton's extensions
- * (binary tensor data, classification, statistics, model configuration, model repository).
+ * (binary tensor data, classification, statistics, model configuration, model repository). Of gRPC:
+ * proto/grpc_service.proto.
  *
  * proto/ knows the wire, not the server: plain descriptions in, malloc'ed text out, as answers.h
  * says. What clients send is hostile: JSON is checked before it becomes a tree, and the numbers of
@@ -36,7 +37,8 @@ struct v2_output {
 };
 
 struct v2_request {
-    const char *id; /* NULL: none */
+    const char *model, *version; /* NULL: the path of the request names them */
+    const char *id;              /* NULL: none */
     struct v2_input *inputs;
     size_t input_count;
     struct v2_output *outputs; /* none: all of them, as default_output says */
@@ -44,7 +46,9 @@ struct v2_request {
     struct v2_output default_output;
     int64_t priority;   /* 1 = highest; 0: not told */
     int64_t timeout_us; /* 0: not told */
-    void *tree, *text;  /* private: what the pointers above point into, beside the body */
+    /* Private: what the pointers above point into, beside the body. */
+    void *tree, *text, *message;
+    void (*free_message)(void *message);
 };
 
 /* Reads the JSON of a request, body[0 … json_size), and cuts the binary tensors behind it to
@@ -56,6 +60,15 @@ enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              const struct json_limits *limits, struct v2_request **ret,
                              struct error *err) MUST_USE;
 void v2_request_free(struct v2_request *request);
+
+/* The same of a ModelInferRequest (gRPC), nothing of which is borrowed. What it takes in memory is
+ * asked for first, some kilobytes at a time: a message of n bytes may unpack to 50 n. */
+typedef enum status v2_charge(void *context, size_t bytes, struct error *err);
+enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *charge, void *context,
+                              struct v2_request **ret, struct error *err) MUST_USE;
+
+/* For those two: sets dtype and count of an input that has name, datatype and shape. */
+enum status v2_input_check(struct v2_input *input, struct error *err) MUST_USE;
 
 /* How deep the arrays of a tensor of this shape may nest that lie `outer` levels deep in a JSON
  * text themselves: as deep as its rank, at least 1 (flat), and within the limits. */
@@ -105,6 +118,14 @@ struct v2_answer {
 char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *ret_json_size,
                      bool *ret_binary);
 
+/* A ModelInferResponse; every output is binary. */
+char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size);
+
+/* What is before a ModelInferResponse of `size` bytes in a ModelStreamInferResponse, or before the
+ * sentence of an error; returns how long that is. */
+#define V2_STREAM_HEAD 11
+size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_HEAD]);
+
 /* Most bytes that an element of `dtype` takes as JSON, with the comma behind it. */
 size_t v2_number_most(enum dtype dtype);
 
@@ -135,10 +156,6 @@ struct v2_model {
     const char *instance_kind; /* "KIND_CPU" */
 };
 
-char *v2_server_json(const char *name, const char *version, size_t *ret_size);
-char *v2_metadata_json(const struct v2_model *model, size_t *ret_size);
-char *v2_config_json(const struct v2_model *model, size_t *ret_size);
-
 struct v2_count {
     uint64_t count, ns;
 };
@@ -158,17 +175,46 @@ struct v2_stats {
     const char *memory_type; /* "CPU" */
 };
 
-char *v2_stats_json(const struct v2_stats *stats, size_t count, size_t *ret_size);
-
 struct v2_index_entry {
     const char *name, *version, *state, *reason;
 };
 
-char *v2_index_json(const struct v2_index_entry *entries, size_t count, size_t *ret_size);
+/* Readers and writers of documents: JSON over HTTP, messages over gRPC. Texts are malloc'ed. */
+struct v2_form {
+    bool is_message; /* inferences, too: v2_request_unpack, v2_answer_message */
+    char *(*server)(const char *name, const char *version, size_t *ret_size);
+    char *(*metadata)(const struct v2_model *model, size_t *ret_size);
+    char *(*config)(const struct v2_model *model, size_t *ret_size);
+    char *(*stats)(const struct v2_stats *stats, size_t count, size_t *ret_size);
+    char *(*index)(const struct v2_index_entry *entries, size_t count, size_t *ret_size);
+    /* {"name"?, flag: value}: of the live and ready endpoints. */
+    char *(*flag)(const char *name, const char *flag, bool value, size_t *ret_size);
+    /* The body of repository/index: empty, or {"ready": bool}. */
+    enum status (*index_parse)(const uint8_t *body, size_t size, const struct json_limits *limits,
+                               bool *ret_ready_only, struct error *err);
+};
+extern const struct v2_form v2_json, v2_messages;
 
-/* {"name"?, flag: value}: of the live and ready endpoints. */
-char *v2_flag_json(const char *name, const char *flag, bool value, size_t *ret_size);
+enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,
+                           bool *ret_ready_only, struct error *err) MUST_USE; /* of v2_json */
 
-/* The body of repository/index: empty, or {"ready": bool}. */
-enum status v2_index_parse(const char *text, size_t size, const struct json_limits *limits,
-                           bool *ret_ready_only, struct error *err) MUST_USE;
+#define V2_EXTENSION_COUNT 6
+extern const char *const v2_extensions[V2_EXTENSION_COUNT];
+
+/* Names of a model. v2_named_unpack() reads the messages of ModelReady, ModelMetadata, ModelConfig
+ * and ModelStatistics. STATUS_NOT_FOUND: a name is too long. */
+struct v2_named {
+    char model[128], version[32]; /* "": none */
+};
+enum status v2_named_set(struct v2_named *named, const char *model, const char *version,
+                         struct error *err) MUST_USE;
+enum status v2_named_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
+                            struct error *err) MUST_USE;
+
+/* The same of RepositoryModelLoad and RepositoryModelUnload. *ret_overrides: it has a configuration
+ * or files of its own. */
+enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
+                                 bool *ret_overrides, struct error *err) MUST_USE;
+
+struct dialect;
+extern const struct dialect dialect_grpc; /* errors are plain sentences */

@@ -6,6 +6,7 @@
 
 #include "proto/text.h"
 #include "proto/v2.h"
+#include "proto/v2_binary.h"
 #include "proto/writer.h"
 
 /* ---- inference ---- */
@@ -48,8 +49,7 @@ static void put_numbers(struct text *text, const struct tensor *tensor, bool *is
     }
 }
 
-/* Bytes of an output behind the JSON. */
-static size_t binary_size(const struct v2_answer_output *output)
+size_t v2_binary_size(const struct v2_answer_output *output)
 {
     size_t bytes = 0;
     if (!output->texts)
@@ -93,7 +93,7 @@ static void put_output(struct text *text, const struct v2_answer_output *output)
     text_put(text, "]");
     if (output->binary) {
         text_put(text, ",\"parameters\":{\"binary_data_size\":");
-        text_unsigned(text, binary_size(output));
+        text_unsigned(text, v2_binary_size(output));
         text_put(text, "}");
     } else {
         put_data(text, output);
@@ -101,7 +101,7 @@ static void put_output(struct text *text, const struct v2_answer_output *output)
     text_put(text, "}");
 }
 
-static void put_binary(struct text *text, const struct v2_answer_output *output)
+void v2_put_binary(struct text *text, const struct v2_answer_output *output)
 {
     for (size_t r = 0; !output->texts && r < output->row_count; r++)
         text_add(text, output->rows[r]->data, output->rows[r]->bytes);
@@ -137,13 +137,13 @@ char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *r
     *ret_json_size = text.size;
     size_t binary = 0;
     for (size_t i = 0; i < answer->output_count; i++)
-        binary += answer->outputs[i].binary ? binary_size(&answer->outputs[i]) : 0;
+        binary += answer->outputs[i].binary ? v2_binary_size(&answer->outputs[i]) : 0;
     (void)text_room(&text, binary); /* at once: growing copies what is there */
     for (size_t i = 0; i < answer->output_count; i++) {
         if (!answer->outputs[i].binary)
             continue;
         *ret_binary = true;
-        put_binary(&text, &answer->outputs[i]);
+        v2_put_binary(&text, &answer->outputs[i]);
     }
     return text_finish(&text, ret_size);
 }
@@ -166,18 +166,19 @@ char *v2_classification(double value, size_t index, const char *label)
 
 /* ---- documents ---- */
 
-char *v2_server_json(const char *name, const char *version, size_t *ret_size)
+const char *const v2_extensions[V2_EXTENSION_COUNT] = {"classification",      "model_repository",
+                                                       "model_configuration", "schedule_policy",
+                                                       "binary_tensor_data",  "statistics"};
+
+static char *server_text(const char *name, const char *version, size_t *ret_size)
 {
-    static const char *const extensions[] = {"classification",      "model_repository",
-                                             "model_configuration", "schedule_policy",
-                                             "binary_tensor_data",  "statistics"};
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject();
     write_text(&w, root, "name", name);
     write_text(&w, root, "version", version);
     cJSON *list = write_array(&w, root, "extensions");
-    for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++)
-        write_text(&w, list, NULL, extensions[i]);
+    for (size_t i = 0; i < V2_EXTENSION_COUNT; i++)
+        write_text(&w, list, NULL, v2_extensions[i]);
     return write_finish(&w, root, ret_size);
 }
 
@@ -216,7 +217,7 @@ static void write_tensors(struct writer *w, cJSON *root, const char *key,
     }
 }
 
-char *v2_metadata_json(const struct v2_model *model, size_t *ret_size)
+static char *metadata_text(const struct v2_model *model, size_t *ret_size)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject();
@@ -264,7 +265,7 @@ static void write_config_tensors(struct writer *w, cJSON *root, const struct v2_
     }
 }
 
-char *v2_config_json(const struct v2_model *model, size_t *ret_size)
+static char *config_text(const struct v2_model *model, size_t *ret_size)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject();
@@ -335,7 +336,7 @@ static void write_stats(struct writer *w, cJSON *list, const struct v2_stats *st
     write_count(w, memory, "byte_size", stats->memory_bytes);
 }
 
-char *v2_stats_json(const struct v2_stats *stats, size_t count, size_t *ret_size)
+static char *stats_text(const struct v2_stats *stats, size_t count, size_t *ret_size)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject();
@@ -345,7 +346,7 @@ char *v2_stats_json(const struct v2_stats *stats, size_t count, size_t *ret_size
     return write_finish(&w, root, ret_size);
 }
 
-char *v2_index_json(const struct v2_index_entry *entries, size_t count, size_t *ret_size)
+static char *index_text(const struct v2_index_entry *entries, size_t count, size_t *ret_size)
 {
     struct writer w = {false};
     cJSON *list = cJSON_CreateArray();
@@ -359,7 +360,7 @@ char *v2_index_json(const struct v2_index_entry *entries, size_t count, size_t *
     return write_finish(&w, list, ret_size);
 }
 
-char *v2_flag_json(const char *name, const char *flag, bool value, size_t *ret_size)
+static char *flag_text(const char *name, const char *flag, bool value, size_t *ret_size)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject();
@@ -368,3 +369,11 @@ char *v2_flag_json(const char *name, const char *flag, bool value, size_t *ret_s
     write_bool(&w, root, flag, value);
     return write_finish(&w, root, ret_size);
 }
+
+const struct v2_form v2_json = {.server = server_text,
+                                .metadata = metadata_text,
+                                .config = config_text,
+                                .stats = stats_text,
+                                .index = index_text,
+                                .flag = flag_text,
+                                .index_parse = v2_index_parse};

@@ -49,6 +49,18 @@ static enum dtype dtype_of_word(const char *word)
     return DTYPE_NONE;
 }
 
+enum status v2_input_check(struct v2_input *input, struct error *err)
+{
+    input->dtype = dtype_of_word(input->datatype);
+    if (input->dtype == DTYPE_NONE && strcmp(input->datatype, "BYTES") != 0)
+        return error_set(err, STATUS_INVALID, "input '%.80s': there is no datatype '%.40s'",
+                         input->name, input->datatype);
+    enum dtype sized = input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype;
+    if (shape_check(&input->shape, sized, &input->count, NULL, err) != STATUS_OK)
+        return error_set(err, STATUS_INVALID, "input '%.80s': its shape is too large", input->name);
+    return STATUS_OK;
+}
+
 static enum status read_shape(const cJSON *list, struct v2_input *input, struct error *err)
 {
     if (!cJSON_IsArray(list))
@@ -65,9 +77,6 @@ static enum status read_shape(const cJSON *list, struct v2_input *input, struct 
                       &input->shape.dims[input->shape.rank], err));
         input->shape.rank++;
     }
-    enum dtype sized = input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype;
-    if (shape_check(&input->shape, sized, &input->count, NULL, err) != STATUS_OK)
-        return error_set(err, STATUS_INVALID, "input '%.80s': its shape is too large", input->name);
     return STATUS_OK;
 }
 
@@ -147,16 +156,13 @@ static enum status read_input(struct v2_reading *r, const cJSON *object, struct 
                          "every input needs the texts \"name\" and \"datatype\"");
     input->name = name->valuestring;
     input->datatype = type->valuestring;
-    input->dtype = dtype_of_word(type->valuestring);
-    if (input->dtype == DTYPE_NONE && strcmp(type->valuestring, "BYTES") != 0)
-        return error_set(r->err, STATUS_INVALID, "input '%.80s': there is no datatype '%.40s'",
-                         input->name, type->valuestring);
     if (cJSON_GetObjectItemCaseSensitive(parameters, "shared_memory_region"))
         return error_set(r->err, STATUS_INVALID,
                          "input '%.80s': shared memory is not available here; send the tensor in "
                          "the body",
                          input->name);
     TRY(read_shape(cJSON_GetObjectItemCaseSensitive(object, "shape"), input, r->err));
+    TRY(v2_input_check(input, r->err));
     input->max_nesting = v2_max_nesting(&input->shape, 3, r->limits);
     if (size) {
         input->json = NULL;
@@ -316,15 +322,18 @@ void v2_request_free(struct v2_request *request)
     if (!request)
         return;
     cJSON_Delete(request->tree);
+    if (request->free_message)
+        request->free_message(request->message);
     free(request->text);
     free(request->inputs);
     free(request->outputs);
     free(request);
 }
 
-enum status v2_index_parse(const char *text, size_t size, const struct json_limits *limits,
+enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,
                            bool *ret_ready_only, struct error *err)
 {
+    const char *text = (const char *)body;
     *ret_ready_only = false;
     if (size == 0)
         return STATUS_OK;

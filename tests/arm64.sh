@@ -8,7 +8,7 @@
 # QEMU_CPU=cortex-a53, cortex-a76 … chooses the processor; without it every extension is there.
 set -euo pipefail
 
-packages=libc6-dev,libmicrohttpd-dev,libgnutls28-dev,zlib1g-dev,libcjson-dev,libprotobuf-c-dev,libjpeg-dev,libpng-dev,libcriterion-dev
+packages=libc6-dev,libmicrohttpd-dev,libgnutls28-dev,libnghttp2-dev,zlib1g-dev,libcjson-dev,libprotobuf-c-dev,libjpeg-dev,libpng-dev,libcriterion-dev
 what=${1:?sysroot or run} folder=${2:?a folder}
 shift 2
 

@@ -735,6 +735,11 @@ static enum status check_listening(struct config *config, struct error *err)
     if (config->admin_port && config->admin_port == config->port && !config->unix_path)
         return error_set(err, STATUS_CONFIG, "--port and --admin-port are both %d; choose two",
                          (int)config->port);
+    if (config->grpc_port && ((config->grpc_port == config->port && !config->unix_path) ||
+                              config->grpc_port == config->admin_port))
+        return error_set(err, STATUS_CONFIG,
+                         "--grpc-port is %d, and so is --port or --admin-port; choose another",
+                         (int)config->grpc_port);
     if (config->unix_path && config->port_file)
         return error_set(
             err, STATUS_CONFIG,

@@ -81,6 +81,7 @@ struct config {
     char *host;
     int64_t port;       /* 0: any free one */
     int64_t admin_port; /* 0: none */
+    int64_t grpc_port;  /* 0: none */
     char *port_file;    /* NULL: none */
     char *pid_file;     /* NULL: none */
     char *user;         /* "NAME" or "NAME:GROUP"; NULL: who starts it */

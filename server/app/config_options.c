@@ -125,6 +125,9 @@ const struct option config_options[] = {
      "second port on --host for health, metrics, pages and admins, with connections and a thread "
      "of "
      "its own: it answers when the other port is full; 0: none"},
+    {"grpc-port", OPTION_NUMBER, COMMAND_SERVE, FIELD(grpc_port), 0, 65535, "0", "N", SERVER,
+     "port on --host for the Open Inference Protocol over gRPC (HTTP/2, with TLS where --tls-cert "
+     "is given); 0: none"},
     {"unix", OPTION_TEXT, ASKS, FIELD(unix_path), 0, 0, NULL, "PATH", SERVER,
      "listen on a unix-domain socket at PATH instead of --host and --port, which must then not be "
      "given",

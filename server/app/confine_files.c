@@ -338,6 +338,8 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
         allow_port(&rules, BIND_TCP, config->port);
     if (handled.net && config->admin_port)
         allow_port(&rules, BIND_TCP, config->admin_port);
+    if (handled.net && config->grpc_port)
+        allow_port(&rules, BIND_TCP, config->grpc_port);
     if (config->trace_endpoint)
         allow_collector(&rules, config->trace_endpoint, handled.net != 0);
     if (!rules.cause && syscall(SYS_landlock_restrict_self, rules.fd, 0) != 0)

@@ -517,7 +517,8 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
                                    .output_count = count};
         size_t size = 0, json_size = 0;
         bool binary = false;
-        char *text = v2_answer_body(&answer, &size, &json_size, &binary);
+        char *text = work_form(x)->is_message ? v2_answer_message(&answer, &size)
+                                              : v2_answer_body(&answer, &size, &json_size, &binary);
         respond_text(x, 200, binary ? TYPE_BINARY : TYPE_JSON, text, size);
         if (text && binary)
             respond_header(x, "Inference-Header-Content-Length", "%zu", json_size);
@@ -624,26 +625,39 @@ static enum status choose_size(struct exchange *x, const struct v2_request *v2,
     return STATUS_OK;
 }
 
+/* Reads the body, unless it was a message. *ret_raw: it is the single input itself. */
+static enum status read_body(struct exchange *x, struct infer_work *work,
+                             const struct served *served, size_t *ret_json, bool *ret_raw,
+                             struct error *err)
+{
+    const struct json_limits limits = {x->server->options.max_json_depth, 20000};
+    *ret_raw = false;
+    *ret_json = x->body.size;
+    if (work->v2)
+        return STATUS_OK;
+    TRY(json_size(x, served, ret_json, ret_raw, err));
+    if (*ret_raw)
+        return STATUS_OK;
+    if (x->body.size == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the body is empty; send {\"inputs\": […]} as GET /v2/models/%s "
+                         "describes them",
+                         served->model->name);
+    TRY(check_is_json(x, err));
+    return v2_request_parse(x->body.data, x->body.size, *ret_json, &limits, &work->v2, err);
+}
+
 static enum status infer_prepare(struct exchange *x, struct served **chosen, struct error *err)
 {
     struct infer_work *work = x->work;
     const struct served *served = *chosen;
-    const struct http_options *options = &x->server->options;
-    const struct json_limits limits = {options->max_json_depth, 20000};
     size_t json;
     bool is_raw;
     TRY(urgency_read(x, &work->request, err));
-    TRY(json_size(x, served, &json, &is_raw, err));
+    TRY(read_body(x, work, served, &json, &is_raw, err));
     if (is_raw) {
         TRY(infer_take_raw(x, work, served, err));
     } else {
-        if (x->body.size == 0)
-            return error_set(err, STATUS_INVALID,
-                             "the body is empty; send {\"inputs\": […]} as GET /v2/models/%s "
-                             "describes them",
-                             served->model->name);
-        TRY(check_is_json(x, err));
-        TRY(v2_request_parse(x->body.data, x->body.size, json, &limits, &work->v2, err));
         urgency_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
         TRY(urgency_set_priority(&work->request, (uint64_t)work->v2->priority, err));
         TRY(choose_size(x, work->v2, chosen, err));
@@ -661,16 +675,40 @@ static enum status infer_prepare(struct exchange *x, struct served **chosen, str
     return STATUS_OK;
 }
 
+static enum status charge_message(void *context, size_t bytes, struct error *err)
+{
+    struct exchange *x = context;
+    return upload_charge(&x->body, bytes, err);
+}
+
+/* A message names its model itself. */
+static enum status read_message(struct exchange *x, struct infer_work *work, struct error *err)
+{
+    struct v2_named named;
+    TRY(v2_request_unpack(x->body.data, x->body.size, charge_message, x, &work->v2, err));
+    upload_release_bytes(&x->body); /* the unpacked message is a copy */
+    TRY(v2_named_set(&named, work->v2->model, work->v2->version, err));
+    work_name_model(x, &named);
+    return STATUS_OK;
+}
+
 static void infer_start(struct exchange *x)
 {
     if (work_answer_again(x, false))
         return;
     struct infer_work *work = work_create(x, sizeof *work, infer_finish, infer_free_work);
+    struct error err;
+    enum status status = STATUS_OK;
     if (work) {
         work->request.top_k = 1;
         work->request.raw_outputs = true;
+        if (work_form(x)->is_message)
+            status = read_message(x, work, &err);
     }
-    work_submit_served(x, infer_prepare);
+    if (status == STATUS_OK)
+        work_submit_served(x, infer_prepare);
+    else
+        work_submit_or(x, status, &err);
 }
 
 void v2_infer_handle(struct exchange *x)

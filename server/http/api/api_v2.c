@@ -7,16 +7,18 @@
 #include "lensd_version.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"
+#include "server/http/api/work.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 #include "server/observe/log.h"
 
-/* As Triton: 400 while it is not ready, 503 while it shuts down. */
+/* As Triton: over HTTP 400 while it is not ready, 503 while it shuts down. */
 static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)
 {
     size_t size = 0;
-    char *text = v2_flag_json(name, flag, good, &size);
-    int http = good ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
+    const struct v2_form *form = work_form(x);
+    char *text = form->flag(name, flag, good, &size);
+    int http = good || form->is_message ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
     x->answer.retry_after_s = good ? 0 : pipeline_retry_after(x->server->options.pipeline);
     respond_text(x, http, TYPE_JSON, text, size);
 }
@@ -36,7 +38,7 @@ void v2_ready_handle(struct exchange *x)
 void v2_server_handle(struct exchange *x)
 {
     size_t size = 0;
-    char *text = v2_server_json("lensd", LENSD_VERSION, &size);
+    char *text = work_form(x)->server("lensd", LENSD_VERSION, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
@@ -53,7 +55,8 @@ void v2_model_ready_handle(struct exchange *x)
     struct pipeline *pipeline = x->server->options.pipeline;
     enum status status =
         pipeline_acquire(pipeline, x->match.model, asked_version(x), &served, &retry_after_s, &err);
-    if (status == STATUS_NOT_FOUND) {
+    if (status == STATUS_NOT_FOUND &&
+        !work_form(x)->is_message) { /* Triton's gRPC says: not ready */
         respond_error(x, &err);
         return;
     }
@@ -154,12 +157,12 @@ static void respond_document(struct exchange *x, document_writer write)
 
 void v2_metadata_handle(struct exchange *x)
 {
-    respond_document(x, v2_metadata_json);
+    respond_document(x, work_form(x)->metadata);
 }
 
 void v2_config_handle(struct exchange *x)
 {
-    respond_document(x, v2_config_json);
+    respond_document(x, work_form(x)->config);
 }
 
 /* ---- statistics ---- */
@@ -250,7 +253,7 @@ void v2_stats_handle(struct exchange *x)
     if (filled == 0 && x->match.model[0] && status != STATUS_OK) {
         respond_error(x, &err);
     } else {
-        char *text = models && stats && batches ? v2_stats_json(stats, filled, &size) : NULL;
+        char *text = models && stats && batches ? work_form(x)->stats(stats, filled, &size) : NULL;
         respond_text(x, 200, TYPE_JSON, text, size);
     }
     free(batches);
@@ -272,7 +275,7 @@ void v2_index_handle(struct exchange *x)
     bool ready_only;
     if (respond_if_long(x))
         return;
-    if (v2_index_parse((const char *)x->body.data, x->body.size, &limits, &ready_only, &err) !=
+    if (work_form(x)->index_parse(x->body.data, x->body.size, &limits, &ready_only, &err) !=
         STATUS_OK) {
         respond_error(x, &err);
         return;
@@ -287,7 +290,7 @@ void v2_index_handle(struct exchange *x)
             models[i].name, models[i].version, states[models[i].state],
             models[i].state == MODEL_UNLOADED ? "unloaded" : models[i].failure};
     }
-    char *text = models && entries ? v2_index_json(entries, filled, &size) : NULL;
+    char *text = models && entries ? work_form(x)->index(entries, filled, &size) : NULL;
     respond_text(x, 200, TYPE_JSON, text, size);
     free(entries);
     free(models);

@@ -5,6 +5,7 @@
 #include "server/http/transport/routes.h"
 
 extern const struct route_table http_route_table;
+extern const struct route_table grpc_route_table; /* of --grpc-port */
 
 /* The handlers. */
 enum status predict_admit(struct exchange *exchange, struct error *err);

@@ -9,6 +9,7 @@
  * An endpoint's work is a struct of its own that begins with a struct predict_request. */
 #pragma once
 
+#include "proto/v2.h"
 #include "server/http/transport/exchange.h"
 
 /* Bytes of a body, and of numbers in an answer, from which on the thread of the connection may be
@@ -28,6 +29,12 @@ void work_keep(struct exchange *exchange);
  * work_submit(). NULL when out of memory. */
 void *work_create(struct exchange *exchange, size_t size, void (*finish)(struct exchange *exchange),
                   void (*free_work)(struct exchange *exchange));
+
+/* How the Open Inference Protocol is written to this client. */
+const struct v2_form *work_form(const struct exchange *exchange);
+
+/* For messages, which name their model in the body: as if the path did. */
+void work_name_model(struct exchange *exchange, const struct v2_named *named);
 
 /* Frees what work_create() made, and the request's images; for the endpoint's free_work. */
 void work_free(struct exchange *exchange);

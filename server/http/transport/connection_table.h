@@ -32,6 +32,7 @@ struct connection {
     bool has_shaken;              /* TLS: the handshake has ended, or a request has been read */
     bool is_spare;                /* beyond limits->total: for probes */
     bool is_admin;                /* came to --admin-port */
+    bool is_multiplexed;          /* HTTP/2: not watched */
     struct connection *previous, *next;
     int64_t opened; /* clock_now() */
 

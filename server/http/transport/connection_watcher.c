@@ -231,6 +231,8 @@ static void check_times_once(struct connections *connections, int64_t now,
     late->count = 0;
     pthread_mutex_lock(&connections->lock);
     for (struct connection *c = connections->head; c; c = c->next) {
+        if (c->is_multiplexed)
+            continue;
         show_end_locked(c);
         switch (c->phase) {
         case CONNECTION_AWAITS_REQUEST:

@@ -155,6 +155,11 @@ void connections_count_gone(struct connections *connections)
     metric_add(connections->gone_total, 1);
 }
 
+void connections_count_late(struct connections *connections)
+{
+    metric_add(connections->timeout_total, 1);
+}
+
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request)
 {
@@ -376,6 +381,7 @@ static struct connection *connection_create(struct connections *connections,
     connection->tls = socket->tls;
     connection->runs = socket->runs;
     connection->is_admin = socket->is_admin;
+    connection->is_multiplexed = socket->is_multiplexed;
     connection->owner = connections;
     connection->reader =
         (struct tls_reader){.fd = socket->fd, .look = look_for_words, .context = connection};
@@ -394,7 +400,8 @@ static void refuse_crowd_locked(struct connections *connections, struct connecti
              "more than %zu connections from your address; close some, or raise the limit "
              "(--max-connections-per-address)",
              connections->limits.per_address);
-    connection_refuse_locked(connections, connection, 429, "too_many_connections", sentence);
+    if (!connection->is_multiplexed) /* there is no call to answer yet */
+        connection_refuse_locked(connections, connection, 429, "too_many_connections", sentence);
     connection_leave_locked(connections, connection);
 }
 
@@ -422,7 +429,8 @@ struct connection *connection_open(struct connections *connections,
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET,
                                 .data.u64 =
                                     (uint64_t)connection->generation << 32 | (uint32_t)socket->fd};
-    (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, socket->fd, &event);
+    if (!socket->is_multiplexed)
+        (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, socket->fd, &event);
     if (first)
         connection_table_wake(connections);
     metric_add(connections->open_gauge, 1);

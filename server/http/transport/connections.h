@@ -94,6 +94,7 @@ struct connection_socket {
                                      must outlive the connection */
     bool is_admin;                /* came to --admin-port, which has a limit of its own */
     bool is_proxied;              /* bytes before the client's have been read: a PROXY header */
+    bool is_multiplexed;          /* HTTP/2: whoever drives it checks times and hang-ups itself */
 };
 
 /* Enters a new socket into the table; NULL when out of memory. A connection beyond the limit of its
@@ -142,6 +143,9 @@ bool connection_last_words(struct connections *connections, struct connection *c
 
 /* Counts a client that hung up before its request was complete. */
 void connections_count_gone(struct connections *connections);
+
+/* Counts one that exceeded a time limit which the watcher does not check. */
+void connections_count_late(struct connections *connections);
 
 /* Watches for a hang-up on behalf of `request`: when the client disconnects, or if it already has,
  * sets request->cancelled and drops its waiting images from the pipeline. With NULL the watch ends:

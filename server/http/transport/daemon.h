@@ -6,6 +6,7 @@
 #include "server/http/transport/listen.h"
 #include "server/http/transport/tls.h"
 
+struct grpc_server;
 struct request_log;
 
 /* One of --http-threads, or the thread of --admin-port. --http-threads share the listening socket,
@@ -18,10 +19,11 @@ struct daemon_loop {
 
 struct http_daemon {
     struct daemon_loop *loops;
-    size_t loop_count;               /* that have been started */
-    struct listener listener, admin; /* fd -1: not open */
-    bool is_quiesced;                /* nobody accepts from the listener any more */
-    struct tls *tls;                 /* NULL: plain */
+    size_t loop_count;                     /* that have been started */
+    struct listener listener, admin, grpc; /* fd -1: not open */
+    struct grpc_server *grpc_server;       /* NULL: none */
+    bool is_quiesced;                      /* nobody accepts from the listener any more */
+    struct tls *tls;                       /* NULL: plain */
     struct metric *certificate_expires;
     struct request_log *log;
 };

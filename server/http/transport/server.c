@@ -14,6 +14,7 @@
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
+#include "server/http/transport/grpc.h"
 #include "server/http/transport/proxied.h"
 #include "server/http/transport/request_log.h"
 #include "server/observe/log.h"
@@ -45,7 +46,7 @@ static struct http_daemon *daemon_create(const struct http_options *options)
     struct http_daemon *daemon = calloc(1, sizeof *daemon);
     if (!daemon)
         return NULL;
-    daemon->listener.fd = daemon->admin.fd = -1;
+    daemon->listener.fd = daemon->admin.fd = daemon->grpc.fd = -1;
     daemon->log = request_log_create(options->metrics, options->routes);
     if (daemon->log)
         return daemon;
@@ -105,6 +106,26 @@ static struct listen_options admin_port(const struct http_options *options)
                                    .tls = options->tls_cert != NULL};
 }
 
+static struct listen_options grpc_port(const struct http_options *options)
+{
+    return (struct listen_options){.host = options->host,
+                                   .port = options->grpc_port,
+                                   .option = "--grpc-port",
+                                   .tls = options->tls_cert != NULL};
+}
+
+static enum status open_grpc(struct http_server *server, struct error *err)
+{
+    struct http_daemon *daemon = server->daemon;
+    const struct listen_options grpc = grpc_port(&server->options);
+    if (!grpc.port)
+        return STATUS_OK;
+    TRY(grpc_check(err));
+    TRY(listen_open(&grpc, &daemon->grpc, err));
+    log_event(LOG_INFO, "grpc port", LOG_STR("url", daemon->grpc.url));
+    return STATUS_OK;
+}
+
 static enum status open_listeners(struct http_server *server, struct error *err)
 {
     struct http_daemon *daemon = server->daemon;
@@ -113,6 +134,7 @@ static enum status open_listeners(struct http_server *server, struct error *err)
     TRY(listen_take_passed(port.tls, &daemon->listener, err));
     if (!daemon->listener.is_passed)
         TRY(listen_open(&port, &daemon->listener, err));
+    TRY(open_grpc(server, err));
     if (!admin.port)
         return STATUS_OK;
     TRY(listen_open(&admin, &daemon->admin, err));
@@ -167,6 +189,8 @@ static enum status server_start(struct http_server *server, struct error *err)
                          "cannot start the HTTP server (libmicrohttpd %s); look at "
                          "the limits of threads and open files",
                          daemon_version());
+    if (server->daemon->grpc.fd >= 0)
+        TRY(grpc_start(server, server->daemon->grpc.fd, &server->daemon->grpc_server, err));
     if (!server->daemon->listener.is_passed)
         http_server_accept(server);
     return STATUS_OK;
@@ -202,11 +226,16 @@ enum status http_server_check(const struct http_options *options,
     struct keyring *keys = NULL;
     struct proxies proxies;
     struct tls *tls = NULL;
-    const struct listen_options port = main_port(options), admin = admin_port(options);
+    const struct listen_options port = main_port(options), admin = admin_port(options),
+                                grpc = grpc_port(options);
     *ret_warnings = (struct http_warnings){.port = ""};
     TRY(listen_check(&port, ret_warnings->port, sizeof ret_warnings->port, err));
     if (admin.port && !ret_warnings->port[0])
         TRY(listen_check(&admin, ret_warnings->port, sizeof ret_warnings->port, err));
+    if (grpc.port)
+        TRY(grpc_check(err));
+    if (grpc.port && !ret_warnings->port[0])
+        TRY(listen_check(&grpc, ret_warnings->port, sizeof ret_warnings->port, err));
     TRY(check_texts(options, &proxies, err));
     TRY(keyring_create(&options->keys, &keys, err));
     keyring_free(keys);
@@ -269,6 +298,11 @@ void http_server_accept(struct http_server *server)
 void http_server_stop_accepting(struct http_server *server)
 {
     struct http_daemon *daemon = server->daemon;
+    if (daemon->grpc_server) {
+        if (!listen_stop(&daemon->grpc))
+            (void)shutdown(daemon->grpc.fd, SHUT_RDWR);
+        grpc_begin_end(daemon->grpc_server);
+    }
     if (!daemon->listener.is_passed && listen_stop(&daemon->listener))
         return;
     daemon_accept(server, false);
@@ -282,8 +316,12 @@ void http_server_stop_accepting(struct http_server *server)
 /* Whether there are clients that are not accepted yet. */
 static bool someone_waits(const struct http_server *server)
 {
-    struct pollfd waiting = {.fd = server->daemon->listener.fd, .events = POLLIN};
-    return !server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0;
+    const struct http_daemon *daemon = server->daemon;
+    struct pollfd waiting[] = {
+        {.fd = daemon->is_quiesced ? -1 : daemon->listener.fd, .events = POLLIN},
+        {.fd = daemon->grpc.fd, .events = POLLIN}};
+    return poll(waiting, COUNT_OF(waiting), 0) > 0 &&
+           (waiting[0].revents | waiting[1].revents) & POLLIN;
 }
 
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
@@ -316,12 +354,16 @@ void http_server_free(struct http_server *server)
         connections_end_delays(server->connections);
         connections_stop(server->connections); /* it may be about to resume one */
     }
-    if (daemon)
+    if (daemon) {
+        grpc_stop(daemon->grpc_server);
         daemon_stop(server);
+    }
     if (daemon && daemon->listener.fd >= 0)
         close(daemon->listener.fd);
     if (daemon && daemon->admin.fd >= 0)
         close(daemon->admin.fd);
+    if (daemon && daemon->grpc.fd >= 0)
+        close(daemon->grpc.fd);
     connections_free(server->connections);
     if (daemon) {
         listen_remove(&daemon->listener);

@@ -19,6 +19,7 @@
  *     upload.c        the body, bounded as it grows  http_budget.c: all bodies and answers
  *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers
+ *     grpc.c, grpc_connection.c, grpc_call.c   gRPC, on a port and a thread of its own
  *     request_log.c   the line in the log, counters    request_trace.c   its spans
  *
  * The endpoints (server/http/api):
@@ -27,8 +28,9 @@
  *     work.c          a predict request from its body to its answer
  *     urgency.c       time limits, priorities, whose a request is: for all that predicts
  *
- * libmicrohttpd is named in daemon.c and event_loop.c only, GnuTLS in keys.c, tls*.c, connection*.c
- * and response_cache.c, zlib in coding.c. Handlers run on its threads and never block: /predict
+ * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_*.c, GnuTLS in keys.c,
+ * tls*.c, connection*.c, grpc*.c and response_cache.c, zlib in coding.c. Handlers run on its threads
+ * and never block: /predict
  * suspends its connection until the pipeline is done. No request reaches the file system. */
 #pragma once
 
@@ -48,6 +50,7 @@ struct http_options {
     const char *host;               /* address or name to listen on */
     int port;                       /* 0: any free one */
     int admin_port;                 /* 0: none */
+    int grpc_port;                  /* 0: none */
     const char *unix_path;          /* not NULL: a socket of this name instead of host and port */
     unsigned unix_mode;             /* its permissions */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
@@ -69,7 +72,8 @@ struct http_options {
     const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: depends on host */
     struct keyring_options keys;
 
-    const struct route_table *routes; /* what is served; borrowed, as the next three */
+    const struct route_table *routes; /* what is served; borrowed, as the next four */
+    const struct route_table *grpc_routes;
     struct pipeline *pipeline;        /* outlives the server */
     struct loader *loader;            /* loads and unloads models; NULL: nobody does */
     struct metrics *metrics;          /* may be NULL */

@@ -267,6 +267,32 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
     return 0;
 }
 
+bool tls_credentials(gnutls_certificate_credentials_t *ret)
+{
+    if (gnutls_certificate_allocate_credentials(ret) < 0)
+        return false;
+    gnutls_certificate_set_retrieve_function2(*ret, tls_on_handshake);
+    return true;
+}
+
+bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
+                 gnutls_session_t *ret)
+{
+    gnutls_datum_t name = {(unsigned char *)(uintptr_t)protocol, (unsigned)strlen(protocol)};
+    gnutls_session_t session;
+    if (gnutls_init(&session, GNUTLS_SERVER | GNUTLS_NONBLOCK | GNUTLS_NO_SIGNAL) < 0)
+        return false;
+    if (gnutls_priority_set_direct(session, TLS_PRIORITIES, NULL) < 0 ||
+        gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, credentials) < 0 ||
+        gnutls_alpn_set_protocols(session, &name, 1, GNUTLS_ALPN_MANDATORY) < 0) {
+        gnutls_deinit(session);
+        return false;
+    }
+    gnutls_transport_set_int(session, fd);
+    *ret = session;
+    return true;
+}
+
 static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
 {
     struct tls_reader *reader = pointer;

@@ -49,6 +49,13 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
                      const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key);
 
+/* For connections that lensd drives without libmicrohttpd: what they show, freed by
+ * gnutls_certificate_free_credentials() after the last; and a session for a socket that does not
+ * block, which agrees on `protocol` (ALPN) and is freed by gnutls_deinit(). False: no memory. */
+bool tls_credentials(gnutls_certificate_credentials_t *ret);
+bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
+                 gnutls_session_t *ret);
+
 /* Called whenever the session is about to read; must live as long as the session. */
 struct tls_reader {
     int fd;

@@ -1,0 +1,802 @@
+/* The Open Inference Protocol's messages over gRPC (grpc_service.proto), read and written through
+ * protobuf-c. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/arena.h"
+#include "engine/base/size.h"
+#include "proto/dialects.h"
+#include "proto/grpc_service.pb-c.h"
+#include "proto/v2.h"
+#include "proto/v2_binary.h"
+
+/* ---- memory for what is unpacked ---- */
+
+#define CHARGE_STEP   ((size_t)16 << 10)
+#define BLOCK_BYTES   ((size_t)32) /* of each allocation beside what was asked for */
+#define SMALL_MESSAGE ((size_t)4 << 20)
+
+struct message_memory {
+    v2_charge *charge; /* NULL: there is no more than `left` */
+    void *context;
+    size_t left; /* charged and not used */
+    struct error *err;
+    bool failed;
+};
+
+static enum status charge_more(struct message_memory *memory, size_t bytes)
+{
+    const size_t step = bytes > CHARGE_STEP ? bytes : CHARGE_STEP;
+    if (bytes <= memory->left)
+        return STATUS_OK;
+    if (!memory->charge)
+        return error_set(memory->err, STATUS_TOO_LARGE,
+                         "the message has too many fields; unpacked it would take more than %zu "
+                         "bytes",
+                         SMALL_MESSAGE);
+    TRY(memory->charge(memory->context, step, memory->err));
+    memory->left = step;
+    return STATUS_OK;
+}
+
+static void *message_alloc(void *context, size_t size)
+{
+    struct message_memory *memory = context;
+    size_t bytes;
+    if (memory->failed)
+        return NULL;
+    if (!size_add(size, BLOCK_BYTES, &bytes))
+        bytes = SIZE_MAX;
+    memory->failed = charge_more(memory, bytes) != STATUS_OK;
+    void *block = memory->failed ? NULL : malloc(size ? size : 1);
+    if (block) {
+        memory->left -= bytes;
+    } else if (!memory->failed) {
+        memory->failed = true;
+        error_no_memory(memory->err, "for a request");
+    }
+    return block;
+}
+
+static void message_free(void *context, void *block)
+{
+    (void)context;
+    free(block);
+}
+
+/* NULL: *err says why. Free with protobuf_c_message_free_unpacked(…, NULL). */
+static void *unpack(const ProtobufCMessageDescriptor *type, const uint8_t *message, size_t size,
+                    struct message_memory *memory, struct error *err)
+{
+    ProtobufCAllocator allocator = {message_alloc, message_free, memory};
+    memory->err = err;
+    void *unpacked =
+        protobuf_c_message_unpack(type, &allocator, size, message ? message : (const uint8_t *)"");
+    if (!unpacked && !memory->failed)
+        error_set(err, STATUS_INVALID, "the message is no %s: its bytes are malformed or cut off",
+                  type->short_name);
+    return unpacked;
+}
+
+static void message_done(void *message)
+{
+    protobuf_c_message_free_unpacked(message, NULL);
+}
+
+/* ---- inference: the request ---- */
+
+struct v2_unpacking {
+    const Inference__ModelInferRequest *message;
+    struct v2_request *request;
+    struct message_memory *memory;
+    struct error *err;
+};
+
+/* A parameter's whole number, 0 or more. */
+static enum status parameter_number(const Inference__ParameterEntry *entry, int64_t *ret,
+                                    struct error *err)
+{
+    const Inference__InferParameter *value = entry->value;
+    int64_t number = -1;
+    if (value &&
+        value->parameter_choice_case == INFERENCE__INFER_PARAMETER__PARAMETER_CHOICE_INT64_PARAM)
+        number = value->int64_param;
+    else if (value &&
+             value->parameter_choice_case ==
+                 INFERENCE__INFER_PARAMETER__PARAMETER_CHOICE_UINT64_PARAM &&
+             value->uint64_param <= INT64_MAX)
+        number = (int64_t)value->uint64_param;
+    if (number < 0)
+        return error_set(err, STATUS_INVALID,
+                         "parameter '%.40s' must be an int64_param or uint64_param of 0 or more",
+                         entry->key);
+    *ret = number;
+    return STATUS_OK;
+}
+
+static enum status refuse_shared_memory(const char *name, Inference__ParameterEntry *const *entries,
+                                        size_t count, struct error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strncmp(entries[i]->key, "shared_memory", 13))
+            return error_set(err, STATUS_INVALID,
+                             "'%.80s': shared memory is not available here; tensors go in the "
+                             "message",
+                             name);
+    return STATUS_OK;
+}
+
+/* The field of InferTensorContents that holds a datatype. */
+struct typed_contents {
+    void *data;
+    size_t count, width; /* bytes of an element; 0: this datatype has no field */
+    bool is_signed;
+};
+
+static struct typed_contents typed_contents(const Inference__InferTensorContents *c,
+                                            enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_BOOL:
+        return (struct typed_contents){c->bool_contents, c->n_bool_contents,
+                                       sizeof *c->bool_contents, true};
+    case DTYPE_I8:
+    case DTYPE_I16:
+    case DTYPE_I32:
+        return (struct typed_contents){c->int_contents, c->n_int_contents, 4, true};
+    case DTYPE_I64:
+        return (struct typed_contents){c->int64_contents, c->n_int64_contents, 8, true};
+    case DTYPE_U8:
+    case DTYPE_U16:
+    case DTYPE_U32:
+        return (struct typed_contents){c->uint_contents, c->n_uint_contents, 4, false};
+    case DTYPE_U64:
+        return (struct typed_contents){c->uint64_contents, c->n_uint64_contents, 8, false};
+    case DTYPE_F32:
+        return (struct typed_contents){c->fp32_contents, c->n_fp32_contents, 4, true};
+    case DTYPE_F64:
+        return (struct typed_contents){c->fp64_contents, c->n_fp64_contents, 8, true};
+    case DTYPE_NONE:
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        break;
+    }
+    return (struct typed_contents){NULL, 0, 0, false};
+}
+
+/* Makes 32-bit elements 8 or 16 bits wide, in place. */
+static enum status narrow(const struct v2_input *input, const struct typed_contents *from,
+                          struct error *err)
+{
+    const size_t width = dtype_size(input->dtype);
+    const int bits = (int)(8 * width), sign = from->is_signed && input->dtype != DTYPE_BOOL;
+    const int64_t most = (INT64_C(1) << (bits - sign)) - 1, least = sign ? -most - 1 : 0;
+    uint8_t *bytes = from->data;
+    for (size_t i = 0; i < from->count; i++) {
+        int32_t word;
+        memcpy(&word, bytes + 4 * i, sizeof word);
+        const int64_t value = from->is_signed ? word : (int64_t)(uint32_t)word;
+        if (value < least || value > most)
+            return error_set(err, STATUS_INVALID, "input '%.80s': %lld is beyond %s", input->name,
+                             (long long)value, input->datatype);
+        memcpy(bytes + width * i, &value, width);
+    }
+    return STATUS_OK;
+}
+
+static enum status wrong_count(const struct v2_input *input, size_t count, struct error *err)
+{
+    return error_set(err, STATUS_INVALID,
+                     "input '%.80s' of datatype %s has %zu elements in the field for it, but its "
+                     "shape makes %zu",
+                     input->name, input->datatype, count, input->count);
+}
+
+/* bytes_contents as binary data: each with its length before it. */
+static enum status take_texts(struct v2_unpacking *u, const Inference__InferTensorContents *c,
+                              struct v2_input *input)
+{
+    size_t size = 0;
+    if (c->n_bytes_contents != input->count)
+        return wrong_count(input, c->n_bytes_contents, u->err);
+    if (u->request->text)
+        return error_set(u->err, STATUS_INVALID, "only one input may have bytes_contents");
+    for (size_t i = 0; i < c->n_bytes_contents; i++)
+        if (c->bytes_contents[i].len > UINT32_MAX ||
+            !size_add(size, 4 + c->bytes_contents[i].len, &size))
+            return error_set(u->err, STATUS_TOO_LARGE, "input '%.80s' is too large", input->name);
+    uint8_t *at = message_alloc(u->memory, size);
+    if (!at)
+        return u->err->status;
+    u->request->text = at;
+    input->binary = at;
+    input->binary_size = size;
+    for (size_t i = 0; i < c->n_bytes_contents; i++) {
+        const ProtobufCBinaryData *element = &c->bytes_contents[i];
+        for (int b = 0; b < 4; b++)
+            *at++ = (uint8_t)(element->len >> (8 * b));
+        if (element->len)
+            memcpy(at, element->data, element->len);
+        at += element->len;
+    }
+    return STATUS_OK;
+}
+
+static enum status take_contents(struct v2_unpacking *u, const Inference__InferTensorContents *c,
+                                 struct v2_input *input)
+{
+    Inference__InferTensorContents none;
+    inference__infer_tensor_contents__init(&none);
+    c = c ? c : &none;
+    if (input->dtype == DTYPE_NONE)
+        return take_texts(u, c, input);
+    const struct typed_contents from = typed_contents(c, input->dtype);
+    if (!from.width)
+        return error_set(u->err, STATUS_INVALID,
+                         "input '%.80s': %s has no field in contents; use raw_input_contents",
+                         input->name, input->datatype);
+    if (from.count != input->count)
+        return wrong_count(input, from.count, u->err);
+    if (from.width != dtype_size(input->dtype))
+        TRY(narrow(input, &from, u->err));
+    input->binary = from.data;
+    input->binary_size = from.count * dtype_size(input->dtype);
+    return STATUS_OK;
+}
+
+/* `raw`: its entry of raw_input_contents; NULL: the message has none. */
+static enum status take_input(struct v2_unpacking *u, const Inference__InferInputTensor *from,
+                              const ProtobufCBinaryData *raw, struct v2_input *input)
+{
+    input->name = from->name;
+    input->datatype = from->datatype;
+    TRY(refuse_shared_memory(from->name, from->parameters, from->n_parameters, u->err));
+    if (from->n_shape > TENSOR_MAX_RANK)
+        return error_set(u->err, STATUS_INVALID, "input '%.80s' has more than %d dimensions",
+                         input->name, TENSOR_MAX_RANK);
+    input->shape.rank = (int)from->n_shape;
+    for (size_t d = 0; d < from->n_shape; d++) {
+        if (from->shape[d] < 0 || from->shape[d] > INT32_MAX)
+            return error_set(u->err, STATUS_INVALID,
+                             "a dimension of '%.80s' must be a whole number from 0 to %d",
+                             input->name, INT32_MAX);
+        input->shape.dims[d] = from->shape[d];
+    }
+    TRY(v2_input_check(input, u->err));
+    if (raw) {
+        input->binary = raw->data;
+        input->binary_size = raw->len;
+    } else {
+        TRY(take_contents(u, from->contents, input));
+    }
+    const size_t wanted = input->count * dtype_size(input->dtype);
+    if (input->dtype != DTYPE_NONE && input->binary_size != wanted)
+        return error_set(u->err, STATUS_INVALID,
+                         "input '%.80s' has %zu bytes in raw_input_contents, but its shape and "
+                         "datatype %s make %zu",
+                         input->name, input->binary_size, input->datatype, wanted);
+    if (!input->binary)
+        input->binary = (const uint8_t *)""; /* NULL means JSON */
+    return STATUS_OK;
+}
+
+static enum status take_output(struct v2_unpacking *u,
+                               const Inference__InferRequestedOutputTensor *from,
+                               struct v2_output *output)
+{
+    *output = (struct v2_output){.name = from->name, .binary = true};
+    TRY(refuse_shared_memory(from->name, from->parameters, from->n_parameters, u->err));
+    for (size_t i = 0; i < from->n_parameters; i++) {
+        int64_t classes;
+        if (strcmp(from->parameters[i]->key, "classification") != 0)
+            continue;
+        TRY(parameter_number(from->parameters[i], &classes, u->err));
+        output->classification = classes > INT32_MAX ? INT32_MAX : (size_t)classes;
+    }
+    return STATUS_OK;
+}
+
+static enum status take_parameters(struct v2_unpacking *u)
+{
+    const Inference__ModelInferRequest *message = u->message;
+    for (size_t i = 0; i < message->n_parameters; i++) {
+        if (!strcmp(message->parameters[i]->key, "priority"))
+            TRY(parameter_number(message->parameters[i], &u->request->priority, u->err));
+        else if (!strcmp(message->parameters[i]->key, "timeout"))
+            TRY(parameter_number(message->parameters[i], &u->request->timeout_us, u->err));
+    }
+    return STATUS_OK;
+}
+
+static enum status take_message(struct v2_unpacking *u)
+{
+    const Inference__ModelInferRequest *message = u->message;
+    struct v2_request *request = u->request;
+    const size_t raw = message->n_raw_input_contents;
+    request->model = message->model_name;
+    request->version = message->model_version;
+    request->id = message->id[0] ? message->id : NULL;
+    request->default_output.binary = true;
+    if (message->n_inputs > V2_MAX_TENSORS || message->n_outputs > V2_MAX_TENSORS)
+        return error_set(u->err, STATUS_INVALID, "a request has at most %d inputs and outputs",
+                         V2_MAX_TENSORS);
+    if (raw && raw != message->n_inputs)
+        return error_set(u->err, STATUS_INVALID,
+                         "there are %zu raw_input_contents for %zu inputs; send one for each, or "
+                         "none",
+                         raw, message->n_inputs);
+    TRY(take_parameters(u));
+    request->inputs = alloc_array(message->n_inputs, sizeof *request->inputs);
+    request->outputs = alloc_array(message->n_outputs, sizeof *request->outputs);
+    if (!request->inputs || !request->outputs)
+        return error_no_memory(u->err, "for a request");
+    for (size_t i = 0; i < message->n_inputs; i++)
+        TRY(take_input(u, message->inputs[i], raw ? &message->raw_input_contents[i] : NULL,
+                       &request->inputs[request->input_count++]));
+    for (size_t i = 0; i < message->n_outputs; i++)
+        TRY(take_output(u, message->outputs[i], &request->outputs[request->output_count++]));
+    return STATUS_OK;
+}
+
+enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *charge, void *context,
+                              struct v2_request **ret, struct error *err)
+{
+    struct message_memory memory = {.charge = charge, .context = context};
+    struct v2_request *request = calloc(1, sizeof *request);
+    if (!request)
+        return error_no_memory(err, "for a request");
+    request->free_message = message_done;
+    request->message =
+        unpack(&inference__model_infer_request__descriptor, message, size, &memory, err);
+    struct v2_unpacking unpacking = {request->message, request, &memory, err};
+    const enum status status = request->message ? take_message(&unpacking) : err->status;
+    if (status == STATUS_OK)
+        *ret = request;
+    else
+        v2_request_free(request);
+    return status;
+}
+
+/* ---- messages that are built ---- */
+
+/* Messages point to texts that they never change. */
+static char *borrowed(const char *text)
+{
+    return (char *)(uintptr_t)(text ? text : "");
+}
+
+/* NULL when out of memory, also where `arena` is NULL. */
+static void *take(struct arena *arena, size_t count, size_t size)
+{
+    return arena ? arena_alloc(arena, count ? count : 1, size) : NULL;
+}
+
+/* `count` messages of one type, and the list of them. */
+static void *take_messages(struct arena *arena, const ProtobufCMessageDescriptor *type,
+                           size_t count)
+{
+    uint8_t *messages = take(arena, count, type->sizeof_message);
+    void **list = take(arena, count, sizeof *list);
+    for (size_t i = 0; messages && list && i < count; i++) {
+        list[i] = messages + i * type->sizeof_message;
+        type->message_init(list[i]);
+    }
+    return messages ? list : NULL;
+}
+
+/* The bytes of `message`, and room for `more`; NULL: nothing is written. */
+static char *pack_message(const void *message, size_t more, size_t *ret_size)
+{
+    size_t room;
+    const size_t size = message ? protobuf_c_message_get_packed_size(message) : 0;
+    uint8_t *bytes = message && size_add(size + 1, more, &room) ? malloc(room) : NULL;
+    *ret_size = bytes ? protobuf_c_message_pack(message, bytes) : 0;
+    return (char *)bytes;
+}
+
+static char *finish(struct arena *arena, const void *message, size_t *ret_size)
+{
+    char *bytes = pack_message(message, 0, ret_size);
+    arena_free(arena);
+    return bytes;
+}
+
+/* ---- inference: the answer ---- */
+
+static size_t put_varint(uint8_t *at, uint64_t value)
+{
+    size_t count = 0;
+    for (; value >= 0x80; value >>= 7)
+        at[count++] = (uint8_t)(value | 0x80);
+    at[count++] = (uint8_t)value;
+    return count;
+}
+
+/* Tag and length of a field that holds `size` bytes. */
+static size_t put_field(uint8_t *at, unsigned number, size_t size)
+{
+    at[0] = (uint8_t)(number << 3 | 2);
+    return 1 + put_varint(at + 1, size);
+}
+
+size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_HEAD])
+{
+    return put_field(head, is_error ? 1 : 2, size);
+}
+
+static bool add_outputs(struct arena *arena, const struct v2_answer *answer,
+                        Inference__ModelInferResponse *message)
+{
+    Inference__InferOutputTensor **list =
+        take_messages(arena, &inference__infer_output_tensor__descriptor, answer->output_count);
+    for (size_t i = 0; list && i < answer->output_count; i++) {
+        const struct v2_answer_output *output = &answer->outputs[i];
+        list[i]->name = borrowed(output->name);
+        list[i]->datatype = borrowed(
+            output->texts || !output->row_count ? "BYTES" : dtype_oip_name(output->rows[0]->dtype));
+        list[i]->n_shape = output->shape.rank > 0 ? (size_t)output->shape.rank : 0;
+        list[i]->shape = take(arena, list[i]->n_shape, sizeof *list[i]->shape);
+        if (!list[i]->shape)
+            return false;
+        memcpy(list[i]->shape, output->shape.dims, list[i]->n_shape * sizeof *list[i]->shape);
+    }
+    message->outputs = list;
+    message->n_outputs = answer->output_count;
+    return list != NULL;
+}
+
+char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size)
+{
+    Inference__ModelInferResponse message;
+    struct arena *arena = arena_create(0);
+    inference__model_infer_response__init(&message);
+    message.model_name = borrowed(answer->model);
+    message.model_version = borrowed(answer->version);
+    message.id = borrowed(answer->id);
+    size_t raw = 0, size = 0;
+    for (size_t i = 0; i < answer->output_count; i++)
+        raw += V2_STREAM_HEAD + v2_binary_size(&answer->outputs[i]);
+    char *head =
+        add_outputs(arena, answer, &message) ? pack_message(&message, raw + 1, &size) : NULL;
+    arena_free(arena);
+    /* raw_output_contents: straight from the rows, which lie apart. */
+    struct text text = {
+        .data = head, .size = size, .capacity = head ? size + raw + 2 : 0, .failed = !head};
+    for (size_t i = 0; i < answer->output_count; i++) {
+        uint8_t field[V2_STREAM_HEAD];
+        text_add(&text, (const char *)field,
+                 put_field(field, 6, v2_binary_size(&answer->outputs[i])));
+        v2_put_binary(&text, &answer->outputs[i]);
+    }
+    return text_finish(&text, ret_size);
+}
+
+/* ---- documents ---- */
+
+static char *server_message(const char *name, const char *version, size_t *ret_size)
+{
+    Inference__ServerMetadataResponse message;
+    char *extensions[V2_EXTENSION_COUNT];
+    inference__server_metadata_response__init(&message);
+    for (size_t i = 0; i < V2_EXTENSION_COUNT; i++)
+        extensions[i] = borrowed(v2_extensions[i]);
+    message.name = borrowed(name);
+    message.version = borrowed(version);
+    message.n_extensions = V2_EXTENSION_COUNT;
+    message.extensions = extensions;
+    return finish(NULL, &message, ret_size);
+}
+
+/* From dimension `from` on; one of unknown extent where nothing is known. */
+static int64_t *copy_dims(struct arena *arena, const struct shape *shape, int from,
+                          size_t *ret_count)
+{
+    const bool is_known = shape->rank != SHAPE_UNKNOWN;
+    *ret_count = !is_known ? 1 : shape->rank > from ? (size_t)(shape->rank - from) : 0;
+    int64_t *dims = take(arena, *ret_count, sizeof *dims);
+    if (dims && !is_known)
+        dims[0] = -1;
+    else if (dims)
+        memcpy(dims, shape->dims + from, *ret_count * sizeof *dims);
+    return dims;
+}
+
+static Inference__TensorMetadata **make_tensors(struct arena *arena,
+                                                const struct v2_tensor *tensors, size_t count)
+{
+    Inference__TensorMetadata **list =
+        take_messages(arena, &inference__tensor_metadata__descriptor, count);
+    for (size_t i = 0; list && i < count; i++) {
+        list[i]->name = borrowed(tensors[i].name);
+        list[i]->datatype = borrowed(dtype_oip_name(tensors[i].dtype));
+        list[i]->shape = copy_dims(arena, &tensors[i].shape, 0, &list[i]->n_shape);
+        if (!list[i]->shape)
+            return NULL;
+    }
+    return list;
+}
+
+static char *metadata_message(const struct v2_model *model, size_t *ret_size)
+{
+    Inference__ModelMetadataResponse message;
+    struct arena *arena = arena_create(0);
+    inference__model_metadata_response__init(&message);
+    message.name = borrowed(model->name);
+    message.platform = borrowed("onnxruntime_onnx");
+    message.n_versions = model->version_count;
+    message.versions = take(arena, model->version_count, sizeof *message.versions);
+    for (size_t i = 0; message.versions && i < model->version_count; i++)
+        message.versions[i] = borrowed(model->versions[i]);
+    message.n_inputs = model->input_count;
+    message.inputs = make_tensors(arena, model->inputs, model->input_count);
+    message.n_outputs = model->output_count;
+    message.outputs = make_tensors(arena, model->outputs, model->output_count);
+    const bool is_whole = message.versions && message.inputs && message.outputs;
+    return finish(arena, is_whole ? &message : NULL, ret_size);
+}
+
+/* model_config.proto's DataType. */
+static int32_t config_type(enum dtype dtype)
+{
+    static const int32_t types[] = {
+        [DTYPE_BOOL] = 1, [DTYPE_U8] = 2,   [DTYPE_U16] = 3,  [DTYPE_U32] = 4, [DTYPE_U64] = 5,
+        [DTYPE_I8] = 6,   [DTYPE_I16] = 7,  [DTYPE_I32] = 8,  [DTYPE_I64] = 9, [DTYPE_F16] = 10,
+        [DTYPE_F32] = 11, [DTYPE_F64] = 12, [DTYPE_BF16] = 14};
+    return (size_t)dtype < COUNT_OF(types) ? types[dtype] : 0;
+}
+
+static bool add_config_tensors(struct arena *arena, const struct v2_model *model,
+                               Inference__ModelConfig *config)
+{
+    const int from = model->max_batch_size > 0 ? 1 : 0;
+    Inference__ModelInput **inputs =
+        take_messages(arena, &inference__model_input__descriptor, model->input_count);
+    Inference__ModelOutput **outputs =
+        take_messages(arena, &inference__model_output__descriptor, model->output_count);
+    for (size_t i = 0; inputs && i < model->input_count; i++) {
+        inputs[i]->name = borrowed(model->inputs[i].name);
+        inputs[i]->data_type = config_type(model->inputs[i].dtype);
+        if (i == model->image_input)
+            inputs[i]->format = model->channels_last ? 1 : 2; /* FORMAT_NHWC, FORMAT_NCHW */
+        inputs[i]->dims = copy_dims(arena, &model->inputs[i].shape, from, &inputs[i]->n_dims);
+        if (!inputs[i]->dims)
+            return false;
+    }
+    for (size_t i = 0; outputs && i < model->output_count; i++) {
+        outputs[i]->name = borrowed(model->outputs[i].name);
+        outputs[i]->data_type = config_type(model->outputs[i].dtype);
+        outputs[i]->dims = copy_dims(arena, &model->outputs[i].shape, from, &outputs[i]->n_dims);
+        if (model->has_labels && i == model->label_output)
+            outputs[i]->label_filename = borrowed("labels.txt");
+        if (!outputs[i]->dims)
+            return false;
+    }
+    config->input = inputs;
+    config->output = outputs;
+    config->n_input = model->input_count;
+    config->n_output = model->output_count;
+    return inputs && outputs;
+}
+
+static char *config_message(const struct v2_model *model, size_t *ret_size)
+{
+    Inference__ModelConfigResponse message;
+    Inference__ModelConfig config;
+    Inference__ModelVersionPolicy policy;
+    Inference__ModelVersionPolicy__Latest latest;
+    Inference__ModelInstanceGroup group;
+    Inference__ModelInstanceGroup *groups[] = {&group};
+    Inference__ModelDynamicBatching batching;
+    int32_t preferred = model->max_batch_size;
+    struct arena *arena = arena_create(0);
+    inference__model_config_response__init(&message);
+    inference__model_config__init(&config);
+    inference__model_version_policy__init(&policy);
+    inference__model_version_policy__latest__init(&latest);
+    inference__model_instance_group__init(&group);
+    inference__model_dynamic_batching__init(&batching);
+    config.name = group.name = borrowed(model->name);
+    config.platform = borrowed("onnxruntime_onnx");
+    config.backend = borrowed("onnxruntime");
+    config.default_model_filename = borrowed("model.onnx");
+    latest.num_versions = model->version_count ? (uint32_t)model->version_count : 1;
+    policy.latest = &latest;
+    config.version_policy = &policy;
+    config.max_batch_size = model->max_batch_size;
+    group.count = (int32_t)model->instance_count;
+    group.kind = !strcmp(model->instance_kind, "KIND_GPU") ? 1 : 2;
+    config.n_instance_group = 1;
+    config.instance_group = groups;
+    batching.n_preferred_batch_size = 1;
+    batching.preferred_batch_size = &preferred;
+    config.dynamic_batching = model->max_batch_size > 1 ? &batching : NULL;
+    message.config = &config;
+    const bool is_whole = add_config_tensors(arena, model, &config);
+    return finish(arena, is_whole ? &message : NULL, ret_size);
+}
+
+static Inference__StatisticDuration *make_count(struct arena *arena, struct v2_count from)
+{
+    Inference__StatisticDuration *count = take(arena, 1, sizeof *count);
+    if (!count)
+        return NULL;
+    inference__statistic_duration__init(count);
+    count->count = from.count;
+    count->ns = from.ns;
+    return count;
+}
+
+static bool add_batches(struct arena *arena, const struct v2_stats *from,
+                        Inference__ModelStatistics *to)
+{
+    to->n_batch_stats = from->batch_count;
+    to->batch_stats =
+        take_messages(arena, &inference__infer_batch_statistics__descriptor, from->batch_count);
+    for (size_t i = 0; to->batch_stats && i < from->batch_count; i++) {
+        Inference__InferBatchStatistics *batch = to->batch_stats[i];
+        batch->batch_size = (uint64_t)from->batches[i].batch_size;
+        batch->compute_input = make_count(arena, from->batches[i].input);
+        batch->compute_infer = make_count(arena, from->batches[i].infer);
+        batch->compute_output = make_count(arena, from->batches[i].output);
+        if (!batch->compute_input || !batch->compute_infer || !batch->compute_output)
+            return false;
+    }
+    return to->batch_stats;
+}
+
+/* False: out of memory. */
+static bool fill_stats(struct arena *arena, const struct v2_stats *from,
+                       Inference__ModelStatistics *to)
+{
+    Inference__InferStatistics **all =
+        take_messages(arena, &inference__infer_statistics__descriptor, 1);
+    Inference__MemoryUsage **memory = take_messages(arena, &inference__memory_usage__descriptor, 1);
+    if (!all || !memory)
+        return false;
+    to->name = borrowed(from->name);
+    to->version = borrowed(from->version);
+    to->last_inference = from->last_inference_ms;
+    to->inference_count = from->inference_count;
+    to->execution_count = from->execution_count;
+    to->inference_stats = all[0];
+    memory[0]->type = borrowed(from->memory_type);
+    memory[0]->byte_size = from->memory_bytes;
+    to->n_memory_usage = 1;
+    to->memory_usage = memory;
+    return (all[0]->success = make_count(arena, from->success)) &&
+           (all[0]->fail = make_count(arena, from->fail)) &&
+           (all[0]->queue = make_count(arena, from->queue)) &&
+           (all[0]->compute_input = make_count(arena, from->input)) &&
+           (all[0]->compute_infer = make_count(arena, from->infer)) &&
+           (all[0]->compute_output = make_count(arena, from->output)) &&
+           (all[0]->cache_hit = make_count(arena, (struct v2_count){0, 0})) &&
+           (all[0]->cache_miss = make_count(arena, (struct v2_count){0, 0})) &&
+           add_batches(arena, from, to);
+}
+
+static char *stats_message(const struct v2_stats *stats, size_t count, size_t *ret_size)
+{
+    Inference__ModelStatisticsResponse message;
+    struct arena *arena = arena_create(0);
+    inference__model_statistics_response__init(&message);
+    message.n_model_stats = count;
+    message.model_stats = take_messages(arena, &inference__model_statistics__descriptor, count);
+    bool is_whole = message.model_stats;
+    for (size_t i = 0; is_whole && i < count; i++)
+        is_whole = fill_stats(arena, &stats[i], message.model_stats[i]);
+    return finish(arena, is_whole ? &message : NULL, ret_size);
+}
+
+static char *index_message(const struct v2_index_entry *entries, size_t count, size_t *ret_size)
+{
+    Inference__RepositoryIndexResponse message;
+    struct arena *arena = arena_create(0);
+    inference__repository_index_response__init(&message);
+    message.n_models = count;
+    message.models = take_messages(arena, &inference__model_index__descriptor, count);
+    for (size_t i = 0; message.models && i < count; i++) {
+        message.models[i]->name = borrowed(entries[i].name);
+        message.models[i]->version = borrowed(entries[i].version);
+        message.models[i]->state = borrowed(entries[i].state);
+        message.models[i]->reason = borrowed(entries[i].reason);
+    }
+    return finish(arena, message.models ? &message : NULL, ret_size);
+}
+
+/* ServerLive, ServerReady and ModelReady have the same answer. */
+static char *flag_message(const char *name, const char *flag, bool value, size_t *ret_size)
+{
+    Inference__ServerLiveResponse message;
+    inference__server_live_response__init(&message);
+    (void)name;
+    (void)flag;
+    message.live = value;
+    return finish(NULL, &message, ret_size);
+}
+
+/* ---- small requests ---- */
+
+static enum status index_unpack(const uint8_t *message, size_t size,
+                                const struct json_limits *limits, bool *ret_ready_only,
+                                struct error *err)
+{
+    (void)limits;
+    struct message_memory memory = {.left = SMALL_MESSAGE};
+    Inference__RepositoryIndexRequest *request =
+        unpack(&inference__repository_index_request__descriptor, message, size, &memory, err);
+    if (!request)
+        return err->status;
+    *ret_ready_only = request->ready;
+    message_done(request);
+    return STATUS_OK;
+}
+
+static enum status copy_name(const char *what, const char *from, char *to, size_t capacity,
+                             struct error *err)
+{
+    const size_t length = strlen(from);
+    if (length >= capacity)
+        return error_set(err, STATUS_NOT_FOUND, "there is no model of a %s with %zu bytes", what,
+                         length);
+    memcpy(to, from, length + 1);
+    return STATUS_OK;
+}
+
+enum status v2_named_set(struct v2_named *named, const char *model, const char *version,
+                         struct error *err)
+{
+    TRY(copy_name("name", model, named->model, sizeof named->model, err));
+    return copy_name("version", version, named->version, sizeof named->version, err);
+}
+
+enum status v2_named_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
+                            struct error *err)
+{
+    struct message_memory memory = {.left = SMALL_MESSAGE};
+    Inference__ModelReadyRequest *request =
+        unpack(&inference__model_ready_request__descriptor, message, size, &memory, err);
+    if (!request)
+        return err->status;
+    enum status status = v2_named_set(ret, request->name, request->version, err);
+    message_done(request);
+    return status;
+}
+
+enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
+                                 bool *ret_overrides, struct error *err)
+{
+    struct message_memory memory = {.left = SMALL_MESSAGE};
+    Inference__RepositoryModelLoadRequest *request =
+        unpack(&inference__repository_model_load_request__descriptor, message, size, &memory, err);
+    if (!request)
+        return err->status;
+    *ret_overrides = false;
+    for (size_t i = 0; i < request->n_parameters; i++)
+        *ret_overrides |= !strcmp(request->parameters[i]->key, "config") ||
+                          !strncmp(request->parameters[i]->key, "file:", 5);
+    enum status status = v2_named_set(ret, request->model_name, "", err);
+    message_done(request);
+    return status;
+}
+
+const struct v2_form v2_messages = {.is_message = true,
+                                    .server = server_message,
+                                    .metadata = metadata_message,
+                                    .config = config_message,
+                                    .stats = stats_message,
+                                    .index = index_message,
+                                    .flag = flag_message,
+                                    .index_parse = index_unpack};
+
+/* ---- errors ---- */
+
+static char *sentence_alone(int http, const char *sentence, const char *code, size_t *ret_size)
+{
+    (void)http;
+    (void)code;
+    char *text = strdup(sentence);
+    *ret_size = text ? strlen(text) : 0;
+    return text;
+}
+
+const struct dialect dialect_grpc = {.name = "gRPC", .write_error = sentence_alone};

@@ -1,0 +1,241 @@
+/* The thread of --grpc-port: accepts connections, waits for their sockets with epoll, and takes
+ * back the calls that other threads resume. */
+#include "server/http/transport/grpc.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/http/transport/connections.h"
+#include "server/http/transport/daemon.h"
+#include "server/http/transport/grpc_connection.h"
+#include "server/http/transport/proxied.h"
+#include "server/http/transport/request_log.h"
+#include "server/http/transport/tls.h"
+#include "server/schedule/runtime/thread.h"
+
+#define MILLION       INT64_C(1000000)
+#define TICK_MS       50  /* resolution of the time limits, and of penalties */
+#define FULL_MS       100 /* pause after accept() failed for want of descriptors or memory */
+#define ACCEPTS_A_RUN 64
+#define EVENTS        64
+
+enum status grpc_check(struct error *err)
+{
+    (void)err;
+    return STATUS_OK;
+}
+
+/* ---- accepting ---- */
+
+static bool grpc_has_room(const struct grpc_server *grpc)
+{
+    size_t open, busy;
+    connections_count(grpc->http->connections, &open, &busy);
+    return open < grpc->http->options.max_connections + CONNECTION_SPARE;
+}
+
+static void grpc_take(void *context, int fd, const struct sockaddr_storage *address, socklen_t size)
+{
+    (void)size;
+    grpc_connection_open(context, fd, (const struct sockaddr *)address);
+}
+
+static bool grpc_accept_one(struct grpc_server *grpc)
+{
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    socklen_t size = sizeof address;
+    const int fd =
+        accept4(grpc->listen_fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
+            grpc->full_until = clock_now() + FULL_MS * MILLION;
+        return errno == ECONNABORTED || errno == EINTR;
+    }
+    if (grpc->proxied && proxied_expects(grpc->proxied, fd, (const struct sockaddr *)&address))
+        proxied_add(grpc->proxied, fd, &address, size);
+    else
+        grpc_take(grpc, fd, &address, size);
+    return true;
+}
+
+static void grpc_accept(struct grpc_server *grpc)
+{
+    int left = clock_now() < grpc->full_until ? 0 : ACCEPTS_A_RUN;
+    while (left > 0 && grpc_has_room(grpc) && grpc_accept_one(grpc))
+        left--;
+    /* The socket is edge-triggered: without room it would wake the thread over and over. */
+    grpc->may_wait = left == 0 || !grpc_has_room(grpc) || clock_now() < grpc->full_until;
+}
+
+/* ---- the thread ---- */
+
+/* Takes the list of resumed calls. False: stop. */
+static bool grpc_begin_run(struct grpc_server *grpc, struct grpc_call **ret_resumed,
+                           bool *ret_is_ending)
+{
+    uint64_t wakes;
+    pthread_mutex_lock(&grpc->lock);
+    if (grpc->is_woken)
+        (void)!read(grpc->wake_fd, &wakes, sizeof wakes);
+    grpc->is_woken = false;
+    *ret_resumed = grpc->resumed;
+    grpc->resumed = NULL;
+    *ret_is_ending = grpc->is_ending;
+    const bool stop = grpc->stop;
+    pthread_mutex_unlock(&grpc->lock);
+    return !stop;
+}
+
+static void grpc_run_resumed(struct grpc_call *call)
+{
+    for (struct grpc_call *next; call; call = next) {
+        struct grpc_connection *connection = call->connection;
+        next = call->next_resumed;
+        grpc_call_resumed(call);
+        grpc_connection_run(connection, UINT32_MAX);
+    }
+}
+
+/* Ticks when one is due; frees connections that are over. */
+static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_ending)
+{
+    const int64_t now = clock_now();
+    for (struct grpc_connection *c = grpc->connections, *next; c; c = next) {
+        next = c->next;
+        if (is_due)
+            grpc_connection_tick(c, now, is_ending);
+        grpc_connection_sweep(c);
+    }
+}
+
+static int grpc_sleep_ms(const struct grpc_server *grpc, int64_t next_tick)
+{
+    const int64_t left = (next_tick - clock_now()) / MILLION;
+    int ms = grpc->connections || grpc->may_wait ? left < 0 ? 0 : (int)left + 1 : -1;
+    if (grpc->proxied) {
+        const int other = proxied_sleep_ms(grpc->proxied, grpc_has_room(grpc));
+        ms = ms < 0 || (other >= 0 && other < ms) ? other : ms;
+    }
+    return ms;
+}
+
+static void *grpc_run(void *context)
+{
+    struct grpc_server *grpc = context;
+    struct grpc_call *resumed;
+    struct epoll_event events[EVENTS];
+    int64_t next_tick = 0;
+    bool is_ending;
+    int count = 0;
+    while (grpc_begin_run(grpc, &resumed, &is_ending)) {
+        grpc_run_resumed(resumed);
+        for (int i = 0; i < count; i++)
+            if (events[i].data.ptr && events[i].data.ptr != grpc)
+                grpc_connection_run(events[i].data.ptr, events[i].events);
+        grpc_accept(grpc);
+        if (grpc->proxied)
+            proxied_run(grpc->proxied, grpc_has_room(grpc) ? 1 : 0, grpc_take, grpc);
+        const bool is_due = clock_now() >= next_tick;
+        if (is_due)
+            next_tick = clock_now() + TICK_MS * MILLION;
+        grpc_look_after(grpc, is_due, is_ending);
+        count = epoll_wait(grpc->epoll_fd, events, EVENTS, grpc_sleep_ms(grpc, next_tick));
+    }
+    for (struct grpc_connection *c = grpc->connections; c; c = c->next)
+        grpc_connection_end(c);
+    grpc_run_resumed(resumed);
+    grpc_look_after(grpc, false, true);
+    return NULL;
+}
+
+static bool grpc_watch(const struct grpc_server *grpc, int fd, uint32_t how, void *pointer)
+{
+    struct epoll_event event = {.events = EPOLLIN | how, .data.ptr = pointer};
+    return epoll_ctl(grpc->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static enum status grpc_open(struct grpc_server *grpc, struct error *err)
+{
+    struct http_server *http = grpc->http;
+    grpc->log = request_log_create(http->options.metrics, http->options.grpc_routes);
+    if (!grpc->log || (http->daemon->tls && !tls_credentials(&grpc->credentials)))
+        return error_no_memory(err, "for --grpc-port");
+    grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    grpc->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (http->options.proxy_protocol)
+        grpc->proxied = proxied_create(&http->proxies, http->options.metrics);
+    if (grpc->epoll_fd < 0 || grpc->wake_fd < 0 ||
+        (http->options.proxy_protocol && !grpc->proxied) ||
+        !grpc_watch(grpc, grpc->listen_fd, EPOLLET, NULL) ||
+        !grpc_watch(grpc, grpc->wake_fd, 0, grpc) ||
+        (grpc->proxied && !grpc_watch(grpc, proxied_fd(grpc->proxied), 0, NULL)))
+        return error_set(err, STATUS_IO,
+                         "cannot open what --grpc-port needs (%s); raise the limit of open files "
+                         "(ulimit -n)",
+                         strerror(errno));
+    grpc->has_thread = thread_start(&grpc->thread, "grpc", grpc_run, grpc);
+    return grpc->has_thread
+               ? STATUS_OK
+               : error_set(err, STATUS_IO, "cannot start the thread of --grpc-port; %s",
+                           THREAD_LIMIT_HINT);
+}
+
+enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_server **ret,
+                       struct error *err)
+{
+    struct grpc_server *grpc = calloc(1, sizeof *grpc);
+    if (!grpc)
+        return error_no_memory(err, "for --grpc-port");
+    grpc->http = server;
+    grpc->listen_fd = listen_fd;
+    grpc->epoll_fd = grpc->wake_fd = -1;
+    pthread_mutex_init(&grpc->lock, NULL);
+    const enum status status = grpc_open(grpc, err);
+    if (status == STATUS_OK)
+        *ret = grpc;
+    else
+        grpc_stop(grpc);
+    return status;
+}
+
+static void grpc_wake(struct grpc_server *grpc, bool *flag)
+{
+    const uint64_t one = 1;
+    pthread_mutex_lock(&grpc->lock);
+    *flag = true;
+    if (!grpc->is_woken && grpc->wake_fd >= 0)
+        (void)!write(grpc->wake_fd, &one, sizeof one);
+    grpc->is_woken = true;
+    pthread_mutex_unlock(&grpc->lock);
+}
+
+void grpc_begin_end(struct grpc_server *grpc)
+{
+    grpc_wake(grpc, &grpc->is_ending);
+}
+
+void grpc_stop(struct grpc_server *grpc)
+{
+    if (!grpc)
+        return;
+    grpc_wake(grpc, &grpc->stop);
+    if (grpc->has_thread)
+        pthread_join(grpc->thread, NULL);
+    proxied_free(grpc->proxied);
+    request_log_free(grpc->log);
+    if (grpc->credentials)
+        gnutls_certificate_free_credentials(grpc->credentials);
+    if (grpc->epoll_fd >= 0)
+        close(grpc->epoll_fd);
+    if (grpc->wake_fd >= 0)
+        close(grpc->wake_fd);
+    pthread_mutex_destroy(&grpc->lock);
+    free(grpc);
+}

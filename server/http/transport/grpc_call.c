@@ -1,0 +1,776 @@
+/* A call over gRPC: its messages become exchanges one after another, their answers become messages,
+ * and its status goes into trailers.
+ *
+ *     HEADERS     admission, as of a request's head: route, key, rate, size of the headers
+ *     DATA        length-prefixed messages; the body of an exchange, charged as it grows
+ *     a message   the route's handler, which answers or waits
+ *     the answer  a message, then trailers; an error is trailers alone, in a stream an
+ * error_message
+ *
+ * A streaming call works on one message at a time. What comes meanwhile is held, up to the call's
+ * window (GRPC_CALL_WINDOW), and the window stays closed: that is the backpressure.
+ *
+ * Sources: gRPC over HTTP2 (PROTOCOL-HTTP2.md); statuses: its doc/statuscodes.md. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "proto/dialects.h"
+#include "proto/v2.h"
+#include "server/http/transport/admit.h"
+#include "server/http/transport/answer.h"
+#include "server/http/transport/connections.h"
+#include "server/http/transport/grpc_connection.h"
+#include "server/http/transport/request_log.h"
+#include "server/http/transport/request_trace.h"
+#include "server/http/transport/respond.h"
+
+#define MILLION        INT64_C(1000000)
+#define HEADER_BESIDE  32                  /* that RFC 9113 counts for each header */
+#define HEADERS_EXCESS ((size_t)256 << 10) /* beyond --max-header, at which the client is cut */
+#define DAY_MS         UINT64_C(86400000)  /* the longest time limit */
+
+/* ---- the carrier of its exchanges ---- */
+
+static const char *call_header(const struct grpc_call *call, const char *name)
+{
+    const char *found = NULL;
+    for (size_t at = 0; at < call->headers_size;) {
+        const char *key = call->headers + at, *value = key + strlen(key) + 1;
+        if (!strcasecmp(key, name))
+            found = value;
+        at += strlen(key) + strlen(value) + 2;
+    }
+    return found;
+}
+
+static const char *carrier_header(const struct exchange *x, const char *name)
+{
+    const struct grpc_call *call = x->handle;
+    if (call->timeout[0] && !strcasecmp(name, "X-Request-Timeout-Ms"))
+        return call->timeout;
+    return call_header(call, name);
+}
+
+static void carrier_suspend(struct exchange *x)
+{
+    (void)x; /* the call works until carrier_resume() */
+}
+
+static void carrier_resume(struct exchange *x)
+{
+    const uint64_t one = 1;
+    struct grpc_call *call = x->handle;
+    struct grpc_server *grpc = call->connection->server;
+    pthread_mutex_lock(&grpc->lock);
+    call->next_resumed = grpc->resumed;
+    grpc->resumed = call;
+    if (!grpc->is_woken)
+        (void)!write(grpc->wake_fd, &one, sizeof one);
+    grpc->is_woken = true;
+    pthread_mutex_unlock(&grpc->lock);
+}
+
+static void carrier_watch(struct exchange *x, struct predict_request *request)
+{
+    struct grpc_call *call = x->handle;
+    struct grpc_server *grpc = call->connection->server;
+    pthread_mutex_lock(&grpc->lock);
+    call->watched = request;
+    if (request && call->is_gone)
+        atomic_store(&request->cancelled, 1);
+    pthread_mutex_unlock(&grpc->lock);
+}
+
+static const struct exchange_carrier grpc_carrier = {.dialect = &dialect_grpc,
+                                                     .header = carrier_header,
+                                                     .suspend = carrier_suspend,
+                                                     .resume = carrier_resume,
+                                                     .watch = carrier_watch};
+
+/* The client has gone while its exchange works. */
+static void call_cancel(struct grpc_call *call)
+{
+    struct grpc_server *grpc = call->connection->server;
+    struct predict_request *pinned = NULL;
+    pthread_mutex_lock(&grpc->lock);
+    call->is_gone = true;
+    if (call->watched) {
+        /* First: a request that cannot be pinned yet reads it once it can be. */
+        atomic_store(&call->watched->cancelled, 1);
+        pinned = predict_request_pin(call->watched) ? call->watched : NULL;
+    }
+    pthread_mutex_unlock(&grpc->lock);
+    connections_count_gone(grpc->http->connections);
+    if (pinned)
+        pipeline_cancel(grpc->http->options.pipeline, pinned);
+}
+
+/* ---- its life ---- */
+
+struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream)
+{
+    struct grpc_call *call = calloc(1, sizeof *call);
+    if (!call)
+        return NULL;
+    call->connection = connection;
+    call->stream = stream;
+    call->since = clock_now();
+    call->next = connection->calls;
+    if (call->next)
+        call->next->previous = call;
+    connection->calls = call;
+    connection->call_count++;
+    return call;
+}
+
+static void call_free(struct grpc_call *call)
+{
+    struct grpc_connection *c = call->connection;
+    if (call->previous)
+        call->previous->next = call->next;
+    else
+        c->calls = call->next;
+    if (call->next)
+        call->next->previous = call->previous;
+    c->call_count--;
+    upload_done(&call->held);
+    free(call->headers);
+    free(call);
+}
+
+/* `outcome`: for the log; NULL: nothing was asked for. */
+static void exchange_over(struct grpc_call *call, const char *outcome)
+{
+    struct exchange *x = call->exchange;
+    call->exchange = NULL;
+    if (!x)
+        return;
+    if (outcome) {
+        if (!x->answer.status)
+            x->answer.status = status_http(STATUS_CANCELLED);
+        request_log_write(call->connection->server->log, x, outcome);
+        request_trace(x);
+    }
+    exchange_free(x);
+}
+
+/* Between two messages of a stream. */
+static bool is_between(const struct grpc_call *call)
+{
+    return call->state == CALL_READING && call->is_stream && call->prefix_size == 0;
+}
+
+bool grpc_call_is_busy(const struct grpc_call *call)
+{
+    return !is_between(call);
+}
+
+void grpc_call_closed(struct grpc_call *call, bool is_whole)
+{
+    if (call->is_gone)
+        return;
+    if (call->state == CALL_WORKING) {
+        call_cancel(call); /* grpc_call_resumed() frees it */
+        return;
+    }
+    const bool is_answered = is_whole && call->state == CALL_ENDED;
+    if (call->exchange && call->state == CALL_READING && !is_between(call))
+        connections_count_gone(call->connection->server->http->connections);
+    exchange_over(call, is_between(call) ? NULL
+                        : is_answered    ? "answered"
+                        : call->is_late  ? "timeout"
+                                         : "client_gone");
+    call_free(call);
+}
+
+/* ---- the end: trailers ---- */
+
+/* gRPC's status for an answer of HTTP. */
+static int status_of(const struct exchange *x)
+{
+    switch (x->answer.status) {
+    case 200:
+        return 0; /* OK */
+    case 499:
+        return 1; /* CANCELLED */
+    case 400:
+        return 3; /* INVALID_ARGUMENT */
+    case 408:
+    case 504:
+        return 4; /* DEADLINE_EXCEEDED */
+    case 404:
+        return x->route ? 5 : 12; /* NOT_FOUND; UNIMPLEMENTED: there is no such method */
+    case 403:
+        return 7; /* PERMISSION_DENIED */
+    case 413:
+    case 429:
+    case 431:
+        return 8; /* RESOURCE_EXHAUSTED */
+    case 405:
+    case 501:
+        return 12; /* UNIMPLEMENTED */
+    case 503:
+        return 14; /* UNAVAILABLE */
+    case 401:
+        return 16; /* UNAUTHENTICATED */
+    default:
+        return 13; /* INTERNAL */
+    }
+}
+
+/* Percent-encodes what is no printable ASCII (the protocol's Status-Message). */
+static void set_message(struct grpc_call *call, const char *text, size_t size)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < size && used + 4 <= sizeof call->message; i++) {
+        const unsigned char byte = (unsigned char)text[i];
+        if (byte >= ' ' && byte <= '~' && byte != '%')
+            call->message[used++] = (char)byte;
+        else
+            used += (size_t)snprintf(call->message + used, 4, "%%%02X", byte);
+    }
+    call->message[used] = '\0';
+}
+
+static nghttp2_nv pair(const char *name, const char *value)
+{
+    return (nghttp2_nv){(uint8_t *)(uintptr_t)name, (uint8_t *)(uintptr_t)value, strlen(name),
+                        strlen(value), NGHTTP2_NV_FLAG_NONE};
+}
+
+/* Adds grpc-status and what belongs to it. */
+static size_t add_status(const struct grpc_call *call, nghttp2_nv *fields, char number[static 12],
+                         char pushback[static 16])
+{
+    size_t count = 0;
+    snprintf(number, 12, "%d", call->status);
+    fields[count++] = pair("grpc-status", number);
+    if (call->message[0])
+        fields[count++] = pair("grpc-message", call->message);
+    if (call->retry_after_s > 0) {
+        snprintf(pushback, 16, "%lld", (long long)call->retry_after_s * 1000);
+        fields[count++] = pair("grpc-retry-pushback-ms", pushback);
+    }
+    return count;
+}
+
+static void submit_trailers(struct grpc_call *call)
+{
+    nghttp2_nv fields[3];
+    char number[12], pushback[16];
+    const size_t count = add_status(call, fields, number, pushback);
+    (void)nghttp2_submit_trailer(call->connection->session, call->stream, fields, count);
+}
+
+/* The head of the answer; without messages it is the whole answer. */
+static void submit_head(struct grpc_call *call, const nghttp2_data_provider *messages)
+{
+    const struct exchange *x = call->exchange;
+    nghttp2_nv fields[9] = {pair(":status", "200"), pair("content-type", "application/grpc"),
+                            pair("grpc-accept-encoding", "identity")};
+    char number[12], pushback[16];
+    size_t count = 3;
+    if (x)
+        fields[count++] = pair("x-request-id", x->request_id);
+    for (size_t i = 0; x && i < x->answer.header_count; i++)
+        if (!strcmp(x->answer.headers[i].name, "traceparent"))
+            fields[count++] = pair("traceparent", x->answer.headers[i].value);
+    if (!messages)
+        count += add_status(call, fields + count, number, pushback);
+    (void)nghttp2_submit_response(call->connection->session, call->stream, fields, count, messages);
+    call->has_headers = true;
+}
+
+/* Ends the call with call->status. */
+static void call_finish(struct grpc_call *call)
+{
+    const bool has_headers = call->has_headers;
+    call->state = CALL_ENDED;
+    call->since = clock_now();
+    if (has_headers)
+        (void)nghttp2_session_resume_data(call->connection->session, call->stream);
+    else
+        submit_head(call, NULL);
+}
+
+/* ---- messages to the client ---- */
+
+/* Copies what is left of head and text; returns how much. */
+static size_t next_bytes(struct grpc_call *call, uint8_t *to, size_t room)
+{
+    const struct answer *answer = &call->exchange->answer;
+    size_t count = 0;
+    if (call->sent < call->head_size) {
+        count = call->head_size - call->sent < room ? call->head_size - call->sent : room;
+        memcpy(to, call->head + call->sent, count);
+        call->sent += count;
+    }
+    const size_t at = call->sent - call->head_size, left = answer->size - at;
+    const size_t more = left < room - count ? left : room - count;
+    if (call->sent >= call->head_size && more) {
+        memcpy(to + count, answer->text + at, more);
+        call->sent += more;
+        count += more;
+    }
+    return count;
+}
+
+static ssize_t read_messages(nghttp2_session *session, int32_t stream, uint8_t *to, size_t room,
+                             uint32_t *flags, nghttp2_data_source *source, void *context)
+{
+    (void)session;
+    (void)stream;
+    (void)context;
+    struct grpc_call *call = source->ptr;
+    size_t count = 0;
+    if (call->state == CALL_ANSWERING) {
+        count = next_bytes(call, to, room);
+        if (call->sent < call->head_size + call->exchange->answer.size)
+            return (ssize_t)count;
+        if (call->is_stream) {
+            exchange_over(call, "answered");
+            call->state = CALL_READING;
+            call->since = clock_now();
+            call->wants_feed = call->connection->wants_feed = true;
+        } else {
+            call->state = CALL_ENDED;
+        }
+    }
+    if (call->state == CALL_ENDED) {
+        *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+        submit_trailers(call);
+    } else if (count == 0) {
+        return NGHTTP2_ERR_DEFERRED;
+    }
+    return (ssize_t)count;
+}
+
+static void put_length(uint8_t *at, size_t size)
+{
+    for (int i = 0; i < 4; i++)
+        at[i] = (uint8_t)(size >> (24 - 8 * i));
+}
+
+/* Sends the answer of the exchange as a message. */
+static void send_message(struct grpc_call *call)
+{
+    const struct exchange *x = call->exchange;
+    const nghttp2_data_provider provider = {.source.ptr = call, .read_callback = read_messages};
+    size_t inner = 0;
+    if (call->is_stream)
+        inner = v2_stream_head(x->answer.status != 200, x->answer.size, call->head + 5);
+    call->head[0] = 0; /* not compressed */
+    put_length(call->head + 1, inner + x->answer.size);
+    call->head_size = 5 + inner;
+    call->sent = call->sent_before = 0;
+    call->state = CALL_ANSWERING;
+    if (call->has_headers)
+        (void)nghttp2_session_resume_data(call->connection->session, call->stream);
+    else
+        submit_head(call, &provider);
+}
+
+static void send_answer(struct grpc_call *call)
+{
+    struct exchange *x = call->exchange;
+    answer_write(x);
+    if (!x->route || x->route->access != ROUTE_OPEN)
+        exchange_note_answer(x, false);
+    x->state = EXCHANGE_ANSWERED;
+    x->answered = call->since = clock_now();
+    const bool is_error = x->answer.status != 200;
+    if (call->is_stream ? !call->is_broken : !is_error) {
+        send_message(call);
+        return;
+    }
+    call->status = status_of(x);
+    call->retry_after_s = x->answer.retry_after_s;
+    set_message(call, x->answer.text ? x->answer.text : "", x->answer.size);
+    call_finish(call);
+}
+
+/* The call cannot go on: `code` is a constant. */
+__attribute__((format(printf, 4, 5))) static void
+call_refuse(struct grpc_call *call, int http, const char *code, const char *format, ...)
+{
+    char sentence[300];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    call->is_broken = true;
+    respond_refusal(call->exchange, http, code, "%s", sentence);
+    send_answer(call);
+}
+
+/* ---- headers ---- */
+
+bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
+                      const uint8_t *value, size_t value_size)
+{
+    const size_t most = call->connection->server->http->options.max_header;
+    const size_t more = name_size + value_size + 2;
+    call->headers_given += name_size + value_size + HEADER_BESIDE;
+    if (call->headers_given > most)
+        return call->headers_given <= most + HEADERS_EXCESS; /* refused when all are there */
+    if (call->headers_size + more > call->headers_room) {
+        const size_t room = 2 * call->headers_room + more + 512;
+        char *grown = realloc(call->headers, room);
+        if (!grown)
+            return false;
+        call->headers = grown;
+        call->headers_room = room;
+    }
+    char *at = call->headers + call->headers_size;
+    memcpy(at, name, name_size);
+    at[name_size] = '\0';
+    memcpy(at + name_size + 1, value, value_size);
+    at[name_size + 1 + value_size] = '\0';
+    call->headers_size += more;
+    return true;
+}
+
+/* grpc-timeout: up to eight digits and a unit. What is malformed stays, to be refused. */
+static void read_timeout(struct grpc_call *call)
+{
+    static const struct {
+        char unit;
+        uint64_t us;
+    } units[] = {{'H', 3600000000}, {'M', 60000000}, {'S', 1000000}, {'m', 1000}, {'u', 1}};
+    const char *text = call_header(call, "grpc-timeout");
+    if (!text)
+        return;
+    const size_t digits = strspn(text, "0123456789");
+    uint64_t us = UINT64_MAX;
+    if (digits > 0 && digits <= 8 && text[digits] && !text[digits + 1]) {
+        const uint64_t count = strtoull(text, NULL, 10);
+        for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+            if (units[i].unit == text[digits])
+                us = count * units[i].us;
+        if (text[digits] == 'n')
+            us = count / 1000;
+    }
+    if (us == UINT64_MAX) {
+        snprintf(call->timeout, sizeof call->timeout, "%.20s", text);
+        return;
+    }
+    uint64_t ms = (us + 999) / 1000;
+    ms = ms < 1 ? 1 : ms > DAY_MS ? DAY_MS : ms;
+    snprintf(call->timeout, sizeof call->timeout, "%llu", (unsigned long long)ms);
+}
+
+static bool is_grpc(const char *content_type)
+{
+    return content_type && !strncasecmp(content_type, "application/grpc", 16) &&
+           (!content_type[16] || content_type[16] == '+' || content_type[16] == ';');
+}
+
+/* False: out of memory. */
+static bool create_exchange(struct grpc_call *call)
+{
+    struct http_server *server = call->connection->server->http;
+    const char *path = call_header(call, ":path");
+    struct exchange *x = exchange_create(server, &grpc_carrier, server->options.grpc_routes,
+                                         call->connection->entry, path ? path : "");
+    call->exchange = x;
+    if (!x)
+        return false;
+    x->handle = call;
+    x->answer.is_packed = true; /* messages are not compressed */
+    exchange_find_client(x, call_header(call, "x-forwarded-for"));
+    return true;
+}
+
+/* False: the exchange has its answer, a refusal. */
+static bool admit(struct grpc_call *call)
+{
+    struct exchange *x = call->exchange;
+    const char *method = call_header(call, ":method"), *host = call_header(call, ":authority");
+    const struct request_head head = {.method = method ? method : "",
+                                      .version = "HTTP/2",
+                                      .size = call->headers_given,
+                                      .host = host ? host : call_header(call, "host"),
+                                      .content_type = call_header(call, "content-type"),
+                                      .request_id = call_header(call, "x-request-id"),
+                                      .traceparent = call_header(call, "traceparent"),
+                                      .authorization = call_header(call, "authorization"),
+                                      .api_key = call_header(call, "x-api-key"),
+                                      .hosts = 1};
+    x->state = EXCHANGE_BODY;
+    (void)exchange_admit(x, &head);
+    if (!x->route && x->answer.status == 404)
+        respond_refusal(x, 404, "not_found",
+                        "there is no method %.100s here; docs/protocols.md lists those of "
+                        "inference.GRPCInferenceService",
+                        x->path);
+    return !x->answer.status;
+}
+
+/* Out of memory: there is nothing to answer with. */
+static void call_reset(struct grpc_call *call, uint32_t why)
+{
+    call->state = CALL_ENDED;
+    (void)nghttp2_submit_rst_stream(call->connection->session, NGHTTP2_FLAG_NONE, call->stream,
+                                    why);
+}
+
+static void call_admit(struct grpc_call *call)
+{
+    call->state = CALL_READING;
+    call->since = clock_now();
+    if (admit(call)) {
+        call->wants_feed = call->connection->wants_feed = true;
+        return;
+    }
+    call->is_broken = true;
+    send_answer(call);
+}
+
+void grpc_call_begin(struct grpc_call *call)
+{
+    const nghttp2_nv refusal[] = {pair(":status", "415")};
+    if (call->headers_given <= call->connection->server->http->options.max_header &&
+        !is_grpc(call_header(call, "content-type"))) {
+        call->state = CALL_ENDED;
+        (void)nghttp2_submit_response(call->connection->session, call->stream, refusal, 1, NULL);
+        return;
+    }
+    read_timeout(call);
+    if (!create_exchange(call)) {
+        call_reset(call, NGHTTP2_INTERNAL_ERROR);
+        return;
+    }
+    struct route_match match;
+    call->route = route_find(call->exchange->routes, call->exchange->path, &match);
+    call->is_stream = call->route && call->route->streams;
+    if (call->route && call->route->access != ROUTE_OPEN)
+        call->delayed_until = exchange_delay(call->exchange, "POST");
+    if (call->delayed_until)
+        call->state = CALL_DELAYED;
+    else
+        call_admit(call);
+}
+
+/* ---- messages from the client ---- */
+
+/* The whole message is there. */
+static void call_work(struct grpc_call *call)
+{
+    struct exchange *x = call->exchange;
+    call->prefix_size = 0;
+    call->state = CALL_WORKING;
+    x->route->handle(x);
+    if (x->state != EXCHANGE_SUSPENDED)
+        send_answer(call);
+}
+
+void grpc_call_resumed(struct grpc_call *call)
+{
+    if (!call->is_gone) {
+        send_answer(call);
+        return;
+    }
+    call->exchange->state = EXCHANGE_BODY;
+    call->exchange->answer.status = status_http(STATUS_CANCELLED);
+    exchange_over(call, "client_gone");
+    call_free(call);
+}
+
+/* A message begins in a stream: the next exchange. False: the call has ended. */
+static bool next_exchange(struct grpc_call *call)
+{
+    if (call->exchange) { /* the first, admitted with the call's headers */
+        call->exchange->started = clock_now();
+        return true;
+    }
+    if (!create_exchange(call)) {
+        call_reset(call, NGHTTP2_INTERNAL_ERROR);
+        return false;
+    }
+    if (admit(call))
+        return true;
+    call->is_broken = true;
+    send_answer(call);
+    return false;
+}
+
+static void check_prefix(struct grpc_call *call)
+{
+    struct exchange *x = call->exchange;
+    const uint8_t *p = call->prefix;
+    const size_t size = (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
+    if (p[0])
+        call_refuse(call, 501, "not_implemented",
+                    "compressed messages are not understood; send them as they are (identity)");
+    else if (size > x->body.limit)
+        call_refuse(call, 413, "too_large",
+                    "the message has %zu bytes; the limit is %zu (--max-body)", size,
+                    x->body.limit);
+    call->message_left = size;
+    x->body.expected = size;
+}
+
+static void take_body(struct grpc_call *call, const uint8_t *bytes, size_t size)
+{
+    struct error err;
+    if (upload_append(&call->exchange->body, bytes, size, &err) == STATUS_OK) {
+        call->message_left -= size;
+        return;
+    }
+    call->is_broken = true;
+    respond_error(call->exchange, &err);
+    send_answer(call);
+}
+
+/* Reads until a message is whole; returns how much was read. */
+static size_t call_parse(struct grpc_call *call, const uint8_t *bytes, size_t size)
+{
+    size_t at = 0;
+    while (at < size && call->state == CALL_READING) {
+        if (call->prefix_size == 0) {
+            call->since = clock_now();
+            if (call->is_stream && !next_exchange(call))
+                break;
+        }
+        const size_t before = at;
+        if (call->prefix_size < sizeof call->prefix) {
+            call->prefix[call->prefix_size++] = bytes[at++];
+            if (call->prefix_size == sizeof call->prefix)
+                check_prefix(call);
+        } else {
+            const size_t part = call->message_left < size - at ? call->message_left : size - at;
+            take_body(call, bytes + at, part);
+            at += part;
+        }
+        if (call->exchange)
+            call->exchange->bytes_in += at - before;
+        if (call->state == CALL_READING && call->prefix_size == sizeof call->prefix &&
+            call->message_left == 0)
+            call_work(call);
+    }
+    return at;
+}
+
+size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size)
+{
+    struct error err;
+    size_t taken = 0;
+    if (call->state == CALL_READING && !call->held.size)
+        taken = call_parse(call, bytes, size);
+    /* More than one message where one is due is dropped. */
+    const bool is_read = call->state == CALL_WORKING || call->state == CALL_ANSWERING;
+    if (call->state == CALL_ENDED || (is_read && !call->is_stream) || taken == size)
+        return size;
+    if (!call->held.budget) {
+        const struct exchange *x = call->exchange;
+        upload_init(&call->held, x ? x->body.budget : &call->connection->server->http->budget,
+                    GRPC_CALL_WINDOW, 0);
+    }
+    if (upload_append(&call->held, bytes + taken, size - taken, &err) == STATUS_OK)
+        return taken;
+    if (call->state == CALL_WORKING)
+        (void)nghttp2_submit_rst_stream(call->connection->session, NGHTTP2_FLAG_NONE, call->stream,
+                                        NGHTTP2_ENHANCE_YOUR_CALM);
+    else
+        call_reset(call, NGHTTP2_ENHANCE_YOUR_CALM);
+    return size;
+}
+
+/* What the end of the client's messages means. */
+static void check_end(struct grpc_call *call)
+{
+    if (!call->has_ended || call->state != CALL_READING || call->held.size)
+        return;
+    if (is_between(call)) {
+        exchange_over(call, NULL);
+        call_finish(call);
+    } else {
+        call_refuse(call, 400, "invalid_request",
+                    "the call ended before its message was whole: each has five bytes before it, a "
+                    "zero and its length");
+    }
+}
+
+void grpc_call_feed(struct grpc_call *call)
+{
+    call->wants_feed = false;
+    if (call->held.size > 0) {
+        const size_t left = call->held.size - call->held_at;
+        const size_t taken = call_parse(call, call->held.data + call->held_at, left);
+        (void)nghttp2_session_consume_stream(call->connection->session, call->stream, taken);
+        call->held_at += taken;
+        if (taken == left || call->state == CALL_ENDED) {
+            upload_done(&call->held);
+            call->held_at = 0;
+        }
+    }
+    check_end(call);
+}
+
+void grpc_call_end(struct grpc_call *call)
+{
+    call->has_ended = true;
+    check_end(call);
+}
+
+/* ---- time limits ---- */
+
+static bool call_is_late(const struct grpc_call *call, int64_t limit_ms, int64_t now)
+{
+    return limit_ms && now - call->since >= limit_ms * MILLION;
+}
+
+/* Whether the client takes its answer too slowly; if not, restarts its period. */
+static bool is_slow(struct grpc_call *call, int64_t limit_ms, int64_t now)
+{
+    if (!call_is_late(call, limit_ms, now))
+        return false;
+    const size_t least = (size_t)limit_ms * CONNECTION_MIN_RATE / 1000;
+    if (call->sent - call->sent_before < least)
+        return true;
+    call->sent_before = call->sent;
+    call->since = now;
+    return false;
+}
+
+void grpc_call_tick(struct grpc_call *call, int64_t now)
+{
+    const struct http_server *server = call->connection->server->http;
+    const struct http_options *options = &server->options;
+    switch (call->state) {
+    case CALL_DELAYED:
+        if (now >= call->delayed_until || atomic_load(&server->draining))
+            call_admit(call);
+        break;
+    case CALL_READING:
+        if (is_between(call) && call_is_late(call, options->idle_timeout_ms, now)) {
+            exchange_over(call, NULL);
+            call->status = 14; /* UNAVAILABLE */
+            set_message(call, "the stream was idle", 19);
+            call_finish(call);
+        } else if (!is_between(call) && call_is_late(call, options->body_timeout_ms, now)) {
+            connections_count_late(server->connections);
+            call_refuse(call, 408, "request_timeout",
+                        "the message did not arrive within %.3g s; send it faster, or raise the "
+                        "limit (--body-timeout)",
+                        (double)options->body_timeout_ms / 1000);
+        }
+        break;
+    case CALL_ANSWERING:
+        if (!is_slow(call, options->answer_timeout_ms, now))
+            break;
+        connections_count_late(server->connections);
+        call->is_late = true;
+        call_reset(call, NGHTTP2_CANCEL);
+        break;
+    case CALL_HEADERS:
+    case CALL_WORKING:
+    case CALL_ENDED:
+        break;
+    }
+}

@@ -1,0 +1,537 @@
+/* A connection of --grpc-port: bytes between the socket and nghttp2, and what a client may not do.
+ *
+ * nghttp2 reads and writes frames, headers and flow control. It refuses what breaks HTTP/2, calls
+ * beyond GRPC_CALLS, bytes beyond a window, too many CONTINUATION frames, and more unread answers
+ * to PING and SETTINGS than OUT_ACKS. Against floods of what HTTP/2 allows there is a credit:
+ * frames that carry no message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA)
+ * cost some, time, answered calls and data give some back. A client without credit is told to calm
+ * down (ENHANCE_YOUR_CALM) and its connection ends. Nothing is read while the socket takes no
+ * output. A header block that is endless (CONTINUATION) ends the connection as well. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "server/http/transport/connections.h"
+#include "server/http/transport/daemon.h"
+#include "server/http/transport/grpc_connection.h"
+#include "server/http/transport/tls.h"
+
+#define MILLION       INT64_C(1000000)
+#define READ_BYTES    (16 * 1024)
+#define READS_A_RUN   8
+#define FRAME_MOST    (20 * 1024) /* that nghttp2 writes at a time: 16 KiB of data, or our headers */
+#define OUT_ACKS      100
+#define LINGER_MS     2000 /* how long a client that was told to go may go on sending */
+#define CREDIT_SECOND 100  /* that a second gives */
+#define CREDIT_DATA   4    /* that a DATA frame gives, either way */
+#define CREDIT_CALL   20   /* that an answered call gives */
+#define COST_RESET    10   /* of RST_STREAM; other frames cost 1 */
+
+/* ---- sockets ---- */
+
+/* Bytes read; 0: the end; -1: none now; -2: an error. */
+static ssize_t read_some(struct grpc_connection *c, uint8_t *bytes, size_t size)
+{
+    ssize_t got;
+    if (!c->tls) {
+        got = recv(c->fd, bytes, size, 0);
+        return got >= 0 ? got : errno == EAGAIN || errno == EINTR ? -1 : -2;
+    }
+    got = gnutls_record_recv(c->tls, bytes, size);
+    return got >= 0 ? got : got == GNUTLS_E_AGAIN || got == GNUTLS_E_INTERRUPTED ? -1 : -2;
+}
+
+static ssize_t write_some(struct grpc_connection *c, const uint8_t *bytes, size_t size)
+{
+    ssize_t put;
+    if (!c->tls) {
+        put = send(c->fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        return put >= 0 ? put : errno == EAGAIN || errno == EINTR ? -1 : -2;
+    }
+    put = gnutls_record_send(c->tls, bytes, size);
+    return put >= 0 ? put : put == GNUTLS_E_AGAIN || put == GNUTLS_E_INTERRUPTED ? -1 : -2;
+}
+
+static void watch_events(struct grpc_connection *c)
+{
+    const bool writes =
+        c->unsent || (c->tls && !c->has_shaken && gnutls_record_get_direction(c->tls) == 1);
+    const uint32_t events = writes ? EPOLLOUT : EPOLLIN;
+    struct epoll_event event = {.events = events, .data.ptr = c};
+    if (events != c->events)
+        (void)epoll_ctl(c->server->epoll_fd, c->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd,
+                        &event);
+    c->events = events;
+}
+
+static void close_calls(struct grpc_connection *c)
+{
+    for (struct grpc_call *call = c->calls, *next; call; call = next) {
+        next = call->next;
+        grpc_call_closed(call, false);
+    }
+}
+
+void grpc_connection_end(struct grpc_connection *c)
+{
+    if (!c->session)
+        return;
+    nghttp2_session_del(c->session);
+    c->session = NULL;
+    (void)epoll_ctl(c->server->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    (void)shutdown(c->fd, SHUT_RDWR);
+    close_calls(c);
+}
+
+/* After what has been queued the connection ends. */
+static void tell_to_go(struct grpc_connection *c, uint32_t why)
+{
+    c->is_ending = true;
+    (void)nghttp2_session_terminate_session(c->session, why);
+}
+
+/* ---- what a client sends ---- */
+
+/* False: the credit is used up, and the client is told so. */
+static bool pay(struct grpc_connection *c, double cost)
+{
+    const int64_t now = clock_now();
+    c->credit += (double)(now - c->credit_time) * 1e-9 * CREDIT_SECOND - cost;
+    c->credit_time = now;
+    if (c->credit > GRPC_CREDIT)
+        c->credit = GRPC_CREDIT;
+    if (c->credit >= 0 || c->is_ending)
+        return c->credit >= 0;
+    tell_to_go(c, NGHTTP2_ENHANCE_YOUR_CALM);
+    return false;
+}
+
+static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *context)
+{
+    (void)session;
+    struct grpc_connection *c = context;
+    const bool is_open = head->type == NGHTTP2_HEADERS && !(head->flags & NGHTTP2_FLAG_END_HEADERS);
+    if (head->type == NGHTTP2_CONTINUATION)
+        return 0;
+    c->has_open_header = is_open;
+    c->header_bytes = 0;
+    c->header_since = 0;
+    if (head->type == NGHTTP2_HEADERS)
+        return 0;
+    if (head->type == NGHTTP2_DATA && (head->length || head->flags & NGHTTP2_FLAG_END_STREAM))
+        return 0;
+    (void)pay(c, head->type == NGHTTP2_RST_STREAM ? COST_RESET : 1);
+    return 0;
+}
+
+static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *context)
+{
+    struct grpc_connection *c = context;
+    c->header_since = clock_now();
+    if (frame->headers.cat != NGHTTP2_HCAT_REQUEST || c->is_ending)
+        return 0;
+    /* Calls whose streams are closed count until their exchanges have ended. */
+    struct grpc_call *call =
+        c->call_count < 2 * GRPC_CALLS ? grpc_call_create(c, frame->hd.stream_id) : NULL;
+    if (!call)
+        return nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
+                                         NGHTTP2_REFUSED_STREAM);
+    return nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, call);
+}
+
+static struct grpc_call *call_of(nghttp2_session *session, int32_t stream)
+{
+    return nghttp2_session_get_stream_user_data(session, stream);
+}
+
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                     size_t name_size, const uint8_t *value, size_t value_size, uint8_t flags,
+                     void *context)
+{
+    (void)flags;
+    struct grpc_call *call = call_of(session, frame->hd.stream_id);
+    if (call && !grpc_call_header(call, name, name_size, value, value_size))
+        tell_to_go(context, NGHTTP2_ENHANCE_YOUR_CALM);
+    return 0;
+}
+
+static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *context)
+{
+    struct grpc_connection *c = context;
+    struct grpc_call *call = call_of(session, frame->hd.stream_id);
+    if (frame->hd.type == NGHTTP2_SETTINGS)
+        c->has_settings = true;
+    if (frame->hd.type == NGHTTP2_HEADERS) {
+        c->header_since = 0;
+        c->has_open_header = false;
+    }
+    if (c->is_ending || !call ||
+        (frame->hd.type != NGHTTP2_HEADERS && frame->hd.type != NGHTTP2_DATA))
+        return 0;
+    if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST)
+        grpc_call_begin(call);
+    if (frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
+        grpc_call_end(call);
+    return 0;
+}
+
+static int on_invalid_frame(nghttp2_session *session, const nghttp2_frame *frame, int why,
+                            void *context)
+{
+    (void)session;
+    (void)frame;
+    (void)why;
+    struct grpc_connection *c = context;
+    c->header_since = 0;
+    (void)pay(c, COST_RESET);
+    return 0;
+}
+
+static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *bytes,
+                   size_t size, void *context)
+{
+    (void)flags;
+    struct grpc_connection *c = context;
+    struct grpc_call *call = call_of(session, stream);
+    const size_t taken = call && !c->is_ending ? grpc_call_data(call, bytes, size) : size;
+    (void)nghttp2_session_consume_connection(session, size);
+    if (taken)
+        (void)nghttp2_session_consume_stream(session, stream, taken);
+    if (size >= 1024)
+        (void)pay(c, -CREDIT_DATA);
+    return 0;
+}
+
+static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *context)
+{
+    const struct grpc_call *call = call_of(session, frame->hd.stream_id);
+    if (frame->hd.type == NGHTTP2_DATA)
+        (void)pay(context, -CREDIT_DATA);
+    /* All is answered: the client need not send the rest. */
+    if (call && !call->has_ended && frame->hd.type == NGHTTP2_HEADERS &&
+        frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
+        (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
+                                        NGHTTP2_NO_ERROR);
+    return 0;
+}
+
+static int on_closed(nghttp2_session *session, int32_t stream, uint32_t why, void *context)
+{
+    struct grpc_connection *c = context;
+    struct grpc_call *call = call_of(session, stream);
+    if (!call)
+        return 0;
+    (void)nghttp2_session_set_stream_user_data(session, stream, NULL);
+    if (why == NGHTTP2_NO_ERROR)
+        (void)pay(c, -CREDIT_CALL);
+    grpc_call_closed(call, why == NGHTTP2_NO_ERROR);
+    return 0;
+}
+
+/* ---- the session ---- */
+
+static bool start_session(struct grpc_connection *c)
+{
+    const nghttp2_settings_entry settings[] = {
+        {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, GRPC_CALLS},
+        {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, (uint32_t)GRPC_CALL_WINDOW},
+        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, (uint32_t)c->server->http->options.max_header}};
+    nghttp2_session_callbacks *callbacks = NULL;
+    nghttp2_option *option = NULL;
+    if (nghttp2_session_callbacks_new(&callbacks) != 0)
+        return false;
+    nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin_frame);
+    nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
+    nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(callbacks, on_invalid_frame);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
+    nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_sent);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_closed);
+    bool started = nghttp2_option_new(&option) == 0;
+    if (started) {
+        nghttp2_option_set_no_auto_window_update(option, 1);
+        nghttp2_option_set_max_outbound_ack(option, OUT_ACKS);
+        started = nghttp2_session_server_new2(&c->session, callbacks, c, option) == 0;
+    }
+    nghttp2_option_del(option);
+    nghttp2_session_callbacks_del(callbacks);
+    return started &&
+           nghttp2_submit_settings(c->session, NGHTTP2_FLAG_NONE, settings,
+                                   sizeof settings / sizeof *settings) == 0 &&
+           nghttp2_session_set_local_window_size(c->session, NGHTTP2_FLAG_NONE, 0,
+                                                 (int32_t)GRPC_WINDOW) == 0;
+}
+
+static void connection_done(struct grpc_connection *c)
+{
+    if (c->previous)
+        c->previous->next = c->next;
+    else
+        c->server->connections = c->next;
+    if (c->next)
+        c->next->previous = c->previous;
+    if (c->entry)
+        connection_close(c->server->http->connections, c->entry);
+    if (c->tls)
+        gnutls_deinit(c->tls);
+    close(c->fd);
+    free(c->unsent);
+    free(c);
+}
+
+void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address)
+{
+    const struct connection_socket socket = {.fd = fd, .address = address, .is_multiplexed = true};
+    const int one = 1;
+    struct grpc_connection *c = calloc(1, sizeof *c);
+    if (!c) {
+        close(fd);
+        return;
+    }
+    c->server = grpc;
+    c->fd = fd;
+    c->opened = c->idle_since = c->credit_time = clock_now();
+    c->credit = GRPC_CREDIT;
+    c->next = grpc->connections;
+    if (c->next)
+        c->next->previous = c;
+    grpc->connections = c;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    c->entry = connection_open(grpc->http->connections, &socket);
+    bool opened = c->entry && start_session(c);
+    if (opened && grpc->credentials)
+        opened = tls_session(grpc->credentials, fd, "h2", &c->tls);
+    if (opened)
+        grpc_connection_run(c, UINT32_MAX);
+    else if (c->session)
+        grpc_connection_end(c); /* grpc_connection_sweep() frees it */
+}
+
+void grpc_connection_sweep(struct grpc_connection *c)
+{
+    if (!c->session && !c->calls)
+        connection_done(c);
+}
+
+/* ---- bytes in and out ---- */
+
+/* False: the connection is over. */
+static bool shake_hands(struct grpc_connection *c)
+{
+    const int result = gnutls_handshake(c->tls);
+    c->has_shaken = result == GNUTLS_E_SUCCESS;
+    return result >= 0 || !gnutls_error_is_fatal(result);
+}
+
+/* Whether a header block goes on without end. */
+static bool has_endless_header(struct grpc_connection *c, size_t more)
+{
+    c->header_bytes += more;
+    return c->has_open_header &&
+           c->header_bytes > 2 * c->server->http->options.max_header + READ_BYTES;
+}
+
+/* False: the connection is over. */
+static bool read_all(struct grpc_connection *c)
+{
+    uint8_t bytes[READ_BYTES];
+    for (int i = 0; i < READS_A_RUN || (c->tls && gnutls_record_check_pending(c->tls)); i++) {
+        const ssize_t got = read_some(c, bytes, sizeof bytes);
+        if (got == -1)
+            return true;
+        if (got <= 0)
+            return false;
+        if (c->is_ending)
+            continue; /* dropped, so that our last words are not lost to a reset */
+        if (nghttp2_session_mem_recv(c->session, bytes, (size_t)got) < 0 && !c->is_ending)
+            tell_to_go(c, NGHTTP2_PROTOCOL_ERROR);
+        if (has_endless_header(c, (size_t)got) && !c->is_ending)
+            tell_to_go(c, NGHTTP2_ENHANCE_YOUR_CALM);
+    }
+    return true;
+}
+
+/* How many bytes the socket took; -1: the connection is over. */
+static ssize_t write_most(struct grpc_connection *c, const uint8_t *bytes, size_t size)
+{
+    size_t at = 0;
+    while (at < size) {
+        const ssize_t put = write_some(c, bytes + at, size - at);
+        if (put == -2)
+            return -1;
+        if (put < 0)
+            break;
+        at += (size_t)put;
+    }
+    if (at)
+        c->unsent_since = clock_now();
+    return (ssize_t)at;
+}
+
+/* False: the connection is over. */
+static bool write_unsent(struct grpc_connection *c)
+{
+    const ssize_t put = write_most(c, c->unsent + c->unsent_at, c->unsent_size - c->unsent_at);
+    if (put < 0)
+        return false;
+    c->unsent_at += (size_t)put;
+    if (c->unsent_at == c->unsent_size) {
+        free(c->unsent);
+        c->unsent = NULL;
+    }
+    return true;
+}
+
+/* Writes what was gathered, and keeps a copy of what the socket does not take. */
+static bool write_gathered(struct grpc_connection *c, size_t size)
+{
+    const ssize_t put = write_most(c, c->server->out, size);
+    if (put < 0)
+        return false;
+    if ((size_t)put == size)
+        return true;
+    c->unsent_size = size - (size_t)put;
+    c->unsent_at = 0;
+    c->unsent_since = clock_now();
+    c->unsent = malloc(c->unsent_size);
+    if (c->unsent)
+        memcpy(c->unsent, c->server->out + put, c->unsent_size);
+    return c->unsent;
+}
+
+/* False: the connection is over. */
+static bool write_all(struct grpc_connection *c)
+{
+    if (c->unsent && !write_unsent(c))
+        return false;
+    if (c->closing) /* its calls are gone, though not their streams */
+        return true;
+    while (!c->unsent) {
+        const uint8_t *frame;
+        size_t size = 0;
+        ssize_t more = 1;
+        while (size + FRAME_MOST <= GRPC_OUT && more > 0) {
+            more = nghttp2_session_mem_send(c->session, &frame);
+            if (more < 0 || more > FRAME_MOST)
+                return false;
+            memcpy(c->server->out + size, frame, (size_t)more);
+            size += (size_t)more;
+        }
+        if (!size)
+            return true;
+        if (!write_gathered(c, size))
+            return false;
+    }
+    return true;
+}
+
+static void feed_calls(struct grpc_connection *c)
+{
+    c->wants_feed = false;
+    for (struct grpc_call *call = c->calls, *next; call; call = next) {
+        next = call->next;
+        if (call->wants_feed)
+            grpc_call_feed(call);
+    }
+}
+
+/* Busy connections are not closed to make room for others, and a drain waits for them. */
+static bool note_phase(struct grpc_connection *c)
+{
+    bool is_busy = false;
+    for (const struct grpc_call *call = c->calls; call && !is_busy; call = call->next)
+        is_busy = grpc_call_is_busy(call);
+    if (is_busy == c->is_busy)
+        return true;
+    c->is_busy = is_busy;
+    return connection_enter(c->server->http->connections, c->entry,
+                            is_busy ? CONNECTION_WORKING : CONNECTION_AWAITS_REQUEST);
+}
+
+/* False: the connection is over. */
+static bool run(struct grpc_connection *c, uint32_t events)
+{
+    if (events != UINT32_MAX && events & (EPOLLHUP | EPOLLERR))
+        return false;
+    if (c->tls && !c->has_shaken) {
+        if (!shake_hands(c))
+            return false;
+        if (!c->has_shaken)
+            return true;
+        events = EPOLLIN;
+    }
+    if (events != UINT32_MAX && events & EPOLLIN && !read_all(c))
+        return false;
+    do {
+        if (c->wants_feed)
+            feed_calls(c);
+        if (!write_all(c))
+            return false;
+    } while (c->wants_feed);
+    if (!c->unsent && !c->closing && !nghttp2_session_want_read(c->session) &&
+        !nghttp2_session_want_write(c->session)) {
+        c->is_ending = true;
+        c->closing = clock_now();
+        close_calls(c);
+        if (c->tls)
+            (void)gnutls_bye(c->tls, GNUTLS_SHUT_WR);
+        (void)shutdown(c->fd, SHUT_WR);
+    }
+    return note_phase(c);
+}
+
+void grpc_connection_run(struct grpc_connection *c, uint32_t events)
+{
+    if (!c->session)
+        return;
+    if (run(c, events))
+        watch_events(c);
+    else
+        grpc_connection_end(c);
+}
+
+/* ---- time limits ---- */
+
+static bool is_over(int64_t since, int64_t limit_ms, int64_t now)
+{
+    return limit_ms && since && now - since >= limit_ms * MILLION;
+}
+
+void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending)
+{
+    const struct http_options *options = &c->server->http->options;
+    if (!c->session)
+        return;
+    if (c->calls)
+        c->idle_since = now;
+    if (is_over(c->has_settings ? 0 : c->opened, options->header_timeout_ms, now) ||
+        is_over(c->header_since, options->header_timeout_ms, now) ||
+        is_over(c->unsent ? c->unsent_since : 0, options->answer_timeout_ms, now) ||
+        is_over(c->closing, LINGER_MS, now)) {
+        if (!c->closing)
+            connections_count_late(c->server->http->connections);
+        grpc_connection_end(c);
+        return;
+    }
+    for (struct grpc_call *call = c->calls, *next; call; call = next) {
+        next = call->next;
+        grpc_call_tick(call, now);
+    }
+    if (!c->is_ending && is_over(c->idle_since, options->idle_timeout_ms, now)) {
+        tell_to_go(c, NGHTTP2_NO_ERROR);
+    } else if (is_ending && !c->is_ending && !c->is_leaving) {
+        /* Calls that have begun are answered; the client makes others elsewhere. */
+        c->is_leaving = true;
+        (void)nghttp2_submit_goaway(c->session, NGHTTP2_FLAG_NONE,
+                                    nghttp2_session_get_last_proc_stream_id(c->session),
+                                    NGHTTP2_NO_ERROR, NULL, 0);
+    }
+    grpc_connection_run(c, UINT32_MAX);
+}

@@ -1,0 +1,148 @@
+/* Private to grpc*.c: what the thread, its connections and their calls know of each other. All of
+ * it belongs to that thread, but for what grpc_server->lock guards. */
+#pragma once
+
+#include <gnutls/gnutls.h>
+#include <nghttp2/nghttp2.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/http/transport/exchange.h"
+
+#define GRPC_CALLS       100                /* that a connection may have open */
+#define GRPC_CALL_WINDOW ((size_t)1 << 20)  /* bytes that a client may send ahead in one call */
+#define GRPC_WINDOW      ((size_t)4 << 20)  /* … in all calls of a connection */
+#define GRPC_CREDIT      1000               /* frames that are no use: see grpc_connection.c */
+#define GRPC_OUT         ((size_t)64 << 10) /* bytes gathered for one write */
+
+struct grpc_call;
+struct proxied;
+struct request_log;
+
+struct grpc_server {
+    struct http_server *http;
+    int listen_fd, epoll_fd, wake_fd;
+    pthread_t thread;
+    bool has_thread;
+    struct request_log *log;
+    struct proxied *proxied;                      /* NULL: no PROXY headers */
+    gnutls_certificate_credentials_t credentials; /* NULL: no TLS */
+    struct grpc_connection *connections;
+    int64_t full_until; /* accept() failed for want of resources: do not call it before */
+    bool may_wait;      /* clients may wait to be accepted */
+    uint8_t out[GRPC_OUT];
+
+    pthread_mutex_t lock;
+    bool stop, is_ending, is_woken; /* guarded by lock */
+    struct grpc_call *resumed;      /* guarded by lock; a list by next_resumed */
+};
+
+struct grpc_connection {
+    struct grpc_server *server;
+    struct grpc_connection *next, *previous;
+    int fd;
+    struct connection *entry; /* in the table of all connections */
+    nghttp2_session *session; /* NULL: the connection is over, and only its calls still wait */
+    gnutls_session_t tls;     /* NULL: plain */
+    bool has_shaken, has_settings, is_busy, wants_feed;
+    bool is_ending;       /* it was told to go, at once: nothing is read any more */
+    bool is_leaving;      /* it makes no more calls */
+    bool has_open_header; /* CONTINUATION may follow */
+    struct grpc_call *calls;
+    size_t call_count;    /* with those whose stream is closed */
+    int64_t opened;       /* clock_now(), as all times here */
+    int64_t idle_since;   /* since when it has no calls */
+    int64_t closing;      /* since when only what still comes is dropped; 0: not yet */
+    int64_t header_since; /* a header block has begun and not ended; 0: none */
+    size_t header_bytes;  /* read since the last frame began, CONTINUATION aside */
+    uint8_t *unsent;      /* malloc'ed; the socket takes no more now */
+    size_t unsent_size, unsent_at;
+    int64_t unsent_since; /* since when it has taken nothing */
+    double credit;
+    int64_t credit_time;
+    uint32_t events; /* that epoll watches */
+};
+
+enum grpc_call_state {
+    CALL_HEADERS,   /* its headers are arriving */
+    CALL_DELAYED,   /* its client was refused a moment ago: it waits */
+    CALL_READING,   /* for a message, or in the middle of one */
+    CALL_WORKING,   /* the exchange works */
+    CALL_ANSWERING, /* a message is being sent */
+    CALL_ENDED,     /* all but the trailers has been sent; what still comes is dropped */
+};
+
+struct grpc_call {
+    struct grpc_connection *connection;
+    struct grpc_call *next, *previous;
+    int32_t stream;
+    enum grpc_call_state state;
+    bool is_stream;   /* any number of messages */
+    bool has_ended;   /* the client sends no more */
+    bool is_gone;     /* the stream is closed while the exchange works */
+    bool is_broken;   /* no further message can be read */
+    bool is_late;     /* the client took its answer too slowly */
+    bool has_headers; /* the answer's have been submitted */
+    bool wants_feed;  /* `held` may be read again */
+
+    char *headers; /* "name\0value\0" …; malloc'ed */
+    size_t headers_size, headers_room;
+    size_t headers_given;      /* bytes by RFC 9113's measure, also of what is not kept */
+    char timeout[24];          /* grpc-timeout in milliseconds, as text */
+    const struct route *route; /* NULL: there is none */
+    int64_t delayed_until;
+    int64_t since; /* when it began to wait for what it waits for now */
+
+    struct exchange *exchange; /* of the message; NULL: none has begun */
+    uint8_t prefix[5];         /* of the message that is arriving */
+    size_t prefix_size, message_left;
+    struct upload held; /* came before the message before it was answered */
+    size_t held_at;
+
+    uint8_t head[32]; /* of the message that is being sent */
+    size_t head_size, sent;
+    size_t sent_before; /* at `since` */
+    int status;         /* grpc-status at the end */
+    int retry_after_s;
+    char message[1024]; /* grpc-message, percent-encoded */
+
+    struct predict_request *watched; /* guarded by the server's lock */
+    struct grpc_call *next_resumed;  /* guarded by the server's lock */
+};
+
+/* ---- grpc_connection.c ---- */
+
+/* Takes over `fd`. */
+void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address);
+/* After an event of its socket; UINT32_MAX: after something that concerns it. */
+void grpc_connection_run(struct grpc_connection *connection, uint32_t events);
+/* Checks the time limits. */
+void grpc_connection_tick(struct grpc_connection *connection, int64_t now, bool is_ending);
+/* Closes the socket; calls whose exchanges work are cancelled and stay. */
+void grpc_connection_end(struct grpc_connection *connection);
+/* Frees it if it is over and has no calls. */
+void grpc_connection_sweep(struct grpc_connection *connection);
+
+/* ---- grpc_call.c; `call` may be NULL where a stream has none ---- */
+
+/* NULL when out of memory. */
+struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream);
+/* False: no client sends that much; the connection is to be closed. */
+bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
+                      const uint8_t *value, size_t value_size);
+void grpc_call_begin(struct grpc_call *call);
+/* Returns how many bytes may be sent in their place at once. */
+size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size);
+/* The client has sent everything. */
+void grpc_call_end(struct grpc_call *call);
+/* The stream is closed; the call may be freed. */
+void grpc_call_closed(struct grpc_call *call, bool is_whole);
+/* Its exchange has been resumed. */
+void grpc_call_resumed(struct grpc_call *call);
+/* Reads on what was held. */
+void grpc_call_feed(struct grpc_call *call);
+void grpc_call_tick(struct grpc_call *call, int64_t now);
+/* Whether somebody waits for an answer. */
+bool grpc_call_is_busy(const struct grpc_call *call);
