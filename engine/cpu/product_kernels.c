@@ -27,7 +27,7 @@ static const struct product_kernel {
 
 enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 
-/* What measuring may take, for all layers of a session. */
+/* What measuring may take, for all layers of a session: CPU time of the thread that compiles. */
 #define BUDGET_MS 600.0
 
 /* Layers below this are too quick to tell their kernels apart. */
@@ -112,13 +112,13 @@ struct kernel_measurement {
     size_t count;
     struct weight *before; /* the newest weight before the first candidate */
     unsigned char *block;  /* operands, then scratch */
-    int64_t begin;         /* clock_now() */
+    int64_t begin;         /* clock_thread(): waiting for other work on the machine costs nothing */
     int rule_runs;         /* of the first candidate */
 };
 
 static double spent_ms(const struct kernel_measurement *m)
 {
-    return clock_ms(m->lowering->backend->tuning_ns + clock_now() - m->begin);
+    return clock_ms(m->lowering->backend->tuning_ns + clock_thread() - m->begin);
 }
 
 /* Gives the node's operands places in the block, or (block NULL) takes them back and only counts
@@ -251,7 +251,7 @@ static enum status choose_by_measuring(const struct lowering *lowering,
                                        const struct graph_hash *key, size_t ruled,
                                        struct weight *before, struct step **ret, struct error *err)
 {
-    struct kernel_measurement m = {.lowering = lowering, .before = before, .begin = clock_now()};
+    struct kernel_measurement m = {.lowering = lowering, .before = before, .begin = clock_thread()};
     unsigned char *scratch = lowering->program->scratch;
     size_t chosen = 0;
     enum status status = gather_candidates(&m, ruled, *ret, err);
@@ -266,7 +266,7 @@ static enum status choose_by_measuring(const struct lowering *lowering,
     /* Nothing is kept where the budget ended after the warm-up: the next start measures again. */
     if (status == STATUS_OK && (m.count == 1 || m.rule_runs > 1))
         tuning_keep(TUNING_KERNEL, key, kernels[m.candidates[chosen].kernel].name);
-    lowering->backend->tuning_ns += clock_now() - m.begin;
+    lowering->backend->tuning_ns += clock_thread() - m.begin;
     return status;
 }
 

@@ -179,6 +179,17 @@ static enum status check_rows(struct session *session, const struct graph *graph
                      size);
 }
 
+void compiled_look_at_two(struct session *session)
+{
+    struct compiled_size two = {.size = 2};
+    struct error ignored;
+    session->info.batched = specialise(session, &two, &ignored) == STATUS_OK &&
+                            outputs_follow_batch(session, two.graph, two.size) &&
+                            check_rows(session, two.graph, two.size, &ignored) == STATUS_OK;
+    session->info.rows_mix = session->rows_are_refused;
+    graph_free(two.graph);
+}
+
 enum status compiled_create(struct session *session, int size, struct compiled_size *c,
                             struct error *err)
 {

@@ -132,6 +132,9 @@ enum status compiled_run(struct session *session, struct compiled_size *c,
                          const void *const *inputs, const uint8_t *are_pixels,
                          const struct tensor **outputs, struct error *err) MUST_USE;
 
+/* Where only single images are run: sets info.batched and rows_mix as if batches were compiled. */
+void compiled_look_at_two(struct session *session);
+
 /* ---- session_memory.c ---- */
 
 /* Checks, before anything is compiled, that the weights of session->base fit into memory_limit.

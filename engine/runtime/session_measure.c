@@ -13,6 +13,7 @@
  * that takes as long is the only one of a slow model: the scheduler learns from requests. */
 #define ROUNDS    4
 #define BUDGET_MS 50
+#define ALONE_MS  5 /* with one size there is nothing to choose from */
 
 struct feed {
     void **buffers;
@@ -141,8 +142,9 @@ enum status session_measure(struct session *session, struct error *err)
     struct autotune_run first = {0};
     struct session_measurement m = {
         .session = session, .most = 1 + (int)count * (1 + ROUNDS), .wall_per_cpu = INFINITY};
+    const double budget = count > 1 ? BUDGET_MS : ALONE_MS;
     struct autotune tune = {
-        .rounds = ROUNDS, .budget = BUDGET_MS, .all = true, .run = measure_run, .context = &m};
+        .rounds = ROUNDS, .budget = budget, .all = true, .run = measure_run, .context = &m};
     m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
     enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
                                    : session_no_memory(err);
@@ -150,7 +152,7 @@ enum status session_measure(struct session *session, struct error *err)
         status = measure_run(&m, 0, &first, err);
     tune.count = count_to_measure(session, first.spent);
     costs[0] = first.cost;
-    if (status == STATUS_OK && (tune.count > 1 || first.spent < BUDGET_MS))
+    if (status == STATUS_OK && (tune.count > 1 || first.spent < budget))
         status = autotune_choose(&tune, costs, &ignored, err);
     feed_done(&m.feed);
     free(m.outputs);

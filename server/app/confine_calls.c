@@ -161,7 +161,8 @@ static const struct call_rule server_calls[] = {
     /* the process; code is written by oneDNN, and mapped from libraries */
     CALL(mmap),
     CALL(mprotect),
-    CALL_IF(prlimit64, 0, SAME, 0), /* its own */
+    CALL_IF(prlimit64, 0, SAME, 0),   /* its own */
+    CALL_IF(setpriority, 1, SAME, 0), /* likewise */
     CALL(getrusage),
     CALL(sysinfo),
     CALL(uname),

@@ -18,8 +18,8 @@ struct quantize_options {
     const struct image_limits *limits;
     int threads;               /* as session_options.threads */
     const _Atomic int *cancel; /* 1: end with STATUS_CANCELLED; or NULL */
-    double until_ms; /* CPU time of this thread after which nothing more is tried, and calibrating
-                        ends with STATUS_TIMEOUT; 0: none */
+    double cpu_deadline_ms;    /* CPU time of this thread after which nothing more is tried, and
+                                  calibrating ends with STATUS_TIMEOUT; 0: none */
     /* What it does ("calibrating"), and how much of that is done, 0 … 1; or NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
     void *context;

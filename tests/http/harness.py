@@ -112,7 +112,7 @@ class Server:
     """A running `lensd serve` on a free port, for any Host. `environment`: a value of None unsets a variable. `prepare`:
     is called in the new process before lensd."""
 
-    def __init__(self, *arguments, wait_ready=True, environment=None, prepare=None):
+    def __init__(self, *arguments, wait_ready=True, complete=True, environment=None, prepare=None):
         self.folder = tempfile.mkdtemp(prefix="lensd-http-")
         port_file = os.path.join(self.folder, "port")
         self.log_path = os.path.join(self.folder, "log")
@@ -125,7 +125,7 @@ class Server:
         self.port = int(self.wait_for(lambda: os.path.exists(port_file) and read(port_file),
                                       "the port file"))
         if wait_ready:
-            self.wait_ready()
+            self.wait_ready(complete)
 
     def wait_for(self, condition, what, patience=PATIENCE):
         end = time.monotonic() + patience
@@ -139,13 +139,23 @@ class Server:
             time.sleep(0.01)
         raise AssertionError(f"no {what} within {patience} s; the end of lensd's log:\n{self.log()[-3000:]}")
 
-    def wait_ready(self):
+    def wait_ready(self, complete=True):
+        """Until models are served, and `complete`: until they run batches with measured kernels."""
         def is_ready():
             try:
                 return self.get("/readyz").status == 200
             except OSError:  # it ends; wait_for() says how
                 return False
         self.wait_for(is_ready, "readiness")
+
+        def is_complete():
+            try:
+                answer = self.get("/devices")
+            except OSError:
+                return False
+            return answer.status != 200 or b"single images for now" not in answer.body
+        if complete:
+            self.wait_for(is_complete, "batches")
 
     def log(self):
         self.log_file.flush()

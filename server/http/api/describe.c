@@ -584,7 +584,9 @@ static void add_lane(struct lanes *lanes, const struct model_status *model, size
                                  .task = task_name(model->task),
                                  .task_evidence = model->task_evidence,
                                  .precision = precision_name(session->precision),
-                                 .note = session->note,
+                                 .note = model->is_first ? "single images for now; batches and "
+                                                           "measured kernels follow"
+                                                         : session->note,
                                  .threads = session->threads,
                                  .batched = session->batched,
                                  .parameter_bytes = session->parameter_bytes,

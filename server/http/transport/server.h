@@ -30,8 +30,7 @@
  *
  * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_*.c, GnuTLS in keys.c,
  * tls*.c, connection*.c, grpc*.c and response_cache.c, zlib in coding.c. Handlers run on its threads
- * and never block: /predict
- * suspends its connection until the pipeline is done. No request reaches the file system. */
+ * and never block: /predict suspends its connection until the pipeline is done. No request reaches the file system. */
 #pragma once
 
 #include <stdbool.h>

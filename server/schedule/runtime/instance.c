@@ -6,11 +6,13 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "engine/base/clock.h"
 #include "server/image/transform.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/scheduler.h"
+#include "server/schedule/runtime/thread.h"
 
 #define DEFAULT_MAX_BATCH 8
 
@@ -166,6 +168,9 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
     for (size_t i = 0; i < options->device_count; i++) {
         struct session_options session =
             options_of_lane(options, i, building->budget, model, &pixels);
+        session.no_kernel_tuning = session.no_kernel_tuning || instance->plan != PLAN_MEASURE;
+        if (instance->plan == PLAN_FIRST)
+            session.batches[0] = 1; /* max_batch is part of the key of a choice */
         session.on_progress = on_lane_progress;
         session.progress_context = building;
         session.cancel = cancel;
@@ -178,12 +183,36 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
     return STATUS_OK;
 }
 
+/* Whether sessions that run batches fit into memory beside these, which run single images. */
+static bool leaves_room(const struct building *building)
+{
+    const struct pipeline_options *options = building->options;
+    const struct instance *instance = building->instance;
+    const size_t most = (size_t)choose_max_batch(options, building->model);
+    size_t needed = 0;
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        const size_t weights = lane_info(instance->lanes[i])->parameter_bytes;
+        needed += weights + most * (lane_bytes(instance->lanes[i]) - weights);
+    }
+    const size_t left = budget_share(building->budget, options->devices[0], 1);
+    return left == 0 || needed <= left;
+}
+
 static enum status create_lanes(struct building *building, const _Atomic int *cancel,
                                 struct error *err)
 {
     if (!budget_begin(building->budget, cancel))
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+    struct instance *instance = building->instance;
     enum status status = create_lanes_in_turn(building, cancel, err);
+    if (status == STATUS_OK && instance->plan == PLAN_FIRST && !leaves_room(building)) {
+        while (instance->lane_count > 0) {
+            lane_free(instance->lanes[--instance->lane_count]);
+            instance->lanes[instance->lane_count] = NULL;
+        }
+        instance->plan = PLAN_MEASURE;
+        status = create_lanes_in_turn(building, cancel, err);
+    }
     budget_end(building->budget);
     return status;
 }
@@ -224,6 +253,8 @@ static enum status create_scheduler(struct building *building, struct error *err
             device = info->device;
     }
     instance->served->max_batch = max_batch;
+    if (instance->plan == PLAN_FIRST && lane_info(instance->lanes[0])->batched)
+        instance->served->max_batch = choose_max_batch(options, instance->served->model);
     instance->served->max_rows = options->max_queue;
     struct scheduler_options scheduler = {
         .served = instance->served,
@@ -253,7 +284,7 @@ static enum status create_scheduler(struct building *building, struct error *err
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
                             struct device_budgets *budget,
                             struct device_queue *const *device_queues, struct model *model,
-                            const struct precision_choice *choices,
+                            const struct precision_choice *choices, enum instance_plan plan,
                             void (*on_progress)(void *context, const char *phase, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err)
@@ -274,6 +305,8 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
     else if (choices)
         memcpy(building.instance->choices, choices, sizeof building.instance->choices);
     if (status == STATUS_OK)
+        building.instance->plan = plan;
+    if (status == STATUS_OK)
         status = create_lanes(&building, cancel, err);
     if (status == STATUS_OK)
         status = describe_instance(&building, err);
@@ -291,6 +324,47 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
     instance_free(building.instance);
     model_free(building.model); /* lanes read it until they end */
     return status;
+}
+
+struct kernel_measuring {
+    const struct model *model;
+    struct precision_options how;
+    struct session_options session;
+    enum status status;
+    struct error err;
+};
+
+static void *measure_kernels(void *context)
+{
+    enum { LOWEST = 19 };
+    struct kernel_measuring *m = context;
+    struct session *session = NULL;
+    (void)setpriority(PRIO_PROCESS, 0, LOWEST); /* of this thread, and of the team that it makes */
+    m->status = precision_session(m->model, &m->how, &m->session, &session, &m->err);
+    session_free(session);
+    return NULL;
+}
+
+enum status instance_measure_kernels(const struct pipeline_options *options,
+                                     struct device_budgets *budget, const struct model *model,
+                                     const struct precision_choice *choices,
+                                     const _Atomic int *cancel, struct error *err)
+{
+    const struct session_pixels pixels = pixels_of(model);
+    struct kernel_measuring m = {.model = model,
+                                 .how = precision_options_of(options),
+                                 .session = options_of_lane(options, 0, budget, model, &pixels)};
+    pthread_t thread;
+    m.session.precision = choices[m.session.device.kind].precision;
+    m.session.trial = true;
+    m.session.cancel = cancel;
+    /* All batches of more than one image have the kernels of the smallest. */
+    m.session.batches[0] = 1;
+    m.session.batches[1] = m.session.max_batch > 1 ? 2 : 0;
+    if (!thread_start(&thread, "kernels", measure_kernels, &m))
+        return STATUS_OK;
+    pthread_join(thread, NULL);
+    return m.status == STATUS_CANCELLED ? error_set(err, m.status, "%s", m.err.message) : STATUS_OK;
 }
 
 static void gate_begin(void *lane)

@@ -20,12 +20,21 @@
 #define INSTANCE_SIZES        4
 #define INSTANCE_FAILED_SIZES 16
 
+/* How its sessions are made. */
+enum instance_plan {
+    PLAN_MEASURE, /* layers whose kernels were not measured yet are measured */
+    PLAN_KNOWN,   /* their kernels are chosen by rule */
+    PLAN_FIRST, /* the same, and single images alone are compiled: for a quick start on CPUs; where
+                   memory has no room for a second instance beside it, PLAN_MEASURE */
+};
+
 struct instance {
     struct served *served; /* one reference */
     struct scheduler *scheduler;
     struct lane *lanes[DEVICE_MAX];
     size_t lane_count;
     double load_ms; /* CPU time of the thread that created it */
+    enum instance_plan plan;
 
     /* The pipeline's, guarded by its lock. */
     struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
@@ -45,15 +54,23 @@ struct instance {
 
 /* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success
  * and on failure. Its memory is booked in `budget`; its lane on options->devices[i]
- * takes turns in device_queues[i]. `choices`: the precisions by enum device_kind, or NULL. Errors
- * as pipeline_add_model's. */
+ * takes turns in device_queues[i]. `choices`: the precisions by enum device_kind, or NULL.
+ * Errors as pipeline_add_model's. */
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
                             struct device_budgets *budget,
                             struct device_queue *const *device_queues, struct model *model,
-                            const struct precision_choice *choices,
+                            const struct precision_choice *choices, enum instance_plan plan,
                             void (*on_progress)(void *context, const char *phase, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err) MUST_USE;
+
+/* Measures the kernels of the model's layers for the tuning store, on a thread of its own that the
+ * system runs when nothing else wants to run. `choices`: the precisions by enum device_kind. What
+ * fails leaves layers unmeasured. STATUS_CANCELLED. */
+enum status instance_measure_kernels(const struct pipeline_options *options,
+                                     struct device_budgets *budget, const struct model *model,
+                                     const struct precision_choice *choices,
+                                     const _Atomic int *cancel, struct error *err) MUST_USE;
 
 /* Makes the trials that are pending, on the lanes' sessions while they serve. `choices`: the
  * instance's, of which those that were pending are replaced. `model` is the served one with its

@@ -100,6 +100,11 @@ int lane_max_batch(const struct lane *lane)
     return lane->info.batched ? lane->info.batches[lane->info.batch_count - 1].size : 1;
 }
 
+size_t lane_bytes(const struct lane *lane)
+{
+    return lane->booked;
+}
+
 /* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h): it is
  * made here, and the first pass of this thread pays for its start, not a client's request. Should
  * that pass fail, the request will say why. */

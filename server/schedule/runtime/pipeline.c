@@ -460,6 +460,7 @@ static void fill_model_status(const struct model_entry *entry, const struct inst
         return;
     ret->parameter_bytes = model->parameter_bytes;
     ret->file_bytes = model->file_bytes;
+    ret->is_first = instance->plan == PLAN_FIRST;
     ret->lane_count = instance->lane_count;
     for (size_t i = 0; i < instance->lane_count; i++) {
         ret->lanes[i] = *lane_info(instance->lanes[i]);

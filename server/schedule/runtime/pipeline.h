@@ -194,15 +194,16 @@ enum status pipeline_find_stages(struct pipeline *pipeline, const char *name, co
                                  char ret_name[static 128], struct pipeline_config **ret,
                                  struct error *err) MUST_USE;
 
-/* Writes name and version of a model that serves in fp32 until its trials are made; false: there is
- * none. */
+/* Writes name and version of a model that was made for a quick start, or serves in fp32 until its
+ * trials are made; false: there is none. */
 bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char version[static 16]);
 
-/* Makes the pending trials of a version while it serves. `model`: the same version, read again from
- * its files. If another precision wins, a session of that precision replaces the one in fp32, as
- * with pipeline_add_model, and the log says so. Takes over `model` on success and on failure. Call
- * it from the thread that added the version. STATUS_CANCELLED: the trials are still pending. Other
- * errors are shown as the reason for fp32, and not returned. */
+/* Improves a version while it serves. If it was made for a quick start, its kernels are measured,
+ * and what runs batches with them takes its place; the next call makes its trials. `model`: the
+ * same version, read again from its files. If another precision wins, a session of that precision
+ * replaces the one in fp32, as with pipeline_add_model, and the log says so. Takes over `model` on
+ * success and on failure. Call it from the thread that added the version. STATUS_CANCELLED: it is
+ * still to be done. Other errors are shown as the reason for fp32, and not returned. */
 enum status pipeline_try_precision(struct pipeline *pipeline, struct model *model,
                                    const _Atomic int *cancel, struct error *err) MUST_USE;
 
@@ -361,6 +362,7 @@ struct model_status {
     char stages[PIPELINE_STAGES_MAX][128]; /* names of a pipeline's models; the task, the size and
                                               the thresholds are those of the first */
     size_t stage_count;                    /* 0: it is no pipeline */
+    bool is_first; /* made for a quick start; what runs batches is to follow */
 };
 
 /* Has a model that is served no device left that works? */

@@ -390,6 +390,17 @@ static enum status table_begin(struct pipeline *pipeline, const char *name, cons
     return status;
 }
 
+/* The sizes that clients have asked for go over to what replaces a first instance. */
+static void hand_over_sizes(struct instance *from, struct instance *to)
+{
+    memcpy(to->sizes, from->sizes, sizeof to->sizes);
+    memset(from->sizes, 0, sizeof from->sizes);
+    memcpy(to->failed, from->failed, sizeof to->failed);
+    to->failed_count = from->failed_count;
+    to->wanted = from->wanted;
+    to->used_at = from->used_at;
+}
+
 /* Switches the table over, to an instance or to the stages of a pipeline. *ret_old: what was there
  * before, on the list; NULL: nothing. */
 static enum status publish(const struct loading *loading, struct instance *instance,
@@ -407,10 +418,13 @@ static enum status publish(const struct loading *loading, struct instance *insta
         status = no_place(err);
     if (status == STATUS_OK) {
         *ret_old = entry->instance;
+        if (instance && entry->instance && entry->instance->plan == PLAN_FIRST)
+            hand_over_sizes(entry->instance, instance);
         if (entry->instance)
             begin_retiring_locked(pipeline, entry->instance);
         entry->instance = instance;
-        instance->served->generation = ++pipeline->generations;
+        if (instance)
+            instance->served->generation = ++pipeline->generations;
         free(entry->stages);
         entry->stages = stages;
         entry->progress = 1;
@@ -422,6 +436,20 @@ static enum status publish(const struct loading *loading, struct instance *insta
     }
     pthread_mutex_unlock(&pipeline->lock);
     return status;
+}
+
+/* Whether to serve single images first and to compile the rest later. */
+static bool starts_quickly(struct pipeline *pipeline, const struct model *model)
+{
+    const struct pipeline_options *options = &pipeline->options;
+    bool starts = options->trials == TRIALS_LATER && options->max_batch == 0;
+    for (size_t i = 0; i < options->device_count; i++)
+        starts = starts && options->devices[i].kind == DEVICE_CPU;
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = find_version_locked(pipeline, model->name, model->version);
+    starts = starts && !(entry && entry->instance); /* which must not become slower */
+    pthread_mutex_unlock(&pipeline->lock);
+    return starts;
 }
 
 /* `choices`: as instance_create's. */
@@ -446,10 +474,13 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
     struct loading loading = {pipeline, name, version};
+    const enum instance_plan plan = choices                           ? PLAN_KNOWN
+                                    : starts_quickly(pipeline, model) ? PLAN_FIRST
+                                                                      : PLAN_MEASURE;
     struct instance *instance = NULL, *old = NULL;
     status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
-                             pipeline->device_queues, model, choices, on_progress, &loading, cancel,
-                             &instance, &failure);
+                             pipeline->device_queues, model, choices, plan, on_progress, &loading,
+                             cancel, &instance, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
     if (status == STATUS_OK)
@@ -515,7 +546,8 @@ bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char 
     pthread_mutex_lock(&pipeline->lock);
     for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
         const struct model_entry *entry = &pipeline->entries[i];
-        found = entry->instance && is_pending(entry->instance);
+        found =
+            entry->instance && (entry->instance->plan == PLAN_FIRST || is_pending(entry->instance));
         if (found) {
             snprintf(name, 128, "%s", entry->name);
             snprintf(version, 16, "%s", entry->version);
@@ -531,6 +563,11 @@ void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char
     pthread_mutex_lock(&pipeline->lock);
     const struct model_entry *entry = find_version_locked(pipeline, name, version);
     struct instance *instance = entry ? entry->instance : NULL;
+    if (instance && instance->plan == PLAN_FIRST) {
+        instance->plan = PLAN_KNOWN;
+        log_event(LOG_WARN, "model incomplete", LOG_STR("model", name), LOG_STR("error", why),
+                  LOG_STR("text", "images are run one by one; load the model again"));
+    }
     for (size_t k = 0; instance && k < DEVICE_KINDS; k++) {
         struct precision_choice *choice = &instance->choices[k];
         if (!choice->why[0] || choice->origin != CHOICE_PENDING)
@@ -577,6 +614,28 @@ static enum status change_over(struct pipeline *pipeline, struct model *model,
     return STATUS_OK;
 }
 
+/* Puts what runs batches, with measured kernels, in the place of a first instance. */
+static enum status complete(struct pipeline *pipeline, struct model *model,
+                            const struct precision_choice *choices, const _Atomic int *cancel,
+                            struct error *err)
+{
+    char name[128], version[16];
+    snprintf(name, sizeof name, "%s", model->name);
+    snprintf(version, sizeof version, "%s", model->version);
+    enum status status =
+        instance_measure_kernels(&pipeline->options, pipeline->budget, model, choices, cancel, err);
+    if (status == STATUS_OK)
+        status = add_model(pipeline, model, choices, cancel, err);
+    else
+        model_free(model);
+    if (status == STATUS_OK)
+        log_event(LOG_INFO, "model complete", LOG_STR("model", name),
+                  LOG_STR("text", "kernels are measured; batches run from now on"));
+    else if (status != STATUS_CANCELLED)
+        pipeline_skip_trial(pipeline, name, version, err->message);
+    return status == STATUS_CANCELLED ? status : STATUS_OK;
+}
+
 enum status pipeline_try_precision(struct pipeline *pipeline, struct model *model,
                                    const _Atomic int *cancel, struct error *err)
 {
@@ -587,6 +646,10 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
         return STATUS_OK;
     }
     memcpy(choices, instance->choices, sizeof choices); /* changed by this thread alone */
+    if (instance->plan == PLAN_FIRST) {
+        table_release(pipeline, instance);
+        return complete(pipeline, model, choices, cancel, err);
+    }
     enum status status = instance_try_precision(instance, &pipeline->options, pipeline->budget,
                                                 model, cancel, choices, err);
     bool has_won = false;
@@ -837,8 +900,8 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
     model->task.options = base->served->model->task.options;
     model_set_size(model, height, width);
     enum status status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
-                                         pipeline->device_queues, model, choices, NULL, NULL,
-                                         cancel, &instance, &failure);
+                                         pipeline->device_queues, model, choices, PLAN_MEASURE,
+                                         NULL, NULL, cancel, &instance, &failure);
     pthread_mutex_lock(&pipeline->lock);
     if (status == STATUS_OK && pipeline->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");

@@ -411,13 +411,17 @@ enum status session_create(const struct graph *graph, const struct session_optio
     pthread_mutex_unlock(&lock);
     if (is_full)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a further fake");
+    if (options->cancel && *options->cancel)
+        return error_set(err, STATUS_CANCELLED, "cancelled");
     if (chosen.fails)
         return error_set(err, STATUS_UNSUPPORTED, "operator Fake (opset 13) is not supported");
     struct session *session = calloc(1, sizeof *session);
     if (!session)
         fail("no memory");
     int smallest = chosen.smallest_batch ? chosen.smallest_batch : 1;
-    int max = chosen.max_batch ? chosen.max_batch : options->max_batch;
+    int max = chosen.max_batch      ? chosen.max_batch
+              : options->batches[0] ? options->batches[0]
+                                    : options->max_batch;
     session->plan = chosen;
     session->height = options->image_height;
     session->info = (struct session_info){.device = options->device,

@@ -107,7 +107,7 @@ struct pipeline *start_pipeline(struct pipeline_options options)
     }
     if (!options.workers)
         options.workers = 3;
-    if (!options.max_batch)
+    if (!options.max_batch && options.trials != TRIALS_LATER) /* which a number would keep whole */
         options.max_batch = 4;
     CHECK(pipeline_create(&options, &pipeline, &err) == STATUS_OK);
     return pipeline;

@@ -360,6 +360,68 @@ static void try_under_load(bool wins)
     fake_plan((struct fake_session_plan){0});
 }
 
+static int largest_batch(struct pipeline *pipeline)
+{
+    struct model_status *models = calloc(4, sizeof *models);
+    CHECK(models && pipeline_models(pipeline, models, 4) == 1);
+    const struct session_info *info = &models[0].lanes[0];
+    const int largest = info->batches[info->batch_count - 1].size;
+    CHECK(models[0].is_first == (largest == 1));
+    free(models);
+    return largest;
+}
+
+/* A start compiles single images; what runs batches replaces it while requests are answered. */
+static void test_batches_follow_a_quick_start(void)
+{
+    char name[128], version[16];
+    struct error err = {0};
+    _Atomic int cancel = 1;
+    struct pipeline *pipeline =
+        start_pipeline((struct pipeline_options){.max_queue = 40, .trials = TRIALS_LATER});
+    fake_plan((struct fake_session_plan){.run_us = 200});
+    add_model(pipeline, "a", 1);
+    CHECK(largest_batch(pipeline) == 1);
+    struct submitter submitters[4] = {0};
+    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
+        submitters[i].pipeline = pipeline;
+        CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
+    }
+    CHECK(pipeline_next_trial(pipeline, name, version) && !strcmp(name, "a"));
+    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), &cancel, &err) == STATUS_CANCELLED);
+    CHECK(largest_batch(pipeline) == 1);
+    cancel = 0;
+    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), &cancel, &err) == STATUS_OK);
+    CHECK(largest_batch(pipeline) == 8);
+    CHECK(!pipeline_next_trial(pipeline, name, version));
+    CHECK(fake_sessions_alive() == 1);
+    finish_job(submit_job(pipeline, "a", "ok 7"));
+    add_model(pipeline, "a", 1); /* what serves batches is not replaced by what does not */
+    CHECK(largest_batch(pipeline) == 8);
+    CHECK(pipeline_drain(pipeline, 5000));
+    for (size_t i = 0; i < COUNT_OF(submitters); i++)
+        pthread_join(submitters[i].thread, NULL);
+    pipeline_free(pipeline);
+    fake_plan((struct fake_session_plan){0});
+}
+
+/* Where batches cannot be compiled, single images are served on. */
+static void test_batches_that_do_not_compile_are_given_up(void)
+{
+    char name[128], version[16];
+    struct error err = {0};
+    struct pipeline *pipeline =
+        start_pipeline((struct pipeline_options){.max_queue = 40, .trials = TRIALS_LATER});
+    add_model(pipeline, "a", 1);
+    fake_plan((struct fake_session_plan){.fails = true});
+    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), NULL, &err) == STATUS_OK);
+    fake_plan((struct fake_session_plan){0});
+    CHECK(!pipeline_next_trial(pipeline, name, version));
+    finish_job(submit_job(pipeline, "a", "ok 7"));
+    CHECK(pipeline_drain(pipeline, 5000));
+    pipeline_free(pipeline);
+}
+
 static void test_a_trial_that_is_won_replaces_fp32(void)
 {
     try_under_load(true);
@@ -539,6 +601,8 @@ int main(void)
         {"versions are replaced under load", test_versions_are_replaced_under_load},
         {"versions live side by side", test_versions_live_side_by_side},
         {"a trial that is won replaces fp32", test_a_trial_that_is_won_replaces_fp32},
+        {"batches follow a quick start", test_batches_follow_a_quick_start},
+        {"batches that do not compile are given up", test_batches_that_do_not_compile_are_given_up},
         {"a trial that is lost changes nothing", test_a_trial_that_is_lost_changes_nothing},
         {"a trial that is skipped says why", test_a_trial_that_is_skipped_says_why},
         {"sizes come and go with their model", test_sizes_come_and_go_with_their_model},
