@@ -105,8 +105,8 @@ static void answer_photo(struct sliced_photo *slices)
     photo->queue_ms = first->queue_ms;
     photo->forward_ms = first->forward_ms;
     photo->output_ms = first->output_ms;
-    photo->claimed = first->claimed;
-    photo->begun = first->begun;
+    photo->decode_start = first->decode_start;
+    photo->forward_start = first->forward_start;
     for (size_t i = 0; i < request->image_count && photo->status == STATUS_OK; i++) {
         photo->status = request->images[i].status;
         photo->error = request->images[i].error;

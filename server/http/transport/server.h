@@ -29,8 +29,9 @@
  *     urgency.c       time limits, priorities, whose a request is: for all that predicts
  *
  * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_*.c, GnuTLS in keys.c,
- * tls*.c, connection*.c, grpc*.c and response_cache.c, zlib in coding.c. Handlers run on its threads
- * and never block: /predict suspends its connection until the pipeline is done. No request reaches the file system. */
+ * tls*.c, connection*.c, grpc*.c and response_cache.c, zlib in coding.c. Handlers run on its
+ * threads and never block: /predict suspends its connection until the pipeline is done. No request
+ * reaches the file system. */
 #pragma once
 
 #include <stdbool.h>
@@ -73,10 +74,10 @@ struct http_options {
 
     const struct route_table *routes; /* what is served; borrowed, as the next four */
     const struct route_table *grpc_routes;
-    struct pipeline *pipeline;        /* outlives the server */
-    struct loader *loader;            /* loads and unloads models; NULL: nobody does */
-    struct metrics *metrics;          /* may be NULL */
-    struct trace_exporter *traces;    /* NULL: none are sent */
+    struct pipeline *pipeline;     /* outlives the server */
+    struct loader *loader;         /* loads and unloads models; NULL: nobody does */
+    struct metrics *metrics;       /* may be NULL */
+    struct trace_exporter *traces; /* NULL: none are sent */
 };
 
 struct http_server;
