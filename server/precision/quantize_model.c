@@ -1,6 +1,7 @@
 /* Calibrates, chooses by measured error which layers stay in float32, compares with float32. */
 #include "server/precision/quantize_model.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ enum {
     TRIED_PHOTOS = 32, /* that layers are chosen with */
     LAYER_PHOTOS = 8,  /* that the error without a layer is measured with */
     KEPT_SHARE = 4,    /* at most a quarter of the layers stays in float32 */
-    TIMED_RUNS = 15    /* of each model, in turns */
+    TIMED_RUNS = 15    /* of each model */
 };
 
 /* If the bounds do not hold, layers stay in float32 only if the error falls to this share. */
@@ -34,11 +35,12 @@ struct quantize_state {
     struct probes *probes;
     int *files;   /* photos that can be read: those to calibrate with, then those held out */
     float *photo; /* prepared */
-    struct session *fp32;
+    struct session *session; /* one at a time: each holds the weights once more */
     struct outputs outputs;
-    float *answers[2]; /* fp32's of the first `tried` photos; a candidate's of one */
+    float *answers[2]; /* fp32's of `tried` photos, then of `held_out` ones; a candidate's of one */
     size_t each;       /* numbers of an answer */
-    int tried;
+    int tried, held_out;
+    struct task_answer *boxes; /* fp32's of the photos held out; NULL: they are none */
     struct quantizer *quantizer;
     struct graph *graph; /* the best so far */
     const char *phase;
@@ -163,26 +165,27 @@ static struct session_options options_of(const struct quantize_state *q, enum pr
                                     .cancel = q->options->cancel};
 }
 
+static void close_session(struct quantize_state *q)
+{
+    session_free(q->session);
+    q->session = NULL;
+}
+
 static enum status open_session(struct quantize_state *q, const struct graph *graph,
-                                enum precision precision, struct session **ret)
+                                enum precision precision)
 {
     const struct session_options options = options_of(q, precision);
-    TRY(session_create(graph, &options, ret, q->err));
-    const enum status status = session_enter(*ret, q->err);
-    if (status != STATUS_OK) {
-        session_free(*ret);
-        *ret = NULL;
-    }
-    return status;
+    close_session(q);
+    TRY(session_create(graph, &options, &q->session, q->err));
+    return session_enter(q->session, q->err);
 }
 
 /* Runs photo i, and copies the answer to `dst` unless it is NULL. */
-static enum status answer_photo(struct quantize_state *q, struct session *session, int i,
-                                float *dst)
+static enum status answer_photo(struct quantize_state *q, int i, float *dst)
 {
     struct run_time ignored;
     TRY(read_photo(q, i));
-    TRY(outputs_run(&q->outputs, session, q->photo, 1, &ignored, q->err));
+    TRY(outputs_run(&q->outputs, q->session, q->photo, 1, &ignored, q->err));
     const size_t each = outputs_each(&q->outputs, 1);
     if (dst && each != q->each)
         return error_set(q->err, STATUS_UNSUPPORTED,
@@ -197,28 +200,120 @@ static enum status answer_photo(struct quantize_state *q, struct session *sessio
     return STATUS_OK;
 }
 
-/* The answers in float32 to the photos that layers are chosen with. */
-static enum status remember_answers(struct quantize_state *q)
+/* The quickest of some runs of the last photo. */
+static enum status time_photo(struct quantize_state *q, double *ret)
 {
-    size_t bytes;
-    TRY(open_session(q, q->model->graph, PRECISION_FP32, &q->fp32));
-    TRY(outputs_init(&q->outputs, q->model, q->fp32, q->err));
-    TRY(answer_photo(q, q->fp32, 0, NULL));
-    q->each = outputs_each(&q->outputs, 1);
-    q->tried = q->report->calibrated < TRIED_PHOTOS ? q->report->calibrated : TRIED_PHOTOS;
-    while (q->tried > 1 && q->each > ANSWERS_BYTES / sizeof(float) / (size_t)q->tried)
-        q->tried--;
-    if (!size_mul(q->each, (size_t)q->tried * sizeof(float), &bytes))
+    for (int run = 0; run < TIMED_RUNS; run++) {
+        struct run_time time;
+        TRY(check_cancel(q));
+        TRY(outputs_run(&q->outputs, q->session, q->photo, 1, &time, q->err));
+        *ret = run ? fmin(*ret, time.ms) : time.ms;
+    }
+    return STATUS_OK;
+}
+
+/* ---- boxes ---- */
+
+static double overlap_of(const struct detection *a, const struct detection *b)
+{
+    const double width = (double)fminf(a->x2, b->x2) - (double)fmaxf(a->x1, b->x1);
+    const double height = (double)fminf(a->y2, b->y2) - (double)fmaxf(a->y1, b->y1);
+    const double both = width > 0 && height > 0 ? width * height : 0;
+    const double whole = (double)(a->x2 - a->x1) * (double)(a->y2 - a->y1) +
+                         (double)(b->x2 - b->x1) * (double)(b->y2 - b->y1) - both;
+    return whole > 0 ? both / whole : 0;
+}
+
+/* Boxes are in pixels of the model's input. */
+static enum status find_boxes(struct quantize_state *q, struct task_answer *ret)
+{
+    const struct task *task = &q->model->task;
+    const float width = (float)q->model->preprocess.width;
+    const float height = (float)q->model->preprocess.height;
+    const struct task_geometry geometry = {.gain_x = 1,
+                                           .gain_y = 1,
+                                           .photo_width = width,
+                                           .photo_height = height,
+                                           .input_width = width,
+                                           .input_height = height};
+    struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
+    *ret = (struct task_answer){0};
+    const enum status status = task_answer_of(task, q->outputs.tensors, 1, 0, &task->options,
+                                              &geometry, buffers, ret, q->err);
+    for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
+        task_buffer_done(&buffers[i]);
+    return status;
+}
+
+/* Each box finds the one that overlaps it most among those that are left; best boxes first. */
+static void pair_boxes(const struct detections *a, struct detections *b,
+                       struct quantize_answer *ret)
+{
+    ret->fp32_boxes += a->count;
+    ret->int8_boxes += b->count;
+    for (size_t i = 0; i < a->count; i++) {
+        struct detection *nearest = NULL;
+        double most = 0.5;
+        for (size_t k = 0; k < b->count; k++) {
+            const double overlap = overlap_of(&a->items[i], &b->items[k]);
+            if (b->items[k].index != a->items[i].index || overlap < most)
+                continue;
+            most = overlap;
+            nearest = &b->items[k];
+        }
+        if (!nearest)
+            continue;
+        ret->overlap += (most - ret->overlap) / (double)++ret->box_pairs;
+        nearest->index = UINT32_MAX; /* taken */
+    }
+}
+
+/* ---- answers ---- */
+
+/* Answer i is of one of the photos that layers are chosen with, or of one held out. */
+static int photo_of(const struct quantize_state *q, int i)
+{
+    return i < q->tried ? i : q->report->calibrated + i - q->tried;
+}
+
+static float *fp32_answer(const struct quantize_state *q, int i)
+{
+    return q->answers[0] + (size_t)i * q->each;
+}
+
+static enum status allocate_answers(struct quantize_state *q)
+{
+    const size_t fit = q->each ? ANSWERS_BYTES / sizeof(float) / q->each : SIZE_MAX;
+    const int half = fit < 2 ? 1 : fit < 2 * TRIED_PHOTOS ? (int)(fit / 2) : TRIED_PHOTOS;
+    q->tried = q->report->calibrated < half ? q->report->calibrated : half;
+    q->held_out = q->report->held_out < half ? q->report->held_out : half;
+    const size_t count = (size_t)(q->tried + q->held_out);
+    size_t total;
+    if (!size_mul(q->each, count, &total))
         return error_set(q->err, STATUS_TOO_LARGE, "the outputs of the model are too large");
-    q->answers[0] = alloc_array(1, bytes);
+    q->answers[0] = alloc_array(total, sizeof(float));
     q->answers[1] = alloc_array(q->each, sizeof(float));
-    if (!q->answers[0] || !q->answers[1])
-        return quantize_no_memory(q);
-    for (int i = 0; i < q->tried; i++)
-        TRY(answer_photo(q, q->fp32, i, q->answers[0] + (size_t)i * q->each));
-    /* Not needed until the end: calibrating needs the memory. */
-    session_free(q->fp32);
-    q->fp32 = NULL;
+    if (q->report->has_boxes)
+        q->boxes = alloc_array((size_t)q->held_out, sizeof *q->boxes);
+    return q->answers[0] && q->answers[1] && (q->boxes || !q->report->has_boxes)
+               ? STATUS_OK
+               : quantize_no_memory(q);
+}
+
+static enum status answer_in_fp32(struct quantize_state *q)
+{
+    TRY(open_session(q, q->model->graph, PRECISION_FP32));
+    TRY(outputs_init(&q->outputs, q->model, q->session, q->err));
+    TRY(answer_photo(q, 0, NULL));
+    q->each = outputs_each(&q->outputs, 1);
+    TRY(allocate_answers(q));
+    for (int i = 0; i < q->tried + q->held_out; i++) {
+        TRY(answer_photo(q, photo_of(q, i), fp32_answer(q, i)));
+        if (q->boxes && i >= q->tried)
+            TRY(find_boxes(q, &q->boxes[i - q->tried]));
+    }
+    TRY(time_photo(q, &q->report->fp32_ms));
+    close_session(q); /* calibrating needs the memory */
     return STATUS_OK;
 }
 
@@ -229,24 +324,28 @@ static double error_of(const struct agreement *a)
     return !isfinite(a->mean) ? INFINITY : a->is_vector ? 1 - a->correlation : a->mean;
 }
 
-/* How far `graph` is from float32 on the first `photos` photos. */
-static enum status compare_graph(struct quantize_state *q, const struct graph *graph, int photos,
-                                 struct agreement *ret)
+/* How far `graph` is from float32 in `count` answers from `first` on, at most as many as there are;
+ * of those held out compares boxes, too. Leaves the session open. */
+static enum status compare_graph(struct quantize_state *q, const struct graph *graph, int first,
+                                 int count, struct agreement *ret)
 {
-    struct session *session = NULL;
+    const int all = first < q->tried ? q->tried : q->tried + q->held_out;
     *ret = (struct agreement){.is_vector = q->outputs.is_vector};
     /* Without the layer that is tried in float32 there may be none in 8 bits. */
-    const enum precision precision =
-        quantizer_is_quantized(graph) ? PRECISION_INT8 : PRECISION_FP32;
-    enum status status = open_session(q, graph, precision, &session);
-    for (int i = 0; status == STATUS_OK && i < photos && i < q->tried; i++) {
-        status = answer_photo(q, session, i, q->answers[1]);
+    TRY(open_session(q, graph, quantizer_is_quantized(graph) ? PRECISION_INT8 : PRECISION_FP32));
+    for (int i = first; i < first + count && i < all; i++) {
+        struct task_answer boxes = {0};
+        TRY(answer_photo(q, photo_of(q, i), q->answers[1]));
+        outputs_compare(&q->outputs, fp32_answer(q, i), q->answers[1], false, ret);
+        if (!q->boxes || i < q->tried)
+            continue;
+        const enum status status = find_boxes(q, &boxes);
         if (status == STATUS_OK)
-            outputs_compare(&q->outputs, q->answers[0] + (size_t)i * q->each, q->answers[1], false,
-                            ret);
+            pair_boxes(&q->boxes[i - q->tried].detections, &boxes.detections, q->report);
+        task_answer_done(&boxes);
+        TRY(status);
     }
-    session_free(session);
-    return status;
+    return STATUS_OK;
 }
 
 /* Makes the graph with the layers that are kept now, and compares it. *ret: the caller's. */
@@ -254,7 +353,8 @@ static enum status try_graph(struct quantize_state *q, int photos, struct graph 
                              struct agreement *ret_agreement)
 {
     TRY(quantizer_make(q->quantizer, ret, q->err));
-    const enum status status = compare_graph(q, *ret, photos, ret_agreement);
+    const enum status status = compare_graph(q, *ret, 0, photos, ret_agreement);
+    close_session(q);
     if (status != STATUS_OK) {
         graph_free(*ret);
         *ret = NULL;
@@ -379,102 +479,14 @@ static enum status keep_sensitive(struct quantize_state *q)
     return status;
 }
 
-/* ---- boxes ---- */
-
-static double overlap_of(const struct detection *a, const struct detection *b)
-{
-    const double width = (double)fminf(a->x2, b->x2) - (double)fmaxf(a->x1, b->x1);
-    const double height = (double)fminf(a->y2, b->y2) - (double)fmaxf(a->y1, b->y1);
-    const double both = width > 0 && height > 0 ? width * height : 0;
-    const double whole = (double)(a->x2 - a->x1) * (double)(a->y2 - a->y1) +
-                         (double)(b->x2 - b->x1) * (double)(b->y2 - b->y1) - both;
-    return whole > 0 ? both / whole : 0;
-}
-
-/* Boxes are in pixels of the model's input. */
-static enum status find_boxes(struct quantize_state *q, struct task_answer *ret)
-{
-    const struct task *task = &q->model->task;
-    const float width = (float)q->model->preprocess.width;
-    const float height = (float)q->model->preprocess.height;
-    const struct task_geometry geometry = {.gain_x = 1,
-                                           .gain_y = 1,
-                                           .photo_width = width,
-                                           .photo_height = height,
-                                           .input_width = width,
-                                           .input_height = height};
-    struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
-    *ret = (struct task_answer){0};
-    const enum status status = task_answer_of(task, q->outputs.tensors, 1, 0, &task->options,
-                                              &geometry, buffers, ret, q->err);
-    for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
-        task_buffer_done(&buffers[i]);
-    return status;
-}
-
-/* Each box finds the one that overlaps it most among those that are left; best boxes first. */
-static void pair_boxes(const struct detections *a, struct detections *b,
-                       struct quantize_answer *ret)
-{
-    ret->fp32_boxes += a->count;
-    ret->int8_boxes += b->count;
-    for (size_t i = 0; i < a->count; i++) {
-        struct detection *nearest = NULL;
-        double most = 0.5;
-        for (size_t k = 0; k < b->count; k++) {
-            const double overlap = overlap_of(&a->items[i], &b->items[k]);
-            if (b->items[k].index != a->items[i].index || overlap < most)
-                continue;
-            most = overlap;
-            nearest = &b->items[k];
-        }
-        if (!nearest)
-            continue;
-        ret->overlap += (most - ret->overlap) / (double)++ret->box_pairs;
-        nearest->index = UINT32_MAX; /* taken */
-    }
-}
-
-/* Runs photo i in both sessions; compares boxes, too, where the answers are boxes. */
-static enum status answer_twice(struct quantize_state *q, struct session *int8, int i)
-{
-    const bool has_boxes = q->report->has_boxes;
-    struct task_answer a = {0}, b = {0};
-    enum status status = answer_photo(q, q->fp32, i, q->answers[0]);
-    if (status == STATUS_OK && has_boxes)
-        status = find_boxes(q, &a);
-    if (status == STATUS_OK)
-        status = answer_photo(q, int8, i, q->answers[1]);
-    if (status == STATUS_OK && has_boxes)
-        status = find_boxes(q, &b);
-    if (status == STATUS_OK && has_boxes)
-        pair_boxes(&a.detections, &b.detections, q->report);
-    task_answer_done(&a);
-    task_answer_done(&b);
-    return status;
-}
-
 /* ---- the report ---- */
 
-static enum status time_photo(struct quantize_state *q, struct session *session, double *least)
-{
-    struct run_time time;
-    TRY(check_cancel(q));
-    TRY(outputs_run(&q->outputs, session, q->photo, 1, &time, q->err));
-    *least = *least > 0 ? fmin(*least, time.ms) : time.ms;
-    return STATUS_OK;
-}
-
-static enum status compare_held_out(struct quantize_state *q, struct session *int8)
+static enum status report_on(struct quantize_state *q)
 {
     struct quantize_answer *report = q->report;
-    struct agreement a = {.is_vector = q->outputs.is_vector};
+    struct agreement a;
     q->phase = "comparing";
-    for (int i = 0; i < report->held_out; i++) {
-        show(q, (double)i / report->held_out);
-        TRY(answer_twice(q, int8, report->calibrated + i));
-        outputs_compare(&q->outputs, q->answers[0], q->answers[1], false, &a);
-    }
+    TRY(compare_graph(q, q->graph, q->tried, q->held_out, &a));
     report->is_vector = a.is_vector;
     report->images = a.images;
     report->same = a.same;
@@ -483,22 +495,7 @@ static enum status compare_held_out(struct quantize_state *q, struct session *in
     report->mean = a.mean;
     report->greatest = a.greatest;
     report->correlation = a.correlation;
-    for (int run = 0; run < TIMED_RUNS; run++) {
-        TRY(time_photo(q, q->fp32, &report->fp32_ms));
-        TRY(time_photo(q, int8, &report->int8_ms));
-    }
-    return STATUS_OK;
-}
-
-static enum status report_on(struct quantize_state *q)
-{
-    struct session *int8 = NULL;
-    TRY(open_session(q, q->model->graph, PRECISION_FP32, &q->fp32));
-    enum status status = open_session(q, q->graph, PRECISION_INT8, &int8);
-    if (status == STATUS_OK)
-        status = compare_held_out(q, int8);
-    session_free(int8);
-    return status;
+    return time_photo(q, &report->int8_ms);
 }
 
 /* ---- quantize_model ---- */
@@ -527,7 +524,10 @@ static enum status calibrate(struct quantize_state *q)
                                             .on_progress = on_observed,
                                             .context = q};
     q->phase = "calibrating";
-    return quantizer_observe(q->quantizer, &options, &images, OBSERVED_BYTES, q->err);
+    const enum status status =
+        quantizer_observe(q->quantizer, &options, &images, OBSERVED_BYTES, q->err);
+    malloc_trim(0); /* of the tensors that were observed */
+    return status;
 }
 
 static enum status quantize_steps(struct quantize_state *q)
@@ -545,7 +545,7 @@ static enum status quantize_steps(struct quantize_state *q)
         !(q->photo = alloc_array(count, sizeof *q->photo)))
         return quantize_no_memory(q);
     TRY(find_photos(q));
-    TRY(remember_answers(q));
+    TRY(answer_in_fp32(q));
     TRY(calibrate(q));
     TRY(quantize_all(q));
     TRY(keep_sensitive(q));
@@ -560,7 +560,10 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
                                        .has_boxes = task_has_boxes(model->task.kind),
                                        .fp32_bytes = model->file_bytes};
     const enum status status = quantize_steps(&q);
-    session_free(q.fp32);
+    close_session(&q);
+    for (int i = 0; q.boxes && i < q.held_out; i++)
+        task_answer_done(&q.boxes[i]);
+    free(q.boxes);
     quantizer_free(q.quantizer);
     probes_free(q.probes);
     outputs_done(&q.outputs);
