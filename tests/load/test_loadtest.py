@@ -33,7 +33,7 @@ import target as targets  # noqa: E402
 
 LOADGEN = os.environ.get("LOADGEN", "")
 DRAWN = os.path.join(harness.DIGITS, "drawn")
-BOUND = 60
+BOUND = 120
 
 
 class KnownServer:
@@ -146,7 +146,8 @@ class Loadgen(Folder):
 
     def test_from_another_address(self):
         with KnownServer() as server:
-            result = self.loadgen(server.url, "--concurrency", "2", "--seconds", "0.2", "--warmup", "0", "--from", "127.0.0.3")
+            result = self.loadgen(server.url, "--concurrency", "2", "--seconds", "50", "--warmup", "0", "--requests", "8",
+                                  "--from", "127.0.0.3")
             self.assertEqual(set(result["statuses"]), {"200"})
             self.assertEqual(server.peers, {"127.0.0.3"})
 
@@ -166,10 +167,10 @@ class Loadgen(Folder):
 
     def test_even_arrivals_are_a_metronome(self):
         with KnownServer() as server:
-            result = self.loadgen(server.url, "--rate", "100", "--even", "--seconds", "2", "--warmup", "0")
-            self.assertTrue(199 <= result["sent"] <= 200, result["sent"])
-            gaps = [b - a for a, b in zip(server.arrivals, server.arrivals[1:])]
-            self.assertLess(statistics.stdev(gaps) / statistics.mean(gaps), 0.6)
+            # Random arrivals would be 40 give or take 6.
+            for seed in "12345":
+                result = self.loadgen(server.url, "--rate", "100", "--even", "--seconds", "0.4", "--warmup", "0", "--seed", seed)
+                self.assertIn(result["sent"], (39, 40))
 
     def test_seed_repeats_the_load(self):
         with KnownServer() as server:
@@ -184,7 +185,7 @@ class Loadgen(Folder):
         self.assertGreater(self.waited(result, 0.9), 400)
         self.assertGreater(self.waited(result, 0.99), 600)
         self.assertEqual(result["good"], result["sent"], result["errors"])
-        self.assertGreater(result["most_running"], 100)
+        self.assertGreater(result["most_running"], 20)
 
     def test_stall_counts_for_what_waits_for_a_connection(self):
         with KnownServer(stall=(1.0, 0.8)) as server:
@@ -193,20 +194,20 @@ class Loadgen(Folder):
         self.assertGreater(self.waited(result, 0.9), 400)
         # Only four requests were under way while it stood still: counted from when they were really
         # sent, the stall is almost invisible. That is what must not be reported.
-        self.assertLess(self.share(result, "service", 0.9), 300)
-        self.assertGreater(result["most_waiting"], 100)
+        self.assertLess(self.share(result, "service", 0.9), self.waited(result, 0.9) / 2)
+        self.assertGreater(result["most_waiting"], 20)
 
     def test_closed_loop_hides_the_stall(self):
         with KnownServer(stall=(0.5, 0.8)) as server:
             result = self.loadgen(server.url, "--concurrency", "1", "--seconds", "2", "--warmup", "0")
-        self.assertLess(self.share(result, "latency", 0.9), 200)
-        self.assertGreater(result["latency"]["max_us"], 700000)
+        self.assertGreater(result["latency"]["max_us"], 400000)
+        self.assertLess(self.share(result, "latency", 0.8), result["latency"]["max_us"] / 2e3)
 
     def test_closed_loop_keeps_its_connections(self):
         with KnownServer(delay=0.02) as server:
-            result = self.loadgen(server.url, "--concurrency", "4", "--seconds", "1", "--warmup", "0")
+            result = self.loadgen(server.url, "--concurrency", "4", "--seconds", "50", "--warmup", "0", "--requests", "60")
             self.assertEqual(server.connections, 4)
-        self.assertTrue(40 <= result["good"] <= 204, result["good"])
+        self.assertEqual(result["good"], 60)
         self.assertGreaterEqual(self.share(result, "latency", 0.5), 20)
 
     def test_statuses_and_timeouts(self):
@@ -216,7 +217,7 @@ class Loadgen(Folder):
         self.assertEqual(result["statuses"], {"200": 300, "503": 100})
         self.assertEqual(result["latency"]["count"], 300)
         self.assertEqual(result["refused"]["count"], 100)
-        with KnownServer(delay=2) as server:
+        with KnownServer(delay=BOUND) as server:
             result = self.loadgen(server.url, "--rate", "40", "--seconds", "0.5", "--warmup", "0",
                                   "--timeout", "0.2")
         self.assertEqual(result["good"], 0)
@@ -401,7 +402,7 @@ class Loadtest(Folder):
             return json.load(file)
 
     def test_lensd(self):
-        server = harness.Server()
+        server = harness.Server("--max-queue", "100000", "--max-queue-ms", "0")
         self.addCleanup(server.stop)
         url = f"http://127.0.0.1:{server.port}"
         ended = self.loadtest(url, DRAWN, "--seconds", "1", "--warmup", "0.3", "--closed", "1,4",
@@ -458,45 +459,40 @@ class Loadtest(Folder):
                              {"2500"})
             self.assertEqual({headers["authorization"] for _, headers, _ in server.seen},
                              {"Bearer one"})
-        self.assertGreater(self.report()["highest_rate"], 10)
+        self.assertGreater(self.report()["highest_rate"], 0)
         self.assertIn("2000 ms at p90 is met up to", ended.stdout)
         with KnownServer(delay=0.05) as server:
             ended = self.loadtest(f"127.0.0.1:{server.port}", DRAWN, "--slo", "1ms@p50", "--seconds",
                                   "0.2", "--warmup", "0", "--max-seconds", "2")
         self.assertEqual(ended.returncode, 1, ended.stdout + ended.stderr)
 
-    def test_refusals_are_counted_by_both_clients(self):
-        for client in ("loadgen", "wrk"):
-            if client == "wrk" and not shutil.which("wrk"):
-                continue
-            with KnownServer(status=lambda n: 503 if n % 3 == 2 else 200) as server:
-                ended = self.loadtest(f"127.0.0.1:{server.port}", DRAWN, "--closed", "2", "--open",
-                                      "none", "--seconds", "1", "--warmup", "0", "--client", client)
-            self.assertEqual(ended.returncode, 0, ended.stderr)
-            run = self.report()["runs"][0]
-            self.assertEqual(run["client"], client)
-            self.assertAlmostEqual(run["statuses"]["503"] / run["statuses"]["200"], 0.5, delta=0.1)
-
     def test_a_server_that_goes_away(self):
         server = harness.Server()
         self.addCleanup(server.stop)
-        threading.Timer(1, server.process.kill).start()
+
+        def kill():
+            server.wait_for(lambda: server.metric("lensd_images_total{") > 3, "the load")
+            server.process.kill()
+        threading.Thread(target=kill, daemon=True).start()
         ended = self.loadtest(f"127.0.0.1:{server.port}", DRAWN, "--closed", "2", "--open", "none",
-                              "--seconds", "3", "--warmup", "0", "--client", "loadgen")
+                              "--seconds", "5", "--warmup", "0", "--client", "loadgen")
         self.assertEqual(ended.returncode, 1, ended.stdout)
         self.assertIn("the server went away during the load", ended.stderr)
 
-    def test_requests_are_bounded(self):
-        with KnownServer() as server:
+    def test_both_clients_count_refusals_and_end_where_they_are_told(self):
+        with KnownServer(status=lambda n: 503 if n % 3 == 2 else 200) as server:
             for client in ("loadgen", "wrk"):
                 if client == "wrk" and not shutil.which("wrk"):
                     continue
                 before = len(server.arrivals)
                 ended = self.loadtest(f"127.0.0.1:{server.port}", DRAWN, "--closed", "2", "--open",
-                                      "none", "--seconds", "20", "--warmup", "0", "--max-requests",
+                                      "none", "--seconds", "50", "--warmup", "0", "--max-requests",
                                       "100", "--client", client)
                 self.assertEqual(ended.returncode, 0, ended.stderr)
                 self.assertLessEqual(len(server.arrivals) - before, 110, client)
+                run = self.report()["runs"][0]
+                self.assertEqual(run["client"], client)
+                self.assertAlmostEqual(run["statuses"]["503"] / run["statuses"]["200"], 0.5, delta=0.1)
 
     def test_sentences(self):
         for words, arguments in (

@@ -8,7 +8,7 @@
     terminated  SIGTERM at full load: everything accepted is answered
 
     test_proof.py           short, as a test; skips without loadgen (LOADGEN, built with libcurl)
-    test_proof.py --full    the real thing, some three minutes, with the figures as a table
+    test_proof.py --full    the real thing, some five minutes, with the figures as a table
 """
 
 import argparse
@@ -104,20 +104,46 @@ class Proof(unittest.TestCase):
                              "queue and lanes to be empty")
 
 
-class Overload(Proof):
-    def test_three_times_what_it_can_do(self):
-        # A busy machine disturbs latencies and goodput: only `./dev load` asserts how good they are.
-        deadline_ms, seconds, wanted = 500, "9" if FULL else "3", 0.95 if FULL else 0.5
+class OverloadCase(Proof):
+    DEADLINE_MS = 500
+
+    def overload(self, seconds):
+        """loadgen's results at what the server can do, and at three times that with a time limit."""
+        before = self.load.run("--concurrency", "24", "--seconds", seconds, "--warmup", "1")
+        over = self.load.run("--rate", f"{3 * rate(before):.1f}", "--seconds", seconds, "--warmup", "1",
+                             "--connections", "2000", "--timeout", "60", "--header", f"X-Request-Timeout-Ms: {self.DEADLINE_MS}")
+        self.assertEqual(sum(over["errors"].values()), 0, over["errors"])
+        self.assertTrue(set(over["statuses"]) <= {"200", "503", "504"}, over["statuses"])
+        return before, over
+
+    def setUp(self):
+        super().setUp()
         server = self.serve(self.slow_model(28), "--precision", "fp32", "--max-queue", "4096", "--max-connections", "4096",
                             "--max-connections-per-address", "4096")
-        load = Load(server, self.folder.name, [png(128, 128, shade) for shade in range(8)])
-        header = ("--header", f"X-Request-Timeout-Ms: {deadline_ms}")
-        for attempt in range(3):
+        self.load = Load(server, self.folder.name, [png(128, 128, shade) for shade in range(8)])
+
+
+class Overload(OverloadCase):
+    def test_three_times_what_it_can_do(self):
+        """Everybody is answered, some are served, some are refused. How many and how soon, --full tells."""
+        end, statuses = time.monotonic() + PATIENCE, set()
+        while not {"200", "503"} <= statuses:
+            self.assertLess(time.monotonic(), end, statuses)
+            statuses |= set(self.overload("1")[1]["statuses"])
+        self.wait_empty()
+
+
+class Figures(OverloadCase):
+    def setUp(self):
+        if not FULL:
+            self.skipTest("figures are for a quiet machine: --full")
+        super().setUp()
+
+    def test_goodput_and_latency(self):
+        for _ in range(3):
             # The machine's pace changes: what it can do is measured before and after.
-            before = load.run("--concurrency", "24", "--seconds", seconds, "--warmup", "1")
-            over = load.run("--rate", f"{3 * rate(before):.1f}", "--seconds", seconds, "--warmup", "1",
-                            "--connections", "2000", "--timeout", "5", *header)
-            after = load.run("--concurrency", "24", "--seconds", seconds, "--warmup", "1")
+            before, over = self.overload("9")
+            after = self.load.run("--concurrency", "24", "--seconds", "9", "--warmup", "1")
             peak = (rate(before) + rate(after)) / 2
             share = rate(over) / peak
             accepted = quantile(over["service"]["buckets"], 0.99)
@@ -126,30 +152,27 @@ class Overload(Proof):
             # others are refused at once is what tests/http/test_hostile_bursts.py shows.
             quick = sum(count for edge, count in over["refused"]["buckets"] if edge <= 405000) / max(refused, 1)
             row("peak, closed loop at 24 connections", f"{rate(before):.1f} and {rate(after):.1f} images/s")
-            row("asked", f"{over['sent'] / over['seconds']:.0f} images/s, deadline {deadline_ms} ms")
+            row("asked", f"{over['sent'] / over['seconds']:.0f} images/s, deadline {self.DEADLINE_MS} ms")
             row("goodput", f"{rate(over):.1f} images/s, {share:.1%} of the peak")
             row("accepted", f"p50 {quantile(over['service']['buckets'], 0.5):.0f} ms, p99 {accepted:.0f} ms")
             median = quantile(over["refused"]["buckets"], 0.5) if refused else 0
             row("refused", f"{over['statuses']}, p50 {median:.2f} ms, {quick:.2%} of 503 within 405 ms")
-            self.assertEqual(sum(over["errors"].values()), 0, over["errors"])
-            self.assertTrue(set(over["statuses"]) <= {"200", "503", "504"}, over["statuses"])
             # A pace that fell by a third meanwhile says nothing about the server.
             steady = 0.9 < rate(after) / rate(before) < 1.1
-            if steady and share >= wanted and (accepted <= deadline_ms or not FULL):
+            if steady and share >= 0.95 and accepted <= self.DEADLINE_MS:
                 break
         if not steady:
             self.skipTest("the pace of this machine changes too much to compare anything")
-        self.assertGreater(refused, over["sent"] / 10)
-        self.assertGreaterEqual(share, wanted)
-        if FULL:
-            self.assertLessEqual(accepted, deadline_ms)
-            self.assertGreaterEqual(quick, 0.99)
+        self.assertGreater(refused, over["sent"] / 3)
+        self.assertGreaterEqual(share, 0.95)
+        self.assertLessEqual(accepted, self.DEADLINE_MS)
+        self.assertGreaterEqual(quick, 0.99)
         self.wait_empty()
 
 
 class Corrupt(Proof):
     def test_one_broken_image_among_256(self):
-        server = self.serve("--max-queue", "512")
+        server = self.serve("--max-queue", "512", "--max-queue-ms", "0")
         good, broken = seven(), seven()[:-60] + b"\0" * 60
         # Those that come while a batch forms, and those that are ahead and behind: all sorts.
         for round_ in range(5 if FULL else 1):
@@ -167,22 +190,22 @@ class Corrupt(Proof):
 
 class Killed(Proof):
     def test_clients_that_are_killed(self):
-        seconds = 60 if FULL else 5
-        server = self.serve(self.slow_model(), "--max-queue", "1024", "--max-connections", "2048",
+        wanted = 400 if FULL else 20
+        server = self.serve(self.slow_model(), "--precision", "fp32", "--max-queue", "1024", "--max-connections", "2048",
                             "--max-connections-per-address", "2048", "--max-batch", "8")
         load = Load(server, self.folder.name, [png(128, 128, shade) for shade in range(4)])
         arguments = ("--concurrency", "24", "--seconds", "3600", "--warmup", "0")
-        rng, clients, kills = random.Random(1), [load.start(*arguments) for _ in range(4)], 0
-        warm, end = None, time.monotonic() + seconds
+        cancelled = 'lensd_images_total{model="slow",result="cancelled"}'
+        rng, clients, kills, warm = random.Random(1), [load.start(*arguments) for _ in range(4)], 0, None
         try:
-            while time.monotonic() < end:
+            while kills < wanted or server.metric(cancelled) == 0:
                 time.sleep(rng.uniform(0.05, 0.25))
                 victim = rng.randrange(len(clients))
                 clients[victim].kill()
                 clients[victim].communicate()
                 clients[victim] = load.start(*arguments)
                 kills += 1
-                if warm is None and time.monotonic() > end - seconds * 0.75:
+                if kills == wanted // 4:
                     warm = self.gauges()
         finally:
             for client in clients:
@@ -192,17 +215,14 @@ class Killed(Proof):
         server.wait_for(lambda: server.metric("lensd_http_connections") <= 2, "closed connections")
         after = self.gauges()
         grown = after["process_resident_memory_bytes"] - warm["process_resident_memory_bytes"]
-        cancelled = server.metric('lensd_images_total{model="slow",result="cancelled"}')
         answered = server.metric("lensd_images_total{")
-        row("clients killed", f"{kills} of 24 connections each in {seconds} s")
+        row("clients killed", f"{kills} of 24 connections each")
         row("images answered and cancelled",
-            f"{answered:.0f} and {cancelled:.0f}")
+            f"{answered:.0f} and {server.metric(cancelled):.0f}")
         row("memory after a quarter of the time, and at the end",
             f"{warm['process_resident_memory_bytes'] / 2**20:.1f} and "
             f"{after['process_resident_memory_bytes'] / 2**20:.1f} MiB")
         row("open files then", f"{warm['process_open_fds']:.0f} and {after['process_open_fds']:.0f}")
-        self.assertGreater(kills, seconds)
-        self.assertGreater(cancelled, 0)
         self.assertLess(grown, 24 << 20)
         self.assertLess(after["process_open_fds"], 40)
         self.assertEqual(after["lensd_http_upload_bytes"], 0)
@@ -215,7 +235,8 @@ class Terminated(Proof):
     def test_everything_accepted_is_answered(self):
         count = 128
         for _ in range(5 if FULL else 1):
-            server = self.serve(self.slow_model(), "--max-queue", "1024", "--grace", "60")
+            server = self.serve(self.slow_model(), "--precision", "fp32", "--max-queue", "1024", "--max-queue-ms", "0",
+                                "--grace", "3600")
             request = post("/predict", png(128, 128, 3))
             connections = [server.connect(2 * PATIENCE) for _ in range(count)]
             stop, more = threading.Event(), []
