@@ -32,5 +32,5 @@ int main(void)
     static const struct tap_test tests[] = {
         {"the cache keeps its capacity", test_the_cache_keeps_its_capacity},
     };
-    return tap_run(tests, COUNT_OF(tests), 120, NULL);
+    return tap_run(tests, COUNT_OF(tests), NULL);
 }

@@ -120,20 +120,10 @@ static void test_another_thread_needs_a_team_of_its_own(void)
 
 int main(void)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {
+    static const struct tap_test tests[] = {
         {"a team is as large as can be", test_a_team_is_as_large_as_can_be},
         {"a session says that threads are missing", test_a_session_says_that_threads_are_missing},
         {"another thread needs a team of its own", test_another_thread_needs_a_team_of_its_own},
     };
-    alarm(80); /* a hang fails */
-    printf("1..%zu\n", COUNT_OF(tests));
-    for (size_t i = 0; i < COUNT_OF(tests); i++) {
-        tests[i].run();
-        printf("ok %zu - %s\n", i + 1, tests[i].name);
-        fflush(stdout);
-    }
-    return 0;
+    return tap_run(tests, COUNT_OF(tests), NULL);
 }

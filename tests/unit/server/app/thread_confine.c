@@ -527,5 +527,5 @@ int main(void)
         if (i >= CALLS && !has_landlock)
             tests[i] = without_landlock;
     }
-    return tap_run(tests, COUNT_OF(tests), 120, NULL);
+    return tap_run(tests, COUNT_OF(tests), NULL);
 }

@@ -85,5 +85,5 @@ int main(void)
         {"a long job blocks nobody", test_a_long_job_blocks_nobody},
         {"all is done before it ends", test_all_is_done_before_it_ends},
     };
-    return tap_run(tests, COUNT_OF(tests), 60, NULL);
+    return tap_run(tests, COUNT_OF(tests), NULL);
 }

@@ -15,6 +15,7 @@
 #include "server/image/frame.h"
 #include "server/image/transform.h"
 #include "server/precision/precision.h"
+#include "tests/unit/tap.h"
 
 #define CLASS_POISON (-1)
 #define CLASS_NAN    (-2)
@@ -119,7 +120,7 @@ int fake_models_freed(void)
 
 bool fake_wait(int (*counter)(int), int height, int least)
 {
-    for (int64_t end = clock_now() + 5000000000; clock_now() < end; usleep(500))
+    for (int64_t end = clock_now() + PATIENCE_MS * INT64_C(1000000); clock_now() < end; usleep(500))
         if (counter(height) >= least)
             return true;
     return false;

@@ -76,6 +76,6 @@ int fake_greatest_under_way(void);         /* of any session so far */
 int fake_runs_on(struct device_id device); /* all heights; ended well */
 int fake_sessions_alive(void);
 
-/* Waits until *counter(argument) is at least `least`; false after five seconds. */
+/* Waits until *counter(argument) is at least `least`; false after PATIENCE_MS. */
 bool fake_wait(int (*counter)(int), int height, int least);
 bool fake_wait_decodes(int least);

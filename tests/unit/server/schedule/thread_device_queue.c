@@ -153,5 +153,5 @@ int main(void)
         {"many lanes, one device", test_many_lanes_one_device},
         {"leaving passes the device on", test_leaving_passes_the_device_on},
     };
-    return tap_run(tests, COUNT_OF(tests), 60, NULL);
+    return tap_run(tests, COUNT_OF(tests), NULL);
 }

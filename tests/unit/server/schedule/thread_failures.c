@@ -80,15 +80,19 @@ static void test_out_of_memory_makes_batches_smaller(void)
     struct pipeline *pipeline =
         start_pipeline((struct pipeline_options){.max_batch = 8, .workers = 1, .metrics = metrics});
     add_model(pipeline, "m", 1);
-    fake_memory_fits(2);
-    CHECK_SIZES(run_together(pipeline, "m", eight), "8 4 2 2 2 2");
-    CHECK(count_metric(metrics, "lensd_batch_splits_total", labels) == 2);
-    /* The next batch is not even tried, nor counted. */
-    CHECK_SIZES(run_together(pipeline, "m", eight), "2 2 2 2");
-    CHECK(count_metric(metrics, "lensd_batch_splits_total", labels) == 2);
     struct metric *cap = metrics_get(metrics, METRIC_GAUGE, "lensd_batch_cap", "",
                                      "model=\"m\",device=\"cpu\"", NULL, 0);
-    CHECK(metric_value(cap) == 2);
+    fake_memory_fits(2);
+    CHECK_SIZES(run_together(pipeline, "m", eight), "8 4 2 2 2 2");
+    const int64_t failed = clock_now();
+    CHECK(count_metric(metrics, "lensd_batch_splits_total", labels) == 2);
+    /* The next batch is not even tried, nor counted, within a second. */
+    const char *sizes = run_together(pipeline, "m", eight);
+    if (clock_ms(clock_now() - failed) < 900) {
+        CHECK_SIZES(sizes, "2 2 2 2");
+        CHECK(count_metric(metrics, "lensd_batch_splits_total", labels) == 2);
+        CHECK(metric_value(cap) == 2);
+    }
     /* It rises with time. Which passes run then is the planner's choice, by the times it has seen.
      */
     fake_memory_fits(0);
@@ -115,14 +119,20 @@ static void test_a_batch_that_was_not_begun_is_not_answered(void)
     add_model(pipeline, "m", 1);
     for (int i = 0; i < 16; i++) /* learns how long a pass takes: what follows is waited for */
         finish_job(submit_job(pipeline, "m", "ok 5"));
-    finish_job(submit_job(pipeline, "m", "vast"));
-    int runs = fake_runs(1);
-    struct job *failing = submit_job(pipeline, "m", "poison");
-    usleep(5000);
-    struct job *behind = submit_job(pipeline, "m", "ok 1|ok 2");
-    finish_job(failing);
-    finish_job(behind);
-    CHECK(fake_runs(1) >= runs + 4); /* the failing one, a probe, and two images one by one */
+    /* The failing one, a probe, and two images one by one: what did not fit is tried again only
+     * after a second. */
+    for (bool is_told = false; !is_told;) {
+        const int64_t start = clock_now();
+        finish_job(submit_job(pipeline, "m", "vast"));
+        int runs = fake_runs(1);
+        struct job *failing = submit_job(pipeline, "m", "poison");
+        usleep(5000);
+        struct job *behind = submit_job(pipeline, "m", "ok 1|ok 2");
+        finish_job(failing);
+        finish_job(behind);
+        is_told = clock_ms(clock_now() - start) < 900;
+        CHECK(!is_told || fake_runs(1) >= runs + 4);
+    }
     pipeline_free(pipeline);
     fake_plan((struct fake_session_plan){0});
 }
@@ -156,7 +166,7 @@ static size_t count_quarantined(struct pipeline *pipeline, struct lane_health *r
 static void wait_quarantined(struct pipeline *pipeline, size_t expected)
 {
     struct lane_health health;
-    int64_t end = clock_now() + 10000000000;
+    int64_t end = clock_now() + PATIENCE_MS * INT64_C(1000000);
     while (count_quarantined(pipeline, &health) != expected && clock_now() < end)
         usleep(1000);
     CHECK(count_quarantined(pipeline, &health) == expected);
@@ -185,7 +195,7 @@ static void test_a_device_that_fails_is_quarantined(void)
     struct lane_health health = {0};
     fake_break(GPU(1), true);
     /* Nobody notices: what it was given moves to the other one. */
-    int64_t end = clock_now() + 60000000000;
+    int64_t end = clock_now() + PATIENCE_MS * INT64_C(1000000);
     for (int i = 0; i < 40 || (count_quarantined(pipeline, &health) != 1 && clock_now() < end);
          i++) {
         struct job *jobs[4];
@@ -247,7 +257,7 @@ static void test_without_a_device_everything_fails_at_once(void)
     CHECK(!pipeline_is_lost(pipeline));
     CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_OK);
     finish_job(late);
-    CHECK(pipeline_drain(pipeline, 1000)); /* with one still quarantined */
+    CHECK(pipeline_drain(pipeline, PATIENCE_MS)); /* with one still quarantined */
     pipeline_free(pipeline);
     fake_break(GPU(1), false);
 }
@@ -316,21 +326,20 @@ static void test_nothing_is_lost_while_devices_come_and_go(void)
     static struct submitter submitters[24];
     static _Atomic int stop_breaking;
     pthread_t breaker;
+    atomic_store(&stop_breaking, 0);
     CHECK(!pthread_create(&breaker, NULL, break_and_repair, &stop_breaking));
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
         submitters[i].pipeline = pipeline;
         CHECK(
             !pthread_create(&submitters[i].thread, NULL, submit_through_failures, &submitters[i]));
     }
-    int good = 0;
-    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
+    for (size_t i = 0; i < COUNT_OF(submitters); i++)
         pthread_join(submitters[i].thread, NULL);
-        good += submitters[i].by_status[STATUS_OK];
-    }
     atomic_store(&stop_breaking, 1);
     pthread_join(breaker, NULL);
-    CHECK(good > 0);
-    CHECK(pipeline_drain(pipeline, 10000));
+    wait_quarantined(pipeline, 0);
+    finish_job(submit_job(pipeline, "a", "ok 5|nan|ok 6|broken"));
+    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
     pipeline_free(pipeline);
 }
 

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "tests/unit/server/schedule/pipeline_jobs.h"
 
@@ -39,12 +38,13 @@ static void test_drain_answers_everything_accepted(void)
     add_model(pipeline, "a", 1);
     fake_plan((struct fake_session_plan){0});
     struct submitter submitters[16] = {0};
+    const int images = fake_images_run(1);
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
         submitters[i].pipeline = pipeline;
         CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
     }
-    usleep(50000);
-    CHECK(pipeline_drain(pipeline, 5000));
+    CHECK(fake_wait(fake_images_run, 1, images + 100));
+    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
     CHECK(pipeline_state(pipeline) == PIPELINE_DRAINING);
     int accepted = 0;
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
@@ -55,10 +55,15 @@ static void test_drain_answers_everything_accepted(void)
     pipeline_free(pipeline);
 }
 
-static void *open_later(void *argument)
+static _Atomic int has_drained;
+
+/* Once the last job has been cut off. */
+static void *open_later(void *last)
 {
-    (void)argument;
-    usleep(200000);
+    while (!job_is_done(last))
+        usleep(1000);
+    usleep(20000);
+    CHECK(!has_drained); /* the pass under way is waited for */
     fake_open_runs(1);
     return NULL;
 }
@@ -75,10 +80,10 @@ static void test_drain_cuts_off_after_the_grace_time(void)
         jobs[i] = submit_job(pipeline, "a", "ok 1");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     pthread_t opener;
-    CHECK(!pthread_create(&opener, NULL, open_later, NULL));
-    int64_t start_time = clock_now();
+    has_drained = 0;
+    CHECK(!pthread_create(&opener, NULL, open_later, jobs[COUNT_OF(jobs) - 1]));
     CHECK(!pipeline_drain(pipeline, 20));
-    CHECK(clock_ms(clock_now() - start_time) >= 100); /* the pass under way was waited for */
+    has_drained = 1;
     pthread_join(opener, NULL);
     int answered = 0, cut = 0;
     for (size_t i = 0; i < COUNT_OF(jobs); i++) {
@@ -178,8 +183,8 @@ static void test_states_and_refusals(void)
     CHECK(pipeline_submit(pipeline, &job->request, NULL, &err) == STATUS_INVALID);
     job_free(job);
 
-    CHECK(pipeline_drain(pipeline, 1000));
-    CHECK(pipeline_drain(pipeline, 1000)); /* a second one finds nothing to do */
+    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
+    CHECK(pipeline_drain(pipeline, PATIENCE_MS)); /* a second one finds nothing to do */
     CHECK(refused(pipeline, "a", &err) == STATUS_DRAINING);
     CHECK(pipeline_add_model(pipeline, fake_model("d", 1), NULL, &err) == STATUS_DRAINING);
     CHECK(count_metric(metrics, "lensd_refused_total", "model=\"a\",cause=\"draining\"") == 1);
@@ -198,12 +203,12 @@ struct replacer {
 static void *submit_until_stopped(void *argument)
 {
     struct replacer *replacer = argument;
-    while (!replacer->stop) {
+    do {
         finish_rows(send_rows(replacer->pipeline, "m", 3, replacer->answered % 50),
                     replacer->answered % 50);
         finish_job(submit_job(replacer->pipeline, "m", "ok 5|ok 6"));
         replacer->answered++;
-    }
+    } while (!replacer->stop);
     return NULL;
 }
 
@@ -239,7 +244,6 @@ static void test_versions_are_replaced_under_load(void)
     for (int i = 0; i < THREADS; i++) {
         replacers[i].stop = 1;
         CHECK(!pthread_join(threads[i], NULL));
-        CHECK(replacers[i].answered > 0);
     }
     fake_plan((struct fake_session_plan){0});
     pipeline_free(pipeline);
@@ -353,7 +357,7 @@ static void try_under_load(bool wins)
     CHECK((choice_of(pipeline).precision == PRECISION_BF16) == wins);
     CHECK(fake_sessions_alive() == 1);
     finish_job(submit_job(pipeline, "a", "ok 7"));
-    CHECK(pipeline_drain(pipeline, 5000));
+    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
     for (size_t i = 0; i < COUNT_OF(submitters); i++)
         pthread_join(submitters[i].thread, NULL);
     pipeline_free(pipeline);
@@ -585,7 +589,7 @@ static void test_sizes_come_and_go_with_their_model(void)
     CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     CHECK(fake_sessions_alive() == 1);
     use_size(pipeline, 3);
-    CHECK(pipeline_drain(pipeline, 5000));
+    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
     for (size_t i = 0; i < COUNT_OF(submitters); i++)
         pthread_join(submitters[i].thread, NULL);
     pipeline_free(pipeline);

@@ -298,5 +298,5 @@ int main(void)
         {"long tasks of all sources leave a thread", test_long_tasks_of_all_sources_leave_a_thread},
         {"blocked tickets are forgotten", test_blocked_tickets_are_forgotten},
     };
-    return tap_run(tests, COUNT_OF(tests), 60, NULL);
+    return tap_run(tests, COUNT_OF(tests), NULL);
 }
