@@ -11,9 +11,6 @@ families="resnet18 mobilenet_v2 mobilenet_v3_large efficientnet_b0 densenet121 s
 steps=('lint format' 'test lint unit' "families $families" 'test -lint -unit' asan tsan 'lint tidy' docker hosts)
 beside='lint tidy' background='soak --asan 3m'
 
-# What a failed test prints of itself: unittest's headings, meson's results, Criterion's and the linters' lines.
-failures='^(FAIL|ERROR|FAILED)\b|^ *[0-9]+/[0-9]+ .*\b(FAIL|TIMEOUT|ERROR)\b|^not ok|(^|[ :])(error|warning): |^dev: .*fail|Assertion|SUMMARY: |AssertionError'
-
 log=$(mktemp) soak=$(mktemp) all=$(mktemp) failed=$(mktemp) status=0
 trap 'rm -f "$log" "$soak" "$all" "$failed"' EXIT
 
@@ -23,7 +20,7 @@ finish() {
     cat "$2" >>"$all"
     if [ "$3" -ne 0 ]; then
         status=1
-        { echo "==== $1 ===="; grep -E "$failures" "$2" | tail -n 40 || tail -n 40 "$2"; } >>"$failed"
+        { echo "==== $1 ===="; python3 "$(dirname -- "$dev")/tests/report.py" failures "$2"; } >>"$failed"
         # A step that ended before it could count (a failed build) is one failure.
         grep -qE "$totals" "$2" || printf '0 passed, 1 failed, 0 skipped\n' >>"$all"
     fi
@@ -45,7 +42,7 @@ for step in "${steps[@]}"; do
         finish "$background" "$soak" "$ended" "$((SECONDS - from))"
     fi
 done
-# Once more at the end, because the whole output has thousands of lines.
+# Every failure with its assertion once more at the end, because the whole output has thousands of lines.
 if [ "$status" -ne 0 ]; then
     echo "dev: these steps failed:"
     cat "$failed"

@@ -3,8 +3,9 @@
 
     report.py select BUILD [SUITE|TEST ...]   the names of the tests, one a line; -SUITE leaves one out
     report.py targets BUILD [SUITE|TEST ...]  what has to be built for tests that are named
-    report.py summary BUILD STATUS [REPORTS]  the failures' output, then
-                                              "N passed, N failed, N skipped"
+    report.py summary BUILD STATUS [REPORTS]  the failures' output, a line "failed: TEST: CASE: ASSERTION" for
+                                              each, then "N passed, N failed, N skipped"
+    report.py failures LOG                    such lines for all that the output of a ./dev verb tells
 
 A test program that speaks TAP, or a unittest run, counts as many times as it has cases; any other
 program counts once. `summary` exits 1 when something failed, when there was no result at all, when
@@ -23,6 +24,14 @@ TAP_SKIP = re.compile(r"#\s*skip", re.IGNORECASE)
 UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 UNITTEST_COUNT = re.compile(r"(failures|errors|skipped|unexpected successes)=(\d+)")
 TAIL_LINES = 60
+
+UNITTEST_CASE = re.compile(r"^(?:FAIL|ERROR): (.+)$")
+UNITTEST_RULE = re.compile(r"^(={70}|-{70})$")
+EXCEPTION = re.compile(r"^[\w.]+(?:Error|Exception|Expired|Broken|Exit|Interrupt)\b.*$")
+CHECK_FAILED = re.compile(r"^\S+:\d+: .*\bfailed: .*$")
+PLACE = re.compile(r"^\s+\S+:\d+: ")
+# Of builds, linters and Meson.
+OTHER_FAILURE = re.compile(r"(^|[ :])(error|warning): |^dev: .*fail|SUMMARY: |^ *\d+/\d+ .*\b(FAIL|TIMEOUT|ERROR)\b")
 
 
 def introspection(what, build):
@@ -115,6 +124,56 @@ def count(result):
     return passed, failed, skipped
 
 
+def failures(text):
+    """[(case, assertion)] of what unittest, TAP programs and CHECK() of tests/unit/tap.h print."""
+    found, case, why, is_tap = [], None, "", False
+
+    def end():
+        nonlocal case
+        if case is not None:
+            found.append((case, why))
+        case = None
+
+    for line in text.splitlines():
+        heading, tap = UNITTEST_CASE.match(line), TAP_CASE.match(line)
+        if heading:
+            end()
+            case, why, is_tap = heading.group(1), "", False
+        elif tap:
+            end()
+            if tap.group(1) and not TAP_SKIP.search(line):
+                case, why, is_tap = line[len("not ok"):].strip(" -"), "", True
+        elif CHECK_FAILED.match(line):
+            end()
+            found.append(("", line))
+        elif case is not None and is_tap and not why and PLACE.match(line):
+            why = line.strip()
+        elif case is not None and not is_tap and EXCEPTION.match(line):
+            why = line  # the last one of a chain is the one that was raised
+        elif UNITTEST_RAN.match(line):
+            end()
+    end()
+    return found
+
+
+def failed_lines(name, result):
+    """A line for each case of a test that failed, or one for the test."""
+    text = "\n".join((result.get(part) or "") for part in ("stdout", "stderr"))
+    cases = failures(text)
+    if not cases:
+        last = [line for line in text.splitlines() if line.strip()][-1:]
+        cases = [(f"{result['result']}, exit {result['returncode']}", *last)]
+    return [f"failed: {name}: " + ": ".join(part for part in case if part)[:400] for case in cases]
+
+
+def failures_of_log(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    lines = [line for line in text.splitlines() if line.startswith("failed: ")]
+    lines = lines or ["failed: " + ": ".join(part for part in case if part)[:400] for case in failures(text)]
+    return lines or [line for line in text.splitlines() if OTHER_FAILURE.search(line)][-40:] or text.splitlines()[-40:]
+
+
 def read_log(build):
     path = os.path.join(build, "meson-logs", "testlog.json")
     if not os.path.exists(path):
@@ -140,18 +199,21 @@ def print_tail(result):
 
 
 def print_reports(folder):
-    """Prints the sanitizers' reports; returns how many there are."""
+    """Prints the sanitizers' reports; returns a line of failed_lines() for each."""
+    failed = []
     names = sorted(os.listdir(folder)) if folder and os.path.isdir(folder) else []
     for name in names:
         with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
         print(f"---- sanitizer report {name} ----")
         print("\n".join(lines[:TAIL_LINES]))
-    return len(names)
+        failed.append(f"failed: sanitizer report {name}: "
+                      + next((line for line in lines if line.startswith("SUMMARY: ")), "".join(lines[:1]))[:400])
+    return failed
 
 
 def summary(build, status, reports=None):
-    totals = [0, 0, 0]
+    totals, failed = [0, 0, 0], []
     results = read_log(build)
     for result in results:
         counts = count(result)
@@ -162,15 +224,19 @@ def summary(build, status, reports=None):
                   + (f" ({reasons[0][:160]})" if reasons else ""))
         if counts[1]:
             print_tail(result)
+            failed += failed_lines(result["name"], result)
     if status != 0 and totals[1] == 0:
         print(f"meson test ended with {status} and named no failure; see "
               f"{os.path.join(build, 'meson-logs', 'testlog.txt')}")
         totals[1] = 1
-    if print_reports(reports) and totals[1] == 0:
+    reported = print_reports(reports)
+    failed += reported
+    if reported and totals[1] == 0:
         totals[1] = 1
     if not results:
         print("no test gave a result")
         totals[1] = max(totals[1], 1)
+    print("".join(line + "\n" for line in failed), end="")
     print("{} passed, {} failed, {} skipped".format(*totals))
     return 1 if totals[1] else 0
 
@@ -178,6 +244,9 @@ def summary(build, status, reports=None):
 def main(arguments):
     if len(arguments) >= 2 and arguments[0] in ("select", "targets"):
         print("\n".join((select if arguments[0] == "select" else targets)(arguments[1], arguments[2:])))
+        return 0
+    if len(arguments) == 2 and arguments[0] == "failures":
+        print("\n".join(failures_of_log(arguments[1])))
         return 0
     if len(arguments) in (3, 4) and arguments[0] == "summary":
         return summary(arguments[1], int(arguments[2]), *arguments[3:])

@@ -43,6 +43,56 @@ class Count(unittest.TestCase):
         self.assertEqual(report.count(result("OK", stderr="Ran 3 tests in 0.1s\n\nOK\n")), (3, 0, 0))
 
 
+class Failures(unittest.TestCase):
+    UNITTEST = """F.E
+======================================================================
+ERROR: test_b (__main__.Two.test_b)
+----------------------------------------------------------------------
+Traceback (most recent call last):
+  File "x.py", line 3, in test_b
+KeyError: 'a'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+harness.Broken: lensd ended with -6
+2026-11-22T22:43:56 info request
+======================================================================
+FAIL: test_a (__main__.One.test_a) [2]
+What it shows.
+----------------------------------------------------------------------
+AssertionError: no queue within 12 s; the end of lensd's log:
+2026-11-22T22:43:56 info request
+
+----------------------------------------------------------------------
+Ran 3 tests in 1.2s
+
+FAILED (failures=1, errors=1)
+"""
+
+    def test_unittest(self):
+        self.assertEqual(report.failures(self.UNITTEST),
+                         [("test_b (__main__.Two.test_b)", "harness.Broken: lensd ended with -6"),
+                          ("test_a (__main__.One.test_a) [2]",
+                           "AssertionError: no queue within 12 s; the end of lensd's log:")])
+
+    def test_tap(self):
+        text = ("ok - a::b\nnot ok - a::c  (0.1s)\n  test_a.c:12: Assertion failed: x\n  test_a.c:13: other\nok - a::d\n"
+                "not ok - a::e # SKIP none\nthread_a.c:7: test_f: failed: y == 1\n")
+        self.assertEqual(report.failures(text), [("a::c  (0.1s)", "test_a.c:12: Assertion failed: x"),
+                                                 ("", "thread_a.c:7: test_f: failed: y == 1")])
+
+    def test_all_of_a_log(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            for text, lines in ((self.UNITTEST, 2), ("failed: a: b\n" + self.UNITTEST, 1), ("a.c:1: error: no\nb\n", 1),
+                                ("a\n" * 99, 40)):
+                file.seek(0)
+                file.truncate()
+                file.write(text)
+                file.flush()
+                self.assertEqual(len(report.failures_of_log(file.name)), lines)
+
+
 class Select(unittest.TestCase):
     def setUp(self):
         tests = [("a", ["unit"]), ("b", ["unit", "thread"]), ("c", ["http"]), ("d", ["slow"])]
@@ -94,12 +144,16 @@ class Summary(unittest.TestCase):
         code, lines = self.run_summary([result("FAIL", "not ok 1 - sum\n", "expected 4\n", 1)], 1)
         self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
         self.assertIn("expected 4", lines)
+        self.assertEqual(lines[-2], "failed: example: 1 - sum")
+        code, lines = self.run_summary([result("TIMEOUT", "", "begun\n", -15)], 1)
+        self.assertEqual(lines[-2], "failed: example: TIMEOUT, exit -15: begun")
 
     def test_no_result_is_a_failure(self):
         self.assertEqual(self.run_summary([])[0], 1)
 
     def test_a_sanitizer_report_is_a_failure(self):
         code, lines = self.run_summary([result("OK", "ok 1\n")], reports=["report.12"])
+        self.assertEqual(lines[-2], "failed: sanitizer report report.12: ERROR: LeakSanitizer: detected memory leaks")
         self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 0 skipped"))
 
     def test_meson_ended_badly(self):
