@@ -422,6 +422,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     facts.text_size = model->texts.count ? model->texts.size : 0;
     facts.are_characters = are_characters;
     enum status status = model_describe(model, model->is_configured, &facts, err);
+    model->task.unclip_ratio = config.unclip_ratio;
+    model->task.dilates = config.use_dilation;
     if (status == STATUS_OK && model->task.kind == TASK_POSE)
         status = name_points(&onnx, model, err);
     task_config_done(&config);

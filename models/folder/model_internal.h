@@ -93,6 +93,8 @@ enum status version_policy_read(const char *folder, struct version_policy *ret,
 struct task_config {
     char *task, *layout;         /* lensd.json */
     struct task_options options; /* lensd.json */
+    float unclip_ratio;          /* lensd.json; 0: not set */
+    int use_dilation;            /* lensd.json */
     char *architecture;          /* config.json: the first of "architectures" */
     bool is_headless;            /* config.json: "num_classes" is 0 */
     const struct labels *labels; /* those that "classes" may name; borrowed */

@@ -177,20 +177,22 @@ char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage
     return asprintf(&path, "%s/../%s", folder, stage->model) < 0 ? NULL : path;
 }
 
-const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, unsigned width,
-                                             unsigned height)
+const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, bool keeps_aspect,
+                                             unsigned width, unsigned height)
 {
     const struct stage_size *best = NULL;
-    double best_scale = 0;
+    double best_fit = 0;
     for (size_t i = 0; i < stage->size_count; i++) {
         const struct stage_size *size = &stage->sizes[i];
-        const double scale = fmin((double)size->width / width, (double)size->height / height);
+        const double across = (double)size->width / width, down = (double)size->height / height;
+        const double fit =
+            keeps_aspect ? fmin(across, down) : fmin(across, down) / fmax(across, down);
         const bool is_smaller =
             best && (double)size->width * size->height < (double)best->width * best->height;
-        if (scale < best_scale || (best && scale <= best_scale && !is_smaller))
+        if (best && (fit < best_fit || (fit <= best_fit && !is_smaller)))
             continue;
         best = size;
-        best_scale = scale;
+        best_fit = fit;
     }
     return best;
 }

@@ -30,8 +30,7 @@ struct pipeline_stage {
     double min_score;                  /* 0 … 1 */
     double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
     size_t max;    /* crops of one picture, those with the best scores; 1 … STAGE_CROPS_MAX */
-    /* A picture takes the size that shrinks it least, of several such sizes the smallest. None: the
-     * model's own size. */
+    /* None: the model's own size. */
     struct stage_size {
         int width, height;
     } sizes[STAGE_SIZES_MAX];
@@ -56,6 +55,8 @@ enum status pipeline_config_read(const char *folder, struct pipeline_config *ret
  * malloc'ed; NULL when out of memory. */
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage);
 
-/* The size of a stage for a picture; NULL: the model's own. */
-const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, unsigned width,
-                                             unsigned height);
+/* The size of a stage for a picture: the one that shrinks it least, of several such sizes the
+ * smallest. If the model's resize does not keep the aspect: the one of which it is most alike, of
+ * several the smallest. NULL: the model's own. */
+const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, bool keeps_aspect,
+                                             unsigned width, unsigned height);

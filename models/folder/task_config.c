@@ -86,6 +86,14 @@ static enum status read_member(const cJSON *item, struct task_config *config, st
         return read_share(item, &options->confidence, err);
     if (!strcmp(key, "iou"))
         return read_share(item, &options->iou, err);
+    if (!strcmp(key, "use_dilation"))
+        return read_flag(item, &config->use_dilation, err);
+    if (!strcmp(key, "unclip_ratio")) {
+        if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0.1 && item->valuedouble <= 10))
+            return bad_value(item, "a number from 0.1 to 10", err);
+        config->unclip_ratio = (float)item->valuedouble;
+        return STATUS_OK;
+    }
     if (!strcmp(key, "agnostic"))
         return read_flag(item, &options->agnostic, err);
     if (!strcmp(key, "normalize"))
@@ -100,7 +108,8 @@ static enum status read_member(const cJSON *item, struct task_config *config, st
     if (strcmp(key, "max_detections") != 0)
         return error_set(err, STATUS_MODEL,
                          "unknown key \"%.60s\"; it takes task, layout, confidence, iou, "
-                         "max_detections, classes, agnostic, normalize and masks",
+                         "max_detections, classes, agnostic, normalize, masks, unclip_ratio and "
+                         "use_dilation",
                          key);
     if (!is_whole(item, 1, TASK_MAX_DETECTIONS))
         return bad_value(item, "a whole number from 1 to 1000", err);

@@ -31,8 +31,8 @@ enum status decode_mask_queries(const struct task_rows *outputs, bool is_panopti
 
 /* Boxes are in points of the map, with an angle, until text_corners() sets the corners of those
  * that are kept, and the boxes around these. STATUS_NO_MEMORY, too. */
-enum status decode_text_map(const struct task_rows *outputs, struct candidates *candidates,
-                            struct error *err) MUST_USE;
+enum status decode_text_map(const struct task *task, const struct task_rows *outputs,
+                            struct candidates *candidates, struct error *err) MUST_USE;
 enum status text_corners(const struct task_rows *outputs, const struct task_geometry *geometry,
                          struct detections *found, struct error *err) MUST_USE;
 enum status decode_yunet(const struct task_rows *outputs, const struct task_geometry *geometry,

@@ -35,7 +35,7 @@ static enum status decode_layout(const struct task *task, const struct task_rows
     case LAYOUT_YUNET:
         return decode_yunet(outputs, geometry, candidates, err);
     case LAYOUT_TEXT:
-        return decode_text_map(outputs, candidates, err);
+        return decode_text_map(task, outputs, candidates, err);
     case LAYOUT_TORCHVISION:
         return decode_torchvision(outputs, candidates, err);
     case LAYOUT_TENSORFLOW:

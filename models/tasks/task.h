@@ -110,6 +110,11 @@ struct task {
     size_t point_count, point_numbers; /* TASK_POSE: key points of a box, and numbers of a point: 2
                                           (x, y) or 3 (and a score) */
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
+    /* TASK_TEXT_BOXES: boxes are moved outwards by this times area / perimeter, on whole points of
+     * the map, as PaddleOCR and rapidocr do with pyclipper; 0: by 1.5 times that, as Transformers
+     * does. */
+    float unclip_ratio;
+    bool dilates;  /* TASK_TEXT_BOXES: text grows by a pixel to the right and below first */
     int mask_side; /* Mask2Former: masks are interpolated to so many points a side first; else 0 */
     struct task_options options; /* complete */
     bool is_tensors;             /* TASK_UNKNOWN on purpose: lensd.json says so */

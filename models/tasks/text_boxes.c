@@ -19,8 +19,8 @@
 #define TEXT_LEAST_SIDE  3
 #define TEXT_LEAST_MOVED 5
 
-/* Sides move outwards by this times area / perimeter. */
-#define TEXT_UNCLIP 1.5f
+/* Sides move outwards by this times area / perimeter, where the model's folder says nothing. */
+#define TEXT_UNCLIP 1.5
 
 /* Most pixels of a map. */
 #define TEXT_MOST_PIXELS ((size_t)1 << 24)
@@ -44,6 +44,9 @@ struct text_rectangle {
 struct text_map {
     const float *data;
     uint32_t width, height;
+    uint32_t dilation; /* pixels */
+    double unclip;
+    bool has_whole_points; /* boxes are moved outwards as pyclipper does */
     struct text_run *runs;
     size_t run_count;
     size_t *row_runs;  /* for each row its first run; one entry more than rows */
@@ -65,9 +68,14 @@ static void text_map_done(struct text_map *map)
 
 /* ---- parts ---- */
 
+/* With a dilation as cv2.dilate() by a square of ones has it, whose middle is its last pixel. */
 static bool is_text(const struct text_map *map, uint32_t x, uint32_t y)
 {
-    return map->data[(size_t)y * map->width + x] > TEXT_PIXEL;
+    for (uint32_t up = 0; up <= map->dilation && up <= y; up++)
+        for (uint32_t left = 0; left <= map->dilation && left <= x; left++)
+            if (map->data[(size_t)(y - up) * map->width + (x - left)] > TEXT_PIXEL)
+                return true;
+    return false;
 }
 
 /* Adds the runs of a row at `runs`, or only counts them if that is NULL. */
@@ -398,8 +406,59 @@ static enum status sum_rows(struct text_map *map, struct error *err)
 
 /* ---- all ---- */
 
-static enum status add_rectangle(const struct text_map *map, struct text_rectangle found,
-                                 uint32_t place, struct candidates *candidates, struct error *err)
+/* ---- outwards ---- */
+
+static int32_t whole(double at)
+{
+    return (int32_t)(at < 0 ? at - 0.5 : at + 0.5);
+}
+
+/* The round corner of a polygon that was moved outwards: from one normal to the next. */
+static bool add_round_corner(struct text_map *map, size_t *count, const int32_t at[2],
+                             const double from[2], const double to[2], double outwards)
+{
+    const double turn = fmax(-1, fmin(1, from[0] * to[1] - to[0] * from[1]));
+    const double angle = atan2(turn, from[0] * to[0] + from[1] * to[1]);
+    /* So many points that no chord is further than a quarter of a point from its arc. */
+    const double circle = fmin(acos(-1) / acos(1 - 0.25 / fmax(outwards, 1)), outwards * acos(-1));
+    const int steps = (int)fmax(1, floor(circle / (2 * acos(-1)) * fabs(angle) + 0.5));
+    for (int i = 0; i <= steps; i++) {
+        const double by = 2 * acos(-1) / circle * i;
+        const double x = i == steps ? to[0] : from[0] * cos(by) - from[1] * sin(by);
+        const double y = i == steps ? to[1] : from[0] * sin(by) + from[1] * cos(by);
+        if (!add_end(map, count, (uint32_t)whole(at[0] + x * outwards),
+                     (uint32_t)whole(at[1] + y * outwards)))
+            return false;
+    }
+    return true;
+}
+
+/* The smallest rectangle around what pyclipper makes of the corners, which are counter-clockwise:
+ * cuts them to whole points, and moves the sides outwards with round corners. False: out of memory.
+ */
+static bool move_whole_points(struct text_map *map, double corners[4][2], double outwards,
+                              struct text_rectangle *ret)
+{
+    double normals[4][2];
+    int32_t cut[4][2];
+    size_t count = 0;
+    for (int i = 0; i < 8; i++)
+        cut[i / 2][i % 2] = (int32_t)corners[3 - i / 2][i % 2];
+    for (int i = 0; i < 4; i++) {
+        const double x = cut[(i + 1) % 4][0] - cut[i][0], y = cut[(i + 1) % 4][1] - cut[i][1];
+        const double length = fmax(hypot(x, y), 1);
+        normals[i][0] = y / length;
+        normals[i][1] = -x / length;
+    }
+    for (int i = 0; i < 4; i++)
+        if (!add_round_corner(map, &count, cut[i], normals[(i + 3) % 4], normals[i], outwards))
+            return false;
+    *ret = smallest_rectangle(map->hull, find_hull(map, count));
+    return true;
+}
+
+static enum status add_rectangle(struct text_map *map, struct text_rectangle found, uint32_t place,
+                                 struct candidates *candidates, struct error *err)
 {
     const double width = 2 * found.half_width, height = 2 * found.half_height;
     if (!(fmin(width, height) >= TEXT_LEAST_SIDE))
@@ -414,12 +473,18 @@ static enum status add_rectangle(const struct text_map *map, struct text_rectang
     const double score = mean_inside(map, corners);
     if (score < 0)
         return text_no_memory(err);
-    const double outwards = width * height * TEXT_UNCLIP / (2 * (width + height));
-    if (fmin(width, height) + 2 * outwards < TEXT_LEAST_MOVED)
+    const double outwards = width * height * map->unclip / (2 * (width + height));
+    if (map->has_whole_points && !move_whole_points(map, corners, outwards, &found))
+        return text_no_memory(err);
+    if (!map->has_whole_points) {
+        found.half_width += outwards;
+        found.half_height += outwards;
+    }
+    if (!(2 * fmin(found.half_width, found.half_height) >= TEXT_LEAST_MOVED))
         return STATUS_OK;
     struct detection box =
-        decode_centred((float)found.x, (float)found.y, (float)(width + 2 * outwards),
-                       (float)(height + 2 * outwards));
+        decode_centred((float)found.x, (float)found.y, (float)(2 * found.half_width),
+                       (float)(2 * found.half_height));
     box.angle = (float)atan2(found.sine, found.cosine);
     box.score = (float)fmin(score, 1);
     box.place = place;
@@ -444,8 +509,8 @@ static enum status add_parts(struct text_map *map, struct candidates *candidates
     return STATUS_OK;
 }
 
-enum status decode_text_map(const struct task_rows *outputs, struct candidates *candidates,
-                            struct error *err)
+enum status decode_text_map(const struct task *task, const struct task_rows *outputs,
+                            struct candidates *candidates, struct error *err)
 {
     const struct task_rows *row = &outputs[0];
     const int rank = row->shape.rank;
@@ -454,7 +519,11 @@ enum status decode_text_map(const struct task_rows *outputs, struct candidates *
         return task_rows_wrong(row, "a probability for each point, [1, height, width]", err);
     struct text_map map = {.data = row->data,
                            .width = (uint32_t)row->shape.dims[rank - 1],
-                           .height = (uint32_t)row->shape.dims[rank - 2]};
+                           .height = (uint32_t)row->shape.dims[rank - 2],
+                           .dilation = task->dilates,
+                           .has_whole_points = task->unclip_ratio > 0,
+                           .unclip =
+                               task->unclip_ratio > 0 ? (double)task->unclip_ratio : TEXT_UNCLIP};
     enum status status = find_parts(&map, err);
     if (status == STATUS_OK)
         status = sort_runs(&map, err);

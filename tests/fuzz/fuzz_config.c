@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             HOLDS(stage->model[0] && !strchr(stage->model, '/'));
             HOLDS(stage->max >= 1 && stage->max <= STAGE_CROPS_MAX);
             HOLDS(stage->margin >= 0 && stage->margin <= 1);
-            HOLDS(!pipeline_stage_size(stage, 640, 480) == !stage->size_count);
+            HOLDS(!pipeline_stage_size(stage, i > 0, 640, 480) == !stage->size_count);
         }
         break;
     }

@@ -634,6 +634,26 @@ class TextBoxes(Tasks):
         self.assertIn("classes has no effect", self.ask("?classes=0", status=400)["error"])
 
 
+class TextBoxesOnWholePoints(TextBoxes):
+    """The same, grown by a pixel to the right and below, and moved outwards as pyclipper does."""
+
+    files = {"lensd.json": '{"task": "text-detection", "unclip_ratio": 1.6, "use_dilation": true}'}
+
+    def test_boxes(self):
+        """21 x 6 from the middle of the first pixel to that of the last; moved outwards by 1.6 * 126 / 54 = 3.73."""
+        (text,) = self.ask("?confidence=0.5", photo=png(64, 64))["predictions"]
+        self.assertAlmostEqual(text["score"], (126 * .9 + 28 * .1) / 154, places=5)
+        self.assertEqual(text["corners"], [[0, 8], [58, 8], [58, 36], [0, 36]])
+
+    def test_wrong_settings(self):
+        for setting, words in (('"unclip_ratio": 0', "a number from 0.1 to 10"), ('"use_dilation": 1', "true or false")):
+            with tempfile.TemporaryDirectory() as folder:
+                self.make(os.path.join(folder, "model.onnx"))
+                with open(os.path.join(folder, "lensd.json"), "w", encoding="utf-8") as file:
+                    file.write('{"task": "text-detection", %s}' % setting)
+                self.assertIn(words, run_lensd("inspect", folder).stderr)
+
+
 class TextLine(Tasks):
     """PP-OCR's recognition: a blank, four characters of characters.txt and a space, at six positions."""
 

@@ -939,6 +939,69 @@ class PaddleOCR(Parity):
             self.assertGreaterEqual(read_right, len(self.LINES) - 2)
 
 
+@unittest.skipUnless(has("rapidocr", "cv2", "onnxruntime", "PIL"), "the package rapidocr, onnxruntime or opencv-python is not installed")
+class RapidOCR(PaddleOCR):
+    """A pipeline of rapidocr's two nets beside rapidocr itself, without its classifier of angles: drawn pictures, and those
+    of its own tests, python/tests/test_files of its repository, where RAPIDOCR_PICTURES names that folder."""
+
+    test_detection = test_recognition = None
+    SIZES = ["736x992", "960x736", "1024x736", "1280x736", "1696x736"]  # what rapidocr makes of the pictures below
+    OWN = ("text_det.jpg", "check_return_word_len.jpeg", "issue_170.png", "return_word_debug.jpg", "japan.jpg",
+           "img_exif_orientation.jpg")
+
+    def put(self, name, net, **files):
+        folder = os.path.join(os.path.dirname(importlib.util.find_spec("rapidocr").origin), "models")
+        os.makedirs(os.path.join(self.folder, name))
+        if net:
+            shutil.copy(os.path.join(folder, net), os.path.join(self.folder, name, "model.onnx"))
+        for file, content in files.items():
+            self.write(f"{name}/{file}.json", json.dumps(content))
+
+    def lines(self, photo):
+        """(text, corners) of lensd's answer, chosen as rapidocr does."""
+        self.server.wait_for(lambda: self.server.predict(photo, "/predict?model=ocr").status != 503, "compiled sizes")
+        found = self.server.predict(photo, "/predict?model=ocr").json()["predictions"]
+        return [(p["crop"]["text"], p["corners"]) for p in found if p["crop"]["score"] >= .5 and p["crop"]["text"].strip()]
+
+    def test_pipeline(self):
+        from rapidocr import RapidOCR as Reference
+        half = {"image_mean": [.5] * 3, "image_std": [.5] * 3}
+        self.put("det", "PP-OCRv6_det_small.onnx",
+                 lensd={"task": "text-detection", "confidence": .5, "unclip_ratio": 1.6, "use_dilation": True},
+                 preprocessor_config={"size": {"height": 992, "width": 736}, "do_flip_channel_order": True, "resample": 2,
+                                      "antialias": False, **half})
+        self.put("rec", "PP-OCRv6_rec_small.onnx")
+        self.put("ocr", None, pipeline={"stages": [
+            {"model": "det", "sizes": self.SIZES},
+            {"model": "rec", "max": 1000, "sizes": ["320x48", "480x48", "640x48", "960x48", "1280x48"]}]})
+        self.photos = []
+        for angle, size in ((0, (600, 800)), (5, (800, 600)), (-8, (900, 500))):
+            self.draw(self.LINES, size, angle)
+        own = os.environ.get("RAPIDOCR_PICTURES")
+        self.photos += [os.path.join(own, name) for name in self.OWN] if own else []
+        options = {"Global.use_cls": False, "Global.log_level": "error"}
+        # Its text may depend on the width that a batch is padded to: what it reads alike is clear.
+        references = [Reference(params={**options, "Rec.rec_batch_num": size}) for size in (6, 1)]
+        self.server = Server("--models", self.folder, "--precision", "fp32", "--device", "cpu")
+        self.addCleanup(self.server.stop)
+        clear = unclear = differing = 0
+        for path in self.photos:
+            first, second = (reference(path) for reference in references)
+            found = self.lines(read(path))
+            self.assertEqual(len(found), len(first.txts), path)
+            for text, other, box in zip(first.txts, second.txts, first.boxes):
+                nearest = min(found, key=lambda line: sum(math.dist(a, b) for a, b in zip(line[1], box)))
+                unclear += text != other
+                clear += text == other
+                if text == other and nearest[0] != text:
+                    differing += 1
+                    print(f"{os.path.basename(path)}: {text!r}, lensd {nearest[0]!r}", file=sys.stderr)
+        print(f"test_pipeline: {clear} clear lines in {len(self.photos)} pictures, {differing} differ; {unclear} unclear",
+              file=sys.stderr)
+        self.assertGreater(clear, 12)
+        self.assertLessEqual(differing, 0.1 * clear)
+
+
 # ---- torchvision ----
 
 @unittest.skipUnless(has("torchvision", "onnxscript"), "the package torchvision or onnxscript is not installed")

@@ -39,14 +39,15 @@ static enum status check_labels(const struct staged_request *staged, size_t next
     return STATUS_OK;
 }
 
-static enum status check_stage(const struct staged_request *staged, size_t at,
-                               int *ret_retry_after_s, struct error *err)
+static enum status check_stage(struct staged_request *staged, size_t at, int *ret_retry_after_s,
+                               struct error *err)
 {
     const char *name = staged->config->stages[at].model;
     const bool is_last = at + 1 == staged->config->stage_count;
     struct served *served;
     TRY(pipeline_acquire(staged->pipeline, name, NULL, &served, ret_retry_after_s, err));
     enum status status = STATUS_OK;
+    staged->keep_aspect[at] = served->model->preprocess.resize != RESIZE_EXACT;
     if (served->no_answer[0])
         status = error_set(err, STATUS_CONFIG, "model '%s' has no answer to a photo: %s", name,
                            served->no_answer);
@@ -88,9 +89,10 @@ static enum status take_photos(struct staged_request *staged, struct error *err)
         crops[staged->counts[0]++] = (struct stage_crop){
             .picture = parts_photo(photo),
             .parent = photo,
-            .size = whole->height ? NULL
-                                  : pipeline_stage_size(&staged->config->stages[0], photo->width,
-                                                        photo->height)};
+            .size = whole->height
+                        ? NULL
+                        : pipeline_stage_size(&staged->config->stages[0], staged->keep_aspect[0],
+                                              photo->width, photo->height)};
     }
     return STATUS_OK;
 }
@@ -164,7 +166,8 @@ static void cut_box(const struct staged_request *staged, const struct stage_crop
     else if (status == STATUS_OK)
         ret->picture = parts_view(picture, place.x, place.y, place.width, place.height);
     if (status == STATUS_OK)
-        ret->size = pipeline_stage_size(stage, ret->picture.width, ret->picture.height);
+        ret->size = pipeline_stage_size(stage, staged->keep_aspect[staged->stage + 1],
+                                        ret->picture.width, ret->picture.height);
 }
 
 static bool stage_wants(const struct pipeline_stage *stage, const struct labels *labels,

@@ -22,6 +22,7 @@ struct staged_request {
     struct task_options options; /* of the later stages */
     struct stage_crop *crops[PIPELINE_STAGES_MAX];
     size_t counts[PIPELINE_STAGES_MAX];
+    bool keep_aspect[PIPELINE_STAGES_MAX]; /* whether the resize of the stage's model does */
 };
 
 /* Whether the model that `whole` names is a pipeline: *ret, NULL if not. Then the caller sets

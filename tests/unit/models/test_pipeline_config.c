@@ -76,20 +76,24 @@ Test(pipeline_config, what_is_wrong)
     }
 }
 
-/* The one that shrinks a picture least, of several the smallest. */
+/* With the aspect kept: the one that shrinks a picture least, of several the smallest. */
 Test(pipeline_config, sizes)
 {
     const struct pipeline_stage line = {.sizes = {{640, 48}, {320, 48}, {1280, 48}},
                                         .size_count = 3};
-    cr_expect_eq(pipeline_stage_size(&line, 100, 24)->width, 320);
-    cr_expect_eq(pipeline_stage_size(&line, 320, 48)->width, 320);
-    cr_expect_eq(pipeline_stage_size(&line, 321, 48)->width, 640);
-    cr_expect_eq(pipeline_stage_size(&line, 9000, 48)->width, 1280);
+    cr_expect_eq(pipeline_stage_size(&line, true, 100, 24)->width, 320);
+    cr_expect_eq(pipeline_stage_size(&line, true, 320, 48)->width, 320);
+    cr_expect_eq(pipeline_stage_size(&line, true, 321, 48)->width, 640);
+    cr_expect_eq(pipeline_stage_size(&line, true, 9000, 48)->width, 1280);
     const struct pipeline_stage photo = {.sizes = {{736, 736}, {992, 736}, {736, 992}},
                                          .size_count = 3};
-    cr_expect_eq(pipeline_stage_size(&photo, 800, 800)->width, 736);
-    cr_expect_eq(pipeline_stage_size(&photo, 800, 600)->width, 992);
-    cr_expect_eq(pipeline_stage_size(&photo, 600, 800)->height, 992);
+    cr_expect_eq(pipeline_stage_size(&photo, true, 800, 800)->width, 736);
+    cr_expect_eq(pipeline_stage_size(&photo, true, 800, 600)->width, 992);
+    cr_expect_eq(pipeline_stage_size(&photo, true, 600, 800)->height, 992);
+    /* Squeezed: what is most alike. */
+    cr_expect_eq(pipeline_stage_size(&photo, false, 1000, 900)->width, 736);
+    cr_expect_eq(pipeline_stage_size(&photo, false, 990, 720)->width, 992);
+    cr_expect_eq(pipeline_stage_size(&photo, false, 9, 900)->height, 992);
     const struct pipeline_stage none = {.size_count = 0};
-    cr_expect_null(pipeline_stage_size(&none, 800, 600));
+    cr_expect_null(pipeline_stage_size(&none, true, 800, 600));
 }
