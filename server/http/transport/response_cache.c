@@ -62,14 +62,19 @@ enum status response_cache_create(size_t most, struct metrics *metrics, struct r
     return STATUS_OK;
 }
 
+static void release_all(struct cached_answers *answers)
+{
+    for (struct cached_answer *answer; (answer = TAILQ_FIRST(answers)) != NULL;) {
+        TAILQ_REMOVE(answers, answer, by_use);
+        cached_answer_release(answer);
+    }
+}
+
 void response_cache_free(struct response_cache *cache)
 {
     if (!cache)
         return;
-    for (struct cached_answer *answer; (answer = TAILQ_FIRST(&cache->by_use)) != NULL;) {
-        TAILQ_REMOVE(&cache->by_use, answer, by_use);
-        cached_answer_release(answer);
-    }
+    release_all(&cache->by_use);
     pthread_mutex_destroy(&cache->lock);
     free(cache->buckets);
     free(cache);
@@ -160,12 +165,13 @@ static struct cached_answer *cache_find_locked(const struct response_cache *cach
     return answer;
 }
 
-static void cache_remove_locked(struct response_cache *cache, struct cached_answer *answer)
+static void cache_remove_locked(struct response_cache *cache, struct cached_answer *answer,
+                                struct cached_answers *ret_removed)
 {
     LIST_REMOVE(answer, bucket);
     TAILQ_REMOVE(&cache->by_use, answer, by_use);
+    TAILQ_INSERT_HEAD(ret_removed, answer, by_use);
     cache->bytes -= answer->bytes;
-    cached_answer_release(answer);
 }
 
 void cached_answer_release(struct cached_answer *answer)
@@ -224,15 +230,17 @@ void response_cache_keep(struct response_cache *cache, const struct exchange *x,
     if (!answer)
         return;
     double evicted = 0;
+    struct cached_answers removed = TAILQ_HEAD_INITIALIZER(removed);
     pthread_mutex_lock(&cache->lock);
     struct cached_answer *before = cache_find_locked(cache, answer->hash);
     if (before)
-        cache_remove_locked(cache, before);
+        cache_remove_locked(cache, before, &removed);
     LIST_INSERT_HEAD(bucket_of(cache, answer->hash), answer, bucket);
     TAILQ_INSERT_HEAD(&cache->by_use, answer, by_use);
     for (cache->bytes += answer->bytes; cache->bytes > cache->most; evicted++)
-        cache_remove_locked(cache, TAILQ_LAST(&cache->by_use, cached_answers));
+        cache_remove_locked(cache, TAILQ_LAST(&cache->by_use, cached_answers), &removed);
     metric_set(cache->used, (double)cache->bytes);
     pthread_mutex_unlock(&cache->lock);
+    release_all(&removed);
     metric_add(cache->evictions, evicted);
 }
