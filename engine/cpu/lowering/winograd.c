@@ -219,28 +219,36 @@ static void coefficients(size_t point, double ret[9])
             ret[y * 3 + x] = rows[point / 6][y] * rows[point % 6][x];
 }
 
-static float transformed(const float *g, const double *by)
-{
-    double sum = 0;
-    for (size_t i = 0; i < 9; i++)
-        sum += by[i] * (double)g[i];
-    return (float)sum;
-}
+/* Filters are transformed a block at a time, so that the compiler can use vectors. */
+enum { FILTER_BLOCK = 64 };
 
 struct winograd_packing {
     const struct simd_kernels *simd;
-    const struct tensor *constant;
+    const float *taps; /* [9][stride]: each tap of all filters */
+    size_t stride;     /* their number, rounded up to whole blocks */
     float *packed;
     size_t packed_each, in, out;
     _Atomic bool failed; /* out of memory */
 };
 
+/* One point of the block that begins with filter `from`. */
+static void transform_block(const struct winograd_packing *packing, const double by[9], size_t from,
+                            float *to)
+{
+    double sums[FILTER_BLOCK] = {0};
+    for (size_t t = 0; t < 9; t++) {
+        const float *tap = packing->taps + t * packing->stride + from;
+        for (size_t i = 0; by[t] != 0 && i < FILTER_BLOCK; i++)
+            sums[i] += by[t] * (double)tap[i];
+    }
+    for (size_t i = 0; i < FILTER_BLOCK; i++)
+        to[i] = (float)sums[i];
+}
+
 static void pack_points(void *context, size_t begin, size_t end)
 {
     struct winograd_packing *packing = context;
-    const size_t count = packing->in * packing->out;
-    const float *filters = packing->constant->data;
-    float *plain = alloc_array(count, sizeof *plain);
+    float *plain = alloc_array(packing->stride, sizeof *plain);
     if (!plain) {
         packing->failed = true;
         return;
@@ -248,8 +256,8 @@ static void pack_points(void *context, size_t begin, size_t end)
     for (size_t point = begin; point < end; point++) {
         double by[9];
         coefficients(point, by);
-        for (size_t i = 0; i < count; i++)
-            plain[i] = transformed(filters + i * 9, by);
+        for (size_t i = 0; i < packing->stride; i += FILTER_BLOCK)
+            transform_block(packing, by, i, plain + i);
         packing->simd->gemm_pack(plain, 1, packing->in, packing->in, packing->out,
                                  packing->packed + point * packing->packed_each);
     }
@@ -259,13 +267,24 @@ static void pack_points(void *context, size_t begin, size_t end)
 static bool winograd_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct winograd_step *s = context;
+    const float *filters = constant->data;
+    const size_t count = s->channels * s->out_channels;
+    const size_t stride = (count + FILTER_BLOCK - 1) / FILTER_BLOCK * FILTER_BLOCK;
+    float *taps = alloc_array(9 * stride, sizeof *taps);
+    if (!taps)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        for (size_t t = 0; t < 9; t++)
+            taps[t * stride + i] = filters[i * 9 + t];
     struct winograd_packing packing = {.simd = s->simd,
-                                       .constant = constant,
+                                       .taps = taps,
+                                       .stride = stride,
                                        .packed = packed,
                                        .packed_each = s->packed,
                                        .in = s->channels,
                                        .out = s->out_channels};
-    parallel_for(forkjoin_threads(), POINTS, packing.in * packing.out * 9, pack_points, &packing);
+    parallel_for(forkjoin_threads(), POINTS, count * 9, pack_points, &packing);
+    free(taps);
     return !packing.failed;
 }
 
