@@ -53,15 +53,16 @@ class FullDisk(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def serve(self):
-        server = Server("--precision", "fp32")  # whose log ends when it is ready
+        server = Server("--precision", "fp32", complete=False)  # whose log ends when it is complete
         self.addCleanup(server.stop)
         return server
 
     def test_the_log(self):
         """Requests go on; once there is room, so does the log, on a line of its own, and says what is missing."""
         server = self.serve()
-        # Two lines may come behind the answer that says it is ready: that it is, and that it said so.
+        # These lines may come behind the answer that says it is ready.
         server.wait_log(" ready model=")
+        server.wait_log(" model complete model=")
         server.wait_log(" path=/readyz status=200 ")
         server.log_file.flush()
         full = os.path.getsize(server.log_path) + 40  # within the next line
