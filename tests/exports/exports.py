@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Exports models with the recipes of models/export, serves them, and compares the answers.
 
-    exports.py [--photos FOLDER] [--table FILE] [--minutes N] [--jobs N] [--keep FOLDER] [SOURCE[:NAME] ...]
+    exports.py [--photos FOLDER] [--table FILE] [--minutes N] [--jobs N] [--patience N] [--keep FOLDER] [SOURCE[:NAME] ...]
 
 `./dev test exports` runs it with the packages it needs; LENSD names the program. Weights are seeded, so
 nothing is downloaded. A row for each model: whether it loads; the greatest difference of its outputs from
 ONNX Runtime's, over their greatest magnitude; on how many photos the best class is that of the framework's
 own pipeline in PyTorch; the greatest difference of that class's probability; and how long it takes to load,
-beside ONNX Runtime. Small models come first, each in a process of its own. --minutes ends the run early;
+beside ONNX Runtime, in CPU time. Small models come first, each in a process of its own. --minutes ends the run early;
 --table writes the rows as Markdown, and a later run goes on with the models that are not in it.
 transformers' image processors run on Pillow: their other backend resizes with coarser weights, up to 2/255
 away. Ends with 1 where a model does not load, another class is best, or a probability differs by more than
@@ -24,9 +24,9 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,8 +44,6 @@ warnings.simplefilter("ignore")
 TOLERANCE = 1e-3
 TENSORS = 1e-4
 LOADS = 3  # of each side, in turns
-HURRY = -10  # the niceness of what is timed, where the system allows it
-PATIENCE = 600  # seconds for a model
 
 # Models that miss a bound, with the reason.
 EXCEPTIONS = {
@@ -185,18 +183,6 @@ def infer(server, model, name, pixels):
             for output in answer.json()["outputs"]}
 
 
-@contextlib.contextmanager
-def hurrying():
-    """This thread, and what it starts, goes before others."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, HURRY)
-    try:
-        yield
-    finally:
-        os.setpriority(os.PRIO_PROCESS, 0, before)
-
-
 def cpu_ms(process):
     """CPU time of all threads of a process, those that have ended left out."""
     total = 0
@@ -207,36 +193,33 @@ def cpu_ms(process):
 
 
 def load_lensd(folder):
-    """(server, milliseconds until the model is ready, CPU milliseconds, the program's start among them)."""
-    server = Server(folder, "--precision", "fp32", "--max-body", "64M", "--log-level", "debug")
-    used = cpu_ms(server.process.pid)
-    server.wait_log(" model loaded ")
-    return server, float(re.search(r" model loaded .*\bms=([0-9.]+)", server.log()).group(1)), used
+    """(server, CPU milliseconds until the model is ready, the program's start among them)."""
+    server = Server(folder, "--precision", "fp32", "--max-body", "64M", complete=False)
+    return server, cpu_ms(server.process.pid)
 
 
 def load_onnxruntime(folder):
-    """(session, milliseconds to create it, CPU milliseconds)."""
+    """(session, CPU milliseconds to create it)."""
     import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    start, used = time.perf_counter(), time.process_time()
+    used = time.process_time()
     session = onnxruntime.InferenceSession(os.path.join(folder, "model.onnx"), options, providers=["CPUExecutionProvider"])
-    return session, 1e3 * (time.perf_counter() - start), 1e3 * (time.process_time() - used)
+    return session, 1e3 * (time.process_time() - used)
 
 
 def compare_loads(folder):
-    """(the last server, the last session, [milliseconds, ratio], [CPU milliseconds, ratio]), the least of each side."""
+    """(the last server, the last session, (CPU milliseconds, ratio)), the least of each side."""
     server, mine, theirs = None, [], []
-    with hurrying():
-        for _ in range(LOADS):
-            if server:
-                server.stop()
-            server, *times = load_lensd(folder)
-            mine.append(times)
-            session, *times = load_onnxruntime(folder)
-            theirs.append(times)
-    return server, session, *([least := min(times), least / max(min(other), 1e-3)]
-                              for times, other in zip(zip(*mine), zip(*theirs)))
+    for _ in range(LOADS):
+        if server:
+            server.stop()
+        server, used = load_lensd(folder)
+        mine.append(used)
+        session, used = load_onnxruntime(folder)
+        theirs.append(used)
+    server.wait_ready()
+    return server, session, (min(mine), min(mine) / max(min(theirs), 1e-3))
 
 
 def compare_tensors(server, session, model, pixels):
@@ -274,7 +257,7 @@ def compare_photos(server, model, transform, photos):
 
 
 def check(source, name, folder, photos, turn):
-    """A row: {source, name, loads, tensors, equal, probability, ready, cpu, note, good}. `turn`: one process loads at a time."""
+    """A row: {source, name, loads, tensors, equal, probability, cpu, note, commit}. `turn`: one process loads at a time."""
     import torch
     from PIL import Image, ImageOps
     row = empty_row(source, name)
@@ -289,7 +272,7 @@ def check(source, name, folder, photos, turn):
     torch.set_grad_enabled(False)
     try:
         with turn:
-            server, session, row["ready"], row["cpu"] = compare_loads(folder)
+            server, session, row["cpu"] = compare_loads(folder)
     except AssertionError as reason:
         row.update(loads="no", note=row["note"] or str(reason).strip().splitlines()[-1][:160])
         return row
@@ -306,9 +289,17 @@ def check(source, name, folder, photos, turn):
     return row
 
 
+@functools.cache
+def commit():
+    """Of the checkout; "" without git."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short=7", "HEAD"], text=True).strip()
+    return ""
+
+
 def empty_row(source, name):
     return {"source": source, "name": name, "loads": "", "tensors": None, "equal": None, "probability": None,
-            "ready": None, "cpu": None, "note": EXCEPTIONS.get(name, "")}
+            "cpu": None, "note": EXCEPTIONS.get(name, ""), "commit": commit()}
 
 
 def is_good(row, photos):
@@ -331,12 +322,12 @@ def shown_load(pair):
 def line(row, photos):
     equal = "" if row["equal"] is None else f"{row['equal']}/{photos}"
     return (f"| {row['source']} | {row['name']} | {row['loads']} | {shown(row['tensors'], '.1e')} | {equal} | "
-            f"{shown(row['probability'], '.1e')} | {shown_load(row['ready'])} | {shown_load(row['cpu'])} | "
+            f"{shown(row['probability'], '.1e')} | {shown_load(row['cpu'])} | {row['commit']} | "
             f"{row['note'].replace('|', '/')} |")
 
 
-HEAD = ("| source | model | loads | outputs, from ONNX Runtime's | best class equal | its probability differs by | ready, ms | "
-        "CPU, ms | note |\n|---|---|---|--:|--:|--:|--:|--:|---|")
+HEAD = ("| source | model | loads | outputs, from ONNX Runtime's | best class equal | its probability differs by | "
+        "load, CPU ms | commit | note |\n|---|---|---|--:|--:|--:|--:|--:|---|")
 
 
 def versions():
@@ -352,10 +343,9 @@ def read_table(path):
         cells = [cell.strip() for cell in text.strip("|").split("|")]
         if len(cells) != 9 or cells[0] not in SOURCES:
             continue
-        source, name, loads, tensors, equal, probability, *times, note = cells
-        ready, cpu = ([float(part) for part in cell.strip(")").split(" (")] if cell else None for cell in times)
+        source, name, loads, tensors, equal, probability, cpu, of, note = cells
         rows.append({"source": source, "name": name, "loads": loads, "note": note or EXCEPTIONS.get(name, ""),
-                     "ready": ready, "cpu": cpu,
+                     "cpu": [float(part) for part in cpu.strip(")").split(" (")] if cpu else None, "commit": of,
                      "tensors": float(tensors) if tensors else None, "equal": int(equal.split("/")[0]) if equal else None,
                      "probability": float(probability) if probability else None})
     return rows
@@ -376,10 +366,10 @@ def write_table(path, rows, photos):
 
 `./dev test exports --table docs/measurements/exports.md` wrote this page. Each model is exported with seeded weights by its
 recipe in `models/export`, served in fp32, and compared: its outputs with ONNX Runtime's on the same tensor (greatest difference
-over the greatest magnitude), and its answers to {photos} photos with the framework's own pipeline in PyTorch. "Ready" is the time
-from reading the file to serving it, from an empty cache, and in brackets how many times as long that is as ONNX Runtime takes to
-create a session; the least of {LOADS} each, in turns, on a machine that others used, too. CPU time is that of all threads;
-lensd's includes the start of the program.
+over the greatest magnitude), and its answers to {photos} photos with the framework's own pipeline in PyTorch. "Load" is the CPU
+time of all threads from the start of the program until the model is served, from an empty cache, and in brackets how many times
+as much that is as ONNX Runtime takes to create a session; the least of {LOADS} each, in turns, on a machine that others used, too.
+"Commit" is the one that the row was measured at.
 
 {versions()}; {run_lensd("--version").stdout.strip()}
 
@@ -389,8 +379,7 @@ What could not be exported says why; that is the exporter's limit, not the serve
 been run.
 
 Loading takes a median of {median(ratios):.1f} times the CPU time of ONNX Runtime, at most twice for
-{sum(ratio <= 2 for ratio in ratios)} of {len(ratios)}. Most of the rest is the measurement of kernels, at most 0.6 s for each
-model and machine, whose outcome a later start finds in `--cache`.
+{sum(ratio <= 2 for ratio in ratios)} of {len(ratios)}.
 
 {HEAD}
 """)
@@ -418,9 +407,10 @@ class Task:
     def __init__(self, options, source, name, photos, turn):
         self.row = empty_row(source, name)
         self.keep = options.keep
+        self.patience = options.patience
         self.base = options.keep or tempfile.mkdtemp(prefix="lensd-exports-")
         self.answer, sender = multiprocessing.Pipe(False)
-        self.end = time.monotonic() + PATIENCE
+        self.end = time.monotonic() + options.patience
         self.process = multiprocessing.get_context("fork").Process(
             target=work, args=(sender, options.jobs, source, name, os.path.join(self.base, name), photos, turn))
         self.process.start()
@@ -435,7 +425,7 @@ class Task:
             if self.answer.poll():
                 self.row = self.answer.recv()
             else:
-                self.row.update(loads="no", note=f"not done within {PATIENCE} s")
+                self.row.update(loads="no", note=f"not done within {self.patience:g} s")
         except EOFError:
             self.row.update(loads="no", note="the process of the check ended early")
         with contextlib.suppress(ProcessLookupError):
@@ -474,6 +464,7 @@ def main():
     parser.add_argument("--table", help="write the rows to this file")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further model after that")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time (default: 1)")
+    parser.add_argument("--patience", type=float, default=400, help="seconds for a model (default: 400)")
     parser.add_argument("--keep", help="keep the model folders here")
     parser.add_argument("models", nargs="*", metavar="SOURCE[:NAME]")
     options = parser.parse_args()
