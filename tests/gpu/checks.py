@@ -253,7 +253,7 @@ def check_precision(part, name, folder, precision, images, reference, scratch):
     """One session on the device: all images in its largest batches, then the other sizes on fresh rows.
     Memory is filled with NaN before each run."""
     import numpy
-    sizes = BATCHES if part.bundle.on_gpu else [1, 3]
+    sizes = BATCHES if part.bundle.on_gpu else [1, 2]
     largest = sizes[-1]
     candidate = candidate_of(name, precision)
     with Forward(part.bundle, folder, precision, sizes, poison=True, candidate=candidate) as forward:
@@ -319,7 +319,7 @@ def families(part):
             if folder is None:
                 continue
             try:
-                images = networks.pictures(512 if part.bundle.on_gpu else 9, folder, part.seed)
+                images = networks.pictures(512 if part.bundle.on_gpu else 5, folder, part.seed)
                 reference = Reference(part, name, folder, images, scratch)
                 cpu_agrees(part, name, folder, images, reference, scratch)
             except Exception as error:  # noqa: BLE001: PyTorch raises anything; the other networks go on

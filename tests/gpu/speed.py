@@ -8,7 +8,7 @@ import networks
 from programs import Card, Forward, said, scratch_folder
 
 BLOCK_MS = 20.0  # a number is the mean of passes that take about this long together
-TIMES = 5        # such numbers in a turn
+TIMES = 5        # such numbers in a turn, and calls
 EAGER_BAR, COMPILED_BAR = 1.2, 1.0
 LATENCY_BAR_MS = 0.4
 ROOFLINE_BAR = 0.45
@@ -128,15 +128,20 @@ def passes_for(ms):
     return max(1, min(500, round(BLOCK_MS / max(ms, 1e-3))))
 
 
+def turns(part):
+    """(rounds, numbers in a turn): a rehearsal takes one of each, since its numbers say nothing."""
+    return (3, TIMES) if part.bundle.on_gpu else (1, 1)
+
+
 def in_turns(part, contenders, batch):
     """name: [ms of each round]; every other round runs backwards."""
-    rounds = 3 if part.bundle.on_gpu else 1
-    passes = {name: passes_for(statistics.median(contender.time_ms(batch, 3, 3)))
+    rounds, times = turns(part)
+    passes = {name: passes_for(statistics.median(contender.time_ms(batch, rounds, rounds)))
               for name, contender in contenders.items()}
     found = {name: [] for name in contenders}
     for number in range(rounds):
         for name in list(contenders) if number % 2 == 0 else list(contenders)[::-1]:
-            found[name].append(statistics.median(contenders[name].time_ms(batch, TIMES, passes[name])))
+            found[name].append(statistics.median(contenders[name].time_ms(batch, times, passes[name])))
     return found
 
 
@@ -154,7 +159,8 @@ def ratio_words(found, over):
 
 def calls_in_turns(part, contenders, batch):
     """name: ms of the whole call, copies included; the median of rounds."""
-    rounds, times = (1, 5) if not part.bundle.on_gpu else (3, 20 if batch < 64 else 5)
+    rounds, times = turns(part)
+    times *= 4 if part.bundle.on_gpu and batch < 64 else 1
     found = {name: [] for name in contenders}
     for number in range(rounds):
         for name in list(contenders) if number % 2 == 0 else list(contenders)[::-1]:
@@ -356,7 +362,7 @@ def profile_one(part, torch, name, batch, half, folder):
         if torch is not None and part.bundle.on_gpu:
             before = ceilings(torch, part.bundle.device)
         steps, images = lensd.profile(batch)
-        whole = statistics.median(lensd.time_ms(batch, TIMES, passes_for(sum(s["ms"] for s in steps))))
+        whole = statistics.median(lensd.time_ms(batch, turns(part)[1], passes_for(sum(s["ms"] for s in steps))))
         if before:
             after = ceilings(torch, part.bundle.device)
     result = {"family": name, "batch": batch, "precision": half, "ms": whole, "steps": len(steps),
