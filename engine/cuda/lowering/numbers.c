@@ -228,16 +228,11 @@ static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
     return node->op != OP_CLIP || clip_of(node, n);
 }
 
-bool cuda_takes_numbers(const struct node *node)
-{
-    struct cuda_numbers ignored;
-    return numbers_classify(node, &ignored);
-}
-
 bool cuda_numbers_may_be_narrow(const struct node *node)
 {
     const struct numbers_entry *entry = entry_of(node->op);
-    return entry && entry->kinds & KIND_SMOOTH && cuda_takes_numbers(node);
+    struct cuda_numbers ignored;
+    return entry && entry->kinds & KIND_SMOOTH && numbers_classify(node, &ignored);
 }
 
 /* ---- the lowering ---- */

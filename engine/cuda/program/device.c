@@ -35,7 +35,10 @@ static bool is_lasting(cudaError_t error)
     }
 }
 
-void device_note_error(int device, cudaError_t error)
+/* An error that leaves the process's context on the device unusable (an illegal address, an ECC
+ * error, a card that fell off the bus): every later call returns it, so this process gives the
+ * device up. Other errors are not remembered. */
+static void note_error(int device, cudaError_t error)
 {
     int none = 0;
     if (is_lasting(error) && device >= 0 && device < DEVICE_MAX)
@@ -116,7 +119,7 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
                          "--max-batch or --precision bf16",
                          device, what, bytes_text(available, have), bytes_text(total, all));
     }
-    device_note_error(device, result);
+    note_error(device, result);
     return error_set(err, STATUS_DEVICE, "cuda:%d: %s: %s (%s)%s", device, what,
                      cudaGetErrorString(result), cudaGetErrorName(result),
                      device_failure(device) ? "; lensd has to be restarted to use it again" : "");

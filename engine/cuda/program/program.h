@@ -187,10 +187,6 @@ static inline bool is_computed(enum dtype dtype)
 
 /* ---- the device (device.c) ---- */
 
-/* An error that leaves the process's context on the device unusable (an illegal address, an ECC
- * error, a card that fell off the bus): every later call returns it, so this process gives the
- * device up. Other errors are not remembered. */
-void device_note_error(int device, cudaError_t error);
 cudaError_t device_failure(int device); /* why it was given up; cudaSuccess: it works */
 void device_note_success(int device);   /* a pass went well: it is not broken after all */
 
