@@ -43,7 +43,7 @@ def call(*words, folder=DOCKER, environment=None):
     if not shutil.which(words[0]):
         raise unittest.SkipTest(f"{words[0]} is missing")
     ended = subprocess.run(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                           stderr=subprocess.STDOUT, timeout=60, env={**os.environ, **(environment or {})})
+                           stderr=subprocess.STDOUT, timeout=300, env={**os.environ, **(environment or {})})
     if ended.returncode != 0:
         raise AssertionError(f"{' '.join(words)}: exit {ended.returncode}\n{ended.stdout}")
     return ended.stdout

@@ -35,7 +35,7 @@ class Engine:
             atexit.register(os.unlink, file.name)
             self.environment["CONTAINERS_CONF"] = file.name
 
-    def call(self, *words, timeout=120, check=True, text=True):
+    def call(self, *words, timeout=900, check=True, text=True):
         ended = subprocess.run([self.word, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=text, timeout=timeout,
                                env=self.environment)
@@ -76,7 +76,7 @@ class Engine:
             shutil.rmtree(folder, ignore_errors=True)
         return "made from Debian's packages"
 
-    def build(self, name, folder, *options, file="Dockerfile", timeout=900):
+    def build(self, name, folder, *options, file="Dockerfile", timeout=1800):
         words = ["build", "-t", name, "-f", os.path.join(folder, "docker", file)]
         if self.word == "podman":
             words += ["--pull=never", "--network", "host", "--format", "docker"]
@@ -87,7 +87,7 @@ def find():
     """(Engine, None), or (None, the sentence why there is none)."""
     if shutil.which("docker"):
         answer = subprocess.run(["docker", "info"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                timeout=30)
+                                timeout=120)
         if answer.returncode == 0:
             return Engine("docker"), None
     if not shutil.which("podman"):
