@@ -466,6 +466,7 @@ Test(admit, table)
                                                  .routes = &http_route_table}};
         struct exchange x = {.server = &server,
                              .carrier = &(struct exchange_carrier){0},
+                             .routes = &http_route_table,
                              .target = strdup(heads[i].target),
                              .target_size = strlen(heads[i].target)};
         cr_assert_eq(exchange_admit(&x, &heads[i].head), heads[i].admission, "%s", heads[i].what);
