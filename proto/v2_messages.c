@@ -669,8 +669,8 @@ static bool fill_stats(struct arena *arena, const struct v2_stats *from,
            (all[0]->compute_input = make_count(arena, from->input)) &&
            (all[0]->compute_infer = make_count(arena, from->infer)) &&
            (all[0]->compute_output = make_count(arena, from->output)) &&
-           (all[0]->cache_hit = make_count(arena, (struct v2_count){0, 0})) &&
-           (all[0]->cache_miss = make_count(arena, (struct v2_count){0, 0})) &&
+           (all[0]->cache_hit = make_count(arena, from->cache_hit)) &&
+           (all[0]->cache_miss = make_count(arena, from->cache_miss)) &&
            add_batches(arena, from, to);
 }
 
