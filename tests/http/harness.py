@@ -98,6 +98,12 @@ def run_lensd(*arguments, environment=None, timeout=PATIENCE):
                           env={**os.environ, **(environment or {})})
 
 
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
 class Answer:
     """A response, read to its end."""
 

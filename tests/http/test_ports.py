@@ -11,13 +11,7 @@ import threading
 import unittest
 
 import harness
-from harness import Server, post, read_answer, read_to_end, run_lensd, seven
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+from harness import Server, free_port, post, read_answer, read_to_end, run_lensd, seven
 
 
 def serve(*arguments):

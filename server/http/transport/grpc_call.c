@@ -199,6 +199,7 @@ static int status_of(const struct exchange *x)
     case 499:
         return 1; /* CANCELLED */
     case 400:
+    case 415:
         return 3; /* INVALID_ARGUMENT */
     case 408:
     case 504:

@@ -2,11 +2,12 @@
  *
  * nghttp2 reads and writes frames, headers and flow control. It refuses what breaks HTTP/2, calls
  * beyond GRPC_CALLS, bytes beyond a window, too many CONTINUATION frames, and more unread answers
- * to PING and SETTINGS than OUT_ACKS. Against floods of what HTTP/2 allows there is a credit:
- * frames that carry no message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA)
- * cost some, time, answered calls and data give some back. A client without credit is told to calm
- * down (ENHANCE_YOUR_CALM) and its connection ends. Nothing is read while the socket takes no
- * output. A header block that is endless (CONTINUATION) ends the connection as well. */
+ * to PING and SETTINGS than OUT_ACKS. Against floods of what HTTP/2 allows there is a credit.
+ * Frames that carry no message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA)
+ * cost some, as do all bytes that are no message; time, answered calls and data sent give some
+ * back. A client without credit is told to calm down (ENHANCE_YOUR_CALM) and its connection ends.
+ * Nothing is read while the socket takes no output. A header block that is endless (CONTINUATION)
+ * ends the connection as well. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -29,9 +30,10 @@
 #define OUT_ACKS      100
 #define LINGER_MS     2000 /* how long a client that was told to go may go on sending */
 #define CREDIT_SECOND 100  /* that a second gives */
-#define CREDIT_DATA   4    /* that a DATA frame gives, either way */
+#define CREDIT_DATA   4    /* that a DATA frame gives which is sent: WINDOW_UPDATE follows it */
 #define CREDIT_CALL   20   /* that an answered call gives */
 #define COST_RESET    10   /* of RST_STREAM; other frames cost 1 */
+#define COST_BYTE     (1.0 / 4096) /* of all that is read; DATA gives its own back */
 
 /* ---- sockets ---- */
 
@@ -203,8 +205,7 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, cons
     (void)nghttp2_session_consume_connection(session, size);
     if (taken)
         (void)nghttp2_session_consume_stream(session, stream, taken);
-    if (size >= 1024)
-        (void)pay(c, -CREDIT_DATA);
+    (void)pay(c, -(double)size * COST_BYTE);
     return 0;
 }
 
@@ -350,8 +351,11 @@ static bool read_all(struct grpc_connection *c)
             return false;
         if (c->is_ending)
             continue; /* dropped, so that our last words are not lost to a reset */
-        if (nghttp2_session_mem_recv(c->session, bytes, (size_t)got) < 0 && !c->is_ending)
-            tell_to_go(c, NGHTTP2_PROTOCOL_ERROR);
+        (void)pay(c, (double)got * COST_BYTE);
+        const ssize_t taken = nghttp2_session_mem_recv(c->session, bytes, (size_t)got);
+        if (taken < 0 && !c->is_ending)
+            tell_to_go(c, taken == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM
+                                                       : NGHTTP2_PROTOCOL_ERROR);
         if (has_endless_header(c, (size_t)got) && !c->is_ending)
             tell_to_go(c, NGHTTP2_ENHANCE_YOUR_CALM);
     }
