@@ -607,7 +607,8 @@ static void wake_for_size(void *context)
     (void)!write(loader->wake_fd, &one, sizeof one);
 }
 
-/* Compares precisions for one version, if one is pending. Returns whether to call this again. */
+/* Completes one version after its quick start, or compares its precisions, if that is pending.
+ * Returns whether to call this again. */
 static bool try_precision(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];
