@@ -88,6 +88,7 @@
     X(MS_GELU, "Gelu", "com.microsoft") X(MS_FUSED_CONV, "FusedConv", "com.microsoft")             \
     X(MS_DEQUANTIZE_LINEAR, "DequantizeLinear", "com.microsoft")                                   \
     X(MS_QUANTIZE_LINEAR, "QuantizeLinear", "com.microsoft")                                       \
+    X(MATMUL_NBITS, "MatMulNBits", "com.microsoft")                                                \
     /* control flow */                                                                             \
     X(IF, "If", "") X(LOOP, "Loop", "") X(SCAN, "Scan", "")                                        \
     /* made by passes */                                                                           \

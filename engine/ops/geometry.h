@@ -21,6 +21,20 @@ struct matmul_shape {
 enum status matmul_shape_init(const struct shape *a, const struct shape *b,
                               struct matmul_shape *ret, struct error *err) MUST_USE;
 
+/* com.microsoft's MatMulNBits: a [..., k] times the transpose of weights [n, k] of `bits` bits, of
+ * which `block` in a row share a scale. */
+struct nbits_shape {
+    size_t n, k, bits, block, blocks; /* blocks of a row */
+};
+
+/* Checks the sizes of all operands but a. STATUS_SHAPE, STATUS_UNSUPPORTED, STATUS_TOO_LARGE. */
+enum status nbits_shape_init(const struct node *node, struct nbits_shape *ret,
+                             struct error *err) MUST_USE;
+
+/* Writes the weights as [k, n]. `zeros` may be NULL: the middle. */
+void nbits_widen(const struct nbits_shape *shape, const struct tensor *weights,
+                 const struct tensor *scales, const struct tensor *zeros, float *dst);
+
 /* Gemm: [m, k] or its transpose times [k, n] or its transpose. */
 struct gemm_shape {
     size_t m, n, k;

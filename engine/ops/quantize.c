@@ -184,6 +184,21 @@ static enum status infer_matmul_integer(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I32, &matmul.out, err);
 }
 
+static enum status infer_matmul_nbits(struct node *node, struct error *err)
+{
+    struct nbits_shape shape;
+    struct matmul_shape matmul;
+    TRY(operand_dtype(node, 0, "A", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "B", DTYPE_BIT(U8), err));
+    TRY(operand_dtype(node, 2, "scales", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 3, "zero_points", DTYPE_BIT(U8) | DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 5, "bias", DTYPES_FLOAT, err));
+    TRY(nbits_shape_init(node, &shape, err));
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &SHAPE((int64_t)shape.k, (int64_t)shape.n),
+                          &matmul, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &matmul.out, err);
+}
+
 static enum status infer_qgemm(struct node *node, struct error *err)
 {
     struct gemm_shape gemm;
@@ -348,6 +363,9 @@ static const struct op_info entries[] = {
     {OP_QLINEAR_MATMUL, 10, 0, 8, 8, 1, 1, 0, NULL, infer_qlinear_matmul},
     {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, 0, NULL, infer_matmul_integer},
     {OP_QGEMM, 1, 0, 6, 9, 1, 1, 0, "alpha:float transA:int transB:int", infer_qgemm},
+    {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1, 0,
+     "K:int N:int bits:int block_size:int accuracy_level:int weight_prepacked:int",
+     infer_matmul_nbits},
     {OP_QLINEAR_ADD, 1, 0, 2, 8, 1, 1, 0, NULL, infer_qlinear_binary},
     {OP_QLINEAR_MUL, 1, 0, 2, 8, 1, 1, 0, NULL, infer_qlinear_binary},
     {OP_QLINEAR_CONCAT, 1, 0, 5, OP_VARIADIC, 1, 1, 0, "axis:int", infer_qlinear_concat},

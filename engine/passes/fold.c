@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/ops/geometry.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/functions.h"
 #include "engine/passes/passes.h"
@@ -407,12 +408,43 @@ static bool fold_conv_affine(struct edit *edit, size_t *n)
     return true;
 }
 
+/* MatMulNBits with constant weights becomes MatMul with the weights that they mean. */
+static bool widen_nbits(struct edit *edit, size_t *n)
+{
+    struct node *node = edit->graph->nodes[*n];
+    struct nbits_shape shape;
+    struct error why; /* inference reports it again */
+    if (node->op != OP_MATMUL_NBITS || is_narrow(node->inputs[0]->dtype))
+        return false;
+    for (size_t i = 1; i < node->input_count; i++)
+        if (node->inputs[i] && !node->inputs[i]->known)
+            return false;
+    if (nbits_shape_init(node, &shape, &why) != STATUS_OK)
+        return false;
+    const struct value *zeros = node_input(node, 3);
+    struct value *bias = node_input(node, 5);
+    struct value *weights =
+        edit_constant(edit, DTYPE_F32, &SHAPE((int64_t)shape.k, (int64_t)shape.n), NULL);
+    if (!weights)
+        return false;
+    nbits_widen(&shape, node->inputs[1]->known, node->inputs[2]->known, zeros ? zeros->known : NULL,
+                weights->known->data);
+    struct value *operands[2] = {node->inputs[0], weights};
+    if (!bias)
+        return edit_become(edit, node, OP_MATMUL, 13, operands, 2);
+    struct value *product =
+        edit_insert_value(edit, (*n)++, OP_MATMUL, 13, node->name, operands, 2, DTYPE_F32, NULL);
+    return product &&
+           edit_become(edit, node, OP_ADD, 14, (struct value *const[]){product, bias}, 2);
+}
+
 enum status optimize_weights(struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};
     TRY(graph_sort(graph, err));
     TRY(fold_graph(&edit, false));
     TRY(promote_half(&edit));
+    edit_nodes(&edit, widen_nbits);
     edit_nodes(&edit, fold_conv_affine);
     return edit_end(&edit);
 }

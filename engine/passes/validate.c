@@ -51,6 +51,7 @@ static bool is_heavy(enum op op)
     case OP_MATMUL_INTEGER:
     case OP_QLINEAR_AVERAGE_POOL:
     case OP_QGEMM:
+    case OP_MATMUL_NBITS:
     case OP_MS_FUSED_CONV:
     case OP_LRN:
     case OP_COL2IM:

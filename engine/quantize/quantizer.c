@@ -25,7 +25,7 @@ bool quantizer_is_quantized(const struct graph *graph)
     for (size_t n = 0; n < graph->node_count; n++) {
         const char *name = op_name(graph->nodes[n]->op);
         if (strstr(name, "QuantizeLinear") || strstr(name, "DequantizeLinear") ||
-            strstr(name, "QLinear") || strstr(name, "Integer"))
+            strstr(name, "QLinear") || strstr(name, "Integer") || strstr(name, "NBits"))
             return true;
     }
     return false;

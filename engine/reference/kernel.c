@@ -117,6 +117,7 @@ static const kernel_fn kernels[OP_COUNT] = {
     [OP_QLINEAR_MATMUL] = kernel_qlinear_matmul,
     [OP_MATMUL_INTEGER] = kernel_matmul_integer,
     [OP_QGEMM] = kernel_qgemm,
+    [OP_MATMUL_NBITS] = kernel_matmul_nbits,
     [OP_QLINEAR_ADD] = kernel_qlinear_binary,
     [OP_QLINEAR_MUL] = kernel_qlinear_binary,
     [OP_QLINEAR_SIGMOID] = kernel_qlinear_unary,

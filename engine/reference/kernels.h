@@ -44,8 +44,8 @@ kernel_function kernel_resize, kernel_grid_sample, kernel_affine_grid, kernel_ro
 
 /* quantization */
 kernel_function kernel_quantize, kernel_dequantize, kernel_dynamic_quantize, kernel_qlinear_conv,
-    kernel_conv_integer, kernel_qlinear_matmul, kernel_matmul_integer, kernel_qgemm,
-    kernel_qlinear_binary, kernel_qlinear_unary, kernel_lookup, kernel_dynamic_round,
+    kernel_conv_integer, kernel_qlinear_matmul, kernel_matmul_integer, kernel_matmul_nbits,
+    kernel_qgemm, kernel_qlinear_binary, kernel_qlinear_unary, kernel_lookup, kernel_dynamic_round,
     kernel_qlinear_softmax, kernel_qlinear_where, kernel_qlinear_concat,
     kernel_qlinear_average_pool, kernel_qlinear_global_average_pool, kernel_fused_conv;
 

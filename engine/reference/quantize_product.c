@@ -178,6 +178,33 @@ KERNEL(kernel_qlinear_matmul)
     return STATUS_OK;
 }
 
+/* ---- com.microsoft MatMulNBits ---- */
+
+KERNEL(kernel_matmul_nbits)
+{
+    const struct tensor *bias = kernel_input(args, 5);
+    const size_t count = shape_count(&(*args->out[0])->shape);
+    struct nbits_shape shape;
+    struct matmul_shape matmul;
+    const void *left;
+    void *dst;
+    TRY(nbits_shape_init(args->node, &shape, err));
+    TRY(matmul_shape_init(&args->in[0]->shape, &SHAPE((int64_t)shape.k, (int64_t)shape.n), &matmul,
+                          err));
+    float *weights = kernel_scratch(args, shape.n * shape.k, sizeof *weights, err);
+    if (!weights)
+        return STATUS_NO_MEMORY;
+    nbits_widen(&shape, args->in[1], args->in[2], kernel_input(args, 3), weights);
+    TRY(operand_open(args, 0, ARITHMETIC_F32, &left, err));
+    TRY(result_open(args, 0, ARITHMETIC_F32, &dst, err));
+    zero_bytes(dst, count * sizeof(float));
+    multiply_batches(&matmul, ARITHMETIC_F32, left, weights, dst);
+    for (size_t i = 0; bias && i < count; i++)
+        ((float *)dst)[i] += (float)tensor_number(bias, i % shape.n);
+    result_store(args, 0, ARITHMETIC_F32, dst);
+    return STATUS_OK;
+}
+
 /* ---- com.microsoft QGemm ---- */
 
 /* sums = C, broadcast to [m, n], or zeros. */

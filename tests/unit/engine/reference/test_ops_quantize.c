@@ -287,6 +287,61 @@ Test(ops_quantize, zero_points_of_rows_and_columns)
     one_end(&one);
 }
 
+/* Weights [2, 18] of 4 bits in blocks of 16, the second of which is not full. */
+static void start_nbits(struct one_node *one, const float *a, const uint8_t packed[32],
+                        const int64_t sizes[3])
+{
+    const float scales[] = {0.5f, 2, 1, 0.25f};
+    one_start(one, OP_MATMUL_NBITS, 1, 6, 1);
+    one_int(one, "K", 18);
+    one_int(one, "N", sizes[0]);
+    one_int(one, "bits", sizes[1]);
+    one_int(one, "block_size", sizes[2]);
+    one_input(one, 0, DTYPE_F32, SHAPE(2, 18), a);
+    one_input(one, 1, DTYPE_U8, SHAPE(2, 2, 8), packed);
+    one_input(one, 2, DTYPE_F32, SHAPE(4), scales);
+}
+
+Test(ops_quantize, packed_weights_begin_with_the_lowest_bits)
+{
+    /* Rows of a choose inputs 1 and 17. */
+    const float a[36] = {[1] = 1, [18 + 17] = 1}, bias[] = {100, 200};
+    const uint8_t packed[32] = {[0] = 0x5f, [8] = 0x3e, [16] = 0xc1, [24] = 0x90};
+    const uint8_t zeros[] = {0x21, 0x43};
+    const float middle[] = {(5 - 8) * 0.5f, (12 - 8) * 1, (3 - 8) * 2, (9 - 8) * 0.25f};
+    const float shifted[] = {100 + (5 - 1) * 0.5f, 200 + (12 - 3) * 1, 100 + (3 - 2) * 2,
+                             200 + (9 - 4) * 0.25f};
+    const int64_t right[] = {2, 4, 16}; /* N, bits, block_size */
+    struct one_node one;
+    start_nbits(&one, a, packed, right);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2), middle);
+    one_end(&one);
+    start_nbits(&one, a, packed, right);
+    one_input(&one, 3, DTYPE_U8, SHAPE(2), zeros);
+    one_input(&one, 5, DTYPE_F32, SHAPE(2), bias);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2), shifted);
+    one_end(&one);
+    start_nbits(&one, a, packed, right);
+    one_input(&one, 3, DTYPE_U8, SHAPE(4), packed);
+    one_fails(&one, STATUS_SHAPE, "zero_points has shape [4], expected 2");
+    one_end(&one);
+    static const struct {
+        int64_t sizes[3];
+        enum status status;
+        const char *words;
+    } wrong[] = {{{3, 4, 16}, STATUS_SHAPE, "B has shape [2, 2, 8], expected 48"},
+                 {{2, 3, 16}, STATUS_UNSUPPORTED, "bits is 3"},
+                 {{2, 4, 24}, STATUS_SHAPE, "power of two"},
+                 {{-1, 4, 16}, STATUS_SHAPE, "N is -1"}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        start_nbits(&one, a, packed, wrong[i].sizes);
+        one_fails(&one, wrong[i].status, wrong[i].words);
+        one_end(&one);
+    }
+}
+
 /* A sum of numbers of 8 bits through an operator that makes it a stored number. */
 static void requantized(enum op op, const float scales[3], int32_t sum, uint8_t expected)
 {

@@ -706,11 +706,11 @@ static struct graph *make_dynamic(void)
     return m.graph;
 }
 
-Test(quantized_ops, dynamic_products_are_those_of_real_numbers)
+/* A session answers nearly what the interpreter does, without its kernels. Frees the graph. */
+static void runs_quickly(struct graph *graph, struct shape shape)
 {
     struct error err = {0};
-    struct graph *graph = make_dynamic(), *reference;
-    struct shape shape = SHAPE(1, CHANNELS, HEIGHT, WIDTH);
+    struct graph *reference;
     struct tensor *input, *expected;
     struct session *session;
     struct session_step *steps;
@@ -749,6 +749,47 @@ Test(quantized_ops, dynamic_products_are_those_of_real_numbers)
     tensor_unref(input);
     graph_free(reference);
     graph_free(graph);
+}
+
+Test(quantized_ops, dynamic_products_are_those_of_real_numbers)
+{
+    runs_quickly(make_dynamic(), SHAPE(1, CHANNELS, HEIGHT, WIDTH));
+}
+
+/* MatMulNBits: weights of 4 bits, [40, 70] in blocks of 32. */
+Test(quantized_ops, packed_weights_become_real_ones)
+{
+    enum { INPUTS = 70, RESULTS = 40, BLOCKS = 3 };
+    for (size_t operands = 3; operands <= 6; operands += 3) {
+        struct maker m = {graph_create(NULL), DTYPE_U8, 8};
+        struct shape shape = SHAPE(DIM_UNKNOWN, INPUTS);
+        struct value **ends = arena_alloc(m.graph->arena, 2, sizeof *ends);
+        ends[0] = graph_add_value(m.graph, "x", DTYPE_F32, &shape);
+        struct value *inputs[6] = {ends[0],
+                                   byte_weights(&m, SHAPE(RESULTS, BLOCKS, 16)),
+                                   byte_weights(&m, SHAPE(RESULTS * BLOCKS)),
+                                   NULL,
+                                   NULL,
+                                   NULL};
+        inputs[2] = unary(&m, OP_CAST, inputs[2]);
+        cr_assert(node_set_int(m.graph, inputs[2]->producer, "to", DTYPE_F32));
+        if (operands > 5) {
+            static float biases[RESULTS];
+            biases[7] = 1000;
+            inputs[5] = constant(&m, DTYPE_F32, SHAPE(RESULTS), biases);
+        }
+        ends[1] = append(&m, OP_MATMUL_NBITS, operands, inputs);
+        struct node *node = ends[1]->producer;
+        node->opset = 1;
+        cr_assert(node_set_int(m.graph, node, "K", INPUTS) &&
+                  node_set_int(m.graph, node, "N", RESULTS) &&
+                  node_set_int(m.graph, node, "block_size", 32));
+        m.graph->opset = 17;
+        m.graph->inputs = ends;
+        m.graph->outputs = ends + 1;
+        m.graph->input_count = m.graph->output_count = 1;
+        runs_quickly(m.graph, SHAPE(1, INPUTS));
+    }
 }
 
 Test(quantized_ops, int8_is_not_for_dynamic_quantization)
