@@ -73,9 +73,6 @@ struct backend_ops {
     /* As in optimize_options; NULL: never. */
     bool (*takes_quantized_epilogue)(const struct node *node);
 
-    /* Does it run OP_ATTENTION and OP_MOVE? */
-    bool access_maps;
-
     /* Does it run dynamically quantized products as real ones on rounded activations
      * (optimize_dynamic)? Otherwise their integer operators come to it as the file has them. */
     bool rounds_dynamically;

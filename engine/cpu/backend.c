@@ -125,7 +125,6 @@ const struct backend_ops backend_cpu = {
     .takes_gate = dense_takes_gate,
     .makes_mean = depthwise_makes_mean,
     .takes_parts = join_takes_parts,
-    .access_maps = true,
     .rounds_dynamically = true,
     .bf16 = cpu_bf16_support,
     .compile = cpu_compile,

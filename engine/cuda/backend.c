@@ -327,7 +327,6 @@ const struct backend_ops backend_cuda = {
     .takes_channels_last = takes_channels_last,
     .takes_quantized_epilogue = cuda_takes_quantized_epilogue,
     .takes_parts = cuda_takes_scaled_parts,
-    .access_maps = true,
     .bf16 = narrow_support,
     .compile = compile_graph,
     .free_program = cuda_program_free,

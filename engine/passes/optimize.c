@@ -31,7 +31,7 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         edit_nodes(&edit, pass_joins);
     if (options->fuse && options->takes_quantized_epilogue)
         edit_nodes(&edit, pass_quantized_epilogues);
-    if (options->fuse && options->access_maps) { /* access maps include the layout's Transposes */
+    if (options->fuse) { /* access maps include the layout's Transposes */
         edit_nodes(&edit, pass_attention);
         pass_moves(&edit);
     }

@@ -24,7 +24,8 @@ enum narrow_support {
 };
 
 struct optimize_options {
-    bool fuse;          /* fold activations, residuals, BatchNormalization into their producers */
+    bool fuse; /* fold activations, residuals, BatchNormalization into their producers; make
+                  OP_ATTENTION and OP_MOVE (engine/ops/attention.h) of chains of nodes */
     bool channels_last; /* give image operators [N, spatial…, C] operands */
     /* May the backend run this node (a Conv, pool …) channels-last? NULL: no. */
     bool (*takes_channels_last)(const struct node *node);
@@ -37,7 +38,6 @@ struct optimize_options {
     /* Can this QLinearConv, QLinearMatMul or QGemm, laid out, add another value, and look the
      * result up in a table, before it stores it (enum quantized_operand)? NULL: none can. */
     bool (*takes_quantized_epilogue)(const struct node *node);
-    bool access_maps; /* the backend runs OP_ATTENTION, OP_MOVE (engine/ops/attention.h) */
     /* Can this ScaleShift, channels-last, read the parts of a Concat of channels in front of it?
      * NULL: none can. */
     bool (*takes_parts)(const struct node *node);

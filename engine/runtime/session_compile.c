@@ -208,7 +208,6 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
         .takes_quantized_epilogue = session->ops->takes_quantized_epilogue,
-        .access_maps = session->ops->access_maps,
         .makes_mean = session->ops->makes_mean,
         .takes_parts = session->ops->takes_parts,
         .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,

@@ -340,7 +340,7 @@ static void check_reference(const struct sample *s, const struct graph *graph,
     struct error err = {0};
     struct graph *fused;
     struct tensor *output;
-    const struct optimize_options options = {.fuse = true, .access_maps = true};
+    const struct optimize_options options = {.fuse = true};
     struct shape shapes[2] = {graph->inputs[0]->shape};
     if (graph->input_count > 1)
         shapes[1] = graph->inputs[1]->shape;
