@@ -23,7 +23,7 @@ bool cuda_takes_scaled_parts(const struct node *node); /* takes_parts */
 bool cuda_takes_quantized_product(const struct node *node);
 bool cuda_takes_quantized_epilogue(const struct node *node); /* takes_quantized_epilogue */
 bool cuda_takes_quantized_rows(const struct node *node);
-bool cuda_takes_quantized_pool(const struct node *node); /* a pool, channels-last */
+bool cuda_takes_quantized_pool(const struct node *node);      /* a pool, channels-last */
 bool cuda_reduction_of(enum op op, enum cuda_reduction *ret); /* is it a reduction? */
 bool cuda_numbers_may_be_narrow(const struct node *node); /* taken, and loses little in 16 bits */
 bool cuda_image_takes_channels_last(const struct node *node);
