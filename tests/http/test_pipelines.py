@@ -271,7 +271,8 @@ class Ends(Pipelines):
 
     def setUp(self):
         super().setUp()
-        small_onnx.loops_when_light(self.put("mean"), 0.5)
+        self.put("mean")
+        small_onnx.loops_when_light(self.path("mean"), 0.5)
         self.write("mean/preprocessor_config.json", json.dumps({"size": {"height": 8, "width": 8}, **PLAIN}))
         self.start()
 
