@@ -11,7 +11,7 @@ if [ ! -x "$folder/bin/python" ] && ! "$2" -m venv "$folder" >&2; then
     echo "dev: clients: no virtual environment can be made here (Debian: python3-venv); skipped" >&2
     exit 0
 fi
-"$folder/bin/python" -m pip install -q --disable-pip-version-check 'tritonclient[http]' aiohttp schemathesis numpy \
+"$folder/bin/python" -m pip install -q --disable-pip-version-check 'tritonclient[http,grpc]' aiohttp schemathesis numpy \
     huggingface_hub openai opentelemetry-proto pillow >&2 ||
     echo "dev: clients: the Python registry is out of reach; what is missing is skipped" >&2
 "$folder/bin/python" -m pip install -q --disable-pip-version-check --pre rotel >&2 ||

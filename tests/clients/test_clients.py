@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import queue
 import re
 import shutil
 import socket
@@ -19,14 +20,20 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "http"))
+import http2  # noqa: E402
 import test_dialects  # noqa: E402
-from harness import PATIENCE, Server, drawn, png, seven  # noqa: E402
+from harness import PATIENCE, Server, drawn, png, run_lensd, seven  # noqa: E402
 sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import totals  # noqa: E402
 
 
 def has(*names):
     return all(importlib.util.find_spec(name) for name in names)
+
+
+def has_grpc():
+    """Does the program under test serve it?"""
+    return "has no gRPC" not in run_lensd("serve", "--check", "--grpc-port", "1").stderr
 
 
 PERF_ANALYZER = os.environ.get("PERF_ANALYZER") or shutil.which("perf_analyzer")
@@ -230,6 +237,99 @@ class TritonClient(Clients):
             await client.close()
             return [int(result.as_numpy("logits").argmax()) for result in results]
         self.assertEqual(asyncio.run(ask()), list(range(10)))
+
+
+@unittest.skipUnless(has("tritonclient", "grpc", "google"), "the package tritonclient[grpc] is not installed")
+@unittest.skipUnless(has_grpc(), "this build has no gRPC")
+class TritonGrpc(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        import numpy
+        import tritonclient.grpc as grpc
+        cls.numpy, cls.grpc = numpy, grpc
+        cls.server = http2.serve()
+        cls.address = f"127.0.0.1:{cls.server.grpc_port}"
+        cls.client = grpc.InferenceServerClient(cls.address)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.stop()
+
+    def tensor(self, rows):
+        values = self.numpy.linspace(-1, 1, rows * 3072, dtype="float32").reshape(rows, 3, 32, 32)
+        tensor = self.grpc.InferInput("image", list(values.shape), "FP32")
+        tensor.set_data_from_numpy(values)
+        return tensor
+
+    def photos(self, *images):
+        tensor = self.grpc.InferInput("image", [len(images)], "BYTES")
+        tensor.set_data_from_numpy(self.numpy.array(images, dtype=object))
+        return tensor
+
+    def test_documents(self):
+        c = self.client
+        self.assertTrue(c.is_server_live() and c.is_server_ready())
+        self.assertTrue(c.is_model_ready("digits") and c.is_model_ready("digits", "1"))
+        self.assertFalse(c.is_model_ready("nobody"))
+        self.assertEqual(c.get_server_metadata().name, "lensd")
+        self.assertEqual(list(c.get_model_metadata("digits").inputs[0].shape), [-1, 3, 32, 32])
+        config = c.get_model_config("digits", "1", as_json=True)["config"]
+        self.assertEqual((config["max_batch_size"], config["input"][0]["format"]), (8, "FORMAT_NCHW"))
+        self.assertEqual(config["instance_group"][0]["kind"], "KIND_CPU")
+        self.assertEqual(c.get_model_repository_index().models[0].state, "READY")
+        self.assertEqual(c.get_inference_statistics().model_stats[0].name, "digits")
+
+    def test_inference(self):
+        result = self.client.infer("digits", [self.tensor(2)], request_id="id", priority=2, timeout=60000000)
+        self.assertEqual(result.as_numpy("logits").shape, (2, 10))
+        self.assertEqual(result.get_response().id, "id")
+        wanted = [self.grpc.InferRequestedOutput("logits", class_count=3)]
+        rows = self.client.infer("digits", [self.photos(drawn(3), seven())], outputs=wanted).as_numpy("logits")
+        self.assertEqual([row[0].decode().split(":")[1:] for row in rows], [["3", "3"], ["7", "7"]])
+        self.assertEqual(self.client.infer("digits", [self.tensor(200)]).as_numpy("logits").shape, (200, 10))
+
+    def test_errors_are_understood(self):
+        from tritonclient.utils import InferenceServerException
+        for words, ask in (("NOT_FOUND.*nobody", lambda: self.client.infer("nobody", [self.tensor(1)])),
+                           ("DEADLINE_EXCEEDED", lambda: self.client.infer("digits", [self.tensor(1)], timeout=1)),
+                           ("UNIMPLEMENTED.*compressed", lambda: self.client.infer("digits", [self.tensor(1)],
+                                                                                   compression_algorithm="gzip")),
+                           ("UNIMPLEMENTED", self.client.get_trace_settings),
+                           ("PERMISSION_DENIED.*admin", lambda: self.client.load_model("digits"))):
+            with self.subTest(words), self.assertRaisesRegex(InferenceServerException, words):
+                ask()
+
+    def test_callbacks_and_streams(self):
+        answers = queue.Queue()
+        for digit in range(10):
+            self.client.async_infer("digits", [self.photos(drawn(digit))], lambda result, error: answers.put(error))
+        self.assertEqual([answers.get(timeout=60) for _ in range(10)], [None] * 10)
+        self.client.start_stream(lambda result, error: answers.put((result, error)))
+        for digit in range(10):
+            self.client.async_stream_infer("digits" if digit != 4 else "nobody", [self.photos(drawn(digit))])
+        for digit in range(10):
+            result, error = answers.get(timeout=60)
+            if digit == 4:
+                self.assertIn("nobody", str(error))
+            else:
+                self.assertEqual(int(result.as_numpy("logits").argmax()), digit)
+        self.client.stop_stream()
+
+    def test_asyncio(self):
+        import tritonclient.grpc.aio as aio
+
+        async def ask():
+            client = aio.InferenceServerClient(self.address)
+            results = await asyncio.gather(*(client.infer("digits", [self.photos(drawn(d))]) for d in range(10)))
+
+            async def requests():
+                for digit in range(10):
+                    yield {"model_name": "digits", "inputs": [self.photos(drawn(digit))]}
+            streamed = [result async for result, _ in client.stream_infer(requests())]
+            await client.close()
+            return [int(result.as_numpy("logits").argmax()) for result in results + streamed]
+        self.assertEqual(asyncio.run(ask()), list(range(10)) * 2)
 
 
 @unittest.skipUnless(has("aiohttp"), "the package aiohttp is not installed")
