@@ -150,7 +150,7 @@ result "$([ $status -eq 1 ] && grep -q '^meson .*-Dgpu_arch=sm_80,sm_90' "$scrat
 
 # CI: the quick steps come first, a step that fails does not stop the others, and what they counted is added up.
 mkdir -p "$scratch/ci/tests"
-cp "$source/tests/ci.sh" "$scratch/ci/tests/"
+cp "$source/tests/ci.sh" "$source/tests/report.py" "$scratch/ci/tests/"
 cat >"$scratch/ci/dev" <<FAKE
 #!/bin/sh
 echo "\$*" >>"$scratch/steps"
