@@ -572,7 +572,7 @@ class Slow(FolderCase):
         self.assert_ended(server)
 
     def test_messages_and_heads_that_drip(self):
-        server = self.serve("--body-timeout", "1", "--header-timeout", "1", "--idle-timeout", "600")
+        server = self.serve("--body-timeout", "1", "--header-timeout", "5", "--idle-timeout", "600")
         connection = self.connect(server)
         stream = connection.begin("ModelInfer")
         connection.data(stream, b"\0\0", end=False)
