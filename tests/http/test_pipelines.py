@@ -247,6 +247,22 @@ class Failures(Pipelines):
         server.wait_for(lambda: server.predict(painted(8, 8, colors), "/predict?model=both").status == 404, "its end")
 
 
+class Sizes(Pipelines):
+    def test_sizes_are_compiled_before_they_are_asked_for(self):
+        """The second model leaves its sides free; each crop takes the size that it is most like."""
+        small_onnx.write(self.put("mean"), [small_onnx.node("GlobalAveragePool", ["image"], ["mean"]),
+                                            small_onnx.node("Flatten", ["mean"], ["scores"])], [],
+                         [small_onnx.tensor_info("image", "N", 3, "height", "width")],
+                         [small_onnx.tensor_info("scores", "N", 3)])
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
+        self.start()
+        self.server.wait_for(lambda: self.server.log().count("size compiled") == 2, "both sizes")
+        boxes = (8, 8, 24, 40), (40, 16, 56, 32), (2, 50, 12, 60)
+        for crop, (left, top, right, bottom), size in zip(self.crops(self.ask()), boxes, ("8x16", "24x16", "24x16")):
+            part = painted(right - left, bottom - top, lambda x, y, at=(left, top): colors(x + at[0], y + at[1]))
+            self.assertEqual(crop["predictions"], self.ask(f"model=mean&size={size}", part)["predictions"])
+
+
 class Depth(Pipelines):
     def test_three_stages(self):
         """The middle stage finds its boxes in the crops of the first."""
