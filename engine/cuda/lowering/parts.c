@@ -182,7 +182,7 @@ enum status cuda_lower_parts(const struct cuda_lowering *compile, struct cuda_st
     s->whole = whole->index;
     s->form.is_split = splits;
     s->form.rows = resolve_extent(&whole->shape, 0, at);
-    s->parts = calloc(count + 1, sizeof *s->parts);
+    s->parts = calloc(node->input_count + node->output_count, sizeof *s->parts);
     if (!s->parts)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     for (size_t p = 0; p < count; p++) {
