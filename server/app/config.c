@@ -445,8 +445,8 @@ static bool is_foreign(const char *name, const char *value)
         if (!strcmp(name, known[i]))
             return true;
     return strstr(name, "SERVICE_HOST") || strstr(name, "SERVICE_PORT") ||
-           !strncmp(name, "PORT_", 5) || !strncmp(value, "tcp://", 6) ||
-           !strncmp(value, "udp://", 6);
+           (!strncmp(name, "PORT_", 5) && isdigit((unsigned char)name[5])) ||
+           !strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6);
 }
 
 /* An unknown variable is mostly a typing error: warn once and start anyway. */

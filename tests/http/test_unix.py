@@ -184,6 +184,9 @@ class Unix(unittest.TestCase):
             self.assertIn(word, ended.stderr)
         ended = run_lensd("serve", "--unix", "/tmp/x", "--port-file", "/tmp/y")
         self.assertIn("--port-file does not go with --unix", ended.stderr)
+        # Kubernetes has variables that begin with LENSD_PORT_, too.
+        ended = run_lensd("serve", "--unix", "/tmp/no/x", environment={"LENSD_PORT_FILE": "/tmp/y"})
+        self.assertIn("--port-file does not go with --unix", ended.stderr)
 
     def test_one_place_to_listen(self):
         """A port and a path of one source contradict each other; of two sources the stronger one decides."""
