@@ -6,8 +6,9 @@
 #
 # --first-answer: only `./dev run` as root, whose seconds are those from nothing to the first answer.
 # --quick: as root only, of the tests lint and unit without CUDA's, by default on the release that this machine does not have,
-# in a root that has the packages already ($LENSD_DISTROS_PACKAGES). --packages: installs and tries packages instead
-# (packages_inside.sh): those of the folder on this machine's release, on the other one those that `./dev deb` makes there.
+# in a root that has the packages already ($LENSD_DISTROS_PACKAGES). --packages: installs and tries packages instead,
+# under systemd (packages_inside.sh): those of the folder on this machine's release, on the other one those that
+# `./dev deb` makes there.
 # Needs root, mmdebstrap and the network. Roots, packages and what ccache compiled are kept in $LENSD_DISTROS (default
 # ~/.cache/lensd-distros); without --quick `./dev run` compiles from nothing. Each command is one check; ends with
 # "N passed, N failed, N skipped".
@@ -76,7 +77,7 @@ run_answers() {
     server=$!
     while [ ! -s "$root$home/lensd/port" ] && kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt "$end" ]; do sleep 0.2; done
     if [ -s "$root$home/lensd/port" ]; then
-        curl -sS --retry 20 --retry-all-errors --retry-delay 1 --data-binary "@$image" \
+        curl -sS --retry 60 --retry-all-errors --retry-delay 1 --data-binary "@$image" \
             "http://127.0.0.1:$(cat "$root$home/lensd/port")/predict" | grep '"label":"7"' && status=0
     fi
     kill -KILL "$server" 2>/dev/null || true # unshare takes no other; its child ends with it
@@ -142,18 +143,61 @@ make_packages() {
     drop_root
 }
 
+# booted ROOT COMMAND: starts systemd as the root's first process, which runs the command in root's copy of the tree as a
+# service. Ends as the command does, and shows what it wrote.
+booted() {
+    local root=$1 group status=0
+    group=$(findmnt -nft cgroup2 -o TARGET)$(sed -n 's/^0:://p' /proc/self/cgroup)/lensd-distros-$$
+    cat >"$root/etc/systemd/system/try.service" <<UNIT
+[Unit]
+SuccessAction=exit-force
+SuccessActionExitStatus=0
+FailureAction=exit-force
+FailureActionExitStatus=1
+[Service]
+Type=oneshot
+TimeoutStartSec=900
+WorkingDirectory=/root/lensd
+ExecStart=/root/lensd/$2
+StandardOutput=file:/root/try.log
+StandardError=inherit
+UNIT
+    # What the kernel audits is of this whole machine.
+    ln -s /dev/null "$root/etc/systemd/system/systemd-journald-audit.socket"
+    mkdir -p "$group"
+    # shellcheck disable=SC2016  # expanded by the inner shells
+    bash -euc 'echo $$ >"$2/cgroup.procs" && exec timeout 1200 unshare --mount --pid --fork --kill-child --uts --ipc --cgroup bash -euc '"'"'
+        root=$1 kept=$2
+        mount --bind "$root" "$root"
+        mount -t proc proc "$root/proc"
+        mount -t sysfs -o ro sysfs "$root/sys"
+        mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+        mount -t tmpfs tmpfs "$root/run"
+        mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+        mount -t tmpfs tmpfs "$root/dev/shm"
+        mount --bind "$kept/archives" "$root/var/cache/apt/archives"
+        cd "$root" && pivot_root . mnt # in a chroot the unit could have no user namespace
+        exec env -i PATH=/usr/sbin:/usr/bin container=lxc \
+            sh -c "umount -l /mnt && exec /lib/systemd/systemd --unit=try.service"'"'"' _ "$1" "$3"' \
+        _ "$root" "$group" "$cache/$release" </dev/null >&2 || status=$?
+    find "$group" -depth -type d -exec rmdir {} +
+    cat "$root/root/try.log" || status=1
+    return "$status"
+}
+
 try_packages() {
     local release=$1 packages=$own_packages
     if [ "$release" != "$own_release" ]; then make_packages "$release" || return 0; fi
     make_root "$release" root
     # Without a network apt-get update warns and succeeds.
-    chroot "$root" apt-get -qq update >"$cache/$release.log" 2>&1 || true
+    inside "$root" root 'apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends systemd curl' \
+        >"$cache/$release.log" 2>&1 || true
     if apt_was_offline "$cache/$release.log"; then
         drop_root
         skip "Debian's packages are not reachable"
     fi
     cp "$packages"/lensd*.deb "$root/root/lensd"
-    check "$release: the packages" inside "$root" root tests/packages_inside.sh || true
+    check "$release: the packages" booted "$root" tests/packages_inside.sh || true
     drop_root
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# In a clean Debian root, with lensd's packages beside the tree (distros.sh --packages): they install, the service's user
-# serves and answers a photo, an upgrade keeps the settings, and a purge leaves nothing behind. Systemd does not run here:
-# its unit is verified, and its command is started as its user.
+# In a clean Debian root that systemd runs, with lensd's packages beside the tree (distros.sh --packages): they install, the
+# service starts as its own user and answers a photo, an upgrade restarts it and keeps the settings, and a purge leaves
+# nothing behind.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 export DEBIAN_FRONTEND=noninteractive
@@ -17,27 +17,22 @@ install_packages() {
     apt-get install -qy --no-install-recommends "$@" >/tmp/apt.log 2>&1 || { tail -n 20 /tmp/apt.log >&2; fail "apt does not install $*"; }
 }
 
-# serve: the unit's command as the unit's user answers a photo.
-serve() {
-    local command user server status=1
-    command=$(sed -n 's/^ExecStart=//p' "$unit")
-    user=$(sed -n 's/^User=//p' "$unit")
-    install -d -o "$user" /tmp/run
-    rm -f /tmp/run/port
-    # shellcheck disable=SC2086  # a command and its arguments
-    setpriv --reuid "$user" --regid "$user" --clear-groups env XDG_CACHE_HOME=/tmp/run \
-        timeout 300 $command --port 0 --port-file /tmp/run/port &
-    server=$!
-    while [ ! -s /tmp/run/port ] && kill -0 "$server"; do sleep 0.2; done
-    curl -sS --retry 20 --retry-all-errors --retry-delay 1 --data-binary "@$photo" \
-        "http://127.0.0.1:$(cat /tmp/run/port)/predict" | grep '"label":"7"' && status=0
-    kill "$server"
-    wait "$server" || status=1
-    [ "$status" -eq 0 ] || fail 'the installed program does not answer, or ends with an error'
+main_pid() {
+    systemctl show -P MainPID lensd.service
 }
 
-apt-get update -q >/dev/null
-install_packages ./lensd_*.deb systemd curl
+# serves: the service runs as its own user, and answers a photo.
+serves() {
+    systemctl is-active --quiet lensd.service || { journalctl -u lensd.service -n 30 >&2; fail 'the service does not run'; }
+    [ "$(ps -o user= -p "$(main_pid)")" = lensd ] || fail 'the service is not the user lensd'
+    curl -sS --retry 60 --retry-all-errors --retry-delay 1 --data-binary "@$photo" \
+        "http://127.0.0.1:$(cat /run/lensd/port)/predict" | grep '"label":"7"' || fail 'the service does not answer'
+}
+
+# Any free port, because the network is that of the machine underneath.
+mkdir -p /etc/systemd/system/lensd.service.d
+printf '[Service]\nEnvironment=LENSD_PORT=0 LENSD_PORT_FILE=/run/lensd/port\n' >/etc/systemd/system/lensd.service.d/port.conf
+install_packages ./lensd_*.deb
 systemd-analyze verify "$unit" || fail 'systemd finds faults in the unit'
 [ "$(stat -c %U /usr/bin/lensd)" = root ] || fail 'the program does not belong to root'
 [[ $(dpkg-query -W -f='${Version}' lensd) == "$(lensd --version | cut -d' ' -f2)~"* ]] ||
@@ -46,10 +41,10 @@ for path in /usr/share/bash-completion/completions/lensd /usr/share/zsh/vendor-c
     /usr/share/fish/vendor_completions.d/lensd.fish /usr/share/lensd/openapi.yaml /usr/share/lensd/export; do
     [ -e "$path" ] || fail "$path is missing"
 done
-serve
+serves
 if compgen -G './lensd-cuda_*.deb' >/dev/null; then
     install_packages ./lensd-cuda_*.deb
-    serve
+    serves
     dpkg --purge lensd-cuda >/dev/null
 fi
 
@@ -58,13 +53,15 @@ echo '# mine' >>/etc/lensd/environment
 dpkg-deb -R ./lensd_*.deb /tmp/next
 sed -i 's/^Version: .*/&+next/' /tmp/next/DEBIAN/control
 dpkg-deb -b /tmp/next /tmp/next.deb >/dev/null
+before=$(main_pid)
 install_packages /tmp/next.deb
+[ "$(main_pid)" != "$before" ] || fail 'the upgrade did not restart the service'
 grep -qx '# mine' /etc/lensd/environment || fail 'the upgrade lost a changed setting'
-serve
+serves
 
-mkdir -p /var/cache/lensd
 apt-get remove -qy lensd >/dev/null 2>&1
 [ ! -e /usr/bin/lensd ] || fail 'the program is still there after remove'
+! systemctl is-active --quiet lensd.service || fail 'the service still runs after remove'
 [ -e /etc/lensd/environment ] || fail 'remove lost the settings'
 dpkg --purge lensd >/dev/null
 for path in /etc/lensd /var/cache/lensd /usr/share/lensd "$unit"; do
