@@ -329,7 +329,7 @@ static void print_answer(const struct inspect_answer *answer, bool answers_photo
 
 static void print_stage(const struct pipeline_stage *stage, size_t at)
 {
-    char title[16], text[400];
+    char title[32], text[400];
     size_t used = 0;
     snprintf(title, sizeof title, "stage %zu", at + 1);
     snprintf(text, sizeof text, "%s, which gets %s", SHOWN(stage->model),
