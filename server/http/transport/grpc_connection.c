@@ -425,7 +425,8 @@ static bool write_all(struct grpc_connection *c)
             more = nghttp2_session_mem_send(c->session, &frame);
             if (more < 0 || more > FRAME_MOST)
                 return false;
-            memcpy(c->server->out + size, frame, (size_t)more);
+            if (more > 0) /* `frame` is not set otherwise */
+                memcpy(c->server->out + size, frame, (size_t)more);
             size += (size_t)more;
         }
         if (!size)
