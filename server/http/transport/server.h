@@ -28,10 +28,10 @@
  *     work.c          a predict request from its body to its answer
  *     urgency.c       time limits, priorities, whose a request is: for all that predicts
  *
- * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_*.c, GnuTLS in keys.c,
- * tls*.c, connection*.c, grpc*.c and response_cache.c, zlib in coding.c. Handlers run on its
- * threads and never block: /predict suspends its connection until the pipeline is done. No request
- * reaches the file system. */
+ * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_connection.h and the
+ * files that include it, GnuTLS in keys.c, tls*, connection*, grpc* and response_cache.c, zlib in
+ * coding.c. Handlers run on the threads of libmicrohttpd and gRPC and never block: /predict
+ * suspends its connection until the pipeline is done. No request reaches the file system. */
 #pragma once
 
 #include <stdbool.h>
