@@ -116,8 +116,8 @@ struct limits {
     double low, high;
 };
 
-/* The mean square error of a number within the limits is step² / 12; one outside is off by its
- * distance. Zero is stored exactly. `range` has its bins over `whole`. */
+/* The sum of squared errors. A number within the limits adds step^2 / 12, one outside its squared
+ * distance; numbers near zero add nothing. `bins` divide `whole` evenly. */
 static double square_error(const uint64_t *bins, struct limits whole, struct limits limits)
 {
     const double step = (limits.high - limits.low) / STEPS, inside = step * step / 12;

@@ -17,7 +17,8 @@
 #define PIPELINE_FILE       "pipeline.json"
 #define PIPELINE_STAGES_MAX 3
 #define STAGE_LABELS_MAX    32
-#define STAGE_SIZES_MAX     5 /* a model's own size, and those that are kept beside it */
+/* INSTANCE_SIZES + 1: four extra sizes and the model's own, which should be listed. */
+#define STAGE_SIZES_MAX     5
 #define STAGE_CROPS_MAX     1000
 #define STAGE_CROPS_DEFAULT 100
 #define STAGE_CROPS_ALL     4000 /* of all pictures of a request */
@@ -55,8 +56,8 @@ enum status pipeline_config_read(const char *folder, struct pipeline_config *ret
  * malloc'ed; NULL when out of memory. */
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage);
 
-/* The size of a stage for a picture: the one that shrinks it least, of several such sizes the
- * smallest. If the model's resize does not keep the aspect: the one of which it is most alike, of
- * several the smallest. NULL: the model's own. */
+/* The size of a stage for a picture. If the model's resize keeps the aspect: the size that shrinks
+ * the picture least, else the size with the nearest aspect. Of equal ones the smallest. NULL: the
+ * model's own. */
 const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, bool keeps_aspect,
                                              unsigned width, unsigned height);

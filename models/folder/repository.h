@@ -40,8 +40,8 @@ struct repository {
 
 /* Looks through the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself; a sub-folder without
  * a model is an entry with a problem, and so is a name that both a folder and a file have, and a
- * pipeline without one of its models. Hidden
- * entries are passed over. The caller frees with repository_done(), which is fine on zeroes. */
+ * pipeline without one of its models. Hidden entries are passed over. The caller frees with
+ * repository_done(), which is fine on zeroes. */
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
 
 /* The same of one model, at `path` (an .onnx file or a model folder); `name`: NULL for its own. Of

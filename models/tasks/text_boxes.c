@@ -68,7 +68,8 @@ static void text_map_done(struct text_map *map)
 
 /* ---- parts ---- */
 
-/* With a dilation as cv2.dilate() by a square of ones has it, whose middle is its last pixel. */
+/* Whether a pixel is text after the dilation, if there is one: cv2.dilate() with a 2 x 2 kernel of
+ * ones, anchored at its bottom right pixel. */
 static bool is_text(const struct text_map *map, uint32_t x, uint32_t y)
 {
     for (uint32_t up = 0; up <= map->dilation && up <= y; up++)

@@ -672,7 +672,8 @@ static void load_first(struct loader *loader)
     if (loader->options.models && failed > 0)
         sum_up(loader);
     repository_done(&loader->first);
-    /* Without a repository there is one model; a pipeline has come with those of its stages. */
+    /* Without --models there is one model, or one pipeline and its stage models; any failure is
+     * fatal. */
     bool lost =
         loader->options.models ? failed == all && all > 0 && !loader->options.watch : failed > 0;
     loader->outcome = lost ? err.status : STATUS_OK;

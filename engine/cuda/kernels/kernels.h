@@ -38,8 +38,8 @@ struct cuda_conv {
     int oh, ow, m;  /* of y; m over all groups */
     int kh, kw, groups;
     int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
-    int row;   /* numbers from one output channel's weights to the next: whole pieces of eight for
-                  cuda_conv_tensor, kh * kw * c / groups for the others */
+    int row;   /* numbers from one output channel's weights to the next: kh * kw * c / groups, for
+                  cuda_conv_tensor rounded up to a multiple of 8 */
     int y_row; /* numbers from one position of y to the next; 0: m. Others than m not for residuals,
                   8-bit integers, and depthwise and transposed kernels */
 };

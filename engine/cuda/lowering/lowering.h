@@ -88,7 +88,8 @@ _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(
 
 /* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that can
  * also run as a 1 x 1 convolution on tensor cores, if there are candidates for that. weights: [n,
- * row] of x's dtype, row: k in whole eights; y_row: 0, or numbers between rows of y. */
+ * row] of x's dtype, row: k, rounded up to a multiple of 8; y_row: 0, or numbers from one row of y
+ * to the next. */
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);

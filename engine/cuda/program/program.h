@@ -287,11 +287,10 @@ enum status runs_profile(struct program *program, const void *const *inputs,
 enum weight_layout {
     WEIGHT_AS_IS,
     WEIGHT_CONV,       /* [m, c, kh, kw] as [m, kh, kw, c] */
-    WEIGHT_CONV_ROWS,  /* the same, c padded to an even number, and each row of an m to whole eights
-                        */
+    WEIGHT_CONV_ROWS,  /* the same, c padded to be even, each row of an m to a multiple of 8 */
     WEIGHT_TAPS,       /* [m, c, kh, kw] as [kh, kw, m, c] */
-    WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to whole eights */
-    WEIGHT_ROWS,       /* [n, k], rows padded to whole eights */
+    WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to a multiple of 8 */
+    WEIGHT_ROWS,       /* [n, k], rows padded to a multiple of 8 */
     WEIGHT_OF_F16,     /* as is, each number rounded to float16 */
     WEIGHT_OF_BF16,    /* to bfloat16 */
 };

@@ -26,13 +26,14 @@ struct exchange;
 
 /* What an exchange asks of whatever carries it. */
 struct exchange_carrier {
-    const struct dialect *dialect; /* of errors where the route has none; NULL: lensd's own */
-    const char *(*header)(const struct exchange *exchange, const char *name); /* NULL: absent */
-    /* Calls no handler until resume(), which any thread may call, once. */
+    const struct dialect *dialect; /* form of errors if the route names none; NULL: lensd's */
+    /* The value of a request header; NULL: absent. */
+    const char *(*header)(const struct exchange *exchange, const char *name);
+    /* The carrier calls no handler until resume(), which any thread may call, once. */
     void (*suspend)(struct exchange *exchange);
     void (*resume)(struct exchange *exchange);
-    /* From any thread: cancels `request` when the client hangs up, or if it has; NULL ends that
-     * (connection_watch). */
+    /* From any thread: from now on the carrier cancels `request` when the client hangs up, or at
+     * once if it has. NULL ends the watching (connection_watch). */
     void (*watch)(struct exchange *exchange, struct predict_request *request);
 };
 
@@ -103,7 +104,7 @@ struct exchange {
     struct http_server *server;
     struct connection *connection; /* NULL in tests */
     const struct exchange_carrier *carrier;
-    const struct route_table *routes; /* that it may ask for */
+    const struct route_table *routes; /* the routes that its path may name */
     void *handle;                     /* the carrier's own */
     struct event_loop *loop;          /* daemon.c's own */
     enum exchange_state state;

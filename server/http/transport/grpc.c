@@ -70,7 +70,8 @@ static void grpc_accept(struct grpc_server *grpc)
     int left = clock_now() < grpc->full_until ? 0 : ACCEPTS_A_RUN;
     while (left > 0 && grpc_has_room(grpc) && grpc_accept_one(grpc))
         left--;
-    /* The socket is edge-triggered: without room it would wake the thread over and over. */
+    /* Registered edge-triggered, since a level-triggered socket would wake the thread again and
+     * again while there is no room. */
     grpc->may_wait = left == 0 || !grpc_has_room(grpc) || clock_now() < grpc->full_until;
 }
 

@@ -4,8 +4,8 @@
  *     HEADERS     admission, as of a request's head: route, key, rate, size of the headers
  *     DATA        length-prefixed messages; the body of an exchange, charged as it grows
  *     a message   the route's handler, which answers or waits
- *     the answer  a message, then trailers; an error is trailers alone, in a stream an
- * error_message
+ *     the answer  a message, then trailers; an error is trailers alone,
+ *                 in a stream an error_message
  *
  * A streaming call works on one message at a time. What comes meanwhile is held, up to the call's
  * window (GRPC_CALL_WINDOW), and the window stays closed: that is the backpressure.
@@ -29,10 +29,12 @@
 #include "server/http/transport/request_trace.h"
 #include "server/http/transport/respond.h"
 
-#define MILLION        INT64_C(1000000)
-#define HEADER_BESIDE  32                  /* that RFC 9113 counts for each header */
-#define HEADERS_EXCESS ((size_t)256 << 10) /* beyond --max-header, at which the client is cut */
-#define DAY_MS         UINT64_C(86400000)  /* the longest time limit */
+#define MILLION       INT64_C(1000000)
+#define HEADER_BESIDE 32                 /* that RFC 9113 counts for each header */
+#define DAY_MS        UINT64_C(86400000) /* the longest time limit */
+
+/* Bytes of headers over --max-header; beyond this the connection is closed. */
+#define HEADERS_EXCESS ((size_t)256 << 10)
 
 /* ---- the carrier of its exchanges ---- */
 
@@ -417,8 +419,9 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
     const size_t most = call->connection->server->http->options.max_header;
     const size_t more = name_size + value_size + 2;
     call->headers_given += name_size + value_size + HEADER_BESIDE;
+    /* Answered with 431 once all headers have arrived. */
     if (call->headers_given > most)
-        return call->headers_given <= most + HEADERS_EXCESS; /* refused when all are there */
+        return call->headers_given <= most + HEADERS_EXCESS;
     if (call->headers_size + more > call->headers_room) {
         const size_t room = 2 * call->headers_room + more + 512;
         char *grown = realloc(call->headers, room);

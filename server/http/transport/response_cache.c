@@ -112,8 +112,8 @@ static bool hash_body(gnutls_hash_hd_t hash, const struct exchange *x, bool read
     const struct upload *body = &x->body;
     struct multipart form;
     struct error err;
-    /* Only a body that begins with its boundary has nothing before the first part, such as a photo,
-     * which would be read instead of the parts. */
+    /* A body with bytes before its first boundary is hashed whole: /predict could read those bytes
+     * as a photo. */
     if (reads_forms && multipart_is(x->content_type) && body->size > 2 &&
         !memcmp(body->data, "--", 2) &&
         multipart_parse(x->content_type, body->data, body->size,

@@ -358,7 +358,7 @@ enum status instance_measure_kernels(const struct pipeline_options *options,
     m.session.precision = choices[m.session.device.kind].precision;
     m.session.trial = true;
     m.session.cancel = cancel;
-    /* All batches of more than one image have the kernels of the smallest. */
+    /* Batches of 2 and more share the kernels measured for 2. */
     m.session.batches[0] = 1;
     m.session.batches[1] = m.session.max_batch > 1 ? 2 : 0;
     if (!thread_start(&thread, "kernels", measure_kernels, &m))

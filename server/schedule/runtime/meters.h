@@ -18,11 +18,12 @@
  *     lensd_batch_cap{model,device}             gauge: images a lane runs together now
  *     lensd_device_seconds_total{model,device}  time the device spent on the model's passes
  *     lensd_device_quarantined{model,device}    gauge: lanes quarantined because the device fails
- *     lensd_response_cache_hits_total{model}    requests answered from the response cache; they
- * count in lensd_latency_seconds, but not as images lensd_response_cache_misses_total{model}
- * requests whose answers it did not have, and got lensd_refused_total{model,cause}          images
- * not let in; cause: a status word lensd_queue_images{model}                 gauge: admitted,
- * waiting for a decode worker lensd_in_flight_images{model}             gauge: admitted, past that
+ *     lensd_response_cache_hits_total{model}    requests answered from the response cache; in
+ *                                               lensd_latency_seconds, but not counted as images
+ *     lensd_response_cache_misses_total{model}  requests whose answers it did not have, and got
+ *     lensd_refused_total{model,cause}          images not let in; cause: a status word
+ *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
+ *     lensd_in_flight_images{model}             gauge: admitted, past that
  *
  * and, for boards made for Triton, its names with {model,version}. A request is what came in one
  * HTTP request; it failed when one of its images did; its times are those of its slowest image:

@@ -223,7 +223,8 @@ static enum status acquire(struct pipeline *pipeline, const char *name, const ch
         (*ret)->users++;
     }
     if (status != STATUS_OK && pipeline_name) {
-        err->status = status = STATUS_NOT_READY; /* it may come */
+        /* A missing or unloaded stage may be loaded later: 503, not 404. */
+        err->status = status = STATUS_NOT_READY;
         if (ret_retry_after_s && *ret_retry_after_s == 0)
             *ret_retry_after_s = 1;
         (void)error_prefix(err, "stage 1 of pipeline '%s'", pipeline_name);

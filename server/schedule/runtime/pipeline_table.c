@@ -796,7 +796,8 @@ static bool may_add_size(struct instance *base, struct instance_size size)
            model_check_size(base->served->model, size.height, size.width, NULL) == STATUS_OK;
 }
 
-/* The sizes that pipelines name are compiled before they are asked for. */
+/* The sizes that pipelines name are compiled before requests need them: at most INSTANCE_SIZES of a
+ * model besides its own, which should be listed too (STAGE_SIZES_MAX). */
 static void want_stage_sizes_locked(struct pipeline *pipeline, const struct pipeline_config *stages)
 {
     for (size_t s = 0; s < stages->stage_count; s++) {

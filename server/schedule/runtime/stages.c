@@ -12,12 +12,12 @@
 /* What a stage's model gets: a photo, or a crop of a box. */
 struct stage_crop {
     struct image picture;
-    uint8_t *pixels;               /* of a rectified crop; owned; NULL: it is a view */
-    struct error failure;          /* status != OK: it could not be cut out */
-    struct predict_image *parent;  /* the photo itself, or whose box it is */
-    size_t box;                    /* of the parent */
+    uint8_t *pixels; /* a rectified crop's, owned; NULL: `picture` views another one's pixels */
+    struct error failure;          /* status != OK: the crop could not be cut out */
+    struct predict_image *parent;  /* the photo, or the picture whose box the crop is cut from */
+    size_t box;                    /* index of that box in the parent */
     const struct stage_size *size; /* NULL: what the request says, or the model's own */
-    struct predict_image *result;  /* NULL: not asked for yet */
+    struct predict_image *result;  /* the crop's answer; NULL: not submitted yet */
 };
 
 /* ---- before the first part ---- */
@@ -62,7 +62,7 @@ static enum status check_stage(struct staged_request *staged, size_t at, int *re
     return status;
 }
 
-/* A stage that is not there, or not any more, may come. */
+/* A missing or unloaded stage may be loaded later: 503, not 404. */
 static enum status stage_failed(const struct staged_request *staged, size_t at,
                                 int *ret_retry_after_s, struct error *err)
 {

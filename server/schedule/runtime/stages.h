@@ -12,23 +12,23 @@ struct staged_request {
     struct pipeline *pipeline;
     char name[128];
     struct pipeline_config *config; /* owned */
-    size_t most;                    /* images of a part */
-    /* Takes the memory of rectified crops, which live as long as this; NULL: there is no limit. */
+    size_t most;                    /* a part has at most so many images */
+    /* Books the memory of rectified crops, which live as long as the request; NULL: no limit. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
 
     /* private */
-    size_t stage;                /* whose crops are waiting or being predicted */
-    struct task_options options; /* of the later stages */
-    struct stage_crop *crops[PIPELINE_STAGES_MAX];
-    size_t counts[PIPELINE_STAGES_MAX];
-    bool keep_aspect[PIPELINE_STAGES_MAX]; /* whether the resize of the stage's model does */
+    size_t stage;                /* the stage whose crops wait or are being predicted */
+    struct task_options options; /* those of the later stages */
+    struct stage_crop *crops[PIPELINE_STAGES_MAX]; /* what each stage's model is given */
+    size_t counts[PIPELINE_STAGES_MAX];            /* lengths of `crops` */
+    bool keep_aspect[PIPELINE_STAGES_MAX]; /* the resize of the stage's model keeps the aspect */
 };
 
-/* Whether the model that `whole` names is a pipeline: *ret, NULL if not. Then the caller sets
- * `most` and `take`, and submits `whole` and after it the parts. *ret must live as long as the
- * answers; the caller frees it with stages_free(). All options of the request are for the first
- * stage, those of masks and vectors and top_k for the others, too. STATUS_NOT_READY with
+/* *ret: the staged request if the model that `whole` names is a pipeline, else NULL. Then the
+ * caller sets `most` and `take`, and submits `whole` and after it the parts. *ret must live as long
+ * as the answers; the caller frees it with stages_free(). All options of the request are for the
+ * first stage, those of masks and vectors and top_k for the others, too. STATUS_NOT_READY with
  * *ret_retry_after_s names a stage that cannot answer now, STATUS_CONFIG one that finds no boxes
  * for the next. */
 enum status stages_begin(struct pipeline *pipeline, struct predict_request *whole,
