@@ -396,6 +396,24 @@ class Messages(GrpcCase):
             with self.subTest(payload[:5], size=len(payload)):
                 self.assertEqual(self.send(payload).status, status)
 
+    def test_methods_without_tensors(self):
+        for method, size in (("ServerLive", 5000), ("ServerMetadata", 200 * 1024)):
+            with self.subTest(method):
+                self.assertEqual(self.send(message(bytes(size)), method).status, EXHAUSTED)
+
+    def test_trailers_change_nothing(self):
+        connection = self.connect()
+        stream = connection.begin("ModelInfer")
+        connection.data(stream, message(photos(seven())), end=False)
+        trailers = literal("grpc-timeout", "never") + literal("x", "y" * 3000)
+        connection.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, trailers))
+        self.assertEqual(connection.answer(stream).status, OK)
+
+    def test_paths_with_escapes(self):
+        connection = self.connect()
+        for method in ("%53erverLive", "ServerLive?x=1"):
+            self.assertEqual(connection.call(method).status, UNIMPLEMENTED)
+
     def test_the_compressed_flag(self):
         for flag in (1, 2, 255):
             self.assert_refused(self.send(message(photos(seven()), flag)), UNIMPLEMENTED, "compressed")
@@ -570,6 +588,30 @@ class Slow(FolderCase):
         server.wait_metric("lensd_http_upload_bytes", 0)
         server.wait_log("outcome=timeout")
         self.assert_ended(server)
+
+    def test_a_stream_whose_end_waits_for_a_window(self):
+        """One answer fills the window, so that the trailers behind it could wait for ever."""
+        server = self.serve("--answer-timeout", "1", "--idle-timeout", "600")
+        connection = self.connect(server)
+        stream = connection.begin("ModelStreamInfer")
+        connection.data(stream, message(photos(seven())))
+        size = len(connection.answer(stream).data)
+        connection = self.connect(server, [(http2.WINDOW_SIZE, size)], is_slow=True)
+        stream = connection.begin("ModelStreamInfer")
+        connection.data(stream, message(photos(seven())))
+        connection.read_until(lambda: len(connection.replies[stream].data) == size)
+        self.assertEqual(connection.answer(stream).reset, http2.CANCEL)
+        self.assert_ended(server)
+
+    def test_a_spare_connection_is_given_up(self):
+        server = self.serve("--max-connections", "2", "--idle-timeout", "600")
+        held = [self.connect(server) for _ in range(2)]
+        for connection in held:
+            connection.begin("ServerLive")
+            self.assertEqual(connection.call("ServerLive").status, OK)
+        spare = self.connect(server)
+        self.assertEqual(spare.call("ServerMetadata").status, UNAVAILABLE)
+        self.assertEqual(spare.read_to_end(), http2.NO_ERROR)
 
     def test_messages_and_heads_that_drip(self):
         server = self.serve("--body-timeout", "1", "--header-timeout", "5", "--idle-timeout", "600")

@@ -112,6 +112,8 @@ static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_endin
         next = c->next;
         if (is_due)
             grpc_connection_tick(c, now, is_ending);
+        else if (c->wants_feed)
+            grpc_connection_run(c, UINT32_MAX);
         grpc_connection_sweep(c);
     }
 }
@@ -119,6 +121,9 @@ static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_endin
 static int grpc_sleep_ms(const struct grpc_server *grpc, int64_t next_tick)
 {
     const int64_t left = (next_tick - clock_now()) / MILLION;
+    for (const struct grpc_connection *c = grpc->connections; c; c = c->next)
+        if (c->session && c->wants_feed)
+            return 0;
     int ms = grpc->connections || grpc->may_wait ? left < 0 ? 0 : (int)left + 1 : -1;
     if (grpc->proxied) {
         const int other = proxied_sleep_ms(grpc->proxied, grpc_has_room(grpc));

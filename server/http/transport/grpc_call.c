@@ -30,8 +30,10 @@
 #include "server/http/transport/respond.h"
 
 #define MILLION       INT64_C(1000000)
-#define HEADER_BESIDE 32                 /* that RFC 9113 counts for each header */
-#define DAY_MS        UINT64_C(86400000) /* the longest time limit */
+#define HEADER_BESIDE 32                  /* that RFC 9113 counts for each header */
+#define PLAIN_MESSAGE ((size_t)128 << 10) /* the longest without tensors */
+#define OPEN_MESSAGE  ((size_t)4 << 10)   /* the longest that needs no key */
+#define DAY_MS        UINT64_C(86400000)  /* the longest time limit */
 
 /* Bytes of headers over --max-header; beyond this the connection is closed. */
 #define HEADERS_EXCESS ((size_t)256 << 10)
@@ -140,6 +142,7 @@ static void call_free(struct grpc_call *call)
     if (call->next)
         call->next->previous = call->previous;
     c->call_count--;
+    c->header_room -= call->headers_room;
     upload_done(&call->held);
     free(call->headers);
     free(call);
@@ -416,18 +419,22 @@ call_refuse(struct grpc_call *call, int http, const char *code, const char *form
 bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
                       const uint8_t *value, size_t value_size)
 {
-    const size_t most = call->connection->server->http->options.max_header;
+    struct grpc_connection *c = call->connection;
+    const size_t most = c->server->http->options.max_header;
     const size_t more = name_size + value_size + 2;
     call->headers_given += name_size + value_size + HEADER_BESIDE;
+    if (c->header_room > GRPC_HEADERS + most && call->headers_given <= most)
+        call->headers_given = most + 1; /* refused as if its own were too many */
     /* Answered with 431 once all headers have arrived. */
     if (call->headers_given > most)
         return call->headers_given <= most + HEADERS_EXCESS;
     if (call->headers_size + more > call->headers_room) {
-        const size_t room = 2 * call->headers_room + more + 512;
+        const size_t room = call->headers_room + more + 512;
         char *grown = realloc(call->headers, room);
         if (!grown)
             return false;
         call->headers = grown;
+        c->header_room += room - call->headers_room;
         call->headers_room = room;
     }
     char *at = call->headers + call->headers_size;
@@ -460,7 +467,7 @@ static void read_timeout(struct grpc_call *call)
             us = count / 1000;
     }
     if (us == UINT64_MAX) {
-        snprintf(call->timeout, sizeof call->timeout, "%.20s", text);
+        snprintf(call->timeout, sizeof call->timeout, "'%.20s'", text); /* no number */
         return;
     }
     uint64_t ms = (us + 999) / 1000;
@@ -479,8 +486,10 @@ static bool create_exchange(struct grpc_call *call)
 {
     struct http_server *server = call->connection->server->http;
     const char *path = call_header(call, ":path");
-    struct exchange *x = exchange_create(server, &grpc_carrier, server->options.grpc_routes,
-                                         call->connection->entry, path ? path : "");
+    /* Names of methods need no escapes, and have no queries. */
+    struct exchange *x =
+        exchange_create(server, &grpc_carrier, server->options.grpc_routes, call->connection->entry,
+                        path && !strpbrk(path, "%?") ? path : "/");
     call->exchange = x;
     if (!x)
         return false;
@@ -527,7 +536,9 @@ static void call_admit(struct grpc_call *call)
 {
     call->state = CALL_READING;
     call->since = clock_now();
-    if (admit(call)) {
+    const bool is_admitted = admit(call);
+    call->connection->wants_leave |= call->exchange->closes;
+    if (is_admitted) {
         call->wants_feed = call->connection->wants_feed = true;
         return;
     }
@@ -608,13 +619,17 @@ static void check_prefix(struct grpc_call *call)
     struct exchange *x = call->exchange;
     const uint8_t *p = call->prefix;
     const size_t size = (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
+    const bool has_tensors = x->route->admit;
+    /* Clients without a key cannot fill the memory for bodies. */
+    const size_t limit = has_tensors                      ? x->body.limit
+                         : x->route->access == ROUTE_OPEN ? OPEN_MESSAGE
+                                                          : PLAIN_MESSAGE;
     if (p[0])
         call_refuse(call, 501, "not_implemented",
                     "compressed messages are not understood; send them as they are (identity)");
-    else if (size > x->body.limit)
-        call_refuse(call, 413, "too_large",
-                    "the message has %zu bytes; the limit is %zu (--max-body)", size,
-                    x->body.limit);
+    else if (size > limit)
+        call_refuse(call, 413, "too_large", "the message has %zu bytes; the limit is %zu%s", size,
+                    limit, has_tensors ? " (--max-body)" : "");
     call->message_left = size;
     x->body.expected = size;
 }
@@ -766,15 +781,17 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
         }
         break;
     case CALL_ANSWERING:
-        if (!is_slow(call, options->answer_timeout_ms, now))
+    case CALL_ENDED: /* its trailers wait for the window that the client keeps shut */
+        if (call->state == CALL_ENDED ? !call_is_late(call, options->answer_timeout_ms, now)
+                                      : !is_slow(call, options->answer_timeout_ms, now))
             break;
         connections_count_late(server->connections);
         call->is_late = true;
+        call->since = now;
         call_reset(call, NGHTTP2_CANCEL);
         break;
     case CALL_HEADERS:
     case CALL_WORKING:
-    case CALL_ENDED:
         break;
     }
 }

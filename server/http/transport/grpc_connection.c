@@ -26,6 +26,7 @@
 #define MILLION       INT64_C(1000000)
 #define READ_BYTES    (16 * 1024)
 #define READS_A_RUN   8
+#define FEEDS_A_RUN   4
 #define FRAME_MOST    (20 * 1024) /* that nghttp2 writes at a time: 16 KiB of data, or our headers */
 #define OUT_ACKS      100
 #define LINGER_MS     2000 /* how long a client that was told to go may go on sending */
@@ -98,6 +99,15 @@ static void tell_to_go(struct grpc_connection *c, uint32_t why)
     (void)nghttp2_session_terminate_session(c->session, why);
 }
 
+/* Calls that have begun are answered; the client makes others elsewhere. */
+static void leave(struct grpc_connection *c)
+{
+    c->is_leaving = true;
+    (void)nghttp2_submit_goaway(c->session, NGHTTP2_FLAG_NONE,
+                                nghttp2_session_get_last_proc_stream_id(c->session),
+                                NGHTTP2_NO_ERROR, NULL, 0);
+}
+
 /* ---- what a client sends ---- */
 
 /* False: the credit is used up, and the client is told so. */
@@ -158,6 +168,8 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
 {
     (void)flags;
     struct grpc_call *call = call_of(session, frame->hd.stream_id);
+    if (frame->headers.cat != NGHTTP2_HCAT_REQUEST)
+        return 0; /* trailers say nothing here, and other threads may be reading the headers */
     if (call && !grpc_call_header(call, name, name_size, value, value_size))
         tell_to_go(context, NGHTTP2_ENHANCE_YOUR_CALM);
     return 0;
@@ -214,6 +226,10 @@ static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *c
     const struct grpc_call *call = call_of(session, frame->hd.stream_id);
     if (frame->hd.type == NGHTTP2_DATA)
         (void)pay(context, -CREDIT_DATA);
+    /* nghttp2 resets streams that break HTTP/2's rules (CVE-2025-8671). */
+    if (frame->hd.type == NGHTTP2_RST_STREAM &&
+        frame->rst_stream.error_code == NGHTTP2_PROTOCOL_ERROR)
+        (void)pay(context, COST_RESET);
     /* All is answered: the client need not send the rest. */
     if (call && !call->has_ended && frame->hd.type == NGHTTP2_HEADERS &&
         frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
@@ -229,7 +245,7 @@ static int on_closed(nghttp2_session *session, int32_t stream, uint32_t why, voi
     if (!call)
         return 0;
     (void)nghttp2_session_set_stream_user_data(session, stream, NULL);
-    if (why == NGHTTP2_NO_ERROR)
+    if (why == NGHTTP2_NO_ERROR && call->state == CALL_ENDED)
         (void)pay(c, -CREDIT_CALL);
     grpc_call_closed(call, why == NGHTTP2_NO_ERROR);
     return 0;
@@ -474,12 +490,16 @@ static bool run(struct grpc_connection *c, uint32_t events)
     }
     if (events != UINT32_MAX && events & EPOLLIN && !read_all(c))
         return false;
-    do {
+    if (c->wants_leave && !c->is_ending && !c->is_leaving)
+        leave(c);
+    /* Messages that need no forward pass are answered at once: other connections get their turns.
+     */
+    for (int i = 0; i < FEEDS_A_RUN && (i == 0 || c->wants_feed); i++) {
         if (c->wants_feed)
             feed_calls(c);
         if (!write_all(c))
             return false;
-    } while (c->wants_feed);
+    }
     if (!c->unsent && !c->closing && !nghttp2_session_want_read(c->session) &&
         !nghttp2_session_want_write(c->session)) {
         c->is_ending = true;
@@ -532,11 +552,7 @@ void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending
     if (!c->is_ending && is_over(c->idle_since, options->idle_timeout_ms, now)) {
         tell_to_go(c, NGHTTP2_NO_ERROR);
     } else if (is_ending && !c->is_ending && !c->is_leaving) {
-        /* Calls that have begun are answered; the client makes others elsewhere. */
-        c->is_leaving = true;
-        (void)nghttp2_submit_goaway(c->session, NGHTTP2_FLAG_NONE,
-                                    nghttp2_session_get_last_proc_stream_id(c->session),
-                                    NGHTTP2_NO_ERROR, NULL, 0);
+        leave(c);
     }
     grpc_connection_run(c, UINT32_MAX);
 }

@@ -11,11 +11,12 @@
 
 #include "server/http/transport/exchange.h"
 
-#define GRPC_CALLS       100                /* that a connection may have open */
-#define GRPC_CALL_WINDOW ((size_t)1 << 20)  /* bytes that a client may send ahead in one call */
-#define GRPC_WINDOW      ((size_t)4 << 20)  /* … in all calls of a connection */
-#define GRPC_CREDIT      1000               /* frames that are no use: see grpc_connection.c */
-#define GRPC_OUT         ((size_t)64 << 10) /* bytes gathered for one write */
+#define GRPC_CALLS       100                 /* that a connection may have open */
+#define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
+#define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection */
+#define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of all calls together */
+#define GRPC_CREDIT      1000                /* frames that are no use: see grpc_connection.c */
+#define GRPC_OUT         ((size_t)64 << 10)  /* bytes gathered for one write */
 
 struct grpc_call;
 struct proxied;
@@ -48,9 +49,11 @@ struct grpc_connection {
     gnutls_session_t tls;     /* NULL: plain */
     bool has_shaken, has_settings, is_busy, wants_feed;
     bool is_ending;       /* it was told to go, at once: nothing is read any more */
+    bool wants_leave;     /* it took a spare place: its client is to make another */
     bool is_leaving;      /* it makes no more calls */
     bool has_open_header; /* CONTINUATION may follow */
     struct grpc_call *calls;
+    size_t header_room;   /* bytes of all calls' headers */
     size_t call_count;    /* with those whose stream is closed */
     int64_t opened;       /* clock_now(), as all times here */
     int64_t idle_since;   /* since when it has no calls */
