@@ -378,7 +378,8 @@ static bool inspect_stages(const struct config *config, int *ret)
         if (is_wrong)
             printf("\nlensd cannot run this pipeline: %s\n", SHOWN(model->problem.message));
         else
-            printf("\nlensd can run this pipeline if it can run the models; inspect those, too.\n");
+            printf("\nlensd can run this pipeline if its models can do what the stages want; "
+                   "`lensd serve --check` of it loads them and says so.\n");
     }
     repository_done(&repository);
     return true;

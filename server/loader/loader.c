@@ -17,6 +17,7 @@
 #include "server/loader/loader_watch.h"
 #include "server/loader/model_open.h"
 #include "server/observe/log.h"
+#include "server/schedule/runtime/stages.h"
 #include "server/schedule/runtime/thread.h"
 
 #define MILLION  INT64_C(1000000)
@@ -32,6 +33,7 @@ struct known {
     bool is_served;
     bool is_tried;
     bool is_seen; /* in the last look */
+    char *said;   /* what was last logged of a pipeline's stages; NULL: nothing */
 };
 
 struct queued_job {
@@ -181,6 +183,7 @@ static struct known *known_version(struct loader *loader, const char *name, cons
 static void forget_version(struct loader *loader, size_t i)
 {
     free(loader->known[i].name);
+    free(loader->known[i].said);
     loader->known[i] = loader->known[--loader->known_count];
 }
 
@@ -396,6 +399,36 @@ static void look_at_default(struct loader *loader)
     snprintf(loader->default_name, sizeof loader->default_name, "%s", name);
 }
 
+/* Logs what is wrong with a pipeline's stages, once. */
+static void say_stages(struct known *known, const char *event, const char *text)
+{
+    if (text && (!known->said || strcmp(known->said, text) != 0))
+        log_event(LOG_WARN, event, LOG_STR("model", known->name), LOG_STR("text", text));
+    free(known->said);
+    known->said = text ? strdup(text) : NULL;
+}
+
+/* Whether the pipelines can answer with the models that are served now. The first failure; each is
+ * logged. */
+static enum status look_at_stages(struct loader *loader, struct error *err)
+{
+    struct error first = {0};
+    for (size_t i = 0; i < loader->known_count; i++) {
+        struct known *known = &loader->known[i];
+        struct error failure = {0};
+        const enum status status =
+            known->is_served
+                ? stages_check(loader->options.pipeline, known->name, known->version, &failure)
+                : STATUS_OK;
+        if (first.status == STATUS_OK)
+            first = failure;
+        say_stages(known, "pipeline cannot answer", status == STATUS_OK ? NULL : failure.message);
+    }
+    if (err)
+        *err = first;
+    return first.status;
+}
+
 static bool is_unloaded(const struct loader *loader, const char *name)
 {
     for (size_t i = 0; i < loader->unloaded_count; i++)
@@ -513,6 +546,7 @@ static void run_jobs(struct loader *loader)
         else
             status = unload_by_name(loader, job->name, &err);
         look_at_default(loader);
+        (void)!look_at_stages(loader, NULL);
         job->on_done(job->context, status, &err);
         free(job->name);
         free(job);
@@ -679,6 +713,7 @@ static void load_first(struct loader *loader)
     loader->outcome = lost ? err.status : STATUS_OK;
     loader->outcome_error = err;
     look_at_default(loader);
+    (void)!look_at_stages(loader, NULL);
     if (loader->options.models && !lost)
         pipeline_settle(loader->options.pipeline);
     uint64_t one = 1;
@@ -692,7 +727,7 @@ enum status loader_try(struct loader *loader, struct error *err)
     if (loader->is_embedded)
         return load_version(loader, NULL, "1", err);
     if (reconcile(loader, &loader->first, &first) == 0)
-        return STATUS_OK;
+        return look_at_stages(loader, err);
     *err = first;
     return first.status;
 }
@@ -710,6 +745,7 @@ static void look_again(struct loader *loader)
     loader->is_lost = false;
     (void)reconcile(loader, &repository, NULL);
     look_at_default(loader);
+    (void)!look_at_stages(loader, NULL);
     repository_done(&repository);
 }
 

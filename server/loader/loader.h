@@ -48,7 +48,8 @@ enum status loader_start(struct loader *loader, int loaded_fd, struct error *err
 enum status loader_outcome(struct loader *loader, struct error *err);
 
 /* Instead of starting: loads everything that is there on the caller's thread. The first failure,
- * even where others could be served. */
+ * even where others could be served; STATUS_CONFIG for a pipeline whose models cannot do what its
+ * stages want. */
 enum status loader_try(struct loader *loader, struct error *err) MUST_USE;
 
 enum loader_job { LOADER_LOAD, LOADER_UNLOAD };

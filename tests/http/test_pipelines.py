@@ -205,12 +205,29 @@ class Failures(Pipelines):
         self.assertEqual(len(self.crops(self.ask())), 3)
 
     def test_stages_that_do_not_fit(self):
-        self.pipeline("blind", [{"model": "mean"}, {"model": "mean"}])
-        self.pipeline("horse", [{"model": "found"}, {"model": "mean", "labels": ["a horse"]}])
-        self.start()
-        self.assertIn("the next stage needs boxes", self.ask("model=blind", status=500)["error"])
-        self.assertIn("stage 1 of pipeline 'horse': it names the label 'a horse'",
-                      self.ask("model=horse", status=500)["error"])
+        """Said when all is loaded, by --check, and to a client, whose mistake it is not."""
+        small_onnx.always(self.put("odd"), [("what", (2, 3, 5, 7), [0] * 210)])
+        cases = {"blind": ([{"model": "mean"}, {"model": "mean"}], "the next stage needs boxes"),
+                 "horse": ([{"model": "found"}, {"model": "mean", "labels": ["a horse"]}],
+                           "stage 1 of pipeline 'horse': it names the label 'a horse'"),
+                 "many": ([{"model": "found"}, {"model": "mean", "labels": [2]}], "it names the class 2, but model 'found'"),
+                 "wide": ([{"model": "found"}, {"model": "mean", "sizes": ["64x32"]}],
+                          "stage 2 of pipeline 'wide': \"sizes\" names 64x32: model 'mean' takes"),
+                 "vague": ([{"model": "odd"}, {"model": "mean"}], "model 'odd' has no answer to a photo")}
+        for name, (stages, _) in cases.items():
+            self.pipeline(name, stages)
+        server = self.start()
+        for name, (_, words) in cases.items():
+            with self.subTest(name):
+                (line,) = [line for line in server.log().splitlines()
+                           if "pipeline cannot answer" in line and f"model={name} " in line]
+                self.assertIn(words, line.replace('\\"', '"'))
+                self.assertIn(words, self.ask(f"model={name}", status=500)["error"])
+                checked = run_lensd("serve", "--check", self.path(name))
+                self.assertNotEqual(checked.returncode, 0)
+                self.assertIn(words, " ".join(checked.stderr.split()).replace('\\"', '"'))
+        self.assertNotIn("pipeline cannot answer model=both ", server.log())
+        self.assertEqual(run_lensd("serve", "--check", self.path("both")).returncode, 0)
 
     def test_a_stage_that_is_unloaded_and_loaded_again(self):
         key = "a-key-for-the-admin-of-this-test"

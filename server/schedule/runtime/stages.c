@@ -22,42 +22,69 @@ struct stage_crop {
 
 /* ---- before the first part ---- */
 
-static enum status check_labels(const struct staged_request *staged, size_t next,
-                                const struct model *model, struct error *err)
+static enum status check_labels(const struct pipeline_stage *next, const struct model *model,
+                                struct error *err)
 {
-    const struct pipeline_stage *stage = &staged->config->stages[next];
     size_t ignored;
-    for (size_t i = 0; i < stage->label_count; i++) {
-        const char *label = stage->labels[i];
-        if (label[strspn(label, "0123456789")] &&
-            !labels_find(&model->labels, label, strlen(label), &ignored))
+    for (size_t i = 0; i < next->label_count; i++) {
+        const char *label = next->labels[i];
+        if (labels_find(&model->labels, label, strlen(label), &ignored))
+            continue;
+        if (label[strspn(label, "0123456789")])
             return error_set(err, STATUS_CONFIG,
                              "it names the label '%s', which model '%s' of the stage before does "
                              "not have",
                              label, model->name);
+        if (model->labels.count > 0 && strtoull(label, NULL, 10) >= model->labels.count)
+            return error_set(err, STATUS_CONFIG,
+                             "it names the class %s, but model '%s' of the stage before has %zu "
+                             "classes, counted from 0",
+                             label, model->name, model->labels.count);
     }
     return STATUS_OK;
+}
+
+static enum status check_sizes(const struct pipeline_stage *stage, const struct model *model,
+                               struct error *err)
+{
+    for (size_t i = 0; i < stage->size_count; i++)
+        if (model_check_size(model, stage->sizes[i].height, stage->sizes[i].width, err) !=
+            STATUS_OK) {
+            err->status = STATUS_CONFIG; /* the client did not choose it */
+            return error_prefix(err, "\"sizes\" names %dx%d", stage->sizes[i].width,
+                                stage->sizes[i].height);
+        }
+    return STATUS_OK;
+}
+
+/* Whether a stage's model can do what the stage wants of it. */
+static enum status check_model(const struct pipeline_config *config, size_t at,
+                               const struct served *served, struct error *err)
+{
+    const struct pipeline_stage *stage = &config->stages[at];
+    const bool is_last = at + 1 == config->stage_count;
+    if (served->no_answer[0])
+        return error_set(err, STATUS_CONFIG, "model '%s' has no answer to a photo: %s",
+                         stage->model, served->no_answer);
+    TRY(check_sizes(stage, served->model, err));
+    if (is_last)
+        return STATUS_OK;
+    if (!task_has_boxes(served->model->task.kind))
+        return error_set(err, STATUS_CONFIG,
+                         "model '%s' is for %s, and the next stage needs boxes; only the last "
+                         "stage may be something else than a detector",
+                         stage->model, task_name(served->model->task.kind));
+    return check_labels(&config->stages[at + 1], served->model, err);
 }
 
 static enum status check_stage(struct staged_request *staged, size_t at, int *ret_retry_after_s,
                                struct error *err)
 {
     const char *name = staged->config->stages[at].model;
-    const bool is_last = at + 1 == staged->config->stage_count;
     struct served *served;
     TRY(pipeline_acquire(staged->pipeline, name, NULL, &served, ret_retry_after_s, err));
-    enum status status = STATUS_OK;
     staged->keep_aspect[at] = served->model->preprocess.resize != RESIZE_EXACT;
-    if (served->no_answer[0])
-        status = error_set(err, STATUS_CONFIG, "model '%s' has no answer to a photo: %s", name,
-                           served->no_answer);
-    else if (!is_last && !task_has_boxes(served->model->task.kind))
-        status = error_set(err, STATUS_CONFIG,
-                           "model '%s' is for %s, and the next stage needs boxes; only the last "
-                           "stage may be something else than a detector",
-                           name, task_name(served->model->task.kind));
-    else if (!is_last)
-        status = check_labels(staged, at + 1, served->model, err);
+    const enum status status = check_model(staged->config, at, served, err);
     pipeline_release(staged->pipeline, served);
     return status;
 }
@@ -71,6 +98,28 @@ static enum status stage_failed(const struct staged_request *staged, size_t at,
     if (err->status == STATUS_NOT_READY && *ret_retry_after_s == 0)
         *ret_retry_after_s = 1;
     return error_prefix(err, "stage %zu of pipeline '%s'", at + 1, staged->name);
+}
+
+enum status stages_check(struct pipeline *pipeline, const char *name, const char *version,
+                         struct error *err)
+{
+    char found[128];
+    struct pipeline_config *config;
+    enum status status = STATUS_OK;
+    TRY(pipeline_find_stages(pipeline, name, version, found, &config, err));
+    for (size_t i = 0; config && status == STATUS_OK && i < config->stage_count; i++) {
+        struct served *served;
+        struct error absent; /* it may come */
+        if (pipeline_acquire(pipeline, config->stages[i].model, NULL, &served, NULL, &absent) !=
+            STATUS_OK)
+            continue;
+        status = check_model(config, i, served, err);
+        pipeline_release(pipeline, served);
+        if (status != STATUS_OK)
+            status = error_prefix(err, "stage %zu of pipeline '%s'", i + 1, name);
+    }
+    free(config);
+    return status;
 }
 
 /* ---- crops ---- */

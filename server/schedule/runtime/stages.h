@@ -35,4 +35,10 @@ enum status stages_begin(struct pipeline *pipeline, struct predict_request *whol
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;
 
+/* Whether a pipeline can answer with the models that are served now. STATUS_CONFIG with the
+ * sentence that its requests would get; stages whose model is not ready are passed over, and so is
+ * a model that is no pipeline. STATUS_NO_MEMORY. */
+enum status stages_check(struct pipeline *pipeline, const char *name, const char *version,
+                         struct error *err) MUST_USE;
+
 void stages_free(struct staged_request *staged); /* NULL is fine */
