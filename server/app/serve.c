@@ -352,13 +352,26 @@ static const struct model_status *find_default(const struct model_status *models
     return NULL;
 }
 
+/* "resnet50", or "ocr (stage models det, rec)". */
+static void name_model(const struct model_status *status, char *text, size_t size)
+{
+    size_t used = 0;
+    int n = snprintf(text, size, "%s", status->name);
+    for (size_t i = 0; i < status->stage_count && n >= 0 && used + (size_t)n < size; i++) {
+        used += (size_t)n;
+        n = snprintf(text + used, size - used, "%s%s%s", i ? ", " : " (stage models ",
+                     status->stages[i], i + 1 == status->stage_count ? ")" : "");
+    }
+}
+
 static void print_banner(const struct serve *serve, const struct model_status *status,
                          const char *devices, int threads)
 {
     const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
     const char *path = serve->config->unix_path;
     char with_threads[48] = "", call[sizeof status->name + 64],
-         choice[sizeof status->name + 64] = "";
+         choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 64] = "",
+         name[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 32];
     if (!status) {
         printf("lensd is at %s, waiting for models in %s\n", where, serve->config->models);
         return;
@@ -366,17 +379,18 @@ static void print_banner(const struct serve *serve, const struct model_status *s
     if (threads > 0)
         snprintf(with_threads, sizeof with_threads, " with %d thread%s%s", threads,
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
-    /* Devices and threads are those of the model that answers. */
+    name_model(status, name, sizeof name);
+    /* Devices and threads are those of the model that answers; a pipeline has none of its own. */
     if (pipeline_has_choice(serve->pipeline))
-        snprintf(choice, sizeof choice, "; %s answers", status->name);
+        snprintf(choice, sizeof choice, "; %s answers", name);
     if (status->answers_photos)
         snprintf(call, sizeof call, "--data-binary @photo.jpg %s/predict", url);
     else
         snprintf(call, sizeof call, "%s/v2/models/%s", url, status->name);
-    printf("lensd serves %s at %s%s on %s%s%s; %s:\n"
+    printf("lensd serves %s at %s%s%s%s%s%s; %s:\n"
            "  curl %s%s%s%s\n",
-           loader_served(serve->loader), where, choice, devices, with_threads,
-           choice[0] ? ", or with ?model=NAME another" : "",
+           loader_served(serve->loader), where, choice, devices[0] ? " on " : "", devices,
+           with_threads, choice[0] ? ", or with ?model=NAME another" : "",
            status->answers_photos ? "try it" : "it takes tensors; see which",
            path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
 }
@@ -398,10 +412,14 @@ static void say_ready(struct serve *serve)
     /* Best effort: the log says it as well, and standard output may be closed. */
     if (fflush(stdout) != 0)
         clearerr(stdout);
-    log_event(LOG_INFO, "ready", LOG_STR("model", loader_served(serve->loader)),
-              LOG_STR("default", status ? status->name : NULL), LOG_STR("device", devices),
-              LOG_STR("precision", precision), LOG_INT("threads", threads),
-              LOG_STR("url", http_server_where(serve->http)));
+    const struct log_field model = LOG_STR("model", loader_served(serve->loader)),
+                           chosen = LOG_STR("default", status ? status->name : NULL),
+                           url = LOG_STR("url", http_server_where(serve->http));
+    if (status && status->stage_count > 0) /* its stages' models have devices */
+        log_event(LOG_INFO, "ready", model, chosen, url);
+    else
+        log_event(LOG_INFO, "ready", model, chosen, LOG_STR("device", devices),
+                  LOG_STR("precision", precision), LOG_INT("threads", threads), url);
     free(models);
 }
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import socket
 import unittest
 import zlib
@@ -334,6 +335,10 @@ class Alone(Pipelines):
         self.assertEqual(self.ask("", painted(SIDE, SIDE, colors))["model"], "both")
         self.assertEqual(len([crop for crop in self.crops(self.ask("")) if crop["predictions"]]), 3)
         self.assertEqual([m["name"] for m in self.server.get("/health").json()["models"] if m["default"]], ["both"])
+        (ready,) = [line for line in self.server.log().splitlines() if re.search(" info +ready ", line)]
+        self.assertNotRegex(ready, "device=|precision=|threads=")
+        self.server.stop()
+        self.assertIn("; both (stage models found, mean) answers, or with ?model=NAME another; try it:", self.server.output)
 
     def test_a_model_that_is_not_there(self):
         self.pipeline("both", [{"model": "found"}, {"model": "nobody"}])
