@@ -422,7 +422,13 @@ static enum status look_at_stages(struct loader *loader, struct error *err)
                 : STATUS_OK;
         if (first.status == STATUS_OK)
             first = failure;
-        say_stages(known, "pipeline cannot answer", status == STATUS_OK ? NULL : failure.message);
+        if (status != STATUS_OK)
+            say_stages(known, "pipeline cannot answer", failure.message);
+        else if (known->is_served && pipeline_check_sizes(loader->options.pipeline, known->name,
+                                                          known->version, &failure) != STATUS_OK)
+            say_stages(known, "too many sizes", failure.message);
+        else
+            say_stages(known, NULL, NULL);
     }
     if (err)
         *err = first;

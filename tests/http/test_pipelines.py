@@ -281,6 +281,18 @@ class Sizes(Pipelines):
             self.assertEqual(crop["predictions"], self.ask(f"model=mean&size={size}", part)["predictions"])
 
 
+    def test_more_sizes_than_a_model_keeps(self):
+        small_onnx.write(self.put("mean"), [small_onnx.node("GlobalAveragePool", ["image"], ["mean"]),
+                                            small_onnx.node("Flatten", ["mean"], ["scores"])], [],
+                         [small_onnx.tensor_info("image", "N", 3, "height", "width")],
+                         [small_onnx.tensor_info("scores", "N", 3)])
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["16x16", "8x8", "8x16", "16x8"]}])
+        self.pipeline("more", [{"model": "found"}, {"model": "mean", "sizes": ["8x8", "24x8", "24x16"]}])
+        self.start()
+        (line,) = [line for line in self.server.log().splitlines() if "too many sizes" in line]
+        self.assertIn("stage 2 of pipeline 'more' names 24x16 for model 'mean', which keeps 4 sizes besides its own", line)
+
+
 class Depth(Pipelines):
     def test_three_stages(self):
         """The middle stage finds its boxes in the crops of the first."""

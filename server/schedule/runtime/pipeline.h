@@ -194,6 +194,12 @@ enum status pipeline_find_stages(struct pipeline *pipeline, const char *name, co
                                  char ret_name[static 128], struct pipeline_config **ret,
                                  struct error *err) MUST_USE;
 
+/* STATUS_CONFIG with a sentence if a stage of this pipeline names a size that its model has no
+ * place for beside those of its earlier stages and of the pipelines before it in the table. Models
+ * that are not served are passed over. */
+enum status pipeline_check_sizes(struct pipeline *pipeline, const char *name, const char *version,
+                                 struct error *err) MUST_USE;
+
 /* Writes name and version of a model that was made for a quick start, or serves in fp32 until its
  * trials are made; false: there is none. */
 bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char version[static 16]);

@@ -812,6 +812,69 @@ static void want_stage_sizes_locked(struct pipeline *pipeline, const struct pipe
     }
 }
 
+/* Notes the sizes of a model that the pipeline's stages name. STATUS_CONFIG at the first that has
+ * no place. */
+static enum status note_sizes(const struct instance *base, const struct model_entry *entry,
+                              struct instance_size seen[static INSTANCE_SIZES], size_t *seen_count,
+                              struct error *err)
+{
+    const struct model *model = base->served->model;
+    for (size_t s = 0; s < entry->stages->stage_count; s++) {
+        const struct pipeline_stage *stage = &entry->stages->stages[s];
+        for (size_t i = 0; !strcmp(stage->model, model->name) && i < stage->size_count; i++) {
+            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
+            size_t k = 0;
+            while (k < *seen_count && !is_same_size(seen[k], size))
+                k++;
+            if (k < *seen_count || has_size(base, size) ||
+                model_check_size(model, size.height, size.width, NULL) != STATUS_OK)
+                continue;
+            if (k == INSTANCE_SIZES)
+                return error_set(err, STATUS_CONFIG,
+                                 "stage %zu of pipeline '%s' names %dx%d for model '%s', which "
+                                 "keeps %d sizes besides its own, those of all pipelines together; "
+                                 "it is compiled only when it is asked for, in the place of "
+                                 "another: name fewer sizes",
+                                 s + 1, entry->name, size.width, size.height, model->name,
+                                 INSTANCE_SIZES);
+            seen[(*seen_count)++] = size;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status check_sizes_locked(struct pipeline *pipeline, const struct model_entry *asked,
+                                      const char *model, struct error *err)
+{
+    struct instance_size seen[INSTANCE_SIZES];
+    size_t seen_count = 0;
+    const struct model_entry *found = table_find_locked(pipeline, model, NULL);
+    for (const struct model_entry *entry = pipeline->entries;
+         found && found->instance && entry <= asked; entry++) {
+        struct error theirs;
+        enum status status = STATUS_OK;
+        if (entry->stages)
+            status = note_sizes(found->instance, entry, seen, &seen_count,
+                                entry == asked ? err : &theirs);
+        if (entry == asked)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+enum status pipeline_check_sizes(struct pipeline *pipeline, const char *name, const char *version,
+                                 struct error *err)
+{
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = find_version_locked(pipeline, name, version);
+    for (size_t s = 0; entry && entry->stages && s < entry->stages->stage_count; s++)
+        if (status == STATUS_OK)
+            status = check_sizes_locked(pipeline, entry, entry->stages->stages[s].model, err);
+    pthread_mutex_unlock(&pipeline->lock);
+    return status;
+}
+
 bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
                         int *ret_height, int *ret_width)
 {
