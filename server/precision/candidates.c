@@ -40,9 +40,13 @@ size_t candidates_find(struct device_id device, const struct graph *graph, bool 
     size_t count = 0;
     if (device.kind != DEVICE_CPU)
         return gpu_candidates(device, graph, ret);
+    /* First for a quantized file, as on a GPU: what comes later may find no time for its trial. */
+    const bool is_quantized = session_is_quantized(graph);
+    if (is_quantized)
+        ret[count++] = PRECISION_INT8;
     if (device_cpu_has_bf16() && has_products(graph))
         ret[count++] = PRECISION_BF16;
-    if (session_is_quantized(graph) || can_calibrate)
+    if (!is_quantized && can_calibrate)
         ret[count++] = PRECISION_INT8;
     return count;
 }

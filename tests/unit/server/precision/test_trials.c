@@ -301,15 +301,26 @@ Test(trials, without_memory_leave_fp32_and_no_choice)
 
 Test(trials, without_memory_for_the_next_keep_the_one_that_passed)
 {
-    plan_bf16((struct plan){.ms = 4});
-    plans[PRECISION_INT8] = (struct plan){.fails = STATUS_NO_MEMORY};
+    plan_bf16((struct plan){.fails = STATUS_NO_MEMORY});
+    plans[PRECISION_INT8] = (struct plan){.ms = 4};
     is_quantized = true;
     for (int start = 0; start < 2; start++) {
         const struct precision_choice choice =
-            expect((struct expectation){PRECISION_BF16, CHOICE_ONLY, 4});
+            expect((struct expectation){PRECISION_INT8, CHOICE_ONLY, 4});
         cr_expect_eq(choice.trial_count, 1);
-        cr_expect(strstr(choice.why, "bf16"), "%s", choice.why);
+        cr_expect(strstr(choice.why, "int8"), "%s", choice.why);
     }
+}
+
+/* A trial that takes all the time leaves none to those after it. */
+Test(trials, of_a_quantized_file_begin_with_int8)
+{
+    plan_bf16((struct plan){.ms = 4});
+    plans[PRECISION_INT8] = (struct plan){.ms = 4};
+    is_quantized = true;
+    const struct precision_choice choice =
+        expect((struct expectation){PRECISION_INT8, CHOICE_MEASURED, 4});
+    cr_expect_eq(choice.trials[0].precision, PRECISION_INT8);
 }
 
 Test(trials, one_that_does_not_compile_is_an_outcome)
