@@ -194,7 +194,7 @@ class Methods(GrpcCase):
                 (request("digits", tensor("image", "FP32", [1, 3, 32, 32],
                                           parameters=parameter(4, "shared_memory_region", 2, 1))), INVALID, ("shared",)),
                 (request("digits", tensor("image", "BYTES", [2], blob(8, seven()))), INVALID, ("1 elements", "2")),
-                (photos(b"no photo"), INVALID, ()), (b"", NOT_FOUND, ()), (b"\x0a\xff", INVALID, ("malformed",)),
+                (photos(b"no photo"), INVALID, ()), (b"", NOT_FOUND, ("names no model (model_name", "digits")), (b"\x0a\xff", INVALID, ("malformed",)),
                 (b"\x2a" * 1000, INVALID, ("malformed",))):
             with self.subTest(words, payload=payload[:60]):
                 self.assert_refused(self.call("ModelInfer", payload), status, *words)

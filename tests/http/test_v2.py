@@ -226,6 +226,7 @@ class Digits(ServedCase):
             ({"inputs": [good], "parameters": {"binary_data_output": 1}}, "binary_data_output"),
             ({"inputs": [{**good, "shape": [1000], "datatype": "BYTES"}]}, "images"),
             ({"inputs": [{**good, "shape": [0], "datatype": "BYTES"}]}, "images"),
+            ({"inputs": [{**good, "name": "imgae", "shape": [1], "datatype": "BYTES"}]}, "has no input 'imgae'; it has: image"),
             ({"inputs": [{**good, "parameters": {"shared_memory_region": "r"}}]}, "shared memory"),
         ]
         for body, word in cases:

@@ -151,6 +151,17 @@ static enum status take_tensor(struct exchange *x, struct infer_work *work,
     return STATUS_OK;
 }
 
+static enum status find_input(const struct served *served, const char *name, size_t *ret,
+                              struct error *err)
+{
+    char names[200];
+    for (*ret = 0; *ret < served->input_count; ++*ret)
+        if (!strcmp(served->inputs[*ret].name, name))
+            return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "model '%s' has no input '%.80s'; it has: %s",
+                     served->model->name, name, input_names(served, names, sizeof names));
+}
+
 static enum status take_tensors(struct exchange *x, struct infer_work *work,
                                 const struct served *served, struct error *err)
 {
@@ -162,13 +173,8 @@ static enum status take_tensors(struct exchange *x, struct infer_work *work,
         return error_no_memory(err, "for a request");
     for (size_t k = 0; k < work->v2->input_count; k++) {
         const struct v2_input *input = &work->v2->inputs[k];
-        size_t i = 0;
-        while (i < served->input_count && strcmp(served->inputs[i].name, input->name) != 0)
-            i++;
-        if (i == served->input_count)
-            return error_set(err, STATUS_INVALID, "model '%s' has no input '%.80s'; it has: %s",
-                             served->model->name, input->name,
-                             input_names(served, names, sizeof names));
+        size_t i;
+        TRY(find_input(served, input->name, &i, err));
         if (work->tensors[i])
             return error_set(err, STATUS_INVALID, "input '%.80s' is there twice", input->name);
         TRY(take_tensor(x, work, served, input, i, err));
@@ -207,7 +213,8 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
                                const struct served *served, const struct v2_input *input,
                                struct error *err)
 {
-    size_t most = x->server->options.max_images;
+    size_t most = x->server->options.max_images, unused;
+    TRY(find_input(served, input->name, &unused, err));
     if (!served->takes_images || strcmp(input->name, served->inputs[0].name) != 0)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' of model '%s' takes numbers, not photos (BYTES)",

@@ -177,6 +177,10 @@ static enum status explain_not_found_locked(struct pipeline *pipeline, const cha
                          name, version, names[0] ? names : "none yet");
     }
     name_models_locked(pipeline, names, sizeof names);
+    if (name && !name[0])
+        return error_set(err, STATUS_NOT_FOUND,
+                         "the request names no model (model_name in gRPC); this server has: %s",
+                         pipeline->entry_count ? names : "none yet");
     return error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s'; this server has: %s",
                      name ? name : "default", pipeline->entry_count ? names : "none yet");
 }
