@@ -121,11 +121,12 @@ static void print_answer(const struct predict_image *image);
 /* What the next stage of a pipeline says of a box. */
 static void print_crop(const struct predict_image *crop)
 {
+    if (crop->status != STATUS_OK) {
+        printf("      crop: error: %s\n", crop->error.message);
+        return;
+    }
     printf("      the crop of %u x %u\n", crop->width, crop->height);
-    if (crop->status != STATUS_OK)
-        printf("    error: %s\n", crop->error.message);
-    else
-        print_answer(crop);
+    print_answer(crop);
 }
 
 static void print_boxes(const struct predict_image *image)

@@ -186,6 +186,11 @@ class Failures(Pipelines):
         self.assertEqual(failed["code"], "invalid_request")
         self.assertIn("no pixel", failed["error"])
         self.assertEqual(whole, self.alone(8, 8, 24, 40))
+        with open(self.path("photo.png"), "wb") as file:
+            file.write(painted(SIDE, SIDE, colors))
+        shown = run_lensd("predict", "--model", self.path("both"), "--device", "cpu", self.path("photo.png")).stdout
+        self.assertRegex(shown, r"\n    .*a cat.*\n      crop: error: .*no pixel")
+        self.assertNotIn("crop of 0 x 0", shown)
 
     def test_stages_that_cannot_be(self):
         """Each is said at start, the others serve."""
