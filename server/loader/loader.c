@@ -213,7 +213,8 @@ static void say_assumptions(const struct model *model)
         "no file tells how photos are prepared, so they get %.63s; put preprocessor_config.json "
         "beside the .onnx file (lensd inspect shows what is done)",
         model->preprocess_source);
-    if (!model->is_configured)
+    /* The default of a line of text is how PP-OCR's models were trained. */
+    if (!model->is_configured && model->task.kind != TASK_TEXT)
         log_event(LOG_WARN, "model", LOG_STR("model", model->name), LOG_STR("text", text));
     const bool has_names =
         model->task.kind == TASK_CLASSIFICATION || model->task.kind == TASK_DETECTION ||

@@ -670,6 +670,7 @@ class TextLine(Tasks):
         self.assertAlmostEqual(answer["score"], (.9 + .7 + .5 + .6) / 4, places=5)
         self.assertNotIn("predictions", answer)
         self.assertEqual(self.task(), ("text-recognition", "a list of 4 characters, output 'text'"))
+        self.assertNotIn("photos are prepared", self.server.log())
         lines = self.server.request("POST", "/predict", png(9, 9), {"Accept": "text/plain"}).body.decode()
         self.assertEqual(lines, "0.675000 aa 字\n")
         numbers = self.server.request("POST", "/predict", png(9, 9), {"Accept": "application/octet-stream"}).body
