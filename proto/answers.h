@@ -313,6 +313,9 @@ struct quantize_answer {
     const char *model, *folder;
     int calibrated, held_out, unreadable; /* photos */
     bool holds;                           /* the bounds of --precision auto */
+    char bound[160];                      /* the one that fails; "" if they hold */
+    int bound_images;                     /* that `bound` was measured on */
+    bool wants_images;                    /* more of them could show that the bounds hold */
     double error;                         /* on photos that were calibrated with */
     /* On those held out, as in server/precision/agreement.h. */
     bool is_vector; /* class scores */

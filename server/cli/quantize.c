@@ -179,8 +179,10 @@ static void print_report(const struct quantizing *q)
            size_text(report->fp32_bytes, before));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);
     if (!report->holds)
-        printf("\nThe answers do not agree within lensd's bounds, so that --precision auto will "
-               "hardly choose int8 for it (docs/quantize.md).\n");
+        printf("\nBounds not met: %s, measured on %d photo%s. %s\n", report->bound,
+               report->bound_images, report->bound_images == 1 ? "" : "s",
+               report->wants_images ? "Give more photos."
+                                    : "The model loses accuracy; see " REPORT_FILE ".");
 }
 
 /* ---- the command ---- */

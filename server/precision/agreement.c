@@ -2,6 +2,7 @@
 #include "server/precision/agreement.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* A channel whose numbers are below this share of the tensor's is measured by that share: in a
  * detector's output that holds boxes in pixels and scores in one tensor, scores of classes that are
@@ -256,6 +257,35 @@ bool agreement_holds(const struct agreement *a)
     const double least = a->correlation - margin(a->correlation_squares, a->images);
     return a->has_numbers && share_holds(a->clear, a->agreeing) && most <= bound_of(a) &&
            (!agreement_needs_correlation(a) || 1 - least <= AGREEMENT_VECTOR);
+}
+
+bool agreement_explain(const struct agreement *a, char *text, size_t size)
+{
+    const char *change = a->is_vector ? "mean change of probability" : "mean relative error";
+    text[0] = '\0';
+    if (agreement_holds(a))
+        return false;
+    if (!a->has_numbers || !isfinite(a->mean)) {
+        snprintf(text, size, "there are no finite numbers to compare");
+        return false;
+    }
+    if (!share_holds(a->clear, a->agreeing)) {
+        snprintf(text, size, "best class the same for %zu of %zu %s with a clear one (limit %g %%)",
+                 a->agreeing, a->clear, a->is_vector ? "photos" : "positions",
+                 100 * AGREEMENT_SHARE);
+        return false;
+    }
+    const double most = a->mean + margin(a->squares, a->images);
+    if (!(most <= bound_of(a))) {
+        snprintf(text, size, "%s %.4f, with 95 %% confidence up to %.4f (limit %g)", change,
+                 a->mean, most, bound_of(a));
+        return a->mean <= bound_of(a);
+    }
+    const double least = a->correlation - margin(a->correlation_squares, a->images);
+    snprintf(text, size,
+             "mean distance of the class scores %.5f, with 95 %% confidence up to %.5f (limit %g)",
+             1 - a->correlation, 1 - least, AGREEMENT_VECTOR);
+    return 1 - a->correlation <= AGREEMENT_VECTOR;
 }
 
 bool agreement_is_lost(const struct agreement *a, int images_left)

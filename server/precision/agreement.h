@@ -76,6 +76,11 @@ bool agreement_needs_correlation(const struct agreement *a);
 /* Whether the images so far show that the bounds hold. */
 bool agreement_holds(const struct agreement *a);
 
+/* Writes a sentence without a full stop: which bound the images so far do not keep, with the
+ * measured number and the limit; "" if agreement_holds(). Returns whether more images could change
+ * that, because the bound is kept but for its confidence limit. */
+bool agreement_explain(const struct agreement *a, char *text, size_t size);
+
 /* Whether the bounds must fail even if the `images_left` remaining images are equal. Neither this
  * nor agreement_holds(): there are too few images to tell. */
 bool agreement_is_lost(const struct agreement *a, int images_left);

@@ -368,6 +368,8 @@ static void take_graph(struct quantize_state *q, struct graph *graph, const stru
     q->graph = graph;
     q->report->error = error_of(a);
     q->report->holds = agreement_holds(a);
+    q->report->wants_images = agreement_explain(a, q->report->bound, sizeof q->report->bound);
+    q->report->bound_images = a->images;
 }
 
 static enum status quantize_all(struct quantize_state *q)

@@ -19,6 +19,43 @@ static struct agreement of_vectors(bool probabilities, size_t count, const float
     return agreement;
 }
 
+static void expect_bound(struct agreement a, bool wants_images, const char *words)
+{
+    char text[160];
+    cr_expect_eq(agreement_explain(&a, text, sizeof text), wants_images, "%s", text);
+    cr_expect(words[0] ? strstr(text, words) != NULL : !text[0], "'%s' in '%s'", words, text);
+}
+
+Test(agreement, names_the_bound_that_fails)
+{
+    const struct agreement good = {.is_vector = true,
+                                   .has_numbers = true,
+                                   .images = 5,
+                                   .same = 5,
+                                   .clear = 5,
+                                   .agreeing = 5,
+                                   .mean = 0.004,
+                                   .correlation = 1};
+    struct agreement a = good;
+    expect_bound(a, false, "");
+    a.squares = 0.001;
+    expect_bound(a, true, "mean change of probability 0.0040, with 95 % confidence up to 0.0");
+    a.mean = 0.02;
+    expect_bound(a, false, "mean change of probability 0.0200");
+    a.agreeing = 4;
+    expect_bound(a, false, "best class the same for 4 of 5 photos with a clear one (limit 99 %)");
+    a = good;
+    a.correlation = 0.99;
+    expect_bound(a, false, "distance of the class scores 0.01000");
+    a = good;
+    a.mean = INFINITY;
+    expect_bound(a, false, "no finite numbers");
+    a = good;
+    a.is_vector = false;
+    a.mean = 0.03;
+    expect_bound(a, false, "mean relative error 0.0300");
+}
+
 Test(agreement, of_scores)
 {
     static const struct {
