@@ -181,6 +181,23 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
                      "it, or serve a folder of model folders with --models");
 }
 
+/* One name answers for one of the two. */
+static enum status refuse_second_model(const char *folder, struct error *err)
+{
+    char *path = folder_join(folder, "model.onnx");
+    if (!path)
+        return error_no_memory(err, "while looking for a model");
+    const bool is_there = is_file(path);
+    free(path);
+    if (is_there)
+        return error_set(err, STATUS_MODEL,
+                         "%.200s: there are both " PIPELINE_FILE
+                         " and model.onnx; a pipeline names models of other folders, so move "
+                         "model.onnx to a folder of its own beside this one",
+                         folder);
+    return STATUS_OK;
+}
+
 /* Looks through the layouts; place->folders[0] is the folder itself. */
 static enum status find_in_folder(struct model_place *place, const char *version, struct error *err)
 {
@@ -189,7 +206,7 @@ static enum status find_in_folder(struct model_place *place, const char *version
     place->file = folder_join(folder, PIPELINE_FILE);
     place->is_pipeline = is_file(place->file);
     if (place->is_pipeline)
-        return STATUS_OK;
+        return refuse_second_model(folder, err);
     free(place->file);
     place->file = folder_join(folder, "model.onnx");
     if (is_file(place->file))

@@ -198,9 +198,11 @@ class Failures(Pipelines):
                  "self": ([{"model": "found"}, {"model": "self"}], "stage 2 is the pipeline 'self' itself"),
                  "deep": ([{"model": "both"}, {"model": "mean"}], "stage 1 names 'both', which is a pipeline, too"),
                  "slip": ([{"model": "found"}, {"model": "mean", "label": ["a dog"]}], 'unknown key "label"'),
+                 "two": ([{"model": "found"}, {"model": "mean"}], "there are both pipeline.json and model.onnx"),
                  "one": ([{"model": "found"}], "a pipeline has 2 or 3 stages")}
         for name, (stages, _) in cases.items():
             self.pipeline(name, stages)
+        small_onnx.not_finite_when_dark(self.put("two"))
         server = self.start(wait_ready=False)
         server.wait_for(lambda: server.get("/readyz").status == 200, "readiness")
         failures = {m["name"]: m.get("error", "") for m in server.get("/health").json()["models"]}
@@ -364,6 +366,14 @@ class Alone(Pipelines):
             run = run_lensd(*command, self.path("both"), *photo)
             self.assertNotEqual(run.returncode, 0)
             self.assertIn("stage 2 names the model 'nobody'", " ".join((run.stdout + run.stderr).split()), command)
+
+    def test_a_model_in_the_same_folder(self):
+        small_onnx.not_finite_when_dark(self.put("both"))
+        for command in (["serve"], ["serve", "--check"], ["inspect"], ["predict", "--model"]):
+            photo = [self.path("photo.png")] if command[0] == "predict" else []
+            run = run_lensd(*command, self.path("both"), *photo)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn("there are both pipeline.json and model.onnx", " ".join((run.stdout + run.stderr).split()), command)
 
     def test_predict_and_inspect(self):
         with open(self.path("photo.png"), "wb") as file:
