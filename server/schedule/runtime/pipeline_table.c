@@ -343,6 +343,7 @@ enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, c
 struct loading {
     struct pipeline *pipeline;
     const char *name, *version;
+    bool completes; /* a first instance, of the same weights */
 };
 
 static void on_progress(void *context, const char *phase, double fraction)
@@ -390,7 +391,8 @@ static enum status table_begin(struct pipeline *pipeline, const char *name, cons
     return status;
 }
 
-/* The sizes that clients have asked for go over to what replaces a first instance. */
+/* The sizes that clients have asked for go over to what completes a first instance; those of a
+ * reload have other weights, and end with it. */
 static void hand_over_sizes(struct instance *from, struct instance *to)
 {
     memcpy(to->sizes, from->sizes, sizeof to->sizes);
@@ -399,6 +401,14 @@ static void hand_over_sizes(struct instance *from, struct instance *to)
     to->failed_count = from->failed_count;
     to->wanted = from->wanted;
     to->used_at = from->used_at;
+}
+
+static void set_generation(struct instance *instance, uint64_t generation)
+{
+    instance->served->generation = generation;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (instance->sizes[i])
+            instance->sizes[i]->served->generation = generation;
 }
 
 /* Switches the table over, to an instance or to the stages of a pipeline. *ret_old: what was there
@@ -418,13 +428,13 @@ static enum status publish(const struct loading *loading, struct instance *insta
         status = no_place(err);
     if (status == STATUS_OK) {
         *ret_old = entry->instance;
-        if (instance && entry->instance && entry->instance->plan == PLAN_FIRST)
+        if (loading->completes && entry->instance && entry->instance->plan == PLAN_FIRST)
             hand_over_sizes(entry->instance, instance);
         if (entry->instance)
             begin_retiring_locked(pipeline, entry->instance);
         entry->instance = instance;
         if (instance)
-            instance->served->generation = ++pipeline->generations;
+            set_generation(instance, ++pipeline->generations);
         free(entry->stages);
         entry->stages = stages;
         entry->progress = 1;
@@ -452,7 +462,7 @@ static bool starts_quickly(struct pipeline *pipeline, const struct model *model)
     return starts;
 }
 
-/* `choices`: as instance_create's. */
+/* `choices`: as instance_create's; of the model that is served, where they are given. */
 static enum status add_model(struct pipeline *pipeline, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
                              struct error *err)
@@ -473,7 +483,7 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
     }
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    struct loading loading = {pipeline, name, version};
+    struct loading loading = {pipeline, name, version, .completes = choices};
     const enum instance_plan plan = choices                           ? PLAN_KNOWN
                                     : starts_quickly(pipeline, model) ? PLAN_FIRST
                                                                       : PLAN_MEASURE;
@@ -970,7 +980,7 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
     if (status == STATUS_OK && pipeline->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
     if (status == STATUS_OK) {
-        instance->served->generation = base->served->generation;
+        set_generation(instance, base->served->generation);
         old = replace_size_locked(pipeline, base, oldest_size(base, true), instance);
         if (is_same_size(base->wanted, size))
             base->wanted = (struct instance_size){0};

@@ -37,8 +37,9 @@ struct served_stats {
 
 struct served {
     struct model *model; /* owned; its graph is gone */
-    uint64_t generation; /* another one for each load of a version, and each change of precision;
-                            the same for all its sizes */
+    /* Another one for each load of a version, and each change of precision; the same for all its
+     * sizes. */
+    _Atomic uint64_t generation;
     /* The leading dimension of every input and output is the batch: a request may have any number
      * of rows, which run together with neighbours'. Otherwise a request is one row. */
     bool has_rows;

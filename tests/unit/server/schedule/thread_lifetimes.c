@@ -595,6 +595,36 @@ static void test_sizes_come_and_go_with_their_model(void)
     pipeline_free(pipeline);
 }
 
+/* Sizes of a first instance stay with its weights. */
+static void test_sizes_go_over_to_what_completes_their_model(void)
+{
+    char name[128], version[16];
+    struct error err = {0};
+    struct served *base, *sized;
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.trials = TRIALS_LATER});
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(largest_batch(pipeline) == 1);
+    use_size(pipeline, 2);
+    CHECK(pipeline_next_trial(pipeline, name, version));
+    CHECK(pipeline_try_precision(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(largest_batch(pipeline) == 8 && fake_sessions_alive() == 2);
+    CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    CHECK(pipeline_acquire_size(pipeline, base, 2, FAKE_WIDTH, false, &sized, NULL, &err) ==
+          STATUS_OK);
+    CHECK(sized->generation == base->generation);
+    pipeline_release(pipeline, base);
+    pipeline_release(pipeline, sized);
+    pipeline_free(pipeline);
+
+    pipeline = start_pipeline((struct pipeline_options){.trials = TRIALS_LATER});
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(largest_batch(pipeline) == 1);
+    use_size(pipeline, 2);
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(fake_sessions_alive() == 1 && ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
+    pipeline_free(pipeline);
+}
+
 int main(void)
 {
     static const struct pipeline_test tests[] = {
@@ -610,6 +640,8 @@ int main(void)
         {"a trial that is lost changes nothing", test_a_trial_that_is_lost_changes_nothing},
         {"a trial that is skipped says why", test_a_trial_that_is_skipped_says_why},
         {"sizes come and go with their model", test_sizes_come_and_go_with_their_model},
+        {"sizes go over to what completes their model",
+         test_sizes_go_over_to_what_completes_their_model},
         {"sizes that fail are remembered", test_sizes_that_fail_are_remembered},
         {"sizes make room for each other", test_sizes_make_room_for_each_other},
         {"options out of range", test_options_out_of_range},
