@@ -81,7 +81,7 @@ enum status crop_of(enum task_kind kind, const struct detections *found, size_t 
 {
     const double most = 4 * ((double)width + (double)height);
     struct crop crop = {0};
-    if (kind == TASK_TEXT_BOXES) {
+    if (kind == TASK_TEXT_BOXES && found->points) {
         for (size_t i = 0; i < TEXT_CORNERS; i++) {
             const struct task_point *point = &found->points[box * TEXT_CORNERS + i];
             crop.corners[i][0] = limit(rintf(point->x), (float)width - 1);

@@ -146,7 +146,8 @@ static enum status take_photos(struct staged_request *staged, struct error *err)
     return STATUS_OK;
 }
 
-/* The answers of the first stage are the photos'. */
+/* The answers of the first stage are the photos', which are those of its parts from now on: a model
+ * that was replaced meanwhile has answered some of them. */
 static void answer_photos(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[0]; i++) {
@@ -159,7 +160,6 @@ static void answer_photos(struct staged_request *staged)
         answered.name = photo->name;
         answered.photo = photo->photo;
         answered.decode_ms = photo->decode_ms;
-        answered.request = photo->request;
         answered.pixels = NULL;
         *photo = answered;
         from->predictions = NULL;
@@ -255,7 +255,7 @@ static enum status cut_picture(struct staged_request *staged, const struct stage
     struct detections *found = &result->answer.detections;
     struct stage_crop **all = &staged->crops[staged->stage + 1], *grown = NULL;
     size_t *all_count = &staged->counts[staged->stage + 1], count = 0;
-    if (result->request->used_model->task.kind == TASK_TEXT_BOXES)
+    if (result->request->used_model->task.kind == TASK_TEXT_BOXES && found->points)
         TRY(text_reading_order(found, err));
     bool *wanted = alloc_array(found->count, sizeof *wanted);
     result->crops = alloc_array(found->count, sizeof *result->crops);

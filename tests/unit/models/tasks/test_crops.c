@@ -49,6 +49,17 @@ Test(crops, boxes_without_pixels)
     }
 }
 
+/* Of another version of the model. */
+Test(crops, lines_of_text_without_corners_are_boxes)
+{
+    struct detection box = {.x1 = 10, .y1 = 20, .x2 = 30, .y2 = 60};
+    const struct detections found = {.items = &box, .count = 1};
+    struct crop crop;
+    struct error err;
+    cr_assert_eq(crop_of(TASK_TEXT_BOXES, &found, 0, 0, 100, 80, &crop, &err), STATUS_OK);
+    cr_expect(!crop.is_warped && crop.x == 10 && crop.y == 20 && crop.width == 20);
+}
+
 /* PP-OCR: corners to whole pixels within the picture, sizes of the longer sides cut to whole ones.
  */
 Test(crops, lines_of_text)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
+#include "server/schedule/runtime/stages.h"
 #include "tests/unit/server/schedule/pipeline_jobs.h"
 
 static void *submit_until_refused(void *argument)
@@ -625,6 +626,44 @@ static void test_sizes_go_over_to_what_completes_their_model(void)
     pipeline_free(pipeline);
 }
 
+/* A part of a request in parts, answered. */
+static void finish_part(struct pipeline *pipeline, struct job *job, struct predict_request *part)
+{
+    struct error err = {0};
+    job->done = 0;
+    CHECK(pipeline_submit(pipeline, part, NULL, &err) == STATUS_OK);
+    job_wait(job);
+}
+
+/* Its model is replaced between the parts of a request. */
+static void test_photos_are_answered_by_the_model_that_saw_them(void)
+{
+    struct error err = {0};
+    struct pipeline_config config = {.stages = {{.model = "a"}}, .stage_count = 1};
+    struct staged_request *staged;
+    struct request_part *part;
+    int retry_after = 0;
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    add_model(pipeline, "a", 1);
+    CHECK(pipeline_add_stages(pipeline, "p", "1", &config, &err) == STATUS_OK);
+    struct job *job = job_create("p", "ok 1|ok 2");
+    CHECK(stages_begin(pipeline, &job->request, &staged, &retry_after, &err) == STATUS_OK);
+    CHECK(staged);
+    staged->most = 1;
+    finish_part(pipeline, job, &job->request);
+    for (int i = 0; i < 2; i++) {
+        CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == STATUS_OK && part);
+        finish_part(pipeline, job, &part->request);
+        add_model(pipeline, "a", 2 + i);
+    }
+    CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == STATUS_OK && !part);
+    for (int i = 0; i < 2; i++)
+        CHECK(job->images[i].request->used_model->preprocess.height == 1 + i);
+    stages_free(staged);
+    job_free(job);
+    pipeline_free(pipeline);
+}
+
 int main(void)
 {
     static const struct pipeline_test tests[] = {
@@ -644,6 +683,8 @@ int main(void)
          test_sizes_go_over_to_what_completes_their_model},
         {"sizes that fail are remembered", test_sizes_that_fail_are_remembered},
         {"sizes make room for each other", test_sizes_make_room_for_each_other},
+        {"photos are answered by the model that saw them",
+         test_photos_are_answered_by_the_model_that_saw_them},
         {"options out of range", test_options_out_of_range},
     };
     return run_pipeline_tests(tests, COUNT_OF(tests));
