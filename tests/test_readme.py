@@ -27,6 +27,7 @@ import harness  # noqa: E402
 BOUND = 300
 PORT = "127.0.0.1:8080"
 NOT_RUN = {
+    "meson install": "tests/test_install.py installs into a prefix and a DESTDIR",
     "./dev test": "it is what runs this test",
     "docker ": "needs a container engine; ./dev docker builds and runs this image",
     "pip install": "needs a package registry; what it installs is used where EXPORT_PYTHON has it",

@@ -9,19 +9,18 @@ _lensd()
     --log-format) words='text json auto' ;;
     --log-level) words='debug info warn error' ;;
     --sort) words='order time' ;;
-    --method) words='minmax percentile mse entropy auto' ;;
     esac
     if [ "$COMP_CWORD" -eq 1 ]; then
         words='serve predict devices health inspect bench quantize key'
     elif [ -z "$words" ] && [[ $current == -* ]]; then
         case ${COMP_WORDS[1]} in
-        serve) words='--model --model-name --models --watch --top-k --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --max-delay-us --host --port --port-file --admin-port --grpc-port --unix --unix-mode --tls-cert --tls-key --pid-file --user --core-dumps --old-libheif --confine --check --http-threads --config --api-keys --admin-key-file --protect-health --cors-origin --allowed-hosts --trusted-proxies --proxy-protocol --max-body --max-upload-memory --max-header --max-inflate-ratio --max-images --max-queue --max-queue-bytes --max-queue-ms --max-json-depth --max-pixels --max-side --max-scans --max-connections --max-connections-per-address --header-timeout --body-timeout --answer-timeout --idle-timeout --default-timeout --drain-delay --grace --log-format --log-level --trace-endpoint --trace-sample' ;;
+        serve) words='--model --model-name --models --watch --top-k --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --max-delay-us --host --port --port-file --admin-port --grpc-port --unix --unix-mode --tls-cert --tls-key --pid-file --user --core-dumps --old-libheif --confine --check --http-threads --response-cache --config --api-keys --admin-key-file --protect-health --cors-origin --allowed-hosts --trusted-proxies --proxy-protocol --max-body --max-upload-memory --max-header --max-inflate-ratio --max-images --max-queue --max-queue-bytes --max-queue-ms --max-json-depth --max-pixels --max-side --max-scans --max-connections --max-connections-per-address --header-timeout --body-timeout --answer-timeout --idle-timeout --default-timeout --drain-delay --grace --log-format --log-level --trace-endpoint --trace-sample' ;;
         predict) words='--model --top-k --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --old-libheif --config --max-queue --max-pixels --max-side --max-scans --size --annotate --json' ;;
         devices) words='--config --json' ;;
         health) words='--host --port --unix --tls-cert --config --api-key-file' ;;
         inspect) words='--model --precision --cache --threads --profile --profile-batch --sort --old-libheif --config --json' ;;
         bench) words='--model --device --precision --cache --threads --batch --time --config --json' ;;
-        quantize) words='--model --calibrate --output --method --threads --config --json' ;;
+        quantize) words='--model --calibrate --output --threads --old-libheif --config --json' ;;
         key) words='--rate --burst' ;;
         esac
     fi

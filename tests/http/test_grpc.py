@@ -425,7 +425,7 @@ class Messages(GrpcCase):
             with self.subTest(name):
                 reply = self.send(message(blob(1, "digits") + part * (250000 // len(part) or 1)))
                 self.assertIn(reply.status, (EXHAUSTED, INVALID), reply.sentence)
-        self.server.wait_metric("lensd_http_upload_bytes", 0)
+                self.server.wait_metric("lensd_http_upload_bytes", 0)
 
     def test_small_messages_that_are_large(self):
         self.assertEqual(self.send(message(b"\x0a\0" * 100000), "ModelReady").status, EXHAUSTED)
