@@ -121,6 +121,10 @@ class Crops(Pipelines):
         self.start("--max-images", "2")
         self.assertEqual([crop["image"]["width"] for crop in self.crops(self.ask())], [16, 16, 10])
 
+    def test_more_crops_than_a_queue_takes(self):
+        self.start("--max-queue", "2")
+        self.assertEqual([crop["image"]["width"] for crop in self.crops(self.ask())], [16, 16, 10])
+
     def test_other_forms_have_the_boxes(self):
         server = self.start()
         photo = painted(SIDE, SIDE, colors)

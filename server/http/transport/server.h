@@ -30,8 +30,8 @@
  *
  * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_connection.h and the
  * files that include it, GnuTLS in keys.c, tls*, connection*, grpc* and response_cache.c, zlib in
- * coding.c. Handlers run on the threads of libmicrohttpd and gRPC and never block: /predict suspends
- * its connection until the pipeline is done. No request reaches the file system. */
+ * coding.c. Handlers run on the threads of libmicrohttpd and gRPC and never block: /predict
+ * suspends its connection until the pipeline is done. No request reaches the file system. */
 #pragma once
 
 #include <stdbool.h>

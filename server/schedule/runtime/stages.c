@@ -84,6 +84,7 @@ static enum status check_stage(struct staged_request *staged, size_t at, int *re
     struct served *served;
     TRY(pipeline_acquire(staged->pipeline, name, NULL, &served, ret_retry_after_s, err));
     staged->keep_aspect[at] = served->model->preprocess.resize != RESIZE_EXACT;
+    staged->rooms[at] = served->max_rows / 4 > 1 ? served->max_rows / 4 : 1;
     const enum status status = check_model(staged->config, at, served, err);
     pipeline_release(staged->pipeline, served);
     return status;
@@ -304,14 +305,15 @@ static enum status ask_stage(struct staged_request *staged, struct request_part 
                              struct error *err)
 {
     struct stage_crop *crops = staged->crops[staged->stage];
-    const size_t total = staged->counts[staged->stage];
+    const size_t total = staged->counts[staged->stage], room = staged->rooms[staged->stage];
+    const size_t most = staged->most < room ? staged->most : room;
     size_t first = 0, count = 0;
     while (first < total && crops[first].result)
         first++;
     if (first == total)
         return STATUS_OK;
     const struct stage_size *size = crops[first].size;
-    for (size_t i = first; i < total && count < staged->most; i++)
+    for (size_t i = first; i < total && count < most; i++)
         count += !crops[i].result && crops[i].size == size;
     struct request_part *part =
         parts_add(&staged->parts, staged->config->stages[staged->stage].model, count);

@@ -12,7 +12,7 @@ struct staged_request {
     struct pipeline *pipeline;
     char name[128];
     struct pipeline_config *config; /* owned */
-    size_t most;                    /* a part has at most so many images */
+    size_t most;                    /* a part has at most so many images, or fewer */
     /* Books the memory of rectified crops, which live as long as the request; NULL: no limit. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
@@ -23,6 +23,7 @@ struct staged_request {
     struct stage_crop *crops[PIPELINE_STAGES_MAX]; /* what each stage's model is given */
     size_t counts[PIPELINE_STAGES_MAX];            /* lengths of `crops` */
     bool keep_aspect[PIPELINE_STAGES_MAX]; /* the resize of the stage's model keeps the aspect */
+    size_t rooms[PIPELINE_STAGES_MAX];     /* images of a part that leave room in its queue */
 };
 
 /* *ret: the staged request if the model that `whole` names is a pipeline, else NULL. Then the
