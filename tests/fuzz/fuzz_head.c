@@ -28,6 +28,8 @@ static const struct route routes[] = {
     {"/predictions/{model}", METHOD_PUT, true, NULL, never, "a model", ROUTE_ADMIN},
 };
 static const struct route_table table = {routes, COUNT_OF(routes)};
+static const struct exchange_carrier
+    carrier; /* of HTTP/1.1 requests whose errors are lensd's own */
 
 static struct http_server server = {
     .options = {.host = "127.0.0.1", .max_body = MAX_BODY, .max_header = 4096, .routes = &table}};
@@ -141,8 +143,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *forwarded = NULL;
     while (rest)
         forwarded = take_header(strsep(&rest, "\n"), &head, forwarded);
-    struct exchange x = {
-        .server = &server, .target = strdup(target), .target_size = strlen(target)};
+    struct exchange x = {.server = &server,
+                         .carrier = &carrier,
+                         .routes = &table,
+                         .target = strdup(target),
+                         .target_size = strlen(target)};
     HOLDS(x.target);
     if (data[0] & 8) {
         static const int refusals[] = {400, 413, 414, 431, 501, 505};
