@@ -18,10 +18,8 @@ enum { FREE = -1, MIXED = -2, MOST_OPERANDS = 16 };
 
 struct rows {
     size_t batch;
-    size_t *spans;                /* by value->index; 0: free */
-    uint64_t *hash;               /* FNV-1a of what an image reads of free values */
-    const struct tensor **shared; /* the same for all sizes of the batch; sorted */
-    size_t shared_count;
+    size_t *spans;  /* by value->index; 0: free */
+    uint64_t *hash; /* FNV-1a of what an image reads of free values */
 };
 
 static size_t rows_span(const struct rows *rows, const struct node *node, size_t i)
@@ -470,85 +468,6 @@ static int rows_beside_images(const struct node *node, size_t i, int axis)
     }
 }
 
-static int64_t rows_index(const struct tensor *indices, size_t i)
-{
-    return indices->dtype == DTYPE_I32 ? ((const int32_t *)indices->data)[i]
-                                       : ((const int64_t *)indices->data)[i];
-}
-
-static void rows_add_hash(const struct rows *rows, const void *data, size_t bytes)
-{
-    for (size_t b = 0; b < bytes; b++)
-        *rows->hash = (*rows->hash ^ ((const unsigned char *)data)[b]) * 0x100000001b3u;
-}
-
-static int compare_addresses(const void *a, const void *b)
-{
-    const uintptr_t left = (uintptr_t) * (const struct tensor *const *)a,
-                    right = (uintptr_t) * (const struct tensor *const *)b;
-    return (left > right) - (left < right);
-}
-
-/* Collects the constants of a graph whose clones are specialised. */
-static bool rows_share(struct rows *rows, const struct graph *base)
-{
-    rows->shared = alloc_array(base->value_count, sizeof(const struct tensor *));
-    for (size_t i = 0; rows->shared && i < base->value_count; i++)
-        if (base->values[i]->known)
-            rows->shared[rows->shared_count++] = base->values[i]->known;
-    if (rows->shared_count)
-        qsort(rows->shared, rows->shared_count, sizeof(const struct tensor *), compare_addresses);
-    return rows->shared;
-}
-
-/* Of a free operand that is a list of extents: the element for `axis` of the result; SIZE_MAX:
- * none. */
-static size_t rows_extent_of(const struct node *node, size_t i, int axis)
-{
-    const size_t count = shape_count(&node->inputs[i]->shape);
-    const int rank = node->outputs[0]->shape.rank;
-    const struct tensor *axes = NULL;
-    switch (node->op) {
-    case OP_EXPAND:
-        return axis - rank + (int)count >= 0 ? (size_t)(axis - rank + (int)count) : SIZE_MAX;
-    case OP_RESIZE:
-        return i == 3 && count == (size_t)rank ? (size_t)axis : SIZE_MAX;
-    case OP_SLICE:
-        axes = node->input_count > 3 && node->inputs[3] ? node->inputs[3]->known : NULL;
-        for (size_t k = 0; i == 2 && axes && k < count && k < shape_count(&axes->shape); k++)
-            if (rows_index(axes, k) == axis || rows_index(axes, k) + rank == axis)
-                return k;
-        return i == 2 && !axes ? (size_t)axis : SIZE_MAX;
-    default:
-        return SIZE_MAX;
-    }
-}
-
-/* Adds a free operand that has nothing to do with the images to the hash: as a whole, but the
- * extent of their axis as that of one image. */
-static void rows_add_operand(const struct rows *rows, const struct node *node, size_t i, int axis)
-{
-    const struct tensor *known = node->inputs[i]->known;
-    const bool are_extents =
-        known && known->shape.rank == 1 &&
-        (known->dtype == DTYPE_I64 || known->dtype == DTYPE_I32) &&
-        (node->op == OP_EXPAND || node->op == OP_RESIZE || node->op == OP_SLICE);
-    if (!known || (rows->shared_count && bsearch(&known, rows->shared, rows->shared_count,
-                                                 sizeof known, compare_addresses)))
-        return;
-    if (!are_extents) {
-        rows_add_hash(rows, known->data, known->bytes);
-        return;
-    }
-    const size_t place = rows_extent_of(node, i, axis);
-    for (size_t k = 0; k < shape_count(&known->shape); k++) {
-        int64_t extent = rows_index(known, k);
-        if (k == place && extent == node->outputs[0]->shape.dims[axis])
-            extent /= (int64_t)rows->batch;
-        rows_add_hash(rows, &extent, sizeof extent);
-    }
-}
-
 /* Whether all images read the same numbers of a free value along its axis `at`, `run` elements in a
  * row for each. Adds those of the first image to the hash. */
 static bool rows_are_alike(const struct rows *rows, const struct value *value, int at, size_t run)
@@ -568,7 +487,8 @@ static bool rows_are_alike(const struct rows *rows, const struct value *value, i
         for (size_t image = 1; image < all / each; image++)
             if (memcmp(data + from, data + from + image * each, each) != 0)
                 return false;
-        rows_add_hash(rows, data + from, each);
+        for (size_t b = from; b < from + each; b++)
+            *rows->hash = (*rows->hash ^ (unsigned char)data[b]) * 0x100000001b3u;
     }
     return true;
 }
@@ -579,15 +499,18 @@ static bool rows_free_are_alike(const struct rows *rows, const struct node *node
 {
     for (size_t i = 0; i < node->input_count; i++) {
         const struct value *value = node->inputs[i];
-        if (!value || rows_span(rows, node, i))
-            continue;
-        const int at = rows_beside_images(node, i, axis);
-        if (at >= value->shape.rank)
-            rows_add_operand(rows, node, i, axis);
-        else if (!rows_are_alike(rows, value, at, run))
+        const int at = value && !rows_span(rows, node, i) ? rows_beside_images(node, i, axis) : -1;
+        if (value && !rows_span(rows, node, i) && at < value->shape.rank &&
+            !rows_are_alike(rows, value, at, run))
             return false;
     }
     return true;
+}
+
+static int64_t rows_index(const struct tensor *indices, size_t i)
+{
+    return indices->dtype == DTYPE_I32 ? ((const int32_t *)indices->data)[i]
+                                       : ((const int64_t *)indices->data)[i];
 }
 
 /* A Gather along the axis of the images (as exporters write as_strided): every image takes from
@@ -683,16 +606,14 @@ static bool rows_visit_all(const struct rows *rows, const struct graph *graph, c
     return true;
 }
 
-bool rows_are_separate(const struct graph *graph, const struct graph *base, int64_t batch,
-                       const bool *follows, uint64_t *ret_hash)
+bool rows_are_separate(const struct graph *graph, int64_t batch, const bool *follows,
+                       uint64_t *ret_hash)
 {
     struct rows rows = {.batch = (size_t)batch,
                         .spans = alloc_array(graph->value_count, sizeof *rows.spans),
                         .hash = ret_hash};
     *ret_hash = 0xcbf29ce484222325u;
-    const bool is_proven =
-        rows.spans && (!base || rows_share(&rows, base)) && rows_visit_all(&rows, graph, follows);
+    const bool is_proven = rows.spans && rows_visit_all(&rows, graph, follows);
     free(rows.spans);
-    free(rows.shared);
     return is_proven;
 }
