@@ -278,4 +278,5 @@ def serve(*arguments, **options):
 
 def connect(server, settings=(), is_slow=False, wrap=None):
     plain = socket.create_connection(("127.0.0.1", server.grpc_port), harness.PATIENCE)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Http2(wrap(plain) if wrap else plain, settings, is_slow)
