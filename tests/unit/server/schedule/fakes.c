@@ -248,7 +248,10 @@ void model_free(struct model *model)
 /* --- images: text --- */
 
 struct image_decoder {
-    int value; /* of the last image */
+    union {
+        int value;            /* of the last image */
+        uint8_t row[640 * 3]; /* every row of its pixels: the stride is 0 */
+    };
 };
 
 struct transform {
@@ -317,10 +320,8 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
         decoder->value = INT32_MAX;
     else
         return error_set(err, STATUS_BAD_IMAGE, "'%s' does not decode", text);
-    *ret = (struct image){.info = {.width = 640, .height = 480},
-                          .width = 640,
-                          .height = 480,
-                          .pixels = (const uint8_t *)&decoder->value};
+    *ret = (struct image){
+        .info = {.width = 640, .height = 480}, .width = 640, .height = 480, .pixels = decoder->row};
     return STATUS_OK;
 }
 
