@@ -33,8 +33,8 @@ static int compare_versions(const char *a, const char *b)
     return a_digits != b_digits ? (a_digits > b_digits ? 1 : -1) : strcmp(a, b);
 }
 
-static struct model_entry *find_version_locked(struct pipeline *pipeline, const char *name,
-                                               const char *version)
+struct model_entry *table_find_version_locked(struct pipeline *pipeline, const char *name,
+                                              const char *version)
 {
     for (size_t i = 0; i < pipeline->entry_count; i++) {
         struct model_entry *entry = &pipeline->entries[i];
@@ -80,7 +80,7 @@ struct model_entry *table_find_locked(struct pipeline *pipeline, const char *nam
         name = default_name_locked(pipeline);
     if (!name)
         return NULL;
-    return version && *version ? find_version_locked(pipeline, name, version)
+    return version && *version ? table_find_version_locked(pipeline, name, version)
                                : find_best_locked(pipeline, name);
 }
 
@@ -99,8 +99,8 @@ void table_release(struct pipeline *pipeline, struct instance *instance)
 static struct model_entry *table_enter_locked(struct pipeline *pipeline, const char *name,
                                               const char *version)
 {
-    struct model_entry *entry = find_version_locked(pipeline, name, version);
-    if (!entry && (entry = find_version_locked(pipeline, name, "")) != NULL)
+    struct model_entry *entry = table_find_version_locked(pipeline, name, version);
+    if (!entry && (entry = table_find_version_locked(pipeline, name, "")) != NULL)
         snprintf(entry->version, sizeof entry->version, "%s", version);
     if (entry || pipeline->entry_count == PIPELINE_MAX_MODELS)
         return entry;
@@ -184,9 +184,9 @@ void pipeline_announce(struct pipeline *pipeline, const char *name, const char *
 static struct model_entry *find_announced_locked(struct pipeline *pipeline, const char *name,
                                                  const char *version)
 {
-    struct model_entry *entry = version ? find_version_locked(pipeline, name, version) : NULL;
+    struct model_entry *entry = version ? table_find_version_locked(pipeline, name, version) : NULL;
     if (!entry)
-        entry = find_version_locked(pipeline, name, "");
+        entry = table_find_version_locked(pipeline, name, "");
     return entry || version ? entry : find_best_locked(pipeline, name);
 }
 
@@ -247,7 +247,7 @@ void pipeline_settle(struct pipeline *pipeline)
 
 /* --- leaving --- */
 
-static void begin_retiring_locked(struct pipeline *pipeline, struct instance *instance)
+void table_begin_retiring_locked(struct pipeline *pipeline, struct instance *instance)
 {
     instance->next_retiring = pipeline->retiring;
     pipeline->retiring = instance;
@@ -268,8 +268,7 @@ static void wait_unused_locked(struct pipeline *pipeline, const struct instance 
         condition_wait(&pipeline->released, &pipeline->lock, INT64_MAX);
 }
 
-/* Of an instance that is out of the table and on the list: returns when it is gone. */
-static void retire(struct pipeline *pipeline, struct instance *instance)
+void table_retire(struct pipeline *pipeline, struct instance *instance)
 {
     pthread_mutex_lock(&pipeline->lock);
     wait_unused_locked(pipeline, instance); /* who holds it may submit still */
@@ -303,7 +302,7 @@ static struct instance *take_one(struct pipeline *pipeline, const char *name, co
         entry->instance = NULL;
         entry->state = MODEL_UNLOADING;
         entry->failure[0] = '\0';
-        begin_retiring_locked(pipeline, taken);
+        table_begin_retiring_locked(pipeline, taken);
     }
     table_update_state_locked(pipeline);
     pthread_mutex_unlock(&pipeline->lock);
@@ -316,7 +315,7 @@ enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, c
     size_t found = 0;
     struct instance *instance;
     while ((instance = take_one(pipeline, name, version)) != NULL)
-        retire(pipeline, instance);
+        table_retire(pipeline, instance);
     pthread_mutex_lock(&pipeline->lock);
     for (size_t i = pipeline->entry_count; i-- > 0;) {
         struct model_entry *entry = &pipeline->entries[i];
@@ -403,7 +402,7 @@ static void hand_over_sizes(struct instance *from, struct instance *to)
     to->used_at = from->used_at;
 }
 
-static void set_generation(struct instance *instance, uint64_t generation)
+void table_set_generation(struct instance *instance, uint64_t generation)
 {
     instance->served->generation = generation;
     for (size_t i = 0; i < INSTANCE_SIZES; i++)
@@ -431,10 +430,10 @@ static enum status publish(const struct loading *loading, struct instance *insta
         if (loading->completes && entry->instance && entry->instance->plan == PLAN_FIRST)
             hand_over_sizes(entry->instance, instance);
         if (entry->instance)
-            begin_retiring_locked(pipeline, entry->instance);
+            table_begin_retiring_locked(pipeline, entry->instance);
         entry->instance = instance;
         if (instance)
-            set_generation(instance, ++pipeline->generations);
+            table_set_generation(instance, ++pipeline->generations);
         free(entry->stages);
         entry->stages = stages;
         entry->progress = 1;
@@ -456,7 +455,8 @@ static bool starts_quickly(struct pipeline *pipeline, const struct model *model)
     for (size_t i = 0; i < options->device_count; i++)
         starts = starts && options->devices[i].kind == DEVICE_CPU;
     pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = find_version_locked(pipeline, model->name, model->version);
+    const struct model_entry *entry =
+        table_find_version_locked(pipeline, model->name, model->version);
     starts = starts && !(entry && entry->instance); /* which must not become slower */
     pthread_mutex_unlock(&pipeline->lock);
     return starts;
@@ -497,7 +497,7 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
         status = publish(&loading, instance, NULL, &old, &failure);
     if (status == STATUS_OK) {
         if (old)
-            retire(pipeline, old);
+            table_retire(pipeline, old);
         return STATUS_OK;
     }
     if (!choices) /* else the version that is served was not to be replaced */
@@ -529,7 +529,7 @@ enum status pipeline_add_stages(struct pipeline *pipeline, const char *name, con
     }
     if (status == STATUS_OK) {
         if (old)
-            retire(pipeline, old);
+            table_retire(pipeline, old);
         return STATUS_OK;
     }
     free(stages);
@@ -571,7 +571,7 @@ void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char
                          const char *why)
 {
     pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = find_version_locked(pipeline, name, version);
+    const struct model_entry *entry = table_find_version_locked(pipeline, name, version);
     struct instance *instance = entry ? entry->instance : NULL;
     if (instance && instance->plan == PLAN_FIRST) {
         instance->plan = PLAN_KNOWN;
@@ -588,12 +588,10 @@ void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char
     pthread_mutex_unlock(&pipeline->lock);
 }
 
-/* The instance that serves the version, with the caller as a user; NULL: none. */
-static struct instance *use_version(struct pipeline *pipeline, const char *name,
-                                    const char *version)
+struct instance *table_use_version(struct pipeline *pipeline, const char *name, const char *version)
 {
     pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = find_version_locked(pipeline, name, version);
+    const struct model_entry *entry = table_find_version_locked(pipeline, name, version);
     struct instance *instance = entry ? entry->instance : NULL;
     if (instance)
         instance->users++;
@@ -650,7 +648,7 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
                                    const _Atomic int *cancel, struct error *err)
 {
     struct precision_choice choices[DEVICE_KINDS];
-    struct instance *instance = use_version(pipeline, model->name, model->version);
+    struct instance *instance = table_use_version(pipeline, model->name, model->version);
     if (!instance) {
         model_free(model);
         return STATUS_OK;
@@ -679,325 +677,4 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
         model_free(model);
     malloc_trim(0); /* the heap is fragmented after a trial */
     return status == STATUS_CANCELLED ? status : STATUS_OK;
-}
-
-/* --- sizes --- */
-
-static bool has_size(const struct instance *instance, struct instance_size size)
-{
-    const struct preprocess *p = &instance->served->model->preprocess;
-    return p->height == size.height && p->width == size.width;
-}
-
-static bool is_same_size(struct instance_size a, struct instance_size b)
-{
-    return a.height == b.height && a.width == b.width;
-}
-
-/* NULL: it is not compiled. */
-static struct instance *find_size_locked(struct instance *base, struct instance_size size)
-{
-    if (has_size(base, size))
-        return base;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        if (base->sizes[i] && has_size(base->sizes[i], size)) {
-            base->sizes[i]->used_at = ++base->used_at;
-            return base->sizes[i];
-        }
-    return NULL;
-}
-
-static double size_distance(const struct instance *instance, struct instance_size size)
-{
-    const struct preprocess *p = &instance->served->model->preprocess;
-    return fabs(log((double)p->height / size.height)) + fabs(log((double)p->width / size.width));
-}
-
-static struct instance *find_nearest_locked(struct instance *base, struct instance_size size)
-{
-    struct instance *nearest = base;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        if (base->sizes[i] && size_distance(base->sizes[i], size) < size_distance(nearest, size))
-            nearest = base->sizes[i];
-    if (nearest != base)
-        nearest->used_at = ++base->used_at;
-    return nearest;
-}
-
-/* NULL: it has not failed, or long ago. */
-static const struct failed_size *find_failed_size(const struct instance *base,
-                                                  struct instance_size size)
-{
-    for (size_t i = 0; i < INSTANCE_FAILED_SIZES; i++)
-        if (is_same_size(base->failed[i].size, size))
-            return &base->failed[i];
-    return NULL;
-}
-
-static enum status explain_missing_size(struct instance *base, struct instance_size size,
-                                        int *ret_retry_after_s, struct error *err)
-{
-    const char *name = base->served->model->name;
-    const struct preprocess *own = &base->served->model->preprocess;
-    /* As long as the model's own size took, or longer in proportion to the pixels. */
-    const double pixels = (double)size.height * size.width,
-                 own_pixels = (double)own->height * own->width;
-    const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;
-    const double seconds = ceil(base->load_ms * 1e-3 * ratio);
-    const int wait = seconds < 1 ? 1 : seconds > 3600 ? 3600 : (int)seconds;
-    const struct failed_size *failed = find_failed_size(base, size);
-    if (failed)
-        return error_set(err, STATUS_INVALID, "model '%s' does not work with %d x %d pixels: %s",
-                         name, size.width, size.height, failed->why);
-    base->wanted = size;
-    if (ret_retry_after_s)
-        *ret_retry_after_s = wait;
-    return error_set(err, STATUS_NOT_READY,
-                     "model '%s' is being compiled for %d x %d pixels; try again in %d s", name,
-                     size.width, size.height, wait);
-}
-
-enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
-                                  int width, bool nearest, struct served **ret,
-                                  int *ret_retry_after_s, struct error *err)
-{
-    const struct instance_size size = {height, width};
-    struct instance *base = served->instance, *found = NULL;
-    enum status status = STATUS_OK;
-    if (height < 1 || width < 1 || height > MODEL_SIDE_MAX || width > MODEL_SIDE_MAX)
-        return error_set(err, STATUS_INVALID,
-                         "a size of %d x %d pixels; sides of 1 to %d are possible", width, height,
-                         MODEL_SIDE_MAX);
-    pthread_mutex_lock(&pipeline->lock);
-    found = find_size_locked(base, size);
-    if (!found && nearest)
-        found = find_nearest_locked(base, size);
-    if (!found && !served->takes_images)
-        status =
-            error_set(err, STATUS_INVALID, "model '%s' takes no photos, which alone have sizes",
-                      served->model->name);
-    else if (!found)
-        status = model_check_size(served->model, height, width, err);
-    if (found)
-        found->users++;
-    else if (status == STATUS_OK)
-        status = explain_missing_size(base, size, ret_retry_after_s, err);
-    pthread_mutex_unlock(&pipeline->lock);
-    if (found)
-        *ret = found->served;
-    else if (status == STATUS_NOT_READY && pipeline->wake)
-        pipeline->wake(pipeline->wake_context);
-    return status;
-}
-
-void pipeline_on_wish(struct pipeline *pipeline, void (*wake)(void *context), void *context)
-{
-    pipeline->wake = wake;
-    pipeline->wake_context = context;
-}
-
-/* Whether the size has neither been compiled nor failed, and needs no other one's place. */
-static bool may_add_size(struct instance *base, struct instance_size size)
-{
-    bool has_place = false;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        has_place = has_place || !base->sizes[i];
-    return has_place && !find_size_locked(base, size) && !find_failed_size(base, size) &&
-           model_check_size(base->served->model, size.height, size.width, NULL) == STATUS_OK;
-}
-
-/* The sizes that pipelines name are compiled before requests need them: at most INSTANCE_SIZES of a
- * model besides its own, which should be listed too (STAGE_SIZES_MAX). */
-static void want_stage_sizes_locked(struct pipeline *pipeline, const struct pipeline_config *stages)
-{
-    for (size_t s = 0; s < stages->stage_count; s++) {
-        const struct pipeline_stage *stage = &stages->stages[s];
-        const struct model_entry *entry = table_find_locked(pipeline, stage->model, NULL);
-        struct instance *base = entry ? entry->instance : NULL;
-        for (size_t i = 0; base && base->wanted.height == 0 && i < stage->size_count; i++) {
-            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
-            if (may_add_size(base, size))
-                base->wanted = size;
-        }
-    }
-}
-
-/* Notes the sizes of a model that the pipeline's stages name. STATUS_CONFIG at the first that has
- * no place. */
-static enum status note_sizes(const struct instance *base, const struct model_entry *entry,
-                              struct instance_size seen[static INSTANCE_SIZES], size_t *seen_count,
-                              struct error *err)
-{
-    const struct model *model = base->served->model;
-    for (size_t s = 0; s < entry->stages->stage_count; s++) {
-        const struct pipeline_stage *stage = &entry->stages->stages[s];
-        for (size_t i = 0; !strcmp(stage->model, model->name) && i < stage->size_count; i++) {
-            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
-            size_t k = 0;
-            while (k < *seen_count && !is_same_size(seen[k], size))
-                k++;
-            if (k < *seen_count || has_size(base, size) ||
-                model_check_size(model, size.height, size.width, NULL) != STATUS_OK)
-                continue;
-            if (k == INSTANCE_SIZES)
-                return error_set(err, STATUS_CONFIG,
-                                 "stage %zu of pipeline '%s' names %dx%d for model '%s', which "
-                                 "keeps %d sizes besides its own, those of all pipelines together; "
-                                 "it is compiled only when it is asked for, in the place of "
-                                 "another: name fewer sizes",
-                                 s + 1, entry->name, size.width, size.height, model->name,
-                                 INSTANCE_SIZES);
-            seen[(*seen_count)++] = size;
-        }
-    }
-    return STATUS_OK;
-}
-
-static enum status check_sizes_locked(struct pipeline *pipeline, const struct model_entry *asked,
-                                      const char *model, struct error *err)
-{
-    struct instance_size seen[INSTANCE_SIZES];
-    size_t seen_count = 0;
-    const struct model_entry *found = table_find_locked(pipeline, model, NULL);
-    for (const struct model_entry *entry = pipeline->entries;
-         found && found->instance && entry <= asked; entry++) {
-        struct error theirs;
-        enum status status = STATUS_OK;
-        if (entry->stages)
-            status = note_sizes(found->instance, entry, seen, &seen_count,
-                                entry == asked ? err : &theirs);
-        if (entry == asked)
-            return status;
-    }
-    return STATUS_OK;
-}
-
-enum status pipeline_check_sizes(struct pipeline *pipeline, const char *name, const char *version,
-                                 struct error *err)
-{
-    enum status status = STATUS_OK;
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = find_version_locked(pipeline, name, version);
-    for (size_t s = 0; entry && entry->stages && s < entry->stages->stage_count; s++)
-        if (status == STATUS_OK)
-            status = check_sizes_locked(pipeline, entry, entry->stages->stages[s].model, err);
-    pthread_mutex_unlock(&pipeline->lock);
-    return status;
-}
-
-bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
-                        int *ret_height, int *ret_width)
-{
-    bool found = false;
-    pthread_mutex_lock(&pipeline->lock);
-    for (size_t i = 0; i < pipeline->entry_count; i++)
-        if (pipeline->entries[i].stages)
-            want_stage_sizes_locked(pipeline, pipeline->entries[i].stages);
-    for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
-        const struct model_entry *entry = &pipeline->entries[i];
-        found = entry->instance && entry->instance->wanted.height > 0;
-        if (found) {
-            snprintf(name, 128, "%s", entry->name);
-            snprintf(version, 16, "%s", entry->version);
-            *ret_height = entry->instance->wanted.height;
-            *ret_width = entry->instance->wanted.width;
-        }
-    }
-    pthread_mutex_unlock(&pipeline->lock);
-    return found;
-}
-
-static void fail_size_locked(struct instance *base, struct instance_size size,
-                             const struct error *failure)
-{
-    struct failed_size *failed = &base->failed[base->failed_count++ % INSTANCE_FAILED_SIZES];
-    failed->size = size;
-    snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
-    if (is_same_size(base->wanted, size))
-        base->wanted = (struct instance_size){0};
-}
-
-void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
-                        int height, int width, const struct error *failure)
-{
-    const struct instance_size size = {height, width};
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = find_version_locked(pipeline, name, version);
-    if (entry && entry->instance)
-        fail_size_locked(entry->instance, size, failure);
-    pthread_mutex_unlock(&pipeline->lock);
-}
-
-/* The place of the size that was used least recently, or a free one if `may_be_free`; NULL: there
- * is none. */
-static struct instance **oldest_size(struct instance *base, bool may_be_free)
-{
-    struct instance **oldest = NULL;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++) {
-        struct instance **at = &base->sizes[i];
-        if (!*at && may_be_free)
-            return at;
-        if (*at && (!oldest || (*at)->used_at < (*oldest)->used_at))
-            oldest = at;
-    }
-    return oldest;
-}
-
-/* Puts `instance` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
- * place was free. */
-static struct instance *replace_size_locked(struct pipeline *pipeline, struct instance *base,
-                                            struct instance **at, struct instance *instance)
-{
-    struct instance *old = *at;
-    if (old)
-        begin_retiring_locked(pipeline, old);
-    *at = instance;
-    if (instance)
-        instance->used_at = ++base->used_at;
-    return old;
-}
-
-void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
-                       const _Atomic int *cancel)
-{
-    const struct instance_size size = {height, width};
-    struct precision_choice choices[DEVICE_KINDS];
-    struct error failure = {0};
-    struct instance *base = use_version(pipeline, model->name, model->version);
-    struct instance *instance = NULL, *old = NULL, **oldest;
-    if (!base) {
-        model_free(model);
-        return;
-    }
-    const int64_t start = clock_now();
-    memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
-    model->task.options = base->served->model->task.options;
-    model_set_size(model, height, width);
-    enum status status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
-                                         pipeline->device_queues, model, choices, PLAN_MEASURE,
-                                         NULL, NULL, cancel, &instance, &failure);
-    pthread_mutex_lock(&pipeline->lock);
-    if (status == STATUS_OK && pipeline->draining)
-        status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
-    if (status == STATUS_OK) {
-        set_generation(instance, base->served->generation);
-        old = replace_size_locked(pipeline, base, oldest_size(base, true), instance);
-        if (is_same_size(base->wanted, size))
-            base->wanted = (struct instance_size){0};
-    } else if ((status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) &&
-               (oldest = oldest_size(base, false)) != NULL) {
-        old = replace_size_locked(pipeline, base, oldest, NULL);
-    } else if (status != STATUS_CANCELLED) {
-        fail_size_locked(base, size, &failure);
-    }
-    pthread_mutex_unlock(&pipeline->lock);
-    if (status == STATUS_OK)
-        log_event(LOG_INFO, "size compiled", LOG_STR("model", base->served->model->name),
-                  LOG_INT("width", width), LOG_INT("height", height),
-                  LOG_REAL("ms", clock_ms(clock_now() - start)));
-    else
-        instance_free(instance);
-    table_release(pipeline, base);
-    if (old)
-        retire(pipeline, old);
 }

@@ -1,4 +1,4 @@
-/* The pipeline's table of models, private to pipeline.c and pipeline_table.c.
+/* The pipeline's table of models, private to pipeline.c, pipeline_table.c and pipeline_sizes.c.
  *
  * Locks: `lock` guards the table, the list of what retires, and every instance's `users`. Nothing
  * of a scheduler is called while it is held. Whoever wants to use an instance without the lock
@@ -59,3 +59,20 @@ int table_seconds_left(const struct model_entry *entry);
 
 /* Counts the caller out of an instance's users. */
 void table_release(struct pipeline *pipeline, struct instance *instance);
+
+/* The entry of exactly this version; NULL: none. */
+struct model_entry *table_find_version_locked(struct pipeline *pipeline, const char *name,
+                                              const char *version);
+
+/* The instance that serves the version, with the caller as a user; NULL: none. */
+struct instance *table_use_version(struct pipeline *pipeline, const char *name,
+                                   const char *version);
+
+/* Which load the instance and its sizes belong to. */
+void table_set_generation(struct instance *instance, uint64_t generation);
+
+/* Puts an instance that is out of the table on the list of those that end. */
+void table_begin_retiring_locked(struct pipeline *pipeline, struct instance *instance);
+
+/* Of an instance on that list: returns when it is gone. */
+void table_retire(struct pipeline *pipeline, struct instance *instance);

@@ -1,0 +1,328 @@
+/* The sizes of a model with free height and width: each is an instance beside the model's own. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "server/observe/log.h"
+#include "server/schedule/runtime/pipeline_table.h"
+
+static bool has_size(const struct instance *instance, struct instance_size size)
+{
+    const struct preprocess *p = &instance->served->model->preprocess;
+    return p->height == size.height && p->width == size.width;
+}
+
+static bool is_same_size(struct instance_size a, struct instance_size b)
+{
+    return a.height == b.height && a.width == b.width;
+}
+
+/* NULL: it is not compiled. */
+static struct instance *find_size_locked(struct instance *base, struct instance_size size)
+{
+    if (has_size(base, size))
+        return base;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (base->sizes[i] && has_size(base->sizes[i], size)) {
+            base->sizes[i]->used_at = ++base->used_at;
+            return base->sizes[i];
+        }
+    return NULL;
+}
+
+static double size_distance(const struct instance *instance, struct instance_size size)
+{
+    const struct preprocess *p = &instance->served->model->preprocess;
+    return fabs(log((double)p->height / size.height)) + fabs(log((double)p->width / size.width));
+}
+
+static struct instance *find_nearest_locked(struct instance *base, struct instance_size size)
+{
+    struct instance *nearest = base;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (base->sizes[i] && size_distance(base->sizes[i], size) < size_distance(nearest, size))
+            nearest = base->sizes[i];
+    if (nearest != base)
+        nearest->used_at = ++base->used_at;
+    return nearest;
+}
+
+/* NULL: it has not failed, or long ago. */
+static const struct failed_size *find_failed_size(const struct instance *base,
+                                                  struct instance_size size)
+{
+    for (size_t i = 0; i < INSTANCE_FAILED_SIZES; i++)
+        if (is_same_size(base->failed[i].size, size))
+            return &base->failed[i];
+    return NULL;
+}
+
+static enum status explain_missing_size(struct instance *base, struct instance_size size,
+                                        int *ret_retry_after_s, struct error *err)
+{
+    const char *name = base->served->model->name;
+    const struct preprocess *own = &base->served->model->preprocess;
+    /* As long as the model's own size took, or longer in proportion to the pixels. */
+    const double pixels = (double)size.height * size.width,
+                 own_pixels = (double)own->height * own->width;
+    const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;
+    const double seconds = ceil(base->load_ms * 1e-3 * ratio);
+    const int wait = seconds < 1 ? 1 : seconds > 3600 ? 3600 : (int)seconds;
+    const struct failed_size *failed = find_failed_size(base, size);
+    if (failed)
+        return error_set(err, STATUS_INVALID, "model '%s' does not work with %d x %d pixels: %s",
+                         name, size.width, size.height, failed->why);
+    base->wanted = size;
+    if (ret_retry_after_s)
+        *ret_retry_after_s = wait;
+    return error_set(err, STATUS_NOT_READY,
+                     "model '%s' is being compiled for %d x %d pixels; try again in %d s", name,
+                     size.width, size.height, wait);
+}
+
+enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
+                                  int width, bool nearest, struct served **ret,
+                                  int *ret_retry_after_s, struct error *err)
+{
+    const struct instance_size size = {height, width};
+    struct instance *base = served->instance, *found = NULL;
+    enum status status = STATUS_OK;
+    if (height < 1 || width < 1 || height > MODEL_SIDE_MAX || width > MODEL_SIDE_MAX)
+        return error_set(err, STATUS_INVALID,
+                         "a size of %d x %d pixels; sides of 1 to %d are possible", width, height,
+                         MODEL_SIDE_MAX);
+    pthread_mutex_lock(&pipeline->lock);
+    found = find_size_locked(base, size);
+    if (!found && nearest)
+        found = find_nearest_locked(base, size);
+    if (!found && !served->takes_images)
+        status =
+            error_set(err, STATUS_INVALID, "model '%s' takes no photos, which alone have sizes",
+                      served->model->name);
+    else if (!found)
+        status = model_check_size(served->model, height, width, err);
+    if (found)
+        found->users++;
+    else if (status == STATUS_OK)
+        status = explain_missing_size(base, size, ret_retry_after_s, err);
+    pthread_mutex_unlock(&pipeline->lock);
+    if (found)
+        *ret = found->served;
+    else if (status == STATUS_NOT_READY && pipeline->wake)
+        pipeline->wake(pipeline->wake_context);
+    return status;
+}
+
+void pipeline_on_wish(struct pipeline *pipeline, void (*wake)(void *context), void *context)
+{
+    pipeline->wake = wake;
+    pipeline->wake_context = context;
+}
+
+/* Whether the size has neither been compiled nor failed, and needs no other one's place. */
+static bool may_add_size(struct instance *base, struct instance_size size)
+{
+    bool has_place = false;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        has_place = has_place || !base->sizes[i];
+    return has_place && !find_size_locked(base, size) && !find_failed_size(base, size) &&
+           model_check_size(base->served->model, size.height, size.width, NULL) == STATUS_OK;
+}
+
+/* The sizes that pipelines name are compiled before requests need them: at most INSTANCE_SIZES of a
+ * model besides its own, which should be listed too (STAGE_SIZES_MAX). */
+static void want_stage_sizes_locked(struct pipeline *pipeline, const struct pipeline_config *stages)
+{
+    for (size_t s = 0; s < stages->stage_count; s++) {
+        const struct pipeline_stage *stage = &stages->stages[s];
+        const struct model_entry *entry = table_find_locked(pipeline, stage->model, NULL);
+        struct instance *base = entry ? entry->instance : NULL;
+        for (size_t i = 0; base && base->wanted.height == 0 && i < stage->size_count; i++) {
+            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
+            if (may_add_size(base, size))
+                base->wanted = size;
+        }
+    }
+}
+
+/* Notes the sizes of a model that the pipeline's stages name. STATUS_CONFIG at the first that has
+ * no place. */
+static enum status note_sizes(const struct instance *base, const struct model_entry *entry,
+                              struct instance_size seen[static INSTANCE_SIZES], size_t *seen_count,
+                              struct error *err)
+{
+    const struct model *model = base->served->model;
+    for (size_t s = 0; s < entry->stages->stage_count; s++) {
+        const struct pipeline_stage *stage = &entry->stages->stages[s];
+        for (size_t i = 0; !strcmp(stage->model, model->name) && i < stage->size_count; i++) {
+            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
+            size_t k = 0;
+            while (k < *seen_count && !is_same_size(seen[k], size))
+                k++;
+            if (k < *seen_count || has_size(base, size) ||
+                model_check_size(model, size.height, size.width, NULL) != STATUS_OK)
+                continue;
+            if (k == INSTANCE_SIZES)
+                return error_set(err, STATUS_CONFIG,
+                                 "stage %zu of pipeline '%s' names %dx%d for model '%s', which "
+                                 "keeps %d sizes besides its own, those of all pipelines together; "
+                                 "it is compiled only when it is asked for, in the place of "
+                                 "another: name fewer sizes",
+                                 s + 1, entry->name, size.width, size.height, model->name,
+                                 INSTANCE_SIZES);
+            seen[(*seen_count)++] = size;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status check_sizes_locked(struct pipeline *pipeline, const struct model_entry *asked,
+                                      const char *model, struct error *err)
+{
+    struct instance_size seen[INSTANCE_SIZES];
+    size_t seen_count = 0;
+    const struct model_entry *found = table_find_locked(pipeline, model, NULL);
+    for (const struct model_entry *entry = pipeline->entries;
+         found && found->instance && entry <= asked; entry++) {
+        struct error theirs;
+        enum status status = STATUS_OK;
+        if (entry->stages)
+            status = note_sizes(found->instance, entry, seen, &seen_count,
+                                entry == asked ? err : &theirs);
+        if (entry == asked)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+enum status pipeline_check_sizes(struct pipeline *pipeline, const char *name, const char *version,
+                                 struct error *err)
+{
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = table_find_version_locked(pipeline, name, version);
+    for (size_t s = 0; entry && entry->stages && s < entry->stages->stage_count; s++)
+        if (status == STATUS_OK)
+            status = check_sizes_locked(pipeline, entry, entry->stages->stages[s].model, err);
+    pthread_mutex_unlock(&pipeline->lock);
+    return status;
+}
+
+bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
+                        int *ret_height, int *ret_width)
+{
+    bool found = false;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count; i++)
+        if (pipeline->entries[i].stages)
+            want_stage_sizes_locked(pipeline, pipeline->entries[i].stages);
+    for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
+        const struct model_entry *entry = &pipeline->entries[i];
+        found = entry->instance && entry->instance->wanted.height > 0;
+        if (found) {
+            snprintf(name, 128, "%s", entry->name);
+            snprintf(version, 16, "%s", entry->version);
+            *ret_height = entry->instance->wanted.height;
+            *ret_width = entry->instance->wanted.width;
+        }
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return found;
+}
+
+static void fail_size_locked(struct instance *base, struct instance_size size,
+                             const struct error *failure)
+{
+    struct failed_size *failed = &base->failed[base->failed_count++ % INSTANCE_FAILED_SIZES];
+    failed->size = size;
+    snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
+    if (is_same_size(base->wanted, size))
+        base->wanted = (struct instance_size){0};
+}
+
+void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
+                        int height, int width, const struct error *failure)
+{
+    const struct instance_size size = {height, width};
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = table_find_version_locked(pipeline, name, version);
+    if (entry && entry->instance)
+        fail_size_locked(entry->instance, size, failure);
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+/* The place of the size that was used least recently, or a free one if `may_be_free`; NULL: there
+ * is none. */
+static struct instance **oldest_size(struct instance *base, bool may_be_free)
+{
+    struct instance **oldest = NULL;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++) {
+        struct instance **at = &base->sizes[i];
+        if (!*at && may_be_free)
+            return at;
+        if (*at && (!oldest || (*at)->used_at < (*oldest)->used_at))
+            oldest = at;
+    }
+    return oldest;
+}
+
+/* Puts `instance` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
+ * place was free. */
+static struct instance *replace_size_locked(struct pipeline *pipeline, struct instance *base,
+                                            struct instance **at, struct instance *instance)
+{
+    struct instance *old = *at;
+    if (old)
+        table_begin_retiring_locked(pipeline, old);
+    *at = instance;
+    if (instance)
+        instance->used_at = ++base->used_at;
+    return old;
+}
+
+void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
+                       const _Atomic int *cancel)
+{
+    const struct instance_size size = {height, width};
+    struct precision_choice choices[DEVICE_KINDS];
+    struct error failure = {0};
+    struct instance *base = table_use_version(pipeline, model->name, model->version);
+    struct instance *instance = NULL, *old = NULL, **oldest;
+    if (!base) {
+        model_free(model);
+        return;
+    }
+    const int64_t start = clock_now();
+    memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
+    model->task.options = base->served->model->task.options;
+    model_set_size(model, height, width);
+    enum status status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
+                                         pipeline->device_queues, model, choices, PLAN_MEASURE,
+                                         NULL, NULL, cancel, &instance, &failure);
+    pthread_mutex_lock(&pipeline->lock);
+    if (status == STATUS_OK && pipeline->draining)
+        status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
+    if (status == STATUS_OK) {
+        table_set_generation(instance, base->served->generation);
+        old = replace_size_locked(pipeline, base, oldest_size(base, true), instance);
+        if (is_same_size(base->wanted, size))
+            base->wanted = (struct instance_size){0};
+    } else if ((status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) &&
+               (oldest = oldest_size(base, false)) != NULL) {
+        old = replace_size_locked(pipeline, base, oldest, NULL);
+    } else if (status != STATUS_CANCELLED) {
+        fail_size_locked(base, size, &failure);
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    if (status == STATUS_OK)
+        log_event(LOG_INFO, "size compiled", LOG_STR("model", base->served->model->name),
+                  LOG_INT("width", width), LOG_INT("height", height),
+                  LOG_REAL("ms", clock_ms(clock_now() - start)));
+    else
+        instance_free(instance);
+    table_release(pipeline, base);
+    if (old)
+        table_retire(pipeline, old);
+}
