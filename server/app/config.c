@@ -4,8 +4,6 @@
 
 #include <assert.h>
 #include <ctype.h>
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -19,162 +17,6 @@
 
 #define CONFIG_FILE_MAX (1024 * 1024 - 1)
 #define OPTIONS_MAX     160
-
-/* ---- one value ---- */
-
-/* A whole number at the start of text; *ret_rest is behind it. False when there is none, or it does
- * not fit. */
-static bool config_read_number(const char *text, int64_t *ret, const char **ret_rest)
-{
-    char *end;
-    if (!isdigit((unsigned char)text[0]) && !(text[0] == '-' && isdigit((unsigned char)text[1])))
-        return false;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno)
-        return false;
-    *ret = value;
-    *ret_rest = end;
-    return true;
-}
-
-static enum status config_set_number(const struct option *option, const char *origin,
-                                     const char *text, int64_t *ret, struct error *err)
-{
-    const char *rest;
-    int64_t value;
-    if (!config_read_number(text, &value, &rest) || *rest || value < option->min ||
-        value > option->max)
-        return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be a number from %lld to %lld",
-                         origin, text, (long long)option->min, (long long)option->max);
-    *ret = value;
-    return STATUS_OK;
-}
-
-/* "64K", "16M", "1GiB", "65536". */
-static bool read_bytes(const char *text, int64_t *ret)
-{
-    const char *rest;
-    int64_t value = -1, unit = 1;
-    bool known = config_read_number(text, &value, &rest);
-    if (known && *rest) {
-        static const char suffixes[] = "KMG";
-        const char *suffix = strchr(suffixes, toupper((unsigned char)*rest));
-        known = suffix != NULL;
-        for (const char *p = suffixes; known && p <= suffix; p++)
-            unit *= 1024;
-        rest++;
-        if (*rest == 'i')
-            rest++;
-        if (*rest == 'B')
-            rest++;
-        known = known && !*rest;
-    }
-    return known && !__builtin_mul_overflow(value, unit, ret);
-}
-
-static enum status set_bytes(const struct option *option, const char *origin, const char *text,
-                             int64_t *ret, struct error *err)
-{
-    int64_t value;
-    if (!read_bytes(text, &value) || value < option->min || value > option->max)
-        return error_set(
-            err, STATUS_CONFIG,
-            "%s is '%.60s'; it must be bytes from %lld to %lld, such as 65536, 64K, 16M "
-            "or 1G",
-            origin, text, (long long)option->min, (long long)option->max);
-    *ret = value;
-    return STATUS_OK;
-}
-
-static enum status set_seconds(const struct option *option, const char *origin, const char *text,
-                               int64_t *ret, struct error *err)
-{
-    char *end = NULL;
-    double scale = -1, value = 0;
-    if (isdigit((unsigned char)text[0])) {
-        value = strtod(text, &end);
-        if (!*end || !strcmp(end, "s"))
-            scale = 1000;
-        else if (!strcmp(end, "ms"))
-            scale = 1;
-        else if (!strcmp(end, "m"))
-            scale = 60000;
-    }
-    value *= scale;
-    if (scale < 0 || !(value >= (double)option->min * 1000 && value <= (double)option->max * 1000))
-        return error_set(err, STATUS_CONFIG,
-                         "%s is '%.60s'; it must be a time from %lld to %lld seconds, such as 10, "
-                         "0.5, 250ms or 2m",
-                         origin, text, (long long)option->min, (long long)option->max);
-    *ret = (int64_t)(value + 0.5);
-    return STATUS_OK;
-}
-
-static enum status set_choice(const struct option *option, const char *origin, const char *text,
-                              int64_t *ret, struct error *err)
-{
-    int64_t position = 0;
-    size_t length = strlen(text);
-    for (const char *p = option->value; p; position++) {
-        size_t size = strcspn(p, "|");
-        if (size == length && !memcmp(p, text, size)) {
-            *ret = position;
-            return STATUS_OK;
-        }
-        p = p[size] ? p + size + 1 : NULL;
-    }
-    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be one of %s", origin, text,
-                     option->value);
-}
-
-static enum status set_switch(const char *origin, const char *text, bool *ret, struct error *err)
-{
-    static const char *const on[] = {"true", "1", "yes", "on"};
-    static const char *const off[] = {"false", "0", "no", "off"};
-    for (size_t i = 0; i < COUNT_OF(on); i++) {
-        if (!strcmp(text, on[i]) || !strcmp(text, off[i])) {
-            *ret = !strcmp(text, on[i]);
-            return STATUS_OK;
-        }
-    }
-    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be true or false", origin, text);
-}
-
-static enum status config_set_text(const char *text, char **ret, struct error *err)
-{
-    char *copy = strdup(text);
-    if (!copy)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    free(*ret);
-    *ret = copy;
-    return STATUS_OK;
-}
-
-enum status config_set(struct config *config, const struct option *option, const char *origin,
-                       const char *text, struct error *err)
-{
-    void *field = (char *)config + option->offset;
-    switch (option->kind) {
-    case OPTION_TEXT:
-        if (!*text)
-            return error_set(err, STATUS_CONFIG, "%s is empty; leave it out, or give a value%s%s%s",
-                             origin, option->fallback ? " (" : "",
-                             option->fallback ? option->fallback : "", option->fallback ? ")" : "");
-        return config_set_text(text, field, err);
-    case OPTION_NUMBER:
-        return config_set_number(option, origin, text, field, err);
-    case OPTION_BYTES:
-        return set_bytes(option, origin, text, field, err);
-    case OPTION_SECONDS:
-        return set_seconds(option, origin, text, field, err);
-    case OPTION_CHOICE:
-        return set_choice(option, origin, text, field, err);
-    case OPTION_SWITCH:
-        return set_switch(origin, text, field, err);
-    }
-    return error_set(err, STATUS_INTERNAL, "option '%s' has no kind", option->name);
-}
 
 /* ---- names ---- */
 
@@ -604,7 +446,7 @@ static enum status set_memory(struct config *config, const char *part, struct er
     size_t length = equals ? (size_t)(equals - part) : 0;
     int64_t value;
     bool found = !equals;
-    if (!read_bytes(bytes, &value) || value < 0)
+    if (!config_read_bytes(bytes, &value) || value < 0)
         return error_set(err, STATUS_CONFIG,
                          "--memory is '%.60s'; it must be bytes, such as 512M or 4G, or those of "
                          "each device: cpu=2G,cuda:0=12G",

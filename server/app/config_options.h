@@ -1,4 +1,4 @@
-/* The table of options; for config.c and config_help.c. */
+/* The table of options and their values; for config.c, config_values.c and config_help.c. */
 #pragma once
 
 #include "server/app/config.h"
@@ -33,6 +33,9 @@ struct command_help {
     enum command command;
     const char *usage, *about, *examples;
 };
+
+/* "64K", "16M", "1GiB", "65536". False: it is none of these, or does not fit. */
+bool config_read_bytes(const char *text, int64_t *ret);
 
 /* Parses `text` into the option's field of *config. The sentence names `origin` ("--port",
  * "LENSD_PORT", …). */
