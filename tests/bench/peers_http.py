@@ -11,7 +11,8 @@ and then for the turn. The peers, each in its usual fast setting, are in peer_se
 batching. PYTHON is an interpreter that has what they need (fastapi, uvicorn, httptools, uvloop,
 python-multipart, torch, torchvision, onnxruntime, litserve, Pillow, numpy); a peer that does not start
 is left out and named. lensd runs as it comes (--precision auto), and pinned to bf16 where the CPU has
-it. A ratio is the median over the rounds of the quotient within a round.
+it. --quantized adds lensd and FastAPI over ONNX Runtime on an 8-bit file of the family. A ratio is the
+median over the rounds of the quotient within a round.
 """
 
 import argparse
@@ -114,10 +115,13 @@ def start(options, image):
     for name, model, more in ours:
         servers[name] = common.Daemon(options.build, model, quiet + more)
         servers[name].signal(signal.SIGSTOP)
-    for name, script, model, field in (
-            ("FastAPI + PyTorch", "fastapi_torch.py", options.family, None),
-            ("FastAPI + ONNX Runtime", "fastapi_onnxruntime.py", onnx, None),
-            ("LitServe + ONNX Runtime", "litserve_onnxruntime.py", onnx, "request")):
+    theirs = [("FastAPI + PyTorch", "fastapi_torch.py", options.family, None),
+              ("FastAPI + ONNX Runtime", "fastapi_onnxruntime.py", onnx, None),
+              ("LitServe + ONNX Runtime", "litserve_onnxruntime.py", onnx, "request")]
+    if options.quantized:
+        theirs.append(("FastAPI + ONNX Runtime int8", "fastapi_onnxruntime.py",
+                       os.path.join(options.quantized, "model.onnx"), None))
+    for name, script, model, field in theirs:
         peer = Peer(options.python, script, model, field)
         try:
             peer.wait(image)
@@ -190,7 +194,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quantized", metavar="MODEL",
-                        help="the family with 8-bit weights (QDQ or QOperator): lensd int8 serves it")
+                        help="the family with 8-bit weights (QDQ or QOperator): lensd and ONNX Runtime serve it")
     parser.add_argument("--write")
     options = parser.parse_args()
     with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
