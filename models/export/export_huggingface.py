@@ -101,7 +101,8 @@ def export(name, folder, opset=0):
     model.config.save_pretrained(folder)
     write_transform(folder, processor)
     labels = model.config.id2label
-    write_labels(folder, [labels[index] for index in range(len(labels))])
+    if labels:  # None where nobody named the classes
+        write_labels(folder, [labels[index] for index in range(len(labels))])
 
 
 def main():

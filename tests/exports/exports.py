@@ -16,6 +16,7 @@ TOLERANCE, unless EXCEPTIONS names it. Load times are reported and do not decide
 
 import argparse
 import contextlib
+import fcntl
 import functools
 import glob
 import importlib
@@ -66,7 +67,7 @@ TIMM = """lcnet_050 mobilenetv3_small_050 tinynet_e mobilenetv4_conv_small mobil
     efficientnet_b0 tinynet_a mixnet_s rexnet_100 regnetx_002 regnety_002 regnetz_005 mobilevit_xxs mobilevit_xs
     mobilevitv2_050 edgenext_xx_small edgenext_x_small fastvit_t8 repghostnet_050 repvit_m0_9 starnet_s1
     convnextv2_atto convnext_atto mambaout_femto inception_next_atto repvgg_a0 mobilenetv1_100 hgnetv2_b0
-    vit_tiny_patch16_224 deit_tiny_patch16_224 deit_tiny_distilled_patch16_224 eva02_tiny_patch14_224 pit_ti_224
+    vit_tiny_patch16_224 deit_tiny_patch16_224 deit_tiny_distilled_patch16_224 eva02_tiny_patch14_336 pit_ti_224
     cait_xxs24_224 levit_128s xcit_nano_12_p16_224 crossvit_tiny_240 tiny_vit_5m_224 efficientformer_l1
     efficientformerv2_s0 swiftformer_xs gcvit_xxtiny mvitv2_tiny nest_tiny_jx visformer_tiny mixer_s32_224
     resmlp_12_224 gmixer_24_224 gmlp_s16_224 convmixer_768_32 poolformer_s12 poolformerv2_s12 resnet10t resnet14t
@@ -99,7 +100,7 @@ HUGGINGFACE = {
     "regnet": ("RegNetConfig", {"depths": [1, 1, 2, 1]}, "ConvNextImageProcessor"),
     "segformer": ("SegformerConfig", {"depths": [1, 1, 1, 1]}, "SegformerImageProcessor"),
     "efficientnet": ("EfficientNetConfig", {"width_coefficient": 0.5, "depth_coefficient": 0.3,
-                                            "hidden_dim": 1280, "image_size": 224}, "EfficientNetImageProcessor"),
+                                            "hidden_dim": 640, "image_size": 224}, "EfficientNetImageProcessor"),
     "focalnet": ("FocalNetConfig", {"depths": [1, 1, 2, 1]}, "BitImageProcessor"),
     "bit": ("BitConfig", {"depths": [1, 1, 1, 1]}, "BitImageProcessor"),
     "cvt": ("CvtConfig", {"depth": [1, 1, 2]}, "ConvNextImageProcessor"),
@@ -137,7 +138,9 @@ def huggingface_model(name, folder):
     torch.manual_seed(0)
     config = getattr(transformers, configuration)(**small, num_labels=100)
     processor = getattr(transformers, processor_name + "Pil", getattr(transformers, processor_name))()
-    model = transformers.AutoModelForImageClassification.from_config(config).eval()
+    # Its from_config() fails where a type has two classifiers and the configuration names none.
+    classifier = transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)]
+    model = (classifier[0] if isinstance(classifier, tuple) else classifier)(config).eval()
     height, width = export_huggingface.input_size(processor)
     from random_weights import calibrate
 
@@ -256,8 +259,8 @@ def compare_photos(server, model, transform, photos):
     return equal, worst
 
 
-def check(source, name, folder, photos, turn):
-    """A row: {source, name, loads, tensors, equal, probability, cpu, note, commit}. `turn`: one process loads at a time."""
+def check(source, name, folder, photos):
+    """A row: {source, name, loads, tensors, equal, probability, cpu, note, commit}."""
     import torch
     from PIL import Image, ImageOps
     row = empty_row(source, name)
@@ -271,7 +274,7 @@ def check(source, name, folder, photos, turn):
         return row
     torch.set_grad_enabled(False)
     try:
-        with turn:
+        with turn():
             server, session, row["cpu"] = compare_loads(folder)
     except AssertionError as reason:
         row.update(loads="no", note=row["note"] or str(reason).strip().splitlines()[-1][:160])
@@ -390,7 +393,15 @@ Loading takes a median of {median(ratios):.1f} times the CPU time of ONNX Runtim
 
 # ---- processes ----
 
-def work(answer, jobs, source, name, folder, photos, turn):
+@contextlib.contextmanager
+def turn():
+    """One process at a time. A lock of multiprocessing would stay taken after its holder is killed."""
+    with open(__file__, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def work(answer, jobs, source, name, folder, photos):
     """A model's process."""
     os.setsid()
     import random_weights
@@ -398,13 +409,13 @@ def work(answer, jobs, source, name, folder, photos, turn):
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // jobs))
     # 8 pictures are measured as well as 32: nobody looks at the scores as such here.
     random_weights.calibrate = functools.partial(random_weights.calibrate, count=8)
-    answer.send(check(source, name, folder, photos, turn))
+    answer.send(check(source, name, folder, photos))
 
 
 class Task:
     """A model that is checked in a process of its own, in a folder that is removed with it."""
 
-    def __init__(self, options, source, name, photos, turn):
+    def __init__(self, options, source, name, photos):
         self.row = empty_row(source, name)
         self.keep = options.keep
         self.patience = options.patience
@@ -412,7 +423,7 @@ class Task:
         self.answer, sender = multiprocessing.Pipe(False)
         self.end = time.monotonic() + options.patience
         self.process = multiprocessing.get_context("fork").Process(
-            target=work, args=(sender, options.jobs, source, name, os.path.join(self.base, name), photos, turn))
+            target=work, args=(sender, options.jobs, source, name, os.path.join(self.base, name), photos))
         self.process.start()
         sender.close()
 
@@ -440,13 +451,12 @@ def run_all(options, models, photos):
     """Yields the rows as they come."""
     for library in "onnxruntime", "timm", "torchvision", "transformers":  # once, for all processes
         importlib.import_module(library)
-    turn = multiprocessing.get_context("fork").Lock()
     end = time.monotonic() + 60 * options.minutes
     models, running = iter(models), []
     try:
         while True:
             while len(running) < options.jobs and time.monotonic() < end and (model := next(models, None)):
-                running.append(Task(options, *model, photos, turn))
+                running.append(Task(options, *model, photos))
             if not running:
                 return
             multiprocessing.connection.wait([task.answer for task in running], 1)
