@@ -1,4 +1,4 @@
-/* Reads a regular file in one allocation of its size.
+/* Opens regular files, and reads them in one allocation of their size.
  *
  * openat2 with RESOLVE_BENEATH makes the kernel keep a name inside its folder, so there is no gap
  * between check and use. Without openat2 the path of the opened file is compared. */
@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -36,32 +35,39 @@ static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
     return true;
 }
 
-/* With huge pages, reading takes one page fault for 2 MiB instead of one for 4 KiB. */
-static void prefer_huge_pages(uint8_t *data, size_t size)
-{
-    const uintptr_t page = (uintptr_t)2 << 20;
-    const uintptr_t from = ((uintptr_t)data + page - 1) & ~(page - 1);
-    const uintptr_t to = ((uintptr_t)data + size) & ~(page - 1);
-    if (size > 2 * page && from < to)
-        madvise((void *)from, to - from, MADV_HUGEPAGE);
-}
-
-static enum status read_opened(int fd, size_t limit, uint8_t **ret, size_t *ret_size,
-                               struct error *err)
+/* STATUS_OK for a regular file that open() gave; otherwise closes it. errno as in file.h. */
+static enum status check_opened(int fd, size_t limit, size_t *ret_size, struct error *err)
 {
     struct stat info;
-    size_t got = 0;
+    enum status status = STATUS_OK;
+    if (fd < 0 && (errno == EXDEV || errno == ELOOP))
+        return error_set(err, STATUS_INVALID,
+                         "it leads out of its folder through a link; replace the link by the file");
+    if (fd < 0) {
+        bool absent = errno == ENOENT || errno == ENOTDIR;
+        return error_set(err, absent ? STATUS_NOT_FOUND : STATUS_IO, "%s", strerror(errno));
+    }
     if (fstat(fd, &info) != 0)
-        return error_set(err, STATUS_IO, "%s", strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return error_set(err, STATUS_INVALID, "not a regular file");
-    const size_t size = *ret_size = (size_t)info.st_size;
-    if (size > limit)
-        return error_set(err, STATUS_TOO_LARGE, "it has %zu bytes, more than %zu", size, limit);
+        status = error_set(err, STATUS_IO, "%s", strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        status = error_set(err, STATUS_INVALID, "not a regular file");
+    else if ((*ret_size = (size_t)info.st_size) > limit)
+        status =
+            error_set(err, STATUS_TOO_LARGE, "it has %zu bytes, more than %zu", *ret_size, limit);
+    if (status != STATUS_OK) {
+        int cause = errno;
+        close(fd);
+        errno = cause;
+    }
+    return status;
+}
+
+static enum status read_opened(int fd, size_t size, uint8_t **ret, struct error *err)
+{
+    size_t got = 0;
     uint8_t *data = malloc(size + 1);
     if (!data)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for its %zu bytes", size);
-    prefer_huge_pages(data, size);
     enum status status = STATUS_OK;
     if (!read_up_to(fd, data, size, &got)) {
         status = error_set(err, STATUS_IO, "%s", strerror(errno));
@@ -84,14 +90,8 @@ static enum status read_opened(int fd, size_t limit, uint8_t **ret, size_t *ret_
 static enum status read_and_close(int fd, size_t limit, uint8_t **ret, size_t *ret_size,
                                   struct error *err)
 {
-    if (fd < 0 && (errno == EXDEV || errno == ELOOP))
-        return error_set(err, STATUS_INVALID,
-                         "it leads out of its folder through a link; replace the link by the file");
-    if (fd < 0) {
-        bool absent = errno == ENOENT || errno == ENOTDIR;
-        return error_set(err, absent ? STATUS_NOT_FOUND : STATUS_IO, "%s", strerror(errno));
-    }
-    enum status status = read_opened(fd, limit, ret, ret_size, err);
+    TRY(check_opened(fd, limit, ret_size, err));
+    enum status status = read_opened(fd, *ret_size, ret, err);
     int cause = errno;
     close(fd);
     errno = cause;
@@ -102,6 +102,14 @@ enum status file_read(const char *path, size_t limit, uint8_t **ret, size_t *ret
                       struct error *err)
 {
     return read_and_close(open(path, OPEN_FLAGS), limit, ret, ret_size, err);
+}
+
+enum status file_open(const char *path, int *ret_fd, size_t *ret_size, struct error *err)
+{
+    const int fd = open(path, OPEN_FLAGS);
+    TRY(check_opened(fd, SIZE_MAX, ret_size, err));
+    *ret_fd = fd;
+    return STATUS_OK;
 }
 
 /* ---- beneath a folder ---- */

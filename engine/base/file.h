@@ -1,4 +1,5 @@
-/* Reads whole regular files. Pipes and devices are refused at once, without waiting for data. */
+/* Opens and reads regular files. Pipes and devices are refused at once, without waiting for data.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +16,11 @@
 enum status file_read(const char *path, size_t limit, uint8_t **ret, size_t *ret_size,
                       struct error *err) MUST_USE;
 
-/* The same for the file `name` in a folder. STATUS_INVALID also if a link leads out of the folder.
+/* Opens it instead, for reading; *ret_size is its size now. The caller closes *ret_fd. */
+enum status file_open(const char *path, int *ret_fd, size_t *ret_size, struct error *err) MUST_USE;
+
+/* file_read() for the file `name` in a folder. STATUS_INVALID also if a link leads out of the
+ * folder.
  */
 enum status file_read_beneath(const char *folder, const char *name, size_t limit, uint8_t **ret,
                               size_t *ret_size, struct error *err) MUST_USE;

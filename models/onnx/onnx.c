@@ -134,8 +134,11 @@ enum status onnx_load_file(const char *path, const struct onnx_options *options,
     enum status status = onnx_file_open(&file, path, options, err);
     if (status == STATUS_OK)
         status = load(&file, ret, err);
+    const enum status whole = onnx_file_check(&file, status, err);
+    if (status == STATUS_OK && whole != STATUS_OK)
+        onnx_model_done(ret);
     onnx_file_close(&file);
-    return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
+    return whole == STATUS_OK ? whole : error_prefix(err, "%.200s", path);
 }
 
 enum status onnx_load_memory(const void *data, size_t size, const struct onnx_options *options,

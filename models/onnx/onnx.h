@@ -22,8 +22,8 @@ struct onnx_model {
 };
 
 struct onnx_options {
-    size_t memory_limit; /* bytes of tensors and structures, but not of mapped external data; 0 =
-                            what is free, at most 16 GiB */
+    size_t memory_limit; /* bytes of tensors and structures, but not of mapped files; 0 = what is
+                            free, at most 16 GiB */
 };
 
 /* Loads `path`; external data is looked up beside it and may not leave that folder (nor follow a

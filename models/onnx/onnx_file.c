@@ -27,12 +27,25 @@ enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
 
 /* ---- reading files ---- */
 
+/* Maps the file; where that fails, file->mapping stays NULL. */
+static enum status onnx_map_file(const char *path, struct onnx_file *file, struct error *err)
+{
+    TRY(file_open(path, &file->fd, &file->size, err));
+    if (file->size && mapping_create(file->fd, 0, file->size, &file->mapping, NULL) == STATUS_OK)
+        file->data = mapping_data(file->mapping);
+    return STATUS_OK;
+}
+
 static enum status onnx_read_file(const char *path, struct onnx_file *file, struct error *err)
 {
     uint8_t *data;
     size_t size;
     struct error cause;
-    enum status status = file_read(path, file->limit, &data, &size, &cause);
+    enum status status = onnx_map_file(path, file, &cause);
+    if (status == STATUS_OK && file->mapping)
+        return STATUS_OK;
+    if (status == STATUS_OK)
+        status = file_read(path, file->limit, &data, &size, &cause);
     if (status == STATUS_INVALID)
         return error_set(err, STATUS_IO,
                          "it is not a regular file; name an .onnx file or a model's folder");
@@ -65,7 +78,7 @@ static struct onnx_file new_file(const struct onnx_options *options)
         cpu_memory(&total, &available);
         limit = available && available < DEFAULT_LIMIT ? (size_t)available : DEFAULT_LIMIT;
     }
-    return (struct onnx_file){.folder = -1, .external_fd = -1, .limit = limit};
+    return (struct onnx_file){.fd = -1, .folder = -1, .external_fd = -1, .limit = limit};
 }
 
 void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
@@ -94,8 +107,18 @@ void onnx_file_close(struct onnx_file *file)
         close(file->folder);
     if (file->external_fd >= 0)
         close(file->external_fd);
+    if (file->fd >= 0)
+        close(file->fd);
+    mapping_free(file->mapping);
     free(file->external_name);
     free(file->owned);
+}
+
+enum status onnx_file_check(const struct onnx_file *file, enum status status, struct error *err)
+{
+    if (file->mapping && !mapping_is_whole(file->mapping))
+        return error_set(err, STATUS_IO, "the file became shorter while it was read");
+    return status;
 }
 
 /* ---- bytes to messages ---- */

@@ -6,15 +6,18 @@
 #include <stdint.h>
 
 #include "engine/base/arena.h"
+#include "engine/base/mapping.h"
 #include "engine/tensor/tensor.h"
 #include "models/onnx/onnx.h"
 #include "proto/onnx.pb-c.h"
 
 /* One model being loaded. One thread. */
 struct onnx_file {
-    const uint8_t *data; /* the file, as it was read */
+    const uint8_t *data; /* the whole file */
     size_t size;
-    uint8_t *owned;     /* the same when this struct owns it */
+    struct mapping *mapping; /* where data lies; NULL: elsewhere */
+    uint8_t *owned;          /* data, if it was read; NULL: it was not */
+    int fd;                  /* of the mapped file; -1: it is not mapped */
     int folder;         /* directory of the file, where external data lies; -1: there is none */
     size_t limit, used; /* bytes the load may take, and has taken */
     uint64_t external_bytes;
@@ -24,8 +27,9 @@ struct onnx_file {
     uint64_t external_size;
 };
 
-/* Reads the whole file, which must be a regular one; sets up its folder for external data. The
- * caller calls onnx_file_close() also after a failure. */
+/* Maps the file, which must be a regular one, or reads it where files cannot be mapped; sets up its
+ * folder for external data. The caller calls onnx_file_check() before what was made of the bytes is
+ * used, and onnx_file_close() also after a failure. */
 enum status onnx_file_open(struct onnx_file *file, const char *path,
                            const struct onnx_options *options, struct error *err) MUST_USE;
 
@@ -33,6 +37,10 @@ enum status onnx_file_open(struct onnx_file *file, const char *path,
 void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
                       const struct onnx_options *options);
 void onnx_file_close(struct onnx_file *file);
+
+/* `status`, which is what was made of the bytes; STATUS_IO if the file shrank meanwhile. */
+enum status onnx_file_check(const struct onnx_file *file, enum status status,
+                            struct error *err) MUST_USE;
 
 /* The messages of one file; they, and all they point at, lie in the arena. */
 struct onnx_messages {

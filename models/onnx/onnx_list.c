@@ -129,6 +129,9 @@ enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *re
     enum status status = onnx_file_open(&file, path, NULL, err);
     if (status == STATUS_OK)
         status = list_file(&file, ret, ret_count, err);
+    const enum status whole = onnx_file_check(&file, status, err);
+    if (status == STATUS_OK && whole != STATUS_OK)
+        free(*ret);
     onnx_file_close(&file);
-    return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
+    return whole == STATUS_OK ? whole : error_prefix(err, "%.200s", path);
 }

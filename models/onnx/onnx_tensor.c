@@ -130,12 +130,13 @@ static enum storage storage_of_dtype(enum dtype dtype)
     }
 }
 
-static size_t raw_size(const Onnx__TensorProto *proto)
+/* Where raw_data lies in the file; {0, 0}: nowhere. */
+static struct wire_reference raw_place(const Onnx__TensorProto *proto)
 {
     struct wire_reference reference = {0, 0};
     if (proto->has_raw_data && proto->raw_data.len == sizeof reference)
         memcpy(&reference, proto->raw_data.data, sizeof reference);
-    return (size_t)reference.size;
+    return reference;
 }
 
 /* Finds the one field that is filled; two of them, or the list of another data type, is an error.
@@ -149,7 +150,7 @@ static enum status find_storage(const Onnx__TensorProto *proto, enum dtype dtype
     } fields[] = {
         {IN_FLOAT, proto->n_float_data},   {IN_INT32, proto->n_int32_data},
         {IN_INT64, proto->n_int64_data},   {IN_DOUBLE, proto->n_double_data},
-        {IN_UINT64, proto->n_uint64_data}, {IN_RAW, raw_size(proto)},
+        {IN_UINT64, proto->n_uint64_data}, {IN_RAW, (size_t)raw_place(proto).size},
     };
     enum storage found = IN_NONE;
     size_t found_count = 0;
@@ -187,29 +188,30 @@ static void tidy_bools(struct tensor *tensor)
         values[i] = values[i] != 0;
 }
 
-static enum status take_raw(const struct onnx_file *file, const Onnx__TensorProto *proto,
-                            struct tensor *tensor, struct error *err)
+/* Where raw_data lies, checked. The descriptor belongs to `file`; -1: the file is not mapped. */
+static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProto *proto,
+                            struct onnx_external *ret, struct error *err)
 {
-    struct wire_reference reference;
-    memcpy(&reference, proto->raw_data.data, sizeof reference);
+    const struct wire_reference reference = raw_place(proto);
     if (reference.offset > file->size || reference.size > file->size - reference.offset)
         return error_set(err, STATUS_INTERNAL, "raw data lies outside the file");
-    memcpy(tensor->data, file->data + reference.offset, tensor->bytes);
+    *ret = (struct onnx_external){.fd = file->fd, .offset = reference.offset};
     return STATUS_OK;
 }
 
+/* `place`: where the bytes of IN_RAW and IN_FILE are. */
 static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *proto,
-                        enum storage storage, const struct onnx_external *external,
+                        enum storage storage, const struct onnx_external *place,
                         struct tensor *tensor, struct error *err)
 {
     if (!tensor->bytes)
         return STATUS_OK;
     switch (storage) {
     case IN_RAW:
-        TRY(take_raw(file, proto, tensor, err));
+        memcpy(tensor->data, file->data + place->offset, tensor->bytes);
         break;
     case IN_FILE:
-        TRY(onnx_external_read(external, tensor->data, tensor->bytes, err));
+        TRY(onnx_external_read(place, tensor->data, tensor->bytes, err));
         break;
     case IN_FLOAT:
         memcpy(tensor->data, proto->float_data, tensor->bytes);
@@ -232,11 +234,12 @@ static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *p
     return STATUS_OK;
 }
 
-/* Large weights at an offset that their elements can be read from (writers mostly put one behind
- * the other); bools are tidied in place. */
-static bool is_worth_mapping(enum dtype dtype, size_t bytes, uint64_t offset)
+/* Large weights of a file at an offset that their elements can be read from (writers mostly put one
+ * behind the other); bools are tidied in place. */
+static bool is_worth_mapping(const struct onnx_external *place, enum dtype dtype, size_t bytes)
 {
-    return bytes >= MAPPED_BYTES && offset % dtype_size(dtype) == 0 && dtype != DTYPE_BOOL;
+    return place->fd >= 0 && bytes >= MAPPED_BYTES && place->offset % dtype_size(dtype) == 0 &&
+           dtype != DTYPE_BOOL;
 }
 
 enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *proto,
@@ -256,22 +259,24 @@ enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *pr
     TRY(shape_check(&shape, dtype, &count, &bytes, err));
     enum storage storage = IN_NONE;
     TRY(find_storage(proto, dtype, count, &storage, &stored, err));
-    struct onnx_external external = {.fd = -1};
+    struct onnx_external place = {.fd = -1};
     char text[SHAPE_TEXT];
     if (storage == IN_FILE)
-        TRY(onnx_external_find(file, proto, bytes, &external, err));
+        TRY(onnx_external_find(file, proto, bytes, &place, err));
     else if (stored != (storage == IN_RAW ? bytes : count))
         return error_set(err, STATUS_MODEL, "%s of shape %s needs %zu %s in %s, found %zu",
                          dtype_name(dtype), shape_text(&shape, text),
                          storage == IN_RAW ? bytes : count,
                          storage == IN_RAW ? "bytes" : "elements", storage_names[storage], stored);
+    else if (storage == IN_RAW)
+        TRY(find_raw(file, proto, &place, err));
     size_t cost;
     if (!size_add(bytes, TENSOR_OVERHEAD, &cost))
         return error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
     struct tensor *tensor;
     /* Pages of a file are not charged: the kernel can take them back. */
-    if (storage == IN_FILE && is_worth_mapping(dtype, bytes, external.offset) &&
-        tensor_from_file(external.fd, external.offset, dtype, &shape, &tensor, NULL) == STATUS_OK) {
+    if (is_worth_mapping(&place, dtype, bytes) &&
+        tensor_from_file(place.fd, place.offset, dtype, &shape, &tensor, NULL) == STATUS_OK) {
         const enum status status = onnx_charge(file, TENSOR_OVERHEAD, err);
         if (status == STATUS_OK)
             *ret = tensor;
@@ -279,9 +284,9 @@ enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *pr
             tensor_unref(tensor);
         return status;
     }
-    TRY(onnx_charge(file, cost, err)); /* it is read: the file system may not map files */
+    TRY(onnx_charge(file, cost, err)); /* it is copied: the file system may not map files */
     TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
-    enum status status = fill(file, proto, storage, &external, tensor, err);
+    enum status status = fill(file, proto, storage, &place, tensor, err);
     if (status != STATUS_OK) {
         tensor_unref(tensor);
         return status;

@@ -306,6 +306,51 @@ Test(onnx_files, maps_large_external_data)
     remove_folder(&folder);
 }
 
+/* Of a model with the name in front of the weights: whether they are mapped, at an offset of whole
+ * elements, or copied. */
+static bool maps_weights_behind(const struct folder *folder, const char *name)
+{
+    enum { COUNT = 40000 };
+    static float numbers[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        numbers[i] = (float)i;
+    struct make make = make_model();
+    make_initializer(&make,
+                     make_tensor(&make, name, F32, numbers, sizeof numbers, 1, (int64_t[]){COUNT}));
+    MAKE_OUTPUT(&make, name, F32, 1, COUNT);
+    size_t size;
+    uint8_t *bytes = make_pack(&make, &size);
+    write_file(folder, "m/model.onnx", bytes, size);
+    struct onnx_model model = {0};
+    struct error err = {0};
+    cr_assert_eq(onnx_load_file(folder->model, NULL, &model, &err), STATUS_OK, "%s", err.message);
+    const struct tensor *known = model.graph->outputs[0]->known;
+    const bool is_mapped = tensor_mapping(known) != NULL;
+    cr_expect_eq((uintptr_t)known->data % sizeof(float), 0);
+    cr_expect_eq(memcmp(known->data, numbers, sizeof numbers), 0);
+    onnx_model_done(&model);
+    /* Less than the weights, which are charged only where they are copied. */
+    struct onnx_options options = {.memory_limit = 150000};
+    cr_expect_eq(onnx_load_file(folder->model, &options, &model, &err),
+                 is_mapped ? STATUS_OK : STATUS_NO_MEMORY);
+    if (is_mapped)
+        onnx_model_done(&model);
+    free(bytes);
+    make_done(&make);
+    return is_mapped;
+}
+
+Test(onnx_files, maps_large_weights_in_the_file)
+{
+    static const char *const names[] = {"w", "wx", "wxy", "wxyz"};
+    struct folder folder = make_folder();
+    size_t mapped = 0;
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        mapped += maps_weights_behind(&folder, names[i]);
+    cr_expect_eq(mapped, 1, "one of four offsets is a multiple of 4, not %zu", mapped);
+    remove_folder(&folder);
+}
+
 /* ---- listing ---- */
 
 Test(onnx_files, lists_all_operators_of_a_file_it_cannot_run)
