@@ -204,7 +204,8 @@ static enum status finish(struct session *session, struct error *err)
     progress(session, PHASE_MEASURE, PROGRESS_ROWS);
     TRY(session_measure(session, err));
     describe_weights(session);
-    session_release_pages(session); /* batch sizes that are never used should hold no memory */
+    if (session->compiled_count > 1) /* sizes that are never used should hold no memory */
+        session_release_pages(session);
     return STATUS_OK;
 }
 

@@ -151,9 +151,12 @@ enum status session_measure(struct session *session, struct error *err)
     if (status == STATUS_OK)
         status = measure_run(&m, 0, &first, err);
     tune.count = count_to_measure(session, first.spent);
-    costs[0] = first.cost;
-    if (status == STATUS_OK && (tune.count > 1 || first.spent < budget))
+    if (status == STATUS_OK && tune.count > 1)
         status = autotune_choose(&tune, costs, &ignored, err);
+    else if (status == STATUS_OK && first.spent < budget)
+        status = measure_run(&m, 0, &first, err);
+    if (tune.count == 1)
+        costs[0] = first.cost; /* the second run's, if there was one */
     feed_done(&m.feed);
     free(m.outputs);
     TRY(status);

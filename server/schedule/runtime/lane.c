@@ -105,9 +105,10 @@ size_t lane_bytes(const struct lane *lane)
     return lane->booked;
 }
 
-/* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h): it is
- * made here, and the first pass of this thread pays for its start, not a client's request. Should
- * that pass fail, the request will say why. */
+/* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h), which
+ * starts here. A session of several sizes has given its pages back: a pass takes those for one
+ * image again, so that no client's request pays for that. Should it fail, the request will say why.
+ */
 static bool warm_up(struct lane *lane)
 {
     for (size_t k = 0; k < lane->input_count; k++)
@@ -115,7 +116,7 @@ static bool warm_up(struct lane *lane)
     struct error ignored;
     lane->entered = session_enter(lane->session, &lane->refusal);
     const bool entered = lane->entered == STATUS_OK;
-    if (entered) {
+    if (entered && lane->info.batch_count > 1) {
         device_turn_begin(&lane->turn);
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
         device_turn_end(&lane->turn, 0, false);
