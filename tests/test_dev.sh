@@ -63,7 +63,7 @@ cp -r "$source"/tests/{report.py,packages.sh,bench,gpu} "$scratch/tree/tests/"
 mkdir "$scratch/tree/models"
 cp "$source/models/needs.py" "$scratch/tree/models/"
 
-echo '1..15'
+echo '1..16'
 system debian 12 ''
 fresh
 run_dev
@@ -135,6 +135,17 @@ result "$([ $status -eq 1 ] && says 'dev: built [1/9]' && says 'a.c:1: an error'
 (cd "$scratch" && PATH=$scratch/bin:$PATH TERM=xterm script -qec "$scratch/tree/dev run" /dev/null) \
     >"$scratch/output" 2>&1 </dev/null || true
 result "$(says '[2/9] Compiling b.c'; echo $?)" 'run: on a terminal ninja shows how far it is'
+
+# debhelper provides the dh- names; build-essential is in nobody's Build-Depends, and dpkg-buildpackage wants it.
+fresh
+fake dpkg-query 1 ''
+run_dev deb
+mapfile -t wanted < <(sed -n '/^Build-Depends:/,/^$/{s/^[^ ]*//;s/([^)]*)//g;p}' "$source/docker/debian/control" | tr -s ', ' '\n' | grep .)
+good=$([ ${#wanted[@]} -gt 5 ]; echo $?)
+for package in build-essential "${wanted[@]}"; do
+    [[ $package == dh-* || $package == debhelper-compat ]] || grep -qE "the equivalents of:.* ${package}[ ;]" "$scratch/output" || good=1
+done
+result "$good" 'deb: on a bare system it installs what the packages are built with'
 
 # The architectures of a bundle that ./dev gpu builds are those of the GPUs that are here.
 fresh
