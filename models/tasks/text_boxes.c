@@ -279,10 +279,11 @@ static struct text_rectangle rectangle_along(const struct text_point *hull, size
     for (size_t k = 0; k < count; k++) {
         const double along = hull[k].x * cosine + hull[k].y * sine;
         const double across = hull[k].y * cosine - hull[k].x * sine;
-        left = fmin(left, along);
-        right = fmax(right, along);
-        top = fmin(top, across);
-        bottom = fmax(bottom, across);
+        /* Not fmin and fmax: vectorising them, GCC 12 for arm64 stops with an internal error. */
+        left = along < left ? along : left;
+        right = along > right ? along : right;
+        top = across < top ? across : top;
+        bottom = across > bottom ? across : bottom;
     }
     const double u = (left + right) / 2, v = (top + bottom) / 2;
     return (struct text_rectangle){.x = u * cosine - v * sine,
