@@ -601,9 +601,10 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
 /* ---- sizes and precisions ---- */
 
 /* Reads a version that is served again, if its files have not changed. */
-static enum status read_again(struct loader *loader, const char *name, const char *version,
+static enum status read_again(void *context, const char *name, const char *version,
                               struct model **ret, struct error *err)
 {
+    struct loader *loader = context;
     struct repository repository;
     if (loader->is_embedded)
         return model_open(NULL, name, ret, err);
@@ -639,7 +640,6 @@ static bool make_size(struct loader *loader)
     return true;
 }
 
-/* pipeline_on_wish */
 static void wake_for_size(void *context)
 {
     struct loader *loader = context;
@@ -796,7 +796,8 @@ static void *loader_main(void *argument)
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err)
 {
     loader->loaded_fd = loaded_fd;
-    pipeline_on_wish(loader->options.pipeline, wake_for_size, loader);
+    pipeline_set_source(loader->options.pipeline,
+                        &(struct pipeline_source){wake_for_size, read_again, loader});
     loader->started = true; /* before the thread reads it */
     if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0) {
         loader->started = false;

@@ -172,13 +172,14 @@ void pipeline_free(struct pipeline *pipeline);
 
 /* Compiles and warms `model` on every device of the options (may take seconds: call from a loader
  * thread), then serves it under model->name and model->version. Where that version is served
- * already, this one takes its place in one step, and the call returns when the old one has answered
- * what it was given. Other versions of the name are left alone. The first model added is the
- * default. Takes over `model` on success and on failure; a failure is also noted as by
- * pipeline_fail, and leaves what is served as it is. Progress is reported from inside. `cancel`
- * may be NULL. Several threads may load different models at once. Errors: those of session_create;
- * STATUS_SHAPE; STATUS_CONFIG (too many models, a name too long); STATUS_DRAINING;
- * STATUS_NO_MEMORY. */
+ * already, the sizes in use are compiled again as well (struct pipeline_source), then this one
+ * takes its place in one step, and the call returns when the old one has answered what it was
+ * given. A size that does not compile then is compiled when it is next asked for. Other versions of
+ * the name are left alone. The first model added is the default. Takes over `model` on success and
+ * on failure; a failure is also noted as by pipeline_fail, and leaves what is served as it is.
+ * Progress is reported from inside. `cancel` may be NULL. Several threads may load different models
+ * at once. Errors: those of session_create; STATUS_SHAPE; STATUS_CONFIG (too many models, a name
+ * too long); STATUS_DRAINING; STATUS_NO_MEMORY. */
 enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
                                const _Atomic int *cancel, struct error *err) MUST_USE;
 
@@ -217,8 +218,9 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
 /* ---- sizes ---- */
 
 /* The same version as `served`, which the caller has acquired, for photos or tensors of height x
- * width pixels; both are to be released. Where the file leaves height and width free, each size is
- * compiled when it is first asked for, and INSTANCE_SIZES of them are kept beside the model's own.
+ * width pixels, or what has taken its place meanwhile; both are to be released. Where the file
+ * leaves height and width free, each size is compiled when it is first asked for, and
+ * INSTANCE_SIZES of them are kept beside the model's own.
  * `nearest`: takes the compiled size whose sides differ least in ratio instead.
  * STATUS_INVALID: the file fixes the size, or the model does not work with this one;
  * STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
@@ -226,9 +228,18 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
                                   int width, bool nearest, struct served **ret,
                                   int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* `wake` is called, from any thread, when a client asks for a size that has to be compiled. Call
- * this before requests are submitted. */
-void pipeline_on_wish(struct pipeline *pipeline, void (*wake)(void *context), void *context);
+/* What the pipeline asks of the thread that adds its models. */
+struct pipeline_source {
+    void (*wake)(void *context); /* from any thread: a client asks for a size that is not compiled;
+                                    or NULL */
+    /* Reads a version that is being added once more, on the thread that adds it; or NULL. */
+    enum status (*read)(void *context, const char *name, const char *version, struct model **ret,
+                        struct error *err);
+    void *context;
+};
+
+/* Call this before requests are submitted. The struct is copied. */
+void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source *source);
 
 /* Writes the model, version and size of the next one to be compiled; false: there is none. */
 bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],

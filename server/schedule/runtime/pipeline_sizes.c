@@ -94,6 +94,10 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
                          "a size of %d x %d pixels; sides of 1 to %d are possible", width, height,
                          MODEL_SIDE_MAX);
     pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry =
+        table_find_version_locked(pipeline, served->model->name, served->model->version);
+    if (entry && entry->instance) /* its sizes may have gone over to this one */
+        base = entry->instance;
     found = find_size_locked(base, size);
     if (!found && nearest)
         found = find_nearest_locked(base, size);
@@ -110,15 +114,14 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
     pthread_mutex_unlock(&pipeline->lock);
     if (found)
         *ret = found->served;
-    else if (status == STATUS_NOT_READY && pipeline->wake)
-        pipeline->wake(pipeline->wake_context);
+    else if (status == STATUS_NOT_READY && pipeline->source.wake)
+        pipeline->source.wake(pipeline->source.context);
     return status;
 }
 
-void pipeline_on_wish(struct pipeline *pipeline, void (*wake)(void *context), void *context)
+void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source *source)
 {
-    pipeline->wake = wake;
-    pipeline->wake_context = context;
+    pipeline->source = *source;
 }
 
 /* Whether the size has neither been compiled nor failed, and needs no other one's place. */
@@ -286,7 +289,6 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
                        const _Atomic int *cancel)
 {
     const struct instance_size size = {height, width};
-    struct precision_choice choices[DEVICE_KINDS];
     struct error failure = {0};
     struct instance *base = table_use_version(pipeline, model->name, model->version);
     struct instance *instance = NULL, *old = NULL, **oldest;
@@ -295,12 +297,8 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
         return;
     }
     const int64_t start = clock_now();
-    memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
-    model->task.options = base->served->model->task.options;
-    model_set_size(model, height, width);
-    enum status status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
-                                         pipeline->device_queues, model, choices, PLAN_MEASURE,
-                                         NULL, NULL, cancel, &instance, &failure);
+    enum status status =
+        table_create_size(pipeline, base, model, size, cancel, &instance, &failure);
     pthread_mutex_lock(&pipeline->lock);
     if (status == STATUS_OK && pipeline->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");

@@ -390,8 +390,26 @@ static enum status table_begin(struct pipeline *pipeline, const char *name, cons
     return status;
 }
 
-/* The sizes that clients have asked for go over to what completes a first instance; those of a
- * reload have other weights, and end with it. */
+enum status table_create_size(struct pipeline *pipeline, const struct instance *base,
+                              struct model *model, struct instance_size size,
+                              const _Atomic int *cancel, struct instance **ret, struct error *err)
+{
+    struct precision_choice choices[DEVICE_KINDS];
+    memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
+    model->task.options = base->served->model->task.options;
+    model_set_size(model, size.height, size.width);
+    return instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
+                           pipeline->device_queues, model, choices, PLAN_MEASURE, NULL, NULL,
+                           cancel, ret, err);
+}
+
+static bool hands_over_sizes(const struct loading *loading, const struct instance *old)
+{
+    return loading->completes && old->plan == PLAN_FIRST;
+}
+
+/* What completes a first instance takes over its sizes, which have the same weights and precision.
+ */
 static void hand_over_sizes(struct instance *from, struct instance *to)
 {
     memcpy(to->sizes, from->sizes, sizeof to->sizes);
@@ -400,6 +418,51 @@ static void hand_over_sizes(struct instance *from, struct instance *to)
     to->failed_count = from->failed_count;
     to->wanted = from->wanted;
     to->used_at = from->used_at;
+}
+
+/* The sizes of what is served, that have to be compiled again; returns how many. */
+static size_t sizes_to_carry(const struct loading *loading,
+                             struct instance_size ret[static INSTANCE_SIZES])
+{
+    struct pipeline *pipeline = loading->pipeline;
+    size_t count = 0;
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry =
+        table_find_version_locked(pipeline, loading->name, loading->version);
+    const struct instance *old = entry ? entry->instance : NULL;
+    for (size_t i = 0; old && !hands_over_sizes(loading, old) && i < INSTANCE_SIZES; i++)
+        if (old->sizes[i]) {
+            const struct preprocess *p = &old->sizes[i]->served->model->preprocess;
+            ret[count++] = (struct instance_size){p->height, p->width};
+        }
+    pthread_mutex_unlock(&pipeline->lock);
+    return count;
+}
+
+/* Compiles the sizes in use for `instance` before it is served, so that no request for them is
+ * refused. Sizes that fail are left out. STATUS_CANCELLED. */
+static enum status carry_sizes(const struct loading *loading, struct instance *instance,
+                               const _Atomic int *cancel, struct error *err)
+{
+    const struct pipeline_source *source = &loading->pipeline->source;
+    const struct model *own = instance->served->model;
+    struct instance_size sizes[INSTANCE_SIZES];
+    const size_t count = source->read ? sizes_to_carry(loading, sizes) : 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct instance_size size = sizes[i];
+        struct error left_out;
+        struct model *model;
+        const bool is_own =
+            own->preprocess.height == size.height && own->preprocess.width == size.width;
+        if (is_own || model_check_size(own, size.height, size.width, &left_out) != STATUS_OK ||
+            source->read(source->context, loading->name, loading->version, &model, &left_out) !=
+                STATUS_OK)
+            continue;
+        if (table_create_size(loading->pipeline, instance, model, size, cancel, &instance->sizes[i],
+                              &left_out) == STATUS_CANCELLED)
+            return error_set(err, STATUS_CANCELLED, "%s", left_out.message);
+    }
+    return STATUS_OK;
 }
 
 void table_set_generation(struct instance *instance, uint64_t generation)
@@ -427,7 +490,7 @@ static enum status publish(const struct loading *loading, struct instance *insta
         status = no_place(err);
     if (status == STATUS_OK) {
         *ret_old = entry->instance;
-        if (loading->completes && entry->instance && entry->instance->plan == PLAN_FIRST)
+        if (entry->instance && hands_over_sizes(loading, entry->instance))
             hand_over_sizes(entry->instance, instance);
         if (entry->instance)
             table_begin_retiring_locked(pipeline, entry->instance);
@@ -493,6 +556,8 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
                              cancel, &instance, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
+    if (status == STATUS_OK)
+        status = carry_sizes(&loading, instance, cancel, &failure);
     if (status == STATUS_OK)
         status = publish(&loading, instance, NULL, &old, &failure);
     if (status == STATUS_OK) {

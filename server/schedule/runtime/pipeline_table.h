@@ -41,8 +41,7 @@ struct pipeline {
     size_t required_total;
     uint64_t generations; /* instances that have been put into the table so far */
     bool settled, draining;
-    void (*wake)(void *context); /* pipeline_on_wish */
-    void *wake_context;
+    struct pipeline_source source;
     struct instance *retiring; /* out of the table, not freed yet */
 };
 
@@ -67,6 +66,13 @@ struct model_entry *table_find_version_locked(struct pipeline *pipeline, const c
 /* The instance that serves the version, with the caller as a user; NULL: none. */
 struct instance *table_use_version(struct pipeline *pipeline, const char *name,
                                    const char *version);
+
+/* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
+ * `model` on success and on failure. Errors as instance_create's. */
+enum status table_create_size(struct pipeline *pipeline, const struct instance *base,
+                              struct model *model, struct instance_size size,
+                              const _Atomic int *cancel, struct instance **ret,
+                              struct error *err) MUST_USE;
 
 /* Which load the instance and its sizes belong to. */
 void table_set_generation(struct instance *instance, uint64_t generation);

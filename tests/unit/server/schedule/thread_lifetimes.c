@@ -569,7 +569,7 @@ static void test_sizes_come_and_go_with_their_model(void)
     struct error err = {0};
     struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
     wishes = 0;
-    pipeline_on_wish(pipeline, note_wish, NULL);
+    pipeline_set_source(pipeline, &(struct pipeline_source){.wake = note_wish});
     CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     struct submitter submitters[4] = {0};
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
@@ -623,6 +623,74 @@ static void test_sizes_go_over_to_what_completes_their_model(void)
     use_size(pipeline, 2);
     CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     CHECK(fake_sessions_alive() == 1 && ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
+    pipeline_free(pipeline);
+}
+
+static enum status read_free_model(void *context, const char *name, const char *version,
+                                   struct model **ret, struct error *err)
+{
+    (void)context;
+    (void)err;
+    CHECK(!strcmp(version, "1"));
+    *ret = fake_free_model(name, 1);
+    return STATUS_OK;
+}
+
+/* A version that is replaced, by other weights or another precision, keeps the sizes in use. */
+static void test_sizes_are_carried_over(void)
+{
+    _Atomic int cancel = 0;
+    struct error err = {0};
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    pipeline_set_source(pipeline, &(struct pipeline_source){.read = read_free_model});
+    fake_plan((struct fake_session_plan){.pends = true, .wins = true});
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    fake_plan((struct fake_session_plan){0});
+    use_size(pipeline, 2);
+    use_size(pipeline, 3);
+    CHECK(pipeline_try_precision(pipeline, fake_free_model("a", 1), &cancel, &err) == STATUS_OK);
+    CHECK(choice_of(pipeline).precision == PRECISION_BF16 && fake_sessions_alive() == 3);
+    CHECK(ask_size(pipeline, 2, &err) == STATUS_OK && ask_size(pipeline, 3, &err) == STATUS_OK);
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(ask_size(pipeline, 2, &err) == STATUS_OK && ask_size(pipeline, 3, &err) == STATUS_OK);
+    CHECK(fake_sessions_alive() == 3);
+    /* Memory for one more session: the sizes of the new one are compiled when they are needed. */
+    fake_plan((struct fake_session_plan){.most_alive = 4});
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    fake_plan((struct fake_session_plan){0});
+    CHECK(fake_sessions_alive() == 1 && ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
+    /* The files have changed to a model of one size. */
+    use_size(pipeline, 2);
+    add_model(pipeline, "a", 1);
+    CHECK(fake_sessions_alive() == 1 && ask_size(pipeline, 2, &err) == STATUS_INVALID);
+    pipeline_free(pipeline);
+}
+
+static void *complete_model(void *pipeline)
+{
+    struct error err = {0};
+    CHECK(pipeline_try_precision(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    return NULL;
+}
+
+/* A request has the model when another instance takes its place, and its sizes with it. */
+static void test_sizes_are_found_while_their_model_is_replaced(void)
+{
+    struct error err = {0};
+    struct served *base, *sized;
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.trials = TRIALS_LATER});
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    use_size(pipeline, 2);
+    CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, complete_model, pipeline));
+    while (largest_batch(pipeline) == 1)
+        usleep(1000);
+    CHECK(pipeline_acquire_size(pipeline, base, 2, FAKE_WIDTH, false, &sized, NULL, &err) ==
+          STATUS_OK);
+    pipeline_release(pipeline, base);
+    pipeline_release(pipeline, sized);
+    pthread_join(thread, NULL);
     pipeline_free(pipeline);
 }
 
@@ -681,6 +749,9 @@ int main(void)
         {"sizes come and go with their model", test_sizes_come_and_go_with_their_model},
         {"sizes go over to what completes their model",
          test_sizes_go_over_to_what_completes_their_model},
+        {"sizes are carried over", test_sizes_are_carried_over},
+        {"sizes are found while their model is replaced",
+         test_sizes_are_found_while_their_model_is_replaced},
         {"sizes that fail are remembered", test_sizes_that_fail_are_remembered},
         {"sizes make room for each other", test_sizes_make_room_for_each_other},
         {"photos are answered by the model that saw them",
