@@ -277,12 +277,17 @@ class Failures(Pipelines):
 
 
 class Sizes(Pipelines):
-    def test_sizes_are_compiled_before_they_are_asked_for(self):
-        """The second model leaves its sides free; each crop takes the size that it is most like."""
+    """The second model leaves its sides free."""
+
+    def setUp(self):
+        super().setUp()
         small_onnx.write(self.put("mean"), [small_onnx.node("GlobalAveragePool", ["image"], ["mean"]),
                                             small_onnx.node("Flatten", ["mean"], ["scores"])], [],
                          [small_onnx.tensor_info("image", "N", 3, "height", "width")],
                          [small_onnx.tensor_info("scores", "N", 3)])
+
+    def test_sizes_are_compiled_before_they_are_asked_for(self):
+        """Each crop takes the size that it is most like."""
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
         self.start()
         self.server.wait_for(lambda: self.server.log().count("size compiled") == 2, "both sizes")
@@ -291,12 +296,39 @@ class Sizes(Pipelines):
             part = painted(right - left, bottom - top, lambda x, y, at=(left, top): colors(x + at[0], y + at[1]))
             self.assertEqual(crop["predictions"], self.ask(f"model=mean&size={size}", part)["predictions"])
 
+    def size(self, size):
+        """Whether ?size= of the second model is possible, once it is compiled."""
+        def ask():
+            answer = self.server.predict(flat_png(9), f"/predict?model=mean&size={size}")
+            return answer.status != 503 and answer
+        answer = self.server.wait_for(ask, size)
+        if answer.status == 400:
+            self.assertIn("keeps 4 sizes besides its own, and pipelines name all of them", answer.json()["error"])
+        return answer.status == 200
+
+    def compiled(self):
+        return self.server.log().count("size compiled")
+
+    def test_sizes_of_a_pipeline_stay_while_clients_ask_for_others(self):
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
+        self.start()
+        self.server.wait_for(lambda: self.compiled() == 2, "both sizes")
+        for width in range(32, 37):
+            self.assertTrue(self.size(f"{width}x8"))
+        before = self.compiled()
+        self.assertEqual(len(self.crops(self.ask())), 3)
+        self.assertEqual(self.compiled(), before)
+
+    def test_sizes_of_pipelines_may_be_all(self):
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16", "9x9", "10x10"]}])
+        self.start()
+        self.server.wait_for(lambda: self.compiled() == 4, "all sizes")
+        self.assertFalse(self.size("32x8"))
+        self.assertTrue(self.size("24x16"))
+        self.assertTrue(self.size("~32x8"))
+        self.assertEqual(self.compiled(), 4)
 
     def test_more_sizes_than_a_model_keeps(self):
-        small_onnx.write(self.put("mean"), [small_onnx.node("GlobalAveragePool", ["image"], ["mean"]),
-                                            small_onnx.node("Flatten", ["mean"], ["scores"])], [],
-                         [small_onnx.tensor_info("image", "N", 3, "height", "width")],
-                         [small_onnx.tensor_info("scores", "N", 3)])
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["16x16", "8x8", "8x16", "16x8"]}])
         self.pipeline("more", [{"model": "found"}, {"model": "mean", "sizes": ["8x8", "24x8", "24x16"]}])
         self.start()

@@ -220,9 +220,10 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
 /* The same version as `served`, which the caller has acquired, for photos or tensors of height x
  * width pixels, or what has taken its place meanwhile; both are to be released. Where the file
  * leaves height and width free, each size is compiled when it is first asked for, and
- * INSTANCE_SIZES of them are kept beside the model's own.
+ * INSTANCE_SIZES of them are kept beside the model's own, those first that pipelines name.
  * `nearest`: takes the compiled size whose sides differ least in ratio instead.
- * STATUS_INVALID: the file fixes the size, or the model does not work with this one;
+ * STATUS_INVALID: the file fixes the size, the model does not work with this one, or pipelines
+ * name all that are kept;
  * STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
 enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
                                   int width, bool nearest, struct served **ret,
@@ -241,15 +242,17 @@ struct pipeline_source {
 /* Call this before requests are submitted. The struct is copied. */
 void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source *source);
 
-/* Writes the model, version and size of the next one to be compiled; false: there is none. */
+/* Writes the model, version and size of the next one to be compiled, those of pipelines first;
+ * false: there is none. */
 bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
                         int *ret_height, int *ret_width);
 
 /* Compiles that size. Takes over `model`, the version read again, on success and on failure. If
- * INSTANCE_SIZES are kept, it replaces the least recently used one. Call it from the thread that
- * added the version. A failure is kept and returned to clients that ask for the size again. A size
- * that was cancelled stays in the queue. If memory is short and other sizes are kept, the least
- * recently used one is removed, and this size stays in the queue. */
+ * INSTANCE_SIZES are kept, it replaces the least recently used one that no pipeline names. Call it
+ * from the thread that added the version. A failure is kept and returned to clients that ask for
+ * the size again. A size that was cancelled stays in the queue. If memory is short and sizes that
+ * no pipeline names are kept, the least recently used one is removed, and this size stays in the
+ * queue. */
 void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
                        const _Atomic int *cancel);
 

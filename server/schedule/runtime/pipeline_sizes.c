@@ -8,15 +8,20 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/pipeline_table.h"
 
-static bool has_size(const struct instance *instance, struct instance_size size)
+static struct instance_size size_of(const struct instance *instance)
 {
     const struct preprocess *p = &instance->served->model->preprocess;
-    return p->height == size.height && p->width == size.width;
+    return (struct instance_size){p->height, p->width};
 }
 
 static bool is_same_size(struct instance_size a, struct instance_size b)
 {
     return a.height == b.height && a.width == b.width;
+}
+
+static bool has_size(const struct instance *instance, struct instance_size size)
+{
+    return is_same_size(size_of(instance), size);
 }
 
 /* NULL: it is not compiled. */
@@ -49,6 +54,54 @@ static struct instance *find_nearest_locked(struct instance *base, struct instan
     return nearest;
 }
 
+/* Whether a pipeline's stage names this size of the model. */
+static bool is_named_locked(const struct pipeline *pipeline, const struct instance *base,
+                            struct instance_size size)
+{
+    for (size_t e = 0; e < pipeline->entry_count; e++) {
+        const struct pipeline_config *stages = pipeline->entries[e].stages;
+        for (size_t s = 0; stages && s < stages->stage_count; s++) {
+            const struct pipeline_stage *stage = &stages->stages[s];
+            if (strcmp(stage->model, base->served->model->name) != 0)
+                continue;
+            for (size_t i = 0; i < stage->size_count; i++)
+                if (stage->sizes[i].height == size.height && stage->sizes[i].width == size.width)
+                    return true;
+        }
+    }
+    return false;
+}
+
+/* A free place for a size, or that of the least recently used one that no pipeline names. NULL:
+ * there is none. */
+static struct instance **spare_place_locked(const struct pipeline *pipeline, struct instance *base,
+                                            bool may_be_free)
+{
+    struct instance **oldest = NULL;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++) {
+        struct instance **at = &base->sizes[i];
+        if (!*at && may_be_free)
+            return at;
+        if (*at && (!oldest || (*at)->used_at < (*oldest)->used_at) &&
+            !is_named_locked(pipeline, base, size_of(*at)))
+            oldest = at;
+    }
+    return oldest;
+}
+
+/* The place for `size`. Of more sizes that pipelines name than there are places, each takes the
+ * place of the least recently used one. */
+static struct instance **choose_place_locked(const struct pipeline *pipeline, struct instance *base,
+                                             struct instance_size size)
+{
+    struct instance **place = spare_place_locked(pipeline, base, true);
+    const bool may_be_any = !place && is_named_locked(pipeline, base, size);
+    for (size_t i = 0; may_be_any && i < INSTANCE_SIZES; i++)
+        if (!place || base->sizes[i]->used_at < (*place)->used_at)
+            place = &base->sizes[i];
+    return place;
+}
+
 /* NULL: it has not failed, or long ago. */
 static const struct failed_size *find_failed_size(const struct instance *base,
                                                   struct instance_size size)
@@ -59,8 +112,9 @@ static const struct failed_size *find_failed_size(const struct instance *base,
     return NULL;
 }
 
-static enum status explain_missing_size(struct instance *base, struct instance_size size,
-                                        int *ret_retry_after_s, struct error *err)
+static enum status explain_missing_size(const struct pipeline *pipeline, struct instance *base,
+                                        struct instance_size size, int *ret_retry_after_s,
+                                        struct error *err)
 {
     const char *name = base->served->model->name;
     const struct preprocess *own = &base->served->model->preprocess;
@@ -74,6 +128,11 @@ static enum status explain_missing_size(struct instance *base, struct instance_s
     if (failed)
         return error_set(err, STATUS_INVALID, "model '%s' does not work with %d x %d pixels: %s",
                          name, size.width, size.height, failed->why);
+    if (!choose_place_locked(pipeline, base, size))
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' keeps %d sizes besides its own, and pipelines name all of "
+                         "them; ask for one of these, or /predict for the nearest: size=~%dx%d",
+                         name, INSTANCE_SIZES, size.width, size.height);
     base->wanted = size;
     if (ret_retry_after_s)
         *ret_retry_after_s = wait;
@@ -110,7 +169,7 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
     if (found)
         found->users++;
     else if (status == STATUS_OK)
-        status = explain_missing_size(base, size, ret_retry_after_s, err);
+        status = explain_missing_size(pipeline, base, size, ret_retry_after_s, err);
     pthread_mutex_unlock(&pipeline->lock);
     if (found)
         *ret = found->served;
@@ -124,30 +183,48 @@ void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source
     pipeline->source = *source;
 }
 
-/* Whether the size has neither been compiled nor failed, and needs no other one's place. */
-static bool may_add_size(struct instance *base, struct instance_size size)
+/* Whether the size has neither been compiled nor failed, and needs no place that another one keeps.
+ */
+static bool may_add_size(const struct pipeline *pipeline, struct instance *base,
+                         struct instance_size size)
 {
-    bool has_place = false;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        has_place = has_place || !base->sizes[i];
-    return has_place && !find_size_locked(base, size) && !find_failed_size(base, size) &&
+    return spare_place_locked(pipeline, base, true) && !find_size_locked(base, size) &&
+           !find_failed_size(base, size) &&
            model_check_size(base->served->model, size.height, size.width, NULL) == STATUS_OK;
 }
 
-/* The sizes that pipelines name are compiled before requests need them: at most INSTANCE_SIZES of a
- * model besides its own, which should be listed too (STAGE_SIZES_MAX). */
-static void want_stage_sizes_locked(struct pipeline *pipeline, const struct pipeline_config *stages)
+/* The next size of a pipeline to be compiled, before requests need it: at most INSTANCE_SIZES of a
+ * model besides its own, which should be listed too (STAGE_SIZES_MAX). NULL: there is none. */
+static const struct model_entry *next_stage_size_locked(struct pipeline *pipeline,
+                                                        const struct pipeline_config *stages,
+                                                        struct instance_size *ret)
 {
     for (size_t s = 0; s < stages->stage_count; s++) {
         const struct pipeline_stage *stage = &stages->stages[s];
         const struct model_entry *entry = table_find_locked(pipeline, stage->model, NULL);
-        struct instance *base = entry ? entry->instance : NULL;
-        for (size_t i = 0; base && base->wanted.height == 0 && i < stage->size_count; i++) {
-            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
-            if (may_add_size(base, size))
-                base->wanted = size;
+        for (size_t i = 0; entry && entry->instance && i < stage->size_count; i++) {
+            *ret = (struct instance_size){stage->sizes[i].height, stage->sizes[i].width};
+            if (may_add_size(pipeline, entry->instance, *ret))
+                return entry;
         }
     }
+    return NULL;
+}
+
+/* The next size that a client has asked for. NULL: there is none. */
+static const struct model_entry *next_wish_locked(const struct pipeline *pipeline,
+                                                  struct instance_size *ret)
+{
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        struct instance *base = pipeline->entries[i].instance;
+        *ret = base ? base->wanted : (struct instance_size){0};
+        if (ret->height == 0)
+            continue;
+        if (choose_place_locked(pipeline, base, *ret))
+            return &pipeline->entries[i];
+        base->wanted = (struct instance_size){0}; /* pipelines have taken all places since */
+    }
+    return NULL;
 }
 
 /* Notes the sizes of a model that the pipeline's stages name. STATUS_CONFIG at the first that has
@@ -216,20 +293,19 @@ enum status pipeline_check_sizes(struct pipeline *pipeline, const char *name, co
 bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
                         int *ret_height, int *ret_width)
 {
-    bool found = false;
+    const struct model_entry *found = NULL;
+    struct instance_size size;
     pthread_mutex_lock(&pipeline->lock);
-    for (size_t i = 0; i < pipeline->entry_count; i++)
+    for (size_t i = 0; !found && i < pipeline->entry_count; i++)
         if (pipeline->entries[i].stages)
-            want_stage_sizes_locked(pipeline, pipeline->entries[i].stages);
-    for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
-        const struct model_entry *entry = &pipeline->entries[i];
-        found = entry->instance && entry->instance->wanted.height > 0;
-        if (found) {
-            snprintf(name, 128, "%s", entry->name);
-            snprintf(version, 16, "%s", entry->version);
-            *ret_height = entry->instance->wanted.height;
-            *ret_width = entry->instance->wanted.width;
-        }
+            found = next_stage_size_locked(pipeline, pipeline->entries[i].stages, &size);
+    if (!found)
+        found = next_wish_locked(pipeline, &size);
+    if (found) {
+        snprintf(name, 128, "%s", found->name);
+        snprintf(version, 16, "%s", found->version);
+        *ret_height = size.height;
+        *ret_width = size.width;
     }
     pthread_mutex_unlock(&pipeline->lock);
     return found;
@@ -256,21 +332,6 @@ void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char 
     pthread_mutex_unlock(&pipeline->lock);
 }
 
-/* The place of the size that was used least recently, or a free one if `may_be_free`; NULL: there
- * is none. */
-static struct instance **oldest_size(struct instance *base, bool may_be_free)
-{
-    struct instance **oldest = NULL;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++) {
-        struct instance **at = &base->sizes[i];
-        if (!*at && may_be_free)
-            return at;
-        if (*at && (!oldest || (*at)->used_at < (*oldest)->used_at))
-            oldest = at;
-    }
-    return oldest;
-}
-
 /* Puts `instance` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
  * place was free. */
 static struct instance *replace_size_locked(struct pipeline *pipeline, struct instance *base,
@@ -291,7 +352,7 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
     const struct instance_size size = {height, width};
     struct error failure = {0};
     struct instance *base = table_use_version(pipeline, model->name, model->version);
-    struct instance *instance = NULL, *old = NULL, **oldest;
+    struct instance *instance = NULL, *old = NULL, **place;
     if (!base) {
         model_free(model);
         return;
@@ -302,14 +363,17 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
     pthread_mutex_lock(&pipeline->lock);
     if (status == STATUS_OK && pipeline->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
+    place = choose_place_locked(pipeline, base, size);
+    if (status == STATUS_OK && !place)
+        status = error_set(&failure, STATUS_INVALID, "pipelines name all sizes that it keeps");
     if (status == STATUS_OK) {
         table_set_generation(instance, base->served->generation);
-        old = replace_size_locked(pipeline, base, oldest_size(base, true), instance);
+        old = replace_size_locked(pipeline, base, place, instance);
         if (is_same_size(base->wanted, size))
             base->wanted = (struct instance_size){0};
     } else if ((status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) &&
-               (oldest = oldest_size(base, false)) != NULL) {
-        old = replace_size_locked(pipeline, base, oldest, NULL);
+               (place = spare_place_locked(pipeline, base, false)) != NULL) {
+        old = replace_size_locked(pipeline, base, place, NULL);
     } else if (status != STATUS_CANCELLED) {
         fail_size_locked(base, size, &failure);
     }
