@@ -1,8 +1,9 @@
-"""From openapi.yaml to what the binary carries of it: openapi.py INPUT OUTPUT.json OUTPUT.html
+"""From openapi.yaml to what the binary carries of it: openapi.py INPUT OUTPUT.yaml OUTPUT.json OUTPUT.html
 
 Runs at build time with the Python that Meson itself needs, and nothing else: parse() reads the part of
 YAML that openapi.yaml is written in (block maps and lists, flow maps and lists on one line, plain and
-double-quoted scalars, no multi-line scalars, anchors or tabs), and refuses the rest.
+double-quoted scalars, anchors of block maps and lists, aliases, merge keys; no multi-line scalars or
+tabs), and refuses the rest. Not every reader of YAML knows merge keys: the outputs have none.
 """
 
 import html
@@ -20,24 +21,29 @@ class Lines:
             if line.strip() and not line.lstrip().startswith("#"):
                 self.lines.append((len(line) - len(line.lstrip()), line.strip(), number))
         self.at = 0
+        self.anchors = {}
 
     def peek(self):
         return self.lines[self.at] if self.at < len(self.lines) else (-1, "", 0)
 
 
-def scalar(text, number):
+def scalar(text, number, anchors):
     if text.startswith('"'):
         return json.loads(text)
+    if text.startswith("*"):
+        if text[1:] not in anchors:
+            raise ValueError(f"line {number}: '{text}' has no anchor above it")
+        return anchors[text[1:]]
     if re.fullmatch(r"-?\d+", text):
         return int(text)
     if text in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[text]
-    if text[:1] in "&*!|>'%@`":
+    if text[:1] in "&!|>'%@`":
         raise ValueError(f"line {number}: '{text}' is not understood")
     return text
 
 
-def flow(text, number):
+def flow(text, number, anchors):
     """A value on one line; returns it and what is left."""
     text = text.lstrip()
     if text[:1] in "[{":
@@ -46,9 +52,9 @@ def flow(text, number):
         while not text.startswith(close):
             if close == "}":
                 key, text = re.fullmatch(r'("(?:[^"\\]|\\.)*"|[^:,{}\[\]]+):\s*(.*)', text).groups()
-                result[scalar(key.strip(), number)], text = flow(text, number)
+                result[scalar(key.strip(), number, anchors)], text = flow(text, number, anchors)
             else:
-                value, text = flow(text, number)
+                value, text = flow(text, number, anchors)
                 result.append(value)
             text = text.lstrip()
             if text.startswith(","):
@@ -57,16 +63,16 @@ def flow(text, number):
                 raise ValueError(f"line {number}: ',' or '{close}' was expected")
         return result, text[1:]
     match = re.match(r'"(?:[^"\\]|\\.)*"|[^,\[\]{}]+', text)
-    return scalar(match.group().strip(), number), text[match.end():]
+    return scalar(match.group().strip(), number, anchors), text[match.end():]
 
 
-def value(text, number):
+def value(text, number, anchors):
     if text[:1] in "[{":
-        result, rest = flow(text, number)
+        result, rest = flow(text, number, anchors)
         if rest.strip():
             raise ValueError(f"line {number}: '{rest}' behind a value")
         return result
-    return scalar(text, number)
+    return scalar(text, number, anchors)
 
 
 def split_key(text, number):
@@ -79,6 +85,7 @@ def split_key(text, number):
 
 def block(lines, indent):
     result = [] if lines.peek()[1].startswith("- ") else {}
+    merged = set()  # keys that a merge key brought, which others replace
     while lines.peek()[0] == indent:
         _, text, number = lines.peek()
         if text.startswith("- ") != isinstance(result, list):
@@ -91,27 +98,56 @@ def block(lines, indent):
                 result.append(block(lines, inside))
             else:
                 lines.at += 1
-                result.append(value(inner, number))
+                result.append(value(inner, number, lines.anchors))
             continue
         key, rest = split_key(text, number)
-        if key in result:
+        if key in result and key not in merged:
             raise ValueError(f"line {number}: '{key}' is there twice")
         lines.at += 1
-        if rest is not None and rest != "":
-            result[key] = value(rest, number)
+        if key == "<<":
+            maps = value(rest, number, lines.anchors)
+            for inner in maps if isinstance(maps, list) else [maps]:
+                new = {name: inner[name] for name in inner if name not in result}
+                merged.update(new)
+                result.update(new)
+            continue
+        merged.discard(key)
+        if rest and not rest.startswith("&"):
+            result[key] = value(rest, number, lines.anchors)
         elif lines.peek()[0] > indent:
             result[key] = block(lines, lines.peek()[0])
         else:
             result[key] = None
+        if rest and rest.startswith("&"):
+            lines.anchors[rest[1:]] = result[key]
     return result
 
 
 def parse(text):
+    """The document, without x-shared, which is there for its anchors."""
     lines = Lines(text)
     result = block(lines, 0)
     if lines.at != len(lines.lines):
         raise ValueError(f"line {lines.peek()[2]}: indented unlike its neighbours")
+    result.pop("x-shared", None)
     return result
+
+
+def dump(node, indent=0):
+    """YAML of the kind that every reader knows. Strings are quoted as in JSON."""
+    out = []
+    for key, inner in node.items() if isinstance(node, dict) else [("", inner) for inner in node]:
+        if isinstance(node, list):
+            start = "- "
+        else:
+            start = (key if re.fullmatch(r"[A-Za-z/$][\w/.:+${}-]*", key) else json.dumps(key)) + ":"
+        if not isinstance(inner, (dict, list)) or not inner:
+            out.append(" " * indent + start.rstrip() + " " + json.dumps(inner, ensure_ascii=False) + "\n")
+        elif isinstance(node, list):
+            out.append(" " * indent + start + dump(inner, indent + 2).lstrip())
+        else:
+            out.append(" " * indent + start + "\n" + dump(inner, indent + 2))
+    return "".join(out)
 
 
 def resolve(document, node):
@@ -206,9 +242,11 @@ def page(document):
 
 
 def main():
-    source, as_json, as_html = sys.argv[1:]
+    source, as_yaml, as_json, as_html = sys.argv[1:]
     with open(source, encoding="utf-8") as file:
         document = parse(file.read())
+    with open(as_yaml, "w", encoding="utf-8") as file:
+        file.write(dump(document))
     with open(as_json, "w", encoding="utf-8") as file:
         json.dump(document, file, ensure_ascii=False, separators=(",", ":"))
         file.write("\n")

@@ -73,7 +73,7 @@ class Install(unittest.TestCase):
         for path in ("bash-completion/completions/lensd", "fish/vendor_completions.d/lensd.fish",
                      "zsh/site-functions/_lensd"):
             self.assertIn("top-k", self.read("share", path))
-        self.assertIn("openapi: 3.1", self.read("share", "lensd", "openapi.yaml"))
+        self.assertIn('openapi: "3.1', self.read("share", "lensd", "openapi.yaml"))
 
     def test_the_exporters_run(self):
         for name in ("torchvision", "timm", "huggingface", "ultralytics"):

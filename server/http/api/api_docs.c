@@ -1,5 +1,5 @@
-/* The description of the API: proto/openapi.yaml as it is, as JSON, and as a page. All but the YAML
- * are generated when lensd is built (proto/openapi.py). */
+/* The description of the API as YAML, as JSON, and as a page: proto/openapi.py makes them of
+ * proto/openapi.yaml when lensd is built. */
 #include <string.h>
 
 #include "server/http/api/route_table.h"

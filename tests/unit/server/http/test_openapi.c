@@ -17,7 +17,7 @@ struct described {
 static struct described described[PATHS_MAX];
 static size_t count;
 
-/* Paths are the keys of two blanks below "paths:", methods those of four. */
+/* Paths are the keys of two blanks below "paths:", methods those of four. An anchor may follow. */
 static void read_document(void)
 {
     FILE *file = fopen(LENSD_SOURCE_ROOT "/proto/openapi.yaml", "r");
@@ -26,7 +26,9 @@ static void read_document(void)
     cr_assert(file);
     count = 0;
     while (fgets(line, sizeof line, file)) {
-        size_t blanks = strspn(line, " "), length = strcspn(line, "\r\n");
+        size_t blanks = strspn(line, " "), length = strcspn(line, "&\r\n");
+        while (length && line[length - 1] == ' ')
+            length--;
         line[length] = '\0';
         if (blanks == 0)
             in_paths = !strcmp(line, "paths:");
