@@ -36,6 +36,8 @@ def scalar(text, number, anchors):
         return anchors[text[1:]]
     if re.fullmatch(r"-?\d+", text):
         return int(text)
+    if re.fullmatch(r"-?\d+\.\d+", text):
+        return float(text)
     if text in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[text]
     if text[:1] in "&!|>'%@`":

@@ -51,6 +51,11 @@ class OpenApi(ServedCase):
                  for method in item if method != "parameters"]
         self.assertEqual(len(names), len(set(names)))
 
+    def test_bounds_are_numbers(self):
+        for name, parameter in self.document["components"]["parameters"].items():
+            for bound in ("minimum", "maximum"):
+                self.assertIsInstance(parameter["schema"].get(bound, 0), (int, float), name)
+
     def statuses(self, path, method):
         return set(self.document["paths"][path][method]["responses"])
 
