@@ -313,7 +313,7 @@ static enum status read_images(cJSON *member, const struct predict_json_limits *
                          limits->max_images);
     request->images = alloc_array(count, sizeof *request->images);
     if (!request->images)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for the images of a request");
+        return error_no_memory(err, "for the images of a request");
     request->image_count = count;
     if (!request->as_list)
         return read_image(member, "\"image\"", &request->images[0], err);

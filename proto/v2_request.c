@@ -257,7 +257,7 @@ static enum status read_tree(struct v2_reading *r, const cJSON *root)
     request->inputs = alloc_array(input_count, sizeof *request->inputs);
     request->outputs = alloc_array(output_count, sizeof *request->outputs);
     if (!request->inputs || !request->outputs)
-        return error_set(r->err, STATUS_NO_MEMORY, "out of memory for a request");
+        return error_no_memory(r->err, "for a request");
     cJSON_ArrayForEach(item, inputs)
         TRY(read_input(r, item, &request->inputs[request->input_count++]));
     cJSON_ArrayForEach(item, outputs)
@@ -281,13 +281,13 @@ static enum status parse(const uint8_t *body, size_t size, size_t json_size,
     char *rest = request->text = malloc(json_size + 1);
     size_t rest_size, span_count;
     if (!rest)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+        return error_no_memory(err, "for a request");
     TRY(json_carve((const char *)body, json_size, &rule, rest, &rest_size, spans, V2_MAX_TENSORS,
                    &span_count, err));
     TRY(json_check(rest, rest_size, limits, err));
     request->tree = cJSON_ParseWithLength(rest, rest_size);
     if (!request->tree)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+        return error_no_memory(err, "for a request");
     free(request->text); /* the tree has copies */
     request->text = NULL;
     struct v2_reading reading = {.request = request,
@@ -307,7 +307,7 @@ enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
     struct carved *spans = alloc_array(V2_MAX_TENSORS, sizeof *spans);
     enum status status = request && spans
                              ? parse(body, size, json_size, limits, request, spans, err)
-                             : error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+                             : error_no_memory(err, "for a request");
     free(spans);
     if (status != STATUS_OK) {
         v2_request_free(request);

@@ -200,7 +200,7 @@ static enum status place_blocks(struct planner *p, struct plan *plan, struct err
     if (!order || !placed) {
         free(order);
         free(placed);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while planning memory");
+        return error_no_memory(err, "while planning memory");
     }
     for (size_t b = 0; b < p->block_count; b++)
         order[b] = &p->blocks[b];
@@ -249,7 +249,7 @@ enum status plan_create(const struct graph *graph, in_place_fn in_place, writes_
     p.reads = alloc_array(graph->value_count, sizeof *p.reads);
     enum status status = STATUS_OK;
     if (!plan.places || !p.block_of || !p.blocks || !p.last_read || !p.reads) {
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory while planning memory");
+        status = error_no_memory(err, "while planning memory");
         goto out;
     }
     for (size_t v = 0; v < graph->value_count; v++) {

@@ -196,7 +196,7 @@ static char *path_in(const char *folder)
 
 static enum status no_memory(struct error *err)
 {
-    return error_set(err, STATUS_NO_MEMORY, "out of memory for the tuning store");
+    return error_no_memory(err, "for the tuning store");
 }
 
 /* ---- reading ---- */

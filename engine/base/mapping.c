@@ -191,8 +191,7 @@ enum status mapping_settle(struct mapping *mapping, struct error *err)
     if (mapping_torn(mapping))
         return torn(err);
     char *copy = malloc(COPY_BYTES);
-    enum status status = copy ? replace_pages(mapping, copy, err)
-                              : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    enum status status = copy ? replace_pages(mapping, copy, err) : error_no_memory(err, NULL);
     free(copy);
     TRY(status);
     give_guard(mapping->guard);

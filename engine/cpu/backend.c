@@ -53,7 +53,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
 {
     struct backend *backend = calloc(1, sizeof *backend);
     if (!backend)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     backend->options = *options;
     backend->own_kernels = prefer_own_kernels;
     if (backend->options.threads < 1)

@@ -182,7 +182,7 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
     forkjoin_set_threads(backend->options.threads);
     struct program *program = calloc(1, sizeof *program);
     if (!program)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     program->backend = backend;
     program->next = backend->programs;
     backend->programs = program;
@@ -195,7 +195,7 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
     enum status status = STATUS_OK;
     if (!program->data || !program->steps || !program->input_values || !program->input_of ||
         !program->output_values)
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        status = error_no_memory(err, "while compiling");
     if (status == STATUS_OK)
         status = plan_create(graph, cpu_in_place, NULL, &program->plan, err);
     if (status == STATUS_OK)

@@ -118,7 +118,7 @@ static enum status graph_of(const struct node_call *call, struct node_program *k
     struct node *copy = graph_add_node(graph, node->op, node->name, node->input_count, 1);
     struct value *y = graph_add_value(graph, "y", DTYPE_F32, &call->out[0]->shape);
     if (!graph->inputs || !graph->outputs || !copy || !y)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
+        return error_no_memory(err, "while compiling a node");
     copy->opset = node->opset;
     copy->attrs = node->attrs;
     copy->attr_count = node->attr_count;
@@ -130,7 +130,7 @@ static enum status graph_of(const struct node_call *call, struct node_program *k
                               ? graph_add_constant(graph, "", kept->constants[i])
                               : graph_add_value(graph, "", DTYPE_F32, &call->in[i]->shape);
         if (!copy->inputs[i])
-            return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
+            return error_no_memory(err, "while compiling a node");
         if (call->constant[i])
             continue;
         kept->inputs[graph->input_count] = i;
@@ -156,7 +156,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
                                         .takes_channels_last = cpu_takes_channels_last};
     struct graph *graph = graph_create(NULL);
     if (!graph)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
+        return error_no_memory(err, "while compiling a node");
     enum status status = graph_of(call, kept, graph, err);
     if (status == STATUS_OK)
         status = optimize_kernels(graph, &optimize, err);
@@ -201,7 +201,7 @@ static enum status add(struct backend *backend, const struct node_call *call,
     struct node_program *kept = calloc(1, sizeof *kept);
     struct error reason;
     if (!kept)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
+        return error_no_memory(err, "while compiling a node");
     kept->node = call->node;
     kept->out = call->out[0]->shape;
     for (size_t i = 0; i < call->node->input_count; i++) {

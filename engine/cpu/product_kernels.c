@@ -149,7 +149,7 @@ static enum status make_block(struct kernel_measurement *m, struct error *err)
     const size_t operands = place_operands(m, NULL);
     m->block = aligned_alloc(4096, size_align(operands + scratch + 1, 4096));
     if (!m->block)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     memset(m->block, SMALL, operands + scratch);
     (void)place_operands(m, m->block);
     m->lowering->program->scratch = m->block + operands;

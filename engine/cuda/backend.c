@@ -140,7 +140,7 @@ static enum status backend_open(const struct backend_options *options, struct ba
 {
     struct cuda_backend *backend = calloc(1, sizeof *backend);
     if (!backend)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     backend->options = *options;
     backend->device = options->device.index;
     struct cudaDeviceProp properties;
@@ -250,7 +250,7 @@ static enum status compile_graph(struct backend *base, const struct graph *graph
     TRY(use_device(backend, err));
     struct cuda_program *program = calloc(1, sizeof *program);
     if (!program)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     program->backend = backend;
     program->graph = graph;
     program->next = backend->programs;
@@ -263,7 +263,7 @@ static enum status compile_graph(struct backend *base, const struct graph *graph
     enum status status = STATUS_OK;
     if (!program->constants || !program->data || !program->steps || !program->input_offsets ||
         !program->result_offsets)
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        status = error_no_memory(err, "while compiling");
     if (status == STATUS_OK)
         status = plan_create(graph, in_place, cuda_conv_writes_rows, &program->plan, err);
     if (status == STATUS_OK) {

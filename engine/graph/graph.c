@@ -116,7 +116,7 @@ static enum status clone_into(const struct graph *from, struct graph *to, struct
 
 static enum status no_memory(struct error *err)
 {
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while copying a graph");
+    return error_no_memory(err, "while copying a graph");
 }
 
 static bool clone_attr(const struct attr *from, struct attr *to, struct graph *graph,
@@ -360,7 +360,7 @@ enum status graph_sort(struct graph *graph, struct error *err)
     };
     enum status status = STATUS_OK;
     if (!sort.waiting || !sort.first || !sort.readers || !sort.heap || !sort.order) {
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory while sorting a graph");
+        status = error_no_memory(err, "while sorting a graph");
         goto out;
     }
     sort_index(graph, &sort);

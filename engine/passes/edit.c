@@ -29,8 +29,7 @@ enum status edit_end(struct edit *edit)
 bool edit_no_memory(struct edit *edit)
 {
     if (edit->status == STATUS_OK)
-        edit->status =
-            error_set(edit->err, STATUS_NO_MEMORY, "out of memory while optimising the graph");
+        edit->status = error_no_memory(edit->err, "while optimising the graph");
     return false;
 }
 

@@ -30,7 +30,7 @@ enum status bound_kernel_create(const struct node *node, bool own_memory, struct
     ret->lent = calloc(node->input_count + 1, sizeof *ret->lent);
     ret->constant = calloc(node->input_count + 1, sizeof *ret->constant);
     if (!ret->in || !ret->out || !ret->out_slots || !ret->lent || !ret->constant)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     for (size_t i = 0; i < ret->node.input_count; i++) {
         const struct value *value = node->inputs[i];
         ret->constant[i] = value && value->known;

@@ -217,7 +217,7 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
                                       values * sizeof(uint32_t) + 2 * values * sizeof(bool) +
                                       inputs * sizeof(bool));
     if (!memory)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while starting a run");
+        return error_no_memory(err, "while starting a run");
     *run = (struct run){.interpreter = interpreter, .graph = graph, .memory = memory};
     run->declared = memory;
     run->operands.in = (void *)(run->declared + values);
@@ -424,7 +424,7 @@ enum status interpret_node(struct node *node, struct memory_budget *budget, stru
     if (operands.in && operands.out && operands.slots)
         status = execute(&interpreter, node, &operands, err);
     else
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory while folding a constant");
+        status = error_no_memory(err, "while folding a constant");
     for (size_t i = 0; status == STATUS_OK && i < node->output_count; i++)
         outputs[i] = operands.out[i];
     free(operands.in);

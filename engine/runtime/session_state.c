@@ -16,7 +16,7 @@ bool session_is_quantized(const struct graph *graph)
 
 enum status session_no_memory(struct error *err)
 {
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while creating a session");
+    return error_no_memory(err, "while creating a session");
 }
 
 const struct session_info *session_info(const struct session *session)

@@ -195,7 +195,7 @@ enum status tensor_view(struct tensor *base, const struct shape *shape, struct t
     }
     struct tensor *tensor = tensor_object(base->dtype, shape, bytes);
     if (!tensor)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     tensor->device = base->device;
     tensor->data = base->data;
     tensor->memory = TENSOR_VIEW;
@@ -212,7 +212,7 @@ enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct devi
     TRY(shape_check(shape, dtype, NULL, &bytes, err));
     struct tensor *tensor = tensor_object(dtype, shape, bytes);
     if (!tensor)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     tensor->device = device;
     tensor->data = data;
     tensor->memory = TENSOR_WRAPPED;

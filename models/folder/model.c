@@ -402,7 +402,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->source = strdup(place->file);
     model->version = strdup(place->version);
     if (!model->name || !model->source || !model->version)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     TRY(onnx_load_file(place->file, &options, &onnx, err));
     model->graph = onnx.graph;
     model->metadata = onnx.metadata;
@@ -455,8 +455,8 @@ enum status model_load_version(const char *path, const char *version, const char
             path);
     }
     struct model *model = calloc(1, sizeof *model);
-    enum status status = model ? fill(model, &place, name, limits, err)
-                               : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    enum status status =
+        model ? fill(model, &place, name, limits, err) : error_no_memory(err, NULL);
     model_place_done(&place);
     if (status != STATUS_OK) {
         model_free(model);
@@ -473,7 +473,7 @@ static enum status fill_embedded(struct model *model, struct error *err)
     model->source = strdup("embedded");
     model->version = strdup("1");
     if (!model->name || !model->source || !model->version)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     TRY(onnx_load_memory(digits_model, digits_model_size, NULL, &onnx, err));
     model->graph = onnx.graph;
     model->file_bytes = onnx.file_bytes;
@@ -491,8 +491,7 @@ enum status model_load_embedded(struct model **ret, struct error *err)
     struct error ignored;
     err = err ? err : &ignored;
     struct model *model = calloc(1, sizeof *model);
-    enum status status =
-        model ? fill_embedded(model, err) : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    enum status status = model ? fill_embedded(model, err) : error_no_memory(err, NULL);
     if (status != STATUS_OK) {
         model_free(model);
         return error_prefix(err, "the embedded model");

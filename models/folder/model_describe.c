@@ -87,7 +87,7 @@ static enum status find_image_input(struct model *model, struct described_image 
     model->file_batch = model->fixed_batch ? input->shape.dims[0] : 0;
     model->input_dtype = input->dtype;
     model->input_name = strdup(input->name);
-    return model->input_name ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    return model->input_name ? STATUS_OK : error_no_memory(err, NULL);
 }
 
 /* ---- fitting the preprocessing ---- */
@@ -402,13 +402,13 @@ static enum status copy_tensors(struct value *const *values, size_t count,
 {
     *ret = alloc_array(count, sizeof **ret);
     if (!*ret)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     *ret_count = count;
     for (size_t i = 0; i < count; i++) {
         (*ret)[i] =
             (struct model_tensor){strdup(values[i]->name), values[i]->dtype, values[i]->shape};
         if (!(*ret)[i].name)
-            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+            return error_no_memory(err, NULL);
     }
     return STATUS_OK;
 }
@@ -467,7 +467,7 @@ enum status model_describe(struct model *model, bool configured, struct task_fac
     }
     struct task_output *outputs = alloc_array(model->graph->output_count, sizeof *outputs);
     if (!outputs)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     enum status status = decide_task(model, configured, facts, outputs, err);
     free(outputs);
     TRY(status);
@@ -475,7 +475,7 @@ enum status model_describe(struct model *model, bool configured, struct task_fac
     model->has_probabilities = ends_in_probabilities(output);
     model->output_name = strdup(output->name);
     if (!model->output_name)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     warn_of_labels(model);
     const struct graph *graph = model->graph;
     TRY(copy_tensors(graph->inputs, graph->input_count, &model->inputs, &model->input_count, err));

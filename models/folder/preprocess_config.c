@@ -167,7 +167,7 @@ static enum status add_class_defaults(cJSON *json, struct error *err)
         cJSON_DeleteItemFromObjectCaseSensitive(json, item->string); /* a null */
         if (!copy || !cJSON_AddItemToObject(json, item->string, copy)) {
             cJSON_Delete(copy);
-            status = error_set(err, STATUS_NO_MEMORY, "out of memory");
+            status = error_no_memory(err, NULL);
             break;
         }
     }

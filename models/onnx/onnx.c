@@ -52,7 +52,7 @@ static enum status copy_header(const Onnx__ModelProto *model, struct graph *grap
         ok = metadata[i].key && metadata[i].value;
     }
     if (!ok)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while building the graph");
+        return error_no_memory(err, "while building the graph");
     ret->metadata = metadata;
     ret->metadata_count = model->n_metadata_props;
     return STATUS_OK;
@@ -86,7 +86,7 @@ static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
                           .prefix = ""};
     enum status status = STATUS_OK;
     if (!graph || !import.keys)
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory while building the graph");
+        status = error_no_memory(err, "while building the graph");
     if (status == STATUS_OK)
         status = functions_index(&import);
     if (status == STATUS_OK)

@@ -83,7 +83,7 @@ static enum status open_external(struct onnx_file *file, const char *location, s
     file->external_size = (uint64_t)info.st_size;
     file->external_name = strdup(location);
     if (!file->external_name)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     return STATUS_OK;
 }
 

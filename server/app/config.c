@@ -692,7 +692,7 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
     struct config *config = reading->config;
     char **words = alloc_array((size_t)argc, sizeof *words);
     if (!words)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     config->arguments = words;
     size_t count = 0;
     TRY(read_flags(reading, argc, argv, words, &count, ret_action, err));

@@ -129,7 +129,7 @@ static enum status config_set_text(const char *text, char **ret, struct error *e
 {
     char *copy = strdup(text);
     if (!copy)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     free(*ret);
     *ret = copy;
     return STATUS_OK;

@@ -109,7 +109,7 @@ enum status process_write_number(const char *option, const char *path, long numb
     char *aside = NULL;
     bool written = false;
     if (asprintf(&aside, "%s.new", path) < 0)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     FILE *file = create_aside(aside);
     if (file) {
         written = fprintf(file, "%ld\n", number) > 0 &&

@@ -151,7 +151,7 @@ static enum status bench_make_inputs(struct bench_target *target, struct error *
     target->inputs = alloc_array(count, sizeof *target->inputs);
     target->outputs = alloc_array(session_output_count(target->session), sizeof *target->outputs);
     if (!target->inputs || !target->outputs)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     for (size_t i = 0; i < count; i++) {
         const struct session_tensor *input = session_input(target->session, i);
         size_t bytes;
@@ -206,7 +206,7 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     for (size_t i = 0; i < bench->batch_count; i++) {
         target->times[i] = alloc_array(RUNS_MAX, sizeof(double));
         if (!target->times[i])
-            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+            return error_no_memory(err, NULL);
     }
     return STATUS_OK;
 }
@@ -417,7 +417,7 @@ int command_bench(const struct config *config)
     char note[256] = "";
     int result = 1;
     if (!bench) {
-        (void)error_set(&err, STATUS_NO_MEMORY, "out of memory");
+        (void)error_no_memory(&err, NULL);
         return process_failed(&err);
     }
     command_notes(config);

@@ -123,7 +123,7 @@ static enum status profile_measure(struct profile *profile, struct error *err)
     profile->peak = peak_measure(info->device, info->precision, info->threads);
     profile->layers = alloc_array(profile->count, sizeof *profile->layers);
     if (!profile->layers)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     profile->total.milliseconds = profile_sum(profile->steps, profile->count);
     double bytes = 0;
     for (size_t i = 0; i < profile->count; i++) {

@@ -108,7 +108,7 @@ enum status loader_create(const struct loader_options *options, struct loader **
 {
     struct loader *loader = calloc(1, sizeof *loader);
     if (!loader)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     loader->options = *options;
     loader->is_embedded = !options->models && model_is_embedded(options->model);
     loader->last_job = &loader->jobs;
@@ -349,7 +349,7 @@ static enum status load_model(struct loader *loader, const struct repository_mod
         const struct repository_version *version = &model->versions[i];
         struct known *known = known_version(loader, model->name, version->version);
         if (!known)
-            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+            return error_no_memory(err, NULL);
         known->is_seen = true;
         if (!again && known->is_tried && known->signature == version->signature)
             continue;
@@ -572,7 +572,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
     if (!job || !copy) {
         free(job);
         free(copy);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     }
     *job = (struct queued_job){kind, copy, on_done, context, NULL};
     pthread_mutex_lock(&loader->lock);

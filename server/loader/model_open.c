@@ -18,7 +18,7 @@ enum status model_open(const char *model, const char *name, struct model **ret, 
     char *copy = name ? strdup(name) : NULL;
     if (name && !copy) {
         model_free(*ret);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     }
     if (copy) {
         free((*ret)->name);

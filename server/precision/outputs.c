@@ -24,9 +24,8 @@ enum status outputs_init(struct outputs *outputs, const struct model *model,
     outputs->end = outputs->is_vector ? model->output + 1 : outputs->count;
     outputs->tensors = alloc_array(outputs->count, sizeof(struct tensor *));
     outputs->layouts = alloc_array(outputs->count, sizeof *outputs->layouts);
-    return outputs->tensors && outputs->layouts
-               ? STATUS_OK
-               : error_set(err, STATUS_NO_MEMORY, "out of memory for probe images");
+    return outputs->tensors && outputs->layouts ? STATUS_OK
+                                                : error_no_memory(err, "for probe images");
 }
 
 void outputs_done(struct outputs *outputs)

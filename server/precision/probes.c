@@ -121,7 +121,7 @@ enum status probes_open(const struct model *model, const struct image_limits *li
 {
     struct probes *probes = calloc(1, sizeof *probes);
     if (!probes)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for probe images");
+        return error_no_memory(err, "for probe images");
     probes->model = model;
     probes->limits = limits;
     probes->decoder = image_decoder_create();
@@ -130,7 +130,7 @@ enum status probes_open(const struct model *model, const struct image_limits *li
     enum status status =
         probes->decoder && probes->transform && probes->picture
             ? probes_list_folder(model->calibration, &probes->files, &probes->file_count, err)
-            : error_set(err, STATUS_NO_MEMORY, "out of memory for probe images");
+            : error_no_memory(err, "for probe images");
     if (status != STATUS_OK) {
         probes_free(probes);
         return status;

@@ -112,7 +112,7 @@ static enum status trial_init(struct trial *trial, struct error *err)
     trial->values = alloc_array(count, sizeof *trial->values);
     trial->numbers = alloc_array(count, sizeof *trial->values);
     if (!trial->values || !trial->numbers)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
+        return error_no_memory(err, "for a trial of precisions");
     return STATUS_OK;
 }
 
@@ -148,7 +148,7 @@ static enum status keep_answers(struct trial *trial, int side, struct error *err
         for (int s = 0; s < SIDES; s++) {
             float *bigger = reallocarray(trial->answers[s], total, sizeof(float));
             if (!bigger)
-                return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
+                return error_no_memory(err, "for a trial of precisions");
             trial->answers[s] = bigger;
         }
         trial->answers_capacity = total;

@@ -347,7 +347,7 @@ enum status lower_attention(const struct lowering *lowering, struct step **ret, 
     for (size_t b = 0; ok && b < a.bias_count; b++)
         ok = layout_init(&s->bias[b], &a.bias[b], node->inputs[3 + b]);
     if (!ok)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     attention_divide(s);
     s->thread_bytes = attention_lay_out(s, NULL, &t);
     s->step.scratch = s->thread_bytes * (size_t)lowering->backend->options.threads;

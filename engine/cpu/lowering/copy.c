@@ -210,7 +210,7 @@ static enum status lower_parts(const struct lowering *lowering, struct step **re
     step->runs = calloc(count + 1, sizeof *step->runs);
     step->offsets = calloc(count + 1, sizeof *step->offsets);
     if (!step->parts || !step->runs || !step->offsets)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     const size_t inner =
         dtype_size(whole->dtype) * resolve_extent(&whole->shape, (int)axis + 1, rank);
     step->outer = resolve_extent(&whole->shape, 0, (int)axis);

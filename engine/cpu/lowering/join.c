@@ -116,7 +116,7 @@ enum status lower_join(const struct lowering *lowering, struct step **ret, struc
     (void)epilogue_range(&node->epilogue, &step->low, &step->high);
     step->parts = alloc_array(node->input_count, sizeof *step->parts);
     if (!step->parts)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     add_parts(step, node);
     step->rows = shape_count(&y->shape) / step->channels;
     step->step.flops = (double)shape_count(&y->shape);

@@ -43,7 +43,7 @@ static enum status describe_sums(const struct node *node, size_t result, const s
     (void)quantized_params_of(node, result, node->outputs[0]->dtype, &to);
     float *scales = alloc_array(channels, sizeof *scales);
     if (!scales)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     for (size_t i = 0; i < channels; i++) {
         const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
         scales[i] = from.scale * own / to.scale;

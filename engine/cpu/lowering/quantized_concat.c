@@ -93,7 +93,7 @@ enum status lower_qconcat(const struct lowering *lowering, struct step **ret, st
     step->count = (node->input_count - 2) / 3;
     step->parts = alloc_array(step->count, sizeof *step->parts);
     if (!step->parts)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     int64_t axis = node_int(node, "axis", 1);
     axis += axis < 0 ? y->shape.rank : 0;
     const size_t inner = resolve_extent(&y->shape, (int)axis + 1, y->shape.rank);

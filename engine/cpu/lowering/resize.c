@@ -167,7 +167,7 @@ static enum status taps_init(struct axis_taps *taps, const struct resize_plan *p
     }
     free(weight);
     free(index);
-    return ok ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    return ok ? STATUS_OK : error_no_memory(err, "while compiling");
 }
 
 /* What the node does to an image of this shape, [N, C, H, W]; false where only a run knows. */

@@ -34,7 +34,7 @@ enum status onednn_open(struct onednn **ret, struct error *err)
     TRY(onednn_reserve_fill(err));
     struct onednn *onednn = calloc(1, sizeof *onednn);
     if (!onednn)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     enum status status =
         onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "engine", err);
     if (status == STATUS_OK)
@@ -425,14 +425,13 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
     struct onednn_product *product = calloc(1, sizeof *product);
     if (!product) {
         dnnl_primitive_destroy(primitive);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     }
     product->onednn = onednn;
     product->primitive = primitive;
-    const enum status status =
-        quantized_args_init(&product->quantized, desc)
-            ? onednn_check(add_args(product), "arguments", err)
-            : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    const enum status status = quantized_args_init(&product->quantized, desc)
+                                   ? onednn_check(add_args(product), "arguments", err)
+                                   : error_no_memory(err, "while compiling");
     if (status == STATUS_OK)
         *ret = product;
     else

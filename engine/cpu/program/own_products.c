@@ -30,7 +30,7 @@ enum status onednn_open(struct onednn **ret, struct error *err)
 {
     *ret = malloc(sizeof **ret);
     if (!*ret)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     (*ret)->threads = forkjoin_threads();
     return STATUS_OK;
 }
@@ -210,7 +210,7 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
     int32_t *sums = (int32_t *)(void *)(matrix + wanted->parts * bytes);
     float *plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
     if (!plain)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        return error_no_memory(err, "while packing weights");
     for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
         const int64_t at = offset_at(given, 0, wanted->leading, i);
         if (wanted->operands == OPERANDS_BF16)
@@ -707,7 +707,7 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
         return STATUS_OK;
     struct onednn_product *product = calloc(1, sizeof *product);
     if (!product)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     product->simd = simd();
     product->op = desc->op;
     product->threads = onednn->threads;
@@ -718,7 +718,7 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
     describe_matrices(product, desc);
     if (desc->scales && !describe_8bit(product, desc)) {
         onednn_product_free(product);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     }
     if (desc->src.dtype == DTYPE_BF16 && product->simd->gemm_bf16)
         product->weights.operands = OPERANDS_BF16;

@@ -20,7 +20,7 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
     if (!step || !name) {
         free(step);
         free(name);
-        (void)error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        (void)error_no_memory(err, "while compiling");
         return NULL;
     }
     if (proto)
@@ -66,7 +66,7 @@ enum status program_keep_constant(struct program *program, const struct value *v
         struct tensor **bigger =
             reallocarray(program->constants, capacity, sizeof(struct tensor *));
         if (!bigger)
-            return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+            return error_no_memory(err, "while compiling");
         program->constants = bigger;
         program->constant_capacity = capacity;
     }

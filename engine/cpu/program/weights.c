@@ -130,9 +130,7 @@ static enum status weight_enter(struct backend *backend, const struct weight *ma
         if (made->owned)
             free(made->data);
         packed_layout_free(made->wanted);
-        return status != STATUS_OK
-                   ? status
-                   : error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        return status != STATUS_OK ? status : error_no_memory(err, "while packing weights");
     }
     *weight = *made;
     if (weight->owned)
@@ -154,7 +152,7 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
                           .data = constant->data,
                           .bytes = wanted ? packed_layout_bytes(wanted) : constant->bytes};
     if (wanted && !made.wanted)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        return error_no_memory(err, "while packing weights");
     struct weight *weight = weight_find(backend, constant, &made);
     if (weight) {
         packed_layout_free(made.wanted);
@@ -180,10 +178,9 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
     struct weight *weight = weight_find(backend, constant, &made);
     if (!weight) {
         TRY(weight_alloc(&made, err));
-        const enum status status =
-            pack(context, constant, made.data)
-                ? STATUS_OK
-                : error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        const enum status status = pack(context, constant, made.data)
+                                       ? STATUS_OK
+                                       : error_no_memory(err, "while packing weights");
         TRY(weight_enter(backend, &made, constant, status, &weight, err));
     }
     *ret = weight->data;

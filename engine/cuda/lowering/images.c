@@ -166,7 +166,7 @@ static enum status make_tables(const struct cuda_lowering *compile, const struct
     float *weight = alloc_array(total, sizeof *weight);
     enum status status = positions && weights && index && weight
                              ? STATUS_OK
-                             : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+                             : error_no_memory(err, "while compiling");
     for (int d = 0; d < r->rank && status == STATUS_OK; d++)
         fill_axis(plan, &plan->axis[axes[d]], (size_t)r->taps[d], positions, weights,
                   index + r->first[d], weight + r->first[d]);

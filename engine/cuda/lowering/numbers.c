@@ -304,7 +304,7 @@ static enum status numbers_fill(const struct cuda_lowering *compile, const struc
     const size_t inputs = node->input_count, launches = is_chain ? inputs : 1;
     s->launches = calloc(launches, sizeof *s->launches);
     if (!s->launches)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     if (is_chain && inputs == 1) {
         s->count = 1;
         return fill_single(compile, node->inputs[0], 1, &s->launches[0], err);

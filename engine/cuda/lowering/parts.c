@@ -184,7 +184,7 @@ enum status cuda_lower_parts(const struct cuda_lowering *compile, struct cuda_st
     s->form.rows = resolve_extent(&whole->shape, 0, at);
     s->parts = calloc(node->input_count + node->output_count, sizeof *s->parts);
     if (!s->parts)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     for (size_t p = 0; p < count; p++) {
         const struct value *part = part_of(node, p);
         const int64_t extent =

@@ -265,7 +265,7 @@ static enum status make_bias(const struct cuda_lowering *compile,
     int32_t *sums = alloc_array(channels, sizeof *sums);
     const void *data = NULL;
     if (!sums)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     for (size_t m = 0; m < channels; m++) {
         uint32_t sum = 0; /* wraps, as sums do */
         for (int64_t tap = 0; tap < p->taps; tap++)
@@ -298,7 +298,7 @@ static enum status make_scales(const struct cuda_lowering *compile,
     float *scales = alloc_array(channels, sizeof *scales);
     const void *data = NULL;
     if (!scales)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return error_no_memory(err, "while compiling");
     for (size_t m = 0; m < channels; m++) {
         const float w = (float)tensor_number(own, shape_count(&own->shape) == 1 ? 0 : m);
         scales[m] = x.scale * w / y.scale;

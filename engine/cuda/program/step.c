@@ -12,7 +12,7 @@ void *cuda_step_create(const struct cuda_lowering *compile, const void *form, si
     if (!step || !name) {
         free(step);
         free(name);
-        (void)error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        (void)error_no_memory(err, "while compiling");
         return NULL;
     }
     if (form)

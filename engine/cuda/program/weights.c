@@ -199,7 +199,7 @@ static enum status copy_from_host(const struct cuda_backend *backend,
     size_t packed_bytes;
     void *packed = weight_pack(weight->constant, weight->layout, weight->dtype, &packed_bytes);
     if (!packed)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        return error_no_memory(err, "while packing weights");
     enum status status = device_upload(backend, to, packed, bytes, "weights", err);
     free(packed);
     return status;
@@ -255,7 +255,7 @@ static enum status create_slab(const struct cuda_backend *backend, size_t bytes,
 {
     struct weight_slab *slab = calloc(1, sizeof *slab);
     if (!slab)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        return error_no_memory(err, "while packing weights");
     *slab = (struct weight_slab){.bytes = bytes, .users = 1};
     const enum status status = device_alloc(backend, bytes, "weights", (void **)&slab->data, err);
     if (status == STATUS_OK)
@@ -314,7 +314,7 @@ static enum status find_or_make_locked(struct cuda_backend *backend, struct cuda
     }
     struct weight_upload *upload = calloc(1, sizeof *upload);
     if (!upload)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        return error_no_memory(err, "while packing weights");
     *upload =
         (struct weight_upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
     enum status status = make_locked(backend, weight, upload, err);
@@ -343,7 +343,7 @@ enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *consta
     }
     struct cuda_weight *weight = calloc(1, sizeof *weight);
     if (!weight)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        return error_no_memory(err, "while packing weights");
     *weight = (struct cuda_weight){.constant = constant, .layout = layout, .dtype = dtype};
     pthread_mutex_lock(&lock);
     enum status status = find_or_make_locked(backend, weight, err);

@@ -616,7 +616,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
 {
     struct predict_work *work = work_create(x, sizeof *work, predict_finish, predict_free_work);
     if (!work)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+        return error_no_memory(err, "for a request");
     work->form = -1;
     TRY(urgency_read(x, &work->request, err));
     TRY(read_query(x, work, err));

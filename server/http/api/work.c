@@ -386,7 +386,7 @@ void work_submit_served(struct exchange *x,
     struct error err;
     enum status status = x->work ? pipeline_acquire(pipeline, x->match.model, version, &served,
                                                     &x->answer.retry_after_s, &err)
-                                 : error_set(&err, STATUS_NO_MEMORY, "out of memory for a request");
+                                 : error_no_memory(&err, "for a request");
     if (status == STATUS_OK)
         status = prepare(x, &served, &err);
     if (status == STATUS_OK)

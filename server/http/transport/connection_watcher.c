@@ -472,7 +472,7 @@ enum status connections_create(const struct connection_limits *limits,
 {
     struct connections *connections = connection_table_create(limits, observer, pipeline, metrics);
     if (!connections)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        return error_no_memory(err, NULL);
     int failure = watcher_start(connections);
     if (failure) {
         connections_free(connections);

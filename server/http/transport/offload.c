@@ -79,7 +79,7 @@ enum status offload_create(struct offload **ret, struct error *err)
 {
     struct offload *offload = calloc(1, sizeof *offload);
     if (!offload)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+        return error_no_memory(err, "for the HTTP server");
     offload->short_jobs.tail = &offload->short_jobs.head;
     offload->long_jobs.tail = &offload->long_jobs.head;
     pthread_mutex_init(&offload->lock, NULL);

@@ -37,7 +37,7 @@ enum status response_cache_create(size_t most, struct metrics *metrics, struct r
 {
     struct response_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for the response cache");
+        return error_no_memory(err, "for the response cache");
     pthread_mutex_init(&cache->lock, NULL);
     TAILQ_INIT(&cache->by_use);
     cache->most = most;

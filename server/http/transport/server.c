@@ -169,7 +169,7 @@ static enum status server_start(struct http_server *server, struct error *err)
                                        .idle_timeout_ms = options->idle_timeout_ms};
     server->daemon = daemon_create(options);
     if (!server->daemon)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+        return error_no_memory(err, "for the HTTP server");
     TRY(check_texts(options, &server->proxies, err));
     TRY(keyring_create(&options->keys, &server->keys, err));
     if (options->response_cache)
@@ -201,7 +201,7 @@ enum status http_server_start(const struct http_options *options, struct http_se
 {
     struct http_server *server = calloc(1, sizeof *server);
     if (!server)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+        return error_no_memory(err, "for the HTTP server");
     server->options = *options;
     server->budget.limit = options->max_upload_memory;
     for (size_t i = 0; i < COUNT_OF(server->shares); i++) {

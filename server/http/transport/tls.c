@@ -106,7 +106,7 @@ static enum status tls_read_key(const char *path, const gnutls_datum_t *text, st
     struct stat file;
     int failure = gnutls_privkey_init(&pair->key);
     if (failure < 0)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for --tls-key");
+        return error_no_memory(err, "for --tls-key");
     failure = gnutls_privkey_import_x509_raw(pair->key, text, GNUTLS_X509_FMT_PEM, NULL, 0);
     pair->key_is_public = stat(path, &file) == 0 && file.st_mode & S_IROTH;
     if (failure == GNUTLS_E_DECRYPTION_FAILED)
@@ -167,7 +167,7 @@ enum status tls_reload(struct tls *tls, struct error *err)
 {
     struct pair *pair = calloc(1, sizeof *pair);
     if (!pair)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a certificate");
+        return error_no_memory(err, "for a certificate");
     gnutls_datum_t cert = {NULL, 0}, key = {NULL, 0};
     enum status status = tls_fill(tls, pair, &cert, &key, err);
     data_done(&cert);
@@ -189,7 +189,7 @@ enum status tls_create(const char *cert_file, const char *key_file, struct tls *
 {
     struct tls *tls = calloc(1, sizeof *tls);
     if (!tls)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for TLS");
+        return error_no_memory(err, "for TLS");
     tls->cert_file = cert_file;
     tls->key_file = key_file;
     enum status status = tls_reload(tls, err);
