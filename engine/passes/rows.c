@@ -17,9 +17,10 @@
 enum { FREE = -1, MIXED = -2, MOST_OPERANDS = 16 };
 
 struct rows {
+    const struct graph *base; /* what was specialised; or NULL */
     size_t batch;
     size_t *spans;  /* by value->index; 0: free */
-    uint64_t *hash; /* FNV-1a of what an image reads of free values */
+    uint64_t *hash; /* FNV-1a of what an image reads of free values, and of its shapes */
 };
 
 static size_t rows_span(const struct rows *rows, const struct node *node, size_t i)
@@ -468,6 +469,47 @@ static int rows_beside_images(const struct node *node, size_t i, int axis)
     }
 }
 
+static void rows_hash(const struct rows *rows, const void *data, size_t bytes)
+{
+    const unsigned char *byte = data;
+    for (size_t b = 0; b < bytes; b++)
+        *rows->hash = (*rows->hash ^ byte[b]) * 0x100000001b3u;
+}
+
+/* Adds the shape that one image has, which lies on `axis`. */
+static void rows_hash_shape(const struct rows *rows, const struct shape *shape, int axis)
+{
+    for (int k = 0; k < shape->rank; k++) {
+        const int64_t dim = shape->dims[k] / (k == axis ? (int64_t)rows->batch : 1);
+        rows_hash(rows, &dim, sizeof dim);
+    }
+}
+
+static void rows_hash_shapes(const struct rows *rows, const struct node *node, int axis)
+{
+    for (size_t i = 0; i < node->input_count; i++)
+        if (rows_span(rows, node, i))
+            rows_hash_shape(rows, &node->inputs[i]->shape, rows_axis(rows, node, i));
+    for (size_t i = 0; i < node->output_count; i++)
+        if (node->outputs[i])
+            rows_hash_shape(rows, &node->outputs[i]->shape, axis);
+}
+
+/* Adds what all images read as a whole. Not a constant of the file, which is the same for every
+ * size of the batch, nor extents: they are allowed to have the batch in them, and the shapes tell
+ * what they do. */
+static void rows_hash_whole(const struct rows *rows, const struct node *node, size_t i)
+{
+    const struct value *value = node->inputs[i];
+    const struct graph *base = rows->base;
+    const bool is_of_file = base && value->index < base->value_count &&
+                            base->values[value->index]->known == value->known;
+    const bool are_extents = (node->op == OP_EXPAND && i == 1) ||
+                             (node->op == OP_SLICE && i == 2) || (node->op == OP_RESIZE && i == 3);
+    if (value->known && !is_of_file && !are_extents)
+        rows_hash(rows, value->known->data, value->known->bytes);
+}
+
 /* Whether all images read the same numbers of a free value along its axis `at`, `run` elements in a
  * row for each. Adds those of the first image to the hash. */
 static bool rows_are_alike(const struct rows *rows, const struct value *value, int at, size_t run)
@@ -487,8 +529,7 @@ static bool rows_are_alike(const struct rows *rows, const struct value *value, i
         for (size_t image = 1; image < all / each; image++)
             if (memcmp(data + from, data + from + image * each, each) != 0)
                 return false;
-        for (size_t b = from; b < from + each; b++)
-            *rows->hash = (*rows->hash ^ (unsigned char)data[b]) * 0x100000001b3u;
+        rows_hash(rows, data + from, each);
     }
     return true;
 }
@@ -499,9 +540,12 @@ static bool rows_free_are_alike(const struct rows *rows, const struct node *node
 {
     for (size_t i = 0; i < node->input_count; i++) {
         const struct value *value = node->inputs[i];
-        const int at = value && !rows_span(rows, node, i) ? rows_beside_images(node, i, axis) : -1;
-        if (value && !rows_span(rows, node, i) && at < value->shape.rank &&
-            !rows_are_alike(rows, value, at, run))
+        if (!value || rows_span(rows, node, i))
+            continue;
+        const int at = rows_beside_images(node, i, axis);
+        if (at >= value->shape.rank)
+            rows_hash_whole(rows, node, i);
+        else if (!rows_are_alike(rows, value, at, run))
             return false;
     }
     return true;
@@ -533,7 +577,11 @@ static bool rows_gather_own(const struct rows *rows, const struct node *node, si
             return false;
     }
     *ret = each * inner;
-    return rows_span(rows, node, 0) == (size_t)run * inner && *ret > 0;
+    if (rows_span(rows, node, 0) != (size_t)run * inner || *ret == 0)
+        return false;
+    rows_hash(rows, indices->data, indices->bytes / rows->batch); /* those of the first image */
+    rows_hash_shapes(rows, node, axis);
+    return true;
 }
 
 /* Notes where the outputs have the images; false: the proof ends. */
@@ -542,6 +590,9 @@ static bool rows_visit(const struct rows *rows, const struct node *node)
     bool is_free = node->capture_count == 0;
     for (size_t i = 0; i < node->input_count; i++)
         is_free = is_free && rows_span(rows, node, i) == 0;
+    for (size_t i = 0; is_free && i < node->input_count; i++)
+        if (node->inputs[i]) /* computed in each pass, so its result is in no hash */
+            rows_hash_whole(rows, node, i);
     if (is_free || node->op == OP_SHAPE || node->op == OP_SIZE)
         return true;
     if (node->capture_count || !node->outputs[0] ||
@@ -559,6 +610,7 @@ static bool rows_visit(const struct rows *rows, const struct node *node)
     const int axis = rows->batch == 1 ? 0 : run ? rows_follow(rows, node) : MIXED;
     if (axis < 0 || !rows_free_are_alike(rows, node, axis, run))
         return false;
+    rows_hash_shapes(rows, node, axis);
     for (size_t i = 0; i < node->output_count; i++) {
         const struct value *output = node->outputs[i];
         if (!output)
@@ -606,10 +658,11 @@ static bool rows_visit_all(const struct rows *rows, const struct graph *graph, c
     return true;
 }
 
-bool rows_are_separate(const struct graph *graph, int64_t batch, const bool *follows,
-                       uint64_t *ret_hash)
+bool rows_are_separate(const struct graph *graph, const struct graph *base, int64_t batch,
+                       const bool *follows, uint64_t *ret_hash)
 {
-    struct rows rows = {.batch = (size_t)batch,
+    struct rows rows = {.base = base,
+                        .batch = (size_t)batch,
                         .spans = alloc_array(graph->value_count, sizeof *rows.spans),
                         .hash = ret_hash};
     *ret_hash = 0xcbf29ce484222325u;

@@ -8,8 +8,9 @@
 /* Whether no image of a batch can change another one's result, and none is computed differently for
  * its place in the batch: proven from the operators of a graph that is specialised for `batch`
  * images. follows[i]: input i is [batch, …]; the others are the same for all images. False: not
- * proven. *ret_hash: hash of the constants combined with an image. If it differs between batch
- * sizes, results depend on the batch size. For one image true means that the hash is complete. Only
- * reads. */
-bool rows_are_separate(const struct graph *graph, int64_t batch, const bool *follows,
-                       uint64_t *ret_hash);
+ * proven. `base`: the graph it was cloned from, whose constants are the same for every size of the
+ * batch; NULL: none are. *ret_hash: hash of the constants combined with an image and of the shapes
+ * of an image. If it differs between batch sizes, results depend on the batch size. For one image
+ * true means that the hash is complete. Only reads. */
+bool rows_are_separate(const struct graph *graph, const struct graph *base, int64_t batch,
+                       const bool *follows, uint64_t *ret_hash);

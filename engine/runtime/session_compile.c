@@ -164,7 +164,7 @@ static enum status check_rows(struct session *session, const struct graph *graph
     bool *follows = alloc_array(session->input_count, sizeof *follows);
     for (size_t i = 0; follows && i < session->input_count; i++)
         follows[i] = follows_batch(session, i);
-    const bool is_proven = follows && rows_are_separate(graph, size, follows, &hash);
+    const bool is_proven = follows && rows_are_separate(graph, session->base, size, follows, &hash);
     free(follows);
     if (session->compiled_count == 0)
         session->rows_hash = is_proven ? hash : 0;

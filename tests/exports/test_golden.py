@@ -67,6 +67,10 @@ class Golden(unittest.TestCase):
                     self.assertEqual(len(got), len(expected))
                     self.assertLessEqual(max(abs(a - b) for a, b in zip(got, expected)) / greatest, BOUND)
 
+    def test_all_run_in_batches(self):
+        models = self.server.get("/devices").json()["devices"][0]["models"]
+        self.assertEqual({model["name"] for model in models if model["batched"]}, set(self.expected))
+
 
 if __name__ == "__main__":
     unittest.main()

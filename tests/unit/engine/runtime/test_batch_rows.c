@@ -6,9 +6,9 @@
 
 enum { BATCH = 2, TOKENS = 4, WIDTH = 6 };
 
-static struct value *begin(struct builder *b)
+static struct value *begin_batch(struct builder *b, int64_t batch)
 {
-    const struct shape shape = SHAPE(BATCH, TOKENS, WIDTH);
+    const struct shape shape = SHAPE(batch, TOKENS, WIDTH);
     *b = (struct builder){.graph = graph_create(NULL), .state = 7};
     b->graph->opset = 18;
     b->graph->inputs = arena_alloc(b->graph->arena, 1, sizeof(struct value *));
@@ -18,12 +18,17 @@ static struct value *begin(struct builder *b)
     return b->graph->inputs[0];
 }
 
+static struct value *begin(struct builder *b)
+{
+    return begin_batch(b, BATCH);
+}
+
 static bool ends(struct builder *b, struct value *output)
 {
     cr_assert_not_null(output);
     b->graph->outputs[b->graph->output_count++] = output;
     uint64_t ignored;
-    const bool is_proven = rows_are_separate(b->graph, BATCH, &(bool){true}, &ignored);
+    const bool is_proven = rows_are_separate(b->graph, NULL, BATCH, &(bool){true}, &ignored);
     graph_free(b->graph);
     return is_proven;
 }
@@ -234,11 +239,67 @@ Test(batch_rows, have_a_hash_of_what_each_image_reads)
         if (i == 2)
             ((float *)y->known->data)[TOKENS * WIDTH] += 1;
         b.graph->outputs[b.graph->output_count++] = take(&b, OP_ADD, x, y, 99, NULL);
-        cr_expect(rows_are_separate(b.graph, BATCH, &(bool){true}, &hashes[i]));
+        cr_expect(rows_are_separate(b.graph, NULL, BATCH, &(bool){true}, &hashes[i]));
         graph_free(b.graph);
     }
     cr_expect_eq(hashes[0], hashes[1]);
     cr_expect_neq(hashes[0], hashes[2]);
+}
+
+static uint64_t hash_of(struct builder *b, struct value *output, int64_t batch, bool is_of_file)
+{
+    uint64_t hash;
+    cr_assert_not_null(output);
+    b->graph->outputs[b->graph->output_count++] = output;
+    cr_expect(
+        rows_are_separate(b->graph, is_of_file ? b->graph : NULL, batch, &(bool){true}, &hash));
+    graph_free(b->graph);
+    return hash;
+}
+
+/* As of MatMul(x, W / Shape(x)[0]): each image reads all of it. A constant of the file is the same
+ * for every size of the batch. */
+Test(batch_rows, have_a_hash_of_what_each_reads_as_a_whole)
+{
+    uint64_t hashes[2][2];
+    for (int of_file = 0; of_file < 2; of_file++)
+        for (int i = 0; i < 2; i++) {
+            struct builder b;
+            struct value *x = begin(&b), *weights = numbers(&b, SHAPE(WIDTH, WIDTH), false);
+            ((float *)weights->known->data)[WIDTH] *= (float)(1 + i);
+            x = take(&b, OP_MATMUL, x, weights, 99, NULL);
+            hashes[of_file][i] = hash_of(&b, x, BATCH, of_file);
+        }
+    cr_expect_neq(hashes[0][0], hashes[0][1]);
+    cr_expect_eq(hashes[1][0], hashes[1][1]);
+}
+
+/* The size of the batch in a Reshape or an Expand gives one image the same shapes. */
+Test(batch_rows, have_the_same_hash_where_the_batch_is_an_extent)
+{
+    uint64_t hashes[2];
+    for (int64_t batch = 1; batch <= BATCH; batch++) {
+        struct builder b;
+        struct value *x = take(&b, OP_TRANSPOSE, begin_batch(&b, batch), NULL, 99, swapped);
+        x = weigh(&b, reshape(&b, x, TOKENS * batch, WIDTH, 0));
+        x = take(&b, OP_TRANSPOSE, reshape(&b, x, TOKENS, batch, WIDTH), NULL, 99, swapped);
+        x = take(&b, OP_REDUCE_MEAN, x, ints(&b, (const int64_t[]){1}, 1), 99, NULL);
+        x = take(&b, OP_EXPAND, x, ints(&b, (const int64_t[]){batch, TOKENS, WIDTH}, 3), 99, NULL);
+        hashes[batch - 1] = hash_of(&b, x, batch, false);
+    }
+    cr_expect_eq(hashes[0], hashes[1]);
+}
+
+/* Softmax over TOKENS * WIDTH / batch numbers: what an image gets follows the size of the batch. */
+Test(batch_rows, have_a_hash_of_the_shapes_of_one)
+{
+    uint64_t hashes[2];
+    for (int64_t batch = 1; batch <= BATCH; batch++) {
+        struct builder b;
+        struct value *x = reshape(&b, begin_batch(&b, batch), batch * batch, -1, 0);
+        hashes[batch - 1] = hash_of(&b, take(&b, OP_SOFTMAX, x, NULL, -1, NULL), batch, false);
+    }
+    cr_expect_neq(hashes[0], hashes[1]);
 }
 
 Test(batch_rows, are_not_proven_apart_where_they_mix)

@@ -218,8 +218,11 @@ static struct value *append(struct graph *graph, enum op op, struct value *const
     return node->outputs[0];
 }
 
-/* x + N, or x plus the image's place in the batch of N: right for one image alone. */
-static void expect_one_by_one(bool by_place)
+enum use_of_batch { ADDED, COUNTED, IN_WEIGHTS };
+
+/* x + N, x plus the image's place in the batch of N, or x times a matrix of N: right for one image
+ * alone. */
+static void expect_one_by_one(enum use_of_batch use)
 {
     static const int64_t scalar[] = {0, 1};
     struct error err = {0};
@@ -236,15 +239,24 @@ static void expect_one_by_one(bool by_place)
     }
     struct value *value = append(graph, OP_SHAPE, (struct value *[]){input}, 1, DTYPE_I64);
     value = append(graph, OP_GATHER, (struct value *[]){value, constants[0]}, 2, DTYPE_I64);
-    if (by_place)
+    if (use == COUNTED)
         value = append(graph, OP_RANGE, (struct value *[]){constants[0], value, constants[1]}, 3,
                        DTYPE_I64);
     value = append(graph, OP_CAST, &value, 1, DTYPE_F32);
     cr_assert(node_set_int(graph, value->producer, "to", 1));
-    if (by_place)
+    if (use == COUNTED)
         value = reshape_to(graph, value, -1, 1);
-    struct value *ends[2] = {input,
-                             append(graph, OP_ADD, (struct value *[]){input, value}, 2, DTYPE_F32)};
+    if (use == IN_WEIGHTS) {
+        struct tensor *square = NULL;
+        cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE(3, 3), &square, &err), STATUS_OK);
+        for (int i = 0; i < 9; i++)
+            ((float *)square->data)[i] = (float)i;
+        struct value *weights = graph_add_constant(graph, "weights", square);
+        tensor_unref(square);
+        value = append(graph, OP_MUL, (struct value *[]){weights, value}, 2, DTYPE_F32);
+    }
+    struct value *ends[2] = {input, append(graph, use == IN_WEIGHTS ? OP_MATMUL : OP_ADD,
+                                           (struct value *[]){input, value}, 2, DTYPE_F32)};
     graph->inputs = &ends[0];
     graph->outputs = &ends[1];
     graph->input_count = graph->output_count = 1;
@@ -259,8 +271,9 @@ static void expect_one_by_one(bool by_place)
 
 Test(session, runs_images_one_by_one_where_a_graph_computes_with_the_batch)
 {
-    expect_one_by_one(false);
-    expect_one_by_one(true);
+    expect_one_by_one(ADDED);
+    expect_one_by_one(COUNTED);
+    expect_one_by_one(IN_WEIGHTS);
 }
 
 /* A Reshape to a constant mixes images: the session must notice and run them one by one. */
@@ -299,17 +312,24 @@ Test(session, notices_that_a_graph_allows_no_batch)
     graph_free(graph);
 }
 
-/* Softmax over halves of the batch: of single images where there are two, of pairs where there are
- * four. */
+/* Softmax over rows of Reshape(x, Min(Shape(x), [2, -1])): of single images where there are two, of
+ * pairs where there are four. */
 Test(session, mixes_no_images_in_larger_batches_either)
 {
     struct error err = {0};
     struct graph *graph = graph_create(NULL);
     graph->opset = 13;
-    struct value *input = graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, 4, 4));
+    struct value *input = graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 48));
+    struct tensor *most = NULL;
+    cr_assert_eq(tensor_create(NULL, DTYPE_I64, &SHAPE(2), &most, &err), STATUS_OK);
+    memcpy(most->data, (const int64_t[]){2, -1}, most->bytes);
+    struct value *to = append(graph, OP_SHAPE, (struct value *[]){input}, 1, DTYPE_I64);
+    to = append(graph, OP_MIN, (struct value *[]){to, graph_add_constant(graph, "most", most)}, 2,
+                DTYPE_I64);
+    tensor_unref(most);
     struct node *softmax = graph_add_node(graph, OP_SOFTMAX, "softmax", 1, 1);
     softmax->opset = 13;
-    softmax->inputs[0] = reshape_to(graph, input, 2, -1);
+    softmax->inputs[0] = append(graph, OP_RESHAPE, (struct value *[]){input, to}, 2, DTYPE_F32);
     node_set_output(softmax, 0, graph_add_value(graph, "probabilities", DTYPE_F32, NULL));
     struct value *ends[2] = {input, reshape_to(graph, softmax->outputs[0], -1, 48)};
     graph->inputs = &ends[0];
