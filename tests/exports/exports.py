@@ -221,7 +221,6 @@ def compare_loads(folder):
         mine.append(used)
         session, used = load_onnxruntime(folder)
         theirs.append(used)
-    server.wait_ready()
     return server, session, (min(mine), min(mine) / max(min(theirs), 1e-3))
 
 
@@ -276,6 +275,7 @@ def check(source, name, folder, photos):
     try:
         with turn():
             server, session, row["cpu"] = compare_loads(folder)
+        server.wait_ready()
     except AssertionError as reason:
         row.update(loads="no", note=row["note"] or str(reason).strip().splitlines()[-1][:160])
         return row
