@@ -9,22 +9,25 @@
 set -euo pipefail
 
 packages=libc6-dev,libmicrohttpd-dev,libgnutls28-dev,libnghttp2-dev,zlib1g-dev,libcjson-dev,libprotobuf-c-dev,libjpeg-dev,libpng-dev,libcriterion-dev
+# Loaded where they are there: without them no photo of these formats is read.
+packages+=,libwebp7,libtiff6,libheif1
 what=${1:?sysroot or run} folder=${2:?a folder}
 shift 2
 
 case $what in
 sysroot)
-    if [ ! -d "$folder" ]; then
+    if [ "$(cat "$folder.packages" 2>/dev/null)" != "$packages" ]; then
         # shellcheck disable=SC1091  # the system's
         . /etc/os-release
         echo "arm64: fetching Debian's arm64 libraries" >&2
-        rm -rf "$folder.new"
+        rm -rf "$folder.new" "$folder" "$folder.packages"
         mkdir -p "${folder%/*}"
         if ! mmdebstrap --arch=arm64 --variant=extract --include="$packages" "$VERSION_CODENAME" "$folder.new" >"$folder.log" 2>&1; then
             tail -n 5 "$folder.log" >&2
             exit 1
         fi
         mv "$folder.new" "$folder"
+        printf '%s' "$packages" >"$folder.packages"
     fi
     cat >"$folder.ini" <<INI
 [binaries]
