@@ -622,7 +622,8 @@ static enum status read_again(void *context, const char *name, const char *versi
     return status;
 }
 
-/* Compiles a model for a size that a client has asked for. Returns whether there was one. */
+/* Compiles a model for a size that a pipeline names or a client has asked for. Returns whether
+ * there was one. */
 static bool make_size(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];
@@ -636,7 +637,8 @@ static bool make_size(struct loader *loader)
     if (read_again(loader, name, version, &model, &err) != STATUS_OK)
         pipeline_fail_size(pipeline, name, version, height, width, &err);
     else
-        pipeline_add_size(pipeline, model, height, width, &loader->has_job);
+        pipeline_add_size(pipeline, model, height, width,
+                          is_running(loader) ? &loader->has_job : &loader->cancel);
     return true;
 }
 
@@ -723,6 +725,8 @@ static void load_first(struct loader *loader)
     (void)!look_at_stages(loader, NULL);
     if (loader->options.models && !lost)
         pipeline_settle(loader->options.pipeline);
+    while (pipeline_state(loader->options.pipeline) == PIPELINE_LOADING && make_size(loader))
+        ;
     uint64_t one = 1;
     (void)!write(loader->loaded_fd, &one, sizeof one);
     loader->loaded_fd = -1;
@@ -787,6 +791,7 @@ static void *loader_main(void *argument)
             continue;
         watch_renew(loader->watch);
         look_again(loader);
+        has_trials = true;
         next_look = clock_now() + LOOK_MS * MILLION;
     }
     run_jobs(loader); /* says that it is over */

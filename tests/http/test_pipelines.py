@@ -290,7 +290,7 @@ class Sizes(Pipelines):
         """Each crop takes the size that it is most like."""
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
         self.start()
-        self.server.wait_for(lambda: self.server.log().count("size compiled") == 2, "both sizes")
+        self.assertEqual(self.compiled(), 2)
         boxes = (8, 8, 24, 40), (40, 16, 56, 32), (2, 50, 12, 60)
         for crop, (left, top, right, bottom), size in zip(self.crops(self.ask()), boxes, ("8x16", "24x16", "24x16")):
             part = painted(right - left, bottom - top, lambda x, y, at=(left, top): colors(x + at[0], y + at[1]))
@@ -312,7 +312,7 @@ class Sizes(Pipelines):
     def test_sizes_of_a_pipeline_stay_while_clients_ask_for_others(self):
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
         self.start()
-        self.server.wait_for(lambda: self.compiled() == 2, "both sizes")
+        self.assertEqual(self.compiled(), 2)
         for width in range(32, 37):
             self.assertTrue(self.size(f"{width}x8"))
         before = self.compiled()
@@ -322,7 +322,7 @@ class Sizes(Pipelines):
     def test_sizes_of_pipelines_may_be_all(self):
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16", "9x9", "10x10"]}])
         self.start()
-        self.server.wait_for(lambda: self.compiled() == 4, "all sizes")
+        self.assertEqual(self.compiled(), 4)
         self.assertFalse(self.size("32x8"))
         self.assertTrue(self.size("24x16"))
         self.assertTrue(self.size("~32x8"))

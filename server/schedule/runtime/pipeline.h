@@ -40,7 +40,7 @@
 #include "server/schedule/runtime/served.h"
 
 enum pipeline_state {
-    PIPELINE_LOADING, /* models are being loaded */
+    PIPELINE_LOADING, /* models are being loaded, or the sizes that pipelines name compiled */
     PIPELINE_READY,
     PIPELINE_DRAINING,
     PIPELINE_FAILED,   /* a required model did not load */
@@ -243,7 +243,8 @@ struct pipeline_source {
 void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source *source);
 
 /* Writes the model, version and size of the next one to be compiled, those of pipelines first;
- * false: there is none. */
+ * false: there is none. Before that the pipeline is not ready, if it was not when a pipeline.json
+ * was added. */
 bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
                         int *ret_height, int *ret_width);
 

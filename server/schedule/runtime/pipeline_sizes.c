@@ -299,6 +299,10 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
     for (size_t i = 0; !found && i < pipeline->entry_count; i++)
         if (pipeline->entries[i].stages)
             found = next_stage_size_locked(pipeline, pipeline->entries[i].stages, &size);
+    if (!found && pipeline->awaits_sizes) {
+        pipeline->awaits_sizes = false;
+        table_update_state_locked(pipeline);
+    }
     if (!found)
         found = next_wish_locked(pipeline, &size);
     if (found) {

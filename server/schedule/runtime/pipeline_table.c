@@ -154,8 +154,9 @@ void table_update_state_locked(struct pipeline *pipeline)
     size_t required = pipeline->required_total > 1 ? pipeline->required_total : 1;
     if (pipeline->settled)
         required = failed > 0 ? 1 : 0;
+    const enum pipeline_state loaded = pipeline->awaits_sizes ? PIPELINE_LOADING : PIPELINE_READY;
     enum pipeline_state state = pipeline->draining             ? PIPELINE_DRAINING
-                                : ready >= required            ? PIPELINE_READY
+                                : ready >= required            ? loaded
                                 : failed > 0                   ? PIPELINE_FAILED
                                 : is_unloaded_locked(pipeline) ? PIPELINE_UNLOADED
                                                                : PIPELINE_LOADING;
@@ -499,6 +500,7 @@ static enum status publish(const struct loading *loading, struct instance *insta
             table_set_generation(instance, ++pipeline->generations);
         free(entry->stages);
         entry->stages = stages;
+        pipeline->awaits_sizes |= stages && pipeline_state(pipeline) != PIPELINE_READY;
         entry->progress = 1;
         entry->state = MODEL_READY;
         entry->failure[0] = '\0';

@@ -41,6 +41,7 @@ struct pipeline {
     size_t required_total;
     uint64_t generations; /* instances that have been put into the table so far */
     bool settled, draining;
+    bool awaits_sizes; /* until those that its pipelines name are compiled it is not ready */
     struct pipeline_source source;
     struct instance *retiring; /* out of the table, not freed yet */
 };

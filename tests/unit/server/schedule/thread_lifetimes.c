@@ -666,6 +666,28 @@ static void test_sizes_are_carried_over(void)
     pipeline_free(pipeline);
 }
 
+/* Sizes that a pipeline names are compiled before it is ready. */
+static void test_sizes_of_a_pipeline_come_before_it_is_ready(void)
+{
+    char name[128], version[16];
+    int h, w;
+    struct error err = {0};
+    struct pipeline_config config = {
+        .stages = {{.model = "a"}, {.model = "a", .sizes = {{FAKE_WIDTH, 2}}, .size_count = 1}},
+        .stage_count = 2};
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    pipeline_announce(pipeline, "p", NULL, 2);
+    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(pipeline_add_stages(pipeline, "p", "1", &config, &err) == STATUS_OK);
+    CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
+    CHECK(ask_size(pipeline, 3, &err) == STATUS_NOT_READY); /* a client waits longer */
+    CHECK(is_wanted(pipeline, 2) && pipeline_state(pipeline) == PIPELINE_LOADING);
+    pipeline_add_size(pipeline, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
+    CHECK(pipeline_next_size(pipeline, name, version, &h, &w) && h == 3);
+    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+    pipeline_free(pipeline);
+}
+
 static void *complete_model(void *pipeline)
 {
     struct error err = {0};
@@ -750,6 +772,8 @@ int main(void)
         {"sizes go over to what completes their model",
          test_sizes_go_over_to_what_completes_their_model},
         {"sizes are carried over", test_sizes_are_carried_over},
+        {"sizes of a pipeline come before it is ready",
+         test_sizes_of_a_pipeline_come_before_it_is_ready},
         {"sizes are found while their model is replaced",
          test_sizes_are_found_while_their_model_is_replaced},
         {"sizes that fail are remembered", test_sizes_that_fail_are_remembered},
