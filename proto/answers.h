@@ -305,20 +305,20 @@ char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size);
 struct quantize_layer {
     char *name;
     const char *op;
-    bool is_kept;         /* in float32 */
-    double error_without; /* of the quantized model with this layer in float32; 0: not measured */
+    bool is_kept;       /* in float32 */
+    double error_alone; /* with this layer, and those that read the same tensor, in 8 bits, and the
+                           others in float32; 0: not measured */
 };
 
 struct quantize_answer {
     const char *model, *folder;
     int calibrated, held_out, unreadable; /* photos */
-    bool holds;                           /* the bounds of --precision auto */
-    char bound[160];                      /* the one that fails; "" if they hold */
-    int bound_images;                     /* that `bound` was measured on */
-    bool wants_images;                    /* more of them could show that the bounds hold */
-    double error;                         /* on photos that were calibrated with */
     /* On those held out, as in server/precision/agreement.h. */
-    bool is_vector; /* class scores */
+    bool holds;        /* the bounds of --precision auto */
+    char bound[160];   /* the one that fails; "" if they hold */
+    bool wants_images; /* more of them could show that the bounds hold */
+    bool is_vector;    /* class scores */
+    double error;      /* 1 - correlation of class scores, else `mean` */
     int images, same;
     size_t clear, agreeing;
     double mean, greatest, correlation;
@@ -329,10 +329,16 @@ struct quantize_answer {
     double fp32_ms, int8_ms;
     struct quantize_layer *layers;
     size_t layer_count, kept;
+    bool corrects_biases;
+    double kept_work; /* the share of the multiply-adds in float32 */
+    /* With all layers in 8 bits, on the photos held out; 0 if `kept` is 0. */
+    int all_same;
+    double all_error, all_ms;
 };
 
 /* {"model","folder","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
- * "milliseconds":{…},"layers":[{"name","operator","precision","error_without"?}]} */
+ * "milliseconds":{…},"biases_corrected","fp32_share","all_int8"?:{…},
+ * "layers":[{"name","operator","precision","error_alone"?}]} */
 char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size);
 
 /* ---- /console.json ---- */

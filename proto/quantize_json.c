@@ -44,6 +44,15 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
     cJSON *ms = write_object(&w, root, "milliseconds");
     write_decimal(&w, ms, "fp32", answer->fp32_ms);
     write_decimal(&w, ms, "int8", answer->int8_ms);
+    write_bool(&w, root, "biases_corrected", answer->corrects_biases);
+    write_decimal(&w, root, "fp32_share", answer->kept_work);
+    if (answer->kept) {
+        cJSON *all = write_object(&w, root, "all_int8");
+        if (answer->is_vector)
+            write_count(&w, all, "same_best_class", (unsigned long long)answer->all_same);
+        write_float(&w, all, "error", (float)answer->all_error);
+        write_decimal(&w, all, "milliseconds", answer->all_ms);
+    }
     cJSON *layers = write_array(&w, root, "layers");
     for (size_t i = 0; i < answer->layer_count; i++) {
         const struct quantize_layer *layer = &answer->layers[i];
@@ -51,8 +60,8 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
         write_text(&w, entry, "name", layer->name);
         write_text(&w, entry, "operator", layer->op);
         write_text(&w, entry, "precision", layer->is_kept ? "fp32" : "int8");
-        if (layer->error_without > 0)
-            write_float(&w, entry, "error_without", (float)layer->error_without);
+        if (layer->error_alone > 0)
+            write_float(&w, entry, "error_alone", (float)layer->error_alone);
     }
     return write_finish(&w, root, ret_size);
 }

@@ -17,6 +17,7 @@ struct rewrite {
     const struct quantize_plan *plan;
     const struct number_scale *numbers;
     const struct stored_layer *layers; /* by position */
+    bool corrects_biases;
     struct value **stored;  /* by index: what DequantizeLinear makes of a stored tensor */
     struct value **weights; /* by index: the same of weights that several layers share */
 };
@@ -77,6 +78,11 @@ static bool store_activation(struct rewrite *r, struct value *value)
 static int channel_axis(const struct node *layer)
 {
     return layer->op == OP_CONV || (layer->op == OP_GEMM && node_int(layer, "transB", 0)) ? 0 : 1;
+}
+
+int64_t quantize_layer_channels(const struct node *layer)
+{
+    return layer->inputs[1]->known->shape.dims[channel_axis(layer)];
 }
 
 /* Weights as [outer, count, inner], `count` channels. A Conv's are [M, C / groups, positions],
@@ -228,7 +234,8 @@ static struct value *add_bias(struct rewrite *r, struct value *bias,
     struct value *units = named_constant(r, bias, "_quantized_scale", DTYPE_F32, row, NULL);
     for (size_t m = 0; numbers && units && m < shape_count(row); m++) {
         const float scale = (float)(unit * (double)scales[m]);
-        const double number = rint((double)(from[m] + stored->corrections[m]) / (double)scale);
+        const float correction = r->corrects_biases ? stored->corrections[m] : 0;
+        const double number = rint((double)(from[m] + correction) / (double)scale);
         if (!(fabs(number) <= BIAS_MOST))
             return bias;
         ((float *)units->known->data)[m] = scale;
@@ -282,13 +289,14 @@ static bool rewrite_nodes(struct rewrite *r)
 
 enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *plan,
                              const struct number_scale *numbers, const struct stored_layer *layers,
-                             struct error *err)
+                             bool corrects_biases, struct error *err)
 {
     const size_t values = plan->graph->value_count;
     struct rewrite r = {.edit = {.graph = graph, .err = err},
                         .plan = plan,
                         .numbers = numbers,
                         .layers = layers,
+                        .corrects_biases = corrects_biases,
                         .stored = alloc_array(values, sizeof *r.stored),
                         .weights = alloc_array(values, sizeof *r.weights)};
     if (!r.stored || !r.weights)

@@ -15,11 +15,13 @@ struct stored_layer {
 enum status quantize_layer_store(const struct node *layer, const struct number_range *input,
                                  struct stored_layer *ret, struct error *err) MUST_USE;
 void quantize_layer_done(struct stored_layer *layer);
+/* How many channels a layer's weights have; each makes one channel of the output. */
+int64_t quantize_layer_channels(const struct node *layer);
 
 /* Changes `graph`, a clone of plan->graph: QuantizeLinear and DequantizeLinear behind each tensor
  * that is stored, as `numbers` (by value index) says; the weights of `layers` (by position of the
- * node) and int32 biases in front of each layer. Values keep their index, new ones come behind.
- * STATUS_NO_MEMORY, STATUS_MODEL. */
+ * node) and int32 biases, with the layers' corrections if asked for, in front of each layer. Values
+ * keep their index, new ones come behind. STATUS_NO_MEMORY, STATUS_MODEL. */
 enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *plan,
                              const struct number_scale *numbers, const struct stored_layer *layers,
-                             struct error *err) MUST_USE;
+                             bool corrects_biases, struct error *err) MUST_USE;

@@ -89,8 +89,8 @@ static enum status allocate(struct quantizer *q, struct error *err)
         if (quantize_kind_of(node) != QUANTIZE_LAYER)
             continue;
         q->positions[q->layer_count] = n;
-        q->layers[q->layer_count++] =
-            (struct quantizer_layer){.name = node->name, .op = op_name(node->op)};
+        q->layers[q->layer_count++] = (struct quantizer_layer){
+            .name = node->name, .op = op_name(node->op), .input = node->inputs[0]};
     }
     return q->layer_count ? STATUS_OK
                           : error_set(err, STATUS_UNSUPPORTED,
@@ -194,6 +194,20 @@ static enum status infer_shapes(struct quantizer *q, const struct session_option
     graph_free(copy);
     free(shapes);
     return status;
+}
+
+/* Each weight of a channel is multiplied once for each number of the output's channel. */
+static void count_work(struct quantizer *q)
+{
+    for (size_t i = 0; i < q->layer_count; i++) {
+        const struct node *node = q->graph->nodes[q->positions[i]];
+        const struct shape *weights = &node->inputs[1]->known->shape;
+        const struct shape *result = &q->shapes[node->outputs[0]->index];
+        const int64_t channels = quantize_layer_channels(node);
+        if (shape_is_known(result) && channels > 0)
+            q->layers[i].work =
+                (double)shape_count(result) / (double)channels * (double)shape_count(weights);
+    }
 }
 
 /* ---- observing ---- */
@@ -365,6 +379,7 @@ enum status quantizer_observe(struct quantizer *q, const struct session_options 
     struct quantize_plan plan = {0};
     TRY(infer_shapes(q, options, err));
     TRY(quantize_raise_opset(q->graph, q->shapes, err));
+    count_work(q);
     size_t *indices = alloc_array(q->graph->value_count, sizeof *indices);
     enum status status =
         indices ? make_plan(q, q->is_float, false, &plan, err) : quantizer_no_memory(err);
@@ -408,7 +423,8 @@ static void share_numbers(const struct quantize_plan *plan, struct number_scale 
 }
 
 static enum status make_with(const struct quantizer *q, const struct quantize_plan *plan,
-                             struct number_scale *numbers, struct graph **ret, struct error *err)
+                             bool corrects_biases, struct number_scale *numbers, struct graph **ret,
+                             struct error *err)
 {
     struct graph *graph;
     for (size_t v = 0; v < q->graph->value_count; v++)
@@ -416,7 +432,8 @@ static enum status make_with(const struct quantizer *q, const struct quantize_pl
             numbers[v] = range_scale(&q->ranges[v], false);
     share_numbers(plan, numbers);
     TRY(graph_clone(q->graph, &graph, err));
-    const enum status status = quantize_rewrite(graph, plan, numbers, q->stored, err);
+    const enum status status =
+        quantize_rewrite(graph, plan, numbers, q->stored, corrects_biases, err);
     if (status != STATUS_OK) {
         graph_free(graph);
         return status;
@@ -425,7 +442,8 @@ static enum status make_with(const struct quantizer *q, const struct quantize_pl
     return STATUS_OK;
 }
 
-enum status quantizer_make(const struct quantizer *q, struct graph **ret, struct error *err)
+enum status quantizer_make(const struct quantizer *q, bool corrects_biases, struct graph **ret,
+                           struct error *err)
 {
     const size_t values = q->graph->value_count;
     float low, high;
@@ -438,7 +456,7 @@ enum status quantizer_make(const struct quantizer *q, struct graph **ret, struct
     if (status == STATUS_OK)
         status = make_plan(q, is_known, true, &plan, err);
     if (status == STATUS_OK)
-        status = make_with(q, &plan, numbers, ret, err);
+        status = make_with(q, &plan, corrects_biases, numbers, ret, err);
     quantize_plan_done(&plan);
     free(numbers);
     free(is_known);

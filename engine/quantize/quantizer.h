@@ -15,6 +15,8 @@
 /* A Conv, Gemm or MatMul with constant weights. */
 struct quantizer_layer {
     const char *name, *op;
+    const struct value *input; /* what it reads; layers may share it */
+    double work;               /* multiply-adds of an image; 0 before quantizer_observe() */
     bool is_kept; /* in float32; the caller may change it between calls of quantizer_make() */
 };
 
@@ -52,6 +54,7 @@ enum status quantizer_observe(struct quantizer *quantizer, const struct session_
                               const struct quantizer_images *images, size_t memory,
                               struct error *err) MUST_USE;
 
-/* *ret: the quantized graph, the caller's. STATUS_NO_MEMORY, STATUS_MODEL. */
-enum status quantizer_make(const struct quantizer *quantizer, struct graph **ret,
-                           struct error *err) MUST_USE;
+/* *ret: the quantized graph, the caller's. `corrects_biases`: by the mean error that rounding the
+ * weights adds. STATUS_NO_MEMORY, STATUS_MODEL. */
+enum status quantizer_make(const struct quantizer *quantizer, bool corrects_biases,
+                           struct graph **ret, struct error *err) MUST_USE;

@@ -145,13 +145,21 @@ static void print_kept(const struct quantize_answer *report)
     enum { SHOWN = 8 };
     char shown[1024];
     size_t count = 0;
-    printf("%-12s%zu of %zu layers", "in float32", report->kept, report->layer_count);
+    printf("%-12s%zu of %zu layers, %.0f %% of the multiply-adds", "in float32", report->kept,
+           report->layer_count, 100 * report->kept_work);
     for (size_t i = 0; i < report->layer_count; i++)
         if (report->layers[i].is_kept && count++ < SHOWN)
-            printf("%s%s (error without it %.5f)", count == 1 ? ": " : ", ",
-                   utf8_shown(report->layers[i].name, shown, sizeof shown),
-                   report->layers[i].error_without);
+            printf("%s%s", count == 1 ? ": " : ", ",
+                   utf8_shown(report->layers[i].name, shown, sizeof shown));
     printf("%s\n", count > SHOWN ? ", …" : "");
+    if (!report->kept)
+        return;
+    printf("%-12swithout them %.2f ms an image, error %.5f instead of %.5f", "", report->all_ms,
+           report->all_error, report->error);
+    if (report->is_vector)
+        printf(", best class as in float32 for %d of %d held-out photos", report->all_same,
+               report->images);
+    printf("\n");
 }
 
 static void print_report(const struct quantizing *q)
@@ -179,8 +187,8 @@ static void print_report(const struct quantizing *q)
            size_text(report->fp32_bytes, before));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);
     if (!report->holds)
-        printf("\nBounds not met: %s, measured on %d photo%s. %s\n", report->bound,
-               report->bound_images, report->bound_images == 1 ? "" : "s",
+        printf("\nBounds not met: %s, measured on %d held-out photo%s. %s\n", report->bound,
+               report->images, report->images == 1 ? "" : "s",
                report->wants_images ? "Give more photos."
                                     : "The model loses accuracy; see " REPORT_FILE ".");
 }

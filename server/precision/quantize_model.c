@@ -14,12 +14,15 @@
 enum {
     HOLD_OUT = 5,      /* every fifth photo is held out */
     TRIED_PHOTOS = 32, /* that layers are chosen with */
-    LAYER_PHOTOS = 8,  /* that the error without a layer is measured with */
-    KEPT_SHARE = 4,    /* at most a quarter of the layers stays in float32 */
+    LAYER_PHOTOS = 4,  /* that the error of each layer is measured with */
     TIMED_RUNS = 15    /* of each model */
 };
 
-/* If the bounds do not hold, layers stay in float32 only if the error falls to this share. */
+/* At most this share of the multiply-adds stays in float32: more would lose most of the speed. */
+#define KEPT_WORK 0.5
+
+/* While the bounds do not hold, more layers stay in float32 only if the error falls to this share.
+ */
 #define KEPT_GAIN 0.75
 
 #define LEAST_PROBABILITY 1e-7f
@@ -42,7 +45,10 @@ struct quantize_state {
     int tried, held_out;
     struct task_answer *boxes; /* fp32's of the photos held out; NULL: they are none */
     struct quantizer *quantizer;
+    bool corrects_biases;
     struct graph *graph; /* the best so far */
+    double error;        /* its error on `tried` photos */
+    bool holds;          /* the bounds, on those */
     const char *phase;
     struct error *err;
 };
@@ -352,7 +358,7 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
 static enum status try_graph(struct quantize_state *q, int photos, struct graph **ret,
                              struct agreement *ret_agreement)
 {
-    TRY(quantizer_make(q->quantizer, ret, q->err));
+    TRY(quantizer_make(q->quantizer, q->corrects_biases, ret, q->err));
     const enum status status = compare_graph(q, *ret, 0, photos, ret_agreement);
     close_session(q);
     if (status != STATUS_OK) {
@@ -366,84 +372,138 @@ static void take_graph(struct quantize_state *q, struct graph *graph, const stru
 {
     graph_free(q->graph);
     q->graph = graph;
-    q->report->error = error_of(a);
-    q->report->holds = agreement_holds(a);
-    q->report->wants_images = agreement_explain(a, q->report->bound, sizeof q->report->bound);
-    q->report->bound_images = a->images;
+    q->error = error_of(a);
+    q->holds = agreement_holds(a);
 }
 
+/* Biases are corrected unless that raises the error, as it does where layers amplify it. */
 static enum status quantize_all(struct quantize_state *q)
 {
     struct graph *graph;
-    struct agreement a;
+    struct agreement plain, corrected;
     q->phase = "quantizing";
     show(q, 0);
-    TRY(try_graph(q, q->tried, &graph, &a));
-    take_graph(q, graph, &a);
-    return quantizer_is_quantized(graph)
-               ? STATUS_OK
-               : error_set(q->err, STATUS_UNSUPPORTED,
-                           "no Conv, Gemm or MatMul can be quantized: what they read is made in a "
-                           "Loop, Scan or If, or is not finite for these photos");
+    TRY(try_graph(q, q->tried, &graph, &plain));
+    take_graph(q, graph, &plain);
+    if (!quantizer_is_quantized(graph))
+        return error_set(q->err, STATUS_UNSUPPORTED,
+                         "no Conv, Gemm or MatMul can be quantized: what they read is made in a "
+                         "Loop, Scan or If, or is not finite for these photos");
+    q->corrects_biases = true;
+    TRY(try_graph(q, q->tried, &graph, &corrected));
+    q->corrects_biases = error_of(&corrected) < q->error;
+    if (q->corrects_biases)
+        take_graph(q, graph, &corrected);
+    else
+        graph_free(graph);
+    return STATUS_OK;
 }
 
 /* ---- sensitive layers ---- */
 
-/* Measures the error without each layer: what it would gain in float32. */
-static enum status measure_layers(struct quantize_state *q)
+/* Layers that read one tensor go together: as long as one of them is in 8 bits, it is stored. */
+struct layer_gain {
+    size_t layer;
+    const struct value *input;
+    double gain; /* error that goes for each multiply-add in float32 */
+};
+
+static const struct value *input_of(const struct quantize_state *q, size_t layer)
+{
+    return quantizer_layer(q->quantizer, layer)->input;
+}
+
+/* The error with the layers alone in 8 bits that read what layer `first` reads. */
+static enum status measure_layer(struct quantize_state *q, size_t first, struct layer_gain *ret)
+{
+    struct quantize_answer *report = q->report;
+    struct graph *graph;
+    struct agreement a;
+    double work = 0;
+    for (size_t i = 0; i < report->layer_count; i++) {
+        struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        layer->is_kept = layer->input != input_of(q, first);
+        work += layer->is_kept ? 0 : layer->work;
+    }
+    TRY(try_graph(q, LAYER_PHOTOS, &graph, &a));
+    graph_free(graph);
+    report->layers[first].error_alone = error_of(&a);
+    *ret = (struct layer_gain){first, input_of(q, first), error_of(&a) / fmax(work, 1)};
+    return STATUS_OK;
+}
+
+/* ret[i]: of layer i. */
+static enum status measure_layers(struct quantize_state *q, struct layer_gain *ret)
 {
     struct quantize_answer *report = q->report;
     q->phase = "comparing layers";
     for (size_t i = 0; i < report->layer_count && !is_over(q); i++) {
-        struct graph *graph;
-        struct agreement a;
-        struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        size_t first = 0;
         show(q, (double)i / (double)report->layer_count);
-        layer->is_kept = true;
-        TRY(try_graph(q, LAYER_PHOTOS, &graph, &a));
-        layer->is_kept = false;
-        report->layers[i].error_without = error_of(&a);
-        graph_free(graph);
+        while (input_of(q, first) != input_of(q, i))
+            first++;
+        if (first == i) {
+            TRY(measure_layer(q, i, &ret[i]));
+            continue;
+        }
+        ret[i] = ret[first];
+        ret[i].layer = i;
+        report->layers[i].error_alone = report->layers[first].error_alone;
     }
     return STATUS_OK;
 }
 
-static int compare_layers(const void *a, const void *b)
+static int compare_gains(const void *a, const void *b)
 {
-    const struct quantize_layer *const *x = a, *const *y = b;
-    return ((*x)->error_without > (*y)->error_without) -
-           ((*x)->error_without < (*y)->error_without);
+    const struct layer_gain *x = a, *y = b;
+    return x->gain != y->gain ? (x->gain < y->gain) - (x->gain > y->gain)
+           : x->input != y->input
+               ? (x->input->index > y->input->index) - (x->input->index < y->input->index)
+               : (x->layer > y->layer) - (x->layer < y->layer);
 }
 
 /* Keeps the `count` layers that gain most; takes the graph if it is better. */
-static enum status keep_layers(struct quantize_state *q, struct quantize_layer *const *order,
+static enum status keep_layers(struct quantize_state *q, const struct layer_gain *order,
                                size_t count, bool *ret_holds)
 {
     struct quantize_answer *report = q->report;
     struct graph *graph;
     struct agreement a;
     for (size_t i = 0; i < report->layer_count; i++)
-        quantizer_layer(q->quantizer, (size_t)(order[i] - report->layers))->is_kept = i < count;
+        quantizer_layer(q->quantizer, order[i].layer)->is_kept = i < count;
     TRY(try_graph(q, q->tried, &graph, &a));
     const bool is_quantized = quantizer_is_quantized(graph);
     *ret_holds = is_quantized && agreement_holds(&a);
     /* Once the bounds hold, fewer layers are better; before that, more have to lower the error. */
-    if (*ret_holds ||
-        (is_quantized && !report->holds && error_of(&a) < KEPT_GAIN * report->error)) {
-        take_graph(q, graph, &a);
-        report->kept = count;
-        for (size_t i = 0; i < report->layer_count; i++)
-            order[i]->is_kept = i < count;
-    } else {
+    if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error)) {
         graph_free(graph);
+        return STATUS_OK;
     }
+    take_graph(q, graph, &a);
+    report->kept = count;
+    for (size_t i = 0; i < report->layer_count; i++)
+        report->layers[order[i].layer].is_kept = i < count;
     return STATUS_OK;
 }
 
-/* Doubles the number of layers in float32 until the bounds hold, then halves the interval. */
-static enum status search_layers(struct quantize_state *q, struct quantize_layer *const *order)
+/* How many of the first layers do at most KEPT_WORK of all multiply-adds. */
+static size_t count_affordable(const struct quantize_state *q, const struct layer_gain *order)
 {
-    const size_t most = q->report->layer_count / KEPT_SHARE;
+    const size_t layers = q->report->layer_count;
+    double all = 0, work = 0;
+    size_t count = 0;
+    for (size_t i = 0; i < layers; i++)
+        all += quantizer_layer(q->quantizer, i)->work;
+    while (count < layers &&
+           (work += quantizer_layer(q->quantizer, order[count].layer)->work) <= KEPT_WORK * all)
+        count++;
+    return count;
+}
+
+/* Doubles the number of layers in float32 until the bounds hold, then halves the interval. */
+static enum status search_layers(struct quantize_state *q, const struct layer_gain *order)
+{
+    const size_t most = count_affordable(q, order);
     size_t low = 0, high = 0;
     bool holds = false;
     q->phase = "keeping layers";
@@ -464,31 +524,64 @@ static enum status search_layers(struct quantize_state *q, struct quantize_layer
 
 static enum status keep_sensitive(struct quantize_state *q)
 {
-    struct quantize_answer *report = q->report;
-    if (report->holds || report->layer_count < KEPT_SHARE)
+    if (q->holds || q->report->layer_count < 2)
         return STATUS_OK;
-    TRY(measure_layers(q));
-    if (is_over(q))
-        return STATUS_OK;
-    struct quantize_layer **order = alloc_array(report->layer_count, sizeof *order);
-    if (!order)
+    struct layer_gain *gains = alloc_array(q->report->layer_count, sizeof *gains);
+    if (!gains)
         return quantize_no_memory(q);
-    for (size_t i = 0; i < report->layer_count; i++)
-        order[i] = &report->layers[i];
-    qsort(order, report->layer_count, sizeof *order, compare_layers);
-    const enum status status = search_layers(q, order);
-    free(order);
+    enum status status = measure_layers(q, gains);
+    if (status == STATUS_OK && !is_over(q)) {
+        qsort(gains, q->report->layer_count, sizeof *gains, compare_gains);
+        status = search_layers(q, gains);
+    }
+    free(gains);
     return status;
 }
 
 /* ---- the report ---- */
+
+static enum status compare_held_out(struct quantize_state *q, const struct graph *graph,
+                                    struct agreement *ret, double *ret_ms)
+{
+    struct quantize_answer *report = q->report;
+    report->fp32_boxes = report->int8_boxes = report->box_pairs = 0;
+    report->overlap = 0;
+    TRY(compare_graph(q, graph, q->tried, q->held_out, ret));
+    return time_photo(q, ret_ms);
+}
+
+/* What the layers in float32 cost and gain. */
+static enum status report_kept(struct quantize_state *q)
+{
+    struct quantize_answer *report = q->report;
+    struct graph *graph;
+    struct agreement a;
+    double work = 0, kept = 0;
+    if (!report->kept)
+        return STATUS_OK;
+    for (size_t i = 0; i < report->layer_count; i++) {
+        struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        work += layer->work;
+        kept += report->layers[i].is_kept ? layer->work : 0;
+        layer->is_kept = false;
+    }
+    report->kept_work = work > 0 ? kept / work : 0;
+    TRY(quantizer_make(q->quantizer, q->corrects_biases, &graph, q->err));
+    const enum status status = compare_held_out(q, graph, &a, &report->all_ms);
+    graph_free(graph);
+    report->all_error = error_of(&a);
+    report->all_same = a.same;
+    return status;
+}
 
 static enum status report_on(struct quantize_state *q)
 {
     struct quantize_answer *report = q->report;
     struct agreement a;
     q->phase = "comparing";
-    TRY(compare_graph(q, q->graph, q->tried, q->held_out, &a));
+    TRY(report_kept(q));
+    TRY(compare_held_out(q, q->graph, &a, &report->int8_ms));
+    report->corrects_biases = q->corrects_biases;
     report->is_vector = a.is_vector;
     report->images = a.images;
     report->same = a.same;
@@ -497,7 +590,10 @@ static enum status report_on(struct quantize_state *q)
     report->mean = a.mean;
     report->greatest = a.greatest;
     report->correlation = a.correlation;
-    return time_photo(q, &report->int8_ms);
+    report->error = error_of(&a);
+    report->holds = agreement_holds(&a);
+    report->wants_images = agreement_explain(&a, report->bound, sizeof report->bound);
+    return STATUS_OK;
 }
 
 /* ---- quantize_model ---- */

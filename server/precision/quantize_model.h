@@ -27,8 +27,8 @@ struct quantize_options {
 
 /* `model` has its graph, and `calibration` set. *ret: the quantized graph, the caller's; so is
  * *report, without its folder and bytes, to be freed with quantize_report_done() (fine on zeroes).
- * Its `error` is 1 - correlation of class scores, or else the relative error of all outputs, in the
- * mean over the photos that chose the layers. Errors: STATUS_INVALID (too few photos; a model
+ * Layers stay in float32 until the bounds of agreement.h hold on photos of the calibration.
+ * Errors: STATUS_INVALID (too few photos; a model
  * without one image input), STATUS_UNSUPPORTED (quantizer_create), STATUS_CANCELLED,
  * STATUS_NO_MEMORY and those of sessions. */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,

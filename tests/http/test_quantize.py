@@ -70,6 +70,23 @@ class Quantize(unittest.TestCase):
         self.assertIn("quantized already", ended.stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), ["out", "photos"])
 
+    def test_sensitive_layers_stay_in_float32(self):
+        """The offset takes the range of what each layer makes: in 8 bits alone the bounds do not hold."""
+        self.add_photos(20)
+        model = os.path.join(self.folder, "photos", "model.onnx")
+        small_onnx.classifier(model, layers=6, side=32, channels=16, offset=4)
+        ended = self.quantize("--json", "--threads", "1", model=model)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        report = json.loads(ended.stdout)
+        kept = [layer for layer in report["layers"] if layer["precision"] == "fp32"]
+        self.assertTrue(0 < len(kept) < len(report["layers"]), report)
+        self.assertTrue(0 < report["fp32_share"] <= 0.5, report)
+        self.assertTrue(all(layer["error_alone"] > 0 for layer in report["layers"]), report)
+        # Both on the held-out photos, where the bound is 0.02.
+        self.assertEqual(report["error"], report["agreement"]["mean"])
+        self.assertLess(report["error"], 0.02)
+        self.assertGreater(report["all_int8"]["error"], 0.02)
+
     def test_boxes_are_compared(self):
         self.add_photos(6)
         detector = os.path.join(self.folder, "photos", "detector.onnx")

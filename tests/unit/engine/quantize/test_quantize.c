@@ -189,7 +189,7 @@ Test(quantize, random_networks_answer_nearly_as_in_float32)
             graph_free(graph);
             continue;
         }
-        cr_assert_eq(quantizer_make(quantizer, &made, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK, "%s", err.message);
         cr_expect(quantizer_is_quantized(made) && !quantizer_is_quantized(graph));
         cr_expect_eq(made->output_count, graph->output_count);
         const double error = relative_error(graph, made, images->numbers[0]);
@@ -198,7 +198,7 @@ Test(quantize, random_networks_answer_nearly_as_in_float32)
         graph_free(made);
         for (size_t i = 0; i < quantizer_layer_count(quantizer); i++)
             quantizer_layer(quantizer, i)->is_kept = true;
-        cr_assert_eq(quantizer_make(quantizer, &made, &err), STATUS_OK);
+        cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK);
         cr_expect_eq(count_ops(made, OP_QUANTIZE_LINEAR), 0);
         cr_expect_eq(count_ops(made, OP_DEQUANTIZE_LINEAR), 0);
         graph_free(made);
@@ -247,7 +247,7 @@ Test(quantize, large_biases_are_stored_as_int32)
     graph->input_count = graph->output_count = 1;
     struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20);
     cr_assert(quantizer);
-    cr_assert_eq(quantizer_make(quantizer, &made, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK);
     size_t layers = 0;
     for (size_t n = 0; n < made->node_count; n++) {
         const struct node *node = made->nodes[n];
@@ -281,8 +281,8 @@ Test(quantize, parts_give_the_same_graph)
     images->reads = 0;
     struct quantizer *b = observed(graph, images, 1);
     cr_expect_gt(images->reads, 2 * IMAGES);
-    cr_assert_eq(quantizer_make(a, &whole, &err), STATUS_OK);
-    cr_assert_eq(quantizer_make(b, &parts, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(a, true, &whole, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(b, true, &parts, &err), STATUS_OK);
     cr_expect_eq(count_ops(whole, OP_QUANTIZE_LINEAR), count_ops(parts, OP_QUANTIZE_LINEAR));
     const double error = fabs(relative_error(graph, whole, images->numbers[0]) -
                               relative_error(graph, parts, images->numbers[0]));
@@ -301,7 +301,7 @@ Test(quantize, refuses_what_is_quantized_already)
     struct graph *graph = random_graph(3, SIDE, SIDE), *made;
     struct error err = {0};
     struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20), *again;
-    cr_assert_eq(quantizer_make(quantizer, &made, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK);
     cr_expect_eq(quantizer_create(made, &again, &err), STATUS_UNSUPPORTED);
     cr_expect(strstr(err.message, "quantized already"));
     graph_free(made);
