@@ -378,8 +378,19 @@ class Ends(Pipelines):
         self.server.wait_for(lambda: self.in_flight("mean") == 0, "the end of the crops")
         self.assertEqual(len(self.crops(self.ask(photo=flat_png(9, SIDE)))), 3)
 
+    def test_a_full_queue_refuses_before_the_detector_runs(self):
+        self.server.stop()
+        self.start("--max-queue", "3")
+        kind, body = multipart([(f"{i}", f"{i}.png", flat_png(255, 8)) for i in range(3)])
+        with self.server.connect() as client:
+            client.sendall(post("/predict?model=mean", body, f"Content-Type: {kind}"))
+            self.server.wait_for(lambda: self.in_flight("mean") == 3, "a full queue")
+            before = self.server.metric('lensd_images_total{model="found"')
+            self.assertIn("stage 2 of pipeline 'both': model 'mean' has 3 of at most 3", self.ask(status=503)["error"])
+            self.assertEqual(self.server.metric('lensd_images_total{model="found"'), before)
+
     def in_flight(self, name):
-        return sum(m["in_flight"] for m in self.server.get("/health").json()["models"] if m["name"] == name)
+        return sum(m["in_flight"] + m["queued"] for m in self.server.get("/health").json()["models"] if m["name"] == name)
 
 
 class Alone(Pipelines):

@@ -38,6 +38,11 @@ int64_t admission_predict(const struct model_load *load, size_t images)
     return predicted < (double)(INT64_MAX / 4) ? (int64_t)predicted : INT64_MAX / 4;
 }
 
+size_t admission_capacity(const struct admission *admission)
+{
+    return 2 * admission->max_images;
+}
+
 /* Seconds until there is room for what has just been refused: `wait` says how long that takes. */
 static int retry_after(int64_t wait)
 {
@@ -72,14 +77,15 @@ static enum status check_bounds(const struct admission *admission, const struct 
                                 const struct admission_request *request, int seconds,
                                 struct error *err)
 {
-    size_t room = load->images < admission->max_images ? admission->max_images - load->images : 0;
+    size_t most = request->is_admitted ? admission_capacity(admission) : admission->max_images;
+    size_t room = load->images < most ? most - load->images : 0;
     if (request->images > room)
         return error_set(err, STATUS_OVERLOADED,
                          "model '%s' has %zu of at most %zu images waiting or in work; try again "
                          "in %d s",
-                         request->model, load->images, admission->max_images, seconds);
+                         request->model, load->images, most, seconds);
     size_t kept = admission->max_images / SHARE_DIVISOR;
-    if (request->images + kept > room && load->of_client > 0 &&
+    if (!request->is_admitted && request->images + kept > room && load->of_client > 0 &&
         load->of_client + request->images > kept)
         return error_set(err, STATUS_OVERLOADED,
                          "model '%s' has %zu of at most %zu images waiting or in work, %zu of "
@@ -99,7 +105,8 @@ static enum status check_time(const struct admission *admission, const struct mo
                               const struct admission_request *request, int64_t predicted,
                               int seconds, struct error *err)
 {
-    if (admission->max_wait_ns > 0 && load->images > 0 && predicted > admission->max_wait_ns)
+    if (!request->is_admitted && admission->max_wait_ns > 0 && load->images > 0 &&
+        predicted > admission->max_wait_ns)
         return error_set(err, STATUS_OVERLOADED,
                          "an answer of model '%s' would take about %.0f ms, more than the %.0f ms "
                          "it may (--max-queue-ms); try again in %d s",

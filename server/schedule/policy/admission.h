@@ -7,6 +7,7 @@
  * on answers that nobody waits for. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,10 @@ struct admission {
     size_t max_bytes;    /* of images in the queue; 0: no bound */
     int64_t max_wait_ns; /* predicted time to the answer; 0: no bound */
 };
+
+/* The images that a scheduler holds at most. Beyond max_images, as many again may be crops of
+ * requests that were let in before it was known how many boxes they have. */
+size_t admission_capacity(const struct admission *admission);
 
 /* What is inside a model's scheduler, as far as admission cares; batcher_load fills it in. Times
  * are nanoseconds; 0 where nothing is known yet, which lets requests in. */
@@ -46,6 +51,7 @@ struct admission_request {
     size_t bytes;      /* of them all */
     int64_t time_left; /* until its deadline; INT64_MAX: none */
     const char *model; /* for the text */
+    bool is_admitted;  /* crops of a request that was let in: admission_capacity() is their bound */
 };
 
 /* Whether a request may come in: all of its images or none. STATUS_TOO_LARGE: it is beyond a bound

@@ -5,7 +5,7 @@
  *
  * A plan says which part comes next: slices.c cuts a photo into tiles for one detector, stages.c
  * cuts out its boxes for the next model. Parts have the whole's deadline, client and priority, and
- * are admitted and batched as any other request. One thread at a time. */
+ * are batched as any other request. One thread at a time. */
 #pragma once
 
 #include "server/schedule/runtime/pipeline.h"

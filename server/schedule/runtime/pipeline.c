@@ -308,6 +308,24 @@ static enum status submit_to(struct instance *instance, struct predict_request *
     return status;
 }
 
+/* The instance of the model, version and size that a request names. */
+static enum status acquire_for(struct pipeline *pipeline, const struct predict_request *request,
+                               struct instance **ret, int *ret_retry_after_s, struct error *err)
+{
+    struct instance *instance;
+    struct served *sized = NULL;
+    TRY(acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err));
+    *ret = instance;
+    if (!request->height)
+        return STATUS_OK;
+    const enum status status =
+        pipeline_acquire_size(pipeline, instance->served, request->height, request->width,
+                              request->nearest_size, &sized, ret_retry_after_s, err);
+    table_release(pipeline, instance);
+    *ret = sized ? sized->instance : NULL;
+    return status;
+}
+
 enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
                             int *ret_retry_after_s, struct error *err)
 {
@@ -316,15 +334,7 @@ enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *r
     if (status == STATUS_OK && request->target)
         return submit_to(request->target->instance, request, ret_retry_after_s, err);
     if (status == STATUS_OK)
-        status =
-            acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err);
-    if (status == STATUS_OK && request->height) {
-        struct served *sized = NULL;
-        status = pipeline_acquire_size(pipeline, instance->served, request->height, request->width,
-                                       request->nearest_size, &sized, ret_retry_after_s, err);
-        table_release(pipeline, instance);
-        instance = sized ? sized->instance : NULL;
-    }
+        status = acquire_for(pipeline, request, &instance, ret_retry_after_s, err);
     if (status == STATUS_OK) {
         status = submit_to(instance, request, ret_retry_after_s, err);
         table_release(pipeline, instance);
@@ -340,8 +350,7 @@ enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict
                                  struct error *err)
 {
     struct instance *instance = NULL;
-    enum status status =
-        acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err);
+    enum status status = acquire_for(pipeline, request, &instance, ret_retry_after_s, err);
     if (status == STATUS_OK) {
         status = scheduler_would_admit(instance->scheduler, request, images, bytes,
                                        ret_retry_after_s, err);

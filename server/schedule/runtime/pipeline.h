@@ -135,6 +135,7 @@ struct predict_request {
                                      up class names in it */
     int64_t started;              /* clock_now() at the request line, for total times */
     int64_t deadline;             /* clock_now() after which the answer is useless; 0: none */
+    bool is_admitted;             /* crops of a request that was let in: admission.h */
     int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
     uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
@@ -321,8 +322,8 @@ enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *r
                             int *ret_retry_after_s, struct error *err) MUST_USE;
 
 /* Would a request of `images` and `bytes` be admitted now, as far as its head tells? For refusing
- * before the body is read. Of the request only model, version, deadline, priority and client are
- * looked at. Errors as of pipeline_submit; refusals are counted alike. */
+ * before the body is read. Of the request only model, version, size, deadline, priority and client
+ * are looked at. Errors as of pipeline_submit; refusals are counted alike. */
 enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict_request *request,
                                  size_t images, size_t bytes, int *ret_retry_after_s,
                                  struct error *err) MUST_USE;

@@ -89,16 +89,16 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     options->served->meters = scheduler->meters;
     enum status status = allocate_buffers(scheduler, options, err);
     if (status == STATUS_OK) {
-        scheduler->batcher =
-            batcher_create(&(struct batcher_config){.max_batch = options->max_batch,
-                                                    .capacity = (int)options->layout.rows,
-                                                    .buffers = scheduler->buffer_count,
-                                                    .lanes = options->lanes,
-                                                    .depth = depth_of(options),
-                                                    .workers = options->workers,
-                                                    .larges = options->workers,
-                                                    .max_images = options->admission.max_images,
-                                                    .max_delay = options->max_delay});
+        scheduler->batcher = batcher_create(
+            &(struct batcher_config){.max_batch = options->max_batch,
+                                     .capacity = (int)options->layout.rows,
+                                     .buffers = scheduler->buffer_count,
+                                     .lanes = options->lanes,
+                                     .depth = depth_of(options),
+                                     .workers = options->workers,
+                                     .larges = options->workers,
+                                     .max_images = admission_capacity(&options->admission),
+                                     .max_delay = options->max_delay});
         if (!scheduler->batcher)
             status = error_set(err, STATUS_NO_MEMORY, "no memory for a queue of %zu images",
                                options->admission.max_images);
@@ -267,6 +267,7 @@ static struct admission_request admission_request_of(const struct scheduler *sch
                                       .bytes = bytes,
                                       .time_left =
                                           request->deadline ? request->deadline - now : INT64_MAX,
+                                      .is_admitted = request->is_admitted,
                                       .model = scheduler_model(scheduler)->name};
 }
 

@@ -329,6 +329,7 @@ static enum status ask_stage(struct staged_request *staged, struct request_part 
         if (staged->stage > 0)
             crop->parent->crops[crop->box] = crop->result;
     }
+    part->request.is_admitted = true;
     if (size || staged->stage > 0) {
         part->request.width = size ? size->width : 0;
         part->request.height = size ? size->height : 0;
@@ -381,11 +382,31 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
                : stage_failed(staged, staged->stage, ret_retry_after_s, err);
 }
 
+/* Whether the queues of a later stage's model, of which each of its sizes has one, have room for a
+ * crop: it should not be refused after the detector has run. */
+static enum status ask_room(const struct staged_request *staged, size_t at, int *ret_retry_after_s,
+                            struct error *err)
+{
+    const struct pipeline_stage *stage = &staged->config->stages[at];
+    struct predict_request crop = {.model = stage->model,
+                                   .nearest_size = true, /* it may not be compiled yet */
+                                   .deadline = staged->parts.whole->deadline,
+                                   .priority = staged->parts.whole->priority,
+                                   .client = staged->parts.whole->client};
+    for (size_t i = 0; i == 0 || i < stage->size_count; i++) {
+        crop.height = stage->size_count ? stage->sizes[i].height : 0;
+        crop.width = stage->size_count ? stage->sizes[i].width : 0;
+        TRY(pipeline_would_admit(staged->pipeline, &crop, 1, 0, ret_retry_after_s, err));
+    }
+    return STATUS_OK;
+}
+
 static enum status begin(struct staged_request *staged, int *ret_retry_after_s, struct error *err)
 {
     struct predict_request *whole = staged->parts.whole;
     for (size_t i = 0; i < staged->config->stage_count; i++)
-        if (check_stage(staged, i, ret_retry_after_s, err) != STATUS_OK)
+        if (check_stage(staged, i, ret_retry_after_s, err) != STATUS_OK ||
+            (i > 0 && ask_room(staged, i, ret_retry_after_s, err) != STATUS_OK))
             return stage_failed(staged, i, ret_retry_after_s, err);
     staged->options = TASK_OPTIONS_NONE;
     if (whole->options) {

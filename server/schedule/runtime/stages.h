@@ -30,8 +30,8 @@ struct staged_request {
  * caller sets `most` and `take`, and submits `whole` and after it the parts. *ret must live as long
  * as the answers; the caller frees it with stages_free(). All options of the request are for the
  * first stage, those of masks and vectors and top_k for the others, too. STATUS_NOT_READY with
- * *ret_retry_after_s names a stage that cannot answer now, STATUS_CONFIG one that finds no boxes
- * for the next. */
+ * *ret_retry_after_s names a stage that cannot answer now, STATUS_OVERLOADED one whose queue is
+ * full (parts are admitted with the whole), STATUS_CONFIG one that finds no boxes for the next. */
 enum status stages_begin(struct pipeline *pipeline, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;

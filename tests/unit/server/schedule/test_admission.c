@@ -68,6 +68,22 @@ Test(admission, the_last_eighth_is_for_clients_with_little_in_the_queue)
     }
 }
 
+/* They may take as many places again, also those that are kept for others. */
+Test(admission, crops_of_requests_that_were_let_in)
+{
+    const struct admission admission = {.max_images = 64, .max_wait_ns = 1000 * MS};
+    static const size_t inside[] = {60, 64, 120, 124};
+    for (size_t i = 0; i < COUNT_OF(inside); i++) {
+        struct model_load load = {.images = inside[i], .of_client = 60, .max_batch = 4};
+        struct admission_request request = ask(8, 0, INT64_MAX);
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
+                     STATUS_OVERLOADED, "%zu", inside[i]);
+        request.is_admitted = true;
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
+                     i < 3 ? STATUS_OK : STATUS_OVERLOADED, "%zu", inside[i]);
+    }
+}
+
 Test(admission, bound_of_bytes)
 {
     const struct admission admission = {.max_images = 100, .max_bytes = 1000};
