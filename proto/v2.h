@@ -179,27 +179,23 @@ struct v2_index_entry {
     const char *name, *version, *state, *reason;
 };
 
-/* Readers and writers of documents: JSON over HTTP, messages over gRPC. Texts are malloc'ed. */
-struct v2_form {
-    bool is_message; /* inferences, too: v2_request_unpack, v2_answer_message */
-    char *(*server)(const char *name, const char *version, size_t *ret_size);
-    char *(*metadata)(const struct v2_model *model, size_t *ret_size);
-    char *(*config)(const struct v2_model *model, size_t *ret_size);
-    char *(*stats)(const struct v2_stats *stats, size_t count, size_t *ret_size);
-    char *(*index)(const struct v2_index_entry *entries, size_t count, size_t *ret_size);
-    /* {"name"?, flag: value}: of the live and ready endpoints. */
-    char *(*flag)(const char *name, const char *flag, bool value, size_t *ret_size);
-    /* The body of repository/index: empty, or {"ready": bool}. */
-    enum status (*index_parse)(const uint8_t *body, size_t size, const struct json_limits *limits,
-                               bool *ret_ready_only, struct error *err);
-};
-extern const struct v2_form v2_json, v2_messages;
+/* Documents: messages for gRPC, JSON otherwise. Texts are malloc'ed; NULL: out of memory. */
+char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size);
+char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t *ret_size);
+char *v2_config_document(bool is_message, const struct v2_model *model, size_t *ret_size);
+char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t count,
+                        size_t *ret_size);
+char *v2_index_document(bool is_message, const struct v2_index_entry *entries, size_t count,
+                        size_t *ret_size);
+/* {"name"?, flag: value}: of the live and ready endpoints. */
+char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
+                       size_t *ret_size);
 
+/* The request for the index. JSON is empty, or {"ready": bool}. */
 enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,
-                           bool *ret_ready_only, struct error *err) MUST_USE; /* of v2_json */
-
-#define V2_EXTENSION_COUNT 6
-extern const char *const v2_extensions[V2_EXTENSION_COUNT];
+                           bool *ret_ready_only, struct error *err) MUST_USE;
+enum status v2_index_unpack(const uint8_t *message, size_t size, bool *ret_ready_only,
+                            struct error *err) MUST_USE;
 
 /* Names of a model. v2_named_unpack() reads the messages of ModelReady, ModelMetadata, ModelConfig
  * and ModelStatistics. STATUS_NOT_FOUND: a name is too long. */

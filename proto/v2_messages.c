@@ -1,5 +1,5 @@
 /* The Open Inference Protocol's messages over gRPC (grpc_service.proto), read and written through
- * protobuf-c. */
+ * protobuf-c; v2_documents.c writes documents. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -394,16 +394,9 @@ static char *pack_message(const void *message, size_t more, size_t *ret_size)
     return (char *)bytes;
 }
 
-static char *finish(struct arena *arena, const void *message, size_t *ret_size)
-{
-    char *bytes = pack_message(message, 0, ret_size);
-    arena_free(arena);
-    return bytes;
-}
-
 /* ---- inference: the answer ---- */
 
-static size_t put_varint(uint8_t *at, uint64_t value)
+size_t v2_put_varint(uint8_t at[static V2_VARINT], uint64_t value)
 {
     size_t count = 0;
     for (; value >= 0x80; value >>= 7)
@@ -416,7 +409,7 @@ static size_t put_varint(uint8_t *at, uint64_t value)
 static size_t put_field(uint8_t *at, unsigned number, size_t size)
 {
     at[0] = (uint8_t)(number << 3 | 2);
-    return 1 + put_varint(at + 1, size);
+    return 1 + v2_put_varint(at + 1, size);
 }
 
 size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_HEAD])
@@ -471,256 +464,11 @@ char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size)
     return text_finish(&text, ret_size);
 }
 
-/* ---- documents ---- */
-
-static char *server_message(const char *name, const char *version, size_t *ret_size)
-{
-    Inference__ServerMetadataResponse message;
-    char *extensions[V2_EXTENSION_COUNT];
-    inference__server_metadata_response__init(&message);
-    for (size_t i = 0; i < V2_EXTENSION_COUNT; i++)
-        extensions[i] = borrowed(v2_extensions[i]);
-    message.name = borrowed(name);
-    message.version = borrowed(version);
-    message.n_extensions = V2_EXTENSION_COUNT;
-    message.extensions = extensions;
-    return finish(NULL, &message, ret_size);
-}
-
-/* From dimension `from` on; one of unknown extent where nothing is known. */
-static int64_t *copy_dims(struct arena *arena, const struct shape *shape, int from,
-                          size_t *ret_count)
-{
-    const bool is_known = shape->rank != SHAPE_UNKNOWN;
-    *ret_count = !is_known ? 1 : shape->rank > from ? (size_t)(shape->rank - from) : 0;
-    int64_t *dims = take(arena, *ret_count, sizeof *dims);
-    if (dims && !is_known)
-        dims[0] = -1;
-    else if (dims)
-        memcpy(dims, shape->dims + from, *ret_count * sizeof *dims);
-    return dims;
-}
-
-static Inference__TensorMetadata **make_tensors(struct arena *arena,
-                                                const struct v2_tensor *tensors, size_t count)
-{
-    Inference__TensorMetadata **list =
-        take_messages(arena, &inference__tensor_metadata__descriptor, count);
-    for (size_t i = 0; list && i < count; i++) {
-        list[i]->name = borrowed(tensors[i].name);
-        list[i]->datatype = borrowed(dtype_oip_name(tensors[i].dtype));
-        list[i]->shape = copy_dims(arena, &tensors[i].shape, 0, &list[i]->n_shape);
-        if (!list[i]->shape)
-            return NULL;
-    }
-    return list;
-}
-
-static char *metadata_message(const struct v2_model *model, size_t *ret_size)
-{
-    Inference__ModelMetadataResponse message;
-    struct arena *arena = arena_create(0);
-    inference__model_metadata_response__init(&message);
-    message.name = borrowed(model->name);
-    message.platform = borrowed("onnxruntime_onnx");
-    message.n_versions = model->version_count;
-    message.versions = take(arena, model->version_count, sizeof *message.versions);
-    for (size_t i = 0; message.versions && i < model->version_count; i++)
-        message.versions[i] = borrowed(model->versions[i]);
-    message.n_inputs = model->input_count;
-    message.inputs = make_tensors(arena, model->inputs, model->input_count);
-    message.n_outputs = model->output_count;
-    message.outputs = make_tensors(arena, model->outputs, model->output_count);
-    const bool is_whole = message.versions && message.inputs && message.outputs;
-    return finish(arena, is_whole ? &message : NULL, ret_size);
-}
-
-/* model_config.proto's DataType. */
-static int32_t config_type(enum dtype dtype)
-{
-    static const int32_t types[] = {
-        [DTYPE_BOOL] = 1, [DTYPE_U8] = 2,   [DTYPE_U16] = 3,  [DTYPE_U32] = 4, [DTYPE_U64] = 5,
-        [DTYPE_I8] = 6,   [DTYPE_I16] = 7,  [DTYPE_I32] = 8,  [DTYPE_I64] = 9, [DTYPE_F16] = 10,
-        [DTYPE_F32] = 11, [DTYPE_F64] = 12, [DTYPE_BF16] = 14};
-    return (size_t)dtype < COUNT_OF(types) ? types[dtype] : 0;
-}
-
-static bool add_config_tensors(struct arena *arena, const struct v2_model *model,
-                               Inference__ModelConfig *config)
-{
-    const int from = model->max_batch_size > 0 ? 1 : 0;
-    Inference__ModelInput **inputs =
-        take_messages(arena, &inference__model_input__descriptor, model->input_count);
-    Inference__ModelOutput **outputs =
-        take_messages(arena, &inference__model_output__descriptor, model->output_count);
-    for (size_t i = 0; inputs && i < model->input_count; i++) {
-        inputs[i]->name = borrowed(model->inputs[i].name);
-        inputs[i]->data_type = config_type(model->inputs[i].dtype);
-        if (i == model->image_input)
-            inputs[i]->format = model->channels_last ? 1 : 2; /* FORMAT_NHWC, FORMAT_NCHW */
-        inputs[i]->dims = copy_dims(arena, &model->inputs[i].shape, from, &inputs[i]->n_dims);
-        if (!inputs[i]->dims)
-            return false;
-    }
-    for (size_t i = 0; outputs && i < model->output_count; i++) {
-        outputs[i]->name = borrowed(model->outputs[i].name);
-        outputs[i]->data_type = config_type(model->outputs[i].dtype);
-        outputs[i]->dims = copy_dims(arena, &model->outputs[i].shape, from, &outputs[i]->n_dims);
-        if (model->has_labels && i == model->label_output)
-            outputs[i]->label_filename = borrowed("labels.txt");
-        if (!outputs[i]->dims)
-            return false;
-    }
-    config->input = inputs;
-    config->output = outputs;
-    config->n_input = model->input_count;
-    config->n_output = model->output_count;
-    return inputs && outputs;
-}
-
-static char *config_message(const struct v2_model *model, size_t *ret_size)
-{
-    Inference__ModelConfigResponse message;
-    Inference__ModelConfig config;
-    Inference__ModelVersionPolicy policy;
-    Inference__ModelVersionPolicy__Latest latest;
-    Inference__ModelInstanceGroup group;
-    Inference__ModelInstanceGroup *groups[] = {&group};
-    Inference__ModelDynamicBatching batching;
-    int32_t preferred = model->max_batch_size;
-    struct arena *arena = arena_create(0);
-    inference__model_config_response__init(&message);
-    inference__model_config__init(&config);
-    inference__model_version_policy__init(&policy);
-    inference__model_version_policy__latest__init(&latest);
-    inference__model_instance_group__init(&group);
-    inference__model_dynamic_batching__init(&batching);
-    config.name = group.name = borrowed(model->name);
-    config.platform = borrowed("onnxruntime_onnx");
-    config.backend = borrowed("onnxruntime");
-    config.default_model_filename = borrowed("model.onnx");
-    latest.num_versions = model->version_count ? (uint32_t)model->version_count : 1;
-    policy.latest = &latest;
-    config.version_policy = &policy;
-    config.max_batch_size = model->max_batch_size;
-    group.count = (int32_t)model->instance_count;
-    group.kind = !strcmp(model->instance_kind, "KIND_GPU") ? 1 : 2;
-    config.n_instance_group = 1;
-    config.instance_group = groups;
-    batching.n_preferred_batch_size = 1;
-    batching.preferred_batch_size = &preferred;
-    config.dynamic_batching = model->max_batch_size > 1 ? &batching : NULL;
-    message.config = &config;
-    const bool is_whole = add_config_tensors(arena, model, &config);
-    return finish(arena, is_whole ? &message : NULL, ret_size);
-}
-
-static Inference__StatisticDuration *make_count(struct arena *arena, struct v2_count from)
-{
-    Inference__StatisticDuration *count = take(arena, 1, sizeof *count);
-    if (!count)
-        return NULL;
-    inference__statistic_duration__init(count);
-    count->count = from.count;
-    count->ns = from.ns;
-    return count;
-}
-
-static bool add_batches(struct arena *arena, const struct v2_stats *from,
-                        Inference__ModelStatistics *to)
-{
-    to->n_batch_stats = from->batch_count;
-    to->batch_stats =
-        take_messages(arena, &inference__infer_batch_statistics__descriptor, from->batch_count);
-    for (size_t i = 0; to->batch_stats && i < from->batch_count; i++) {
-        Inference__InferBatchStatistics *batch = to->batch_stats[i];
-        batch->batch_size = (uint64_t)from->batches[i].batch_size;
-        batch->compute_input = make_count(arena, from->batches[i].input);
-        batch->compute_infer = make_count(arena, from->batches[i].infer);
-        batch->compute_output = make_count(arena, from->batches[i].output);
-        if (!batch->compute_input || !batch->compute_infer || !batch->compute_output)
-            return false;
-    }
-    return to->batch_stats;
-}
-
-/* False: out of memory. */
-static bool fill_stats(struct arena *arena, const struct v2_stats *from,
-                       Inference__ModelStatistics *to)
-{
-    Inference__InferStatistics **all =
-        take_messages(arena, &inference__infer_statistics__descriptor, 1);
-    Inference__MemoryUsage **memory = take_messages(arena, &inference__memory_usage__descriptor, 1);
-    if (!all || !memory)
-        return false;
-    to->name = borrowed(from->name);
-    to->version = borrowed(from->version);
-    to->last_inference = from->last_inference_ms;
-    to->inference_count = from->inference_count;
-    to->execution_count = from->execution_count;
-    to->inference_stats = all[0];
-    memory[0]->type = borrowed(from->memory_type);
-    memory[0]->byte_size = from->memory_bytes;
-    to->n_memory_usage = 1;
-    to->memory_usage = memory;
-    return (all[0]->success = make_count(arena, from->success)) &&
-           (all[0]->fail = make_count(arena, from->fail)) &&
-           (all[0]->queue = make_count(arena, from->queue)) &&
-           (all[0]->compute_input = make_count(arena, from->input)) &&
-           (all[0]->compute_infer = make_count(arena, from->infer)) &&
-           (all[0]->compute_output = make_count(arena, from->output)) &&
-           (all[0]->cache_hit = make_count(arena, from->cache_hit)) &&
-           (all[0]->cache_miss = make_count(arena, from->cache_miss)) &&
-           add_batches(arena, from, to);
-}
-
-static char *stats_message(const struct v2_stats *stats, size_t count, size_t *ret_size)
-{
-    Inference__ModelStatisticsResponse message;
-    struct arena *arena = arena_create(0);
-    inference__model_statistics_response__init(&message);
-    message.n_model_stats = count;
-    message.model_stats = take_messages(arena, &inference__model_statistics__descriptor, count);
-    bool is_whole = message.model_stats;
-    for (size_t i = 0; is_whole && i < count; i++)
-        is_whole = fill_stats(arena, &stats[i], message.model_stats[i]);
-    return finish(arena, is_whole ? &message : NULL, ret_size);
-}
-
-static char *index_message(const struct v2_index_entry *entries, size_t count, size_t *ret_size)
-{
-    Inference__RepositoryIndexResponse message;
-    struct arena *arena = arena_create(0);
-    inference__repository_index_response__init(&message);
-    message.n_models = count;
-    message.models = take_messages(arena, &inference__model_index__descriptor, count);
-    for (size_t i = 0; message.models && i < count; i++) {
-        message.models[i]->name = borrowed(entries[i].name);
-        message.models[i]->version = borrowed(entries[i].version);
-        message.models[i]->state = borrowed(entries[i].state);
-        message.models[i]->reason = borrowed(entries[i].reason);
-    }
-    return finish(arena, message.models ? &message : NULL, ret_size);
-}
-
-/* ServerLive, ServerReady and ModelReady have the same answer. */
-static char *flag_message(const char *name, const char *flag, bool value, size_t *ret_size)
-{
-    Inference__ServerLiveResponse message;
-    inference__server_live_response__init(&message);
-    (void)name;
-    (void)flag;
-    message.live = value;
-    return finish(NULL, &message, ret_size);
-}
-
 /* ---- small requests ---- */
 
-static enum status index_unpack(const uint8_t *message, size_t size,
-                                const struct json_limits *limits, bool *ret_ready_only,
-                                struct error *err)
+enum status v2_index_unpack(const uint8_t *message, size_t size, bool *ret_ready_only,
+                            struct error *err)
 {
-    (void)limits;
     struct message_memory memory = {.left = SMALL_MESSAGE};
     Inference__RepositoryIndexRequest *request =
         unpack(&inference__repository_index_request__descriptor, message, size, &memory, err);
@@ -778,15 +526,6 @@ enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_
     message_done(request);
     return status;
 }
-
-const struct v2_form v2_messages = {.is_message = true,
-                                    .server = server_message,
-                                    .metadata = metadata_message,
-                                    .config = config_message,
-                                    .stats = stats_message,
-                                    .index = index_message,
-                                    .flag = flag_message,
-                                    .index_parse = index_unpack};
 
 /* ---- errors ---- */
 

@@ -52,6 +52,13 @@ void write_count(struct writer *w, cJSON *parent, const char *key, unsigned long
     attach(w, parent, key, cJSON_CreateRaw(text));
 }
 
+void write_integer(struct writer *w, cJSON *parent, const char *key, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    attach(w, parent, key, cJSON_CreateRaw(text));
+}
+
 void write_float(struct writer *w, cJSON *parent, const char *key, float value)
 {
     if (!isfinite(value)) {

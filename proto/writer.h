@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct writer {
     bool failed; /* out of memory somewhere: the text will be NULL */
@@ -17,6 +18,7 @@ cJSON *write_array(struct writer *w, cJSON *parent, const char *key);
 void write_text(struct writer *w, cJSON *parent, const char *key, const char *text);
 void write_bool(struct writer *w, cJSON *parent, const char *key, bool value);
 void write_count(struct writer *w, cJSON *parent, const char *key, unsigned long long value);
+void write_integer(struct writer *w, cJSON *parent, const char *key, int64_t value);
 /* The shortest text that reads back as the same float; null for NaN and infinities. */
 void write_float(struct writer *w, cJSON *parent, const char *key, float value);
 /* Three decimals: milliseconds, seconds. */

@@ -1,5 +1,5 @@
 /* The Open Inference Protocol over gRPC: reads which model a message names and calls the handlers
- * of HTTP, which write messages for these routes (struct v2_form). */
+ * of HTTP, which write messages for these routes (route->is_message). */
 #include "engine/base/size.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"
@@ -82,7 +82,7 @@ static void grpc_unload(struct exchange *x)
     {                                                                                              \
         .path = "/inference.GRPCInferenceService/" name, .methods = METHOD_POST,                   \
         .takes_body = true, .admit = admitted, .handle = handler, .access = who,                   \
-        .dialect = &dialect_grpc, .form = &v2_messages                                             \
+        .dialect = &dialect_grpc, .is_message = true                                               \
     }
 
 static const struct route routes[] = {
@@ -93,7 +93,7 @@ static const struct route routes[] = {
      .admit = grpc_admit,
      .handle = v2_infer_handle,
      .dialect = &dialect_grpc,
-     .form = &v2_messages,
+     .is_message = true,
      .streams = true},
     CALL("ServerLive", NULL, v2_live_handle, ROUTE_OPEN),
     CALL("ServerReady", NULL, v2_ready_handle, ROUTE_OPEN),

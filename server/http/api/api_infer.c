@@ -524,8 +524,8 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
                                    .output_count = count};
         size_t size = 0, json_size = 0;
         bool binary = false;
-        char *text = work_form(x)->is_message ? v2_answer_message(&answer, &size)
-                                              : v2_answer_body(&answer, &size, &json_size, &binary);
+        char *text = x->route->is_message ? v2_answer_message(&answer, &size)
+                                          : v2_answer_body(&answer, &size, &json_size, &binary);
         respond_text(x, 200, binary ? TYPE_BINARY : TYPE_JSON, text, size);
         if (text && binary)
             respond_header(x, "Inference-Header-Content-Length", "%zu", json_size);
@@ -709,7 +709,7 @@ static void infer_start(struct exchange *x)
     if (work) {
         work->request.top_k = 1;
         work->request.raw_outputs = true;
-        if (work_form(x)->is_message)
+        if (x->route->is_message)
             status = read_message(x, work, &err);
     }
     if (status == STATUS_OK)

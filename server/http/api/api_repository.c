@@ -28,7 +28,7 @@ static void repository_finish(struct exchange *x)
     if (x->answer.status)
         return;
     if (work->outcome.status == STATUS_OK) {
-        char *text = strdup(work_form(x)->is_message ? "" : "{}\n");
+        char *text = strdup(x->route->is_message ? "" : "{}\n");
         respond_text(x, 200, TYPE_JSON, text, text ? strlen(text) : 0);
         return;
     }
@@ -47,7 +47,7 @@ static void repository_loaded(void *context, enum status status, const struct er
 static bool has_override(const struct exchange *x)
 {
     const char *body = (const char *)x->body.data;
-    return body && !work_form(x)->is_message && x->body.size > 0 &&
+    return body && !x->route->is_message && x->body.size > 0 &&
            (memmem(body, x->body.size, "\"config\"", 8) ||
             memmem(body, x->body.size, "\"file:", 6));
 }

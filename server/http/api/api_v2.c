@@ -16,9 +16,9 @@
 static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)
 {
     size_t size = 0;
-    const struct v2_form *form = work_form(x);
-    char *text = form->flag(name, flag, good, &size);
-    int http = good || form->is_message ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
+    const bool is_message = x->route->is_message;
+    char *text = v2_flag_document(is_message, name, flag, good, &size);
+    int http = good || is_message ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
     x->answer.retry_after_s = good ? 0 : pipeline_retry_after(x->server->options.pipeline);
     respond_text(x, http, TYPE_JSON, text, size);
 }
@@ -38,7 +38,7 @@ void v2_ready_handle(struct exchange *x)
 void v2_server_handle(struct exchange *x)
 {
     size_t size = 0;
-    char *text = work_form(x)->server("lensd", LENSD_VERSION, &size);
+    char *text = v2_server_document(x->route->is_message, "lensd", LENSD_VERSION, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
@@ -55,8 +55,7 @@ void v2_model_ready_handle(struct exchange *x)
     struct pipeline *pipeline = x->server->options.pipeline;
     enum status status =
         pipeline_acquire(pipeline, x->match.model, asked_version(x), &served, &retry_after_s, &err);
-    if (status == STATUS_NOT_FOUND &&
-        !work_form(x)->is_message) { /* Triton's gRPC says: not ready */
+    if (status == STATUS_NOT_FOUND && !x->route->is_message) { /* Triton's gRPC says: not ready */
         respond_error(x, &err);
         return;
     }
@@ -94,7 +93,7 @@ static struct v2_tensor *describe_tensors(const struct served *served,
     return list;
 }
 
-typedef char *(*document_writer)(const struct v2_model *model, size_t *ret_size);
+typedef char *(*document_writer)(bool is_message, const struct v2_model *model, size_t *ret_size);
 
 static char *describe_model(struct exchange *x, const struct served *served, document_writer write,
                             size_t *ret_size)
@@ -130,7 +129,7 @@ static char *describe_model(struct exchange *x, const struct served *served, doc
             if (models[i].lane_count && models[i].lanes[0].device.kind != DEVICE_CPU)
                 model.instance_kind = "KIND_GPU";
         }
-        text = write(&model, ret_size);
+        text = write(x->route->is_message, &model, ret_size);
     }
     free(inputs);
     free(outputs);
@@ -157,12 +156,12 @@ static void respond_document(struct exchange *x, document_writer write)
 
 void v2_metadata_handle(struct exchange *x)
 {
-    respond_document(x, work_form(x)->metadata);
+    respond_document(x, v2_metadata_document);
 }
 
 void v2_config_handle(struct exchange *x)
 {
-    respond_document(x, work_form(x)->config);
+    respond_document(x, v2_config_document);
 }
 
 /* ---- statistics ---- */
@@ -253,7 +252,9 @@ void v2_stats_handle(struct exchange *x)
     if (filled == 0 && x->match.model[0] && status != STATUS_OK) {
         respond_error(x, &err);
     } else {
-        char *text = models && stats && batches ? work_form(x)->stats(stats, filled, &size) : NULL;
+        char *text = models && stats && batches
+                         ? v2_stats_document(x->route->is_message, stats, filled, &size)
+                         : NULL;
         respond_text(x, 200, TYPE_JSON, text, size);
     }
     free(batches);
@@ -275,8 +276,11 @@ void v2_index_handle(struct exchange *x)
     bool ready_only;
     if (respond_if_long(x))
         return;
-    if (work_form(x)->index_parse(x->body.data, x->body.size, &limits, &ready_only, &err) !=
-        STATUS_OK) {
+    const enum status status =
+        x->route->is_message
+            ? v2_index_unpack(x->body.data, x->body.size, &ready_only, &err)
+            : v2_index_parse(x->body.data, x->body.size, &limits, &ready_only, &err);
+    if (status != STATUS_OK) {
         respond_error(x, &err);
         return;
     }
@@ -290,7 +294,8 @@ void v2_index_handle(struct exchange *x)
             models[i].name, models[i].version, states[models[i].state],
             models[i].state == MODEL_UNLOADED ? "unloaded" : models[i].failure};
     }
-    char *text = models && entries ? work_form(x)->index(entries, filled, &size) : NULL;
+    char *text =
+        models && entries ? v2_index_document(x->route->is_message, entries, filled, &size) : NULL;
     respond_text(x, 200, TYPE_JSON, text, size);
     free(entries);
     free(models);

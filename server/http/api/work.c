@@ -166,11 +166,6 @@ void *work_create(struct exchange *x, size_t size, void (*finish)(struct exchang
     return request;
 }
 
-const struct v2_form *work_form(const struct exchange *x)
-{
-    return x->route->form ? x->route->form : &v2_json;
-}
-
 void work_name_model(struct exchange *x, const struct v2_named *named)
 {
     snprintf(x->match.model, sizeof x->match.model, "%s", named->model);

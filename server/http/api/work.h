@@ -30,9 +30,6 @@ void work_keep(struct exchange *exchange);
 void *work_create(struct exchange *exchange, size_t size, void (*finish)(struct exchange *exchange),
                   void (*free_work)(struct exchange *exchange));
 
-/* How the Open Inference Protocol is written to this client. */
-const struct v2_form *work_form(const struct exchange *exchange);
-
 /* For messages, which name their model in the body: as if the path did. */
 void work_name_model(struct exchange *exchange, const struct v2_named *named);
 

@@ -9,7 +9,6 @@
 
 struct dialect;
 struct exchange;
-struct v2_form;
 
 enum method {
     METHOD_GET = 1u << 0,
@@ -48,7 +47,7 @@ struct route {
     enum route_access access;
     const char *advice;            /* for a client that uses another method: what to do; or NULL */
     const struct dialect *dialect; /* whose requests, answers and errors; NULL: lensd's own */
-    const struct v2_form *form;    /* of the Open Inference Protocol; NULL: JSON */
+    bool is_message;               /* the Open Inference Protocol's messages, not JSON */
     bool streams;                  /* over gRPC: any number of messages both ways */
 };
 

@@ -1,0 +1,322 @@
+/* Documents of the Open Inference Protocol: trees of cJSON, printed as JSON, or packed as the
+ * messages of grpc_service.proto, whose fields have the same names. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/grpc_service.pb-c.h"
+#include "proto/v2.h"
+#include "proto/v2_binary.h"
+#include "proto/writer.h"
+
+/* ---- messages ---- */
+
+static void pack_object(struct text *to, const ProtobufCMessageDescriptor *type,
+                        const cJSON *object);
+
+/* A number, true or the name of one of the field's enumeration. */
+static uint64_t integer_of(const ProtobufCFieldDescriptor *field, const cJSON *item)
+{
+    const char *text = item->valuestring; /* of texts and raw numbers */
+    if (field->type == PROTOBUF_C_TYPE_ENUM) {
+        const ProtobufCEnumValue *value =
+            protobuf_c_enum_descriptor_get_value_by_name(field->descriptor, text);
+        return value ? (uint64_t)value->value : 0;
+    }
+    if (field->type == PROTOBUF_C_TYPE_BOOL)
+        return cJSON_IsTrue(item);
+    return text[0] == '-' ? (uint64_t)strtoll(text, NULL, 10) : strtoull(text, NULL, 10);
+}
+
+static void add_varint(struct text *to, uint64_t value)
+{
+    uint8_t bytes[V2_VARINT];
+    text_add(to, (const char *)bytes, v2_put_varint(bytes, value));
+}
+
+static void add_bytes(struct text *to, unsigned number, const char *bytes, size_t size)
+{
+    add_varint(to, number << 3 | 2);
+    add_varint(to, size);
+    text_add(to, bytes, size);
+}
+
+/* Adds `inner` as a field's bytes, and frees it. */
+static void add_inner(struct text *to, unsigned number, struct text *inner)
+{
+    add_bytes(to, number, inner->data, inner->size);
+    to->failed |= inner->failed;
+    free(inner->data);
+}
+
+static void pack_value(struct text *to, const ProtobufCFieldDescriptor *field, const cJSON *item)
+{
+    struct text inner = {0};
+    if (field->type == PROTOBUF_C_TYPE_STRING) {
+        add_bytes(to, field->id, item->valuestring, strlen(item->valuestring));
+    } else if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
+        pack_object(&inner, field->descriptor, item);
+        add_inner(to, field->id, &inner);
+    } else {
+        add_varint(to, field->id << 3);
+        add_varint(to, integer_of(field, item));
+    }
+}
+
+/* A list: integers in one field, anything else in a field each. */
+static void pack_list(struct text *to, const ProtobufCFieldDescriptor *field, const cJSON *list)
+{
+    struct text inner = {0};
+    const cJSON *item;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (field->type == PROTOBUF_C_TYPE_STRING || field->type == PROTOBUF_C_TYPE_MESSAGE)
+            pack_value(to, field, item);
+        else
+            add_varint(&inner, integer_of(field, item));
+    }
+    if (inner.size)
+        add_inner(to, field->id, &inner);
+}
+
+/* A member that says the same as none: "", 0 or false. */
+static bool is_default(const ProtobufCFieldDescriptor *field, const cJSON *item)
+{
+    if (field->type == PROTOBUF_C_TYPE_STRING)
+        return !item->valuestring[0];
+    return field->type != PROTOBUF_C_TYPE_MESSAGE && integer_of(field, item) == 0;
+}
+
+/* The members of `object` that `type` has. Recursion follows the types, which are not nested in
+ * themselves. */
+static void pack_object(struct text *to, const ProtobufCMessageDescriptor *type,
+                        const cJSON *object)
+{
+    for (unsigned i = 0; i < type->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &type->fields[i];
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, field->name);
+        if (item && field->label == PROTOBUF_C_LABEL_REPEATED)
+            pack_list(to, field, item);
+        else if (item && !is_default(field, item))
+            pack_value(to, field, item);
+    }
+}
+
+/* Frees the tree. `type`: what it is packed as; NULL: JSON. */
+static char *finish(struct writer *w, cJSON *root, const ProtobufCMessageDescriptor *type,
+                    size_t *ret_size)
+{
+    struct text message = {.failed = w->failed || !root};
+    if (!type)
+        return write_finish(w, root, ret_size);
+    pack_object(&message, type, root);
+    cJSON_Delete(root);
+    return text_finish(&message, ret_size);
+}
+
+/* ---- documents ---- */
+
+char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size)
+{
+    static const char *const extensions[] = {"classification",      "model_repository",
+                                             "model_configuration", "schedule_policy",
+                                             "binary_tensor_data",  "statistics"};
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "name", name);
+    write_text(&w, root, "version", version);
+    cJSON *list = write_array(&w, root, "extensions");
+    for (size_t i = 0; i < COUNT_OF(extensions); i++)
+        write_text(&w, list, NULL, extensions[i]);
+    return finish(&w, root, is_message ? &inference__server_metadata_response__descriptor : NULL,
+                  ret_size);
+}
+
+static void write_dims(struct writer *w, cJSON *object, const char *key, const struct shape *shape,
+                       int from)
+{
+    cJSON *list = write_array(w, object, key);
+    if (shape->rank == SHAPE_UNKNOWN)
+        write_integer(w, list, NULL, -1);
+    for (int d = from; d < shape->rank; d++)
+        write_integer(w, list, NULL, shape->dims[d]);
+}
+
+static void write_tensors(struct writer *w, cJSON *root, const char *key,
+                          const struct v2_tensor *tensors, size_t count)
+{
+    cJSON *list = write_array(w, root, key);
+    for (size_t i = 0; i < count; i++) {
+        cJSON *entry = write_object(w, list, NULL);
+        write_text(w, entry, "name", tensors[i].name);
+        write_text(w, entry, "datatype", dtype_oip_name(tensors[i].dtype));
+        write_dims(w, entry, "shape", &tensors[i].shape, 0);
+    }
+}
+
+char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "name", model->name);
+    cJSON *versions = write_array(&w, root, "versions");
+    for (size_t i = 0; i < model->version_count; i++)
+        write_text(&w, versions, NULL, model->versions[i]);
+    write_text(&w, root, "platform", "onnxruntime_onnx");
+    write_tensors(&w, root, "inputs", model->inputs, model->input_count);
+    write_tensors(&w, root, "outputs", model->outputs, model->output_count);
+    return finish(&w, root, is_message ? &inference__model_metadata_response__descriptor : NULL,
+                  ret_size);
+}
+
+/* model_config.proto's words. */
+static void write_config_type(struct writer *w, cJSON *entry, enum dtype dtype)
+{
+    char type[32];
+    snprintf(type, sizeof type, "TYPE_%s", dtype_oip_name(dtype));
+    write_text(w, entry, "data_type", type);
+}
+
+static void write_config_tensors(struct writer *w, cJSON *root, const struct v2_model *model)
+{
+    int from = model->max_batch_size > 0 ? 1 : 0;
+    cJSON *list = write_array(w, root, "input");
+    for (size_t i = 0; i < model->input_count; i++) {
+        cJSON *entry = write_object(w, list, NULL);
+        write_text(w, entry, "name", model->inputs[i].name);
+        write_config_type(w, entry, model->inputs[i].dtype);
+        write_text(w, entry, "format",
+                   i != model->image_input ? "FORMAT_NONE"
+                   : model->channels_last  ? "FORMAT_NHWC"
+                                           : "FORMAT_NCHW");
+        write_dims(w, entry, "dims", &model->inputs[i].shape, from);
+    }
+    list = write_array(w, root, "output");
+    for (size_t i = 0; i < model->output_count; i++) {
+        cJSON *entry = write_object(w, list, NULL);
+        write_text(w, entry, "name", model->outputs[i].name);
+        write_config_type(w, entry, model->outputs[i].dtype);
+        write_dims(w, entry, "dims", &model->outputs[i].shape,
+                   model->outputs[i].shape.rank > 0 ? from : 0);
+        bool labels = model->has_labels && i == model->label_output;
+        write_text(w, entry, "label_filename", labels ? "labels.txt" : "");
+    }
+}
+
+char *v2_config_document(bool is_message, const struct v2_model *model, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    cJSON *config = is_message ? write_object(&w, root, "config") : root;
+    write_text(&w, config, "name", model->name);
+    write_text(&w, config, "platform", "onnxruntime_onnx");
+    write_text(&w, config, "backend", "onnxruntime");
+    write_text(&w, config, "default_model_filename", "model.onnx");
+    cJSON *policy = write_object(&w, config, "version_policy");
+    cJSON *latest = write_object(&w, policy, "latest");
+    write_count(&w, latest, "num_versions", model->version_count ? model->version_count : 1);
+    write_integer(&w, config, "max_batch_size", model->max_batch_size);
+    write_config_tensors(&w, config, model);
+    cJSON *group = write_object(&w, write_array(&w, config, "instance_group"), NULL);
+    write_text(&w, group, "name", model->name);
+    write_text(&w, group, "kind", model->instance_kind);
+    write_count(&w, group, "count", model->instance_count);
+    if (model->max_batch_size > 1) {
+        cJSON *batching = write_object(&w, config, "dynamic_batching");
+        cJSON *sizes = write_array(&w, batching, "preferred_batch_size");
+        write_integer(&w, sizes, NULL, model->max_batch_size);
+        write_integer(&w, batching, "max_queue_delay_microseconds", 0);
+    }
+    return finish(&w, root, is_message ? &inference__model_config_response__descriptor : NULL,
+                  ret_size);
+}
+
+static void write_v2_count(struct writer *w, cJSON *object, const char *key, struct v2_count count)
+{
+    cJSON *entry = write_object(w, object, key);
+    write_count(w, entry, "count", count.count);
+    write_count(w, entry, "ns", count.ns);
+}
+
+static void write_batches(struct writer *w, cJSON *entry, const struct v2_stats *stats)
+{
+    cJSON *list = write_array(w, entry, "batch_stats");
+    for (size_t i = 0; i < stats->batch_count; i++) {
+        const struct v2_batch_stats *batch = &stats->batches[i];
+        cJSON *row = write_object(w, list, NULL);
+        write_integer(w, row, "batch_size", batch->batch_size);
+        write_v2_count(w, row, "compute_input", batch->input);
+        write_v2_count(w, row, "compute_infer", batch->infer);
+        write_v2_count(w, row, "compute_output", batch->output);
+    }
+}
+
+static void write_stats(struct writer *w, cJSON *list, const struct v2_stats *stats)
+{
+    cJSON *entry = write_object(w, list, NULL);
+    write_text(w, entry, "name", stats->name);
+    write_text(w, entry, "version", stats->version);
+    write_count(w, entry, "last_inference", stats->last_inference_ms);
+    write_count(w, entry, "inference_count", stats->inference_count);
+    write_count(w, entry, "execution_count", stats->execution_count);
+    cJSON *inference = write_object(w, entry, "inference_stats");
+    write_v2_count(w, inference, "success", stats->success);
+    write_v2_count(w, inference, "fail", stats->fail);
+    write_v2_count(w, inference, "queue", stats->queue);
+    write_v2_count(w, inference, "compute_input", stats->input);
+    write_v2_count(w, inference, "compute_infer", stats->infer);
+    write_v2_count(w, inference, "compute_output", stats->output);
+    write_v2_count(w, inference, "cache_hit", stats->cache_hit);
+    write_v2_count(w, inference, "cache_miss", stats->cache_miss);
+    write_object(w, entry, "response_stats");
+    write_batches(w, entry, stats);
+    cJSON *memory = write_object(w, write_array(w, entry, "memory_usage"), NULL);
+    write_text(w, memory, "type", stats->memory_type);
+    write_count(w, memory, "id", 0);
+    write_count(w, memory, "byte_size", stats->memory_bytes);
+}
+
+char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t count,
+                        size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    cJSON *list = write_array(&w, root, "model_stats");
+    for (size_t i = 0; i < count; i++)
+        write_stats(&w, list, &stats[i]);
+    return finish(&w, root, is_message ? &inference__model_statistics_response__descriptor : NULL,
+                  ret_size);
+}
+
+char *v2_index_document(bool is_message, const struct v2_index_entry *entries, size_t count,
+                        size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = is_message ? cJSON_CreateObject() : cJSON_CreateArray();
+    cJSON *list = is_message ? write_array(&w, root, "models") : root;
+    for (size_t i = 0; i < count; i++) {
+        cJSON *entry = write_object(&w, list, NULL);
+        write_text(&w, entry, "name", entries[i].name);
+        write_text(&w, entry, "version", entries[i].version);
+        write_text(&w, entry, "state", entries[i].state);
+        write_text(&w, entry, "reason", entries[i].reason);
+    }
+    return finish(&w, root, is_message ? &inference__repository_index_response__descriptor : NULL,
+                  ret_size);
+}
+
+char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
+                       size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    /* ModelReady has the same answer. */
+    const ProtobufCMessageDescriptor *message = !strcmp(flag, "live")
+                                                    ? &inference__server_live_response__descriptor
+                                                    : &inference__server_ready_response__descriptor;
+    if (name)
+        write_text(&w, root, "name", name);
+    write_bool(&w, root, flag, value);
+    return finish(&w, root, is_message ? message : NULL, ret_size);
+}
