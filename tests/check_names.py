@@ -42,12 +42,11 @@ def functions(build):
     objects = [os.path.join(root, name) for folder in FOLDERS for root, _, names in os.walk(os.path.join(build, folder))
                for name in names if name.endswith(".o")]
     places = collections.defaultdict(set)
-    for path in objects:
-        listing = subprocess.run(["nm", "--defined-only", "-g", path], capture_output=True, text=True, check=True).stdout
-        for line in listing.splitlines():
-            _, kind, name = line.rsplit(None, 2)
-            if kind == "T" and not name.startswith("_Z"):
-                places[name].add(os.path.relpath(path, build))
+    listing = subprocess.run(["nm", "-A", "--defined-only", "-g", *objects], capture_output=True, text=True, check=True)
+    for line in listing.stdout.splitlines():
+        symbol, kind, name = line.rsplit(None, 2)
+        if kind == "T" and not name.startswith("_Z"):
+            places[name].add(os.path.relpath(symbol.rsplit(":", 1)[0], build))
     return places
 
 
