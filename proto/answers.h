@@ -311,7 +311,7 @@ struct quantize_layer {
 };
 
 struct quantize_answer {
-    const char *model, *folder;
+    const char *model, *folder, *target;
     int calibrated, held_out, unreadable; /* photos */
     /* On those held out, as in server/precision/agreement.h. */
     bool holds;        /* the bounds of --precision auto */
@@ -336,7 +336,7 @@ struct quantize_answer {
     double all_error, all_ms;
 };
 
-/* {"model","folder","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
+/* {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
  * "milliseconds":{…},"biases_corrected","fp32_share","all_int8"?:{…},
  * "layers":[{"name","operator","precision","error_alone"?}]} */
 char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size);

@@ -24,6 +24,7 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
     cJSON *root = cJSON_CreateObject();
     write_text(&w, root, "model", answer->model);
     write_text(&w, root, "folder", answer->folder);
+    write_text(&w, root, "target", answer->target);
     cJSON *photos = write_object(&w, root, "photos");
     write_count(&w, photos, "calibrated", (unsigned long long)answer->calibrated);
     write_count(&w, photos, "held_out", (unsigned long long)answer->held_out);

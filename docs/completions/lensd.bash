@@ -9,6 +9,7 @@ _lensd()
     --log-format) words='text json auto' ;;
     --log-level) words='debug info warn error' ;;
     --sort) words='order time' ;;
+    --target) words='vnni avx2' ;;
     esac
     if [ "$COMP_CWORD" -eq 1 ]; then
         words='serve predict devices health inspect bench quantize key'
@@ -20,7 +21,7 @@ _lensd()
         health) words='--host --port --unix --tls-cert --config --api-key-file' ;;
         inspect) words='--model --precision --cache --threads --profile --profile-batch --sort --old-libheif --config --json' ;;
         bench) words='--model --device --precision --cache --threads --batch --time --config --json' ;;
-        quantize) words='--model --calibrate --output --threads --old-libheif --config --json' ;;
+        quantize) words='--model --calibrate --output --target --threads --old-libheif --config --json' ;;
         key) words='--rate --burst' ;;
         esac
     fi

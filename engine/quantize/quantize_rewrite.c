@@ -105,14 +105,14 @@ static struct channels channels_of(const struct node *layer, const struct tensor
  * give the input a smaller scale than its whole range has. */
 #define BIAS_UNITS 0x1p24f
 
-/* A channel's greatest weight is stored as 127, or as less where its bias is far greater. */
+/* A channel's greatest weight is stored as `most`, or as less where its bias is far greater. */
 static void choose_scales(const float *weights, struct channels c, const float *bias,
-                          float input_scale, float *scales)
+                          float input_scale, float most, float *scales)
 {
     for (size_t o = 0; o < c.outer; o++)
         for (size_t m = 0; m < c.count; m++)
             for (size_t i = 0; i < c.inner; i++, weights++)
-                scales[m] = fmaxf(scales[m], fabsf(*weights) / 127);
+                scales[m] = fmaxf(scales[m], fabsf(*weights) / most);
     for (size_t m = 0; m < c.count; m++) {
         scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* the bias alone counts */
         const float least = bias ? fabsf(bias[m]) / BIAS_UNITS / input_scale : 0;
@@ -122,13 +122,13 @@ static void choose_scales(const float *weights, struct channels c, const float *
 
 /* Rounds the weights of channel m, `count` in a row; returns the sum of what each is changed by,
  * times the mean of the inputs that it multiplies: input i / positions of `means`, or 0 without. */
-static double round_weights(const float *from, int8_t *to, size_t count, float scale,
+static double round_weights(const float *from, int8_t *to, size_t count, float scale, float most,
                             const double *means, size_t positions)
 {
     double change = 0;
     for (size_t i = 0, k = 0; i < count; k++)
         for (size_t p = 0; p < positions; p++, i++) {
-            const float stored = fmaxf(fminf(rintf(from[i] / scale), 127), -127);
+            const float stored = fmaxf(fminf(rintf(from[i] / scale), most), -most);
             to[i] = (int8_t)stored;
             change += means ? (double)(stored * scale - from[i]) * means[k] : 0;
         }
@@ -136,7 +136,7 @@ static double round_weights(const float *from, int8_t *to, size_t count, float s
 }
 
 static void store_numbers(const struct node *layer, const struct number_range *input,
-                          const struct channels c, struct stored_layer *ret)
+                          const struct channels c, float most, struct stored_layer *ret)
 {
     const float *from = layer->inputs[1]->known->data, *scales = ret->scales->data;
     int8_t *to = ret->weights->data;
@@ -150,14 +150,14 @@ static void store_numbers(const struct node *layer, const struct number_range *i
         for (size_t m = 0; m < c.count; m++, from += c.inner, to += c.inner) {
             size_t first = is_conv && groups ? m / (c.count / groups) * each : o;
             first = first + c.inner / positions <= input->channels ? first : 0;
-            const double change = round_weights(from, to, c.inner, scales[m],
+            const double change = round_weights(from, to, c.inner, scales[m], most,
                                                 has_means ? input->sums + first : NULL, positions);
             ret->corrections[m] -= has_means ? (float)(change / input->summed) : 0;
         }
 }
 
 enum status quantize_layer_store(const struct node *layer, const struct number_range *input,
-                                 struct stored_layer *ret, struct error *err)
+                                 int most, struct stored_layer *ret, struct error *err)
 {
     const struct tensor *weights = layer->inputs[1]->known;
     const struct channels c = channels_of(layer, weights);
@@ -169,8 +169,8 @@ enum status quantize_layer_store(const struct node *layer, const struct number_r
     TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
     memset(ret->scales->data, 0, ret->scales->bytes);
     choose_scales(weights->data, c, bias ? bias->known->data : NULL, range_scale(input, true).scale,
-                  ret->scales->data);
-    store_numbers(layer, input, c, ret);
+                  (float)most, ret->scales->data);
+    store_numbers(layer, input, c, (float)most, ret);
     return STATUS_OK;
 }
 

@@ -10,10 +10,10 @@ struct stored_layer {
     float *corrections; /* of the bias, by channel: minus the mean error from rounding */
 };
 
-/* `input`: of the layer's activation; its sums tell the means. Frees with quantize_layer_done(),
- * also after a failure. STATUS_NO_MEMORY. */
+/* `input`: of the layer's activation; its sums tell the means. `most`: the greatest weight. Frees
+ * with quantize_layer_done(), also after a failure. STATUS_NO_MEMORY. */
 enum status quantize_layer_store(const struct node *layer, const struct number_range *input,
-                                 struct stored_layer *ret, struct error *err) MUST_USE;
+                                 int most, struct stored_layer *ret, struct error *err) MUST_USE;
 void quantize_layer_done(struct stored_layer *layer);
 /* How many channels a layer's weights have; each makes one channel of the output. */
 int64_t quantize_layer_channels(const struct node *layer);

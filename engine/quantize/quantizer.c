@@ -17,6 +17,7 @@ struct quantizer {
     struct quantizer_layer *layers;
     size_t *positions; /* of the layers' nodes */
     size_t layer_count;
+    int most_weight;
     struct stored_layer *stored; /* by position; empty where there is no layer */
 };
 
@@ -98,7 +99,8 @@ static enum status allocate(struct quantizer *q, struct error *err)
                                       "weights, so there is nothing to quantize");
 }
 
-enum status quantizer_create(const struct graph *graph, struct quantizer **ret, struct error *err)
+enum status quantizer_create(const struct graph *graph, int most_weight, struct quantizer **ret,
+                             struct error *err)
 {
     if (quantizer_is_quantized(graph))
         return error_set(err, STATUS_UNSUPPORTED,
@@ -107,6 +109,7 @@ enum status quantizer_create(const struct graph *graph, struct quantizer **ret, 
     struct quantizer *q = calloc(1, sizeof *q);
     if (!q)
         return quantizer_no_memory(err);
+    q->most_weight = most_weight;
     enum status status = graph_clone(graph, &q->graph, err);
     if (status == STATUS_OK)
         status = optimize_weights(q->graph, err);
@@ -369,7 +372,8 @@ static enum status store_one(struct quantizer *q, size_t n, struct error *err)
 {
     const struct node *layer = q->graph->nodes[n];
     quantize_layer_done(&q->stored[n]); /* of other images */
-    return quantize_layer_store(layer, &q->ranges[layer->inputs[0]->index], &q->stored[n], err);
+    return quantize_layer_store(layer, &q->ranges[layer->inputs[0]->index], q->most_weight,
+                                &q->stored[n], err);
 }
 
 enum status quantizer_observe(struct quantizer *q, const struct session_options *options,

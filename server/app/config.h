@@ -28,6 +28,8 @@ enum command {
 
 enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
 
+enum config_target { TARGET_VNNI, TARGET_AVX2 };
+
 enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
 
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
@@ -60,6 +62,7 @@ struct config {
     int64_t bench_time; /* bench: milliseconds for each device and batch size */
 
     char *calibrate, *output; /* quantize: folder of photos; new folder, NULL: beside the model */
+    int64_t target;           /* quantize: enum config_target */
 
     int64_t key_rate, key_burst; /* key: requests a second, at once; 0: no limit */
 

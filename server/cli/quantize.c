@@ -259,6 +259,9 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct quantize_options options = {.limits = &limits,
                                              .threads = (int)config->threads,
+                                             .most_weight = config->target == TARGET_AVX2
+                                                                ? QUANTIZER_MOST_WEIGHT_AVX2
+                                                                : QUANTIZER_MOST_WEIGHT,
                                              .cancel = &quantize_cancel,
                                              .on_progress = on_quantize_progress};
     if (model_is_embedded(config->model))
@@ -273,6 +276,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     if (!q->model->calibration)
         return error_no_memory(err, NULL);
     TRY(quantize_model(q->model, &options, &q->graph, &q->report, err));
+    q->report.target = config->target == TARGET_AVX2 ? "avx2" : "vnni";
     TRY(write_model_file(q, err));
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
     q->report.folder = q->out;

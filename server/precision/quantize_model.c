@@ -635,7 +635,7 @@ static enum status quantize_steps(struct quantize_state *q)
     if (q->model->image_input == SIZE_MAX || q->model->graph->input_count != 1)
         return error_set(q->err, STATUS_INVALID,
                          "only models whose one input is an image are quantized on photos");
-    TRY(quantizer_create(q->model->graph, &q->quantizer, q->err));
+    TRY(quantizer_create(q->model->graph, q->options->most_weight, &q->quantizer, q->err));
     TRY(list_layers(q));
     TRY(probes_open(q->model, q->options->limits, &q->probes, q->err));
     if (!size_mul((size_t)p->width, (size_t)p->height, &count) ||

@@ -61,6 +61,7 @@ class Quantize(unittest.TestCase):
         said = json.loads(run_lensd("predict", self.out, os.path.join(DRAWN, "7_canvas.png"), "--precision", "int8",
                                     "--json").stdout)
         self.assertEqual(said["results"][0]["predictions"][0]["label"], "7")
+        self.assertEqual(report["target"], "vnni")
         # What is made is not made again, neither over itself nor from itself.
         ended = self.quantize()
         self.assertEqual(ended.returncode, 2)
@@ -69,6 +70,17 @@ class Quantize(unittest.TestCase):
         self.assertEqual(ended.returncode, 2)
         self.assertIn("quantized already", ended.stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), ["out", "photos"])
+
+    def test_a_file_for_cpus_without_vnni(self):
+        self.add_photos(10)
+        ended = self.quantize("--json", "--threads", "1", "--target", "avx2")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        report = json.loads(ended.stdout)
+        self.assertEqual(report["target"], "avx2")
+        self.assertEqual(report["agreement"]["same_best_class"], report["agreement"]["images"])
+        ended = self.quantize("--target", "sse2")
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("vnni|avx2", ended.stderr)
 
     def test_sensitive_layers_stay_in_float32(self):
         """The offset takes the range of what each layer makes: in 8 bits alone the bounds do not hold."""

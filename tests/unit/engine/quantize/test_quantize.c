@@ -160,19 +160,58 @@ static size_t count_ops(const struct graph *graph, enum op op)
     return count;
 }
 
-static struct quantizer *observed(const struct graph *graph, struct images *images, size_t memory)
+static struct quantizer *observed_for(const struct graph *graph, int most_weight,
+                                      struct images *images, size_t memory)
 {
     struct error err = {0};
     struct quantizer *quantizer;
     const struct session_options options = image_options();
     const struct quantizer_images feed = {.count = IMAGES, .read = image_read, .context = images};
-    if (quantizer_create(graph, &quantizer, &err) != STATUS_OK) {
+    if (quantizer_create(graph, most_weight, &quantizer, &err) != STATUS_OK) {
         cr_assert_eq(err.status, STATUS_UNSUPPORTED, "%s", err.message);
         return NULL;
     }
     cr_assert_eq(quantizer_observe(quantizer, &options, &feed, memory, &err), STATUS_OK, "%s",
                  err.message);
     return quantizer;
+}
+
+static struct quantizer *observed(const struct graph *graph, struct images *images, size_t memory)
+{
+    return observed_for(graph, QUANTIZER_MOST_WEIGHT, images, memory);
+}
+
+static int greatest_weight(const struct graph *graph)
+{
+    int greatest = 0;
+    for (size_t v = 0; v < graph->value_count; v++) {
+        const struct tensor *known = graph->values[v]->known;
+        for (size_t i = 0; known && known->dtype == DTYPE_I8 && i < shape_count(&known->shape);
+             i++) {
+            const int weight = ((const int8_t *)known->data)[i];
+            greatest = abs(weight) > greatest ? abs(weight) : greatest;
+        }
+    }
+    return greatest;
+}
+
+Test(quantize, weights_for_avx2_have_7_bits)
+{
+    struct images *images = make_images(3);
+    struct graph *graph = random_graph(3, SIDE, SIDE);
+    for (int i = 0; i < 2; i++) {
+        const int most = i ? QUANTIZER_MOST_WEIGHT_AVX2 : QUANTIZER_MOST_WEIGHT;
+        struct error err = {0};
+        struct graph *made;
+        struct quantizer *quantizer = observed_for(graph, most, images, (size_t)64 << 20);
+        cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK, "%s", err.message);
+        cr_expect_eq(greatest_weight(made), most);
+        cr_expect_lt(relative_error(graph, made, images->numbers[0]), 0.1);
+        graph_free(made);
+        quantizer_free(quantizer);
+    }
+    graph_free(graph);
+    free(images);
 }
 
 /* With all layers in float32 nothing is stored and the answer is the same; with all in 8 bits it is
@@ -302,7 +341,7 @@ Test(quantize, refuses_what_is_quantized_already)
     struct error err = {0};
     struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20), *again;
     cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK);
-    cr_expect_eq(quantizer_create(made, &again, &err), STATUS_UNSUPPORTED);
+    cr_expect_eq(quantizer_create(made, QUANTIZER_MOST_WEIGHT, &again, &err), STATUS_UNSUPPORTED);
     cr_expect(strstr(err.message, "quantized already"));
     graph_free(made);
     quantizer_free(quantizer);
