@@ -322,12 +322,19 @@ void session_buffer_free(struct device_id device, void *data)
 
 static enum status refuse_int8(const struct graph *graph, struct error *err)
 {
-    for (size_t n = 0; n < graph->node_count; n++)
-        if (graph->nodes[n]->op == OP_DYNAMIC_QUANTIZE_LINEAR)
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const enum op op = graph->nodes[n]->op;
+        if (op == OP_DYNAMIC_QUANTIZE_LINEAR)
             return error_set(err, STATUS_UNSUPPORTED,
                              "the precision int8 needs a file quantized statically (QDQ or "
                              "QOperator), and this one is quantized dynamically "
                              "(quantize_dynamic), which runs at auto or fp32");
+        if (op == OP_DEQUANTIZE_LINEAR || op == OP_MATMUL_NBITS)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "the precision int8 needs 8-bit activations, and only the weights of "
+                             "this model are quantized (%s); run it at auto or fp32",
+                             op_name(op));
+    }
     return error_set(err, STATUS_UNSUPPORTED,
                      "the precision int8 needs a quantized file (QDQ or QOperator), and this one "
                      "is not; make one with lensd quantize, or leave it at auto");

@@ -329,3 +329,21 @@ Test(quantized, int8_needs_a_quantized_file)
     cr_assert(strstr(err.message, "int8"));
     graph_free(graph);
 }
+
+/* lensd quantize refuses them, too: the advice must not send there. */
+Test(quantized, int8_needs_more_than_quantized_weights)
+{
+    static const enum op ops[] = {OP_DEQUANTIZE_LINEAR, OP_MATMUL_NBITS};
+    for (size_t i = 0; i < COUNT_OF(ops); i++) {
+        struct error err = {0};
+        struct graph *graph = random_graph(1, 9, 9);
+        struct session *session = NULL;
+        const struct session_options options = {.precision = PRECISION_INT8, .max_batch = 1};
+        cr_assert(graph_add_node(graph, ops[i], "weights", 3, 1));
+        cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_UNSUPPORTED);
+        cr_expect(strstr(err.message, "only the weights"), "%s", err.message);
+        cr_expect(strstr(err.message, op_name(ops[i])), "%s", err.message);
+        cr_expect_not(strstr(err.message, "lensd quantize"), "%s", err.message);
+        graph_free(graph);
+    }
+}
