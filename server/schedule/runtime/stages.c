@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "models/tasks/crops.h"
 #include "server/image/warp.h"
@@ -248,6 +249,42 @@ static size_t choose_boxes(const struct staged_request *staged, const struct pre
     return count;
 }
 
+/* A client that has gone ends the whole request. */
+static enum status check_client(const struct staged_request *staged, struct error *err)
+{
+    const struct request_part *last = staged->parts.last;
+    const struct predict_request *request = last ? &last->request : staged->parts.whole;
+    return atomic_load(&request->cancelled)
+               ? error_set(err, STATUS_CANCELLED, "the client has gone")
+               : STATUS_OK;
+}
+
+/* So does the end of the time limit. */
+static enum status check_last(const struct staged_request *staged, struct error *err)
+{
+    const struct request_part *last = staged->parts.last;
+    TRY(check_client(staged, err));
+    for (size_t i = 0; staged->stage > 0 && last && i < last->request.image_count; i++)
+        if (last->request.images[i].status == STATUS_TIMEOUT) {
+            *err = last->request.images[i].error;
+            return STATUS_TIMEOUT;
+        }
+    return STATUS_OK;
+}
+
+/* Cutting out large crops takes long. */
+static enum status check_time(const struct staged_request *staged, struct error *err)
+{
+    const int64_t deadline = staged->parts.whole->deadline;
+    TRY(check_client(staged, err));
+    if (deadline && clock_now() > deadline)
+        return error_set(err, STATUS_TIMEOUT,
+                         "the request's time limit was over when crops for stage %zu were cut out; "
+                         "allow it more time",
+                         staged->stage + 2);
+    return STATUS_OK;
+}
+
 /* Adds crops of the boxes of one picture to those of the next stage. */
 static enum status cut_picture(struct staged_request *staged, const struct stage_crop *from,
                                struct error *err)
@@ -271,11 +308,12 @@ static enum status cut_picture(struct staged_request *staged, const struct stage
                                    "stage %zu would get more than %d crops of this request; lower "
                                    "the \"max\" of its pipeline, or send fewer photos at a time",
                                    staged->stage + 2, STAGE_CROPS_ALL);
-    for (size_t i = 0; grown && result->status == STATUS_OK && i < found->count; i++)
-        if (wanted[i])
+    enum status status = grown ? STATUS_OK : error_no_memory(err, "for the crops of a pipeline");
+    for (size_t i = 0; status == STATUS_OK && result->status == STATUS_OK && i < found->count; i++)
+        if (wanted[i] && (status = check_time(staged, err)) == STATUS_OK)
             cut_box(staged, from, i, &grown[(*all_count)++]);
     free(wanted);
-    return grown ? STATUS_OK : error_no_memory(err, "for the crops of a pipeline");
+    return status;
 }
 
 static enum status cut_boxes(struct staged_request *staged, struct error *err)
@@ -340,21 +378,6 @@ static enum status ask_stage(struct staged_request *staged, struct request_part 
         part->request.options = part->request.options ? &staged->options : NULL;
     }
     *ret = part;
-    return STATUS_OK;
-}
-
-/* A client that has gone, and the end of the time limit, end the whole request. */
-static enum status check_last(const struct staged_request *staged, struct error *err)
-{
-    const struct request_part *last = staged->parts.last;
-    const struct predict_request *request = last ? &last->request : staged->parts.whole;
-    if (atomic_load(&request->cancelled))
-        return error_set(err, STATUS_CANCELLED, "the client has gone");
-    for (size_t i = 0; staged->stage > 0 && last && i < request->image_count; i++)
-        if (request->images[i].status == STATUS_TIMEOUT) {
-            *err = request->images[i].error;
-            return STATUS_TIMEOUT;
-        }
     return STATUS_OK;
 }
 

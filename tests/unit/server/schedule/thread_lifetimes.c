@@ -754,6 +754,92 @@ static void test_photos_are_answered_by_the_model_that_saw_them(void)
     pipeline_free(pipeline);
 }
 
+static struct job *cut_job;
+static int cut_count;
+static enum { CUT_ALL, CUT_LATE, CUT_GONE } cut_end;
+
+/* Called before each crop is rectified. */
+static enum status note_cut(void *staged, size_t bytes, struct error *err)
+{
+    struct staged_request *request = staged;
+    (void)bytes;
+    (void)err;
+    cut_count++;
+    if (cut_end == CUT_LATE)
+        cut_job->request.deadline = 1;
+    if (cut_end == CUT_GONE)
+        request->parts.last->request.cancelled = 1;
+    return STATUS_OK;
+}
+
+/* Two boxes with an angle, as if the fake model had found them. */
+static void find_boxes(struct predict_request *part, const struct model *detector)
+{
+    struct detections *found = &part->images[0].answer.detections;
+    found->items = calloc(2, sizeof *found->items);
+    CHECK(found->items);
+    found->count = 2;
+    for (int i = 0; i < 2; i++)
+        found->items[i] =
+            (struct detection){.x1 = 1, .y1 = 1, .x2 = 4, .y2 = 4, .angle = 0.5F, .score = 1};
+    part->used_model = detector;
+}
+
+/* The crops of a request are cut out until its client has gone or its time is over. They are let in
+ * although the queue is full by then. */
+static void cut_boxes_until(int end, enum status expected)
+{
+    struct error err = {0};
+    struct pipeline_config config = {.stages = {{.model = "a"}, {.model = "b", .max = 10}},
+                                     .stage_count = 2};
+    char name[] = "d";
+    struct model detector = {.name = name, .task = {.kind = TASK_ORIENTED}};
+    struct staged_request *staged;
+    struct request_part *part;
+    int retry_after = 0;
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.max_queue = 8});
+    add_model(pipeline, "a", 1);
+    add_model(pipeline, "b", 2);
+    CHECK(pipeline_add_stages(pipeline, "p", "1", &config, &err) == STATUS_OK);
+    struct job *job = cut_job = job_create("p", "ok 1");
+    /* The fake has a task without boxes, which is said before its part is asked for. */
+    (void)!stages_begin(pipeline, &job->request, &staged, &retry_after, &err);
+    CHECK(staged);
+    cut_count = 0;
+    cut_end = (int)end;
+    staged->most = 8;
+    staged->rooms[1] = 2;
+    staged->take = note_cut;
+    staged->context = staged;
+    finish_part(pipeline, job, &job->request);
+    (void)!staged->parts.next(&staged->parts, &part, &retry_after, &err);
+    CHECK(part);
+    finish_part(pipeline, job, &part->request);
+    find_boxes(&part->request, &detector);
+    fake_shut_runs(2);
+    struct job *others = submit_job(pipeline, "b", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
+    CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == expected);
+    CHECK(cut_count == (end == CUT_ALL ? 2 : 1) && (end == CUT_ALL) == !!part);
+    if (part) {
+        job->done = 0;
+        CHECK(pipeline_submit(pipeline, &part->request, NULL, &err) == STATUS_OK);
+    }
+    fake_open_runs(2);
+    finish_job(others);
+    if (part)
+        job_wait(job);
+    stages_free(staged);
+    job_free(job);
+    pipeline_free(pipeline);
+}
+
+static void test_crops_are_cut_out_until_the_request_ends(void)
+{
+    cut_boxes_until(CUT_ALL, STATUS_OK);
+    cut_boxes_until(CUT_LATE, STATUS_TIMEOUT);
+    cut_boxes_until(CUT_GONE, STATUS_CANCELLED);
+}
+
 int main(void)
 {
     static const struct pipeline_test tests[] = {
@@ -780,6 +866,7 @@ int main(void)
         {"sizes make room for each other", test_sizes_make_room_for_each_other},
         {"photos are answered by the model that saw them",
          test_photos_are_answered_by_the_model_that_saw_them},
+        {"crops are cut out until the request ends", test_crops_are_cut_out_until_the_request_ends},
         {"options out of range", test_options_out_of_range},
     };
     return run_pipeline_tests(tests, COUNT_OF(tests));
