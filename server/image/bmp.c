@@ -233,16 +233,6 @@ static enum status bmp_read_runs(const struct bmp_head *head, uint8_t *pixels, s
     return STATUS_OK;
 }
 
-enum status bmp_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                          uint32_t *ret_width, uint32_t *ret_height, struct error *err)
-{
-    struct bmp_head head;
-    TRY(bmp_read_head(data, size, limits, &head, err));
-    *ret_width = head.width;
-    *ret_height = head.height;
-    return STATUS_OK;
-}
-
 enum status bmp_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
                        unsigned reduction, const struct decode_part *part,
                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
@@ -250,10 +240,12 @@ enum status bmp_decode(const uint8_t *data, size_t size, const struct image_limi
     (void)reduction, (void)part;
     struct bmp_head head;
     TRY(bmp_read_head(data, size, limits, &head, err));
+    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
+    if (!buffer)
+        return STATUS_OK;
     TRY(pixel_buffer_reserve_rgb("BMP", buffer, head.width, head.height, 0, err));
     const bool has_runs = head.compression == RGB_RLE8 || head.compression == RGB_RLE4;
     TRY(has_runs ? bmp_read_runs(&head, buffer->data, err)
                  : bmp_read_rows(&head, buffer->data, err));
-    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
     return STATUS_OK;
 }

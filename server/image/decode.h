@@ -75,27 +75,17 @@ struct decode_part {
 /* What each format has.
  *
  * _load: loads its library; false: that is not installed. Call it before a decode worker confines
- * itself, and before the other two.
- * _read_size: reads only the header and checks the limits: the size as stored, before the EXIF
- * orientation.
- * _decode: the pixels as stored, contiguous RGB in `buffer`; a JPEG's at 1 / `reduction` (1, 2, 4,
- * 8; sizes are rounded up). With `part` (NULL: all) columns that are not read may hold
- * anything. On failure the buffer's content is undefined and nothing is leaked. */
-#define IMAGE_READER(format)                                                                       \
-    enum status format##_read_size(const uint8_t *data, size_t size,                               \
-                                   const struct image_limits *limits, uint32_t *ret_width,         \
-                                   uint32_t *ret_height, struct error *err) MUST_USE;              \
-    enum status format##_decode(const uint8_t *data, size_t size,                                  \
-                                const struct image_limits *limits, unsigned reduction,             \
-                                const struct decode_part *part, struct pixel_buffer *buffer,       \
-                                struct stored_size *ret, struct error *err) MUST_USE
-IMAGE_READER(jpeg);
-IMAGE_READER(png);
-IMAGE_READER(bmp);
-IMAGE_READER(gif);
-IMAGE_READER(webp);
-IMAGE_READER(tiff);
-IMAGE_READER(heif); /* AVIF and HEIC */
+ * itself, and before it decodes.
+ * _decode: the pixels as stored, before the EXIF orientation, contiguous RGB in `buffer`; NULL:
+ * only reads the header, checks the limits and says the sizes. A JPEG's at 1 / `reduction` (1, 2,
+ * 4, 8; sizes are rounded up). With `part` (NULL: all) columns that are not read may hold anything.
+ * On failure the buffer's content is undefined and nothing is leaked. */
+typedef enum status image_decode_fn(const uint8_t *data, size_t size,
+                                    const struct image_limits *limits, unsigned reduction,
+                                    const struct decode_part *part, struct pixel_buffer *buffer,
+                                    struct stored_size *ret, struct error *err);
+image_decode_fn jpeg_decode, png_decode, bmp_decode, gif_decode, webp_decode, tiff_decode;
+image_decode_fn heif_decode; /* AVIF and HEIC */
 bool webp_load(void);
 bool tiff_load(void);
 bool avif_load(void);

@@ -224,16 +224,6 @@ static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, 
     return gif_cut(err);
 }
 
-enum status gif_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                          uint32_t *ret_width, uint32_t *ret_height, struct error *err)
-{
-    struct gif_head head;
-    TRY(gif_read_head(data, size, limits, &head, err));
-    *ret_width = head.width;
-    *ret_height = head.height;
-    return STATUS_OK;
-}
-
 enum status gif_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
                        unsigned reduction, const struct decode_part *part,
                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
@@ -241,12 +231,14 @@ enum status gif_decode(const uint8_t *data, size_t size, const struct image_limi
     (void)reduction, (void)part;
     struct gif_head head;
     TRY(gif_read_head(data, size, limits, &head, err));
+    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
+    if (!buffer)
+        return STATUS_OK;
     TRY(pixel_buffer_reserve_rgb("GIF", buffer, head.width, head.height, 0, err));
     if (head.part_width != head.width || head.part_height != head.height)
         for (size_t i = 0; i < (size_t)head.width * head.height; i++)
             memcpy(buffer->data + i * 3, head.palette[head.fill], 3);
     if (head.part_width && head.part_height)
         TRY(gif_read_codes(&head, buffer->data, err));
-    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
     return STATUS_OK;
 }

@@ -242,25 +242,14 @@ static enum status heif_read_pixels(const struct heif_file *file, struct pixel_b
     return status;
 }
 
-enum status heif_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                           uint32_t *ret_width, uint32_t *ret_height, struct error *err)
-{
-    struct heif_file file;
-    TRY(heif_open(data, size, limits, &file, err));
-    *ret_width = file.width;
-    *ret_height = file.height;
-    heif_close(&file);
-    return STATUS_OK;
-}
-
 enum status heif_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
                         unsigned reduction, const struct decode_part *part,
                         struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
     (void)reduction, (void)part;
-    struct heif_file file;
+    struct heif_file file = {0};
     TRY(heif_open(data, size, limits, &file, err));
-    const enum status status = heif_read_pixels(&file, buffer, err);
+    const enum status status = buffer ? heif_read_pixels(&file, buffer, err) : STATUS_OK;
     if (status == STATUS_OK)
         *ret = (struct stored_size){file.width, file.height, file.width, file.height};
     heif_close(&file);

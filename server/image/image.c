@@ -27,24 +27,20 @@ static int no_orientation(const uint8_t *data, size_t size)
  * sniff.c. */
 static const struct format_reader {
     const char *name;
-    enum status (*read_size)(const uint8_t *, size_t, const struct image_limits *, uint32_t *,
-                             uint32_t *, struct error *);
-    enum status (*decode)(const uint8_t *, size_t, const struct image_limits *, unsigned reduction,
-                          const struct decode_part *, struct pixel_buffer *, struct stored_size *,
-                          struct error *);
+    image_decode_fn *decode;
     int (*orientation)(const uint8_t *, size_t);
     bool (*load)(void);  /* NULL: it is part of lensd */
     const char *package; /* Debian's, of what `load` loads */
 } readers[IMAGE_FORMATS] = {
-    [IMAGE_JPEG] = {"JPEG", jpeg_read_size, jpeg_decode, exif_from_jpeg, NULL, NULL},
-    [IMAGE_PNG] = {"PNG", png_read_size, png_decode, exif_from_png, NULL, NULL},
-    [IMAGE_BMP] = {"BMP", bmp_read_size, bmp_decode, no_orientation, NULL, NULL},
-    [IMAGE_GIF] = {"GIF", gif_read_size, gif_decode, no_orientation, NULL, NULL},
-    [IMAGE_WEBP] = {"WebP", webp_read_size, webp_decode, exif_from_webp, webp_load, "libwebp7"},
-    [IMAGE_TIFF] = {"TIFF", tiff_read_size, tiff_decode, tiff_orientation, tiff_load, "libtiff6"},
-    [IMAGE_AVIF] = {"AVIF", heif_read_size, heif_decode, no_orientation, avif_load,
+    [IMAGE_JPEG] = {"JPEG", jpeg_decode, exif_from_jpeg, NULL, NULL},
+    [IMAGE_PNG] = {"PNG", png_decode, exif_from_png, NULL, NULL},
+    [IMAGE_BMP] = {"BMP", bmp_decode, no_orientation, NULL, NULL},
+    [IMAGE_GIF] = {"GIF", gif_decode, no_orientation, NULL, NULL},
+    [IMAGE_WEBP] = {"WebP", webp_decode, exif_from_webp, webp_load, "libwebp7"},
+    [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_orientation, tiff_load, "libtiff6"},
+    [IMAGE_AVIF] = {"AVIF", heif_decode, no_orientation, avif_load,
                     "libheif1, on Debian 13 also libheif-plugin-dav1d"},
-    [IMAGE_HEIC] = {"HEIC", heif_read_size, heif_decode, no_orientation, heic_load,
+    [IMAGE_HEIC] = {"HEIC", heif_decode, no_orientation, heic_load,
                     "libheif1, on Debian 13 also libheif-plugin-libde265"},
 };
 
@@ -166,9 +162,10 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
     enum image_format format = IMAGE_UNKNOWN;
     TRY(find_reader(data, size, &format, err));
     const struct format_reader *reader = &readers[format];
-    uint32_t width, height;
-    TRY(reader->read_size(data, size, limits, &width, &height, err));
-    *ret = upright_info(format, width, height, reader->orientation(data, size));
+    struct stored_size stored;
+    TRY(reader->decode(data, size, limits, 1, NULL, NULL, &stored, err));
+    *ret = upright_info(format, stored.full_width, stored.full_height,
+                        reader->orientation(data, size));
     return STATUS_OK;
 }
 
@@ -241,10 +238,11 @@ enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *d
     const int orientation = reader->orientation(data, size);
     unsigned reduction = 1;
     if (format == IMAGE_JPEG) {
-        uint32_t width, height;
+        struct stored_size stored;
         struct crop_frame frame;
-        TRY(reader->read_size(data, size, limits, &width, &height, err));
-        const struct image_info info = upright_info(format, width, height, orientation);
+        TRY(reader->decode(data, size, limits, 1, NULL, NULL, &stored, err));
+        const struct image_info info =
+            upright_info(format, stored.full_width, stored.full_height, orientation);
         const struct source_frame source = frame_source(p, info.width, info.height);
         TRY(frame_of(p, source.width, source.height, &frame, err));
         reduction = reduction_for(source.width, source.height, &frame);

@@ -344,11 +344,9 @@ static void jpeg_run(struct jpeg_reader *reader, const uint8_t *data, size_t siz
         jpeg_read_pixels(reader, buffer, reduction, part);
 }
 
-static enum status jpeg_run_and_destroy(const uint8_t *data, size_t size,
-                                        const struct image_limits *limits,
-                                        struct pixel_buffer *buffer, unsigned reduction,
-                                        const struct decode_part *part, struct stored_size *ret,
-                                        struct error *err)
+enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
+                        unsigned reduction, const struct decode_part *part,
+                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
     struct jpeg_reader reader;
     jpeg_reader_init(&reader, limits, err);
@@ -358,21 +356,4 @@ static enum status jpeg_run_and_destroy(const uint8_t *data, size_t size,
                                     reader.cinfo.image_width, reader.cinfo.image_height};
     jpeg_destroy_decompress(&reader.cinfo);
     return reader.status;
-}
-
-enum status jpeg_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                           uint32_t *ret_width, uint32_t *ret_height, struct error *err)
-{
-    struct stored_size stored;
-    TRY(jpeg_run_and_destroy(data, size, limits, NULL, 1, NULL, &stored, err));
-    *ret_width = stored.full_width;
-    *ret_height = stored.full_height;
-    return STATUS_OK;
-}
-
-enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        unsigned reduction, const struct decode_part *part,
-                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
-{
-    return jpeg_run_and_destroy(data, size, limits, buffer, reduction, part, ret, err);
 }

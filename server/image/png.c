@@ -89,8 +89,9 @@ static uint32_t png_u32(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-enum status png_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                          uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+static enum status png_read_size(const uint8_t *data, size_t size,
+                                 const struct image_limits *limits, struct stored_size *ret,
+                                 struct error *err)
 {
     /* signature 8, chunk length 4, "IHDR" 4, width 4, height 4 … CRC: 33 bytes in all */
     enum { LENGTH_AT = 8, NAME_AT = 12, WIDTH_AT = 16, HEIGHT_AT = 20, HEADER_END = 33 };
@@ -107,8 +108,7 @@ enum status png_read_size(const uint8_t *data, size_t size, const struct image_l
             "file");
     const uint32_t width = png_u32(data + WIDTH_AT), height = png_u32(data + HEIGHT_AT);
     TRY(limits_check("PNG", width, height, limits, err));
-    *ret_width = width;
-    *ret_height = height;
+    *ret = (struct stored_size){width, height, width, height};
     return STATUS_OK;
 }
 
@@ -189,12 +189,11 @@ enum status png_decode(const uint8_t *data, size_t size, const struct image_limi
                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
     (void)reduction, (void)part; /* only a JPEG's transform gives smaller pictures for less work */
-    uint32_t width, height;
-    TRY(png_read_size(data, size, limits, &width, &height, err));
+    TRY(png_read_size(data, size, limits, ret, err));
+    if (!buffer)
+        return STATUS_OK;
     struct png_reader reader = {.data = data, .size = size, .err = err};
-    png_run(&reader, buffer, width, height);
+    png_run(&reader, buffer, ret->width, ret->height);
     png_destroy_read_struct(&reader.png, &reader.info, NULL);
-    if (reader.status == STATUS_OK)
-        *ret = (struct stored_size){width, height, width, height};
     return reader.status;
 }

@@ -299,22 +299,12 @@ int tiff_orientation(const uint8_t *data, size_t size)
     return orientation >= 1 && orientation <= 8 ? orientation : 1;
 }
 
-enum status tiff_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                           uint32_t *ret_width, uint32_t *ret_height, struct error *err)
-{
-    struct tiff_head head;
-    TRY(tiff_run(data, size, limits, NULL, &head, err));
-    *ret_width = head.width;
-    *ret_height = head.height;
-    return STATUS_OK;
-}
-
 enum status tiff_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
                         unsigned reduction, const struct decode_part *part,
                         struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
     (void)reduction, (void)part;
-    struct tiff_head head;
+    struct tiff_head head = {0};
     TRY(tiff_run(data, size, limits, buffer, &head, err));
     *ret = (struct stored_size){head.width, head.height, head.width, head.height};
     return STATUS_OK;

@@ -110,23 +110,16 @@ static enum status webp_read_head(const uint8_t *data, size_t size,
     return STATUS_OK;
 }
 
-enum status webp_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
-                           uint32_t *ret_width, uint32_t *ret_height, struct error *err)
-{
-    struct webp_frame frame;
-    TRY(webp_read_head(data, size, limits, &frame, err));
-    *ret_width = frame.width;
-    *ret_height = frame.height;
-    return STATUS_OK;
-}
-
 enum status webp_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
                         unsigned reduction, const struct decode_part *part,
                         struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
     (void)reduction, (void)part;
-    struct webp_frame frame;
+    struct webp_frame frame = {0};
     TRY(webp_read_head(data, size, limits, &frame, err));
+    *ret = (struct stored_size){frame.width, frame.height, frame.width, frame.height};
+    if (!buffer)
+        return STATUS_OK;
     const struct webp_features *features = &frame.features;
     const size_t count = (size_t)features->width * (size_t)features->height;
     /* libwebp keeps a lossless picture as four bytes a pixel; of others only rows, and alpha. */
@@ -140,7 +133,6 @@ enum status webp_decode(const uint8_t *data, size_t size, const struct image_lim
         memset(buffer->data, 0, bytes);
     if (!webp.decode(frame.data, frame.size, buffer->data + begin, bytes - begin, (int)stride))
         return webp_damaged(err);
-    *ret = (struct stored_size){frame.width, frame.height, frame.width, frame.height};
     return STATUS_OK;
 }
 
