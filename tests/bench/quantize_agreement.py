@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far `lensd quantize` and ONNX Runtime's quantize_static agree with float32, on the same photos.
 
-    quantize_agreement.py --calibrate PHOTOS --test PHOTOS [--out FOLDER] [--options "--method mse"] MODEL ...
+    quantize_agreement.py --calibrate PHOTOS --test PHOTOS [--out FOLDER] [--options "--target avx2"] MODEL ...
 
 MODEL is a folder with a classifier's model.onnx (float32) and preprocessor_config.json. Both are
 calibrated with the photos of one folder and run by ONNX Runtime on those of the other. A row says on
