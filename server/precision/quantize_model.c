@@ -403,9 +403,8 @@ static enum status quantize_all(struct quantize_state *q)
 
 /* Layers that read one tensor go together: as long as one of them is in 8 bits, it is stored. */
 struct layer_gain {
-    size_t layer;
-    const struct value *input;
-    double gain; /* error that goes for each multiply-add in float32 */
+    size_t layer, first; /* `first` reads the same tensor */
+    double gain;         /* error that goes for each multiply-add in float32 */
 };
 
 static const struct value *input_of(const struct quantize_state *q, size_t layer)
@@ -428,7 +427,7 @@ static enum status measure_layer(struct quantize_state *q, size_t first, struct 
     TRY(try_graph(q, LAYER_PHOTOS, &graph, &a));
     graph_free(graph);
     report->layers[first].error_alone = error_of(&a);
-    *ret = (struct layer_gain){first, input_of(q, first), error_of(&a) / fmax(work, 1)};
+    *ret = (struct layer_gain){first, first, error_of(&a) / fmax(work, 1)};
     return STATUS_OK;
 }
 
@@ -456,10 +455,11 @@ static enum status measure_layers(struct quantize_state *q, struct layer_gain *r
 static int compare_gains(const void *a, const void *b)
 {
     const struct layer_gain *x = a, *y = b;
-    return x->gain != y->gain ? (x->gain < y->gain) - (x->gain > y->gain)
-           : x->input != y->input
-               ? (x->input->index > y->input->index) - (x->input->index < y->input->index)
-               : (x->layer > y->layer) - (x->layer < y->layer);
+    if (x->gain != y->gain)
+        return x->gain < y->gain ? 1 : -1;
+    if (x->first != y->first)
+        return x->first < y->first ? -1 : 1;
+    return x->layer < y->layer ? -1 : 1;
 }
 
 /* Keeps the `count` layers that gain most; takes the graph if it is better. */
