@@ -201,7 +201,7 @@ class Http2:
         reply = self.replies.get(stream)
         if kind == SETTINGS and not flags & ACK:
             self.settings = {number: value for number, value in struct.iter_unpack(">HI", payload)}
-            self.send(frame(SETTINGS, ACK))
+            self.send_until_closed(frame(SETTINGS, ACK), 1)
         elif kind == PING:
             self.pongs += flags & ACK
         elif kind == GOAWAY:
@@ -212,7 +212,7 @@ class Http2:
             reply.data += payload
             if payload and not self.is_slow:
                 grow = struct.pack(">I", len(payload))
-                self.send(frame(WINDOW_UPDATE, 0, 0, grow) + frame(WINDOW_UPDATE, 0, stream, grow))
+                self.send_until_closed(frame(WINDOW_UPDATE, 0, 0, grow) + frame(WINDOW_UPDATE, 0, stream, grow), 1)
         elif reply and kind == RST_STREAM:
             reply.reset = struct.unpack(">I", payload)[0]
             reply.is_over = True

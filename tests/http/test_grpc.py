@@ -1,7 +1,9 @@
 """gRPC on --grpc-port: the Open Inference Protocol with messages, its limits, and published attacks on HTTP/2."""
 
+import http.client
 import json
 import signal
+import socket
 import ssl
 import struct
 import sys
@@ -11,7 +13,7 @@ import unittest.mock
 
 import http2
 import small_onnx
-from harness import FolderCase, ServedCase, drawn, run_lensd, seven
+from harness import PATIENCE, FolderCase, ServedCase, drawn, flat_png, run_lensd, seven
 from http2 import CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE
 from http2 import connect, frame, literal, message
 from small_onnx import blob, number, varint
@@ -479,6 +481,29 @@ class Attacks(GrpcCase):
         self.assert_calmed(connection)
         self.server.wait_metric("lensd_http_upload_bytes", 0)
 
+    def test_calls_that_work_may_be_cancelled(self):
+        """By hedging clients, many a second."""
+        folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        self.addCleanup(folder.cleanup)
+        small_onnx.loops_when_light(folder.name, 0.9)
+        server = http2.serve(folder.name, "--model-name", "served", "--precision", "fp32")
+        self.addCleanup(server.stop)
+        connection = connect(server)
+        self.addCleanup(connection.close)
+
+        def inside():
+            (model,) = server.get("/health").json()["models"]
+            return model["queued"] + model["in_flight"]
+        for _ in range(5):
+            streams = [connection.begin("ModelInfer") for _ in range(100)]
+            for stream in streams:
+                connection.data(stream, message(photos(flat_png(255), model="served")))
+            server.wait_for(lambda: inside() == 100, "all calls")
+            for stream in streams:
+                connection.send(frame(RST_STREAM, 0, stream, struct.pack(">I", http2.CANCEL)))
+            server.wait_for(lambda: inside() == 0, "their end")
+        self.assertEqual(connection.call("ServerLive").status, OK)
+
     def test_made_you_reset(self):
         """CVE-2025-8671: the client makes the server reset, by frames that break the stream."""
         connection = self.connect()
@@ -561,6 +586,29 @@ class Attacks(GrpcCase):
                 with unittest.mock.patch.object(http2, "PREFACE", data):
                     plain = self.connect()
                 plain.read_to_end()
+
+
+    def test_http1_gets_a_sentence(self):
+        with socket.create_connection(("127.0.0.1", self.connect().socket.getpeername()[1]), PATIENCE) as client:
+            client.sendall(b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            answer = http.client.HTTPResponse(client)
+            answer.begin()
+            self.assertEqual(answer.status, 400)
+            self.assertIn("gRPC over HTTP/2 (--grpc-port)", json.loads(answer.read())["error"])
+
+
+@unittest.skipIf(IS_ABSENT, "this build has no gRPC")
+class Cached(GrpcCase):
+    arguments = ("--response-cache", "1m")
+
+    def test_what_a_call_says_is_checked_before_the_cache(self):
+        payload = photos(seven())
+        self.assertEqual(self.call("ModelInfer", payload).status, OK)
+        self.assertEqual(self.call("ModelInfer", payload, [("x-priority", "1"), ("grpc-timeout", "9S")]).status, OK)
+        self.assertIn('cache_hit', self.server.get("/v2/models/digits/stats").body.decode())
+        for header in (("x-priority", "soon"), ("x-priority", "99"), ("grpc-timeout", "never"), ("grpc-timeout", "1")):
+            with self.subTest(header):
+                self.assert_refused(self.call("ModelInfer", payload, [header]), INVALID, header[1])
 
 
 @unittest.skipIf(IS_ABSENT, "this build has no gRPC")

@@ -11,6 +11,7 @@
 #include "proto/v2.h"
 #include "server/http/api/annotate.h"
 #include "server/http/api/describe.h"
+#include "server/http/api/urgency.h"
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/parts.h"
 
@@ -233,6 +234,12 @@ bool work_answer_again(struct exchange *x, bool reads_forms)
     x->cache_key.search_ms = clock_ms(clock_now() - begun);
     if (!kept)
         return false;
+    /* What a head is asked for, its admission may not have read. */
+    struct predict_request asked = {0};
+    if (urgency_read(x, &asked, &err) != STATUS_OK) {
+        cached_answer_release(kept);
+        return false;
+    }
     /* An error is that of the request, which is told as without the cache. */
     const struct cached_model *model = &kept->model;
     bool is_hit = pipeline_acquire(pipeline, model->name[0] ? model->name : NULL,

@@ -579,6 +579,7 @@ static void call_work(struct grpc_call *call)
     struct exchange *x = call->exchange;
     call->prefix_size = 0;
     call->state = CALL_WORKING;
+    call->worked_in_run = call->connection->runs;
     x->route->handle(x);
     if (x->state != EXCHANGE_SUSPENDED)
         send_answer(call);

@@ -5,9 +5,11 @@
  * to PING and SETTINGS than OUT_ACKS. Against floods of what HTTP/2 allows there is a credit.
  * Frames that carry no message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA)
  * cost some, as do all bytes that are no message; time, answered calls and data sent give some
- * back. A client without credit is told to calm down (ENHANCE_YOUR_CALM) and its connection ends.
- * Nothing is read while the socket takes no output. A header block that is endless (CONTINUATION)
- * ends the connection as well. */
+ * back. RST_STREAM is dear if the server could not begin to work on the call, and cheap if the
+ * client cancels one that works: of those no more wait than GRPC_CALLS allows. A client without
+ * credit is told to calm down (ENHANCE_YOUR_CALM) and its connection ends. Nothing is read while
+ * the socket takes no output. A header block that is endless (CONTINUATION) ends the connection as
+ * well. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -33,7 +35,8 @@
 #define CREDIT_SECOND 100  /* that a second gives */
 #define CREDIT_DATA   4    /* that a DATA frame gives which is sent: WINDOW_UPDATE follows it */
 #define CREDIT_CALL   20   /* that an answered call gives */
-#define COST_RESET    10   /* of RST_STREAM; other frames cost 1 */
+#define COST_RESET    10   /* of RST_STREAM before the call had begun to work, or just when */
+#define COST_CANCEL   0.5  /* of RST_STREAM afterwards; other frames cost 1 */
 #define COST_BYTE     (1.0 / 4096) /* of all that is read; DATA gives its own back */
 
 /* ---- sockets ---- */
@@ -124,6 +127,18 @@ static bool pay(struct grpc_connection *c, double cost)
     return false;
 }
 
+static struct grpc_call *call_of(nghttp2_session *session, int32_t stream)
+{
+    return nghttp2_session_get_stream_user_data(session, stream);
+}
+
+/* Whether the call has worked on a message since before the bytes that are being read came. */
+static bool has_worked(nghttp2_session *session, int32_t stream)
+{
+    const struct grpc_call *call = call_of(session, stream);
+    return call && call->worked_in_run && call->worked_in_run != call->connection->runs;
+}
+
 static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *context)
 {
     (void)session;
@@ -138,7 +153,9 @@ static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head
         return 0;
     if (head->type == NGHTTP2_DATA && (head->length || head->flags & NGHTTP2_FLAG_END_STREAM))
         return 0;
-    (void)pay(c, head->type == NGHTTP2_RST_STREAM ? COST_RESET : 1);
+    (void)pay(c, head->type != NGHTTP2_RST_STREAM       ? 1
+                 : has_worked(session, head->stream_id) ? COST_CANCEL
+                                                        : COST_RESET);
     return 0;
 }
 
@@ -155,11 +172,6 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
         return nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
                                          NGHTTP2_REFUSED_STREAM);
     return nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, call);
-}
-
-static struct grpc_call *call_of(nghttp2_session *session, int32_t stream)
-{
-    return nghttp2_session_get_stream_user_data(session, stream);
 }
 
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
@@ -355,6 +367,29 @@ static bool has_endless_header(struct grpc_connection *c, size_t more)
            c->header_bytes > 2 * c->server->http->options.max_header + READ_BYTES;
 }
 
+/* Answers a client that does not speak HTTP/2, instead of all else. */
+static void refuse_http1(struct grpc_connection *c)
+{
+    static const char answer[] =
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+        "{\"error\":\"this port takes gRPC over HTTP/2 (--grpc-port); ask the port of HTTP/1.1 "
+        "(--port)\",\"code\":\"invalid_request\"}\n";
+    c->unsent = malloc(sizeof answer - 1);
+    if (c->unsent)
+        memcpy(c->unsent, answer, sizeof answer - 1);
+    c->unsent_size = c->unsent ? sizeof answer - 1 : 0;
+    c->unsent_since = clock_now();
+    c->is_ending = c->is_refused = true;
+}
+
+/* Whether the first bytes are the line of a request, not HTTP/2's preface. */
+static bool is_http1(const uint8_t *bytes, size_t size)
+{
+    const uint8_t *end = memchr(bytes, '\r', size);
+    static const char version[] = " HTTP/1.";
+    return end && memmem(bytes, (size_t)(end - bytes), version, sizeof version - 1);
+}
+
 /* False: the connection is over. */
 static bool read_all(struct grpc_connection *c)
 {
@@ -367,6 +402,11 @@ static bool read_all(struct grpc_connection *c)
             return false;
         if (c->is_ending)
             continue; /* dropped, so that our last words are not lost to a reset */
+        if (!c->has_begun && is_http1(bytes, (size_t)got)) {
+            refuse_http1(c);
+            continue;
+        }
+        c->has_begun = true;
         (void)pay(c, (double)got * COST_BYTE);
         const ssize_t taken = nghttp2_session_mem_recv(c->session, bytes, (size_t)got);
         if (taken < 0 && !c->is_ending)
@@ -431,7 +471,8 @@ static bool write_all(struct grpc_connection *c)
 {
     if (c->unsent && !write_unsent(c))
         return false;
-    if (c->closing) /* its calls are gone, though not their streams */
+    /* Closing: its calls are gone, though not their streams. */
+    if (c->closing || c->is_refused || !c->has_begun)
         return true;
     while (!c->unsent) {
         const uint8_t *frame;
@@ -479,6 +520,7 @@ static bool note_phase(struct grpc_connection *c)
 /* False: the connection is over. */
 static bool run(struct grpc_connection *c, uint32_t events)
 {
+    c->runs++;
     if (events != UINT32_MAX && events & (EPOLLHUP | EPOLLERR))
         return false;
     if (c->tls && !c->has_shaken) {
@@ -500,8 +542,9 @@ static bool run(struct grpc_connection *c, uint32_t events)
         if (!write_all(c))
             return false;
     }
-    if (!c->unsent && !c->closing && !nghttp2_session_want_read(c->session) &&
-        !nghttp2_session_want_write(c->session)) {
+    if (!c->unsent && !c->closing &&
+        (c->is_refused ||
+         (!nghttp2_session_want_read(c->session) && !nghttp2_session_want_write(c->session)))) {
         c->is_ending = true;
         c->closing = clock_now();
         close_calls(c);

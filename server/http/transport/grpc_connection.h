@@ -48,6 +48,8 @@ struct grpc_connection {
     nghttp2_session *session; /* NULL: the connection is over, and only its calls still wait */
     gnutls_session_t tls;     /* NULL: plain */
     bool has_shaken, has_settings, is_busy, wants_feed;
+    bool has_begun;       /* the first bytes were not HTTP/1.1's: they are answered in HTTP/2 */
+    bool is_refused;      /* they were */
     bool is_ending;       /* it was told to go, at once: nothing is read any more */
     bool wants_leave;     /* it took a spare place: its client is to make another */
     bool is_leaving;      /* it makes no more calls */
@@ -63,6 +65,7 @@ struct grpc_connection {
     uint8_t *unsent;      /* malloc'ed; the socket takes no more now */
     size_t unsent_size, unsent_at;
     int64_t unsent_since; /* since when it has taken nothing */
+    uint64_t runs;        /* of grpc_connection_run() so far */
     double credit;
     int64_t credit_time;
     uint32_t events; /* that epoll watches */
@@ -82,13 +85,14 @@ struct grpc_call {
     struct grpc_call *next, *previous;
     int32_t stream;
     enum grpc_call_state state;
-    bool is_stream;   /* any number of messages */
-    bool has_ended;   /* the client sends no more */
-    bool is_gone;     /* the stream is closed while the exchange works */
-    bool is_broken;   /* no further message can be read */
-    bool is_late;     /* the client took its answer too slowly */
-    bool has_headers; /* the answer's have been submitted */
-    bool wants_feed;  /* `held` may be read again */
+    bool is_stream;         /* any number of messages */
+    bool has_ended;         /* the client sends no more */
+    bool is_gone;           /* the stream is closed while the exchange works */
+    bool is_broken;         /* no further message can be read */
+    bool is_late;           /* the client took its answer too slowly */
+    bool has_headers;       /* the answer's have been submitted */
+    bool wants_feed;        /* `held` may be read again */
+    uint64_t worked_in_run; /* the connection's run in which it began to work last; 0: never */
 
     char *headers; /* "name\0value\0" …; malloc'ed */
     size_t headers_size, headers_room;
