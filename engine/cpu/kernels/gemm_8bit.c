@@ -6,126 +6,13 @@
  * those that multiply 2 x 8 by 8 x 2 bytes (i8mm). A block of ROWS x 2 registers of sums stays in
  * registers while k goes by. */
 #include "engine/cpu/kernels/variant.h"
-#include "engine/cpu/kernels/vec.h"
+#include "engine/cpu/kernels/vec_8bit.h"
 
 #define COLUMNS GEMM_COLUMNS
 #if GEMM_ROWS > 6
 #define ROWS 8
 #else
 #define ROWS 6
-#endif
-
-#if defined __AVX512F__
-
-typedef __m512i ints; /* VEC sums */
-#define ints_zero()      _mm512_setzero_si512()
-#define ints_store(p, v) _mm512_storeu_si512(p, v)
-
-ALWAYS_INLINE ints ints_set(const void *four_bytes)
-{
-    int32_t bits;
-    memcpy(&bits, four_bytes, sizeof bits);
-    return _mm512_set1_epi32(bits);
-}
-
-ALWAYS_INLINE ints load_pairs(const int8_t *w)
-{
-    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)w));
-}
-
-ALWAYS_INLINE ints add_pairs(ints sum, ints x, ints w)
-{
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(x, w));
-}
-
-#define DOT         __attribute__((target("avx512vnni")))
-#define load_dot(p) _mm512_loadu_si512(p)
-
-ALWAYS_INLINE DOT ints add_dot(ints sum, ints x, ints w)
-{
-    return _mm512_dpbusd_epi32(sum, x, w);
-}
-
-#elif defined __AVX2__
-
-typedef __m256i ints;
-#define ints_zero()      _mm256_setzero_si256()
-#define ints_store(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
-
-ALWAYS_INLINE ints ints_set(const void *four_bytes)
-{
-    int32_t bits;
-    memcpy(&bits, four_bytes, sizeof bits);
-    return _mm256_set1_epi32(bits);
-}
-
-ALWAYS_INLINE ints load_pairs(const int8_t *w)
-{
-    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)w));
-}
-
-ALWAYS_INLINE ints add_pairs(ints sum, ints x, ints w)
-{
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(x, w));
-}
-
-#elif defined __aarch64__
-
-typedef int32x4_t ints;
-#define ints_zero()      vdupq_n_s32(0)
-#define ints_store(p, v) vst1q_s32(p, v)
-#define load_pairs(w)    vmovl_s8(vld1_s8(w))
-
-ALWAYS_INLINE int32x4_t ints_set(const void *four_bytes)
-{
-    int32_t bits;
-    memcpy(&bits, four_bytes, sizeof bits);
-    return vdupq_n_s32(bits);
-}
-
-ALWAYS_INLINE ints add_pairs(ints sum, int32x4_t pair, int16x8_t w)
-{
-    const int16x8_t x = vreinterpretq_s16_s32(pair);
-    const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(w));
-    return vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(x, w)));
-}
-
-#if defined __ARM_FEATURE_DOTPROD && !defined __ARM_FEATURE_MATMUL_INT8
-
-#define DOT
-#define load_dot(w) vld1q_s8(w)
-
-ALWAYS_INLINE ints add_dot(ints sum, int32x4_t x, int8x16_t w)
-{
-    return vdotq_s32(sum, vreinterpretq_s8_s32(x), w);
-}
-
-#endif
-
-#else
-
-typedef __m128i ints;
-#define ints_zero()      _mm_setzero_si128()
-#define ints_store(p, v) _mm_storeu_si128((__m128i *)(void *)(p), v)
-
-ALWAYS_INLINE ints ints_set(const void *four_bytes)
-{
-    int32_t bits;
-    memcpy(&bits, four_bytes, sizeof bits);
-    return _mm_set1_epi32(bits);
-}
-
-ALWAYS_INLINE ints load_pairs(const int8_t *w)
-{
-    const __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)w);
-    return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
-}
-
-ALWAYS_INLINE ints add_pairs(ints sum, ints x, ints w)
-{
-    return _mm_add_epi32(sum, _mm_madd_epi16(x, w));
-}
-
 #endif
 
 /* One kernel. rows is a constant where its block is inlined, so that sums are registers. */
@@ -142,7 +29,7 @@ ALWAYS_INLINE ints add_pairs(ints sum, ints x, ints w)
             b += COLUMNS * (neighbours);                                                           \
             _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)                                 \
             {                                                                                      \
-                const ints x = ints_set(a + (size_t)r * g->lda);                                   \
+                const ints x = ints_repeat(a + (size_t)r * g->lda);                                \
                 sum[r][0] = add_##kind(sum[r][0], x, w0);                                          \
                 sum[r][1] = add_##kind(sum[r][1], x, w1);                                          \
             }                                                                                      \
@@ -175,7 +62,7 @@ ALWAYS_INLINE ints add_pairs(ints sum, ints x, ints w)
     }
 
 GEMM_8BIT(pairs, , 2)
-#if defined DOT
+#if defined DOT && !defined __ARM_FEATURE_MATMUL_INT8
 GEMM_8BIT(dot, DOT, 4)
 #endif
 

@@ -146,12 +146,8 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     SIMD_NAMED_KERNELS(ENTER_NAMED)
     SIMD_COMMON_KERNELS(ENTER_COMMON)
 /* clang-format on */
-#if defined __AVX512F__
-        .depthwise_8bit = SIMD_COMMON(depthwise_8bit),
-    .depthwise_8bit_channels = 16,
-#endif
-#if defined __AVX512F__ || defined __ARM_FEATURE_DOTPROD
-    .gemm_dot = SIMD_COMMON(gemm_dot),
+#if defined __AVX2__ || defined __ARM_FEATURE_DOTPROD
+        .gemm_dot = SIMD_COMMON(gemm_dot),
     .dot_neighbours = DOT_NEIGHBOURS,
 #endif
 #if defined __ARM_FEATURE_DOTPROD && !defined __ARM_FEATURE_MATMUL_INT8

@@ -44,5 +44,10 @@ const struct simd_kernels *simd(void)
 
 bool simd_has_dot(const struct simd_kernels *kernels)
 {
-    return kernels->gemm_dot && (cpu_features()->avx512_vnni || cpu_features()->neon_dot);
+    const struct cpu_features *cpu = cpu_features();
+#if defined __x86_64__
+    return kernels == &simd_avx2 ? cpu->avx_vnni : kernels->gemm_dot && cpu->avx512_vnni;
+#else
+    return kernels->gemm_dot && cpu->neon_dot;
+#endif
 }

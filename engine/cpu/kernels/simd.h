@@ -77,15 +77,17 @@ static inline size_t depthwise_first_channel(size_t channels, size_t block, size
 /* A depthwise convolution of 8-bit integers with a square filter. Results are (sum + bias) * scale,
  * rounded half to even, plus dst_zero, saturated. */
 struct depthwise_8bit {
-    size_t channels, height, width, out_height, out_width; /* channels >= depthwise_8bit_channels */
+    size_t channels, height, width, out_height, out_width; /* channels >= depthwise_channels */
     size_t taps, stride;                                   /* 3, 5 or 7; 1 or 2 */
     size_t pad_top, pad_left;
     size_t quads, rows;     /* (taps + 3) / 4; (4 * quads - taps) / stride + 1 */
-    const int8_t *weights;  /* [block][quad][row][column of taps][channel][4 rows of the image] */
+    bool dot;               /* by the instructions that simd_has_dot() asks for */
+    const int8_t *weights;  /* as depthwise_8bit_pack() makes them */
     const int32_t *bias;    /* [block][channel], with the source's zero point taken away: of source
-                               numbers that are `flip`ped, which makes them unsigned */
+                               numbers that are `flip`ped, which makes them unsigned, or
+                               signed where `dot` and dot_is_signed say so */
     const float *scales;    /* [block][channel] */
-    uint8_t src_zero, flip; /* the zero point as it is stored; 0x80 for signed numbers, else 0 */
+    uint8_t src_zero, flip; /* the zero point as it is stored; 0x80 or 0 */
     int dst_zero;
     bool is_signed; /* the result */
 };
@@ -162,11 +164,13 @@ struct simd_kernels {
                       size_t first_block, size_t last_block, float *sums);
     size_t depthwise_channels, depthwise_rows;
 
-    /* Result rows first … first + rows - 1; first is a multiple of d->rows. NULL where there is no
-     * such kernel; it needs avx512_vnni as well. */
+    /* Result rows first … first + rows - 1; first is a multiple of d->rows. A block is
+     * depthwise_channels. */
     void (*depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
                            size_t first, size_t rows);
-    size_t depthwise_8bit_channels; /* of a block */
+    /* Packs weights [channel][taps][taps], where `packed` is not NULL; returns their bytes. */
+    size_t (*depthwise_8bit_pack)(const struct depthwise_8bit *d, const int8_t *weights,
+                                  void *packed);
 
     /* 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus zero, clamped;
      * NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed, mul: (a - a_zero) *

@@ -51,7 +51,7 @@
     X(gemm) X(gemm_pack) X(gemm_packed) X(gemm_pairs) X(finish_8bit) X(pack_rows) X(pack_columns)  \
     X(score_row) X(activate) X(softmax) X(sum_row) X(layer_norm) X(rms_norm) X(lrn) X(square_rows)            \
     X(center_rows) X(quantize) X(dequantize) X(add_8bit) X(range) X(mul_8bit) X(lookup)            \
-    X(pool_mean_8bit) X(pool_max_8bit) X(sum_rows_8bit)
+    X(pool_mean_8bit) X(pool_max_8bit) X(sum_rows_8bit) X(depthwise_8bit) X(depthwise_8bit_pack)
 /* clang-format on */
 
 /* Declares `symbol` as a function of the type that the table's member `name` points to. */
@@ -61,7 +61,6 @@
 
 SIMD_NAMED_KERNELS(SIMD_DECLARE_NAMED)
 SIMD_COMMON_KERNELS(SIMD_DECLARE_COMMON)
-SIMD_DECLARE_COMMON(depthwise_8bit)
 SIMD_DECLARE_COMMON(gemm_dot)
 SIMD_DECLARE_NAMED(gemm_bf16)
 #if defined __AVX512BF16__

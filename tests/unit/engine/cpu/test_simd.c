@@ -285,3 +285,114 @@ Test(simd, sums_of_8_bits_are_rounded_half_to_even_and_saturated)
         }
     }
 }
+
+/* ---- depthwise convolutions of 8-bit integers ---- */
+
+enum {
+    DW_CHANNELS = 19,
+    DW_HEIGHT = 11,
+    DW_WIDTH = 37,
+    DW_MOST = 2 * DW_CHANNELS * DW_HEIGHT * DW_WIDTH
+};
+
+struct depthwise_case {
+    struct depthwise_8bit d;
+    bool x_is_signed;
+    uint8_t x[DW_HEIGHT * DW_WIDTH * DW_CHANNELS], y[DW_MOST], expected[DW_MOST];
+    int8_t weights[DW_CHANNELS * 7 * 7], packed[1 << 15];
+    int32_t bias[64];
+    float scales[64];
+};
+
+static int dw_source(const struct depthwise_case *t, uint8_t stored)
+{
+    return t->x_is_signed ? (int8_t)stored : stored;
+}
+
+/* A result as the operator is defined; a channel's bias is 1000 times its number. */
+static int dw_result(const struct depthwise_case *t, size_t oy, size_t ox, size_t c)
+{
+    const struct depthwise_8bit *d = &t->d;
+    int sum = 1000 * (int)c;
+    for (size_t i = 0; i < d->taps * d->taps; i++) {
+        const size_t row = oy * d->stride + i / d->taps - d->pad_top;
+        const size_t column = ox * d->stride + i % d->taps - d->pad_left;
+        if (row < d->height && column < d->width)
+            sum += t->weights[c * d->taps * d->taps + i] *
+                   (dw_source(t, t->x[(row * d->width + column) * d->channels + c]) -
+                    dw_source(t, d->src_zero));
+    }
+    const int low = d->is_signed ? -128 : 0;
+    const float whole = rintf((float)sum * (0.001f + 0.0001f * (float)c)) + (float)d->dst_zero;
+    return (int)fminf(fmaxf(whole, (float)low), (float)low + 255);
+}
+
+static size_t dw_results(const struct depthwise_8bit *d)
+{
+    return d->out_height * d->out_width * DW_CHANNELS;
+}
+
+static void expect_depthwise(const struct simd_kernels *kernels, struct depthwise_case *t)
+{
+    struct depthwise_8bit *d = &t->d;
+    const size_t lanes = kernels->depthwise_channels, area = d->taps * d->taps;
+    const bool wants_signed = d->dot && kernels->dot_is_signed;
+    d->flip = t->x_is_signed == wants_signed ? 0 : 0x80;
+    d->quads = (d->taps + 3) / 4;
+    d->rows = (4 * d->quads - d->taps) / d->stride + 1;
+    cr_assert_leq(kernels->depthwise_8bit_pack(d, t->weights, NULL), sizeof t->packed);
+    kernels->depthwise_8bit_pack(d, t->weights, t->packed);
+    for (size_t i = 0; i < (DW_CHANNELS + lanes - 1) / lanes * lanes; i++) {
+        const size_t c = depthwise_first_channel(DW_CHANNELS, i / lanes, lanes) + i % lanes;
+        const uint8_t zero = d->src_zero ^ d->flip;
+        t->bias[i] = 1000 * (int)c;
+        for (size_t w = 0; w < area; w++)
+            t->bias[i] -= t->weights[c * area + w] * (wants_signed ? (int8_t)zero : zero);
+        t->scales[i] = 0.001f + 0.0001f * (float)c;
+    }
+    kernels->depthwise_8bit(d, t->x, t->y, 0, d->out_height);
+    for (size_t i = 0; i < dw_results(d); i++)
+        cr_assert_eq(t->y[i], t->expected[i],
+                     "%s %s, %zu taps by %zu, pads %zu %zu: byte %zu is %d, not %d", kernels->name,
+                     d->dot ? "dot" : "pairs", d->taps, d->stride, d->pad_top, d->pad_left, i,
+                     t->y[i], t->expected[i]);
+}
+
+/* By both kernels, so by pairs on a CPU with the instructions for dot, too. */
+Test(simd, depthwise_of_8_bits_is_exact)
+{
+    static struct depthwise_case t;
+    unsigned state = 7;
+    for (size_t i = 0; i < COUNT_OF(t.x); i++)
+        t.x[i] = i % 5 ? (uint8_t)((state = state * 69069 + 1) >> 24) : 255;
+    for (size_t i = 0; i < COUNT_OF(t.weights); i++)
+        t.weights[i] = (int8_t)(i % 4 ? (int)((state = state * 69069 + 1) >> 24) - 128 : -128);
+    t.d = (struct depthwise_8bit){.channels = DW_CHANNELS,
+                                  .height = DW_HEIGHT,
+                                  .width = DW_WIDTH,
+                                  .weights = t.packed,
+                                  .bias = t.bias,
+                                  .scales = t.scales};
+    for (size_t n = 0; n < 3 * 2 * 4 * 4; n++) {
+        struct depthwise_8bit *d = &t.d;
+        d->taps = 3 + 2 * (n % 3);
+        d->stride = 1 + n / 3 % 2;
+        d->pad_top = n / 6 % 4 * (d->taps - 1) / 3;
+        d->pad_left = (d->taps - 1) - d->pad_top;
+        /* what is left at the bottom and on the right differs, too */
+        d->out_height = (DW_HEIGHT + d->pad_top + 1 - d->taps) / d->stride + 1;
+        d->out_width = (DW_WIDTH + d->pad_left - d->taps) / d->stride + 1;
+        t.x_is_signed = n / 24 % 2;
+        d->is_signed = n / 48 % 2;
+        d->src_zero = t.x_is_signed ? (uint8_t)-11 : 117;
+        d->dst_zero = d->is_signed ? 5 : 130;
+        for (size_t i = 0; i < dw_results(d); i++)
+            t.expected[i] = (uint8_t)dw_result(&t, i / DW_CHANNELS / d->out_width,
+                                               i / DW_CHANNELS % d->out_width, i % DW_CHANNELS);
+        for (size_t v = 0; simd_at(v); v++)
+            for (int dot = 0; dot <= simd_has_dot(simd_at(v)); dot++) {
+                d->dot = dot;
+                expect_depthwise(simd_at(v), &t);
+            }
+    }
+}

@@ -1,0 +1,181 @@
+/* Private to engine/cpu/kernels/: a register of VEC sums of 32 bits, and what adds products of
+ * 8-bit integers to it: of pairs that are widened to 16 bits (every instruction set multiplies and
+ * adds those, exactly), or of four bytes where there is an instruction for that (DOT is then
+ * defined: the attribute of a function that uses it). */
+#pragma once
+
+#include "engine/cpu/kernels/vec.h"
+
+/* add_pairs: two 16-bit integers for each sum; add_dot: four bytes, those of w signed, those of x
+ * as dot_is_signed says. load_pairs widens bytes, load_words loads 16-bit integers; even_bytes and
+ * odd_bytes widen every second one of unsigned bytes. store_bytes: VEC numbers, saturated. */
+
+#if defined __AVX512F__
+
+typedef __m512i ints;
+typedef ints words;
+#define ints_zero()      _mm512_setzero_si512()
+#define ints_set(x)      _mm512_set1_epi32(x)
+#define ints_load(p)     _mm512_loadu_si512(p)
+#define ints_store(p, v) _mm512_storeu_si512(p, v)
+#define ints_add(a, b)   _mm512_add_epi32(a, b)
+#define ints_real(v)     _mm512_cvtepi32_ps(v)
+#define ints_round(v)    _mm512_cvtps_epi32(v)
+#define load_words(p)    _mm512_loadu_si512(p)
+#define even_bytes(v)    _mm512_and_si512(v, _mm512_set1_epi16(0xff))
+#define odd_bytes(v)     _mm512_srli_epi16(v, 8)
+
+ALWAYS_INLINE words load_pairs(const int8_t *w)
+{
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)w));
+}
+
+ALWAYS_INLINE ints add_pairs(ints sum, ints x, words w)
+{
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(x, w));
+}
+
+ALWAYS_INLINE void store_bytes(void *p, ints v, bool is_signed)
+{
+    _mm_storeu_si128(p, is_signed ? _mm512_cvtsepi32_epi8(v)
+                                  : _mm512_cvtusepi32_epi8(_mm512_max_epi32(v, ints_zero())));
+}
+
+#define DOT         __attribute__((target("avx512vnni")))
+#define load_dot(p) _mm512_loadu_si512(p)
+
+ALWAYS_INLINE DOT ints add_dot(ints sum, ints x, ints w)
+{
+    return _mm512_dpbusd_epi32(sum, x, w);
+}
+
+#elif defined __AVX2__
+
+typedef __m256i ints;
+typedef ints words;
+#define ints_zero()      _mm256_setzero_si256()
+#define ints_set(x)      _mm256_set1_epi32(x)
+#define ints_load(p)     _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define ints_store(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
+#define ints_add(a, b)   _mm256_add_epi32(a, b)
+#define ints_real(v)     _mm256_cvtepi32_ps(v)
+#define ints_round(v)    _mm256_cvtps_epi32(v)
+#define load_words(p)    ints_load(p)
+#define even_bytes(v)    _mm256_and_si256(v, _mm256_set1_epi16(0xff))
+#define odd_bytes(v)     _mm256_srli_epi16(v, 8)
+
+ALWAYS_INLINE words load_pairs(const int8_t *w)
+{
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)w));
+}
+
+ALWAYS_INLINE ints add_pairs(ints sum, ints x, words w)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(x, w));
+}
+
+ALWAYS_INLINE void store_bytes(void *p, ints v, bool is_signed)
+{
+    const __m128i low = _mm256_castsi256_si128(v), high = _mm256_extracti128_si256(v, 1);
+    const __m128i half = _mm_packs_epi32(low, high);
+    _mm_storel_epi64(p, is_signed ? _mm_packs_epi16(half, half) : _mm_packus_epi16(half, half));
+}
+
+#define DOT         __attribute__((target("avxvnni")))
+#define load_dot(p) ints_load(p)
+
+ALWAYS_INLINE DOT ints add_dot(ints sum, ints x, ints w)
+{
+    return _mm256_dpbusd_avx_epi32(sum, x, w);
+}
+
+#elif defined __aarch64__
+
+typedef int32x4_t ints;
+typedef int16x8_t words;
+#define ints_zero()      vdupq_n_s32(0)
+#define ints_set(x)      vdupq_n_s32(x)
+#define ints_load(p)     vld1q_s32((const int32_t *)(const void *)(p))
+#define ints_store(p, v) vst1q_s32(p, v)
+#define ints_add(a, b)   vaddq_s32(a, b)
+#define ints_real(v)     vcvtq_f32_s32(v)
+#define ints_round(v)    vcvtnq_s32_f32(v)
+#define load_pairs(w)    vmovl_s8(vld1_s8(w))
+#define load_words(p)    vld1q_s16((const int16_t *)(const void *)(p))
+#define even_bytes(v)    vandq_s32(v, vdupq_n_s32(0xff00ff))
+#define odd_bytes(v)     vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(v), 8))
+
+ALWAYS_INLINE ints add_pairs(ints sum, ints pair, words w)
+{
+    const int16x8_t x = vreinterpretq_s16_s32(pair);
+    const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(w));
+    return vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(x, w)));
+}
+
+ALWAYS_INLINE void store_bytes(void *p, ints v, bool is_signed)
+{
+    const int16x8_t half = vcombine_s16(vqmovn_s32(v), vdup_n_s16(0));
+    const uint8x8_t bytes = is_signed ? vreinterpret_u8_s8(vqmovn_s16(half)) : vqmovun_s16(half);
+    const uint32_t bits = vget_lane_u32(vreinterpret_u32_u8(bytes), 0);
+    memcpy(p, &bits, sizeof bits);
+}
+
+#if defined __ARM_FEATURE_DOTPROD
+
+#define DOT
+#define load_dot(w) vld1q_s8(w)
+
+ALWAYS_INLINE ints add_dot(ints sum, ints x, int8x16_t w)
+{
+#if defined __ARM_FEATURE_MATMUL_INT8
+    return vusdotq_s32(sum, vreinterpretq_u8_s32(x), w);
+#else
+    return vdotq_s32(sum, vreinterpretq_s8_s32(x), w);
+#endif
+}
+
+#endif
+
+#else
+
+typedef __m128i ints;
+typedef ints words;
+#define ints_zero()      _mm_setzero_si128()
+#define ints_set(x)      _mm_set1_epi32(x)
+#define ints_load(p)     _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define ints_store(p, v) _mm_storeu_si128((__m128i *)(void *)(p), v)
+#define ints_add(a, b)   _mm_add_epi32(a, b)
+#define ints_real(v)     _mm_cvtepi32_ps(v)
+#define ints_round(v)    _mm_cvtps_epi32(v)
+#define load_words(p)    ints_load(p)
+#define even_bytes(v)    _mm_and_si128(v, _mm_set1_epi16(0xff))
+#define odd_bytes(v)     _mm_srli_epi16(v, 8)
+
+ALWAYS_INLINE words load_pairs(const int8_t *w)
+{
+    const __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)w);
+    return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+}
+
+ALWAYS_INLINE ints add_pairs(ints sum, ints x, words w)
+{
+    return _mm_add_epi32(sum, _mm_madd_epi16(x, w));
+}
+
+ALWAYS_INLINE void store_bytes(void *p, ints v, bool is_signed)
+{
+    const __m128i half = _mm_packs_epi32(v, v);
+    const int32_t bits =
+        _mm_cvtsi128_si32(is_signed ? _mm_packs_epi16(half, half) : _mm_packus_epi16(half, half));
+    memcpy(p, &bits, sizeof bits);
+}
+
+#endif
+
+/* The same in all lanes. */
+ALWAYS_INLINE ints ints_repeat(const void *four_bytes)
+{
+    int32_t bits;
+    memcpy(&bits, four_bytes, sizeof bits);
+    return ints_set(bits);
+}
