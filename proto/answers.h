@@ -394,6 +394,18 @@ struct inspect_answer {
  * "warning"?} */
 char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size);
 
-/* Of a pipeline: {"name","file","stages":[…],"supported","problem"?}. problem: NULL for none. */
-char *inspect_pipeline_json(const char *name, const char *file, const char *const *stages,
+struct inspect_stage {
+    const char *model;
+    const char *const *labels;
+    size_t label_count;
+    double min_score, margin;
+    size_t max;
+    const char *const *sizes; /* "WIDTHxHEIGHT" */
+    size_t size_count;
+};
+
+/* Of a pipeline: {"name","file","stages":["MODEL"…],"stage_details":[{"model","labels":[…],
+ * "min_score","margin","max","sizes":[…]}…],"supported","problem"?}; the first stage has only model
+ * and sizes. problem: NULL for none. */
+char *inspect_pipeline_json(const char *name, const char *file, const struct inspect_stage *stages,
                             size_t stage_count, const char *problem, size_t *ret_size);

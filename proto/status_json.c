@@ -258,14 +258,37 @@ char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size)
     return write_finish(&w, root, ret_size);
 }
 
-char *inspect_pipeline_json(const char *name, const char *file, const char *const *stages,
+static void write_texts(struct writer *w, cJSON *entry, const char *key, const char *const *texts,
+                        size_t count)
+{
+    cJSON *list = write_array(w, entry, key);
+    for (size_t i = 0; i < count; i++)
+        write_text(w, list, NULL, texts[i]);
+}
+
+char *inspect_pipeline_json(const char *name, const char *file, const struct inspect_stage *stages,
                             size_t stage_count, const char *problem, size_t *ret_size)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject();
     write_text(&w, root, "name", name);
     write_text(&w, root, "file", file);
-    write_stages(&w, root, stages, stage_count);
+    cJSON *names = write_array(&w, root, "stages");
+    for (size_t i = 0; i < stage_count; i++)
+        write_text(&w, names, NULL, stages[i].model);
+    cJSON *details = write_array(&w, root, "stage_details");
+    for (size_t i = 0; i < stage_count; i++) {
+        const struct inspect_stage *stage = &stages[i];
+        cJSON *entry = write_object(&w, details, NULL);
+        write_text(&w, entry, "model", stage->model);
+        if (i > 0) {
+            write_texts(&w, entry, "labels", stage->labels, stage->label_count);
+            write_float(&w, entry, "min_score", (float)stage->min_score);
+            write_float(&w, entry, "margin", (float)stage->margin);
+            write_count(&w, entry, "max", stage->max);
+        }
+        write_texts(&w, entry, "sizes", stage->sizes, stage->size_count);
+    }
     write_bool(&w, root, "supported", !problem);
     if (problem)
         write_text(&w, root, "problem", problem);

@@ -348,6 +348,27 @@ static void print_stage(const struct pipeline_stage *stage, size_t at)
                stage->sizes[i].height);
 }
 
+/* `sizes` and `names`: memory for texts. */
+static struct inspect_stage
+describe_stage(const struct pipeline_stage *stage, char sizes[static STAGE_SIZES_MAX][24],
+               const char *names[static STAGE_LABELS_MAX + STAGE_SIZES_MAX])
+{
+    for (size_t i = 0; i < stage->label_count; i++)
+        names[i] = stage->labels[i];
+    for (size_t i = 0; i < stage->size_count; i++) {
+        snprintf(sizes[i], 24, "%dx%d", stage->sizes[i].width, stage->sizes[i].height);
+        names[STAGE_LABELS_MAX + i] = sizes[i];
+    }
+    return (struct inspect_stage){.model = stage->model,
+                                  .labels = names,
+                                  .label_count = stage->label_count,
+                                  .min_score = stage->min_score,
+                                  .margin = stage->margin,
+                                  .max = stage->max,
+                                  .sizes = names + STAGE_LABELS_MAX,
+                                  .size_count = stage->size_count};
+}
+
 /* Shows the pipeline that lies there; *ret: the command's result. False: it is no pipeline. */
 static bool inspect_stages(const struct config *config, int *ret)
 {
@@ -362,13 +383,15 @@ static bool inspect_stages(const struct config *config, int *ret)
         repository_done(&repository);
         return false;
     }
-    const char *names[PIPELINE_STAGES_MAX];
+    const char *names[PIPELINE_STAGES_MAX][STAGE_LABELS_MAX + STAGE_SIZES_MAX];
+    char sizes[PIPELINE_STAGES_MAX][STAGE_SIZES_MAX][24];
+    struct inspect_stage details[PIPELINE_STAGES_MAX];
     for (size_t i = 0; i < stages->stage_count; i++)
-        names[i] = stages->stages[i].model;
+        details[i] = describe_stage(&stages->stages[i], sizes[i], names[i]);
     *ret = is_wrong;
     if (config->json) {
         const int printed =
-            print_json(inspect_pipeline_json(model->name, model->path, names, stages->stage_count,
+            print_json(inspect_pipeline_json(model->name, model->path, details, stages->stage_count,
                                              is_wrong ? model->problem.message : NULL, NULL));
         *ret = printed ? printed : *ret;
     } else {

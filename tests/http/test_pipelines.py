@@ -128,13 +128,21 @@ class Crops(Pipelines):
     def test_other_forms_have_the_boxes(self):
         server = self.start()
         photo = painted(SIDE, SIDE, colors)
-        lines = server.predict(photo, "/predict?model=both", {"Accept": "text/plain"}).body.decode()
-        self.assertEqual(lines, server.predict(photo, "/predict?model=found", {"Accept": "text/plain"}).body.decode())
         self.assertEqual(server.predict(photo, "/predict?model=both&format=image").status, 200)
         answer = server.predict(photo, "/predictions/both")
         self.assertEqual(answer.json(), server.predict(photo, "/predictions/found").json())
         self.assertEqual(server.get("/v2/models/both/ready").status, 200)
-        self.assertEqual(server.get("/v2/models/stats").status, 200)
+        self.assertEqual([m["name"] for m in server.get("/v2/models/stats").json()["model_stats"]], ["found", "mean"])
+
+    def test_forms_without_crops_are_refused(self):
+        server, photo = self.start(), painted(SIDE, SIDE, colors)
+        answer = server.predict(photo, "/predict?model=both", {"Accept": "text/plain"})
+        self.assertEqual(answer.status, 400)
+        self.assertIn("'both' is a pipeline, whose crops only JSON shows", answer.json()["error"])
+        for method, path in (("GET", ""), ("GET", "/config"), ("POST", "/infer"), ("GET", "/versions/1")):
+            answer = server.request(method, f"/v2/models/both{path}", photo if method == "POST" else None)
+            self.assertEqual(answer.status, 400, path)
+            self.assertIn("POST /predict?model=both; here name one of its models, such as 'found'", answer.json()["error"])
 
     def test_it_is_listed(self):
         server = self.start()
@@ -436,7 +444,13 @@ class Alone(Pipelines):
         inspected = run_lensd("inspect", self.path("both"))
         self.assertEqual(inspected.returncode, 0)
         self.assertIn("stage 2     mean, which gets crops", inspected.stdout)
-        self.assertEqual(json.loads(run_lensd("inspect", self.path("both"), "--json").stdout)["stages"], ["found", "mean"])
+        self.pipeline("many", [{"model": "found"}, {"model": "mean", "labels": ["a dog", 1], "min_score": .25, "margin": .5,
+                                                    "max": 7, "sizes": ["16x16"]}])
+        told = json.loads(run_lensd("inspect", self.path("many"), "--json").stdout)
+        self.assertEqual(told["stages"], ["found", "mean"])
+        self.assertEqual(told["stage_details"], [
+            {"model": "found", "sizes": []},
+            {"model": "mean", "labels": ["a dog", "1"], "min_score": .25, "margin": .5, "max": 7, "sizes": ["16x16"]}])
         self.assertIn("name one of its models", run_lensd("bench", self.path("both")).stderr)
 
 

@@ -600,9 +600,15 @@ static enum status predict_divide(struct exchange *x, struct predict_work *work,
     const size_t max_images = x->server->options.max_images;
     struct predict_request *request = &work->request;
     TRY(slices_begin(request, max_images, &work->slices, err));
-    if (!predict_dialect(x) && x->answer_form == DESCRIBE_JSON && !request->parts)
+    const bool has_crops = !predict_dialect(x) && !request->wants_picture && !request->parts;
+    if (has_crops)
         TRY(stages_begin(x->server->options.pipeline, request, &work->staged,
                          &x->answer.retry_after_s, err));
+    if (work->staged && x->answer_form != DESCRIBE_JSON)
+        return error_set(
+            err, STATUS_INVALID,
+            "'%s' is a pipeline, whose crops only JSON shows; ask for application/json",
+            work->staged->name);
     if (work->staged) {
         work->staged->most = max_images;
         work->staged->take = take_crop;

@@ -143,7 +143,8 @@ static void respond_document(struct exchange *x, document_writer write)
     struct pipeline *pipeline = x->server->options.pipeline;
     struct served *served;
     struct error err;
-    if (pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
+    if (work_check_model(x, &err) != STATUS_OK ||
+        pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
                          &x->answer.retry_after_s, &err) != STATUS_OK) {
         respond_error(x, &err);
         return;
@@ -217,7 +218,7 @@ static struct v2_stats read_stats(const struct served *served, const struct mode
 
 static bool is_asked_for(const struct exchange *x, const struct model_status *model)
 {
-    return model->state == MODEL_READY &&
+    return model->state == MODEL_READY && !model->stage_count && /* its models count */
            (!x->match.model[0] || !strcmp(x->match.model, model->name)) &&
            (!x->match.version[0] || !strcmp(x->match.version, model->version));
 }

@@ -378,6 +378,24 @@ void work_submit_or(struct exchange *x, enum status status, const struct error *
         exchange_resume(x);
 }
 
+enum status work_check_model(struct exchange *x, struct error *err)
+{
+    char name[128];
+    struct pipeline_config *stages;
+    const char *version = x->match.version[0] ? x->match.version : NULL;
+    TRY(pipeline_find_stages(x->server->options.pipeline, x->match.model, version, name, &stages,
+                             err));
+    if (!stages)
+        return STATUS_OK;
+    const enum status status =
+        error_set(err, STATUS_INVALID,
+                  "'%s' is a pipeline of models, which takes photos: POST /predict?model=%s; here "
+                  "name one of its models, such as '%s'",
+                  name, name, stages->stages[0].model);
+    free(stages);
+    return status;
+}
+
 void work_submit_served(struct exchange *x,
                         enum status (*prepare)(struct exchange *exchange, struct served **served,
                                                struct error *err))
@@ -386,9 +404,11 @@ void work_submit_served(struct exchange *x,
     const char *version = x->match.version[0] ? x->match.version : NULL;
     struct served *served = NULL;
     struct error err;
-    enum status status = x->work ? pipeline_acquire(pipeline, x->match.model, version, &served,
-                                                    &x->answer.retry_after_s, &err)
-                                 : error_no_memory(&err, "for a request");
+    enum status status =
+        x->work ? work_check_model(x, &err) : error_no_memory(&err, "for a request");
+    if (status == STATUS_OK)
+        status = pipeline_acquire(pipeline, x->match.model, version, &served,
+                                  &x->answer.retry_after_s, &err);
     if (status == STATUS_OK)
         status = prepare(x, &served, &err);
     if (status == STATUS_OK)

@@ -66,9 +66,13 @@ void work_submit(struct exchange *exchange);
 /* The same, or an error: the end of every `start`. */
 void work_submit_or(struct exchange *exchange, enum status status, const struct error *err);
 
-/* For a `start` whose model the path names: acquires the model, lets `prepare` read the body, and
- * submits. `prepare` may put another one that it acquired in the place of *served, which it
- * releases. exchange->work may be NULL: out of memory. */
+/* STATUS_INVALID with a sentence if the path names a pipeline.json, which has no tensors.
+ * STATUS_NO_MEMORY. */
+enum status work_check_model(struct exchange *exchange, struct error *err) MUST_USE;
+
+/* For a `start` whose model the path names, and which is no pipeline: acquires the model, lets
+ * `prepare` read the body, and submits. `prepare` may put another one that it acquired in the place
+ * of *served, which it releases. exchange->work may be NULL: out of memory. */
 void work_submit_served(struct exchange *exchange,
                         enum status (*prepare)(struct exchange *exchange, struct served **served,
                                                struct error *err));
