@@ -7,6 +7,7 @@
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/lowering/quantized.h"
+#include "engine/cpu/program/onednn.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/ops/families.h"
 
@@ -112,8 +113,10 @@ static bool qdepthwise_fits(const struct node *node, const struct window *w)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const int64_t channels = x->shape.dims[3];
-    return node_int(node, "group", 1) == channels && y->shape.dims[3] == channels &&
-           channels >= (int64_t)simd()->depthwise_channels && w->kernel[0] == w->kernel[1] &&
+    /* without VNNI a pass is as quick with oneDNN's kernels */
+    return !onednn_pairs_saturate() && node_int(node, "group", 1) == channels &&
+           y->shape.dims[3] == channels && channels >= (int64_t)simd()->depthwise_channels &&
+           w->kernel[0] == w->kernel[1] &&
            (w->kernel[0] == 3 || w->kernel[0] == 5 || w->kernel[0] == 7) &&
            w->stride[0] == w->stride[1] && w->stride[0] >= 1 && w->stride[0] <= 2 &&
            w->dilation[0] == 1 && w->dilation[1] == 1 && w->pad_begin[0] >= 0 &&
