@@ -500,7 +500,7 @@ static enum status publish(const struct loading *loading, struct instance *insta
             table_set_generation(instance, ++pipeline->generations);
         free(entry->stages);
         entry->stages = stages;
-        pipeline->awaits_sizes |= stages && pipeline_state(pipeline) != PIPELINE_READY;
+        pipeline->awaits_sizes |= stages && atomic_load(&pipeline->state) != PIPELINE_READY;
         entry->progress = 1;
         entry->state = MODEL_READY;
         entry->failure[0] = '\0';
