@@ -49,6 +49,8 @@ LOADS = 3  # of each side, in turns
 # Models that miss a bound, with the reason.
 EXCEPTIONS = {
     "efficientvit_m0": "with seeded weights one photo is unstable: PyTorch and ONNX Runtime differ by 0.054 on one tensor of it",
+    "bit": "ONNX Runtime is wrong: 0.32 from PyTorch in float64 where lensd is 3.2e-6 from it",
+    "fbnetv3_b": "PyTorch in float64 is 1.1e-4 from ONNX Runtime and 6.2e-5 from lensd",
 }
 
 TORCHVISION = """squeezenet1_1 squeezenet1_0 shufflenet_v2_x0_5 shufflenet_v2_x1_0 mobilenet_v3_small mnasnet0_5
