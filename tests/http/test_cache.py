@@ -14,7 +14,7 @@ MANY = multipart([(f"i{i}", "\x01" * 120, drawn(i % 10)) for i in range(64)])
 
 
 class Cache(ServedCase):
-    arguments = ("--response-cache", "8M", "--precision", "fp32")
+    arguments = ("--response-cache", "8M", "--precision", "fp32", "--max-queue-ms", "0")
 
     def ask(self, body, path="/predict", **headers):
         """The answer, and whether it was kept: "hit", "miss", or None where the cache had nothing to do with it."""
@@ -112,10 +112,10 @@ class Cache(ServedCase):
         """Those that come while the first is computed are misses as well; one answer remains."""
         photo = flat_png(77, 28)
         hits, misses = (self.server.metric(f"lensd_response_cache_{what}_total") for what in ("hits", "misses"))
-        answers = together(256, lambda _: self.ask(photo))
+        answers = together(128, lambda _: self.ask(photo))  # fewer than one client may have in the queue
         self.assertEqual({answer.status for answer, _ in answers}, {200})
         said = [was for _, was in answers]
-        self.assertEqual(said.count("hit") + said.count("miss"), 256)
+        self.assertEqual(said.count("hit") + said.count("miss"), 128)
         self.server.wait_metric("lensd_response_cache_hits_total", hits + said.count("hit"))
         self.server.wait_metric("lensd_response_cache_misses_total", misses + said.count("miss"))
         answer, was = self.ask(photo)
