@@ -9,8 +9,8 @@
 set -euo pipefail
 
 packages=libc6-dev,libmicrohttpd-dev,libgnutls28-dev,libnghttp2-dev,zlib1g-dev,libcjson-dev,libprotobuf-c-dev,libjpeg-dev,libpng-dev,libcriterion-dev
-# Loaded where they are there: without them no photo of these formats is read.
-packages+=,libwebp7,libtiff6,libheif1
+# Loaded where they are there: without them no photo of these formats is read, and no trace is sent.
+packages+=,libwebp7,libtiff6,libheif1,libcurl4-openssl-dev
 what=${1:?sysroot or run} folder=${2:?a folder}
 shift 2
 
