@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -315,6 +316,7 @@ class Health(Commands):
             self.assertEqual((code, out), (1, ""))
             self.assertIn("draining", err)
         finally:
+            server.signal(signal.SIGINT)  # SIGTERM again within a second would be ignored
             server.stop()
 
     def test_nobody_there(self):
