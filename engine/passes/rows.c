@@ -495,18 +495,31 @@ static void rows_hash_shapes(const struct rows *rows, const struct node *node, i
             rows_hash_shape(rows, &node->outputs[i]->shape, axis);
 }
 
+/* Extents may have the batch in them, where the shapes tell all that they do. */
+static bool rows_are_extents(const struct node *node, size_t i)
+{
+    switch (node->op) {
+    case OP_EXPAND:
+        return i == 1;
+    case OP_SLICE:
+        return i == 2;
+    case OP_RESIZE: /* with another policy two sizes with the same result differ in scale */
+        return i == 3 &&
+               !strcmp(node_string(node, "keep_aspect_ratio_policy", "stretch"), "stretch");
+    default:
+        return false;
+    }
+}
+
 /* Adds what all images read as a whole. Not a constant of the file, which is the same for every
- * size of the batch, nor extents: they are allowed to have the batch in them, and the shapes tell
- * what they do. */
+ * size of the batch. */
 static void rows_hash_whole(const struct rows *rows, const struct node *node, size_t i)
 {
     const struct value *value = node->inputs[i];
     const struct graph *base = rows->base;
     const bool is_of_file = base && value->index < base->value_count &&
                             base->values[value->index]->known == value->known;
-    const bool are_extents = (node->op == OP_EXPAND && i == 1) ||
-                             (node->op == OP_SLICE && i == 2) || (node->op == OP_RESIZE && i == 3);
-    if (value->known && !is_of_file && !are_extents)
+    if (value->known && !is_of_file)
         rows_hash(rows, value->known->data, value->known->bytes);
 }
 
@@ -543,6 +556,8 @@ static bool rows_free_are_alike(const struct rows *rows, const struct node *node
         if (!value || rows_span(rows, node, i))
             continue;
         const int at = rows_beside_images(node, i, axis);
+        if (at >= value->shape.rank && rows_are_extents(node, i))
+            continue;
         if (at >= value->shape.rank)
             rows_hash_whole(rows, node, i);
         else if (!rows_are_alike(rows, value, at, run))

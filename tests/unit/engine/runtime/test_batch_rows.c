@@ -302,6 +302,44 @@ Test(batch_rows, have_a_hash_of_the_shapes_of_one)
     cr_expect_neq(hashes[0], hashes[1]);
 }
 
+/* The sum of what an Expand to the size of the batch makes, in a pass of its own. */
+Test(batch_rows, have_a_hash_of_extents_that_no_image_has)
+{
+    uint64_t hashes[2];
+    for (int64_t batch = 1; batch <= BATCH; batch++) {
+        struct builder b;
+        struct value *x = begin_batch(&b, batch), *row = numbers(&b, SHAPE(1, WIDTH), false);
+        row = take(&b, OP_EXPAND, row, ints(&b, (const int64_t[]){batch, WIDTH}, 2), 99, NULL);
+        row = take(&b, OP_REDUCE_SUM, row, ints(&b, (const int64_t[]){0}, 1), 99, NULL);
+        hashes[batch - 1] = hash_of(&b, take(&b, OP_MUL, x, row, 99, NULL), batch, false);
+    }
+    cr_expect_neq(hashes[0], hashes[1]);
+}
+
+/* 3 x 8 becomes 2 x 5 for both sizes, but by other scales. */
+Test(batch_rows, have_a_hash_of_sizes_that_only_limit)
+{
+    static const int64_t sizes[2][2] = {{2, 9}, {9, 5}}, axes[2] = {2, 3};
+    uint64_t hashes[2];
+    for (int i = 0; i < 2; i++) {
+        struct builder b;
+        struct node *node;
+        struct value *x = begin(&b), *shape = ints(&b, (const int64_t[]){BATCH, 1, 3, 8}, 4);
+        x = take(&b, OP_RESHAPE, x, shape, 99, NULL);
+        struct value *const operands[] = {x, NULL, NULL, ints(&b, sizes[i], 2)};
+        add(&b, OP_RESIZE, 4, operands, 1, &node);
+        cr_assert_not_null(node);
+        node->opset = 18;
+        cr_assert(node_set_ints(b.graph, node, "axes", axes, 2));
+        cr_assert(node_set_int(b.graph, node, "keep_aspect_ratio_policy", 0));
+        struct attr *policy = (struct attr *)(uintptr_t)node_attr(node, "keep_aspect_ratio_policy");
+        policy->kind = ATTR_STRING;
+        policy->s = "not_larger";
+        hashes[i] = hash_of(&b, finish(&b, node), BATCH, false);
+    }
+    cr_expect_neq(hashes[0], hashes[1]);
+}
+
 Test(batch_rows, are_not_proven_apart_where_they_mix)
 {
     static struct value *(*const mixing[])(struct builder *, struct value *) = {
