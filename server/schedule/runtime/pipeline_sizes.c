@@ -184,12 +184,12 @@ void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source
 }
 
 /* Whether the size has neither been compiled nor failed, and needs no place that another one keeps.
- */
+ * Not where so many have failed that failures are forgotten: it would be tried for ever. */
 static bool may_add_size(const struct pipeline *pipeline, struct instance *base,
                          struct instance_size size)
 {
-    return spare_place_locked(pipeline, base, true) && !find_size_locked(base, size) &&
-           !find_failed_size(base, size) &&
+    return base->failed_count < INSTANCE_FAILED_SIZES && spare_place_locked(pipeline, base, true) &&
+           !find_size_locked(base, size) && !find_failed_size(base, size) &&
            model_check_size(base->served->model, size.height, size.width, NULL) == STATUS_OK;
 }
 
