@@ -164,7 +164,7 @@ bool mapping_is_whole(const struct mapping *mapping)
 
 static enum status torn(struct error *err)
 {
-    return error_set(err, STATUS_IO, "the file became shorter while it was read");
+    return error_set(err, STATUS_IO, MAPPING_CHANGED);
 }
 
 /* In blocks, so that little more than the bytes themselves is needed. */

@@ -14,6 +14,9 @@
 
 #include "engine/base/status.h"
 
+/* What the user is told where a mapping is torn. */
+#define MAPPING_CHANGED "the file changed while it was read"
+
 struct mapping;
 
 /* Bytes offset … offset + bytes of the file, which were there a moment ago; not writable. bytes >

@@ -17,7 +17,7 @@ static enum status settle(const struct tensor *tensor, struct error *err)
     if (kept)
         status = mapping_settle(mapping, err);
     else if (!mapping_is_whole(mapping))
-        status = error_set(err, STATUS_IO, "the file became shorter while it was read");
+        status = error_set(err, STATUS_IO, MAPPING_CHANGED);
     else
         mapping_let_go(mapping);
     return status;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/cpu.h"
@@ -27,12 +28,25 @@ enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
 
 /* ---- reading files ---- */
 
-/* Maps the file; where that fails, file->mapping stays NULL. */
+static size_t default_limit(void)
+{
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    return available && available < DEFAULT_LIMIT ? (size_t)available : DEFAULT_LIMIT;
+}
+
+/* Maps the file, unless its weights would pass the memory that there is; where that fails,
+ * file->mapping stays NULL. */
 static enum status onnx_map_file(const char *path, struct onnx_file *file, struct error *err)
 {
     TRY(file_open(path, &file->fd, &file->size, err));
-    if (file->size && mapping_create(file->fd, 0, file->size, &file->mapping, NULL) == STATUS_OK)
+    if (file->size && file->size <= default_limit() && fstat(file->fd, &file->opened) == 0 &&
+        mapping_create(file->fd, 0, file->size, &file->mapping, NULL) == STATUS_OK) {
         file->data = mapping_data(file->mapping);
+    } else {
+        close(file->fd);
+        file->fd = -1;
+    }
     return STATUS_OK;
 }
 
@@ -72,13 +86,9 @@ static int open_folder_of(const char *path)
 
 static struct onnx_file new_file(const struct onnx_options *options)
 {
-    size_t limit = options ? options->memory_limit : 0;
-    if (!limit) {
-        uint64_t total, available;
-        cpu_memory(&total, &available);
-        limit = available && available < DEFAULT_LIMIT ? (size_t)available : DEFAULT_LIMIT;
-    }
-    return (struct onnx_file){.fd = -1, .folder = -1, .external_fd = -1, .limit = limit};
+    const size_t limit = options ? options->memory_limit : 0;
+    return (struct onnx_file){
+        .fd = -1, .folder = -1, .external_fd = -1, .limit = limit ? limit : default_limit()};
 }
 
 void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
@@ -116,8 +126,13 @@ void onnx_file_close(struct onnx_file *file)
 
 enum status onnx_file_check(const struct onnx_file *file, enum status status, struct error *err)
 {
-    if (file->mapping && !mapping_is_whole(file->mapping))
-        return error_set(err, STATUS_IO, "the file became shorter while it was read");
+    struct stat now;
+    const struct stat *then = &file->opened;
+    if (file->mapping &&
+        (!mapping_is_whole(file->mapping) || fstat(file->fd, &now) != 0 ||
+         now.st_size != then->st_size || now.st_mtim.tv_sec != then->st_mtim.tv_sec ||
+         now.st_mtim.tv_nsec != then->st_mtim.tv_nsec))
+        return error_set(err, STATUS_IO, MAPPING_CHANGED);
     return status;
 }
 

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "engine/base/arena.h"
 #include "engine/base/mapping.h"
@@ -18,6 +19,7 @@ struct onnx_file {
     struct mapping *mapping; /* where data lies; NULL: elsewhere */
     uint8_t *owned;          /* data, if it was read; NULL: it was not */
     int fd;                  /* of the mapped file; -1: it is not mapped */
+    struct stat opened;      /* of fd, before it was mapped */
     int folder;         /* directory of the file, where external data lies; -1: there is none */
     size_t limit, used; /* bytes the load may take, and has taken */
     uint64_t external_bytes;
@@ -38,7 +40,7 @@ void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
                       const struct onnx_options *options);
 void onnx_file_close(struct onnx_file *file);
 
-/* `status`, which is what was made of the bytes; STATUS_IO if the file shrank meanwhile. */
+/* `status`, which is what was made of the bytes; STATUS_IO if the file changed meanwhile. */
 enum status onnx_file_check(const struct onnx_file *file, enum status status,
                             struct error *err) MUST_USE;
 

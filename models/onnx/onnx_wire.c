@@ -2,7 +2,8 @@
  *
  * protobuf-c's unpacker recurses without a limit, knows no groups, copies unknown fields, and cuts
  * strings at a NUL. This parser reads the bytes first, with its own stack, and hands on a copy
- * that holds nothing it would stumble over.
+ * that holds nothing it would stumble over. The file may be mapped, and change meanwhile: what is
+ * checked is what was copied.
  *
  * The copy leaves out the bulk: raw_data of tensors becomes a reference into the original bytes, so
  * that loading a file costs the file and the tensors, not a third copy. Nested messages get a
@@ -182,24 +183,29 @@ static enum status wire_push(struct wire_parser *w, struct wire_frame frame)
     return STATUS_OK;
 }
 
-/* A packed list: whole elements only. Copied as it is. */
+/* Are these whole numbers of at most 10 bytes each? */
+static bool varints_are_whole(const uint8_t *bytes, size_t size)
+{
+    size_t length = 0;
+    for (size_t i = 0; i < size && length < 10; i++)
+        length = bytes[i] & 0x80 ? length + 1 : 0;
+    return length == 0;
+}
+
+/* A packed list: whole elements only. */
 static enum status packed(struct wire_parser *w, uint64_t tag, ProtobufCType type, size_t end)
 {
     size_t length = 0;
     TRY(read_length(w, end, &length));
-    size_t from = w->at, stop = from + length;
+    const uint8_t *bytes = w->data + w->at;
     int wire = element_wire(type);
-    if (wire == WIRE_VARINT) {
-        uint64_t number = 0;
-        while (w->at < stop)
-            TRY(read_varint(w, stop, &number));
-    } else if (length % (wire == WIRE_64 ? 8 : 4)) {
-        return bad(w, "a packed list cut through an element");
-    }
-    w->at = stop;
+    w->at += length;
     TRY(emit_varint(w, tag));
     TRY(emit_varint(w, length));
-    return wire_emit(w, w->data + from, length);
+    TRY(wire_emit(w, bytes, length));
+    bool is_whole = wire == WIRE_VARINT ? varints_are_whole(w->out + w->used - length, length)
+                                        : length % (wire == WIRE_64 ? 8 : 4) == 0;
+    return is_whole ? STATUS_OK : bad(w, "a packed list cut through an element");
 }
 
 static enum status text_or_bytes(struct wire_parser *w, uint64_t tag,
@@ -209,22 +215,23 @@ static enum status text_or_bytes(struct wire_parser *w, uint64_t tag,
     size_t length = 0;
     TRY(read_length(w, end, &length));
     const uint8_t *bytes = w->data + w->at;
-    if (field->type == PROTOBUF_C_TYPE_STRING) {
-        if (memchr(bytes, 0, length))
-            return bad(w, "a name that holds a NUL byte");
-        if (!utf8_valid((const char *)bytes, length))
-            return bad(w, "a name that is not UTF-8");
-    }
     const struct wire_reference reference = {w->at, length};
-    bool is_raw = descriptor == &onnx__tensor_proto__descriptor && field->id == RAW_DATA;
     w->at += length;
     TRY(emit_varint(w, tag));
-    if (is_raw) {
+    if (descriptor == &onnx__tensor_proto__descriptor && field->id == RAW_DATA) {
         TRY(emit_varint(w, sizeof reference));
         return wire_emit(w, &reference, sizeof reference);
     }
     TRY(emit_varint(w, length));
-    return wire_emit(w, bytes, length);
+    TRY(wire_emit(w, bytes, length));
+    const uint8_t *copy = w->out + w->used - length;
+    if (field->type == PROTOBUF_C_TYPE_STRING) {
+        if (memchr(copy, 0, length))
+            return bad(w, "a name that holds a NUL byte");
+        if (!utf8_valid((const char *)copy, length))
+            return bad(w, "a name that is not UTF-8");
+    }
+    return STATUS_OK;
 }
 
 static enum status open_message(struct wire_parser *w, uint64_t tag,
@@ -260,10 +267,15 @@ static enum status known_field(struct wire_parser *w, uint64_t tag,
         return open_message(w, tag, field, end);
     if (wire == WIRE_BYTES)
         return text_or_bytes(w, tag, w->stack[w->depth - 1].descriptor, field, end);
-    size_t from = w->at;
-    TRY(skip(w, wire, end));
     TRY(emit_varint(w, tag));
-    return wire_emit(w, w->data + from, w->at - from);
+    if (wire == WIRE_VARINT) {
+        uint64_t number = 0;
+        TRY(read_varint(w, end, &number));
+        return emit_varint(w, number);
+    }
+    const uint8_t *from = w->data + w->at;
+    TRY(skip(w, wire, end));
+    return wire_emit(w, from, (size_t)(w->data + w->at - from));
 }
 
 static enum status one_field(struct wire_parser *w)
