@@ -401,10 +401,11 @@ static enum status quantize_all(struct quantize_state *q)
 
 /* ---- sensitive layers ---- */
 
-/* Layers that read one tensor go together: as long as one of them is in 8 bits, it is stored. */
+/* Layers that read one tensor are a group, which stays in float32 as a whole: as long as one of
+ * them is in 8 bits, the tensor is stored in 8 bits. */
 struct layer_gain {
-    size_t layer, first; /* `first` reads the same tensor */
-    double gain;         /* error that goes for each multiply-add in float32 */
+    size_t layer, first; /* `first`: the first layer of its group */
+    double gain;         /* error removed for each multiply-add that is moved to float32 */
 };
 
 static const struct value *input_of(const struct quantize_state *q, size_t layer)
@@ -412,7 +413,7 @@ static const struct value *input_of(const struct quantize_state *q, size_t layer
     return quantizer_layer(q->quantizer, layer)->input;
 }
 
-/* The error with the layers alone in 8 bits that read what layer `first` reads. */
+/* Measures the error with only the group of layer `first` in 8 bits. */
 static enum status measure_layer(struct quantize_state *q, size_t first, struct layer_gain *ret)
 {
     struct quantize_answer *report = q->report;
@@ -486,37 +487,62 @@ static enum status keep_layers(struct quantize_state *q, const struct layer_gain
     return STATUS_OK;
 }
 
-/* How many of the first layers do at most KEPT_WORK of all multiply-adds. */
-static size_t count_affordable(const struct quantize_state *q, const struct layer_gain *order)
+/* Puts the groups first that do at most KEPT_WORK of all multiply-adds together; how many these
+ * are. */
+static size_t put_affordable_first(const struct quantize_state *q, struct layer_gain *order)
 {
     const size_t layers = q->report->layer_count;
-    double all = 0, work = 0;
-    size_t count = 0;
+    double all = 0, kept = 0;
+    size_t groups = 0, count = 0;
     for (size_t i = 0; i < layers; i++)
         all += quantizer_layer(q->quantizer, i)->work;
-    while (count < layers &&
-           (work += quantizer_layer(q->quantizer, order[count].layer)->work) <= KEPT_WORK * all)
-        count++;
-    return count;
+    for (size_t i = 0, end; i < layers; i = end) {
+        double work = 0;
+        for (end = i; end < layers && order[end].first == order[i].first; end++)
+            work += quantizer_layer(q->quantizer, order[end].layer)->work;
+        if (kept + work > KEPT_WORK * all)
+            continue;
+        kept += work;
+        groups++;
+        for (size_t k = i; k < end; k++) {
+            const struct layer_gain moved = order[k];
+            memmove(&order[count + 1], &order[count], (k - count) * sizeof *order);
+            order[count++] = moved;
+        }
+    }
+    return groups;
 }
 
-/* Doubles the number of layers in float32 until the bounds hold, then halves the interval. */
-static enum status search_layers(struct quantize_state *q, const struct layer_gain *order)
+/* How many layers the first groups have. */
+static size_t count_layers(const struct quantize_state *q, const struct layer_gain *order,
+                           size_t groups)
 {
-    const size_t most = count_affordable(q, order);
+    size_t i = 0;
+    for (; groups > 0; groups--) {
+        const size_t first = order[i].first;
+        while (i < q->report->layer_count && order[i].first == first)
+            i++;
+    }
+    return i;
+}
+
+/* Doubles the number of groups in float32 until the bounds hold, then halves the interval. */
+static enum status search_layers(struct quantize_state *q, struct layer_gain *order)
+{
+    const size_t most = put_affordable_first(q, order);
     size_t low = 0, high = 0;
     bool holds = false;
     q->phase = "keeping layers";
-    for (size_t count = 1; !holds && low < most; count *= 2) {
-        high = count < most ? count : most;
+    for (size_t groups = 1; !holds && low < most; groups *= 2) {
+        high = groups < most ? groups : most;
         show(q, (double)high / (double)most / 2);
-        TRY(keep_layers(q, order, high, &holds));
+        TRY(keep_layers(q, order, count_layers(q, order, high), &holds));
         low = holds ? low : high;
     }
     while (holds && high - low > 1) {
         const size_t middle = low + (high - low) / 2;
         bool still;
-        TRY(keep_layers(q, order, middle, &still));
+        TRY(keep_layers(q, order, count_layers(q, order, middle), &still));
         *(still ? &high : &low) = middle;
     }
     return STATUS_OK;
