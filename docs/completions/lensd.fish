@@ -136,7 +136,7 @@ complete -c lensd -n '__fish_seen_subcommand_from bench' -l json -d 'print JSON 
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l model -r -d 'an .onnx file, a model folder, or digits, the built-in digit classifier'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l calibrate -r -d 'folder of photos like those that the model will see, with the folders below it'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l output -r -d 'the new model folder, which must not exist'
-complete -c lensd -n '__fish_seen_subcommand_from quantize' -l target -x -a 'vnni avx2' -d 'CPUs that the 8-bit model is for'
+complete -c lensd -n '__fish_seen_subcommand_from quantize' -l target -x -a 'vnni avx2' -d 'the CPUs to quantize for. vnni'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l threads -r -d 'CPU threads of a forward pass'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l old-libheif -d 'read AVIF and HEIC with a libheif older than 1.23, too'
 complete -c lensd -n '__fish_seen_subcommand_from quantize' -l config -r -d 'read settings from a JSON file'

@@ -40,7 +40,7 @@ void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
                       const struct onnx_options *options);
 void onnx_file_close(struct onnx_file *file);
 
-/* `status`, which is what was made of the bytes; STATUS_IO if the file changed meanwhile. */
+/* Returns `status`, or STATUS_IO if the file changed while it was read. */
 enum status onnx_file_check(const struct onnx_file *file, enum status status,
                             struct error *err) MUST_USE;
 

@@ -49,8 +49,8 @@ const struct option config_options[] = {
     {"output", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(output), 0, 0, NULL, "OUT", MODEL,
      "the new model folder, which must not exist; also -o; default: MODEL-int8"},
     {"target", OPTION_CHOICE, COMMAND_QUANTIZE, FIELD(target), 0, 0, "vnni", "vnni|avx2", MODEL,
-     "CPUs that the 8-bit model is for: vnni, those with VNNI, AMX or arm64's dot product; avx2, "
-     "older ones, too, with weights of 7 bits (ONNX Runtime's reduce_range)"},
+     "the CPUs to quantize for. vnni: CPUs with VNNI, AMX or arm64's dot product. avx2: also older "
+     "x86 CPUs; weights have 7 bits (ONNX Runtime's reduce_range)"},
 
     {"confidence", OPTION_TEXT, RUNS, FIELD(confidence), 0, 0, NULL, "N", TASK,
      "detectors: drop boxes whose score is not above N, 0 to 1; the default of this and the next "

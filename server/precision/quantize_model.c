@@ -337,7 +337,7 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
 {
     const int all = first < q->tried ? q->tried : q->tried + q->held_out;
     *ret = (struct agreement){.is_vector = q->outputs.is_vector};
-    /* Without the layer that is tried in float32 there may be none in 8 bits. */
+    /* If the layers that should be in 8 bits cannot be quantized, the graph has none. */
     TRY(open_session(q, graph, quantizer_is_quantized(graph) ? PRECISION_INT8 : PRECISION_FP32));
     for (int i = first; i < first + count && i < all; i++) {
         struct task_answer boxes = {0};
@@ -376,7 +376,7 @@ static void take_graph(struct quantize_state *q, struct graph *graph, const stru
     q->holds = agreement_holds(a);
 }
 
-/* Biases are corrected unless that raises the error, as it does where layers amplify it. */
+/* Biases are corrected only if that lowers the error; where layers amplify it, it does not. */
 static enum status quantize_all(struct quantize_state *q)
 {
     struct graph *graph;

@@ -341,7 +341,7 @@ class Sizes(Pipelines):
         self.pipeline("more", [{"model": "found"}, {"model": "mean", "sizes": ["8x8", "24x8", "24x16"]}])
         self.start()
         (line,) = [line for line in self.server.log().splitlines() if "too many sizes" in line]
-        self.assertIn("stage 2 of pipeline 'more' names 24x16 for model 'mean', which keeps 4 sizes besides its own", line)
+        self.assertIn("stage 2 of pipeline 'more' names 24x16 for model 'mean', which can keep only 4 sizes besides its own", line)
 
 
 class Depth(Pipelines):

@@ -1,10 +1,10 @@
-/* Depthwise convolutions of 8-bit integers, compiled once per instruction set; by instructions that
- * add four products of bytes to each 32-bit sum where the CPU has them (DOT), else by those that
- * add two products of 16-bit integers.
+/* Depthwise convolutions of 8-bit integers, compiled once per instruction set. Where the CPU has a
+ * dot product (DOT), an instruction adds four products of bytes to each 32-bit sum; elsewhere it
+ * adds two products of 16-bit integers.
  *
- * The four are taps of a column: bytes of four rows of the image ("a quad") are interleaved, so
- * that each 32 bits hold one channel of one column, and meet the filter's column moved to where a
- * result row has it:
+ * The four bytes are taps of a column: bytes of four rows of the image ("a quad") are interleaved,
+ * so that each 32 bits hold one channel of one column, and meet the filter's column moved to where
+ * a result row has it:
  *
  *     image rows   0 1 2 3          result row 0:  w0 w1 w2 0
  *                  └─ a quad ─┘     result row 1:  0  w0 w1 w2

@@ -1,7 +1,6 @@
-/* Private to engine/cpu/kernels/: a register of VEC sums of 32 bits, and what adds products of
- * 8-bit integers to it: of pairs that are widened to 16 bits (every instruction set multiplies and
- * adds those, exactly), or of four bytes where there is an instruction for that (DOT is then
- * defined: the attribute of a function that uses it). */
+/* Private to engine/cpu/kernels/: SIMD wrappers for products of 8-bit integers that are summed in
+ * 32 bits: by pairs, widened to 16 bits and exact on every CPU, or by four bytes where the CPU has
+ * a dot product; DOT is then defined as the attribute of functions that use it. */
 #pragma once
 
 #include "engine/cpu/kernels/vec.h"

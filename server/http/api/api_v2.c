@@ -218,7 +218,7 @@ static struct v2_stats read_stats(const struct served *served, const struct mode
 
 static bool is_asked_for(const struct exchange *x, const struct model_status *model)
 {
-    return model->state == MODEL_READY && !model->stage_count && /* its models count */
+    return model->state == MODEL_READY && !model->stage_count && /* counted under its models */
            (!x->match.model[0] || !strcmp(x->match.model, model->name)) &&
            (!x->match.version[0] || !strcmp(x->match.version, model->version));
 }

@@ -234,7 +234,7 @@ bool work_answer_again(struct exchange *x, bool reads_forms)
     x->cache_key.search_ms = clock_ms(clock_now() - begun);
     if (!kept)
         return false;
-    /* What a head is asked for, its admission may not have read. */
+    /* Headers such as x-priority are checked here, because a hit skips admission. */
     struct predict_request asked = {0};
     if (urgency_read(x, &asked, &err) != STATUS_OK) {
         cached_answer_release(kept);

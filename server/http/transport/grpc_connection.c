@@ -5,8 +5,8 @@
  * to PING and SETTINGS than OUT_ACKS. Against floods of what HTTP/2 allows there is a credit.
  * Frames that carry no message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA)
  * cost some, as do all bytes that are no message; time, answered calls and data sent give some
- * back. RST_STREAM is dear if the server could not begin to work on the call, and cheap if the
- * client cancels one that works: of those no more wait than GRPC_CALLS allows. A client without
+ * back. RST_STREAM costs much before the call runs and little afterwards; GRPC_CALLS bounds the
+ * cancelled calls that still run. A client without
  * credit is told to calm down (ENHANCE_YOUR_CALM) and its connection ends. Nothing is read while
  * the socket takes no output. A header block that is endless (CONTINUATION) ends the connection as
  * well. */
@@ -35,7 +35,7 @@
 #define CREDIT_SECOND 100  /* that a second gives */
 #define CREDIT_DATA   4    /* that a DATA frame gives which is sent: WINDOW_UPDATE follows it */
 #define CREDIT_CALL   20   /* that an answered call gives */
-#define COST_RESET    10   /* of RST_STREAM before the call had begun to work, or just when */
+#define COST_RESET    10   /* of RST_STREAM before the call runs, or in the same read */
 #define COST_CANCEL   0.5  /* of RST_STREAM afterwards; other frames cost 1 */
 #define COST_BYTE     (1.0 / 4096) /* of all that is read; DATA gives its own back */
 
@@ -367,7 +367,7 @@ static bool has_endless_header(struct grpc_connection *c, size_t more)
            c->header_bytes > 2 * c->server->http->options.max_header + READ_BYTES;
 }
 
-/* Answers a client that does not speak HTTP/2, instead of all else. */
+/* Answers HTTP/1.1 with 400 and closes. */
 static void refuse_http1(struct grpc_connection *c)
 {
     static const char answer[] =

@@ -72,8 +72,8 @@ static bool is_named_locked(const struct pipeline *pipeline, const struct instan
     return false;
 }
 
-/* A free place for a size, or that of the least recently used one that no pipeline names. NULL:
- * there is none. */
+/* A free place, or else that of the least recently used size that no pipeline names. NULL: there is
+ * none. */
 static struct instance **spare_place_locked(const struct pipeline *pipeline, struct instance *base,
                                             bool may_be_free)
 {
@@ -102,7 +102,7 @@ static struct instance **choose_place_locked(const struct pipeline *pipeline, st
     return place;
 }
 
-/* NULL: it has not failed, or long ago. */
+/* NULL: it has not failed, or its failure has been forgotten. */
 static const struct failed_size *find_failed_size(const struct instance *base,
                                                   struct instance_size size)
 {
@@ -247,9 +247,9 @@ static enum status note_sizes(const struct instance *base, const struct model_en
             if (k == INSTANCE_SIZES)
                 return error_set(err, STATUS_CONFIG,
                                  "stage %zu of pipeline '%s' names %dx%d for model '%s', which "
-                                 "keeps %d sizes besides its own, those of all pipelines together; "
-                                 "it is compiled only when it is asked for, in the place of "
-                                 "another: name fewer sizes",
+                                 "can keep only %d sizes besides its own, for all pipelines "
+                                 "together, so this one replaces another whenever it is requested; "
+                                 "name fewer sizes",
                                  s + 1, entry->name, size.width, size.height, model->name,
                                  INSTANCE_SIZES);
             seen[(*seen_count)++] = size;
