@@ -22,6 +22,9 @@
 #define MODEL_FILE  "model.onnx"
 #define REPORT_FILE "report.json"
 
+/* Fewer photos than this hold out fewer than ten. */
+#define FEW_PHOTOS 50
+
 static _Atomic int quantize_cancel;
 
 /* Texts and the model live until the end of the command. */
@@ -171,6 +174,8 @@ static void print_report(const struct quantizing *q)
            report->held_out, report->unreadable ? "" : "\n");
     if (report->unreadable)
         printf(", %d cannot be read\n", report->unreadable);
+    if (report->calibrated + report->held_out < FEW_PHOTOS)
+        printf("%-12sThese are few: about 100 give better ranges and a better comparison.\n", "");
     print_kept(report);
     if (report->is_vector)
         printf(

@@ -139,7 +139,7 @@ class Crops(Pipelines):
         answer = server.predict(photo, "/predict?model=both", {"Accept": "text/plain"})
         self.assertEqual(answer.status, 400)
         self.assertIn("'both' is a pipeline, whose crops only JSON shows", answer.json()["error"])
-        for method, path in (("GET", ""), ("GET", "/config"), ("POST", "/infer"), ("GET", "/versions/1")):
+        for method, path in (("GET", ""), ("GET", "/config"), ("GET", "/stats"), ("POST", "/infer"), ("GET", "/versions/1")):
             answer = server.request(method, f"/v2/models/both{path}", photo if method == "POST" else None)
             self.assertEqual(answer.status, 400, path)
             self.assertIn("POST /predict?model=both; here name one of its models, such as 'found'", answer.json()["error"])
@@ -229,8 +229,8 @@ class Failures(Pipelines):
         small_onnx.always(self.put("odd"), [("what", (2, 3, 5, 7), [0] * 210)])
         cases = {"blind": ([{"model": "mean"}, {"model": "mean"}], "the next stage needs boxes"),
                  "horse": ([{"model": "found"}, {"model": "mean", "labels": ["a horse"]}],
-                           "stage 1 of pipeline 'horse': it names the label 'a horse'"),
-                 "many": ([{"model": "found"}, {"model": "mean", "labels": [2]}], "it names the class 2, but model 'found'"),
+                           "stage 1 of pipeline 'horse': the next stage names the label 'a horse'"),
+                 "many": ([{"model": "found"}, {"model": "mean", "labels": [2]}], "the next stage names the class 2, but its model 'found'"),
                  "wide": ([{"model": "found"}, {"model": "mean", "sizes": ["64x32"]}],
                           "stage 2 of pipeline 'wide': \"sizes\" names 64x32: model 'mean' takes"),
                  "vague": ([{"model": "odd"}, {"model": "mean"}], "model 'odd' has no answer to a photo")}

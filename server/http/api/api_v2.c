@@ -245,8 +245,10 @@ void v2_stats_handle(struct exchange *x)
     }
     if (filled == 0 && x->match.model[0]) {
         struct served *served;
-        status = pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
-                                  &x->answer.retry_after_s, &err);
+        status = work_check_model(x, &err);
+        if (status == STATUS_OK)
+            status = pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
+                                      &x->answer.retry_after_s, &err);
         if (status == STATUS_OK)
             pipeline_release(pipeline, served);
     }
