@@ -10,7 +10,8 @@
  * Hostile files: the size is checked on the raw header before libpng sees the file. Every chunk
  * that does not make pixels is skipped unread (text, profiles, … are where decompression bombs
  * live); the rest may not allocate more than CHUNK_BYTES. A wrong checksum, a chunk that ends early
- * or a missing IEND refuses the file. */
+ * or a missing IEND refuses the file. libpng inflates all that follows the last row, which may be a
+ * thousand times as much as the file: only EXCESS_BYTES of the file may follow. */
 #include <png.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -19,12 +20,17 @@
 #include "engine/base/size.h"
 #include "server/image/decode.h"
 
+#define IDAT         0x49444154
+#define EXCESS_BYTES (64 * 1024) /* besides the last row, whose pixels have at most 8 bytes */
+
 struct png_reader {
     png_structp png;
     png_infop info;
     const uint8_t *data;
     size_t size, at;
-    bool no_memory; /* an allocation failed: whatever libpng says next is its consequence */
+    bool is_last_row;
+    size_t last_bytes; /* of IDAT may still be read once the last row has begun */
+    bool no_memory;    /* an allocation failed: whatever libpng says next is its consequence */
     jmp_buf failed;
     enum status status; /* why `failed` was taken */
     struct error *err;
@@ -64,6 +70,15 @@ static void png_on_read(png_structp png, png_bytep bytes, size_t count)
                   "the PNG ends early: its data stops before the picture is complete; send the "
                   "whole file");
         png_give_up(reader, STATUS_BAD_IMAGE);
+    }
+    if (reader->is_last_row && png_get_io_chunk_type(png) == IDAT) {
+        if (count > reader->last_bytes) {
+            error_set(reader->err, STATUS_BAD_IMAGE,
+                      "the PNG is damaged (its data goes on after the last row); save it again or "
+                      "send an intact file");
+            png_give_up(reader, STATUS_BAD_IMAGE);
+        }
+        reader->last_bytes -= count;
     }
     memcpy(bytes, reader->data + reader->at, count);
     reader->at += count;
@@ -150,6 +165,7 @@ static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buff
         error_set(reader->err, STATUS_TOO_LARGE, "the PNG's pixels do not fit the address space");
         png_give_up(reader, STATUS_TOO_LARGE);
     }
+    reader->last_bytes = EXCESS_BYTES + 8 * (size_t)width;
     const int passes = png_set_interlace_handling(reader->png);
     png_read_update_info(reader->png, reader->info);
     if (png_get_rowbytes(reader->png, reader->info) != stride)
@@ -158,8 +174,10 @@ static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buff
     if (status != STATUS_OK)
         png_give_up(reader, status);
     for (int pass = 0; pass < passes; pass++)
-        for (uint32_t y = 0; y < height; y++)
+        for (uint32_t y = 0; y < height; y++) {
+            reader->is_last_row = pass == passes - 1 && y == height - 1;
             png_read_row(reader->png, buffer->data + stride * y, NULL);
+        }
     png_read_end(reader->png, NULL); /* checksums up to IEND: the proof that nothing is missing */
 }
 

@@ -7,9 +7,10 @@ import os
 import random
 import struct
 import unittest
+import zlib
 
 import small_onnx
-from harness import ServedCase, ServedModelCase, read, seven
+from harness import ServedCase, ServedModelCase, png_chunk, png_header, read, seven
 
 MIB = 2**20
 
@@ -73,6 +74,13 @@ class Bombs(HostileCase):
         for answer in self.attack(*[("/predict", body, {"Content-Encoding": "gzip"})] * 4):
             self.assertEqual(answer.json()["predictions"][0]["label"], "7")
         self.server.wait_metric("lensd_http_upload_bytes", 0)
+
+    def test_a_png_that_goes_on_after_its_last_row(self):
+        inflated = zlib.compressobj(9)
+        data = b"".join(inflated.compress(bytes(1 << 20)) for _ in range(80)) + inflated.flush()
+        answer = self.server.predict(png_header(1, 1) + png_chunk(b"IDAT", data) + png_chunk(b"IEND", b""))
+        self.assertEqual(answer.status, 400)
+        self.assertIn("goes on after the last row", answer.json()["error"])
 
     def test_almost_delimiters(self):
         """Words that begin as the boundary does, blanks behind it with no line end behind them, line ends alone."""
