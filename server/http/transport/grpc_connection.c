@@ -404,7 +404,7 @@ static bool read_all(struct grpc_connection *c)
             continue; /* dropped, so that our last words are not lost to a reset */
         if (!c->has_begun && is_http1(bytes, (size_t)got)) {
             refuse_http1(c);
-            continue;
+            return true; /* answered before the end of its half is read */
         }
         c->has_begun = true;
         (void)pay(c, (double)got * COST_BYTE);
@@ -472,7 +472,7 @@ static bool write_all(struct grpc_connection *c)
     if (c->unsent && !write_unsent(c))
         return false;
     /* Closing: its calls are gone, though not their streams. */
-    if (c->closing || c->is_refused || !c->has_begun)
+    if (c->closing || c->is_refused || (!c->has_begun && !c->is_ending))
         return true;
     while (!c->unsent) {
         const uint8_t *frame;
