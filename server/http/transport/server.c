@@ -21,6 +21,10 @@
 
 #define QUIET_MS 200 /* without a request, before a drain believes it */
 
+/* The same without connections: a client whose handshake had begun when SYN was refused may not
+ * have been accepted yet. A distant one's takes longer, but no end of a server should. */
+#define HANDSHAKE_MS 20
+
 /* Raises the limit of open files so that every connection fits; returns how many do. */
 static size_t fit_connections(size_t wanted)
 {
@@ -336,7 +340,8 @@ bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
         int64_t now = clock_now();
         if (someone_waits(server) || busy > 0)
             quiet_since = now;
-        else if (open + daemon_unread(server) == 0 || clock_ms(now - quiet_since) >= QUIET_MS)
+        else if (clock_ms(now - quiet_since) >=
+                 (open + daemon_unread(server) > 0 ? QUIET_MS : HANDSHAKE_MS))
             return true;
         if (now >= deadline)
             return false;
