@@ -235,7 +235,6 @@ size_t SIMD_NAMED(depthwise_8bit_pack)(const struct depthwise_8bit *d, const int
                                        void *packed)
 {
     int8_t *bytes = packed;
-    int16_t *pairs = packed;
     const size_t taps = d->taps, parts = d->dot ? 1 : 2, reach = 4 / parts;
     const size_t blocks = (d->channels + LANES - 1) / LANES;
     const size_t count = blocks * d->quads * parts * d->rows * taps * LANES * reach;
@@ -246,11 +245,11 @@ size_t SIMD_NAMED(depthwise_8bit_pack)(const struct depthwise_8bit *d, const int
         const size_t block = i / reach / LANES / taps / d->rows / (d->quads * parts);
         const size_t tap = part * reach + i % reach - row * d->stride; /* beyond all when above */
         const size_t channel = depthwise_first_channel(d->channels, block, LANES) + lane;
-        const int8_t weight = tap < taps ? w[(channel * taps + tap) * taps + column] : 0;
+        const int16_t weight = tap < taps ? w[(channel * taps + tap) * taps + column] : 0;
         if (d->dot)
-            bytes[i] = weight;
+            bytes[i] = (int8_t)weight;
         else
-            pairs[i] = weight;
+            memcpy(bytes + i * sizeof weight, &weight, sizeof weight);
     }
     return count * parts;
 }
