@@ -51,7 +51,7 @@ EXCEPTIONS = {
     "efficientvit_m0": "with seeded weights one photo is unstable: PyTorch and ONNX Runtime differ by 0.054 on one tensor of it",
     "bit": "ONNX Runtime is wrong: 0.32 from PyTorch in float64 where lensd is 3.2e-6 from it",
     "fbnetv3_b": "PyTorch in float64 is 1.1e-4 from ONNX Runtime and 6.2e-5 from lensd",
-    "efficientnet_b2": "PyTorch in float64 lies between: 6.9e-5 from ONNX Runtime and 9.2e-5 from lensd on one photo",
+    "efficientnet_b2": "PyTorch in float64 is 6.9e-5 from ONNX Runtime and 9.2e-5 from lensd on one photo",
     "efficientnetv2_rw_t": "with seeded weights one photo is unstable: on one tensor of it PyTorch in float32 is 0.036, ONNX Runtime "
                            "0.029 and lensd 0.047 from PyTorch in float64",
     "sequencer2d_s": "lensd has no LSTM",
