@@ -330,7 +330,7 @@ struct quantize_answer {
     struct quantize_layer *layers;
     size_t layer_count, kept;
     bool corrects_biases;
-    double kept_work; /* the share of the multiply-adds in float32 */
+    double fp32_share; /* the share of the multiply-adds in float32 */
     /* With all layers in 8 bits, on the photos held out; 0 if `kept` is 0. */
     int all_same;
     double all_error, all_ms;

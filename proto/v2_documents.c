@@ -80,7 +80,7 @@ static void pack_list(struct text *to, const ProtobufCFieldDescriptor *field, co
         add_inner(to, field->id, &inner);
 }
 
-/* A member that says the same as none: "", 0 or false. */
+/* "", 0 and false: proto3 leaves them out. */
 static bool is_default(const ProtobufCFieldDescriptor *field, const cJSON *item)
 {
     if (field->type == PROTOBUF_C_TYPE_STRING)

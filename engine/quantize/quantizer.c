@@ -17,7 +17,7 @@ struct quantizer {
     struct quantizer_layer *layers;
     size_t *positions; /* of the layers' nodes */
     size_t layer_count;
-    int most_weight;
+    int weight_max;
     struct stored_layer *stored; /* by position; empty where there is no layer */
 };
 
@@ -99,7 +99,7 @@ static enum status allocate(struct quantizer *q, struct error *err)
                                       "weights, so there is nothing to quantize");
 }
 
-enum status quantizer_create(const struct graph *graph, int most_weight, struct quantizer **ret,
+enum status quantizer_create(const struct graph *graph, int weight_max, struct quantizer **ret,
                              struct error *err)
 {
     if (quantizer_is_quantized(graph))
@@ -109,7 +109,7 @@ enum status quantizer_create(const struct graph *graph, int most_weight, struct 
     struct quantizer *q = calloc(1, sizeof *q);
     if (!q)
         return quantizer_no_memory(err);
-    q->most_weight = most_weight;
+    q->weight_max = weight_max;
     enum status status = graph_clone(graph, &q->graph, err);
     if (status == STATUS_OK)
         status = optimize_weights(q->graph, err);
@@ -372,7 +372,7 @@ static enum status store_one(struct quantizer *q, size_t n, struct error *err)
 {
     const struct node *layer = q->graph->nodes[n];
     quantize_layer_done(&q->stored[n]); /* of other images */
-    return quantize_layer_store(layer, &q->ranges[layer->inputs[0]->index], q->most_weight,
+    return quantize_layer_store(layer, &q->ranges[layer->inputs[0]->index], q->weight_max,
                                 &q->stored[n], err);
 }
 

@@ -37,13 +37,13 @@ bool quantizer_is_quantized(const struct graph *graph);
 
 /* The greatest 8-bit weight. AVX2 adds pairs of products in 16 bits (vpmaddubsw), which saturate
  * above 64; VNNI and arm64's dot product add them in 32 bits. */
-enum { QUANTIZER_MOST_WEIGHT = 127, QUANTIZER_MOST_WEIGHT_AVX2 = 64 };
+enum { QUANTIZER_WEIGHT_MAX = 127, QUANTIZER_WEIGHT_MAX_AVX2 = 64 };
 
-/* `graph` is only read; constants are shared with it. `most_weight`: one of the above. Errors:
+/* `graph` is only read; constants are shared with it. `weight_max`: one of the above. Errors:
  * STATUS_UNSUPPORTED (quantized already; an operator that opset 13 computes otherwise; no layers),
  * STATUS_NO_MEMORY, and those of the passes. The caller frees with quantizer_free (NULL is fine).
  */
-enum status quantizer_create(const struct graph *graph, int most_weight, struct quantizer **ret,
+enum status quantizer_create(const struct graph *graph, int weight_max, struct quantizer **ret,
                              struct error *err) MUST_USE;
 void quantizer_free(struct quantizer *quantizer);
 

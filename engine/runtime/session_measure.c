@@ -156,7 +156,7 @@ enum status session_measure(struct session *session, struct error *err)
     else if (status == STATUS_OK && first.spent < budget)
         status = measure_run(&m, 0, &first, err);
     if (tune.count == 1)
-        costs[0] = first.cost; /* the second run's, if there was one */
+        costs[0] = first.cost; /* of the second run, if there was one */
     feed_done(&m.feed);
     free(m.outputs);
     TRY(status);

@@ -149,7 +149,7 @@ static void print_kept(const struct quantize_answer *report)
     char shown[1024];
     size_t count = 0;
     printf("%-12s%zu of %zu layers, %.0f %% of the multiply-adds", "in float32", report->kept,
-           report->layer_count, 100 * report->kept_work);
+           report->layer_count, 100 * report->fp32_share);
     for (size_t i = 0; i < report->layer_count; i++)
         if (report->layers[i].is_kept && count++ < SHOWN)
             printf("%s%s", count == 1 ? ": " : ", ",
@@ -264,9 +264,9 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct quantize_options options = {.limits = &limits,
                                              .threads = (int)config->threads,
-                                             .most_weight = config->target == TARGET_AVX2
-                                                                ? QUANTIZER_MOST_WEIGHT_AVX2
-                                                                : QUANTIZER_MOST_WEIGHT,
+                                             .weight_max = config->target == TARGET_AVX2
+                                                               ? QUANTIZER_WEIGHT_MAX_AVX2
+                                                               : QUANTIZER_WEIGHT_MAX,
                                              .cancel = &quantize_cancel,
                                              .on_progress = on_quantize_progress};
     if (model_is_embedded(config->model))

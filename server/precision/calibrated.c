@@ -96,7 +96,7 @@ enum status calibrated_make(const struct model *model, const struct precision_op
     struct quantize_answer report;
     const struct quantize_options how = {.limits = options->limits,
                                          .threads = session->threads,
-                                         .most_weight = QUANTIZER_MOST_WEIGHT,
+                                         .weight_max = QUANTIZER_WEIGHT_MAX,
                                          .cancel = session->cancel,
                                          .cpu_deadline_ms =
                                              clock_ms(clock_thread()) + CALIBRATION_MS};

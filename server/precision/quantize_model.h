@@ -17,7 +17,7 @@
 struct quantize_options {
     const struct image_limits *limits;
     int threads;               /* as session_options.threads */
-    int most_weight;           /* as quantizer_create() takes it */
+    int weight_max;            /* as quantizer_create() takes it */
     const _Atomic int *cancel; /* 1: end with STATUS_CANCELLED; or NULL */
     double cpu_deadline_ms;    /* CPU time of this thread after which nothing more is tried, and
                                   calibrating ends with STATUS_TIMEOUT; 0: none */

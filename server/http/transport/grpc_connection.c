@@ -379,7 +379,7 @@ static void refuse_http1(struct grpc_connection *c)
         memcpy(c->unsent, answer, sizeof answer - 1);
     c->unsent_size = c->unsent ? sizeof answer - 1 : 0;
     c->unsent_since = clock_now();
-    c->is_ending = c->is_refused = true;
+    c->is_ending = c->refused_http1 = true;
 }
 
 /* Whether the first bytes are the line of a request, not HTTP/2's preface. */
@@ -472,7 +472,7 @@ static bool write_all(struct grpc_connection *c)
     if (c->unsent && !write_unsent(c))
         return false;
     /* Closing: its calls are gone, though not their streams. */
-    if (c->closing || c->is_refused || (!c->has_begun && !c->is_ending))
+    if (c->closing || c->refused_http1 || (!c->has_begun && !c->is_ending))
         return true;
     while (!c->unsent) {
         const uint8_t *frame;
@@ -543,7 +543,7 @@ static bool run(struct grpc_connection *c, uint32_t events)
             return false;
     }
     if (!c->unsent && !c->closing &&
-        (c->is_refused ||
+        (c->refused_http1 ||
          (!nghttp2_session_want_read(c->session) && !nghttp2_session_want_write(c->session)))) {
         c->is_ending = true;
         c->closing = clock_now();

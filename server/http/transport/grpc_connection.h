@@ -48,8 +48,8 @@ struct grpc_connection {
     nghttp2_session *session; /* NULL: the connection is over, and only its calls still wait */
     gnutls_session_t tls;     /* NULL: plain */
     bool has_shaken, has_settings, is_busy, wants_feed;
-    bool has_begun;       /* the first bytes were not HTTP/1.1's: they are answered in HTTP/2 */
-    bool is_refused;      /* they were */
+    bool has_begun;       /* the first bytes have come, and are not HTTP/1.1's */
+    bool refused_http1;   /* they are HTTP/1.1's: the client gets 400, and nothing in HTTP/2 */
     bool is_ending;       /* it was told to go, at once: nothing is read any more */
     bool wants_leave;     /* it took a spare place: its client is to make another */
     bool is_leaving;      /* it makes no more calls */

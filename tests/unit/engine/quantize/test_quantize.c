@@ -160,14 +160,14 @@ static size_t count_ops(const struct graph *graph, enum op op)
     return count;
 }
 
-static struct quantizer *observed_for(const struct graph *graph, int most_weight,
+static struct quantizer *observed_for(const struct graph *graph, int weight_max,
                                       struct images *images, size_t memory)
 {
     struct error err = {0};
     struct quantizer *quantizer;
     const struct session_options options = image_options();
     const struct quantizer_images feed = {.count = IMAGES, .read = image_read, .context = images};
-    if (quantizer_create(graph, most_weight, &quantizer, &err) != STATUS_OK) {
+    if (quantizer_create(graph, weight_max, &quantizer, &err) != STATUS_OK) {
         cr_assert_eq(err.status, STATUS_UNSUPPORTED, "%s", err.message);
         return NULL;
     }
@@ -178,7 +178,7 @@ static struct quantizer *observed_for(const struct graph *graph, int most_weight
 
 static struct quantizer *observed(const struct graph *graph, struct images *images, size_t memory)
 {
-    return observed_for(graph, QUANTIZER_MOST_WEIGHT, images, memory);
+    return observed_for(graph, QUANTIZER_WEIGHT_MAX, images, memory);
 }
 
 static int greatest_weight(const struct graph *graph)
@@ -200,7 +200,7 @@ Test(quantize, weights_for_avx2_have_7_bits)
     struct images *images = make_images(3);
     struct graph *graph = random_graph(3, SIDE, SIDE);
     for (int i = 0; i < 2; i++) {
-        const int most = i ? QUANTIZER_MOST_WEIGHT_AVX2 : QUANTIZER_MOST_WEIGHT;
+        const int most = i ? QUANTIZER_WEIGHT_MAX_AVX2 : QUANTIZER_WEIGHT_MAX;
         struct error err = {0};
         struct graph *made;
         struct quantizer *quantizer = observed_for(graph, most, images, (size_t)64 << 20);
@@ -341,7 +341,7 @@ Test(quantize, refuses_what_is_quantized_already)
     struct error err = {0};
     struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20), *again;
     cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK);
-    cr_expect_eq(quantizer_create(made, QUANTIZER_MOST_WEIGHT, &again, &err), STATUS_UNSUPPORTED);
+    cr_expect_eq(quantizer_create(made, QUANTIZER_WEIGHT_MAX, &again, &err), STATUS_UNSUPPORTED);
     cr_expect(strstr(err.message, "quantized already"));
     graph_free(made);
     quantizer_free(quantizer);
