@@ -103,7 +103,7 @@ static uint32_t hash_callers(void)
 
 /* Whether the caller ends the process when it gets no memory, which lensd cannot change: GMP and
  * libtasn1, which GnuTLS uses, and constructors of C++ libraries that the dynamic linker runs
- * (docs/security.md). */
+ * (SECURITY.md). */
 static bool ends_process(const char *where)
 {
     return strncmp(where, "libgmp.", 7) == 0 || strncmp(where, "libtasn1.", 9) == 0 ||

@@ -1,4 +1,4 @@
-"""What docs/operations.md and docs/security.md say of options and variables is what the program says of itself."""
+"""What docs/operations.md and SECURITY.md say of options and variables is what the program says of itself."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import unittest
 import helptext
 from harness import ROOT, read
 
-SECURITY = os.path.join(ROOT, "docs", "security.md")
+SECURITY = os.path.join(ROOT, "SECURITY.md")
 PAGES = [os.path.join(ROOT, "docs", "operations.md"), SECURITY]
 # Of programs that the pages call.
 FOREIGN = {"data", "data-binary", "compressed", "cacert", "unix-socket", "system", "group", "enable", "now", "help", "cpus", "cpuset-cpus", "name", "rm", "version"}
@@ -56,7 +56,7 @@ class Pages(unittest.TestCase):
                 self.assertIn(f"--{name}", text)
 
     def test_limits_and_their_defaults(self):
-        """docs/security.md has a row for each limit."""
+        """SECURITY.md has a row for each limit."""
         rows = dict(re.findall(r"(?m)^\| `--([a-z-]+)` \| (\w+) \|", read(SECURITY).decode()))
         for name, default in rows.items():
             with self.subTest(option=name):

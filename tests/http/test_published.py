@@ -1,4 +1,4 @@
-"""What was published as a vulnerability of other model servers, tried here. docs/security.md names each, with its
+"""What was published as a vulnerability of other model servers, tried here. SECURITY.md names each, with its
 source; those that older tests cover are named there, too."""
 
 import json
