@@ -1,4 +1,4 @@
-"""From openapi.yaml to what the binary carries of it: openapi.py INPUT OUTPUT.yaml OUTPUT.json OUTPUT.html
+"""From openapi.yaml to what the binary carries of it: openapi.py INPUT VERSION OUTPUT.yaml OUTPUT.json OUTPUT.html
 
 Runs at build time with the Python that Meson itself needs, and nothing else: parse() reads the part of
 YAML that openapi.yaml is written in (block maps and lists, flow maps and lists on one line, plain and
@@ -244,9 +244,10 @@ def page(document):
 
 
 def main():
-    source, as_yaml, as_json, as_html = sys.argv[1:]
+    source, version, as_yaml, as_json, as_html = sys.argv[1:]
     with open(source, encoding="utf-8") as file:
         document = parse(file.read())
+    document["info"]["version"] = version
     with open(as_yaml, "w", encoding="utf-8") as file:
         file.write(dump(document))
     with open(as_json, "w", encoding="utf-8") as file:

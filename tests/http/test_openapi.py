@@ -18,12 +18,13 @@ class OpenApi(ServedCase):
 
     def test_served_without_aliases(self):
         served = self.server.get("/openapi.yaml").body.decode()
-        self.assertEqual(openapi.parse(served), self.document)
+        version = self.server.get("/v2").json()["version"]
+        document = {**self.document, "info": {**self.document["info"], "version": version}}
+        self.assertEqual(openapi.parse(served), document)
         self.assertNotRegex(served, r": [&*]|<<:|x-shared")
-        self.assertEqual(self.server.get("/openapi.json").json(), self.document)
-        self.assertEqual(self.server.request("OPTIONS", "/").json(), self.document)
-        self.assertEqual(self.document["openapi"], "3.1.0")
-        self.assertEqual(self.document["info"]["version"], self.server.get("/v2").json()["version"])
+        self.assertEqual(self.server.get("/openapi.json").json(), document)
+        self.assertEqual(self.server.request("OPTIONS", "/").json(), document)
+        self.assertEqual(document["openapi"], "3.1.0")
 
     def test_the_page_needs_nothing_from_elsewhere(self):
         answer = self.server.get("/docs")
