@@ -125,24 +125,26 @@ class Crops(Pipelines):
         self.start("--max-queue", "2")
         self.assertEqual([crop["image"]["width"] for crop in self.crops(self.ask())], [16, 16, 10])
 
-    def test_other_forms_have_the_boxes(self):
-        server = self.start()
-        photo = painted(SIDE, SIDE, colors)
-        self.assertEqual(server.predict(photo, "/predict?model=both&format=image").status, 200)
-        answer = server.predict(photo, "/predictions/both")
-        self.assertEqual(answer.json(), server.predict(photo, "/predictions/found").json())
-        self.assertEqual(server.get("/v2/models/both/ready").status, 200)
-        self.assertEqual([m["name"] for m in server.get("/v2/models/stats").json()["model_stats"]], ["found", "mean"])
-
     def test_forms_without_crops_are_refused(self):
         server, photo = self.start(), painted(SIDE, SIDE, colors)
-        answer = server.predict(photo, "/predict?model=both", {"Accept": "text/plain"})
-        self.assertEqual(answer.status, 400)
-        self.assertIn("'both' is a pipeline, whose crops only JSON shows", answer.json()["error"])
-        for method, path in (("GET", ""), ("GET", "/config"), ("GET", "/stats"), ("POST", "/infer"), ("GET", "/versions/1")):
-            answer = server.request(method, f"/v2/models/both{path}", photo if method == "POST" else None)
-            self.assertEqual(answer.status, 400, path)
-            self.assertIn("POST /predict?model=both; here name one of its models, such as 'found'", answer.json()["error"])
+        self.assertEqual(server.get("/v2/models/both/ready").status, 200)
+        self.assertEqual([m["name"] for m in server.get("/v2/models/stats").json()["model_stats"]], ["found", "mean"])
+        asked = [("GET", f"/v2/models/both{path}", {}) for path in ("", "/config", "/stats", "/versions/1")]
+        asked += [("POST", "/v2/models/both/infer", {}), ("POST", "/predictions/both", {}), ("POST", "/models/both", {}),
+                  ("POST", "/predictions/both", {"Accept": "text/plain"}), ("POST", "/v1/vision/detection", {}),
+                  ("POST", "/v1/vision/custom/both", {}), ("POST", "/both/1", {}), ("POST", "/both/1?format=image", {})]
+        asked += [("POST", "/predict?model=both", {"Accept": kind})
+                  for kind in ("text/plain", "application/octet-stream", "image/jpeg", "image/png")]
+        # A photo that is not larger than a slice, and one that is.
+        asked += [("POST", f"/predict?model=both&{query}", {}) for query in ("format=image", f"slices={SIDE}", "slices=32")]
+        before = server.metric('lensd_images_total{model="found"')
+        for method, path, headers in asked:
+            with self.subTest(path=path, **headers):
+                answer = server.request(method, path, photo if method == "POST" else None, headers)
+                self.assertEqual(answer.status, 400, answer.body)
+                self.assertIn("'both' is a pipeline of models, which only POST /predict?model=both answers, as JSON and "
+                              "without slices; here name one of its models, such as 'found'", answer.body.decode())
+        self.assertEqual(server.metric('lensd_images_total{model="found"'), before, "none was answered by the first model")
 
     def test_it_is_listed(self):
         server = self.start()

@@ -593,22 +593,17 @@ static enum status take_crop(void *context, size_t bytes, struct error *err)
     return work_expect_answer(context, bytes, err);
 }
 
-/* Slices, and the stages of a pipeline.json: only JSON of lensd's own shows what became of crops.
- */
+/* Slices, or the stages of a pipeline.json. */
 static enum status predict_divide(struct exchange *x, struct predict_work *work, struct error *err)
 {
     const size_t max_images = x->server->options.max_images;
     struct predict_request *request = &work->request;
-    TRY(slices_begin(request, max_images, &work->slices, err));
-    const bool has_crops = !predict_dialect(x) && !request->wants_picture && !request->parts;
-    if (has_crops)
+    if (predict_dialect(x) || x->answer_form != DESCRIBE_JSON || work->slices.side)
+        TRY(work_refuse_pipeline(x, request->model, request->version, err));
+    else
         TRY(stages_begin(x->server->options.pipeline, request, &work->staged,
                          &x->answer.retry_after_s, err));
-    if (work->staged && x->answer_form != DESCRIBE_JSON)
-        return error_set(
-            err, STATUS_INVALID,
-            "'%s' is a pipeline, whose crops only JSON shows; ask for application/json",
-            work->staged->name);
+    TRY(slices_begin(request, max_images, &work->slices, err));
     if (work->staged) {
         work->staged->most = max_images;
         work->staged->take = take_crop;

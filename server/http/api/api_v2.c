@@ -143,7 +143,7 @@ static void respond_document(struct exchange *x, document_writer write)
     struct pipeline *pipeline = x->server->options.pipeline;
     struct served *served;
     struct error err;
-    if (work_check_model(x, &err) != STATUS_OK ||
+    if (work_refuse_pipeline(x, x->match.model, asked_version(x), &err) != STATUS_OK ||
         pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
                          &x->answer.retry_after_s, &err) != STATUS_OK) {
         respond_error(x, &err);
@@ -245,7 +245,7 @@ void v2_stats_handle(struct exchange *x)
     }
     if (filled == 0 && x->match.model[0]) {
         struct served *served;
-        status = work_check_model(x, &err);
+        status = work_refuse_pipeline(x, x->match.model, asked_version(x), &err);
         if (status == STATUS_OK)
             status = pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
                                       &x->answer.retry_after_s, &err);

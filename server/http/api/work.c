@@ -378,19 +378,18 @@ void work_submit_or(struct exchange *x, enum status status, const struct error *
         exchange_resume(x);
 }
 
-enum status work_check_model(struct exchange *x, struct error *err)
+enum status work_refuse_pipeline(const struct exchange *x, const char *model, const char *version,
+                                 struct error *err)
 {
     char name[128];
     struct pipeline_config *stages;
-    const char *version = x->match.version[0] ? x->match.version : NULL;
-    TRY(pipeline_find_stages(x->server->options.pipeline, x->match.model, version, name, &stages,
-                             err));
+    TRY(pipeline_find_stages(x->server->options.pipeline, model, version, name, &stages, err));
     if (!stages)
         return STATUS_OK;
     const enum status status =
         error_set(err, STATUS_INVALID,
-                  "'%s' is a pipeline of models, which takes photos: POST /predict?model=%s; here "
-                  "name one of its models, such as '%s'",
+                  "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON "
+                  "and without slices; here name one of its models, such as '%s'",
                   name, name, stages->stages[0].model);
     free(stages);
     return status;
@@ -405,7 +404,8 @@ void work_submit_served(struct exchange *x,
     struct served *served = NULL;
     struct error err;
     enum status status =
-        x->work ? work_check_model(x, &err) : error_no_memory(&err, "for a request");
+        x->work ? work_refuse_pipeline(x, x->match.model, version, &err)
+                : error_no_memory(&err, "for a request");
     if (status == STATUS_OK)
         status = pipeline_acquire(pipeline, x->match.model, version, &served,
                                   &x->answer.retry_after_s, &err);

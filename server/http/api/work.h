@@ -66,9 +66,10 @@ void work_submit(struct exchange *exchange);
 /* The same, or an error: the end of every `start`. */
 void work_submit_or(struct exchange *exchange, enum status status, const struct error *err);
 
-/* STATUS_INVALID with a sentence if the path names a pipeline.json, which has no tensors.
- * STATUS_NO_MEMORY. */
-enum status work_check_model(struct exchange *exchange, struct error *err) MUST_USE;
+/* For all but /predict's own JSON, which alone shows crops. STATUS_INVALID with a sentence if this
+ * model of a request (NULL: the default, the newest) is a pipeline.json. STATUS_NO_MEMORY. */
+enum status work_refuse_pipeline(const struct exchange *exchange, const char *model,
+                                 const char *version, struct error *err) MUST_USE;
 
 /* For a `start` whose model the path names, and which is no pipeline: acquires the model, lets
  * `prepare` read the body, and submits. `prepare` may put another one that it acquired in the place

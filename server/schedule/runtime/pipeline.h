@@ -184,9 +184,9 @@ void pipeline_free(struct pipeline *pipeline);
 enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
                                const _Atomic int *cancel, struct error *err) MUST_USE;
 
-/* Serves a pipeline.json under this name: POST /predict runs its stages (stages.h); for all other
- * requests its name stands for the first stage's model. Stages are looked up by name for each
- * request. STATUS_CONFIG, STATUS_DRAINING, STATUS_NO_MEMORY; a failure is noted as by
+/* Serves a pipeline.json under this name: JSON of POST /predict runs its stages (stages.h), other
+ * requests are refused; admission asks the first stage's model. Stages are looked up by name for
+ * each request. STATUS_CONFIG, STATUS_DRAINING, STATUS_NO_MEMORY; a failure is noted as by
  * pipeline_fail. */
 enum status pipeline_add_stages(struct pipeline *pipeline, const char *name, const char *version,
                                 const struct pipeline_config *config, struct error *err) MUST_USE;
