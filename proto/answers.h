@@ -326,7 +326,8 @@ struct quantize_answer {
     size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of a class overlap by half or more */
     double overlap;                           /* of the pairs, in the mean */
     uint64_t fp32_bytes, int8_bytes;
-    double fp32_ms, int8_ms;
+    double fp32_ms, int8_ms; /* an image, the quickest of some */
+    bool is_faster;          /* int8, by enough for --precision auto */
     struct quantize_layer *layers;
     size_t layer_count, kept;
     bool corrects_biases;
@@ -336,8 +337,9 @@ struct quantize_answer {
     double all_error, all_ms;
 };
 
-/* {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
- * "milliseconds":{…},"biases_corrected","fp32_share","all_int8"?:{…},
+/* Indented:
+ * {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
+ * "milliseconds":{…},"faster","biases_corrected","fp32_share","all_int8"?:{…},
  * "layers":[{"name","operator","precision","error_alone"?}]} */
 char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size);
 

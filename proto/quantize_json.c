@@ -20,7 +20,7 @@ static void write_agreement(struct writer *w, cJSON *root, const struct quantize
 
 char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size)
 {
-    struct writer w = {false};
+    struct writer w = {.indents = true};
     cJSON *root = cJSON_CreateObject();
     write_text(&w, root, "model", answer->model);
     write_text(&w, root, "folder", answer->folder);
@@ -45,6 +45,7 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
     cJSON *ms = write_object(&w, root, "milliseconds");
     write_decimal(&w, ms, "fp32", answer->fp32_ms);
     write_decimal(&w, ms, "int8", answer->int8_ms);
+    write_bool(&w, root, "faster", answer->is_faster);
     write_bool(&w, root, "biases_corrected", answer->corrects_biases);
     write_decimal(&w, root, "fp32_share", answer->fp32_share);
     if (answer->kept) {

@@ -83,7 +83,9 @@ void write_decimal(struct writer *w, cJSON *parent, const char *key, double valu
 
 char *write_finish(struct writer *w, cJSON *root, size_t *ret_size)
 {
-    char *text = w->failed || !root ? NULL : cJSON_PrintUnformatted(root);
+    char *text = w->failed || !root ? NULL
+                 : w->indents       ? cJSON_Print(root)
+                                    : cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
     if (!text)
         return NULL;

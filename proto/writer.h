@@ -8,7 +8,8 @@
 #include <stdint.h>
 
 struct writer {
-    bool failed; /* out of memory somewhere: the text will be NULL */
+    bool failed;  /* out of memory somewhere: the text will be NULL */
+    bool indents; /* one member a line, for people */
 };
 
 /* Each adds a member `key` to `object` (or an entry to an array: key NULL). Texts that are not
@@ -24,6 +25,6 @@ void write_float(struct writer *w, cJSON *parent, const char *key, float value);
 /* Three decimals: milliseconds, seconds. */
 void write_decimal(struct writer *w, cJSON *parent, const char *key, double value);
 
-/* Prints `root` compactly with a newline behind it, and frees the tree; malloc'ed, NULL when
- * anything failed. */
+/* Prints `root` with a newline behind it, and frees the tree; malloc'ed, NULL when anything failed.
+ */
 char *write_finish(struct writer *w, cJSON *root, size_t *ret_size);

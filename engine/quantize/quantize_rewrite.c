@@ -16,10 +16,15 @@ struct rewrite {
     struct edit edit;
     const struct quantize_plan *plan;
     const struct number_scale *numbers;
-    const struct stored_layer *layers; /* by position */
-    bool corrects_biases;
+    const struct quantize_weights *options;
     struct value **stored;  /* by index: what DequantizeLinear makes of a stored tensor */
     struct value **weights; /* by index: the same of weights that several layers share */
+};
+
+/* A layer's weights, rounded. */
+struct stored_layer {
+    struct tensor *weights, *scales; /* int8; float32, one a channel */
+    float *corrections; /* of the bias, by channel: minus the mean error from rounding */
 };
 
 static struct value *named_constant(struct rewrite *r, const struct value *of, const char *suffix,
@@ -156,8 +161,9 @@ static void store_numbers(const struct node *layer, const struct number_range *i
         }
 }
 
-enum status quantize_layer_store(const struct node *layer, const struct number_range *input,
-                                 int most, struct stored_layer *ret, struct error *err)
+/* `input`: of the layer's activation. Frees with drop_rounded(), also after a failure. */
+static enum status round_layer(const struct node *layer, const struct number_range *input,
+                               float most, struct stored_layer *ret, struct error *err)
 {
     const struct tensor *weights = layer->inputs[1]->known;
     const struct channels c = channels_of(layer, weights);
@@ -169,17 +175,16 @@ enum status quantize_layer_store(const struct node *layer, const struct number_r
     TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
     memset(ret->scales->data, 0, ret->scales->bytes);
     choose_scales(weights->data, c, bias ? bias->known->data : NULL, range_scale(input, true).scale,
-                  (float)most, ret->scales->data);
-    store_numbers(layer, input, c, (float)most, ret);
+                  most, ret->scales->data);
+    store_numbers(layer, input, c, most, ret);
     return STATUS_OK;
 }
 
-void quantize_layer_done(struct stored_layer *layer)
+static void drop_rounded(struct stored_layer *layer)
 {
     tensor_unref(layer->weights);
     tensor_unref(layer->scales);
     free(layer->corrections);
-    *layer = (struct stored_layer){0};
 }
 
 static struct value *append_dequantize(struct rewrite *r, const struct value *of,
@@ -234,7 +239,7 @@ static struct value *add_bias(struct rewrite *r, struct value *bias,
     struct value *units = named_constant(r, bias, "_quantized_scale", DTYPE_F32, row, NULL);
     for (size_t m = 0; numbers && units && m < shape_count(row); m++) {
         const float scale = (float)(unit * (double)scales[m]);
-        const float correction = r->corrects_biases ? stored->corrections[m] : 0;
+        const float correction = r->options->corrects_biases ? stored->corrections[m] : 0;
         const double number = rint((double)(from[m] + correction) / (double)scale);
         if (!(fabs(number) <= BIAS_MOST))
             return bias;
@@ -245,7 +250,8 @@ static struct value *add_bias(struct rewrite *r, struct value *bias,
                              named_zeros(r, bias, "_quantized_zero_point", DTYPE_I32, row), 0);
 }
 
-static bool store_layer(struct rewrite *r, struct node *layer, const struct stored_layer *stored)
+static void replace_weights(struct rewrite *r, struct node *layer,
+                            const struct stored_layer *stored)
 {
     struct value *weights = layer->inputs[1];
     struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
@@ -258,6 +264,16 @@ static bool store_layer(struct rewrite *r, struct node *layer, const struct stor
     if (bias)
         layer->inputs[2] =
             add_bias(r, bias, stored, (double)r->numbers[layer->inputs[0]->index].scale);
+}
+
+static bool store_layer(struct rewrite *r, struct node *layer)
+{
+    const struct number_range *input = &r->options->ranges[layer->inputs[0]->index];
+    struct stored_layer stored = {0};
+    r->edit.status = round_layer(layer, input, (float)r->options->most, &stored, r->edit.err);
+    if (r->edit.status == STATUS_OK)
+        replace_weights(r, layer, &stored);
+    drop_rounded(&stored);
     return r->edit.status == STATUS_OK;
 }
 
@@ -270,7 +286,7 @@ static bool rewrite_nodes(struct rewrite *r)
     struct graph *graph = r->edit.graph;
     const size_t nodes = plan->graph->node_count, values = plan->graph->value_count;
     for (size_t n = 0; n < nodes; n++)
-        if (plan->kinds[n] == QUANTIZE_LAYER && !store_layer(r, graph->nodes[n], &r->layers[n]))
+        if (plan->kinds[n] == QUANTIZE_LAYER && !store_layer(r, graph->nodes[n]))
             return false;
     for (size_t v = 0; v < values; v++)
         if (plan->is_stored[v] && !store_activation(r, graph->values[v]))
@@ -288,15 +304,14 @@ static bool rewrite_nodes(struct rewrite *r)
 }
 
 enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *plan,
-                             const struct number_scale *numbers, const struct stored_layer *layers,
-                             bool corrects_biases, struct error *err)
+                             const struct number_scale *numbers,
+                             const struct quantize_weights *weights, struct error *err)
 {
     const size_t values = plan->graph->value_count;
     struct rewrite r = {.edit = {.graph = graph, .err = err},
                         .plan = plan,
                         .numbers = numbers,
-                        .layers = layers,
-                        .corrects_biases = corrects_biases,
+                        .options = weights,
                         .stored = alloc_array(values, sizeof *r.stored),
                         .weights = alloc_array(values, sizeof *r.weights)};
     if (!r.stored || !r.weights)

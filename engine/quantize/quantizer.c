@@ -18,7 +18,6 @@ struct quantizer {
     size_t *positions; /* of the layers' nodes */
     size_t layer_count;
     int weight_max;
-    struct stored_layer *stored; /* by position; empty where there is no layer */
 };
 
 bool quantizer_is_quantized(const struct graph *graph)
@@ -82,8 +81,7 @@ static enum status allocate(struct quantizer *q, struct error *err)
     q->ranges = alloc_array(values, sizeof *q->ranges);
     q->layers = alloc_array(nodes, sizeof *q->layers);
     q->positions = alloc_array(nodes, sizeof *q->positions);
-    q->stored = alloc_array(nodes, sizeof *q->stored);
-    if (!q->shapes || !q->is_float || !q->ranges || !q->layers || !q->positions || !q->stored)
+    if (!q->shapes || !q->is_float || !q->ranges || !q->layers || !q->positions)
         return quantizer_no_memory(err);
     for (size_t n = 0; n < nodes; n++) {
         const struct node *node = q->graph->nodes[n];
@@ -133,9 +131,6 @@ void quantizer_free(struct quantizer *q)
         return;
     for (size_t v = 0; q->ranges && v < q->graph->value_count; v++)
         range_done(&q->ranges[v]);
-    for (size_t n = 0; q->stored && n < q->graph->node_count; n++)
-        quantize_layer_done(&q->stored[n]);
-    free(q->stored);
     free(q->shapes);
     free(q->is_float);
     free(q->ranges);
@@ -368,14 +363,6 @@ static enum status make_plan(const struct quantizer *q, const bool *is_float, bo
     return status;
 }
 
-static enum status store_one(struct quantizer *q, size_t n, struct error *err)
-{
-    const struct node *layer = q->graph->nodes[n];
-    quantize_layer_done(&q->stored[n]); /* of other images */
-    return quantize_layer_store(layer, &q->ranges[layer->inputs[0]->index], q->weight_max,
-                                &q->stored[n], err);
-}
-
 enum status quantizer_observe(struct quantizer *q, const struct session_options *options,
                               const struct quantizer_images *images, size_t memory,
                               struct error *err)
@@ -391,8 +378,6 @@ enum status quantizer_observe(struct quantizer *q, const struct session_options 
         status = allocate_ranges(q, plan.is_stored, err);
     if (status == STATUS_OK)
         status = observe_all(q, options, images, plan.is_stored, indices, memory, err);
-    for (size_t i = 0; status == STATUS_OK && i < q->layer_count; i++)
-        status = store_one(q, q->positions[i], err);
     quantize_plan_done(&plan);
     free(indices);
     return status;
@@ -436,8 +421,8 @@ static enum status make_with(const struct quantizer *q, const struct quantize_pl
             numbers[v] = range_scale(&q->ranges[v], false);
     share_numbers(plan, numbers);
     TRY(graph_clone(q->graph, &graph, err));
-    const enum status status =
-        quantize_rewrite(graph, plan, numbers, q->stored, corrects_biases, err);
+    const struct quantize_weights weights = {q->ranges, q->weight_max, corrects_biases};
+    const enum status status = quantize_rewrite(graph, plan, numbers, &weights, err);
     if (status != STATUS_OK) {
         graph_free(graph);
         return status;

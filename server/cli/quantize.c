@@ -191,6 +191,8 @@ static void print_report(const struct quantizing *q)
     printf("%-12s%s, float32 %s\n", "size", size_text(report->int8_bytes, after),
            size_text(report->fp32_bytes, before));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);
+    if (!report->is_faster)
+        printf("\nNot faster than float32 on this machine: serve the float32 model here.\n");
     if (!report->holds)
         printf("\nBounds not met: %s, measured on %d held-out photo%s. %s\n", report->bound,
                report->images, report->images == 1 ? "" : "s",
@@ -268,6 +270,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
                                                                ? QUANTIZER_WEIGHT_MAX_AVX2
                                                                : QUANTIZER_WEIGHT_MAX,
                                              .cancel = &quantize_cancel,
+                                             .has_report = true,
                                              .on_progress = on_quantize_progress};
     if (model_is_embedded(config->model))
         return error_set(err, STATUS_CONFIG,
@@ -298,10 +301,13 @@ int command_quantize(const struct config *config)
     struct error err;
     char *json = NULL;
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    struct sigaction hangup;
     int result = 0;
     command_notes(config);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* nohup */
+        sigaction(SIGHUP, &action, NULL);
     const enum status status = quantize_steps(&q, &json, &err);
     progress_clear();
     if (status == STATUS_CANCELLED) /* the interrupted step has set a text of its own */

@@ -246,7 +246,7 @@ bool agreement_needs_correlation(const struct agreement *a)
 static double margin(double squares, int count)
 {
     if (count < 2)
-        return 0;
+        return INFINITY;
     const double t = 1.645 + 1.75 / (count - 1); /* Student's, within 1 % from 8 numbers on */
     return t * sqrt(squares / (count - 1) / count);
 }
@@ -276,6 +276,10 @@ bool agreement_explain(const struct agreement *a, char *text, size_t size)
         return false;
     }
     const double most = a->mean + margin(a->squares, a->images);
+    if (a->images < 2 && a->mean <= bound_of(a)) {
+        snprintf(text, size, "%s %.4f on one image, which proves little", change, a->mean);
+        return true;
+    }
     if (!(most <= bound_of(a))) {
         snprintf(text, size, "%s %.4f, with 95 %% confidence up to %.4f (limit %g)", change,
                  a->mean, most, bound_of(a));

@@ -19,6 +19,7 @@ struct quantize_options {
     int threads;               /* as session_options.threads */
     int weight_max;            /* as quantizer_create() takes it */
     const _Atomic int *cancel; /* 1: end with STATUS_CANCELLED; or NULL */
+    bool has_report;           /* fill in all of the report, not only its layers and photos */
     double cpu_deadline_ms;    /* CPU time of this thread after which nothing more is tried, and
                                   calibrating ends with STATUS_TIMEOUT; 0: none */
     /* What it does ("calibrating"), and how much of that is done, 0 … 1; or NULL. */
@@ -28,10 +29,10 @@ struct quantize_options {
 
 /* `model` has its graph, and `calibration` set. *ret: the quantized graph, the caller's; so is
  * *report, without its folder and bytes, to be freed with quantize_report_done() (fine on zeroes).
- * Layers stay in float32 until the bounds of agreement.h hold on photos of the calibration.
- * Errors: STATUS_INVALID (too few photos; a model
- * without one image input), STATUS_UNSUPPORTED (quantizer_create), STATUS_CANCELLED,
- * STATUS_NO_MEMORY and those of sessions. */
+ * Layers stay in float32 until the bounds of agreement.h hold on photos of the calibration, up to a
+ * share of the work. Errors: STATUS_INVALID (too few photos; a model without one image input),
+ * STATUS_UNSUPPORTED (quantizer_create), STATUS_CANCELLED, STATUS_NO_MEMORY and those of sessions.
+ */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
                            struct graph **ret, struct quantize_answer *report,
                            struct error *err) MUST_USE;

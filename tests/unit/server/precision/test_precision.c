@@ -12,10 +12,12 @@
 #include "server/precision/internal.h"
 #include "server/precision/pictures.h"
 
+/* Two images, because one alone proves nothing. */
 static struct agreement of_vectors(bool probabilities, size_t count, const float *a, const float *b)
 {
     struct agreement agreement = {.is_vector = true};
-    agreement_add_vector(&agreement, a, b, count, probabilities);
+    for (int image = 0; image < 2; image++)
+        agreement_add_vector(&agreement, a, b, count, probabilities);
     return agreement;
 }
 
@@ -56,6 +58,16 @@ Test(agreement, names_the_bound_that_fails)
     expect_bound(a, false, "mean relative error 0.0300");
 }
 
+Test(agreement, of_one_image_proves_nothing)
+{
+    const float scores[] = {1, 2, 3};
+    struct agreement a = {.is_vector = true};
+    agreement_add_vector(&a, scores, scores, 3, false);
+    expect_bound(a, true, "mean change of probability 0.0000 on one image, which proves little");
+    agreement_add_vector(&a, scores, scores, 3, false);
+    expect_bound(a, false, "");
+}
+
 Test(agreement, of_scores)
 {
     static const struct {
@@ -91,8 +103,8 @@ Test(agreement, of_scores)
         const struct agreement a = of_vectors(cases[i].probabilities, 3, cases[i].a, cases[i].b);
         cr_expect_eq(agreement_holds(&a), cases[i].holds, "%s: %g, correlation %g", cases[i].name,
                      a.mean, a.correlation);
-        cr_expect_eq(a.clear, cases[i].is_clear, "%s", cases[i].name);
-        cr_expect_eq(a.agreeing, cases[i].agrees, "%s", cases[i].name);
+        cr_expect_eq(a.clear, cases[i].is_clear ? 2 : 0, "%s", cases[i].name);
+        cr_expect_eq(a.agreeing, cases[i].agrees ? 2 : 0, "%s", cases[i].name);
     }
 }
 
@@ -158,15 +170,17 @@ Test(agreement, of_a_single_score)
     float yes = 0.2f, no = -0.2f, near = 0.21f;
     const struct agreement same = of_vectors(false, 1, &yes, &near);
     const struct agreement other = of_vectors(false, 1, &yes, &no);
-    cr_expect_eq(same.clear, 1);
+    cr_expect_eq(same.clear, 2);
     cr_expect(agreement_holds(&same), "%g", same.mean);
     cr_expect_not(agreement_holds(&other));
 }
 
+/* Of two images. */
 static struct agreement of_tensor(struct agreement_tensor tensor, const float *a, const float *b)
 {
     struct agreement agreement = {0};
-    agreement_add_tensors(&agreement, &tensor, 1, a, b);
+    for (int image = 0; image < 2; image++)
+        agreement_add_tensors(&agreement, &tensor, 1, a, b);
     return agreement;
 }
 
@@ -242,8 +256,8 @@ Test(agreement, of_maps_is_their_best_classes)
     const float other[] = {2, 2.001f, 5, 2, 0, 0};
     const struct agreement_tensor t = {.count = 6, .channels = 3, .stride = 2, .is_map = true};
     struct agreement a = of_tensor(t, map, tie_broken);
-    cr_expect_eq(a.clear, 1);
-    cr_expect_eq(a.agreeing, 1);
+    cr_expect_eq(a.clear, 2);
+    cr_expect_eq(a.agreeing, 2);
     cr_expect(agreement_holds(&a));
     a = of_tensor(t, map, other);
     cr_expect_eq(a.agreeing, 0);
@@ -255,7 +269,7 @@ Test(agreement, of_maps_is_their_best_classes)
     a = of_tensor(labels, picked, picked);
     cr_expect(agreement_holds(&a));
     a = of_tensor(labels, picked, one_off);
-    cr_expect_eq(a.agreeing, 5);
+    cr_expect_eq(a.agreeing, 10);
     cr_expect_not(agreement_holds(&a));
 }
 
