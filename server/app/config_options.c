@@ -213,7 +213,7 @@ const struct option config_options[] = {
     {"max-images", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_images), 1, 4096, "64", "N", LIMITS,
      "images in a request"},
     {"max-queue", OPTION_NUMBER, RUNS, FIELD(max_queue), 1, 1000000, "256", "N", LIMITS,
-     "images admitted but not yet answered, per model"},
+     "images admitted but not yet answered, per model and input size"},
     {"max-queue-bytes", OPTION_BYTES, COMMAND_SERVE, FIELD(max_queue_bytes), 0, 1024 * GIB, "256M",
      "BYTES", LIMITS, "bytes of images waiting for a worker, per model; 0: no limit"},
     {"max-queue-ms", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_queue_ms), 0, 3600000, "30000", "N",

@@ -1,8 +1,10 @@
 """Models whose file leaves height and width free: each size is compiled when it is asked for, a few are kept, and
 the answers are those of a file that fixes the size."""
 
+import base64
 import json
 import os
+import select
 import shutil
 import sys
 import tempfile
@@ -13,7 +15,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import small_onnx  # noqa: E402
-from harness import PATIENCE, Server, png, run_lensd  # noqa: E402
+from harness import PATIENCE, Server, flat_png, hang_up, multipart, png, post, read_answer, run_lensd  # noqa: E402
 
 PLAIN = ("--precision", "fp32", "--max-batch", "4", "--workers", "1", "--threads", "1")
 KEPT = 4
@@ -206,6 +208,51 @@ class Sizes(unittest.TestCase):
         self.assertEqual(answer.status, 400)
         self.assertIn("does not work with 4 x 4 pixels: ", answer.json()["error"])
         self.assertEqual(free.predict(photo).status, 200)
+
+    def test_each_size_has_its_own_queue(self):
+        """A full queue of the model's own size refuses photos of this size only, wherever a request names its size."""
+        folder = os.path.join(self.folder, "held")
+        os.makedirs(folder)
+        small_onnx.loops_when_light(folder, 0.5, side="S")
+        with open(os.path.join(folder, "preprocessor_config.json"), "w", encoding="utf-8") as file:
+            json.dump({"size": {"height": 8, "width": 8}, "do_normalize": False}, file)
+        server = Server(folder, *PLAIN, "--max-queue", "4")
+        self.addCleanup(server.stop)
+        dark, light = flat_png(0), flat_png(255)
+        answer, _ = self.ask(lambda: server.predict(dark, "/predict?size=16x16"))
+        self.assertEqual(answer.status, 200, answer.body)
+        admitted, connections = server.admitted(), []
+
+        def send(*request):
+            """Whether it was let in."""
+            connection = server.connect()
+            connection.sendall(post(*request))
+            connections.append(connection)
+            answered = server.wait_for(lambda: select.select([connection], [], [], 0)[0] or server.admitted() > admitted,
+                                       "an answer, or admission")
+            if answered is not True:
+                answer, _ = read_answer(connection)
+                self.assertEqual(answer.status, 503, answer.body)
+            return answered is True
+
+        def fill(*requests):
+            nonlocal admitted
+            for request in requests:
+                self.assertTrue(send(*request), request[0])
+                admitted += 1
+
+        fill(*[("/predict", light)] * 4)
+        form, body = multipart([("size", None, b"16x16"), ("photo", "photo.png", dark)])
+        text = json.dumps({"image": {"b64": base64.b64encode(dark).decode()}, "size": "16x16"}).encode()
+        tensor = json.dumps({"inputs": [{"name": "image", "shape": [1, 3, 16, 16], "datatype": "FP32",
+                                         "data": [0] * 768}]}).encode()
+        self.assertFalse(send("/predict", dark))
+        self.assertFalse(send("/predict?size=8x8", dark))
+        fill(("/predict?size=16x16", dark), ("/predict", body, f"Content-Type: {form}"),
+             ("/predict", text, "Content-Type: application/json"), ("/v2/models/held/infer", tensor))
+        self.assertFalse(send("/predict", text, "Content-Type: application/json"), "now both are full")
+        for connection in connections:
+            hang_up(connection)
 
     def test_jobs_of_admins_go_before_a_size(self):
         made = run_lensd("key", "root")

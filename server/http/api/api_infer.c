@@ -51,8 +51,10 @@ enum status v2_admit(struct exchange *x, struct error *err)
 {
     if (atomic_load(&x->server->draining))
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
-    const char *version = x->match.version[0] ? x->match.version : NULL;
-    return urgency_ask_room(x, x->match.model, version, err);
+    struct predict_request request = {.model = x->match.model,
+                                      .version = x->match.version[0] ? x->match.version : NULL,
+                                      .any_size = true};
+    return urgency_ask_room(x, &request, err);
 }
 
 /* ---- inputs ---- */

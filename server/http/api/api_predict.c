@@ -71,15 +71,25 @@ static const struct dialect *predict_dialect(const struct exchange *x)
 /* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
 static const char *const forms[] = {TYPE_JSON, "text/plain", TYPE_BYTES, "image/jpeg", "image/png"};
 
-/* Multipart and JSON bodies may name their model inside, so it is not known yet. */
+/* "640x480": width and height; "~640x480": or the nearest size that is compiled. */
+static bool read_size(const char *text, struct predict_request *request)
+{
+    request->nearest_size = *text == '~';
+    return model_read_size(text + request->nearest_size, &request->width, &request->height);
+}
+
+/* Multipart and JSON bodies may name their model and size inside, so these are not known yet. */
 static enum status check_room(struct exchange *x, struct error *err)
 {
-    const char *model = query_value(&x->query, "model");
+    struct predict_request request = {.model = query_value(&x->query, "model")};
+    const char *size = query_value(&x->query, "size");
     bool names_it_inside =
         multipart_is(x->content_type) || (x->content_type && strstr(x->content_type, "json"));
-    if (!model && names_it_inside && pipeline_has_choice(x->server->options.pipeline))
+    if (!request.model && names_it_inside && pipeline_has_choice(x->server->options.pipeline))
         return STATUS_OK;
-    return urgency_ask_room(x, model, NULL, err);
+    /* A size that cannot be read is refused when the request is. */
+    request.any_size = size ? !read_size(size, &request) : names_it_inside;
+    return urgency_ask_room(x, &request, err);
 }
 
 static enum status check_state(struct exchange *x, struct error *err)
@@ -208,15 +218,12 @@ static enum status set_task_option(struct predict_work *work, const char *name, 
     return task_option_set(&work->options, name, value, err);
 }
 
-/* "640x480": width and height; "~640x480": or the nearest size that is compiled. */
 static enum status set_size(struct predict_work *work, const char *text, size_t size,
                             struct error *err)
 {
     char value[16];
-    work->request.nearest_size = size > 0 && *text == '~';
-    TRY(parameter_text("size", text + work->request.nearest_size, size - work->request.nearest_size,
-                       value, sizeof value, err));
-    if (!model_read_size(value, &work->request.width, &work->request.height))
+    TRY(parameter_text("size", text, size, value, sizeof value, err));
+    if (!read_size(value, &work->request))
         return error_set(err, STATUS_INVALID,
                          "size is '%s'; it must be width and height of 1 to %d pixels, such as "
                          "640x480, or ~640x480 for the nearest size that is compiled",

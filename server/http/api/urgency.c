@@ -66,14 +66,12 @@ enum status urgency_set_priority(struct predict_request *request, uint64_t prior
     return STATUS_OK;
 }
 
-enum status urgency_ask_room(struct exchange *x, const char *model, const char *version,
-                             struct error *err)
+enum status urgency_ask_room(struct exchange *x, struct predict_request *request, struct error *err)
 {
-    struct predict_request request = {.model = model, .version = version};
-    TRY(urgency_read(x, &request, err));
+    TRY(urgency_read(x, request, err));
     int retry_after_s = 0;
-    enum status status = pipeline_would_admit(x->server->options.pipeline, &request, 1,
+    enum status status = pipeline_would_admit(x->server->options.pipeline, request, 1,
                                               (size_t)x->expected, &retry_after_s, err);
-    x->answer.retry_after_s = retry_after_s;
+    x->answer.retry_after_s = status == STATUS_OK ? 0 : retry_after_s;
     return status;
 }

@@ -27,7 +27,7 @@ void urgency_limit_us(struct predict_request *request, uint64_t microseconds);
 enum status urgency_set_priority(struct predict_request *request, uint64_t priority,
                                  struct error *err) MUST_USE;
 
-/* For a route's admit: is there room for this request, as far as its head tells? `model` and
- * `version` may be NULL. A refusal has Retry-After. */
-enum status urgency_ask_room(struct exchange *exchange, const char *model, const char *version,
+/* For a route's admit: is there room for this request, as far as its head tells? `request` has what
+ * the head says of model, version and size; the rest is set here. A refusal has Retry-After. */
+enum status urgency_ask_room(struct exchange *exchange, struct predict_request *request,
                              struct error *err) MUST_USE;

@@ -349,15 +349,25 @@ enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict
                                  size_t images, size_t bytes, int *ret_retry_after_s,
                                  struct error *err)
 {
-    struct instance *instance = NULL;
+    struct instance *instance = NULL, *sizes[INSTANCE_SIZES];
     enum status status = acquire_for(pipeline, request, &instance, ret_retry_after_s, err);
-    if (status == STATUS_OK) {
-        status = scheduler_would_admit(instance->scheduler, request, images, bytes,
-                                       ret_retry_after_s, err);
-        table_release(pipeline, instance);
+    if (status != STATUS_OK) {
+        meters_refused_unknown(pipeline->options.metrics, "", status, images);
         return status;
     }
-    meters_refused_unknown(pipeline->options.metrics, "", status, images);
+    const size_t count = request->any_size ? table_use_sizes(pipeline, instance, sizes) : 0;
+    status =
+        scheduler_would_admit(instance->scheduler, request, images, bytes, ret_retry_after_s, err);
+    for (size_t i = 0; i < count; i++) {
+        if (status == STATUS_OVERLOADED &&
+            scheduler_would_admit(sizes[i]->scheduler, request, images, bytes, NULL, NULL) ==
+                STATUS_OK)
+            status = STATUS_OK;
+        table_release(pipeline, sizes[i]);
+    }
+    if (status != STATUS_OK)
+        meters_refusal(&instance->served->meters, status, images);
+    table_release(pipeline, instance);
     return status;
 }
 

@@ -117,6 +117,7 @@ struct predict_request {
     const char *model;     /* NULL: the default model; borrowed until on_done */
     int height, width;     /* pixels that photos are prepared to; 0: the model's own */
     bool nearest_size;     /* or to the nearest size that is compiled */
+    bool any_size;         /* for pipeline_would_admit: the body may name a size */
     const char *version;   /* NULL: the newest one served; borrowed until on_done */
     struct served *target; /* NULL, or from pipeline_acquire: serves it, whatever `model` says */
     /* Raw tensors instead of photos; needs `target`. One pointer per input of the served model, in
@@ -323,7 +324,8 @@ enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *r
 
 /* Would a request of `images` and `bytes` be admitted now, as far as its head tells? For refusing
  * before the body is read. Of the request only model, version, size, deadline, priority and client
- * are looked at. Errors as of pipeline_submit; refusals are counted alike. */
+ * are looked at. With any_size it is refused only where the queue of each compiled size refuses it.
+ * Errors as of pipeline_submit; refusals are counted alike. */
 enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict_request *request,
                                  size_t images, size_t bytes, int *ret_retry_after_s,
                                  struct error *err) MUST_USE;

@@ -178,6 +178,20 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
     return status;
 }
 
+size_t table_use_sizes(struct pipeline *pipeline, const struct instance *base,
+                       struct instance *ret[static INSTANCE_SIZES])
+{
+    size_t count = 0;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (base->sizes[i]) {
+            ret[count++] = base->sizes[i];
+            base->sizes[i]->users++;
+        }
+    pthread_mutex_unlock(&pipeline->lock);
+    return count;
+}
+
 void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source *source)
 {
     pipeline->source = *source;

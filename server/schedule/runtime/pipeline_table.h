@@ -68,6 +68,11 @@ struct model_entry *table_find_version_locked(struct pipeline *pipeline, const c
 struct instance *table_use_version(struct pipeline *pipeline, const char *name,
                                    const char *version);
 
+/* The other sizes of the model of `base` that are compiled, with the caller as a user of each.
+ * Returns how many. */
+size_t table_use_sizes(struct pipeline *pipeline, const struct instance *base,
+                       struct instance *ret[static INSTANCE_SIZES]);
+
 /* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
  * `model` on success and on failure. Errors as instance_create's. */
 enum status table_create_size(struct pipeline *pipeline, const struct instance *base,

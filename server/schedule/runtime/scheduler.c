@@ -311,8 +311,6 @@ enum status scheduler_would_admit(struct scheduler *scheduler,
     enum status status =
         check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
     pthread_mutex_unlock(&scheduler->lock);
-    if (status != STATUS_OK)
-        meters_refusal(&scheduler->meters, status, images);
     return status;
 }
 

@@ -58,7 +58,7 @@ void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *re
 /* Puts L(b) as it is now in the place of what was measured when the session was made. */
 void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info);
 
-/* pipeline_would_admit for this model. */
+/* pipeline_would_admit for this model and size, without counting refusals. */
 enum status scheduler_would_admit(struct scheduler *scheduler,
                                   const struct predict_request *request, size_t images,
                                   size_t bytes, int *ret_retry_after_s, struct error *err) MUST_USE;
