@@ -44,8 +44,10 @@ def scores(path, images):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return numpy.concatenate([session.run(None, {name: image[None]})[0].reshape(1, -1) for image in images])
+    first = session.get_inputs()[0]
+    images = images.astype(numpy.float16 if first.type == "tensor(float16)" else numpy.float32)
+    answers = [session.run(None, {first.name: image[None]})[0] for image in images]
+    return numpy.concatenate([answer.reshape(1, -1) for answer in answers]).astype(numpy.float64)
 
 
 def with_onnxruntime(model, images, out):
@@ -56,8 +58,11 @@ def with_onnxruntime(model, images, out):
     source, ready = os.path.join(model, "model.onnx"), os.path.join(out, "prepared.onnx")
     os.makedirs(out)
     quant_pre_process(source, ready, skip_symbolic_shape=True)
-    name = onnx.load(ready, load_external_data=False).graph.input[0].name
-    q.quantize_static(ready, os.path.join(out, "model.onnx"), quantize.Reader(name, images),
+    graph = onnx.load(ready, load_external_data=False).graph
+    weights = {weight.name for weight in graph.initializer}  # older files list them as inputs, too
+    first = next(value for value in graph.input if value.name not in weights)
+    images = images.astype(onnx.helper.tensor_dtype_to_np_dtype(first.type.tensor_type.elem_type))
+    q.quantize_static(ready, os.path.join(out, "model.onnx"), quantize.Reader(first.name, images),
                       quant_format=q.QuantFormat.QDQ, per_channel=True, weight_type=q.QuantType.QInt8,
                       activation_type=q.QuantType.QUInt8)
 
