@@ -15,8 +15,8 @@
  * and when a batch closes. The runtime carries it out: scheduler.c adds a lock, buffers and
  * conditions to a batcher; pool.c and worker.c are the decode threads, lane.c the device threads;
  * served.c describes a version of a model, instance.c holds its threads and buffers;
- * pipeline_table.c is the table of models and versions, pipeline_sizes.c the sizes of models with
- * free height and width, pipeline.c the functions below.
+ * pipeline_table.c is the table of models and versions, pipeline_load.c puts models into it,
+ * pipeline_sizes.c has the sizes of models with free height and width, pipeline.c the rest.
  *
  * Versions are replaced while requests go on: the new one is compiled and warmed up, the table
  * switches to it in one step, and the old one ends after it has answered its requests. No request

@@ -350,6 +350,21 @@ void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char 
     pthread_mutex_unlock(&pipeline->lock);
 }
 
+/* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
+ * `model` on success and on failure. Errors as instance_create's. */
+static enum status create_size(struct pipeline *pipeline, const struct instance *base,
+                               struct model *model, struct instance_size size,
+                               const _Atomic int *cancel, struct instance **ret, struct error *err)
+{
+    struct precision_choice choices[DEVICE_KINDS];
+    memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
+    model->task.options = base->served->model->task.options;
+    model_set_size(model, size.height, size.width);
+    return instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
+                           pipeline->device_queues, model, choices, PLAN_MEASURE, NULL, NULL,
+                           cancel, ret, err);
+}
+
 /* Puts `instance` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
  * place was free. */
 static struct instance *replace_size_locked(struct pipeline *pipeline, struct instance *base,
@@ -364,6 +379,14 @@ static struct instance *replace_size_locked(struct pipeline *pipeline, struct in
     return old;
 }
 
+void table_set_generation(struct instance *instance, uint64_t generation)
+{
+    instance->served->generation = generation;
+    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+        if (instance->sizes[i])
+            instance->sizes[i]->served->generation = generation;
+}
+
 void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
                        const _Atomic int *cancel)
 {
@@ -376,8 +399,7 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
         return;
     }
     const int64_t start = clock_now();
-    enum status status =
-        table_create_size(pipeline, base, model, size, cancel, &instance, &failure);
+    enum status status = create_size(pipeline, base, model, size, cancel, &instance, &failure);
     pthread_mutex_lock(&pipeline->lock);
     if (status == STATUS_OK && pipeline->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
@@ -405,4 +427,60 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
     table_release(pipeline, base);
     if (old)
         table_retire(pipeline, old);
+}
+
+/* What completes a first instance has the same weights and precision. */
+static bool hands_over_sizes(const struct instance *old, bool completes)
+{
+    return completes && old->plan == PLAN_FIRST;
+}
+
+void table_hand_over_sizes_locked(struct instance *from, struct instance *to, bool completes)
+{
+    if (!hands_over_sizes(from, completes))
+        return;
+    memcpy(to->sizes, from->sizes, sizeof to->sizes);
+    memset(from->sizes, 0, sizeof from->sizes);
+    memcpy(to->failed, from->failed, sizeof to->failed);
+    to->failed_count = from->failed_count;
+    to->wanted = from->wanted;
+    to->used_at = from->used_at;
+}
+
+/* The sizes of what is served that have to be compiled again; returns how many. */
+static size_t find_carried_sizes(struct pipeline *pipeline, const struct model *model,
+                                 bool completes, struct instance_size ret[static INSTANCE_SIZES])
+{
+    size_t count = 0;
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry =
+        table_find_version_locked(pipeline, model->name, model->version);
+    const struct instance *old = entry ? entry->instance : NULL;
+    for (size_t i = 0; old && !hands_over_sizes(old, completes) && i < INSTANCE_SIZES; i++)
+        if (old->sizes[i])
+            ret[count++] = size_of(old->sizes[i]);
+    pthread_mutex_unlock(&pipeline->lock);
+    return count;
+}
+
+enum status table_carry_sizes(struct pipeline *pipeline, struct instance *instance, bool completes,
+                              const _Atomic int *cancel, struct error *err)
+{
+    const struct pipeline_source *source = &pipeline->source;
+    const struct model *own = instance->served->model;
+    struct instance_size sizes[INSTANCE_SIZES];
+    const size_t count = source->read ? find_carried_sizes(pipeline, own, completes, sizes) : 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct instance_size size = sizes[i];
+        struct error left_out;
+        struct model *model;
+        if (has_size(instance, size) ||
+            model_check_size(own, size.height, size.width, &left_out) != STATUS_OK ||
+            source->read(source->context, own->name, own->version, &model, &left_out) != STATUS_OK)
+            continue;
+        if (create_size(pipeline, instance, model, size, cancel, &instance->sizes[i], &left_out) ==
+            STATUS_CANCELLED)
+            return error_set(err, STATUS_CANCELLED, "%s", left_out.message);
+    }
+    return STATUS_OK;
 }

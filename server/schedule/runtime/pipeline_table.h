@@ -1,4 +1,5 @@
-/* The pipeline's table of models, private to pipeline.c, pipeline_table.c and pipeline_sizes.c.
+/* The pipeline's table of models, private to pipeline_table.c ◀ pipeline_sizes.c ◀ pipeline_load.c
+ * and pipeline.c.
  *
  * Locks: `lock` guards the table, the list of what retires, and every instance's `users`. Nothing
  * of a scheduler is called while it is held. Whoever wants to use an instance without the lock
@@ -73,18 +74,32 @@ struct instance *table_use_version(struct pipeline *pipeline, const char *name,
 size_t table_use_sizes(struct pipeline *pipeline, const struct instance *base,
                        struct instance *ret[static INSTANCE_SIZES]);
 
-/* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
- * `model` on success and on failure. Errors as instance_create's. */
-enum status table_create_size(struct pipeline *pipeline, const struct instance *base,
-                              struct model *model, struct instance_size size,
-                              const _Atomic int *cancel, struct instance **ret,
-                              struct error *err) MUST_USE;
+/* The entry of a version, a new one if need be; NULL when the table is full. What was announced
+ * without a version gets it now. */
+struct model_entry *table_enter_locked(struct pipeline *pipeline, const char *name,
+                                       const char *version);
 
-/* Which load the instance and its sizes belong to. */
-void table_set_generation(struct instance *instance, uint64_t generation);
+/* The entry of the version, or what was announced without one; NULL: none. Without a version, the
+ * one that answers for the name. */
+struct model_entry *table_find_announced_locked(struct pipeline *pipeline, const char *name,
+                                                const char *version);
 
 /* Puts an instance that is out of the table on the list of those that end. */
 void table_begin_retiring_locked(struct pipeline *pipeline, struct instance *instance);
 
 /* Of an instance on that list: returns when it is gone. */
 void table_retire(struct pipeline *pipeline, struct instance *instance);
+
+/* ---- pipeline_sizes.c ---- */
+
+/* Which load the instance and its sizes belong to. */
+void table_set_generation(struct instance *instance, uint64_t generation);
+
+/* Compiles the sizes in use of the same version for `instance`, which is not in the table yet, so
+ * that no request for them is refused. Sizes that fail are left out, and none is compiled where
+ * `instance` completes a first one, whose sizes it takes over. STATUS_CANCELLED. */
+enum status table_carry_sizes(struct pipeline *pipeline, struct instance *instance, bool completes,
+                              const _Atomic int *cancel, struct error *err) MUST_USE;
+
+/* If `to` completes `from`, a first instance, it takes over its sizes. */
+void table_hand_over_sizes_locked(struct instance *from, struct instance *to, bool completes);
