@@ -500,3 +500,14 @@ void connections_count(struct connections *connections, size_t *ret_open, size_t
     *ret_busy = connections->counts[false].busy;
     pthread_mutex_unlock(&connections->lock);
 }
+
+bool connections_have_unread(struct connections *connections)
+{
+    int unread = 0;
+    pthread_mutex_lock(&connections->lock);
+    for (const struct connection *c = connections->head; c && unread == 0; c = c->next)
+        if (c->is_admin || ioctl(c->fd, FIONREAD, &unread) != 0)
+            unread = 0;
+    pthread_mutex_unlock(&connections->lock);
+    return unread > 0;
+}

@@ -184,3 +184,6 @@ void connections_end_delays(struct connections *connections);
 /* Returns how many connections are open, and how many of these have a request in progress; without
  * those to --admin-port. */
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy);
+
+/* Whether bytes of some client, not of --admin-port, have arrived and were not read yet. */
+bool connections_have_unread(struct connections *connections);

@@ -214,6 +214,38 @@ static void test_bytes_that_arrive_meanwhile_have_not_been_read(void)
     close(listening);
 }
 
+/* A drain does not end before it, even if the connection's loop has had no time for it. */
+static void test_a_request_that_nobody_has_read_is_seen(void)
+{
+    const struct connection_limits limits = {.total = 4, .per_address = 4};
+    const struct connection_observer observer = {.late = ignore_late, .tick = never_ticks};
+    const _Atomic uint64_t runs = 0;
+    struct connections *connections = connection_table_create(&limits, &observer, NULL, NULL);
+    int listening;
+    const struct sockaddr_in address = listen_on_loopback(&listening);
+    CHECK(connections);
+    for (int is_admin = 0; is_admin < 2; is_admin++) {
+        const int client = connect_to(&address);
+        struct connection_socket socket = {.fd = accept(listening, NULL, NULL),
+                                           .address = (const struct sockaddr *)&address,
+                                           .runs = &runs,
+                                           .is_admin = is_admin};
+        struct connection *connection = connection_open(connections, &socket);
+        char byte;
+        CHECK(connection && !connections_have_unread(connections));
+        CHECK(send(client, "x", 1, 0) == 1);
+        CHECK(recv(socket.fd, &byte, 1, MSG_PEEK) == 1); /* it has arrived */
+        CHECK(connections_have_unread(connections) == !is_admin);
+        CHECK(recv(socket.fd, &byte, 1, 0) == 1);
+        CHECK(!connections_have_unread(connections));
+        connection_close(connections, connection);
+        close(socket.fd);
+        close(client);
+    }
+    connection_table_free(connections);
+    close(listening);
+}
+
 int main(void)
 {
     static const struct tap_test tests[] = {
@@ -223,6 +255,7 @@ int main(void)
          test_the_watcher_ends_before_connections_close},
         {"bytes that arrive meanwhile have not been read",
          test_bytes_that_arrive_meanwhile_have_not_been_read},
+        {"a request that nobody has read is seen", test_a_request_that_nobody_has_read_is_seen},
     };
     return tap_run(tests, COUNT_OF(tests), NULL);
 }
