@@ -5,12 +5,13 @@ import json
 import math
 import os
 import re
+import select
 import socket
 import unittest
 import zlib
 
 import small_onnx
-from harness import FolderCase, flat_png, multipart, png, png_chunk, png_header, post, run_lensd
+from harness import FolderCase, flat_png, hang_up, multipart, png, png_chunk, png_header, post, read_answer, run_lensd
 from test_tasks import CANDIDATES, DETECT, LABELS
 
 SIDE = 64  # of photos: what the detector sees, so that its boxes are in whole pixels
@@ -389,15 +390,26 @@ class Ends(Pipelines):
         self.assertEqual(len(self.crops(self.ask(photo=flat_png(9, SIDE)))), 3)
 
     def test_a_full_queue_refuses_before_the_detector_runs(self):
+        """The client that fills it, not the others."""
         self.server.stop()
-        self.start("--max-queue", "3")
-        kind, body = multipart([(f"{i}", f"{i}.png", flat_png(255, 8)) for i in range(3)])
-        with self.server.connect() as client:
+        self.start("--max-queue", "32", "--max-batch", "1")
+        kind, body = multipart([(f"{i}", f"{i}.png", flat_png(255, 8)) for i in range(32)])
+        with self.server.connect() as client, socket.socket() as other:
             client.sendall(post("/predict?model=mean", body, f"Content-Type: {kind}"))
-            self.server.wait_for(lambda: self.in_flight("mean") == 3, "a full queue")
+            self.server.wait_for(lambda: self.in_flight("mean") == 32, "a full queue")
             before = self.server.metric('lensd_images_total{model="found"')
-            self.assertIn("stage 2 of pipeline 'both': model 'mean' has 3 of at most 3", self.ask(status=503)["error"])
+            self.assertIn("stage 2 of pipeline 'both': model 'mean' has 32 of at most 32", self.ask(status=503)["error"])
             self.assertEqual(self.server.metric('lensd_images_total{model="found"'), before)
+            admitted = self.server.admitted()
+            other.bind(("127.0.0.2", 0))
+            other.connect(("127.0.0.1", self.server.port))
+            other.sendall(post("/predict?model=both", flat_png(9, SIDE)))
+            self.server.wait_for(lambda: self.server.admitted() > admitted or select.select([other], [], [], 0)[0],
+                                 "the other client's photo to be let in")
+            hang_up(client)
+            answer, _ = read_answer(other)
+            self.assertEqual(answer.status, 200, answer.body)
+            self.assertEqual(len(self.crops(answer.json())), 3)
 
     def in_flight(self, name):
         return sum(m["in_flight"] + m["queued"] for m in self.server.get("/health").json()["models"] if m["name"] == name)

@@ -40,7 +40,7 @@ int64_t admission_predict(const struct model_load *load, size_t images)
 
 size_t admission_capacity(const struct admission *admission)
 {
-    return 2 * admission->max_images;
+    return 2 * admission->max_images + admission->max_images / ADMISSION_CROPS_SHARE;
 }
 
 /* Seconds until there is room for what has just been refused: `wait` says how long that takes. */
@@ -77,21 +77,22 @@ static enum status check_bounds(const struct admission *admission, const struct 
                                 const struct admission_request *request, int seconds,
                                 struct error *err)
 {
-    size_t most = request->is_admitted ? admission_capacity(admission) : admission->max_images;
+    const bool are_crops = request->kind == ADMIT_CROPS ||
+                           (request->kind == ADMIT_BEFORE_CROPS && load->of_client == 0);
+    size_t most = are_crops ? admission_capacity(admission) : admission->max_images;
     size_t room = load->images < most ? most - load->images : 0;
     if (request->images > room)
         return error_set(err, STATUS_OVERLOADED,
                          "model '%s' has %zu of at most %zu images waiting or in work; try again "
                          "in %d s",
                          request->model, load->images, most, seconds);
-    size_t kept = admission->max_images / SHARE_DIVISOR;
-    if (!request->is_admitted && request->images + kept > room && load->of_client > 0 &&
+    size_t kept = admission->max_images / (are_crops ? ADMISSION_CROPS_SHARE : SHARE_DIVISOR);
+    if (request->images + kept > room && load->of_client > 0 &&
         load->of_client + request->images > kept)
         return error_set(err, STATUS_OVERLOADED,
                          "model '%s' has %zu of at most %zu images waiting or in work, %zu of "
                          "them this client's; what is left is kept for others, try again in %d s",
-                         request->model, load->images, admission->max_images, load->of_client,
-                         seconds);
+                         request->model, load->images, most, load->of_client, seconds);
     if (admission->max_bytes > 0 &&
         (load->bytes > admission->max_bytes || request->bytes > admission->max_bytes - load->bytes))
         return error_set(err, STATUS_OVERLOADED,
@@ -105,7 +106,7 @@ static enum status check_time(const struct admission *admission, const struct mo
                               const struct admission_request *request, int64_t predicted,
                               int seconds, struct error *err)
 {
-    if (!request->is_admitted && admission->max_wait_ns > 0 && load->images > 0 &&
+    if (request->kind != ADMIT_CROPS && admission->max_wait_ns > 0 && load->images > 0 &&
         predicted > admission->max_wait_ns)
         return error_set(err, STATUS_OVERLOADED,
                          "an answer of model '%s' would take about %.0f ms, more than the %.0f ms "

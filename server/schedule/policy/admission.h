@@ -20,8 +20,18 @@ struct admission {
 };
 
 /* The images that a scheduler holds at most. Beyond max_images, as many again may be crops of
- * requests that were let in before it was known how many boxes they have. */
+ * requests that were let in before it was known how many boxes they have; and a quarter more is for
+ * crops of clients that have few images in the queue. */
 size_t admission_capacity(const struct admission *admission);
+
+/* What is kept of crops' places, and the most images of one part, divide max_images by this. */
+#define ADMISSION_CROPS_SHARE 4
+
+enum admission_kind {
+    ADMIT_REQUEST,
+    ADMIT_BEFORE_CROPS, /* one image, for a request that may come to have crops in this queue */
+    ADMIT_CROPS,        /* of a request that was let in */
+};
 
 /* What is inside a model's scheduler, as far as admission cares; batcher_load fills it in. Times
  * are nanoseconds; 0 where nothing is known yet, which lets requests in. */
@@ -51,15 +61,17 @@ struct admission_request {
     size_t bytes;      /* of them all */
     int64_t time_left; /* until its deadline; INT64_MAX: none */
     const char *model; /* for the text */
-    bool is_admitted;  /* crops of a request that was let in: admission_capacity() is their bound */
+    enum admission_kind kind;
 };
 
 /* Whether a request may come in: all of its images or none. STATUS_TOO_LARGE: it is beyond a bound
  * by itself, so trying again cannot help. STATUS_TIMEOUT: its deadline is over. STATUS_OVERLOADED:
  * not now; *ret_retry_after_s (may be NULL) is set to 1 … 60: when what is too much now is
  * predicted to be done. The last eighth of max_images is kept for clients that have few images in
- * the queue, so that one that fills it does not keep the others out. *ret_predicted (may be NULL):
- * what admission_predict says, set also on refusal. */
+ * the queue, so that one that fills it does not keep the others out. max_images bounds requests,
+ * admission_capacity() crops, and requests that may come to have crops if nothing of their client
+ * waits here: one client's crops do not keep out the others'. *ret_predicted (may be NULL): what
+ * admission_predict says, set also on refusal. */
 enum status admission_check(const struct admission *admission, const struct model_load *load,
                             const struct admission_request *request, int64_t *ret_predicted,
                             int *ret_retry_after_s, struct error *err) MUST_USE;

@@ -35,6 +35,7 @@
 #include "server/image/image.h"
 #include "server/observe/metrics.h"
 #include "server/precision/precision.h"
+#include "server/schedule/policy/admission.h"
 #include "server/schedule/policy/postprocess.h"
 #include "server/schedule/policy/queue.h"
 #include "server/schedule/runtime/served.h"
@@ -136,7 +137,7 @@ struct predict_request {
                                      up class names in it */
     int64_t started;              /* clock_now() at the request line, for total times */
     int64_t deadline;             /* clock_now() after which the answer is useless; 0: none */
-    bool is_admitted;             /* crops of a request that was let in: admission.h */
+    enum admission_kind admission; /* of a request in parts: admission.h */
     int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
     uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */

@@ -267,7 +267,7 @@ static struct admission_request admission_request_of(const struct scheduler *sch
                                       .bytes = bytes,
                                       .time_left =
                                           request->deadline ? request->deadline - now : INT64_MAX,
-                                      .is_admitted = request->is_admitted,
+                                      .kind = request->admission,
                                       .model = scheduler_model(scheduler)->name};
 }
 

@@ -85,7 +85,8 @@ static enum status check_stage(struct staged_request *staged, size_t at, int *re
     struct served *served;
     TRY(pipeline_acquire(staged->pipeline, name, NULL, &served, ret_retry_after_s, err));
     staged->keep_aspect[at] = served->model->preprocess.resize != RESIZE_EXACT;
-    staged->rooms[at] = served->max_rows / 4 > 1 ? served->max_rows / 4 : 1;
+    const size_t part = served->max_rows / ADMISSION_CROPS_SHARE;
+    staged->rooms[at] = part > 1 ? part : 1;
     const enum status status = check_model(staged->config, at, served, err);
     pipeline_release(staged->pipeline, served);
     return status;
@@ -367,7 +368,7 @@ static enum status ask_stage(struct staged_request *staged, struct request_part 
         if (staged->stage > 0)
             crop->parent->crops[crop->box] = crop->result;
     }
-    part->request.is_admitted = true;
+    part->request.admission = ADMIT_CROPS;
     if (size || staged->stage > 0) {
         part->request.width = size ? size->width : 0;
         part->request.height = size ? size->height : 0;
@@ -406,13 +407,15 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
 }
 
 /* Whether the queues of a later stage's model, of which each of its sizes has one, have room for a
- * crop: it should not be refused after the detector has run. */
+ * crop: it should not be refused after the detector has run. Which size it will take is not known.
+ */
 static enum status ask_room(const struct staged_request *staged, size_t at, int *ret_retry_after_s,
                             struct error *err)
 {
     const struct pipeline_stage *stage = &staged->config->stages[at];
     struct predict_request crop = {.model = stage->model,
                                    .nearest_size = true, /* it may not be compiled yet */
+                                   .admission = ADMIT_BEFORE_CROPS,
                                    .deadline = staged->parts.whole->deadline,
                                    .priority = staged->parts.whole->priority,
                                    .client = staged->parts.whole->client};

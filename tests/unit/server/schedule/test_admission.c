@@ -10,7 +10,7 @@
 
 static struct admission_request ask(size_t images, size_t bytes, int64_t time_left)
 {
-    return (struct admission_request){images, bytes, time_left, "digits"};
+    return (struct admission_request){images, bytes, time_left, "digits", ADMIT_REQUEST};
 }
 
 Test(admission, bound_of_images)
@@ -68,19 +68,51 @@ Test(admission, the_last_eighth_is_for_clients_with_little_in_the_queue)
     }
 }
 
-/* They may take as many places again, also those that are kept for others. */
+/* They may take as many places again, also those that are kept for others; a quarter beyond these
+ * is for clients with few images. */
 Test(admission, crops_of_requests_that_were_let_in)
 {
     const struct admission admission = {.max_images = 64, .max_wait_ns = 1000 * MS};
-    static const size_t inside[] = {60, 64, 120, 124};
-    for (size_t i = 0; i < COUNT_OF(inside); i++) {
-        struct model_load load = {.images = inside[i], .of_client = 60, .max_batch = 4};
+    static const struct {
+        size_t inside, of_client;
+        enum status status;
+    } cases[] = {
+        {60, 60, STATUS_OK},          {64, 60, STATUS_OK}, {120, 60, STATUS_OK},
+        {121, 60, STATUS_OVERLOADED}, {121, 8, STATUS_OK}, {136, 0, STATUS_OK},
+        {137, 0, STATUS_OVERLOADED},
+    };
+    cr_assert_eq(admission_capacity(&admission), 144);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct model_load load = {
+            .images = cases[i].inside, .of_client = cases[i].of_client, .max_batch = 4};
         struct admission_request request = ask(8, 0, INT64_MAX);
         cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
-                     STATUS_OVERLOADED, "%zu", inside[i]);
-        request.is_admitted = true;
+                     STATUS_OVERLOADED, "case %zu", i);
+        request.kind = ADMIT_CROPS;
         cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
-                     i < 3 ? STATUS_OK : STATUS_OVERLOADED, "%zu", inside[i]);
+                     cases[i].status, "case %zu", i);
+    }
+}
+
+/* The crops that a request may come to have are not known: a full queue refuses it only if images
+ * of its own client fill it. */
+Test(admission, before_crops)
+{
+    static const struct {
+        size_t inside, of_client;
+        enum status status;
+    } cases[] = {
+        {55, 50, STATUS_OK}, {56, 50, STATUS_OVERLOADED}, {64, 1, STATUS_OVERLOADED},
+        {64, 0, STATUS_OK},  {143, 0, STATUS_OK},         {144, 0, STATUS_OVERLOADED},
+    };
+    const struct admission admission = {.max_images = 64};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct model_load load = {
+            .images = cases[i].inside, .of_client = cases[i].of_client, .max_batch = 4};
+        struct admission_request request = ask(1, 0, INT64_MAX);
+        request.kind = ADMIT_BEFORE_CROPS;
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
+                     cases[i].status, "case %zu", i);
     }
 }
 
