@@ -776,6 +776,10 @@ class Tls(unittest.TestCase):
             self.assertEqual(connection.socket.selected_alpn_protocol(), "h2")
             self.assertEqual(connection.call("ModelInfer", photos(*[seven()] * 50)).status, OK)
             connection.close()
+            context.set_alpn_protocols(["http/1.1"])
+            with socket.create_connection(("127.0.0.1", server.grpc_port), PATIENCE) as other, self.assertRaises(ssl.SSLError) as refused:
+                context.wrap_socket(other, server_hostname="127.0.0.1")
+            self.assertRegex(str(refused.exception), "(?i)alert.no.application.protocol")
             plain = connect(server)  # without TLS
             plain.read_to_end()
             plain.close()

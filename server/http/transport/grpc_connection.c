@@ -351,12 +351,15 @@ void grpc_connection_sweep(struct grpc_connection *c)
 
 /* ---- bytes in and out ---- */
 
-/* False: the connection is over. */
+/* False: the connection is over, and an alert says why: that `h2` is not offered, for example. */
 static bool shake_hands(struct grpc_connection *c)
 {
     const int result = gnutls_handshake(c->tls);
     c->has_shaken = result == GNUTLS_E_SUCCESS;
-    return result >= 0 || !gnutls_error_is_fatal(result);
+    const bool goes_on = result >= 0 || !gnutls_error_is_fatal(result);
+    if (!goes_on)
+        (void)gnutls_alert_send_appropriate(c->tls, result);
+    return goes_on;
 }
 
 /* Whether a header block goes on without end. */
