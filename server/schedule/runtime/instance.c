@@ -334,12 +334,16 @@ struct kernel_measuring {
     struct error err;
 };
 
+/* Linux gives a thread at nice 10 about a tenth of a core that one at nice 0 wants, too, and at 19
+ * a seventieth: batches, which wait for the kernels, would be missing for minutes on a busy server.
+ */
+enum { MEASURING_NICE = 10 };
+
 static void *measure_kernels(void *context)
 {
-    enum { LOWEST = 19 };
     struct kernel_measuring *m = context;
     struct session *session = NULL;
-    (void)setpriority(PRIO_PROCESS, 0, LOWEST); /* of this thread, and of the team that it makes */
+    (void)setpriority(PRIO_PROCESS, 0, MEASURING_NICE); /* of this thread, and the team it makes */
     m->status = precision_session(m->model, &m->how, &m->session, &session, &m->err);
     session_free(session);
     return NULL;

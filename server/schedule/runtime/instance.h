@@ -64,8 +64,8 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err) MUST_USE;
 
-/* Measures the kernels of the model's layers for the tuning store, on a thread of its own that the
- * system runs when nothing else wants to run. `choices`: the precisions by enum device_kind. What
+/* Measures the kernels of the model's layers for the tuning store, on a thread of its own that
+ * leaves most of the CPU to threads that serve. `choices`: the precisions by enum device_kind. What
  * fails leaves layers unmeasured. STATUS_CANCELLED. */
 enum status instance_measure_kernels(const struct pipeline_options *options,
                                      struct device_budgets *budget, const struct model *model,
