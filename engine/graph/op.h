@@ -99,7 +99,9 @@
 /* clang-format on */
 
 /* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension; x is inputs[0], or
- * (pass_joins) the concatenation of inputs[0], inputs[3], inputs[4] … along it.
+ * (pass_joins) the concatenation of inputs[0], inputs[3], inputs[4] … along it. Parts and result
+ * may be stored in 8 bits (pass_stored_scales): x and y are then the stored numbers, y rounded half
+ * to even.
  * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through access maps
  * (ops/attention.h).
  * OP_MOVE: the elements of input 0 in the order of the attribute "map" (one group,

@@ -29,6 +29,8 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         edit_nodes(&edit, pass_gates);
     if (options->takes_parts)
         edit_nodes(&edit, pass_joins);
+    if (options->takes_parts && options->stored_scales)
+        edit_nodes(&edit, pass_stored_scales);
     if (options->fuse && options->takes_quantized_epilogue)
         edit_nodes(&edit, pass_quantized_epilogues);
     if (options->fuse) { /* access maps include the layout's Transposes */

@@ -41,6 +41,9 @@ struct optimize_options {
     /* Can this ScaleShift, channels-last, read the parts of a Concat of channels in front of it?
      * NULL: none can. */
     bool (*takes_parts)(const struct node *node);
+    /* DequantizeLinear in front of a ScaleShift and QuantizeLinear behind it become part of it,
+     * where takes_parts: int8 only. */
+    bool stored_scales;
     /* Keep activations in `narrow` where the backend supports it; NULL: nowhere. */
     enum narrow_support (*bf16)(const struct node *node);
     enum dtype narrow; /* DTYPE_BF16 or DTYPE_F16 */

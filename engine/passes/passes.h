@@ -25,6 +25,10 @@ bool pass_gates(struct edit *edit, size_t *n);
  * first part, scale, shift, further parts. Runs after pass_layout; see joins.c. */
 bool pass_joins(struct edit *edit, size_t *n);
 
+/* DequantizeLinear → ScaleShift → QuantizeLinear becomes a ScaleShift of stored numbers, after
+ * pass_joins; see quantize_scales.c. */
+bool pass_stored_scales(struct edit *edit, size_t *n);
+
 /* Sums and tables behind products of 8-bit integers become part of them, after pass_layout; see
  * quantize_epilogues.c. */
 bool pass_quantized_epilogues(struct edit *edit, size_t *n);

@@ -210,6 +210,7 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
         .takes_quantized_epilogue = session->ops->takes_quantized_epilogue,
         .makes_mean = session->ops->makes_mean,
         .takes_parts = session->ops->takes_parts,
+        .stored_scales = session->options.precision == PRECISION_INT8,
         .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
     };
     if (is_narrow(session->options.precision))

@@ -1,7 +1,7 @@
 /* Rows of 8-bit integers, compiled once per instruction set. Numbers are rounded half to even by
  * adding 1.5 * 2^23, which float32 arithmetic then rounds at the unit. */
 #include "engine/cpu/kernels/variant.h"
-#include "engine/cpu/kernels/vec.h"
+#include "engine/cpu/kernels/vec_8bit.h"
 
 #include "engine/base/cpu.h"
 
@@ -20,14 +20,14 @@ ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
     uint32_t bits;
     memcpy(&bits, p, sizeof bits);
     const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32(bits));
-    const int16x8_t words =
+    const int16x8_t wide =
         is_signed ? vmovl_s8(vreinterpret_s8_u8(bytes)) : vreinterpretq_s16_u16(vmovl_u8(bytes));
-    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 #else
-    float lanes[VEC];
-    for (size_t i = 0; i < VEC; i++)
-        lanes[i] = is_signed ? ((const int8_t *)p)[i] : ((const uint8_t *)p)[i];
-    return vec_load(lanes);
+    const __m128i zero = _mm_setzero_si128(), bytes = ints_repeat(p);
+    const __m128i twice = _mm_unpacklo_epi8(zero, bytes);
+    const __m128i highest = _mm_unpacklo_epi16(zero, twice);
+    return _mm_cvtepi32_ps(is_signed ? _mm_srai_epi32(highest, 24) : _mm_srli_epi32(highest, 24));
 #endif
 }
 
@@ -128,6 +128,69 @@ void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_r
         add_row(&sum, a, b, false, y, n);
 }
 
+/* n <= VEC numbers of either type as floats. */
+ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        return vec_load_n((const float *)x + at, n);
+    const uint8_t *from = (const uint8_t *)x + at;
+    uint8_t bytes[VEC] = {0};
+    if (n < VEC)
+        memcpy(bytes, from, n);
+    return load_8bit(n < VEC ? bytes : from, dtype == DTYPE_I8);
+}
+
+/* A register of each row: n <= VEC numbers from i on. */
+ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, const void *x,
+                                enum dtype from, void *y, enum dtype to, size_t rows)
+{
+    const vec a = vec_load_n(s->scale + i, n), b = vec_load_n(s->shift + i, n);
+    const vec least = vec_set(s->low), most = vec_set(s->high);
+    for (size_t r = 0; r < rows; r++) {
+        const size_t at = r * s->y_step + i;
+        const vec v = vec_fma(load_some(x, r * s->x_step + i, n, from), a, b);
+        if (to == DTYPE_F32) {
+            vec_store_n((float *)y + at, vec_min(most, vec_max(least, v)), n);
+            continue;
+        }
+        /* NaN gives the lowest */
+        const ints stored = ints_round(vec_min(vec_max(v, least), most));
+        uint8_t bytes[VEC], *place = (uint8_t *)y + at;
+        store_bytes(n < VEC ? bytes : place, stored, to == DTYPE_I8);
+        if (n < VEC)
+            memcpy(place, bytes, n);
+    }
+}
+
+ALWAYS_INLINE void scale_8bit(const struct scale_rows *s, const void *x, enum dtype from, void *y,
+                              enum dtype to, size_t rows, size_t n)
+{
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        scale_column(s, i, VEC, x, from, y, to, rows);
+    if (i < n)
+        scale_column(s, i, n - i, x, from, y, to, rows);
+}
+
+#define SCALE(type, other)                                                                         \
+    if (from == (type) && to == (other)) {                                                         \
+        scale_8bit(s, x, type, y, other, rows, n);                                                 \
+        return;                                                                                    \
+    }
+
+void SIMD_NAMED(scale_rows_8bit)(const struct scale_rows *s, const void *x, enum dtype from,
+                                 void *y, enum dtype to, size_t rows, size_t n)
+{
+    SCALE(DTYPE_U8, DTYPE_U8)
+    SCALE(DTYPE_I8, DTYPE_I8)
+    SCALE(DTYPE_U8, DTYPE_I8)
+    SCALE(DTYPE_I8, DTYPE_U8)
+    SCALE(DTYPE_U8, DTYPE_F32)
+    SCALE(DTYPE_I8, DTYPE_F32)
+    SCALE(DTYPE_F32, DTYPE_U8)
+    SCALE(DTYPE_F32, DTYPE_I8)
+}
+
 void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
 {
     vec least = vec_set(*min), most = vec_set(*max);
@@ -201,18 +264,21 @@ void SIMD_NAMED(mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, 
 
 /* Two tables of 128 in two registers each. */
 __attribute__((target("avx512vbmi"))) static void
-lookup_wide(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+lookup_wide(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t rows, size_t n)
 {
+    const uint8_t *table = l->table;
     const __m512i t0 = _mm512_loadu_si512(table), t1 = _mm512_loadu_si512(table + 64);
     const __m512i t2 = _mm512_loadu_si512(table + 128), t3 = _mm512_loadu_si512(table + 192);
     for (size_t i = 0; i < n; i += 64) {
         const size_t rest = n - i;
         const __mmask64 some = rest < 64 ? (UINT64_C(1) << rest) - 1 : ~UINT64_C(0);
-        const __m512i v = _mm512_maskz_loadu_epi8(some, x + i);
-        const __m512i low = _mm512_permutex2var_epi8(t0, v, t1);
-        const __m512i high = _mm512_permutex2var_epi8(t2, v, t3);
-        _mm512_mask_storeu_epi8(y + i, some,
-                                _mm512_mask_blend_epi8(_mm512_movepi8_mask(v), low, high));
+        for (size_t r = 0; r < rows; r++) {
+            const __m512i v = _mm512_maskz_loadu_epi8(some, x + r * l->x_step + i);
+            const __m512i low = _mm512_permutex2var_epi8(t0, v, t1);
+            const __m512i high = _mm512_permutex2var_epi8(t2, v, t3);
+            _mm512_mask_storeu_epi8(y + r * l->y_step + i, some,
+                                    _mm512_mask_blend_epi8(_mm512_movepi8_mask(v), low, high));
+        }
     }
 }
 
@@ -263,20 +329,23 @@ static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, si
 
 #endif
 
-void SIMD_NAMED(lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+void SIMD_NAMED(lookup)(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t rows,
+                        size_t n)
 {
 #if defined __AVX512BW__
     if (cpu_features()->avx512_vbmi) {
-        lookup_wide(x, table, y, n);
+        lookup_wide(l, x, y, rows, n);
         return;
     }
 #endif
+    for (size_t r = 0; r < rows; r++, x += l->x_step, y += l->y_step) {
 #if defined __AVX2__ || defined __aarch64__
-    lookup_narrow(x, table, y, n);
+        lookup_narrow(x, l->table, y, n);
 #else
-    for (size_t i = 0; i < n; i++)
-        y[i] = table[x[i]];
+        for (size_t i = 0; i < n; i++)
+            y[i] = l->table[x[i]];
 #endif
+    }
 }
 
 ALWAYS_INLINE void mean_row(const uint8_t *const *taps, size_t count, vec factor, vec fixed,

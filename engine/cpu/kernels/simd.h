@@ -67,6 +67,12 @@ struct scale_rows {
     size_t x_step, y_step;
 };
 
+/* Rows of bytes, x_step and y_step apart, that become table[x], table of 256. */
+struct lookup_rows {
+    const uint8_t *table;
+    size_t x_step, y_step;
+};
+
 /* Where the channels of a depthwise convolution's block begin: the last block is whole, too, and
  * overlaps the one before. channels >= lanes. */
 static inline size_t depthwise_first_channel(size_t channels, size_t block, size_t lanes)
@@ -175,7 +181,7 @@ struct simd_kernels {
     /* 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus zero, clamped;
      * NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed, mul: (a - a_zero) *
      * (b - b_zero) * ratio + zero, pool_mean: the sum of the taps * factor + fixed; rounded and
-     * clamped. lookup: table of 256; y may be x. */
+     * clamped. lookup: y may be x where the steps are alike. */
     void (*quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
     void (*dequantize)(const void *x, bool is_signed, float scale, int zero, float *y, size_t n);
     void (*add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
@@ -184,7 +190,8 @@ struct simd_kernels {
     void (*range)(const float *x, size_t n, float *min, float *max);
     void (*mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio, int zero,
                      bool is_signed, void *y, size_t n);
-    void (*lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n);
+    void (*lookup)(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t rows,
+                   size_t n);
     void (*pool_mean_8bit)(const void *const *taps, size_t count, float factor, float fixed,
                            bool is_signed, void *y, size_t n);
     void (*pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y, size_t n);
@@ -207,6 +214,10 @@ struct simd_kernels {
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);
+    /* The same from and to float32 or 8 bits, at least one of them 8 bits. 8-bit results are
+     * rounded half to even; low and high are of the type's range, NaN gives low. y is not x. */
+    void (*scale_rows_8bit)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
+                            enum dtype to, size_t rows, size_t n);
 
     /* y[c] = max over taps of taps[t][c]; NaN in any tap may or may not win. count >= 1. */
     void (*pool_max)(const float *const *taps, size_t count, float *y, size_t n);

@@ -75,7 +75,7 @@ static void qrows_pieces(void *context, size_t begin, size_t end)
                             (float *)(void *)s->y_data + first, n);
         break;
     case ROW_LOOKUP:
-        s->simd->lookup(x, s->table, y, n);
+        s->simd->lookup(&(struct lookup_rows){.table = s->table}, x, y, 1, n);
         break;
     default:
         qrows_binary(s, first, first, n);

@@ -268,6 +268,65 @@ static struct value *concat(struct maker *m, struct value *x)
     return y;
 }
 
+static struct value *normalize(struct maker *m, struct value *x, int channels)
+{
+    float terms[4][CHANNELS * 2];
+    for (int c = 0; c < channels; c++) {
+        terms[0][c] = 0.1f * (float)(c % 11) - 0.3f;
+        terms[1][c] = 0.2f * (float)(c % 5) - 0.4f;
+        terms[2][c] = 0.15f * (float)(c % 3);
+        terms[3][c] = 0.5f + 0.1f * (float)(c % 4);
+    }
+    struct value *inputs[5] = {x};
+    for (size_t i = 0; i < 4; i++)
+        inputs[1 + i] = constant(m, DTYPE_F32, SHAPE(channels), terms[i]);
+    inputs[1] = through(m, inputs[1], 0.01f, 35); /* stored, too */
+    return append(m, OP_BATCH_NORMALIZATION, 5, inputs);
+}
+
+static struct value *normalized(struct maker *m, struct value *x)
+{
+    return normalize(m, largest(m, x, 1), CHANNELS);
+}
+
+static struct value *normalized_relu(struct maker *m, struct value *x)
+{
+    return unary(m, OP_RELU, normalized(m, x));
+}
+
+static struct value *normalized_clip(struct maker *m, struct value *x)
+{
+    struct value *inputs[3] = {normalized(m, x), number(m, DTYPE_F32, -0.31f),
+                               number(m, DTYPE_F32, 0.52f)};
+    return append(m, OP_CLIP, 3, inputs);
+}
+
+/* A real number between two of them. */
+static struct value *normalized_twice(struct maker *m, struct value *x)
+{
+    return normalize(m, unary(m, OP_RELU, normalized(m, x)), CHANNELS);
+}
+
+/* x and the greatest of its neighbours, stored on another scale. */
+static struct value *doubled(struct maker *m, struct value *x)
+{
+    struct value *parts[2] = {x, through(m, largest(m, x, 1), OTHER_STEP, odd_zero(m) + 7)};
+    struct value *y = append(m, OP_CONCAT, 2, parts);
+    cr_assert(node_set_int(m->graph, y->producer, "axis", 1));
+    return y;
+}
+
+static struct value *normalized_concat(struct maker *m, struct value *x)
+{
+    return unary(m, OP_RELU, normalize(m, stored(m, doubled(m, x)), CHANNELS * 2));
+}
+
+/* The Concat is not stored; one of its parts comes through a Transpose, in float32. */
+static struct value *normalized_parts(struct maker *m, struct value *x)
+{
+    return unary(m, OP_RELU, normalize(m, doubled(m, x), CHANNELS * 2));
+}
+
 static struct value *split(struct maker *m, struct value *x)
 {
     const float sizes[2] = {10, CHANNELS - 10};
@@ -405,6 +464,12 @@ static const struct {
     {"a row multiplied", row_multiplied, 5, "int8:channels"},
     {"sum", sum, 6, NULL},
     {"Concat of two scales", concat, 6, "int8:concat"},
+    {"BatchNormalization", normalized, 6, "int8:scale_shift"},
+    {"BatchNormalization and Relu", normalized_relu, 6, "int8:scale_shift"},
+    {"BatchNormalization and Clip", normalized_clip, 6, "int8:scale_shift"},
+    {"BatchNormalization twice", normalized_twice, 7, "int8:scale_shift"},
+    {"BatchNormalization of a Concat", normalized_concat, 8, "int8:scale_shift"},
+    {"BatchNormalization of parts", normalized_parts, 9, "int8:scale_shift:parts"},
     {"Split", split, 5, "int8:concat"},
     {"AveragePool", average, 5, NULL},
     {"AveragePool, padding counted", average_with_padding, 5, NULL},
@@ -803,7 +868,7 @@ Test(quantized_ops, int8_is_not_for_dynamic_quantization)
     graph_free(graph);
 }
 
-/* Each variant's table of 256, with every rest of a register. */
+/* Each variant's table of 256, with every rest of a register, for rows with gaps. */
 Test(quantized_ops, tables_answer_for_every_byte)
 {
     const struct simd_kernels *all[SIMD_VARIANTS];
@@ -817,9 +882,19 @@ Test(quantized_ops, tables_answer_for_every_byte)
     for (size_t k = 0; k < variant_count; k++)
         for (size_t n = 0; n <= sizeof x; n += n < 140 ? 1 : 46) {
             memset(y, 0x5a, sizeof y);
-            all[k]->lookup(x, table, y, n);
+            all[k]->lookup(&(struct lookup_rows){.table = table}, x, y, 1, n);
             for (size_t i = 0; i < n; i++)
                 cr_assert_eq(y[i], table[x[i]], "%s, %zu of %zu", all[k]->name, i, n);
             cr_assert_eq(y[n], 0x5a, "%s writes behind %zu", all[k]->name, n);
         }
+    for (size_t k = 0; k < variant_count; k++) {
+        const struct lookup_rows rows = {table, 70, 90};
+        memset(y, 0x5a, sizeof y);
+        all[k]->lookup(&rows, x, y, 5, 67);
+        for (size_t i = 0; i < 5 * rows.y_step; i++) {
+            const size_t r = i / rows.y_step, c = i % rows.y_step;
+            cr_assert_eq(y[i], c < 67 ? table[x[r * rows.x_step + c]] : 0x5a, "%s: %zu of row %zu",
+                         all[k]->name, c, r);
+        }
+    }
 }
