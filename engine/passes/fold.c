@@ -221,6 +221,15 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
     return STATUS_OK;
 }
 
+/* Are the real numbers of a quantization float32, so that widening others does not concern it? */
+static bool quantizes_f32(const struct node *node)
+{
+    const struct value *scale = node_input(node, 1);
+    return scale && scale->known && scale->known->dtype == DTYPE_F32 &&
+           !is_narrow((enum dtype)node_int(node, "output_dtype", DTYPE_NONE)) &&
+           !is_narrow((enum dtype)node_int(node, "precision", DTYPE_NONE));
+}
+
 /* Whether the graph has 16-bit floats and all of them may be widened. Not for graphs with bodies,
  * or where scales of a quantization are float16: those kernels require their dtypes. */
 static bool is_promoted(const struct graph *graph)
@@ -230,8 +239,9 @@ static bool is_promoted(const struct graph *graph)
         any = any || is_narrow(graph->values[v]->dtype);
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (node->capture_count || edit_has_body(node) || node->op == OP_QUANTIZE_LINEAR ||
-            node->op == OP_DEQUANTIZE_LINEAR || node->op == OP_CAST_LIKE)
+        const bool quantizes = node->op == OP_QUANTIZE_LINEAR || node->op == OP_DEQUANTIZE_LINEAR;
+        if (node->capture_count || edit_has_body(node) || node->op == OP_CAST_LIKE ||
+            (quantizes && !quantizes_f32(node)))
             return false;
         any = any || (node->op == OP_CAST && is_narrow(op_cast_target(node)));
     }

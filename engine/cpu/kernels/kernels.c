@@ -120,6 +120,32 @@ static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 #endif
 }
 
+/* What is subnormal gets an exponent, whose number is then taken away: no operand or result is a
+ * subnormal float32, which cpu_flush_subnormals() would make 0. */
+static void widen_f16(const uint16_t *x, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t bits = (uint32_t)(x[i] & 0x7fff) << 13, sign = (uint32_t)(x[i] >> 15) << 31;
+        const uint32_t small = float_bits(float_from_bits(bits + 0x38800000) - 0x1p-14f);
+        const uint32_t normal = bits + 0x38000000;
+        const uint32_t finite = bits < 0x800000 ? small : normal;
+        y[i] = float_from_bits(sign | (bits < 0xf800000 ? finite : bits | 0x7f800000));
+    }
+}
+
+/* Adding 0.5 leaves the ten bits of a subnormal result at the end of a float, rounded. */
+static void narrow_f16(const float *x, uint16_t *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t bits = float_bits(x[i]) & 0x7fffffff, sign = float_bits(x[i]) >> 16 & 0x8000;
+        const uint32_t small = float_bits(float_from_bits(bits) + 0.5f) - 0x3f000000;
+        const uint32_t normal = (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13;
+        const uint32_t huge = bits > 0x7f800000 ? 0x7e00 : 0x7c00;
+        const uint32_t finite = bits < 0x38800000 ? small : normal;
+        y[i] = (uint16_t)(sign | (bits >= 0x47800000 ? huge : finite));
+    }
+}
+
 #if defined __ARM_FEATURE_MATMUL_INT8
 #define DOT_NEIGHBOURS 8
 #else
@@ -142,6 +168,8 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .accumulate = accumulate,
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,
+    .widen_f16 = widen_f16,
+    .narrow_f16 = narrow_f16,
     /* clang-format off */
     SIMD_NAMED_KERNELS(ENTER_NAMED)
     SIMD_COMMON_KERNELS(ENTER_COMMON)

@@ -268,6 +268,9 @@ struct simd_kernels {
     /* Nearest even, NaN stays NaN; the avx512_bf16 variant, here and wherever bfloat16 is written,
      * takes what is below the least normal number (1.2e-38) for 0. */
     void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
+    /* float16: to nearest even, what is beyond its range infinite, NaN stays NaN */
+    void (*widen_f16)(const uint16_t *x, float *y, size_t n);
+    void (*narrow_f16)(const float *x, uint16_t *y, size_t n);
 };
 
 /* Of x86-64, and (base, too) of arm64: NEON, with the dot product, with that of matrices and with

@@ -232,7 +232,7 @@ static enum status lower_parts(const struct lowering *lowering, struct step **re
     return STATUS_OK;
 }
 
-/* ---- Identity, and Cast between float32 and bfloat16 ---- */
+/* ---- Identity, and Cast between float32 and 16 bits ---- */
 
 struct move_step {
     struct step step;
@@ -255,10 +255,14 @@ static void move_pieces(void *context, size_t begin, size_t end)
     unsigned char *y = s->y_data + first * dtype_size(s->to);
     if (s->from == s->to)
         memcpy(y, x, n * dtype_size(s->from));
-    else if (s->to == DTYPE_F32)
+    else if (s->from == DTYPE_BF16)
         s->simd->widen_bf16((const uint16_t *)(const void *)x, (float *)(void *)y, n);
-    else
+    else if (s->from == DTYPE_F16)
+        s->simd->widen_f16((const uint16_t *)(const void *)x, (float *)(void *)y, n);
+    else if (s->to == DTYPE_BF16)
         s->simd->narrow_bf16((const float *)(const void *)x, (uint16_t *)(void *)y, n);
+    else
+        s->simd->narrow_f16((const float *)(const void *)x, (uint16_t *)(void *)y, n);
 }
 
 static enum status move_run(struct step *base, struct program *program, struct error *err)
@@ -273,12 +277,17 @@ static enum status move_run(struct step *base, struct program *program, struct e
     return STATUS_OK;
 }
 
+static bool is_16_bits(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
+}
+
 static enum status lower_move(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    bool widens = x->dtype == DTYPE_BF16 && y->dtype == DTYPE_F32;
-    bool narrows = x->dtype == DTYPE_F32 && y->dtype == DTYPE_BF16;
+    const bool widens = is_16_bits(x->dtype) && y->dtype == DTYPE_F32;
+    const bool narrows = x->dtype == DTYPE_F32 && is_16_bits(y->dtype);
     if ((x->dtype != y->dtype && !widens && !narrows) || !shape_equal(&x->shape, &y->shape))
         return STATUS_OK;
     struct move_step *step = step_create(lowering, sizeof *step, move_run, ret, err);

@@ -2,7 +2,9 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "engine/base/cpu.h"
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
@@ -152,6 +154,44 @@ Test(simd, bfloat16_rows_round_to_nearest_even)
             cr_assert(i == 50 ? isnan(back[i]) : back[i] == bfloat16_to_float(bits[i]));
         }
     }
+}
+
+/* Every float16, and what lies at and beside the middle between it and the next one; in the mode in
+ * which forward passes run. */
+Test(simd, float16_is_that_of_tensors)
+{
+    enum { HALVES = 65536, BESIDE = 5 };
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    const size_t count = simd_variants(all);
+    uint16_t *halves = malloc(HALVES * BESIDE * sizeof *halves);
+    float *x = malloc(HALVES * BESIDE * sizeof *x);
+    cr_assert(halves && x);
+    const uint64_t mode = cpu_flush_subnormals();
+    for (size_t v = 0; v < count; v++) {
+        for (size_t i = 0; i < HALVES; i++)
+            halves[i] = (uint16_t)i;
+        all[v]->widen_f16(halves, x, HALVES);
+        for (size_t i = 0; i < HALVES; i++) {
+            const float expected = half_to_float((uint16_t)i);
+            cr_assert(isnan(expected) ? isnan(x[i]) : float_bits(x[i]) == float_bits(expected),
+                      "%s: %zx is %g", all[v]->name, i, (double)x[i]);
+        }
+        for (size_t i = 0; i < HALVES; i++) {
+            const float first = half_to_float((uint16_t)i), next = half_to_float((uint16_t)(i + 1));
+            const float middle = first + (next - first) / 2;
+            const float beside[BESIDE] = {first, middle, nextafterf(middle, first),
+                                          nextafterf(middle, next), middle * 3};
+            memcpy(x + i * BESIDE, beside, sizeof beside);
+        }
+        all[v]->narrow_f16(x, halves, HALVES * BESIDE);
+        for (size_t i = 0; i < HALVES * BESIDE; i++)
+            cr_assert(isnan(x[i]) ? isnan(half_to_float(halves[i]))
+                                  : halves[i] == float_to_half(x[i]),
+                      "%s: %a is %x", all[v]->name, (double)x[i], halves[i]);
+    }
+    cpu_set_float_mode(mode);
+    free(halves);
+    free(x);
 }
 
 /* ---- products of 8-bit integers ---- */

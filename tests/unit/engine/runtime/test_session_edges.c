@@ -343,36 +343,86 @@ Test(session_edges, outputs_keep_their_names)
     graph_free(b.graph);
 }
 
-/* A float16 file fed float32 images, where quantization keeps the graph in float16. */
-Test(session_edges, float16_beside_quantization)
+static struct value *half_constant(struct builder *b, float number)
 {
     struct error err = {0};
-    struct builder b;
-    struct value *x = begin(&b, DTYPE_F16, SHAPE(1, 3, 2, 2), 13);
     struct tensor *half;
-    struct shape one = SHAPE(1);
-    cr_assert_eq(tensor_create(NULL, DTYPE_F16, &one, &half, &err), STATUS_OK);
-    ((uint16_t *)half->data)[0] = float_to_half(2);
-    struct value *y = binary(&b, OP_MUL, x, graph_add_constant(b.graph, "two", half));
+    cr_assert_eq(tensor_create(NULL, DTYPE_F16, &SHAPE_SCALAR, &half, &err), STATUS_OK);
+    ((uint16_t *)half->data)[0] = float_to_half(number);
+    struct value *value = graph_add_constant(b->graph, "half", half);
     tensor_unref(half);
+    return value;
+}
+
+static struct value *cast_to(struct builder *b, struct value *x, enum dtype dtype)
+{
     struct node *cast;
-    add(&b, OP_CAST, 1, &y, 1, &cast);
-    node_set_int(b.graph, cast, "to", DTYPE_F32);
-    y = finish(&b, cast);
-    struct value *scale = constant(&b, SHAPE_SCALAR, 0, 0.25f);
-    y = binary(&b, OP_QUANTIZE_LINEAR, y, scale);
-    end_at(&b, binary(&b, OP_DEQUANTIZE_LINEAR, y, scale));
-    struct session *session =
-        create(&b, (struct session_options){.max_batch = 1, .image_layout = IMAGE_NHWC_F32});
-    const float data[12] = {1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f};
-    const void *inputs[] = {data};
-    const struct tensor *outputs[1];
-    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
-    const float *got = outputs[0]->data;
-    for (int i = 0; i < 12; i++)
-        cr_assert_float_eq(got[i], i < 4 ? 2 : i < 8 ? 4 : 1, 1e-6, "element %d", i);
-    session_free(session);
-    graph_free(b.graph);
+    add(b, OP_CAST, 1, &x, 1, &cast);
+    cr_assert(node_set_int(b->graph, cast, "to", dtype));
+    return finish(b, cast);
+}
+
+/* A float16 file fed float32 images, whose quantization has float16 scales or float32 ones. */
+Test(session_edges, float16_beside_quantization)
+{
+    for (int is_half = 0; is_half < 2; is_half++) {
+        struct error err = {0};
+        struct builder b;
+        struct value *x = begin(&b, DTYPE_F16, SHAPE(1, 3, 2, 2), 19);
+        struct value *y = binary(&b, OP_MUL, x, half_constant(&b, 2));
+        struct value *scale =
+            is_half ? half_constant(&b, 0.25f) : constant(&b, SHAPE_SCALAR, 0, 0.25f);
+        y = binary(&b, OP_QUANTIZE_LINEAR, is_half ? y : cast_to(&b, y, DTYPE_F32), scale);
+        y = binary(&b, OP_DEQUANTIZE_LINEAR, y, scale);
+        end_at(&b, is_half ? cast_to(&b, y, DTYPE_F32) : y);
+        struct session *session =
+            create(&b, (struct session_options){.max_batch = 1, .image_layout = IMAGE_NHWC_F32});
+        const float data[12] = {1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f};
+        const void *inputs[] = {data};
+        const struct tensor *outputs[1];
+        cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+        const float *got = outputs[0]->data;
+        for (int i = 0; i < 12; i++)
+            cr_assert_float_eq(got[i], i < 4 ? 2 : i < 8 ? 4 : 1, 1e-6, "element %d", i);
+        session_free(session);
+        graph_free(b.graph);
+    }
+}
+
+/* What `lensd quantize` makes of a float16 file: the image is quantized while it is written, as
+ * that of a float32 file, and not rounded to float16 before. */
+Test(session_edges, float16_images_are_quantized_as_they_are_written)
+{
+    static const enum precision precisions[] = {PRECISION_FP32, PRECISION_INT8};
+    for (size_t p = 0; p < COUNT_OF(precisions); p++) {
+        struct error err = {0};
+        struct builder b;
+        struct value *x = begin(&b, DTYPE_F16, SHAPE(1, 3, 2, 2), 13);
+        struct value *scale = constant(&b, SHAPE_SCALAR, 0, 0.25f);
+        struct value *y = binary(&b, OP_QUANTIZE_LINEAR, cast_to(&b, x, DTYPE_F32), scale);
+        y = binary(&b, OP_DEQUANTIZE_LINEAR, y, scale);
+        end_at(&b, cast_to(&b, y, DTYPE_F16));
+        struct session *session = create(
+            &b, (struct session_options){
+                    .max_batch = 1, .precision = precisions[p], .image_layout = IMAGE_NHWC_ANY});
+        cr_assert_eq(session_info(session)->image.dtype, DTYPE_U8);
+        cr_assert_eq(session_output(session, 0)->dtype, DTYPE_F16);
+        const uint8_t data[12] = {4, 8, 2, 4, 8, 2, 4, 8, 2, 4, 8, 2};
+        const void *inputs[] = {data};
+        const struct tensor *outputs[1];
+        cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+        const uint16_t *got = outputs[0]->data;
+        for (int i = 0; i < 12; i++)
+            cr_assert_eq(got[i], float_to_half(i < 4 ? 1 : i < 8 ? 2 : 0.5f), "element %d", i);
+        struct session_step *steps;
+        size_t count;
+        cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
+        for (size_t i = 0; i < count; i++)
+            cr_expect_str_neq(steps[i].kernel, "reference", "step %zu", i);
+        free(steps);
+        session_free(session);
+        graph_free(b.graph);
+    }
 }
 
 /* ---- batches ---- */
