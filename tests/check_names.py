@@ -18,7 +18,7 @@ TAG = re.compile(r"^(?:typedef )?(?:struct|union|enum)(?: alignas\([^)]*\))? (\w
 FOLDERS = ("engine", "models", "proto", "server")
 SOURCES = (".c", ".h", ".cu", ".cuh")
 # What stands in for another source, or is a part of one.
-SAME = {"engine/cpu/program/own_products.c": "engine/cpu/program/onednn.c",
+SAME = {"engine/cpu/program/without_onednn.c": "engine/cpu/program/onednn.c",
         "engine/cpu/program/onednn_version.h": "engine/cpu/program/onednn.c"}
 
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/passes/edit.h"
 #include "engine/quantize/quantize_opset.h"
@@ -95,6 +96,13 @@ static enum status allocate(struct quantizer *q, struct error *err)
                           : error_set(err, STATUS_UNSUPPORTED,
                                       "the model has no Conv, Gemm or MatMul with constant float32 "
                                       "weights, so there is nothing to quantize");
+}
+
+int quantizer_weight_max(void)
+{
+    const struct cpu_features *cpu = cpu_features();
+    return cpu->avx2 && !cpu->avx512_vnni && !cpu->avx_vnni ? QUANTIZER_WEIGHT_MAX_AVX2
+                                                            : QUANTIZER_WEIGHT_MAX;
 }
 
 enum status quantizer_create(const struct graph *graph, int weight_max, struct quantizer **ret,

@@ -39,6 +39,9 @@ bool quantizer_is_quantized(const struct graph *graph);
  * above 64; VNNI and arm64's dot product add them in 32 bits. */
 enum { QUANTIZER_WEIGHT_MAX = 127, QUANTIZER_WEIGHT_MAX_AVX2 = 64 };
 
+/* The one for this machine's CPU. */
+int quantizer_weight_max(void);
+
 /* `graph` is only read; constants are shared with it. `weight_max`: one of the above. Errors:
  * STATUS_UNSUPPORTED (quantized already; an operator that opset 13 computes otherwise; no layers),
  * STATUS_NO_MEMORY, and those of the passes. The caller frees with quantizer_free (NULL is fine).

@@ -96,7 +96,7 @@ enum status calibrated_make(const struct model *model, const struct precision_op
     struct quantize_answer report;
     const struct quantize_options how = {.limits = options->limits,
                                          .threads = session->threads,
-                                         .weight_max = QUANTIZER_WEIGHT_MAX,
+                                         .weight_max = quantizer_weight_max(),
                                          .cancel = session->cancel,
                                          .cpu_deadline_ms =
                                              clock_ms(clock_thread()) + CALIBRATION_MS};

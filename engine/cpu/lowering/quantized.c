@@ -61,19 +61,6 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 
 /* ---- QLinearConv ---- */
 
-/* Pairs of u8 x i8 that saturate at 16 bits: 255 * (a + b) has to fit. */
-static bool pairs_fit(const struct tensor *weights, enum dtype x)
-{
-    enum { MOST = 64 };
-    const int8_t *w = weights->data;
-    if (x != DTYPE_U8 || !onednn_pairs_saturate())
-        return true;
-    for (size_t i = 0; i < weights->bytes; i++)
-        if (w[i] > MOST || w[i] < -MOST)
-            return false;
-    return true;
-}
-
 bool qconv_takes(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -85,7 +72,7 @@ bool qconv_takes(const struct node *node)
         !shape_count(&x->shape) || !shape_count(&y->shape) ||
         !quantized_params_of(node, 1, x->dtype, &ignored) ||
         !quantized_params_of(node, 6, y->dtype, &ignored) || !w->known ||
-        w->known->dtype != DTYPE_I8 || !pairs_fit(w->known, x->dtype) || !is_f32_constant(scale) ||
+        w->known->dtype != DTYPE_I8 || !is_f32_constant(scale) ||
         (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
         return false;
     for (size_t i = 0; zero && i < shape_count(&zero->shape); i++)
@@ -128,7 +115,7 @@ bool qmatmul_takes(const struct node *node)
         !quantized_is_8bit(a->dtype) || !quantized_is_8bit(y->dtype) || a->shape.rank < 2 ||
         y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
         !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
-        !pairs_fit(b->known, a->dtype) || !quantized_params_of(node, 1, a->dtype, &ignored) ||
+        !quantized_params_of(node, 1, a->dtype, &ignored) ||
         !quantized_params_of(node, result_at(node), y->dtype, &ignored) || !is_f32_constant(scale))
         return false;
     for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)

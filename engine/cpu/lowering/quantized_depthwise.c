@@ -113,10 +113,11 @@ static bool qdepthwise_fits(const struct node *node, const struct window *w)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const int64_t channels = x->shape.dims[3];
-    /* without VNNI a pass is as quick with oneDNN's kernels */
-    return !onednn_pairs_saturate() && node_int(node, "group", 1) == channels &&
-           y->shape.dims[3] == channels && channels >= (int64_t)simd()->depthwise_channels &&
-           w->kernel[0] == w->kernel[1] &&
+    /* without VNNI a pass is as quick with oneDNN's kernels, where these are right */
+    const bool is_ours = !onednn_pairs_saturate() ||
+                         !onednn_sums_fit(node->inputs[3]->known, node->inputs[0]->dtype);
+    return is_ours && node_int(node, "group", 1) == channels && y->shape.dims[3] == channels &&
+           channels >= (int64_t)simd()->depthwise_channels && w->kernel[0] == w->kernel[1] &&
            (w->kernel[0] == 3 || w->kernel[0] == 5 || w->kernel[0] == 7) &&
            w->stride[0] == w->stride[1] && w->stride[0] >= 1 && w->stride[0] <= 2 &&
            w->dilation[0] == 1 && w->dilation[1] == 1 && w->pad_begin[0] >= 0 &&

@@ -6,8 +6,11 @@
 
 #include "engine/base/cpu.h"
 #include "engine/cpu/program/onednn_reserve.h"
+#include "engine/cpu/program/own_products.h"
+#include "engine/cpu/program/parallel.h"
 
 struct onednn {
+    int threads;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
 };
@@ -35,6 +38,7 @@ enum status onednn_open(struct onednn **ret, struct error *err)
     struct onednn *onednn = calloc(1, sizeof *onednn);
     if (!onednn)
         return error_no_memory(err, NULL);
+    onednn->threads = forkjoin_threads();
     enum status status =
         onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "engine", err);
     if (status == STATUS_OK)
@@ -75,6 +79,19 @@ void onednn_drop_unused(void)
 bool onednn_pairs_saturate(void)
 {
     return !cpu_features()->avx512_vnni && !cpu_features()->avx_vnni;
+}
+
+/* Pairs of u8 x i8 that saturate at 16 bits: 255 * (a + b) has to fit. */
+bool onednn_sums_fit(const struct tensor *weights, enum dtype src)
+{
+    enum { MOST = 64 };
+    const int8_t *w = weights->data;
+    if (src != DTYPE_U8 || !onednn_pairs_saturate())
+        return true;
+    for (size_t i = 0; i < weights->bytes; i++)
+        if (w[i] > MOST || w[i] < -MOST)
+            return false;
+    return true;
 }
 
 /* ---- layouts ---- */
@@ -119,28 +136,38 @@ static enum status layout_free_of(const struct strided_layout *layout, enum dtyp
 
 struct packed_layout *packed_layout_clone(const struct packed_layout *layout)
 {
-    struct packed_layout *copy = malloc(sizeof *copy);
-    if (copy && layout_copy(copy, layout_desc(layout)) != dnnl_success) {
-        free(copy);
-        copy = NULL;
-    }
-    return copy;
+    struct packed_layout *copy = calloc(1, sizeof *copy);
+    if (!copy)
+        return NULL;
+    if (layout->own)
+        copy->own = own_layout_clone(layout->own);
+    if (layout->own ? copy->own != NULL : layout_copy(copy, layout_desc(layout)) == dnnl_success)
+        return copy;
+    free(copy);
+    return NULL;
 }
 
 void packed_layout_free(struct packed_layout *layout)
 {
-    if (layout)
+    if (!layout)
+        return;
+    if (layout->own)
+        free(layout->own);
+    else
         layout_done(layout);
     free(layout);
 }
 
 size_t packed_layout_bytes(const struct packed_layout *layout)
 {
-    return dnnl_memory_desc_get_size(layout_desc(layout));
+    return layout->own ? own_layout_bytes(layout->own)
+                       : dnnl_memory_desc_get_size(layout_desc(layout));
 }
 
 bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b)
 {
+    if (a->own || b->own)
+        return a->own && b->own && own_layouts_equal(a->own, b->own);
     return dnnl_memory_desc_equal(layout_desc(a), layout_desc(b));
 }
 
@@ -186,6 +213,8 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
                            struct error *err)
 {
     struct packed_layout plain = {0};
+    if (wanted->own)
+        return own_reorder(given, from, wanted->own, to, err);
     TRY(onednn_reserve_fill(err));
     TRY(layout_of(given, given->dtype, &plain, err));
     const enum status status = reorder(onednn, &plain, from, wanted, to, err);
@@ -273,6 +302,7 @@ struct onednn_product {
     int arg_count;
     dnnl_memory_t scratchpad; /* one of args; NULL: none is needed */
     struct quantized_args quantized;
+    struct own_product *own; /* computes it instead; only weights.own is set besides */
 };
 
 /* Whether this implementation is correct for `desc`. If a window lies wholly in the padding and the
@@ -413,11 +443,32 @@ static dnnl_status_t add_args(struct onednn_product *product)
     return status == dnnl_success ? add_quantized_args(product) : status;
 }
 
+static enum status create_own(const struct onednn *onednn, const struct product_desc *desc,
+                              const struct epilogue *epilogue, struct onednn_product **ret,
+                              struct error *err)
+{
+    struct own_product *own = NULL;
+    TRY(own_product_create(onednn->threads, desc, epilogue, &own, err));
+    if (!own)
+        return STATUS_OK;
+    *ret = calloc(1, sizeof **ret);
+    if (!*ret) {
+        own_product_free(own);
+        return error_no_memory(err, "while compiling");
+    }
+    (*ret)->own = own;
+    (*ret)->weights.own = own_product_weights(own);
+    return STATUS_OK;
+}
+
 enum status onednn_product_create(const struct onednn *onednn, const struct product_desc *desc,
                                   const struct epilogue *epilogue, struct onednn_product **ret,
                                   struct error *err)
 {
     dnnl_primitive_t primitive = NULL;
+    if (desc->packed == DTYPE_I8 && desc->weights_constant &&
+        !onednn_sums_fit(desc->weights_constant, desc->src.dtype))
+        return create_own(onednn, desc, epilogue, ret, err);
     TRY(onednn_reserve_fill(err));
     TRY(make_primitive(onednn, desc, epilogue, &primitive, err));
     if (!primitive)
@@ -446,7 +497,9 @@ void onednn_product_free(struct onednn_product *product)
     dnnl_primitive_destroy(product->primitive);
     for (int i = 0; i < product->arg_count; i++)
         dnnl_memory_destroy(product->args[i].memory);
-    layout_done(&product->weights);
+    if (!product->own)
+        layout_done(&product->weights);
+    own_product_free(product->own);
     free(product->quantized.scales);
     free(product->quantized.bias);
     free(product);
@@ -455,6 +508,8 @@ void onednn_product_free(struct onednn_product *product)
 const char *onednn_product_name(const struct onednn_product *product)
 {
     const char *name = NULL;
+    if (product->own)
+        return own_product_name(product->own);
     return dnnl_primitive_desc_query(product->desc, dnnl_query_impl_info_str, 0, (void *)&name) ==
                    dnnl_success
                ? name
@@ -463,6 +518,8 @@ const char *onednn_product_name(const struct onednn_product *product)
 
 size_t onednn_product_scratch(const struct onednn_product *product)
 {
+    if (product->own)
+        return own_product_scratch(product->own);
     return dnnl_memory_desc_get_size(
         dnnl_primitive_desc_query_md(product->desc, dnnl_query_scratchpad_md, 0));
 }
@@ -476,6 +533,10 @@ enum status onednn_product_bind(struct onednn_product *product, void *weights, v
                                 struct error *err)
 {
     struct quantized_args *q = &product->quantized;
+    if (product->own) {
+        own_product_bind(product->own, weights, bias);
+        return STATUS_OK;
+    }
     if (weights)
         dnnl_memory_set_data_handle(product->args[ARG_WEIGHTS].memory, weights);
     if (!bias)
@@ -494,6 +555,10 @@ enum status onednn_product_bind(struct onednn_product *product, void *weights, v
 enum status onednn_product_run(const struct onednn_product *product, void *src, void *weights,
                                void *dst, void *scratch, struct error *err)
 {
+    if (product->own) {
+        own_product_run(product->own, src, weights, dst, scratch);
+        return STATUS_OK;
+    }
     TRY(onednn_reserve_fill(err));
     dnnl_memory_set_data_handle(product->args[ARG_SRC].memory, src);
     dnnl_memory_set_data_handle(product->args[ARG_DST].memory, dst);

@@ -1,6 +1,6 @@
 /* Private to engine/cpu/: computes products with oneDNN 2.6 or later. Only onednn.c includes
  * oneDNN's header. onednn_version.h hides the differences between its versions 2 and 3. A lensd
- * that is built without oneDNN has own_products.c behind this header instead. */
+ * that is built without oneDNN has without_onednn.c behind this header instead. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -23,9 +23,13 @@ void onednn_close(struct onednn *onednn); /* NULL is fine; after all that was ma
  * after loading a ResNet-50. Any thread. */
 void onednn_drop_unused(void);
 
-/* Whether products of unsigned and signed 8-bit integers are added in pairs that saturate at 16
- * bits: weights must be small then. */
+/* Whether oneDNN adds products of unsigned and signed 8-bit integers in pairs that saturate at 16
+ * bits. */
 bool onednn_pairs_saturate(void);
+
+/* Whether no such pair of these constant int8 weights does. The products of others are computed by
+ * lensd's own kernels. */
+bool onednn_sums_fit(const struct tensor *weights, enum dtype src);
 
 /* ---- layouts of packed weights ---- */
 

@@ -18,6 +18,7 @@
 /* Version 2: the descriptor itself; version 3: a handle, owned. */
 struct packed_layout {
     dnnl_memory_desc_t desc;
+    struct own_layout *own; /* instead of desc, of a product that lensd's own kernels compute */
 };
 
 /* The operands of a product. */

@@ -1,4 +1,4 @@
-/* Implements onednn.h with lensd's own kernels. Built instead of onednn.c where there is no oneDNN.
+/* The products of onednn.h by lensd's own kernels.
  *
  * A product consists of parts: an image and a group of a convolution, a batch of a matrix product.
  * Each part is a product of matrices, rows x k times k x n. A row of a convolution is a window of
@@ -17,37 +17,11 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/program/own_products.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/cpu/program/program.h"
 
 enum { AXES = 3 };
-
-struct onednn {
-    int threads;
-};
-
-enum status onednn_open(struct onednn **ret, struct error *err)
-{
-    *ret = malloc(sizeof **ret);
-    if (!*ret)
-        return error_no_memory(err, NULL);
-    (*ret)->threads = forkjoin_threads();
-    return STATUS_OK;
-}
-
-void onednn_close(struct onednn *onednn)
-{
-    free(onednn);
-}
-
-void onednn_drop_unused(void)
-{
-}
-
-bool onednn_pairs_saturate(void)
-{
-    return false;
-}
 
 /* ---- layouts ---- */
 
@@ -56,7 +30,7 @@ enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DO
 
 /* `parts` matrices of k x n in panels: floats as simd->gemm wants them, or 8-bit integers, behind
  * all of which stand the sums of each matrix's columns (int32). */
-struct packed_layout {
+struct own_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
@@ -64,66 +38,54 @@ struct packed_layout {
     bool matrix; /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
 
-struct packed_layout *packed_layout_clone(const struct packed_layout *layout)
+struct own_layout *own_layout_clone(const struct own_layout *layout)
 {
-    struct packed_layout *copy = malloc(sizeof *copy);
+    struct own_layout *copy = malloc(sizeof *copy);
     if (copy)
         *copy = *layout;
     return copy;
 }
 
-void packed_layout_free(struct packed_layout *layout)
-{
-    free(layout);
-}
-
-static size_t neighbours(const struct packed_layout *layout)
+static size_t neighbours(const struct own_layout *layout)
 {
     static const size_t of[] = {[OPERANDS_F32] = 1, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2};
     return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : of[layout->operands];
 }
 
-static size_t whole_columns(const struct packed_layout *layout)
+static size_t whole_columns(const struct own_layout *layout)
 {
     const size_t panel = layout->simd->gemm_columns;
     return (layout->n + panel - 1) / panel * panel;
 }
 
-static size_t whole_k(const struct packed_layout *layout)
+static size_t whole_k(const struct own_layout *layout)
 {
     return size_align(layout->k, neighbours(layout));
 }
 
 /* Bytes of one matrix. */
-static size_t part_bytes(const struct packed_layout *layout)
+static size_t part_bytes(const struct own_layout *layout)
 {
     if (layout->operands == OPERANDS_F32)
         return layout->simd->gemm_packed(layout->k, layout->n) * sizeof(float);
     return whole_k(layout) * whole_columns(layout) * (layout->operands == OPERANDS_BF16 ? 2 : 1);
 }
 
-static bool are_8bit(const struct packed_layout *layout)
+static bool are_8bit(const struct own_layout *layout)
 {
     return layout->operands == OPERANDS_PAIRS || layout->operands == OPERANDS_DOT;
 }
 
-size_t packed_layout_bytes(const struct packed_layout *layout)
+size_t own_layout_bytes(const struct own_layout *layout)
 {
     const size_t sums = are_8bit(layout) ? whole_columns(layout) * sizeof(int32_t) : 0;
     return layout->parts * (part_bytes(layout) + sums);
 }
 
-bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b)
+bool own_layouts_equal(const struct own_layout *a, const struct own_layout *b)
 {
     return a->simd == b->simd && a->operands == b->operands && a->parts == b->parts &&
            a->k == b->k && a->n == b->n && a->leading == b->leading && a->matrix == b->matrix;
-}
-
-bool packed_layout_is(const struct packed_layout *packed, const struct strided_layout *layout)
-{
-    (void)packed;
-    (void)layout;
-    return false;
 }
 
 /* Element `index` of the dims first … last - 1 of a layout, row-major. */
@@ -138,7 +100,7 @@ static int64_t offset_at(const struct strided_layout *layout, int first, int las
 }
 
 /* Where row p of the matrix lies, whose columns are *ret_step elements apart. */
-static int64_t weights_row(const struct packed_layout *layout, const struct strided_layout *given,
+static int64_t weights_row(const struct own_layout *layout, const struct strided_layout *given,
                            size_t p, int64_t *ret_step)
 {
     const int at = layout->leading;
@@ -150,7 +112,7 @@ static int64_t weights_row(const struct packed_layout *layout, const struct stri
            offset_at(given, at + 2, given->rank, p / channels);
 }
 
-static void pack_floats(const struct packed_layout *layout, const struct strided_layout *given,
+static void pack_floats(const struct own_layout *layout, const struct strided_layout *given,
                         const float *from, float *plain, float *to)
 {
     for (size_t p = 0; p < layout->k; p++) {
@@ -163,14 +125,14 @@ static void pack_floats(const struct packed_layout *layout, const struct strided
 }
 
 /* Element (p, j) of a matrix of several neighbours. */
-static size_t packed_index(const struct packed_layout *layout, size_t p, size_t j)
+static size_t packed_index(const struct own_layout *layout, size_t p, size_t j)
 {
     const size_t columns = layout->simd->gemm_columns, together = neighbours(layout);
     return j / columns * columns * whole_k(layout) +
            (p / together * columns + j % columns) * together + p % together;
 }
 
-static void pack_8bit(const struct packed_layout *layout, const struct strided_layout *given,
+static void pack_8bit(const struct own_layout *layout, const struct strided_layout *given,
                       const int8_t *from, int8_t *to, int32_t *sums)
 {
     memset(to, 0, part_bytes(layout));
@@ -186,7 +148,7 @@ static void pack_8bit(const struct packed_layout *layout, const struct strided_l
 }
 
 /* From bfloat16, or from floats, which are rounded. */
-static void pack_bf16(const struct packed_layout *layout, const struct strided_layout *given,
+static void pack_bf16(const struct own_layout *layout, const struct strided_layout *given,
                       const unsigned char *from, uint16_t *to)
 {
     memset(to, 0, part_bytes(layout));
@@ -200,11 +162,9 @@ static void pack_bf16(const struct packed_layout *layout, const struct strided_l
     }
 }
 
-enum status onednn_reorder(const struct onednn *onednn, const struct strided_layout *given,
-                           void *from, const struct packed_layout *wanted, void *to,
-                           struct error *err)
+enum status own_reorder(const struct strided_layout *given, const void *from,
+                        const struct own_layout *wanted, void *to, struct error *err)
 {
-    (void)onednn;
     const size_t bytes = part_bytes(wanted);
     unsigned char *matrix = to;
     int32_t *sums = (int32_t *)(void *)(matrix + wanted->parts * bytes);
@@ -234,10 +194,10 @@ struct product_axis {
     int64_t stride; /* elements of the source from one position to the next */
 };
 
-struct onednn_product {
+struct own_product {
     const struct simd_kernels *simd;
     enum product_op op;
-    struct packed_layout weights;
+    struct own_layout weights;
     struct strided_layout src, dst, given; /* given: weights that are an activation */
     struct product_axis axis[AXES];
     size_t parts, groups; /* groups: of a convolution, otherwise 1 */
@@ -265,7 +225,7 @@ struct onednn_product {
 
 /* What a run adds to a product. */
 struct product_call {
-    const struct onednn_product *product;
+    const struct own_product *product;
     const unsigned char *src, *weights;
     unsigned char *dst, *scratch;
     size_t packed_bytes; /* of one matrix of `weights` */
@@ -274,7 +234,7 @@ struct product_call {
 /* ---- running: rows ---- */
 
 /* Copies `count` numbers, `step` elements apart, in the form of the product's operands. */
-static void gather_run(const struct onednn_product *p, const void *from, size_t count, void *to)
+static void gather_run(const struct own_product *p, const void *from, size_t count, void *to)
 {
     const int64_t step = p->channel_step;
     if (p->weights.operands == OPERANDS_DOT) {
@@ -311,7 +271,7 @@ static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t 
     return at < 0 || at % axis->divisor || at / axis->divisor >= axis->in ? -1 : at / axis->divisor;
 }
 
-static size_t operand_bytes(const struct onednn_product *p)
+static size_t operand_bytes(const struct own_product *p)
 {
     static const size_t of[] = {
         [OPERANDS_F32] = 4, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2, [OPERANDS_DOT] = 1};
@@ -320,7 +280,7 @@ static size_t operand_bytes(const struct onednn_product *p)
 
 /* The window of result `row` of a part whose source is `src`, in the order of the packed weights:
  * taps, channels. */
-static void gather_row(const struct onednn_product *p, const unsigned char *src, size_t row,
+static void gather_row(const struct own_product *p, const unsigned char *src, size_t row,
                        unsigned char *to)
 {
     const struct product_axis *z = &p->axis[0], *y = &p->axis[1], *x = &p->axis[2];
@@ -349,8 +309,8 @@ static void gather_row(const struct onednn_product *p, const unsigned char *src,
 /* ---- running: parts ---- */
 
 /* Element offsets of part i, and which matrix of the weights it reads. */
-static void locate_part(const struct onednn_product *p, size_t i, int64_t *ret_src,
-                        int64_t *ret_dst, size_t *ret_matrix)
+static void locate_part(const struct own_product *p, size_t i, int64_t *ret_src, int64_t *ret_dst,
+                        size_t *ret_matrix)
 {
     if (p->op != PRODUCT_MATMUL) {
         const int64_t image = (int64_t)(i / p->groups), group = (int64_t)(i % p->groups);
@@ -383,7 +343,7 @@ struct product_block {
 
 static void run_floats(const struct product_call *call, const struct product_block *b)
 {
-    const struct onednn_product *p = call->product;
+    const struct own_product *p = call->product;
     const bool narrow = p->dst.dtype == DTYPE_BF16;
     const size_t n = b->to - b->from;
     struct gemm g = p->finish;
@@ -411,7 +371,7 @@ static void run_floats(const struct product_call *call, const struct product_blo
 /* Sums are added up in scratch memory; what follows them is a product of no columns. */
 static void run_bf16(const struct product_call *call, const struct product_block *b)
 {
-    const struct onednn_product *p = call->product;
+    const struct own_product *p = call->product;
     const bool narrow = p->dst.dtype == DTYPE_BF16, residual = p->finish.accumulate;
     const size_t n = b->to - b->from, panel = p->simd->gemm_columns;
     const size_t step = (n + panel - 1) / panel * panel;
@@ -453,7 +413,7 @@ static void run_bf16(const struct product_call *call, const struct product_block
 
 static void run_8bit(const struct product_call *call, const struct product_block *b)
 {
-    const struct onednn_product *p = call->product;
+    const struct own_product *p = call->product;
     const size_t n = b->to - b->from, panel = p->simd->gemm_columns;
     const struct gemm_8bit g = {
         .a = b->gathered,
@@ -479,7 +439,7 @@ static void run_8bit(const struct product_call *call, const struct product_block
 static void run_blocks(void *context, size_t begin, size_t end)
 {
     const struct product_call *call = context;
-    const struct onednn_product *p = call->product;
+    const struct own_product *p = call->product;
     const size_t panel = p->simd->gemm_columns, panels = whole_columns(&p->weights) / panel;
     unsigned char *own =
         call->scratch + p->packed_bytes + (size_t)forkjoin_member() * p->thread_bytes;
@@ -512,7 +472,7 @@ static void run_blocks(void *context, size_t begin, size_t end)
 static void pack_matrices(void *context, size_t begin, size_t end)
 {
     const struct product_call *call = context;
-    const struct onednn_product *p = call->product;
+    const struct own_product *p = call->product;
     const struct strided_layout *given = &p->given;
     const int at = given->rank - 2;
     const size_t k = p->weights.k, n = p->weights.n, size = dtype_size(given->dtype);
@@ -541,17 +501,16 @@ static void pack_matrices(void *context, size_t begin, size_t end)
     }
 }
 
-enum status onednn_product_run(const struct onednn_product *product, void *src, void *weights,
-                               void *dst, void *scratch, struct error *err)
+void own_product_run(const struct own_product *product, const void *src, const void *weights,
+                     void *dst, void *scratch)
 {
-    (void)err;
     struct product_call call = {.product = product,
                                 .src = src,
                                 .weights = product->bound,
                                 .dst = dst,
                                 .scratch = scratch,
                                 .packed_bytes = part_bytes(&product->weights)};
-    const struct packed_layout *w = &product->weights;
+    const struct own_layout *w = &product->weights;
     if (weights) {
         call.weights = weights;
         parallel_for(product->threads, w->parts, w->k * w->n / 4, pack_matrices, &call);
@@ -560,12 +519,11 @@ enum status onednn_product_run(const struct onednn_product *product, void *src, 
     const size_t blocks = product->row_chunks * product->column_chunks * product->parts;
     parallel_for(product->threads, blocks,
                  product->parts * product->rows * w->k * w->n / blocks / 32 + 1, run_blocks, &call);
-    return STATUS_OK;
 }
 
 /* ---- compiling ---- */
 
-static void describe_axes(struct onednn_product *p, const struct product_desc *desc)
+static void describe_axes(struct own_product *p, const struct product_desc *desc)
 {
     const int spatial = desc->op == PRODUCT_MATMUL ? 1 : desc->src.rank - 2;
     for (int i = 0; i < AXES; i++)
@@ -588,7 +546,7 @@ static void describe_axes(struct onednn_product *p, const struct product_desc *d
 }
 
 /* Is every row of floats one run in the source, all rows equally far apart? */
-static bool reads_in_place(const struct onednn_product *p)
+static bool reads_in_place(const struct own_product *p)
 {
     bool in_place = p->src.dtype == DTYPE_F32 && p->channel_step == 1;
     for (int i = 0; i < AXES; i++) {
@@ -602,12 +560,12 @@ static bool reads_in_place(const struct onednn_product *p)
 }
 
 /* The matrices that the product consists of. */
-static void describe_matrices(struct onednn_product *p, const struct product_desc *desc)
+static void describe_matrices(struct own_product *p, const struct product_desc *desc)
 {
     const bool matrix = desc->op == PRODUCT_MATMUL;
     const struct strided_layout *w = &desc->weights;
-    struct packed_layout *packed = &p->weights;
-    *packed = (struct packed_layout){.simd = p->simd, .parts = 1, .matrix = matrix};
+    struct own_layout *packed = &p->weights;
+    *packed = (struct own_layout){.simd = p->simd, .parts = 1, .matrix = matrix};
     packed->leading = matrix ? w->rank - 2 : w->rank - desc->src.rank;
     for (int a = 0; a < packed->leading; a++)
         packed->parts *= (size_t)w->dims[a];
@@ -629,10 +587,10 @@ static void describe_matrices(struct onednn_product *p, const struct product_des
 
 /* Chunks of rows whose source and result stay in the second-level cache, at least one for each
  * thread; columns are divided where there are too few rows for that. */
-static void divide_work(struct onednn_product *p)
+static void divide_work(struct own_product *p)
 {
     enum { NEAR = 192 * 1024 };
-    const struct packed_layout *w = &p->weights;
+    const struct own_layout *w = &p->weights;
     const size_t unit = p->simd->gemm_rows, threads = (size_t)p->threads;
     const size_t columns = whole_columns(w), panels = columns / p->simd->gemm_columns;
     const bool in_scratch = w->operands != OPERANDS_F32 || p->dst.dtype == DTYPE_BF16;
@@ -653,16 +611,16 @@ static void divide_work(struct onednn_product *p)
 }
 
 /* Scratch memory for weights that are an input of the run. */
-static void reserve_packed(struct onednn_product *p)
+static void reserve_packed(struct own_product *p)
 {
-    const struct packed_layout *w = &p->weights;
+    const struct own_layout *w = &p->weights;
     p->packed_bytes = size_align(w->parts * part_bytes(w), TENSOR_ALIGN);
     const size_t plain = size_align(w->k * w->n * sizeof(float), TENSOR_ALIGN);
     if (p->given.dtype == DTYPE_BF16 && plain > p->thread_bytes)
         p->thread_bytes = plain;
 }
 
-static bool describe_8bit(struct onednn_product *p, const struct product_desc *desc)
+static bool describe_8bit(struct own_product *p, const struct product_desc *desc)
 {
     const bool is_signed = desc->src.dtype == DTYPE_I8;
     const size_t sums = p->weights.parts * whole_columns(&p->weights);
@@ -681,7 +639,7 @@ static bool describe_8bit(struct onednn_product *p, const struct product_desc *d
     return true;
 }
 
-static void describe_finish(struct onednn_product *p, const struct epilogue *epilogue)
+static void describe_finish(struct own_product *p, const struct epilogue *epilogue)
 {
     struct gemm *g = &p->finish;
     g->row = *epilogue;
@@ -699,25 +657,25 @@ static bool is_computable(const struct product_desc *desc, const struct epilogue
     return !desc->scales || (!epilogue->residual && epilogue->activation == ACTIVATION_NONE);
 }
 
-enum status onednn_product_create(const struct onednn *onednn, const struct product_desc *desc,
-                                  const struct epilogue *epilogue, struct onednn_product **ret,
-                                  struct error *err)
+enum status own_product_create(int threads, const struct product_desc *desc,
+                               const struct epilogue *epilogue, struct own_product **ret,
+                               struct error *err)
 {
     if (!is_computable(desc, epilogue))
         return STATUS_OK;
-    struct onednn_product *product = calloc(1, sizeof *product);
+    struct own_product *product = calloc(1, sizeof *product);
     if (!product)
         return error_no_memory(err, "while compiling");
     product->simd = simd();
     product->op = desc->op;
-    product->threads = onednn->threads;
+    product->threads = threads;
     product->src = desc->src;
     product->dst = desc->dst;
     product->given = desc->weights;
     describe_axes(product, desc);
     describe_matrices(product, desc);
     if (desc->scales && !describe_8bit(product, desc)) {
-        onednn_product_free(product);
+        own_product_free(product);
         return error_no_memory(err, "while compiling");
     }
     if (desc->src.dtype == DTYPE_BF16 && product->simd->gemm_bf16)
@@ -732,7 +690,7 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
     return STATUS_OK;
 }
 
-void onednn_product_free(struct onednn_product *product)
+void own_product_free(struct own_product *product)
 {
     if (!product)
         return;
@@ -741,7 +699,7 @@ void onednn_product_free(struct onednn_product *product)
     free(product);
 }
 
-const char *onednn_product_name(const struct onednn_product *product)
+const char *own_product_name(const struct own_product *product)
 {
     if (are_8bit(&product->weights))
         return product->weights.operands == OPERANDS_DOT ? "int8:dot" : "int8:pairs";
@@ -750,21 +708,21 @@ const char *onednn_product_name(const struct onednn_product *product)
     return product->in_place ? "gemm" : "gemm:windows";
 }
 
-size_t onednn_product_scratch(const struct onednn_product *product)
+size_t own_product_scratch(const struct own_product *product)
 {
     return product->packed_bytes + (size_t)product->threads * product->thread_bytes;
 }
 
-const struct packed_layout *onednn_product_weights(const struct onednn_product *product)
+struct own_layout *own_product_weights(struct own_product *product)
 {
     return &product->weights;
 }
 
 /* Corrects the sums for the zero point: with OPERANDS_DOT they are too great by the zero point
  * times the sum of the weights. For pairs it is subtracted before. */
-static void bind_sums(struct onednn_product *p, const int32_t *bias)
+static void bind_sums(struct own_product *p, const int32_t *bias)
 {
-    const struct packed_layout *w = &p->weights;
+    const struct own_layout *w = &p->weights;
     const size_t columns = whole_columns(w);
     const int32_t *sums = (const int32_t *)(const void *)(p->bound + w->parts * part_bytes(w));
     const int zero = p->simd->dot_is_signed ? (int8_t)p->zero : p->zero;
@@ -777,14 +735,11 @@ static void bind_sums(struct onednn_product *p, const int32_t *bias)
         }
 }
 
-enum status onednn_product_bind(struct onednn_product *product, void *weights, void *bias,
-                                struct error *err)
+void own_product_bind(struct own_product *product, const void *weights, const void *bias)
 {
-    (void)err;
     product->bound = weights;
     if (are_8bit(&product->weights))
         bind_sums(product, bias);
     else
         product->bias = bias;
-    return STATUS_OK;
 }
