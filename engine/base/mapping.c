@@ -3,12 +3,14 @@
 #include "engine/base/mapping.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/size.h"
@@ -21,8 +23,17 @@ struct guard {
     atomic_bool torn;
 };
 
+/* A file as it was when it was mapped; one for all mappings of it, which may be thousands. */
+struct source {
+    int fd; /* its own */
+    struct stat then;
+    size_t users;
+    struct source *next;
+};
+
 struct mapping {
     struct guard *guard;
+    struct source *source;
     char *pages; /* page-aligned */
     size_t page_bytes;
     size_t lead;                /* of pages: where the bytes begin */
@@ -32,6 +43,8 @@ struct mapping {
 };
 
 static struct guard guards[MOST_MAPPINGS];
+static struct source *sources; /* with their `users`, guarded by sources_lock */
+static pthread_mutex_t sources_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;
 static size_t page_size;
 static int install_error;
@@ -81,6 +94,61 @@ static void install(void)
         install_error = errno;
 }
 
+/* ---- files ---- */
+
+static bool is_same_time(const struct stat *a, const struct stat *b)
+{
+    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+/* NULL: no memory, or no descriptor. */
+static struct source *take_source(int fd)
+{
+    struct stat now;
+    if (fstat(fd, &now) != 0)
+        return NULL;
+    pthread_mutex_lock(&sources_lock);
+    struct source *source = sources;
+    while (source && (source->then.st_dev != now.st_dev || source->then.st_ino != now.st_ino ||
+                      !is_same_time(&source->then, &now)))
+        source = source->next;
+    if (!source && (source = malloc(sizeof *source)) != NULL) {
+        *source =
+            (struct source){.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .then = now, .next = sources};
+        if (source->fd >= 0) {
+            sources = source;
+        } else {
+            free(source);
+            source = NULL;
+        }
+    }
+    if (source)
+        source->users++;
+    pthread_mutex_unlock(&sources_lock);
+    return source;
+}
+
+static void give_source(struct source *source)
+{
+    pthread_mutex_lock(&sources_lock);
+    if (source && --source->users == 0) {
+        struct source **at = &sources;
+        while (*at != source)
+            at = &(*at)->next;
+        *at = source->next;
+        close(source->fd);
+        free(source);
+    }
+    pthread_mutex_unlock(&sources_lock);
+}
+
+static bool is_as_it_was(const struct source *source)
+{
+    struct stat now;
+    return fstat(source->fd, &now) == 0 && is_same_time(&source->then, &now);
+}
+
 /* ---- mappings ---- */
 
 static struct guard *take_guard(void)
@@ -110,10 +178,12 @@ enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping
     if (!size_add(bytes, lead + page_size - 1, &whole) || offset > INT64_MAX)
         return error_set(err, STATUS_NO_MEMORY, "%zu bytes cannot be mapped", bytes);
     struct mapping *mapping = calloc(1, sizeof *mapping + page_size);
-    struct guard *guard = mapping ? take_guard() : NULL;
+    struct source *source = mapping ? take_source(fd) : NULL;
+    struct guard *guard = source ? take_guard() : NULL;
     if (!guard) {
+        give_source(source);
         free(mapping);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory, or too many mappings");
+        return error_set(err, STATUS_NO_MEMORY, "out of memory, or too many files or mappings");
     }
     whole -= whole % page_size;
     void *pages = mmap(NULL, whole, PROT_READ, MAP_PRIVATE, fd, (off_t)(offset - (uint64_t)lead));
@@ -121,10 +191,12 @@ enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping
         enum status status = errno == ENOMEM ? STATUS_NO_MEMORY : STATUS_IO;
         error_set(err, status, "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
         give_guard(guard);
+        give_source(source);
         free(mapping);
         return status;
     }
-    *mapping = (struct mapping){.guard = guard, .pages = pages, .page_bytes = whole, .lead = lead};
+    *mapping = (struct mapping){
+        .guard = guard, .source = source, .pages = pages, .page_bytes = whole, .lead = lead};
     mapping->tail_at = whole - page_size < lead ? lead : whole - page_size;
     mapping->tail_bytes = lead + bytes - mapping->tail_at;
     const uint64_t tail = offset - lead + mapping->tail_at;
@@ -142,6 +214,7 @@ void mapping_free(struct mapping *mapping)
         return;
     munmap(mapping->pages, mapping->page_bytes);
     give_guard(mapping->guard);
+    give_source(mapping->source);
     free(mapping);
 }
 
@@ -159,7 +232,7 @@ bool mapping_is_whole(const struct mapping *mapping)
 {
     return !mapping->guard ||
            (memcmp(mapping->pages + mapping->tail_at, mapping->tail, mapping->tail_bytes) == 0 &&
-            !mapping_torn(mapping));
+            !mapping_torn(mapping) && is_as_it_was(mapping->source));
 }
 
 static enum status torn(struct error *err)
@@ -195,7 +268,9 @@ enum status mapping_settle(struct mapping *mapping, struct error *err)
     free(copy);
     TRY(status);
     give_guard(mapping->guard);
+    give_source(mapping->source);
     mapping->guard = NULL;
+    mapping->source = NULL;
     mapping->settled = true;
     return STATUS_OK;
 }

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/cpu.h"
@@ -40,7 +39,7 @@ static size_t default_limit(void)
 static enum status onnx_map_file(const char *path, struct onnx_file *file, struct error *err)
 {
     TRY(file_open(path, &file->fd, &file->size, err));
-    if (file->size && file->size <= default_limit() && fstat(file->fd, &file->opened) == 0 &&
+    if (file->size && file->size <= default_limit() &&
         mapping_create(file->fd, 0, file->size, &file->mapping, NULL) == STATUS_OK) {
         file->data = mapping_data(file->mapping);
     } else {
@@ -126,12 +125,7 @@ void onnx_file_close(struct onnx_file *file)
 
 enum status onnx_file_check(const struct onnx_file *file, enum status status, struct error *err)
 {
-    struct stat now;
-    const struct stat *then = &file->opened;
-    if (file->mapping &&
-        (!mapping_is_whole(file->mapping) || fstat(file->fd, &now) != 0 ||
-         now.st_size != then->st_size || now.st_mtim.tv_sec != then->st_mtim.tv_sec ||
-         now.st_mtim.tv_nsec != then->st_mtim.tv_nsec))
+    if (file->mapping && !mapping_is_whole(file->mapping))
         return error_set(err, STATUS_IO, MAPPING_CHANGED);
     return status;
 }

@@ -4,7 +4,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 #include "engine/base/arena.h"
 #include "engine/base/mapping.h"
@@ -19,7 +18,6 @@ struct onnx_file {
     struct mapping *mapping; /* where data lies; NULL: elsewhere */
     uint8_t *owned;          /* data, if it was read; NULL: it was not */
     int fd;                  /* of the mapped file; -1: it is not mapped */
-    struct stat opened;      /* of fd, before it was mapped */
     int folder;         /* directory of the file, where external data lies; -1: there is none */
     size_t limit, used; /* bytes the load may take, and has taken */
     uint64_t external_bytes;

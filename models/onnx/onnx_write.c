@@ -436,8 +436,8 @@ static void sink_append(ProtobufCBuffer *buffer, size_t size, const uint8_t *dat
     sink->failed = sink->failed || fwrite(data, 1, size, sink->file) != size;
 }
 
-/* Bytes read from mapped files are right only if the files did not shrink meanwhile. */
-static bool any_torn(const struct graph *graph)
+/* Bytes read from mapped files are right only if the files did not change meanwhile. */
+static bool any_changed(const struct graph *graph)
 {
     for (size_t v = 0; v < graph->value_count; v++) {
         const struct tensor *tensor = graph->values[v]->known;
@@ -470,9 +470,9 @@ static enum status write_model_to(struct onnx_writer *w, const struct graph *gra
         if (sink.failed)
             status = cannot_write(w);
     }
-    if (status == STATUS_OK && any_torn(graph))
+    if (status == STATUS_OK && any_changed(graph))
         status = error_set(w->err, STATUS_IO,
-                           "the model's data file became shorter while it was read; start again");
+                           "the model's data file changed while it was read; start again");
     if (!finish_file(file) && status == STATUS_OK)
         status = cannot_write(w);
     return status;

@@ -1,5 +1,5 @@
-/* Weights in mapped files: a file that shrinks is an error and not a signal, and a session that was
- * made does not care about the file any more. */
+/* Weights in mapped files: a file that shrinks or changes is an error and not a signal, and a
+ * session that was made does not care about the file any more. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <math.h>
@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,7 +76,7 @@ Test(mapping, lost_pages_read_as_zeros)
     cr_expect_not(mapping_torn(other));
     cr_expect_eq(mapping_settle(mapping, &err), STATUS_IO);
     cr_expect(strstr(err.message, "changed"), "%s", err.message);
-    cr_expect_eq(mapping_settle(other, &err), STATUS_OK);
+    cr_expect_eq(mapping_settle(other, &err), STATUS_IO, "the file is another one now");
     mapping_free(mapping);
     mapping_free(other);
     close(fd);
@@ -214,6 +215,25 @@ Test(mapping, sessions_do_not_need_the_file)
     session_free(session);
     graph_free(b.graph);
     free(x);
+    close(fd);
+}
+
+/* Overwritten in place: the weights could be those of two files. */
+Test(mapping, sessions_refuse_a_file_that_changes)
+{
+    static const struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    struct error err = {0};
+    struct builder b;
+    struct session *session = NULL;
+    struct session_options options = {.max_batch = 2, .threads = 1, .image_input = SIZE_MAX};
+    int fd = numbers_file();
+    cr_assert_eq(futimens(fd, long_ago), 0);
+    build(&b, fd);
+    cr_assert_eq(pwrite(fd, "1234", 4, PAGE), 4);
+    cr_assert_eq(session_create(b.graph, &options, &session, &err), STATUS_IO, "%s", err.message);
+    cr_expect(strstr(err.message, "the weights") && strstr(err.message, "changed"), "%s",
+              err.message);
+    graph_free(b.graph);
     close(fd);
 }
 
