@@ -330,7 +330,7 @@ struct quantize_answer {
     bool is_faster;          /* int8, by enough for --precision auto */
     struct quantize_layer *layers;
     size_t layer_count, kept;
-    bool corrects_biases;
+    bool corrects_biases, is_smoothed;
     double fp32_share; /* the share of the multiply-adds in float32 */
     /* With all layers in 8 bits, on the photos held out; 0 if `kept` is 0. */
     int all_same;
@@ -339,7 +339,7 @@ struct quantize_answer {
 
 /* Indented:
  * {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error","bytes":{…},
- * "milliseconds":{…},"faster","biases_corrected","fp32_share","all_int8"?:{…},
+ * "milliseconds":{…},"faster","biases_corrected","smoothed","fp32_share","all_int8"?:{…},
  * "layers":[{"name","operator","precision","error_alone"?}]} */
 char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size);
 

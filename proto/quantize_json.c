@@ -47,6 +47,7 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
     write_decimal(&w, ms, "int8", answer->int8_ms);
     write_bool(&w, root, "faster", answer->is_faster);
     write_bool(&w, root, "biases_corrected", answer->corrects_biases);
+    write_bool(&w, root, "smoothed", answer->is_smoothed);
     write_decimal(&w, root, "fp32_share", answer->fp32_share);
     if (answer->kept) {
         cJSON *all = write_object(&w, root, "all_int8");

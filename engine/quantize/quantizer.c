@@ -9,6 +9,7 @@
 #include "engine/passes/edit.h"
 #include "engine/quantize/quantize_opset.h"
 #include "engine/quantize/quantize_rewrite.h"
+#include "engine/quantize/quantize_smooth.h"
 
 struct quantizer {
     struct graph *graph;         /* float32; nodes and values stay as they are */
@@ -388,6 +389,29 @@ enum status quantizer_observe(struct quantizer *q, const struct session_options 
         status = observe_all(q, options, images, plan.is_stored, indices, memory, err);
     quantize_plan_done(&plan);
     free(indices);
+    return status;
+}
+
+/* ---- smoothing ---- */
+
+enum status quantizer_smooth(const struct quantizer *from, struct quantizer **ret,
+                             struct error *err)
+{
+    struct quantizer *q = calloc(1, sizeof *q);
+    size_t norms = 0;
+    *ret = NULL;
+    if (!q)
+        return quantizer_no_memory(err);
+    q->weight_max = from->weight_max;
+    enum status status = graph_clone(from->graph, &q->graph, err);
+    if (status == STATUS_OK)
+        status = quantize_smooth(q->graph, from->ranges, &norms, err);
+    if (status == STATUS_OK && norms)
+        status = allocate(q, err);
+    if (status == STATUS_OK && norms)
+        *ret = q;
+    else
+        quantizer_free(q);
     return status;
 }
 

@@ -62,6 +62,11 @@ enum status quantizer_observe(struct quantizer *quantizer, const struct session_
                               const struct quantizer_images *images, size_t memory,
                               struct error *err) MUST_USE;
 
+/* *ret: a quantizer of the same layers after smoothing (quantize_smooth.h), by the ranges that
+ * `from` has observed; it has to observe, too. NULL: nothing can be smoothed. STATUS_NO_MEMORY. */
+enum status quantizer_smooth(const struct quantizer *from, struct quantizer **ret,
+                             struct error *err) MUST_USE;
+
 /* *ret: the quantized graph, the caller's. `corrects_biases`: by the mean error that rounding the
  * weights adds. STATUS_NO_MEMORY, STATUS_MODEL. */
 enum status quantizer_make(const struct quantizer *quantizer, bool corrects_biases,

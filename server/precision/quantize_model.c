@@ -683,6 +683,33 @@ static enum status calibrate(struct quantize_state *q)
     return status;
 }
 
+/* Tries the model after smoothing, and takes it if that lowers the error. */
+static enum status smooth(struct quantize_state *q)
+{
+    struct quantizer *plain = q->quantizer, *smoothed;
+    const double error = q->error;
+    const bool corrects_biases = q->corrects_biases;
+    if (q->holds || is_over(q))
+        return STATUS_OK;
+    TRY(quantizer_smooth(plain, &smoothed, q->err));
+    if (!smoothed)
+        return STATUS_OK;
+    q->quantizer = smoothed;
+    q->corrects_biases = false;
+    enum status status = calibrate(q);
+    if (status == STATUS_OK)
+        status = quantize_all(q);
+    q->report->is_smoothed = status == STATUS_OK && q->error < error;
+    if (!q->report->is_smoothed) {
+        q->quantizer = plain;
+        q->corrects_biases = corrects_biases;
+        q->error = error;
+        q->holds = false;
+    }
+    quantizer_free(q->report->is_smoothed ? plain : smoothed);
+    return status == STATUS_TIMEOUT ? STATUS_OK : status; /* the plain one is there */
+}
+
 static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
 {
     const struct preprocess *p = &q->model->preprocess;
@@ -701,6 +728,7 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
     TRY(answer_in_fp32(q));
     TRY(calibrate(q));
     TRY(quantize_all(q));
+    TRY(smooth(q));
     TRY(keep_sensitive(q));
     /* Serving compares and times the model itself, at the batch size that it serves. */
     if (q->options->has_report)

@@ -141,7 +141,9 @@ static double relative_error(const struct graph *graph, const struct graph *quan
 {
     size_t count, other;
     float *a = answer_of(graph, PRECISION_FP32, image, &count);
-    float *b = answer_of(quantized, PRECISION_INT8, image, &other);
+    const enum precision precision =
+        quantizer_is_quantized(quantized) ? PRECISION_INT8 : PRECISION_FP32;
+    float *b = answer_of(quantized, precision, image, &other);
     double error = 0, size = 1e-12;
     cr_assert_eq(count, other);
     for (size_t i = 0; i < count; i++) {
@@ -318,6 +320,106 @@ Test(quantize, large_biases_are_stored_as_int32)
     graph_free(made);
     quantizer_free(quantizer);
     graph_free(graph);
+    free(images);
+}
+
+static struct value *add_numbers(struct graph *graph, const char *name, const struct shape *shape,
+                                 const float *numbers)
+{
+    struct error err = {0};
+    struct tensor *tensor;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, shape, &tensor, &err), STATUS_OK);
+    memcpy(tensor->data, numbers, tensor->bytes);
+    struct value *value = graph_add_constant(graph, name, tensor);
+    tensor_unref(tensor);
+    return value;
+}
+
+static struct value *add_step(struct graph *graph, enum op op, const char *name,
+                              struct value *const *inputs, size_t count)
+{
+    struct node *node = graph_add_node(graph, op, name, count, 1);
+    for (size_t i = 0; i < count; i++)
+        node->inputs[i] = inputs[i];
+    struct value *value = graph_add_value(graph, name, DTYPE_F32, NULL);
+    node_set_output(node, 0, value);
+    return value;
+}
+
+enum norm_kind { AS_OPERATOR, AS_STEPS, READ_TWICE, NORMS };
+
+/* A norm with one channel 100 times as great as the others, and a product to which all three
+ * matter. */
+static struct graph *norm_graph(enum norm_kind kind)
+{
+    static const float gains[] = {1, 100, 1}, biases[] = {0.5f, -10, 0};
+    static const int64_t order[] = {0, 2, 3, 1};
+    float weights[3 * 4];
+    for (int i = 0; i < 12; i++)
+        weights[i] = (i / 4 == 1 ? 0.01f : 1) * (float)(i % 5 - 2);
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 17;
+    struct value **ends = arena_alloc(graph->arena, 3, sizeof *ends);
+    ends[0] = graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, SIDE, SIDE));
+    struct value *gain = add_numbers(graph, "gain", &SHAPE(3), gains);
+    struct value *bias = add_numbers(graph, "bias", &SHAPE(3), biases);
+    struct value *x = add_step(graph, OP_TRANSPOSE, "rows", &ends[0], 1);
+    node_set_ints(graph, x->producer, "perm", order, COUNT_OF(order));
+    if (kind == AS_OPERATOR)
+        x = add_step(graph, OP_LAYER_NORMALIZATION, "norm", (struct value *[]){x, gain, bias}, 3);
+    else {
+        x = add_step(graph, OP_MUL, "scaled", (struct value *[]){x, gain}, 2);
+        x = add_step(graph, OP_ADD, "norm", (struct value *[]){bias, x}, 2);
+    }
+    ends[2] = add_step(graph, OP_SIGMOID, "other", &x, 1);
+    x = add_step(graph, OP_IDENTITY, "same", &x, 1);
+    struct value *of_product = add_numbers(graph, "weights", &SHAPE(3, 4), weights);
+    ends[1] = add_step(graph, OP_MATMUL, "product", (struct value *[]){x, of_product}, 2);
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = 1;
+    graph->output_count = kind == READ_TWICE ? 2 : 1;
+    return graph;
+}
+
+static double error_made(struct quantizer *quantizer, bool keeps, const struct graph *graph,
+                         const float *image)
+{
+    struct error err = {0};
+    struct graph *made;
+    quantizer_layer(quantizer, 0)->is_kept = keeps;
+    cr_assert_eq(quantizer_make(quantizer, false, &made, &err), STATUS_OK, "%s", err.message);
+    const double error = relative_error(graph, made, image);
+    graph_free(made);
+    return error;
+}
+
+Test(quantize, smoothing_evens_out_the_channels_of_a_norm)
+{
+    struct images *images = make_images(9);
+    const struct session_options options = image_options();
+    const struct quantizer_images feed = {.count = IMAGES, .read = image_read, .context = images};
+    for (enum norm_kind kind = 0; kind < NORMS; kind++) {
+        struct error err = {0};
+        struct graph *graph = norm_graph(kind);
+        struct quantizer *plain = observed(graph, images, (size_t)64 << 20), *smooth;
+        cr_assert_eq(quantizer_smooth(plain, &smooth, &err), STATUS_OK, "%s", err.message);
+        if (kind == READ_TWICE) {
+            cr_expect_null(smooth, "the norm is read by more than the product");
+        } else {
+            cr_assert(smooth, "%d", kind);
+            cr_assert_eq(quantizer_observe(smooth, &options, &feed, (size_t)64 << 20, &err),
+                         STATUS_OK, "%s", err.message);
+            const float *image = images->numbers[0];
+            cr_expect_lt(error_made(smooth, true, graph, image), 1e-5, "%d", kind);
+            const double before = error_made(plain, false, graph, image);
+            const double after = error_made(smooth, false, graph, image);
+            cr_expect_lt(after, before / 5, "%d: %g, %g", kind, before, after);
+        }
+        quantizer_free(smooth);
+        quantizer_free(plain);
+        graph_free(graph);
+    }
     free(images);
 }
 

@@ -1,0 +1,264 @@
+/* Finds norms whose readers are all products, and moves the spread of their channels. */
+#include "engine/quantize/quantize_smooth.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/quantize/quantize_plan.h"
+
+/* How much of a channel's spread moves into the weights, which have a scale for each column and
+ * bear more than activations. On a trained DINOv2 0.5, 0.7, 0.85 and 1 lower the error by 10, 28,
+ * 40 and 38 %. */
+#define SMOOTH_SHARE 0.85f
+
+#define SMOOTH_LEAST 1e-5f
+
+/* gain[c] * x + bias[c], by a LayerNormalization, or by a Mul and an Add. */
+struct smooth_norm {
+    struct node *scaler, *shifter;
+    size_t gain, bias; /* which of their inputs; the shifter is NULL where there is no bias */
+    size_t channels, readers;
+    bool is_refused;              /* something else reads it */
+    float *activations, *weights; /* the greatest of each channel; free() */
+};
+
+struct smoothing {
+    struct graph *graph;
+    const struct number_range *ranges;
+    struct smooth_norm *norms;
+    size_t norm_count;
+    size_t *norm_of;   /* by value index: 1 + the norm that made it; 0: none */
+    uint32_t *readers; /* by value index */
+    struct error *err;
+};
+
+static size_t vector_length(const struct value *value)
+{
+    const struct tensor *known = value ? value->known : NULL;
+    const int rank = known ? known->shape.rank : 0;
+    const size_t count = rank > 0 ? shape_count(&known->shape) : 0;
+    return known && known->dtype == DTYPE_F32 && rank > 0 &&
+                   count == (size_t)known->shape.dims[rank - 1]
+               ? count
+               : 0;
+}
+
+/* Which input of an Add or Mul is a vector; 2: none, or both. */
+static size_t vector_input(const struct node *node)
+{
+    const size_t a = vector_length(node->inputs[0]), b = vector_length(node->inputs[1]);
+    return a && !node->inputs[1]->known ? 0 : b && !node->inputs[0]->known ? 1 : 2;
+}
+
+static bool match_norm(const struct smoothing *s, struct node *node, struct smooth_norm *ret)
+{
+    if (node->op == OP_LAYER_NORMALIZATION) {
+        const struct value *bias = node_input(node, 2);
+        *ret = (struct smooth_norm){
+            .scaler = node, .shifter = bias ? node : NULL, .gain = 1, .bias = 2};
+        ret->channels = vector_length(node_input(node, 1));
+        return ret->channels > 1 && (!bias || vector_length(bias) == ret->channels);
+    }
+    if (node->op != OP_ADD)
+        return false;
+    const size_t bias = vector_input(node);
+    struct node *mul = bias < 2 ? node->inputs[1 - bias]->producer : NULL;
+    if (!mul || mul->op != OP_MUL || s->readers[mul->outputs[0]->index] != 1)
+        return false;
+    const size_t gain = vector_input(mul);
+    if (gain > 1)
+        return false;
+    *ret = (struct smooth_norm){.scaler = mul, .shifter = node, .gain = gain, .bias = bias};
+    ret->channels = vector_length(node->inputs[bias]);
+    return ret->channels > 1 && vector_length(mul->inputs[gain]) == ret->channels;
+}
+
+/* Weights are [channels, columns], or [columns, channels] (Gemm's transB). */
+static bool is_transposed(const struct node *product)
+{
+    return product->op == OP_GEMM && node_int(product, "transB", 0);
+}
+
+/* Notes what a product reads of the norm; false: it cannot be smoothed. */
+static bool add_reader(const struct smoothing *s, struct smooth_norm *norm,
+                       const struct node *product)
+{
+    const struct number_range *range = &s->ranges[product->inputs[0]->index];
+    const struct tensor *weights = product->inputs[1]->known;
+    const size_t rows = (size_t)weights->shape.dims[0], columns = (size_t)weights->shape.dims[1];
+    const bool is_by_column = is_transposed(product);
+    float low, high;
+    if (!range_limits(range, &low, &high) || range->channels != norm->channels ||
+        range->inner != 1 || (is_by_column ? columns : rows) != norm->channels)
+        return false;
+    for (size_t c = 0; c < norm->channels; c++)
+        norm->activations[c] =
+            fmaxf(norm->activations[c], fmaxf(fabsf(range->lows[c]), fabsf(range->highs[c])));
+    for (size_t r = 0, i = 0; r < rows; r++)
+        for (size_t k = 0; k < columns; k++, i++) {
+            float *greatest = &norm->weights[is_by_column ? k : r];
+            *greatest = fmaxf(*greatest, fabsf(((const float *)weights->data)[i]));
+        }
+    norm->readers++;
+    return true;
+}
+
+static bool keeps_channels(const struct node *node)
+{
+    size_t rank;
+    const int64_t *order = node_ints(node, "perm", &rank);
+    return node->op == OP_IDENTITY ||
+           (node->op == OP_TRANSPOSE && rank && order[rank - 1] == (int64_t)rank - 1);
+}
+
+static void read_inputs(struct smoothing *s, const struct node *node)
+{
+    for (size_t i = 0; i < node->input_count; i++) {
+        const size_t from = node->inputs[i] ? s->norm_of[node->inputs[i]->index] : 0;
+        if (!from)
+            continue;
+        struct smooth_norm *norm = &s->norms[from - 1];
+        if (keeps_channels(node))
+            s->norm_of[node->outputs[0]->index] = from;
+        else if (i != 0 || node->op == OP_CONV || quantize_kind_of(node) != QUANTIZE_LAYER ||
+                 !add_reader(s, norm, node))
+            norm->is_refused = true;
+    }
+    for (size_t i = 0; i < node->capture_count; i++)
+        if (s->norm_of[node->captures[i]->index])
+            s->norms[s->norm_of[node->captures[i]->index] - 1].is_refused = true;
+}
+
+static enum status add_norm(struct smoothing *s, const struct smooth_norm *found)
+{
+    struct smooth_norm *norm = &s->norms[s->norm_count++];
+    const struct node *last = found->shifter ? found->shifter : found->scaler;
+    *norm = *found;
+    norm->activations = alloc_array(norm->channels, sizeof(float));
+    norm->weights = alloc_array(norm->channels, sizeof(float));
+    s->norm_of[last->outputs[0]->index] = s->norm_count;
+    return norm->activations && norm->weights ? STATUS_OK
+                                              : error_no_memory(s->err, "while quantizing");
+}
+
+static enum status find_norms(struct smoothing *s)
+{
+    const struct graph *graph = s->graph;
+    for (size_t n = 0; n < graph->node_count; n++)
+        for (size_t i = 0; i < graph->nodes[n]->input_count; i++)
+            if (graph->nodes[n]->inputs[i])
+                s->readers[graph->nodes[n]->inputs[i]->index]++;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct smooth_norm found;
+        read_inputs(s, graph->nodes[n]);
+        if (match_norm(s, graph->nodes[n], &found))
+            TRY(add_norm(s, &found));
+    }
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (s->norm_of[graph->outputs[i]->index])
+            s->norms[s->norm_of[graph->outputs[i]->index] - 1].is_refused = true;
+    return STATUS_OK;
+}
+
+/* ---- changing ---- */
+
+static float factor_of(const struct smooth_norm *norm, size_t channel)
+{
+    return powf(fmaxf(norm->activations[channel], SMOOTH_LEAST), SMOOTH_SHARE) /
+           powf(fmaxf(norm->weights[channel], SMOOTH_LEAST), 1 - SMOOTH_SHARE);
+}
+
+/* A copy of input i of the node, to be changed: others may read the constant, too. */
+static enum status copy_input(struct smoothing *s, struct node *node, size_t i, float **ret)
+{
+    const struct tensor *old = node->inputs[i]->known;
+    struct tensor *tensor;
+    char name[600];
+    TRY(tensor_create(NULL, DTYPE_F32, &old->shape, &tensor, s->err));
+    snprintf(name, sizeof name, "%.500s_smooth_%zu", node->outputs[0]->name, i);
+    memcpy(tensor->data, old->data, old->bytes);
+    struct value *value = graph_add_constant(s->graph, name, tensor);
+    tensor_unref(tensor); /* the graph has it */
+    if (!value)
+        return error_no_memory(s->err, "while quantizing");
+    node->inputs[i] = value;
+    *ret = tensor->data;
+    return STATUS_OK;
+}
+
+static enum status smooth_norm(struct smoothing *s, const struct smooth_norm *norm)
+{
+    float *gain, *bias = NULL;
+    TRY(copy_input(s, norm->scaler, norm->gain, &gain));
+    if (norm->shifter)
+        TRY(copy_input(s, norm->shifter, norm->bias, &bias));
+    for (size_t c = 0; c < norm->channels; c++) {
+        gain[c] /= factor_of(norm, c);
+        if (bias)
+            bias[c] /= factor_of(norm, c);
+    }
+    return STATUS_OK;
+}
+
+static enum status smooth_product(struct smoothing *s, const struct smooth_norm *norm,
+                                  struct node *product)
+{
+    const struct shape *shape = &product->inputs[1]->known->shape;
+    const size_t rows = (size_t)shape->dims[0], columns = (size_t)shape->dims[1];
+    const bool is_by_column = is_transposed(product);
+    float *weights;
+    TRY(copy_input(s, product, 1, &weights));
+    for (size_t c = 0; c < norm->channels; c++) {
+        const float factor = factor_of(norm, c);
+        for (size_t k = 0; k < (is_by_column ? rows : columns); k++)
+            weights[is_by_column ? k * columns + c : c * columns + k] *= factor;
+    }
+    return STATUS_OK;
+}
+
+static enum status smooth_all(struct smoothing *s, size_t *ret)
+{
+    const size_t nodes = s->graph->node_count;
+    *ret = 0;
+    TRY(find_norms(s));
+    for (size_t n = 0; n < nodes; n++) {
+        struct node *node = s->graph->nodes[n];
+        const size_t from = node->input_count && node->inputs[0] && node->op != OP_CONV &&
+                                    quantize_kind_of(node) == QUANTIZE_LAYER
+                                ? s->norm_of[node->inputs[0]->index]
+                                : 0;
+        if (from && !s->norms[from - 1].is_refused)
+            TRY(smooth_product(s, &s->norms[from - 1], node));
+    }
+    for (size_t i = 0; i < s->norm_count; i++)
+        if (s->norms[i].readers && !s->norms[i].is_refused) {
+            TRY(smooth_norm(s, &s->norms[i]));
+            ++*ret;
+        }
+    return STATUS_OK;
+}
+
+enum status quantize_smooth(struct graph *graph, const struct number_range *ranges, size_t *ret,
+                            struct error *err)
+{
+    struct smoothing s = {.graph = graph,
+                          .ranges = ranges,
+                          .norms = alloc_array(graph->node_count, sizeof *s.norms),
+                          .norm_of = alloc_array(graph->value_count, sizeof *s.norm_of),
+                          .readers = alloc_array(graph->value_count, sizeof *s.readers),
+                          .err = err};
+    const enum status status = s.norms && s.norm_of && s.readers
+                                   ? smooth_all(&s, ret)
+                                   : error_no_memory(err, "while quantizing");
+    for (size_t i = 0; i < s.norm_count; i++) {
+        free(s.norms[i].activations);
+        free(s.norms[i].weights);
+    }
+    free(s.norms);
+    free(s.norm_of);
+    free(s.readers);
+    return status;
+}
