@@ -40,10 +40,23 @@ def read(path):
         return file.read()
 
 
-# For another CPU than Python: it runs under qemu-user, which knows no seccomp(2) and no Landlock.
+# For another CPU than Python: it runs under qemu-user.
 IS_EMULATED = os.path.exists(BINARY) and read(BINARY)[18:20] != read("/proc/self/exe")[18:20]
 if IS_EMULATED:
     os.environ.setdefault("LENSD_CONFINE", "off")  # a start that cannot confine itself warns
+
+NOT_EMULATED = {
+    "address space": "qemu-user ignores limits of the address space",
+    "byte counts": "qemu-user gives 4 bytes of TCP_INFO, and the counts of received and acknowledged bytes lie behind them",
+    "confinement": "qemu-user has neither seccomp(2) nor Landlock",
+    "CPU time": "the /proc/self/stat of qemu-user counts no CPU time",
+    "speed": "under qemu-user the kernels' trials for a model that takes long take minutes",
+}
+
+
+def needs(what):
+    """Skips a test, or a class of them, where an emulator runs lensd and does not have this."""
+    return unittest.skipIf(IS_EMULATED, NOT_EMULATED[what])
 
 
 def seven():

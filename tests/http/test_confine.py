@@ -44,12 +44,11 @@ def is_sanitized():
     return said == "off: this build has a sanitizer"
 
 
+@harness.needs("confinement")
 class ConfineCase(FolderCase):
     def setUp(self):
         if is_sanitized():
             self.skipTest("a build with a sanitizer does not confine itself")
-        if harness.IS_EMULATED:
-            self.skipTest("qemu-user has neither seccomp nor Landlock")
         super().setUp()
 
     @staticmethod

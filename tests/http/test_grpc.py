@@ -11,6 +11,7 @@ import tempfile
 import unittest
 import unittest.mock
 
+import harness
 import http2
 import small_onnx
 from harness import PATIENCE, FolderCase, ServedCase, drawn, flat_png, run_lensd, seven
@@ -694,6 +695,7 @@ class Slow(FolderCase):
     def slow_call(self):
         return request("slow", tensor("image", "FP32", [1, 3, 224, 224]), raw=[bytes(4 * 3 * 224 * 224)])
 
+    @harness.needs("speed")
     def test_a_client_that_hangs_up_is_cancelled(self):
         server = self.slow_model()
         for how in ("reset", "close"):
@@ -712,6 +714,7 @@ class Slow(FolderCase):
         server.wait_log("status=499 outcome=client_gone")
         self.assert_ended(server)
 
+    @harness.needs("speed")
     def test_a_drain_answers_what_has_begun(self):
         server = self.slow_model()
         connection = self.connect(server)
@@ -725,6 +728,7 @@ class Slow(FolderCase):
         log = self.assert_ended(server)
         self.assertIn("all_answered=true", log)
 
+    @harness.needs("speed")
     def test_what_comes_meanwhile_is_held_within_the_window(self):
         """A stream works on one message at a time: the others fill its window, which stays closed."""
         server = self.slow_model()

@@ -241,6 +241,7 @@ class LongLabels(ServedCase):
         self.server.wait_metric("lensd_http_upload_bytes", 0)
 
 
+@harness.needs("byte counts")
 class SlowReaders(ServedModelCase):
     """Three who ask for 16 MiB: one reads nothing more, one 2.5 KiB a second, one some hundred KiB a second,
     for longer than two limits."""

@@ -21,6 +21,7 @@ def chunked(pieces):
 CHUNKED = (b"POST /predict?top_k=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
 
 
+@harness.needs("address space")
 class SmallMemory(unittest.TestCase):
     @unittest.skipIf(b"__asan" in harness.read(harness.BINARY) or b"__tsan" in harness.read(harness.BINARY),
                      "a sanitizer's own memory does not fit")
@@ -207,6 +208,7 @@ class ExpectContinue(ServedCase):
 class Times(ServedCase):
     arguments = ("--header-timeout", "1.5", "--body-timeout", "1.7")
 
+    @harness.needs("byte counts")
     def test_headers_that_drip_are_cut_off(self):
         with self.server.connect() as connection:
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
@@ -215,6 +217,7 @@ class Times(ServedCase):
         self.assertIn(b" within 1.5 s", answer)
         self.assertIn(b"--header-timeout", answer)
 
+    @harness.needs("byte counts")
     def test_headers_that_drip_on_a_used_connection(self):
         with self.server.connect() as connection:
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from harness import IS_EMULATED, PATIENCE, ServedCase, drawn, multipart, run_lensd, seven
+from harness import PATIENCE, ServedCase, drawn, multipart, needs, run_lensd, seven
 
 LINE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -110,7 +110,7 @@ class Metrics(ServedCase):
         self.assertGreater(self.value("nv_model_load_duration_secs", **labels), 0)
         self.assertNotIn("nv_gpu_", self.read())  # there is none
 
-    @unittest.skipIf(IS_EMULATED, "the /proc/self/stat of qemu-user counts no CPU time")
+    @needs("CPU time")
     def test_the_process_and_its_host(self):
         found = samples(self.read())
         none = frozenset()
