@@ -185,6 +185,8 @@ Test(accuracy, means_of_large_images)
 /* The answer is bfloat16: half a step of it, and what the sum is off by. */
 Test(accuracy, means_of_large_images_in_bfloat16)
 {
+    if (!device_cpu_has_bf16())
+        cr_skip("this CPU has no bfloat16 instructions");
     static const struct sample even = {
         "an even grey in bfloat16", OP_GLOBAL_AVERAGE_POOL, SHAPE(1, 16, 1024, 1024), 1, 0, NULL};
     check(&even, false, PRECISION_BF16, 1, 1e-6);
