@@ -5,6 +5,7 @@
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/lowering/product.h"
 
 /* ---- what may be done to a graph ---- */
 
@@ -48,6 +49,19 @@ bool cpu_takes_channels_last(const struct node *node)
     }
 }
 
+bool cpu_stores_result(const struct node *node)
+{
+    switch (node->op) {
+    case OP_LAYER_NORMALIZATION:
+    case OP_RMS_NORMALIZATION:
+        return norm_takes(node);
+    case OP_ATTENTION:
+        return true;
+    default:
+        return quantized_stores_result(node);
+    }
+}
+
 enum narrow_support cpu_bf16_support(const struct node *node)
 {
     switch (node->op) {
@@ -87,7 +101,8 @@ int cpu_in_place(const struct node *node)
     if (!y || !a || (y->dtype != DTYPE_F32 && y->dtype != DTYPE_BF16))
         return -1;
     if (node->epilogue.residual)
-        return node->op == OP_CONV || node->op == OP_GEMM || node->op == OP_MATMUL
+        return node->op == OP_CONV || node->op == OP_GEMM || node->op == OP_MATMUL ||
+                       qconv_takes(node) || qmatmul_takes(node)
                    ? (int)node->input_count - 1
                    : -1;
     switch (node->op) {

@@ -75,10 +75,14 @@ enum activation {
     ACTIVATION_ELU, /* alpha */
 };
 
-/* What a pass has folded behind a node: y = activation(op(x) + residual). */
+/* What a pass has folded behind a node: y = activation(op(x) + residual). Where `step` is not 0,
+ * the node's result is y stored in 8 bits, as a QuantizeLinear of this scale and zero point does.
+ */
 struct epilogue {
     enum activation activation;
     float alpha, beta;
+    float step;
+    int zero;
     struct value *residual; /* also the last of node->inputs; NULL without */
 };
 

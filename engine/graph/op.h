@@ -112,10 +112,14 @@
  * bits, inputs[1] a constant of [256] and of y's type that is indexed by x's byte, be it signed or
  * not. */
 
-/* What a pass puts behind the operands of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM, in this
- * order: the product is stored on its own terms, added to the residual as QLinearAdd does, and
- * looked up in the table. NULL: left out. */
+/* OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM: passes may leave out the scale and zero point of
+ * the result, which is float32 then and has an epilogue (struct epilogue) as other products have.
+ *
+ * What passes put behind their operands, in this order: the product is stored on its own terms,
+ * added to the residual as QLinearAdd does, and looked up in the table. A product that is not
+ * stored has the epilogue's residual at QUANTIZED_RESIDUAL. NULL: left out. */
 enum quantized_operand {
+    QUANTIZED_BIAS = 8,       /* int32, of OP_QLINEAR_CONV and OP_QLINEAR_MATMUL */
     QUANTIZED_RESIDUAL = 9,   /* shaped like the result; then its scale and zero point */
     QUANTIZED_SUM_SCALE = 12, /* of the sum; then its zero point */
     QUANTIZED_TABLE = 14,     /* as OP_LOOKUP's */

@@ -102,6 +102,18 @@ static enum status infer_dynamic_quantize(struct node *node, struct error *err)
 
 /* ---- convolutions and matrix products ---- */
 
+/* The output of a product: stored as operands `scale` and `scale + 1` say, or float32 without
+ * them. */
+static enum status infer_product(struct node *node, size_t scale, const struct shape *shape,
+                                 struct error *err)
+{
+    if (!node_input(node, scale))
+        return infer_output(node, 0, DTYPE_F32, shape, err);
+    TRY(check_output_params(node, scale, err));
+    return infer_output(node, 0, quantized_dtype(node, scale + 1, node->inputs[0]->dtype), shape,
+                        err);
+}
+
 /* One number, or one for each output channel. */
 static enum status check_per_channel(const struct node *node, size_t i, const char *name,
                                      size_t channels, struct error *err)
@@ -119,13 +131,12 @@ static enum status infer_qlinear_conv(struct node *node, struct error *err)
     TRY(operand_dtype(node, 3, "w", DTYPES_8BIT, err));
     TRY(operand_dtype(node, 4, "w_scale", DTYPES_FLOAT, err));
     TRY(operand_dtype(node, 5, "w_zero_point", DTYPES_8BIT, err));
-    TRY(check_output_params(node, 6, err));
     TRY(operand_dtype(node, 8, "B", DTYPE_BIT(I32), err));
     TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &conv, err));
     TRY(check_per_channel(node, 4, "w_scale", conv.out_channels, err));
     TRY(check_per_channel(node, 5, "w_zero_point", conv.out_channels, err));
     TRY(operand_vector(node, 8, "B", (int64_t)conv.out_channels, err));
-    return infer_output(node, 0, quantized_dtype(node, 7, node->inputs[0]->dtype), &conv.out, err);
+    return infer_product(node, 6, &conv.out, err);
 }
 
 static enum status infer_conv_integer(struct node *node, struct error *err)
@@ -161,14 +172,12 @@ static enum status infer_qlinear_matmul(struct node *node, struct error *err)
     TRY(operand_dtype(node, 3, "b", DTYPES_8BIT, err));
     TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
     TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
-    TRY(check_output_params(node, 6, err));
     TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[3]->shape, &matmul, err));
     TRY(check_matmul_param(node, 0, 1, "a_scale", true, err));
     TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
     TRY(check_matmul_param(node, 3, 4, "b_scale", false, err));
     TRY(check_matmul_param(node, 3, 5, "b_zero_point", false, err));
-    return infer_output(node, 0, quantized_dtype(node, 7, node->inputs[0]->dtype), &matmul.out,
-                        err);
+    return infer_product(node, 6, &matmul.out, err);
 }
 
 static enum status infer_matmul_integer(struct node *node, struct error *err)
@@ -212,10 +221,7 @@ static enum status infer_qgemm(struct node *node, struct error *err)
     TRY(check_per_channel(node, 5, "b_zero_point", gemm.n, err));
     struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n);
     TRY(operand_broadcasts(node, 6, "C", &out, err));
-    if (!node_input(node, 7))
-        return infer_output(node, 0, DTYPE_F32, &out, err);
-    TRY(check_output_params(node, 7, err));
-    return infer_output(node, 0, quantized_dtype(node, 8, node->inputs[0]->dtype), &out, err);
+    return infer_product(node, 7, &out, err);
 }
 
 /* ---- com.microsoft, elementwise and pools ---- */
@@ -358,9 +364,9 @@ static const struct op_info entries[] = {
     {OP_MS_DEQUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, 0, "axis:int block_size:int output_dtype:int",
      infer_dequantize},
     {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, 0, NULL, infer_dynamic_quantize},
-    {OP_QLINEAR_CONV, 10, 0, 8, 9, 1, 1, 0, WINDOW_ATTRS " group:int", infer_qlinear_conv},
+    {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, 0, WINDOW_ATTRS " group:int", infer_qlinear_conv},
     {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, 0, WINDOW_ATTRS " group:int", infer_conv_integer},
-    {OP_QLINEAR_MATMUL, 10, 0, 8, 8, 1, 1, 0, NULL, infer_qlinear_matmul},
+    {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1, 0, NULL, infer_qlinear_matmul},
     {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, 0, NULL, infer_matmul_integer},
     {OP_QGEMM, 1, 0, 6, 9, 1, 1, 0, "alpha:float transA:int transB:int", infer_qgemm},
     {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1, 0,

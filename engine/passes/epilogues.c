@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/passes/passes.h"
+#include "engine/passes/quantize.h"
 
 bool optimize_activation(const struct node *node, struct epilogue *ret)
 {
@@ -58,16 +59,22 @@ bool optimize_activation(const struct node *node, struct epilogue *ret)
     return true;
 }
 
-static bool is_product(const struct node *node)
+/* A product of 8-bit integers that the backend gives an epilogue. */
+static bool is_stored_product(const struct edit *edit, const struct node *node)
 {
-    return node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE || node->op == OP_GEMM ||
-           node->op == OP_MATMUL;
+    return edit->options->multiplies_to_float && quantize_makes_float(node);
 }
 
-static bool takes_activation(const struct node *node)
+static bool is_product(const struct edit *edit, const struct node *node)
+{
+    return node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE || node->op == OP_GEMM ||
+           node->op == OP_MATMUL || is_stored_product(edit, node);
+}
+
+static bool takes_activation(const struct edit *edit, const struct node *node)
 {
     return node && node->epilogue.activation == ACTIVATION_NONE &&
-           (is_product(node) || node->op == OP_ADD || node->op == OP_SCALE_SHIFT);
+           (is_product(edit, node) || node->op == OP_ADD || node->op == OP_SCALE_SHIFT);
 }
 
 static bool fuse_activation(struct edit *edit, struct node *node)
@@ -75,7 +82,7 @@ static bool fuse_activation(struct edit *edit, struct node *node)
     struct epilogue epilogue;
     struct value *x = node_input(node, 0);
     if (!x || !x->producer || !optimize_activation(node, &epilogue) ||
-        !takes_activation(x->producer) || !edit_single_reader(edit, x) ||
+        !takes_activation(edit, x->producer) || !edit_single_reader(edit, x) ||
         x->producer->outputs[0] != x)
         return false;
     struct node *producer = x->producer;
@@ -85,23 +92,52 @@ static bool fuse_activation(struct edit *edit, struct node *node)
     return true;
 }
 
-/* MatMul + constant vector over the last axis: the bias, kept as a third input. */
+/* Operands that a product of 8-bit integers leaves out, up to `count`. */
+static bool complete_operands(struct edit *edit, struct node *product, size_t count)
+{
+    while (product->input_count < count)
+        if (!edit_append_input(edit, product, NULL))
+            return false;
+    return true;
+}
+
+/* Gives `matmul`, which has none, its bias. */
+static bool set_bias(struct edit *edit, struct node *matmul, struct value *bias)
+{
+    if (matmul->op == OP_MATMUL)
+        return edit_append_input(edit, matmul, bias);
+    struct value *sums = quantize_bias(edit, matmul, bias);
+    if (!sums || !complete_operands(edit, matmul, QUANTIZED_BIAS + 1))
+        return false;
+    matmul->inputs[QUANTIZED_BIAS] = sums;
+    return true;
+}
+
+static bool takes_bias(const struct edit *edit, const struct node *node)
+{
+    if (node->epilogue.activation || node->epilogue.residual)
+        return false;
+    return node->op == OP_MATMUL ? node->input_count == 2
+                                 : node->op == OP_QLINEAR_MATMUL && is_stored_product(edit, node) &&
+                                       !node_input(node, QUANTIZED_BIAS);
+}
+
+/* MatMul + constant vector over the last axis: the bias, kept as a third input, or as QLinearConv
+ * has it. */
 static bool fuse_bias(struct edit *edit, struct node *add)
 {
     for (size_t i = 0; i < 2; i++) {
         struct value *x = add->inputs[i], *bias = add->inputs[1 - i];
         struct node *matmul = x->producer;
-        if (!matmul || matmul->op != OP_MATMUL || matmul->input_count != 2 ||
-            matmul->epilogue.activation || matmul->epilogue.residual ||
-            !edit_single_reader(edit, x) || !bias->known || bias->known->dtype != DTYPE_F32 ||
-            bias->known->shape.rank < 1 || x->shape.rank < 2 ||
+        if (!matmul || !takes_bias(edit, matmul) || !edit_single_reader(edit, x) || !bias->known ||
+            bias->known->dtype != DTYPE_F32 || bias->known->shape.rank < 1 || x->shape.rank < 2 ||
             !shape_equal(&x->shape, &add->outputs[0]->shape))
             continue;
         int64_t last = x->shape.dims[x->shape.rank - 1];
         if (shape_count(&bias->known->shape) != (size_t)last ||
             bias->known->shape.dims[bias->known->shape.rank - 1] != last)
             continue;
-        if (!edit_append_input(edit, matmul, bias))
+        if (!set_bias(edit, matmul, bias))
             return false;
         edit_take_over(matmul, add);
         return true;
@@ -119,7 +155,7 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
     for (size_t i = 0; i < 2; i++) {
         struct value *x = add->inputs[i], *residual = add->inputs[1 - i];
         struct node *product = x->producer;
-        if (!product || !is_product(product) || product->op == OP_CONV_TRANSPOSE ||
+        if (!product || !is_product(edit, product) || product->op == OP_CONV_TRANSPOSE ||
             product->epilogue.activation || product->epilogue.residual ||
             !edit_single_reader(edit, x) || residual->known || residual == x ||
             residual->dtype != DTYPE_F32 || !shape_equal(&x->shape, &residual->shape))
@@ -134,7 +170,8 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
     if (!best)
         return false;
     struct value *residual = add->inputs[1 - side];
-    if (!edit_append_input(edit, best, residual))
+    if ((is_stored_product(edit, best) && !complete_operands(edit, best, QUANTIZED_RESIDUAL)) ||
+        !edit_append_input(edit, best, residual))
         return false;
     best->epilogue.residual = residual;
     edit_take_over(best, add);
@@ -144,11 +181,108 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
     return true;
 }
 
+/* The axis of `value` along which the last dimension of what makes it counts, which is itself or a
+ * Transpose's operand; *ret_product: the product of 8-bit integers that makes that. -1: none. */
+static int column_axis(const struct edit *edit, const struct value *value,
+                       struct node **ret_product)
+{
+    const int rank = value->shape.rank;
+    struct node *node = value->producer;
+    int axis = rank - 1;
+    if (!node || !edit_single_reader(edit, value))
+        return -1;
+    if (node->op == OP_TRANSPOSE) {
+        size_t count;
+        const int64_t *perm = node_ints(node, "perm", &count);
+        const struct value *from = node->inputs[0];
+        for (axis = 0; axis < rank && (perm ? perm[axis] : rank - 1 - axis) != rank - 1;)
+            axis++;
+        node = edit_single_reader(edit, from) ? from->producer : NULL;
+    }
+    *ret_product = node;
+    return node && node->op != OP_QLINEAR_CONV && is_stored_product(edit, node) ? axis : -1;
+}
+
+/* A factor a column becomes part of the weights' scales: ConvNeXt's layer scale. */
+static bool fuse_factor(struct edit *edit, struct node *mul)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct value *x = mul->inputs[i];
+        const struct value *factor = mul->inputs[1 - i];
+        const int rank = x->shape.rank;
+        struct node *product;
+        const int axis = column_axis(edit, x, &product);
+        if (axis < 0 || axis >= rank || product->epilogue.activation ||
+            product->epilogue.residual || !quantize_is_f32(factor) ||
+            !shape_equal(&x->shape, &mul->outputs[0]->shape) ||
+            edit_is_output(edit->graph, mul->outputs[0]))
+            continue;
+        const size_t columns = (size_t)x->shape.dims[axis];
+        const struct shape *of = &factor->known->shape;
+        const int at = axis - rank + of->rank;
+        if (shape_count(of) != columns || at < 0 || of->dims[at] != x->shape.dims[axis])
+            continue;
+        const struct tensor *before = product->inputs[4]->known;
+        struct value *scales = edit_constant(edit, DTYPE_F32, &SHAPE((int64_t)columns), NULL);
+        if (!scales)
+            return false;
+        for (size_t c = 0; c < columns; c++)
+            ((float *)scales->known->data)[c] =
+                (float)(tensor_number(before, shape_count(&before->shape) == 1 ? 0 : c) *
+                        tensor_number(factor->known, c));
+        product->inputs[4] = scales;
+        edit_replace(edit->graph, mul->outputs[0], x);
+        edit_kill(mul);
+        return true;
+    }
+    return false;
+}
+
+/* product → views → Add: the residual is viewed as the product's result instead. */
+static bool fuse_viewed_residual(struct edit *edit, struct node *add, size_t at)
+{
+    struct graph *graph = edit->graph;
+    for (size_t i = 0; i < 2; i++) {
+        struct value *x = add->inputs[i], *residual = add->inputs[1 - i], *y = x;
+        while (y->producer && y->producer->op == OP_RESHAPE && edit_single_reader(edit, y))
+            y = y->producer->inputs[0];
+        struct node *product = y->producer;
+        if (y == x || !product || !is_product(edit, product) || product->op == OP_CONV_TRANSPOSE ||
+            product->gate || node_output(product, 1) || product->epilogue.activation ||
+            product->epilogue.residual || !edit_single_reader(edit, y) || residual->known ||
+            residual->dtype != DTYPE_F32 || y->dtype != DTYPE_F32 ||
+            !shape_equal(&x->shape, &residual->shape))
+            continue;
+        const size_t from = edit_position(graph, product);
+        struct value *viewed = edit_insert_value(edit, at, OP_RESHAPE, 13, add->name, &residual, 1,
+                                                 DTYPE_F32, &y->shape);
+        if (!viewed ||
+            (is_stored_product(edit, product) &&
+             !complete_operands(edit, product, QUANTIZED_RESIDUAL)) ||
+            !edit_append_input(edit, product, viewed))
+            return false;
+        product->epilogue = add->epilogue;
+        product->epilogue.residual = viewed;
+        add->epilogue = (struct epilogue){0};
+        memmove(graph->nodes + from, graph->nodes + from + 1, (at - from) * sizeof *graph->nodes);
+        graph->nodes[at] = product; /* the view's place, which has moved down */
+        return edit_become(edit, add, OP_RESHAPE, 13, &y, 1);
+    }
+    return false;
+}
+
+bool pass_viewed_residuals(struct edit *edit, size_t *n)
+{
+    struct node *node = edit->graph->nodes[*n];
+    return node->op == OP_ADD && node->outputs[0]->dtype == DTYPE_F32 && node->input_count == 2 &&
+           !node->epilogue.residual && fuse_viewed_residual(edit, node, *n);
+}
+
 bool pass_epilogues(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
     if (!node->output_count || !node->outputs[0] || node->outputs[0]->dtype != DTYPE_F32)
         return false;
-    return fuse_activation(edit, node) ||
+    return fuse_activation(edit, node) || (node->op == OP_MUL && fuse_factor(edit, node)) ||
            (node->op == OP_ADD && (fuse_bias(edit, node) || fuse_residual(edit, node, *n)));
 }

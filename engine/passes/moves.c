@@ -15,9 +15,11 @@ static void shorten(struct edit *edit, struct value *value)
         return;
     view_of(value, false, &view);
     const bool slow = last->op != OP_TRANSPOSE && last->op != OP_SPLIT;
-    if (view.base == value || view.base->known || !view.moves || (view.moves == 1 && !slow))
+    if (view.base == value || view.base->known || !view.moves)
         return;
-    const bool plain = view_is_plain(&view);
+    const bool plain = view_is_plain(&view); /* also a Transpose of dimensions of one element */
+    if (view.moves == 1 && !slow && !plain)
+        return;
     struct access_map map = {.offset = view.offset, .groups = 1};
     if (!plain && !view_group(&view, 0, view.rank, &map.group[0]))
         return;

@@ -35,7 +35,10 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         edit_nodes(&edit, pass_quantized_epilogues);
     if (options->fuse) { /* access maps include the layout's Transposes */
         edit_nodes(&edit, pass_attention);
+        if (options->stores_result)
+            edit_nodes(&edit, pass_storing);
         pass_moves(&edit);
+        edit_nodes(&edit, pass_viewed_residuals);
     }
     if (options->bf16)
         pass_narrow(&edit);

@@ -38,6 +38,12 @@ struct optimize_options {
     /* Can this QLinearConv, QLinearMatMul or QGemm, laid out, add another value, and look the
      * result up in a table, before it stores it (enum quantized_operand)? NULL: none can. */
     bool (*takes_quantized_epilogue)(const struct node *node);
+    /* Can the backend multiply 8-bit integers where the result is float32 (op.h), with bias,
+     * residual and activation? */
+    bool multiplies_to_float;
+    /* Can this node, laid out and with a float32 result, store it in 8 bits (struct epilogue)?
+     * NULL: none can. */
+    bool (*stores_result)(const struct node *node);
     /* Can this ScaleShift, channels-last, read the parts of a Concat of channels in front of it?
      * NULL: none can. */
     bool (*takes_parts)(const struct node *node);
@@ -59,8 +65,10 @@ bool optimize_keeps_numbers(const struct node *node);
 /* What is written as DequantizeLinear → operator → QuantizeLinear becomes the operator on 8-bit
  * integers that it stands for; before optimize_weights, which would widen the weights. Results
  * differ from the file's float32 arithmetic by one step of the stored type where a number lies
- * between two. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
-enum status optimize_quantized(struct graph *graph, struct error *err) MUST_USE;
+ * between two. Products of stored operands whose result is not stored are of integers, too, if
+ * multiplies_to_float. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
+enum status optimize_quantized(struct graph *graph, bool multiplies_to_float,
+                               struct error *err) MUST_USE;
 
 /* Products on dynamically quantized activations (ConvInteger, MatMulInteger of what
  * DynamicQuantizeLinear stored, then Cast and Mul by the scales) become Conv and MatMul on rounded

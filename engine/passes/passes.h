@@ -13,6 +13,9 @@ bool pass_patterns(struct edit *edit, size_t *n);
  * activation that of Add and ScaleShift. */
 bool pass_epilogues(struct edit *edit, size_t *n);
 
+/* A residual Add behind views of a product, after pass_moves. */
+bool pass_viewed_residuals(struct edit *edit, size_t *n);
+
 /* Channels-last operands for image operators, see layout.c. */
 void pass_layout(struct edit *edit);
 
@@ -35,6 +38,9 @@ bool pass_quantized_epilogues(struct edit *edit, size_t *n);
 
 /* softmax(q k^T) v becomes OP_ATTENTION, see attention.c. */
 bool pass_attention(struct edit *edit, size_t *n);
+
+/* A QuantizeLinear becomes part of the node that makes its number, see storing.c. */
+bool pass_storing(struct edit *edit, size_t *n);
 
 /* Chains of operators that only move elements become one OP_MOVE, see moves.c. */
 void pass_moves(struct edit *edit);

@@ -330,11 +330,19 @@ static bool quantize_visit(struct edit *edit, size_t *n)
     return changed;
 }
 
-enum status optimize_quantized(struct graph *graph, struct error *err)
+static bool product_visit(struct edit *edit, size_t *n)
 {
-    struct edit edit = {.graph = graph, .err = err};
+    return quantize_product(edit, edit->graph->nodes[*n]);
+}
+
+enum status optimize_quantized(struct graph *graph, bool multiplies_to_float, struct error *err)
+{
+    const struct optimize_options options = {.multiplies_to_float = multiplies_to_float};
+    struct edit edit = {.graph = graph, .options = &options, .err = err};
     TRY(graph_sort(graph, err));
     prepare(&edit);
     edit_nodes(&edit, quantize_visit);
+    if (multiplies_to_float)
+        edit_nodes(&edit, product_visit);
     return edit_end(&edit);
 }

@@ -30,11 +30,23 @@ bool quantize_become(struct edit *edit, struct node *quantize, const struct node
                      enum op op, int opset, struct value *const *inputs, size_t count);
 
 /* The QuantizeLinear behind a Conv, or a Gemm or MatMul, becomes QLinearConv, QGemm or
- * QLinearMatMul, where source and weights are stored in 8 bits and the weights are symmetric. */
+ * QLinearMatMul, where source and weights are stored in 8 bits and the weights are symmetric. With
+ * `to` NULL the product itself (which is `quantize`, too) becomes one whose result is float32. */
 bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *conv,
                    const struct ends *to);
 bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
                    const struct ends *to);
+
+/* The same of a product that no QuantizeLinear follows, where the backend multiplies so
+ * (optimize_options). */
+bool quantize_product(struct edit *edit, struct node *product);
+
+/* Is it a product of 8-bit integers whose result is float32? */
+bool quantize_makes_float(const struct node *node);
+
+/* `bias`, a float32 or stored constant, for such a QLinearMatMul: in units of source scale x weight
+ * scale, int32. NULL where it does not fit. */
+struct value *quantize_bias(struct edit *edit, const struct node *matmul, const struct value *bias);
 
 /* Where what `node` stores in 8 bits depends, element by element, on one other 8-bit tensor alone
  * (DequantizeLinear → any chain of elementwise operators and constants → QuantizeLinear,

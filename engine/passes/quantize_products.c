@@ -1,5 +1,5 @@
-/* Products between DequantizeLinear and QuantizeLinear: Conv, Gemm, MatMul with constant weights.
- */
+/* Products behind DequantizeLinear: Conv, Gemm, MatMul with constant weights, with or without a
+ * QuantizeLinear behind them. */
 #include <math.h>
 
 #include "engine/passes/quantize.h"
@@ -87,20 +87,19 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
 
 /* The bias in units of source scale x weight scale, as int32: QLinearConv's. NULL where it is not a
  * constant, or does not fit. */
-static struct value *integer_bias(struct edit *edit, const struct node *product,
-                                  const struct ends *source, const struct ends *weights,
+static struct value *integer_bias(struct edit *edit, const struct value *from,
+                                  const struct value *source, const struct value *weights,
                                   int64_t channels)
 {
     struct bias bias;
-    const size_t scales = shape_count(&weights->scale->known->shape);
-    const double source_scale = tensor_number(source->scale->known, 0);
-    if (!read_bias(node_input(product, 2), channels, &bias))
+    const size_t scales = shape_count(&weights->known->shape);
+    const double source_scale = tensor_number(source->known, 0);
+    if (!read_bias(from, channels, &bias))
         return NULL;
     struct value *value = edit_constant(edit, DTYPE_I32, &SHAPE(channels), NULL);
     for (int64_t m = 0; value && m < channels; m++) {
         const size_t at = (size_t)m;
-        const double unit =
-            source_scale * tensor_number(weights->scale->known, scales == 1 ? 0 : at);
+        const double unit = source_scale * tensor_number(weights->known, scales == 1 ? 0 : at);
         double real = tensor_number(bias.number, at);
         if (bias.scale)
             real *= tensor_number(bias.scale, shape_count(&bias.scale->shape) == 1 ? 0 : at);
@@ -120,13 +119,14 @@ bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *
         !read_weights(edit, conv, 0, &weights))
         return false;
     const int64_t channels = weights.stored->known->shape.dims[0];
-    struct value *bias =
-        node_input(conv, 2) ? integer_bias(edit, conv, &from, &weights, channels) : NULL;
+    struct value *bias = node_input(conv, 2) ? integer_bias(edit, node_input(conv, 2), from.scale,
+                                                            weights.scale, channels)
+                                             : NULL;
     if (node_input(conv, 2) && !bias)
         return false;
-    struct value *inputs[9] = {from.stored,    from.scale,    from.zero,
-                               weights.stored, weights.scale, weights.zero,
-                               to->scale,      to->zero,      bias};
+    struct value *inputs[9] = {from.stored,           from.scale,           from.zero,
+                               weights.stored,        weights.scale,        weights.zero,
+                               to ? to->scale : NULL, to ? to->zero : NULL, bias};
     return quantize_become(edit, quantize, conv, OP_QLINEAR_CONV, 10, inputs, bias ? 9 : 8);
 }
 
@@ -143,9 +143,10 @@ bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *
     if (!quantize_read_activation(node_input(gemm, 0), &from) ||
         !read_weights(edit, gemm, axis, &weights) || weights.stored->known->shape.rank != 2)
         return false;
+    struct value *const scale = to ? to->scale : NULL, *const zero = to ? to->zero : NULL;
     if (!is_gemm) {
         struct value *inputs[8] = {from.stored,   from.scale,   from.zero, weights.stored,
-                                   weights.scale, weights.zero, to->scale, to->zero};
+                                   weights.scale, weights.zero, scale,     zero};
         return quantize_become(edit, quantize, gemm, OP_QLINEAR_MATMUL, 10, inputs, 8);
     }
     const bool biased = node_input(gemm, 2);
@@ -153,8 +154,38 @@ bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *
         (biased && node_float(gemm, "beta", 1) != 1))
         return false;
     const int64_t channels = weights.stored->known->shape.dims[axis];
-    struct value *bias = biased ? integer_bias(edit, gemm, &from, &weights, channels) : NULL;
-    struct value *inputs[9] = {from.stored,  from.scale, from.zero, weights.stored, weights.scale,
-                               weights.zero, bias,       to->scale, to->zero};
+    struct value *bias =
+        biased ? integer_bias(edit, node_input(gemm, 2), from.scale, weights.scale, channels)
+               : NULL;
+    struct value *inputs[9] = {from.stored,    from.scale,    from.zero,
+                               weights.stored, weights.scale, weights.zero,
+                               bias,           scale,         zero};
     return (bias || !biased) && quantize_become(edit, quantize, gemm, OP_QGEMM, 1, inputs, 9);
+}
+
+/* ---- results in float32 ---- */
+
+bool quantize_makes_float(const struct node *node)
+{
+    return (node->op == OP_QLINEAR_CONV || node->op == OP_QLINEAR_MATMUL || node->op == OP_QGEMM) &&
+           node_output(node, 0) && node->outputs[0]->dtype == DTYPE_F32;
+}
+
+bool quantize_product(struct edit *edit, struct node *product)
+{
+    struct ends from, weights;
+    /* grouped ones have quicker kernels for real numbers */
+    if ((product->op != OP_CONV && product->op != OP_GEMM && product->op != OP_MATMUL) ||
+        node_int(product, "group", 1) != 1 ||
+        !quantize_read_activation(node_input(product, 0), &from) ||
+        !quantize_read_dequantize(node_input(product, 1), &weights) || !weights.stored->known)
+        return false;
+    return product->op == OP_CONV ? quantize_conv(edit, product, product, NULL)
+                                  : quantize_gemm(edit, product, product, NULL);
+}
+
+struct value *quantize_bias(struct edit *edit, const struct node *matmul, const struct value *bias)
+{
+    const struct shape *y = &matmul->outputs[0]->shape;
+    return integer_bias(edit, bias, matmul->inputs[1], matmul->inputs[4], y->dims[y->rank - 1]);
 }

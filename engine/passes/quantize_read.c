@@ -47,10 +47,11 @@ bool quantize_read_quantize(const struct node *node, struct ends *ret)
 bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count)
 {
+    const struct node from = *producer; /* which may be `quantize` */
     if (!edit_become(edit, quantize, op, opset, inputs, count))
         return false;
-    quantize->name = producer->name;
-    quantize->attrs = producer->attrs;
-    quantize->attr_count = producer->attr_count;
+    quantize->name = from.name;
+    quantize->attrs = from.attrs;
+    quantize->attr_count = from.attr_count;
     return true;
 }

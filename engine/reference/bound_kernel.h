@@ -26,8 +26,10 @@ void bound_kernel_free(struct bound_kernel *bound);
  * their tensors, as in the interpreter: one thread at a time for each graph. */
 enum status bound_kernel_run(struct bound_kernel *bound, struct error *err) MUST_USE;
 
-/* Is there something that the kernel does not compute: a bias, a residual, an activation? */
+/* Is there something that the kernel does not compute: a bias, a residual, an activation, storing?
+ */
 static inline bool bound_kernel_has_more(const struct bound_kernel *bound)
 {
-    return bound->bias || bound->epilogue.residual || bound->epilogue.activation;
+    return bound->bias || bound->epilogue.residual || bound->epilogue.activation ||
+           bound->epilogue.step != 0;
 }

@@ -1,6 +1,6 @@
 /* Quantized convolutions and matrix products: operands are widened to int32 less their zero points,
- * multiplied in int32 (overflow wraps, as the specification allows), and the sums are scaled,
- * rounded half to even and saturated. */
+ * multiplied in int32 (overflow wraps, as the specification allows), and the sums are scaled, and
+ * where the result is stored, rounded half to even and saturated. */
 #include <string.h>
 
 #include "engine/reference/convert.h"
@@ -20,13 +20,19 @@ static enum status widen_operand(const struct kernel_args *args, size_t i, size_
     return STATUS_OK;
 }
 
-/* dst = sums * factor, to the stored type; n elements from element `at` of y on. The product is
- * rounded to float32 before it is rounded to an integer, as ONNX Runtime does: what lies closer to
- * a tie than float32 can tell is a tie. */
-static void requantize(const int32_t *sums, size_t n, float factor, const struct quant *quant,
-                       struct tensor *y, size_t at)
+/* dst = sums * factor, as float32 or stored on the terms of `quant`; n elements from element `at`
+ * of y on. The product is rounded to float32 before it is rounded to an integer, as ONNX Runtime
+ * does: what lies closer to a tie than float32 can tell is a tie. */
+static void finish_sums(const int32_t *sums, size_t n, float factor, const struct quant *quant,
+                        struct tensor *y, size_t at)
 {
     int64_t stored[BLOCK];
+    if (y->dtype == DTYPE_F32) {
+        for (size_t i = 0; i < n; i++)
+            ((float *)y->data)[at + i] = (float)sums[i] * factor;
+        return;
+    }
+    factor /= (float)quant->scale;
     for (size_t i = 0; i < n; i += BLOCK) {
         size_t count = n - i < BLOCK ? n - i : BLOCK;
         for (size_t k = 0; k < count; k++)
@@ -78,9 +84,8 @@ KERNEL(kernel_qlinear_conv)
     for (int i = 0; i < conv.window.spatial; i++)
         positions *= (size_t)conv.window.out[i];
     for (size_t i = 0; i < planes; i++) {
-        float factor = number_at(args->in[1], 0) * number_at(args->in[4], i % conv.out_channels) /
-                       (float)quant.scale;
-        requantize(sums + i * positions, positions, factor, &quant, y, i * positions);
+        float factor = number_at(args->in[1], 0) * number_at(args->in[4], i % conv.out_channels);
+        finish_sums(sums + i * positions, positions, factor, &quant, y, i * positions);
     }
     return STATUS_OK;
 }
@@ -151,6 +156,7 @@ KERNEL(kernel_matmul_integer)
 KERNEL(kernel_qlinear_matmul)
 {
     const struct tensor *a_scale = args->in[1], *b_scale = args->in[4];
+    const struct tensor *bias = kernel_input(args, QUANTIZED_BIAS);
     struct tensor *y = *args->out[0];
     struct matmul_shape shape;
     struct matmul_param a_layout, b_layout;
@@ -170,8 +176,10 @@ KERNEL(kernel_qlinear_matmul)
             float left = (float)param_at(a_scale, a_layout, matrix.offset[0], row, 1);
             for (size_t column = 0; column < shape.n; column++, done++) {
                 float right = (float)param_at(b_scale, b_layout, matrix.offset[1], column, 1);
-                float factor = left * right / (float)quant.scale;
-                requantize(sums + done, 1, factor, &quant, y, done);
+                if (bias)
+                    sums[done] = (int32_t)((uint32_t)sums[done] +
+                                           (uint32_t)((const int32_t *)bias->data)[column]);
+                finish_sums(sums + done, 1, left * right, &quant, y, done);
             }
         }
     }
@@ -237,14 +245,10 @@ static void finish_qgemm(const struct kernel_args *args, const struct gemm_shape
                          const int32_t *sums, struct tensor *y)
 {
     float alpha = node_float(args->node, "alpha", 1);
-    bool quantized = y->dtype != DTYPE_F32;
     struct quant quant = quant_read(args, 7, y->dtype);
     for (size_t i = 0; i < gemm->m * gemm->n; i++) {
         float factor = alpha * number_at(args->in[1], 0) * number_at(args->in[4], i % gemm->n);
-        if (quantized)
-            requantize(sums + i, 1, factor / (float)quant.scale, &quant, y, i);
-        else
-            ((float *)y->data)[i] = (float)sums[i] * factor;
+        finish_sums(sums + i, 1, factor, &quant, y, i);
     }
 }
 

@@ -208,6 +208,8 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
         .takes_quantized_epilogue = session->ops->takes_quantized_epilogue,
+        .multiplies_to_float = session->ops->multiplies_to_float,
+        .stores_result = session->ops->stores_result,
         .makes_mean = session->ops->makes_mean,
         .takes_parts = session->ops->takes_parts,
         .stored_scales = session->options.precision == PRECISION_INT8,
@@ -274,10 +276,12 @@ static double graph_flops(const struct graph *graph)
     double flops = 0;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
+        const bool is_stored =
+            node->op == OP_QLINEAR_CONV || node->op == OP_QLINEAR_MATMUL || node->op == OP_QGEMM;
         bool conv = node->op == OP_CONV || node->op == OP_QLINEAR_CONV;
         const struct value *y = node_output(node, 0);
-        const struct value *b = node_input(node, node->op == OP_QLINEAR_CONV ? 3 : 1);
-        if ((!conv && node->op != OP_GEMM && node->op != OP_MATMUL) || !y || !b ||
+        const struct value *b = node_input(node, is_stored ? 3 : 1);
+        if ((!conv && !is_stored && node->op != OP_GEMM && node->op != OP_MATMUL) || !y || !b ||
             !shape_is_known(&y->shape) || !shape_is_known(&b->shape) || b->shape.rank < 1 ||
             y->shape.rank < 1) /* the product of two vectors is a scalar */
             continue;

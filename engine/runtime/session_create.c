@@ -239,7 +239,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     session->output_count = graph->output_count;
     TRY(session_feed_channels_last(session, err));
     if (session->options.precision == PRECISION_INT8)
-        TRY(optimize_quantized(session->base, err));
+        TRY(optimize_quantized(session->base, session->ops->multiplies_to_float, err));
     if (session->ops->rounds_dynamically)
         TRY(optimize_dynamic(session->base, err));
     TRY(optimize_weights(session->base, err));

@@ -135,3 +135,10 @@ void SIMD_NAMED(finish_8bit)(const int32_t *sums, const int32_t *bias, const flo
         to[i] = (uint8_t)((int)((q + magic) - magic) + zero);
     }
 }
+
+void SIMD_NAMED(scale_8bit)(const int32_t *sums, const int32_t *bias, const float *scales, size_t n,
+                            float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = (float)(int32_t)((uint32_t)sums[i] + (uint32_t)bias[i]) * scales[i];
+}

@@ -145,6 +145,10 @@ struct simd_kernels {
     void (*finish_8bit)(const int32_t *sums, const int32_t *bias, const float *scales, size_t n,
                         int zero, bool is_signed, void *y);
 
+    /* y[i] = (sums[i] + bias[i]) * scales[i] */
+    void (*scale_8bit)(const int32_t *sums, const int32_t *bias, const float *scales, size_t n,
+                       float *y);
+
     /* One panel as gemm_pack() would make it of the transpose of n <= gemm_columns rows of k. */
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
     /* All panels of a k x n matrix whose rows lie at rows[]. */

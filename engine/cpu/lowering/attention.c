@@ -39,6 +39,7 @@ struct attention_step {
     size_t stride;  /* … and what lies between rows of them: not a multiple of 4096 bytes */
     size_t most;    /* rows of the largest block */
     size_t thread_bytes;
+    struct epilogue epilogue; /* how the result is stored */
     unsigned char *y_data, *scratch;
 };
 
@@ -173,6 +174,13 @@ static void write_row(const struct attention_step *s, size_t base, size_t r, flo
         return;
     } else
         s->simd->binary(BINARY_MUL, sums, 1, &factor, 0, sums, width);
+    if (s->epilogue.step != 0) {
+        const size_t run = s->y.columns ? 1 : width;
+        for (size_t c = 0; c < width; c += run)
+            s->simd->quantize(sums + c, s->epilogue.step, s->epilogue.zero, s->y.dtype == DTYPE_I8,
+                              s->y_data + at + (s->y.columns ? s->y.columns[c] : 0), run);
+        return;
+    }
     if (s->y.dtype == DTYPE_BF16) {
         uint16_t *to = (uint16_t *)(void *)s->y_data + at;
         if (!s->y.columns)
@@ -341,6 +349,7 @@ enum status lower_attention(const struct lowering *lowering, struct step **ret, 
     s->step.free = attention_free;
     s->simd = simd();
     s->a = a;
+    s->epilogue = node->epilogue;
     bool ok =
         layout_init(&s->q, &a.q, node->inputs[0]) && layout_init(&s->k, &a.k, node->inputs[1]) &&
         layout_init(&s->v, &a.v, node->inputs[2]) && layout_init(&s->y, &a.y, node->outputs[0]);

@@ -1,5 +1,6 @@
 /* Softmax over the last dimension, LayerNormalization and RMSNormalization over the last ones,
- * float32 and bfloat16; ReduceMean over the last one, float32. */
+ * float32 and bfloat16; ReduceMean over the last one, float32. The first three may store a float32
+ * result in 8 bits. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -17,7 +18,9 @@ struct norm_step {
     enum dtype dtype;
     uint32_t x, y, scale, bias;
     bool has_scale, has_bias;
-    size_t bytes_per_thread; /* of scratch: one widened row */
+    size_t bytes_per_thread;  /* of scratch: one float32 row */
+    struct epilogue epilogue; /* how the result is stored */
+    bool is_signed;
     const void *x_data;
     void *y_data;
     const float *scale_data, *bias_data;
@@ -43,13 +46,19 @@ static void norm_rows(void *context, size_t begin, size_t end)
                 s->simd->sum_row((const float *)s->x_data + r * s->row, s->row) / (float)s->row;
         return;
     }
-    if (s->dtype == DTYPE_F32) {
+    if (s->dtype == DTYPE_F32 && s->epilogue.step == 0) {
         for (size_t r = begin; r < end; r++)
             norm_row(s, (const float *)s->x_data + r * s->row, (float *)s->y_data + r * s->row);
         return;
     }
     float *wide = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->bytes_per_thread);
     for (size_t r = begin; r < end; r++) {
+        if (s->epilogue.step != 0) {
+            norm_row(s, (const float *)s->x_data + r * s->row, wide);
+            s->simd->quantize(wide, s->epilogue.step, s->epilogue.zero, s->is_signed,
+                              (unsigned char *)s->y_data + r * s->row, s->row);
+            continue;
+        }
         s->simd->widen_bf16((const uint16_t *)s->x_data + r * s->row, wide, s->row);
         norm_row(s, wide, wide);
         s->simd->narrow_bf16(wide, (uint16_t *)s->y_data + r * s->row, s->row);
@@ -111,8 +120,8 @@ bool norm_takes(const struct node *node)
     bool is_softmax = node->op == OP_SOFTMAX;
     if ((!is_softmax && node->op != OP_LAYER_NORMALIZATION && node->op != OP_RMS_NORMALIZATION) ||
         node_output(node, 1) || node_output(node, 2) ||
-        (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) || x->dtype != y->dtype ||
-        shape_count(&x->shape) == 0)
+        (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) ||
+        (x->dtype != y->dtype && node->epilogue.step == 0) || shape_count(&x->shape) == 0)
         return false;
     size_t row = row_length(node);
     const struct value *bias = node_input(node, 2);
@@ -150,11 +159,13 @@ enum status lower_norm(const struct lowering *lowering, struct step **ret, struc
         step->has_bias = bias != NULL;
         step->bias = bias ? bias->index : 0;
     }
-    if (x->dtype == DTYPE_BF16) {
+    step->epilogue = node->epilogue;
+    step->is_signed = y->dtype == DTYPE_I8;
+    if (x->dtype == DTYPE_BF16 || node->epilogue.step != 0) {
         step->bytes_per_thread = (row * sizeof(float) + 63) & ~(size_t)63;
         step->step.scratch = step->bytes_per_thread * (size_t)lowering->backend->options.threads;
     }
-    step->step.bytes = 2 * value_bytes(x);
+    step->step.bytes = value_bytes(x) + value_bytes(y);
     step->step.flops = 5 * (double)shape_count(&x->shape);
     return STATUS_OK;
 }

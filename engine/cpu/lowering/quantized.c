@@ -1,6 +1,6 @@
-/* 8-bit integers through oneDNN: QLinearConv, and what matmul.c needs of QLinearMatMul. One scale
- * and zero point a tensor (weights: one scale an output channel, zero point 0); anything else is
- * left to the reference kernels. */
+/* 8-bit integers through oneDNN: QLinearConv, and what matmul.c needs of QLinearMatMul and QGemm.
+ * One scale and zero point a tensor (weights: one scale an output channel, zero point 0); anything
+ * else is left to the reference kernels. */
 #include "engine/cpu/lowering/quantized.h"
 
 #include "engine/base/size.h"
@@ -28,31 +28,45 @@ bool quantized_params_of(const struct node *node, size_t at, enum dtype dtype,
     return zero || dtype == DTYPE_U8;
 }
 
+/* Is the result float32, or of 8 bits with a scale and zero point at `result` or in the epilogue?
+ */
+static bool makes_result(const struct node *node, size_t result)
+{
+    const struct value *y = node->outputs[0];
+    struct quantized_params ignored;
+    if (node_input(node, result))
+        return quantized_params_of(node, result, y->dtype, &ignored);
+    return y->dtype == DTYPE_F32 || (node->epilogue.step != 0 && quantized_is_8bit(y->dtype));
+}
+
 /* Constants, zero points and scales of a product with `channels` output channels, the result's
  * scale and zero point being inputs `result` and `result + 1`. What each channel's sum is
  * multiplied by is x_scale * w_scale / y_scale, rounded as the reference kernel does, so that
- * numbers between two steps fall alike. *ret_scales is the caller's to free once the primitive is
- * made. */
+ * numbers between two steps fall alike; without y_scale where the result is float32, or an
+ * activation comes before it. *ret_scales is the caller's to free once the primitive is made. */
 static enum status describe_sums(const struct node *node, size_t result, const struct value *bias,
                                  size_t channels, struct product_desc *ret, float **ret_scales,
                                  struct error *err)
 {
     const struct tensor *w_scale = node->inputs[4]->known;
-    struct quantized_params from = {0}, to = {0};
+    const bool activates = node->epilogue.activation != ACTIVATION_NONE;
+    struct quantized_params from = {0}, to = {node->epilogue.step, node->epilogue.zero};
     (void)quantized_params_of(node, 1, node->inputs[0]->dtype, &from);
-    (void)quantized_params_of(node, result, node->outputs[0]->dtype, &to);
+    if (node_input(node, result))
+        (void)quantized_params_of(node, result, node->outputs[0]->dtype, &to);
     float *scales = alloc_array(channels, sizeof *scales);
     if (!scales)
         return error_no_memory(err, "while compiling");
     for (size_t i = 0; i < channels; i++) {
         const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
-        scales[i] = from.scale * own / to.scale;
+        scales[i] = from.scale * own / (activates || to.scale == 0 ? 1 : to.scale);
     }
     *ret = (struct product_desc){.weights_constant = node->inputs[3]->known,
                                  .weights_input = 3,
                                  .bias_constant = bias ? bias->known : NULL,
                                  .scales = scales,
                                  .scale_count = channels,
+                                 .dst_scale = activates ? to.scale : 0,
                                  .src_zero = from.zero,
                                  .dst_zero = to.zero};
     *ret_scales = scales;
@@ -61,6 +75,12 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 
 /* ---- QLinearConv ---- */
 
+bool quantized_stores_result(const struct node *node)
+{
+    return node->outputs[0]->dtype == DTYPE_F32 && !node->epilogue.residual &&
+           (qconv_takes(node) || qmatmul_takes(node));
+}
+
 bool qconv_takes(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -68,10 +88,9 @@ bool qconv_takes(const struct node *node)
     const struct value *zero = node_input(node, 5), *bias = node_input(node, 8);
     struct quantized_params ignored;
     if (node->op != OP_QLINEAR_CONV || !x || !y || x->known || !quantized_is_8bit(x->dtype) ||
-        !quantized_is_8bit(y->dtype) || x->shape.rank < 3 || x->shape.rank > 5 ||
+        !makes_result(node, 6) || x->shape.rank < 3 || x->shape.rank > 5 ||
         !shape_count(&x->shape) || !shape_count(&y->shape) ||
-        !quantized_params_of(node, 1, x->dtype, &ignored) ||
-        !quantized_params_of(node, 6, y->dtype, &ignored) || !w->known ||
+        !quantized_params_of(node, 1, x->dtype, &ignored) || !w->known ||
         w->known->dtype != DTYPE_I8 || !is_f32_constant(scale) ||
         (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
         return false;
@@ -104,19 +123,24 @@ static size_t result_at(const struct node *node)
     return node->op == OP_QGEMM ? 7 : 6;
 }
 
+static struct value *sums_bias(const struct node *node)
+{
+    return node_input(node, node->op == OP_QGEMM ? 6 : QUANTIZED_BIAS);
+}
+
 bool qmatmul_takes(const struct node *node)
 {
     const struct value *a = node_input(node, 0), *y = node_output(node, 0);
     const struct value *b = node_input(node, 3), *scale = node_input(node, 4);
     const struct value *zero = node_input(node, 5);
-    const struct value *bias = node->op == OP_QGEMM ? node_input(node, 6) : NULL;
+    const struct value *bias = sums_bias(node);
     struct quantized_params ignored;
     if ((node->op != OP_QGEMM && node->op != OP_QLINEAR_MATMUL) || !a || !y || a->known ||
-        !quantized_is_8bit(a->dtype) || !quantized_is_8bit(y->dtype) || a->shape.rank < 2 ||
-        y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
-        !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
-        !quantized_params_of(node, 1, a->dtype, &ignored) ||
-        !quantized_params_of(node, result_at(node), y->dtype, &ignored) || !is_f32_constant(scale))
+        !quantized_is_8bit(a->dtype) || a->shape.rank < 2 || y->shape.rank != a->shape.rank ||
+        !shape_count(&a->shape) || !shape_count(&y->shape) || !b->known ||
+        b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
+        !quantized_params_of(node, 1, a->dtype, &ignored) || !makes_result(node, result_at(node)) ||
+        !is_f32_constant(scale))
         return false;
     for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)
         if (!zero->known || tensor_int(zero->known, i))
@@ -134,7 +158,6 @@ enum status qmatmul_describe(const struct node *node, struct product_desc *ret, 
                              struct error *err)
 {
     const struct shape *y = &node->outputs[0]->shape;
-    const struct value *bias = node->op == OP_QGEMM ? node_input(node, 6) : NULL;
-    return describe_sums(node, result_at(node), bias, (size_t)y->dims[y->rank - 1], ret, ret_scales,
-                         err);
+    return describe_sums(node, result_at(node), sums_bias(node), (size_t)y->dims[y->rank - 1], ret,
+                         ret_scales, err);
 }

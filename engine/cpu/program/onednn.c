@@ -258,7 +258,8 @@ static dnnl_status_t append_activation(dnnl_post_ops_t ops, const struct epilogu
     return dnnl_unimplemented;
 }
 
-static dnnl_status_t set_post_ops(dnnl_primitive_attr_t attr, const struct epilogue *epilogue)
+static dnnl_status_t set_post_ops(dnnl_primitive_attr_t attr, const struct product_desc *desc,
+                                  const struct epilogue *epilogue)
 {
     dnnl_post_ops_t ops = NULL;
     dnnl_status_t status = dnnl_post_ops_create(&ops);
@@ -266,6 +267,9 @@ static dnnl_status_t set_post_ops(dnnl_primitive_attr_t attr, const struct epilo
         status = append_sum(ops);
     if (status == dnnl_success)
         status = append_activation(ops, epilogue);
+    if (status == dnnl_success && desc->dst_scale != 0)
+        status =
+            append_eltwise(ops, dnnl_eltwise_linear, 1 / desc->dst_scale, (float)desc->dst_zero);
     if (status == dnnl_success)
         status = dnnl_primitive_attr_set_post_ops(attr, ops);
     dnnl_post_ops_destroy(ops);
@@ -282,10 +286,10 @@ static dnnl_status_t make_attr(const struct product_desc *desc, const struct epi
         status = set_scales(*ret, desc);
     if (status == dnnl_success)
         status = set_zero_point(*ret, DNNL_ARG_SRC, &desc->src_zero);
-    if (status == dnnl_success)
+    if (status == dnnl_success && desc->dst_scale == 0)
         status = set_zero_point(*ret, DNNL_ARG_DST, &desc->dst_zero);
     if (status == dnnl_success)
-        status = set_post_ops(*ret, epilogue);
+        status = set_post_ops(*ret, desc, epilogue);
     return status;
 }
 

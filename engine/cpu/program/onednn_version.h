@@ -235,8 +235,9 @@ static dnnl_status_t set_scales(dnnl_primitive_attr_t attr, const struct product
 
 static bool quantized_args_init(struct quantized_args *ret, const struct product_desc *desc)
 {
-    *ret = (struct quantized_args){
-        .count = desc->scale_count, .src_zero = desc->src_zero, .dst_zero = desc->dst_zero};
+    *ret = (struct quantized_args){.count = desc->scale_count,
+                                   .src_zero = desc->src_zero,
+                                   .dst_zero = desc->dst_scale == 0 ? desc->dst_zero : 0};
     if (!desc->scales)
         return true;
     ret->scales = alloc_array(desc->scale_count, sizeof *ret->scales);

@@ -220,6 +220,8 @@ struct own_product {
     int32_t *bias_sums; /* [groups or parts of weights][whole columns] */
     uint8_t flip, zero; /* flip: XORed with stored numbers for the instructions; zero: the zero
                            point after that */
+    float dst_scale;    /* not 0: divides what the activation makes */
+    struct epilogue epilogue; /* its residual does not count */
     int src_zero, dst_zero;
 };
 
@@ -411,6 +413,35 @@ static void run_bf16(const struct product_call *call, const struct product_block
     }
 }
 
+/* Sums of integers become real numbers with their residual and activation, and then float32 or
+ * stored results. */
+static void finish_real(const struct own_product *p, const struct product_block *b,
+                        const int32_t *sums, size_t step, const int32_t *bias)
+{
+    enum { PIECE = 256 };
+    const bool is_stored = p->dst_scale != 0;
+    const struct epilogue *e = &p->epilogue;
+    const float *scales = p->scales + b->channel;
+    const size_t columns = b->to - b->from;
+    float piece[PIECE];
+    for (size_t r = 0; r < b->rows; r++, sums += step) {
+        unsigned char *row = b->dst + r * p->ldc * dtype_size(p->dst.dtype);
+        for (size_t at = 0; at < columns; at += PIECE) {
+            const size_t n = columns - at < PIECE ? columns - at : PIECE;
+            float *real = is_stored ? piece : (float *)(void *)row + at;
+            float *sum = p->finish.accumulate ? piece : real;
+            p->simd->scale_8bit(sums + at, bias + at, scales + at, n, sum);
+            if (sum != real)
+                p->simd->accumulate(sum, real, n);
+            if (e->activation != ACTIVATION_NONE)
+                p->simd->activate(real, real, n, e->activation, e->alpha, e->beta);
+            if (is_stored)
+                p->simd->quantize(real, p->dst_scale, p->dst_zero, p->dst.dtype == DTYPE_I8,
+                                  row + at, n);
+        }
+    }
+}
+
 static void run_8bit(const struct product_call *call, const struct product_block *b)
 {
     const struct own_product *p = call->product;
@@ -430,6 +461,10 @@ static void run_8bit(const struct product_call *call, const struct product_block
     else
         p->simd->gemm_pairs(&g, b->rows);
     const int32_t *bias = p->bias_sums + b->matrix * whole_columns(&p->weights) + b->from;
+    if (p->dst.dtype == DTYPE_F32 || p->dst_scale != 0) {
+        finish_real(p, b, g.c, g.ldc, bias);
+        return;
+    }
     for (size_t r = 0; r < b->rows; r++)
         p->simd->finish_8bit(g.c + r * g.ldc, bias, p->scales + b->channel, n, p->dst_zero,
                              p->dst.dtype == DTYPE_I8, b->dst + r * p->ldc);
@@ -627,6 +662,7 @@ static bool describe_8bit(struct own_product *p, const struct product_desc *desc
     p->weights.operands = simd_has_dot(p->simd) ? OPERANDS_DOT : OPERANDS_PAIRS;
     p->src_zero = desc->src_zero;
     p->dst_zero = desc->dst_zero;
+    p->dst_scale = desc->dst_scale;
     if (p->weights.operands == OPERANDS_DOT) {
         p->flip = is_signed == p->simd->dot_is_signed ? 0 : 0x80;
         p->zero = (uint8_t)desc->src_zero ^ p->flip;
@@ -642,6 +678,7 @@ static bool describe_8bit(struct own_product *p, const struct product_desc *desc
 static void describe_finish(struct own_product *p, const struct epilogue *epilogue)
 {
     struct gemm *g = &p->finish;
+    p->epilogue = *epilogue;
     g->row = *epilogue;
     g->accumulate = epilogue->residual != NULL;
     g->clamp =
@@ -650,19 +687,10 @@ static void describe_finish(struct own_product *p, const struct epilogue *epilog
         g->row.activation = ACTIVATION_NONE;
 }
 
-/* Quantized products have no epilogue (engine/passes/quantize_epilogues.c is for other backends).
- */
-static bool is_computable(const struct product_desc *desc, const struct epilogue *epilogue)
-{
-    return !desc->scales || (!epilogue->residual && epilogue->activation == ACTIVATION_NONE);
-}
-
 enum status own_product_create(int threads, const struct product_desc *desc,
                                const struct epilogue *epilogue, struct own_product **ret,
                                struct error *err)
 {
-    if (!is_computable(desc, epilogue))
-        return STATUS_OK;
     struct own_product *product = calloc(1, sizeof *product);
     if (!product)
         return error_no_memory(err, "while compiling");

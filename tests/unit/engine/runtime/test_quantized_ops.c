@@ -399,6 +399,135 @@ static struct value *mean(struct maker *m, struct value *x)
     return y;
 }
 
+/* ---- products whose result is not stored ---- */
+
+static struct value *channels_last(struct maker *m, struct value *x)
+{
+    const int64_t perm[4] = {0, 2, 3, 1};
+    struct value *last = unary(m, OP_TRANSPOSE, x);
+    cr_assert(node_set_ints(m->graph, last->producer, "perm", perm, 4));
+    return last;
+}
+
+static struct value *real_row(struct maker *m, int64_t count, float middle)
+{
+    float numbers[2 * CHANNELS];
+    cr_assert(count <= 2 * CHANNELS);
+    for (int64_t i = 0; i < count; i++)
+        numbers[i] = middle + 0.5f * random_unit(&m->state);
+    return constant(m, DTYPE_F32, SHAPE(count), numbers);
+}
+
+/* x · weights + bias over the last dimension, weights with a scale a column or one. */
+static struct value *linear(struct maker *m, struct value *x, int64_t in, int64_t out, bool one)
+{
+    float weights[2 * CHANNELS * CHANNELS], scales[2 * CHANNELS];
+    cr_assert((size_t)(in * out) <= COUNT_OF(weights));
+    for (int64_t i = 0; i < in * out; i++)
+        weights[i] = rintf(127 * random_unit(&m->state));
+    for (int64_t i = 0; i < out; i++)
+        scales[i] = (0.4f + 0.2f * random_unit(&m->state)) / (127 * sqrtf((float)in));
+    struct value *terms[3] = {
+        constant(m, DTYPE_I8, SHAPE(in, out), weights),
+        one ? number(m, DTYPE_F32, scales[0]) : constant(m, DTYPE_F32, SHAPE(out), scales), NULL};
+    struct value *real = append(m, OP_DEQUANTIZE_LINEAR, 2, terms);
+    return binary(m, OP_ADD, real_row(m, out, 0), binary(m, OP_MATMUL, x, real));
+}
+
+/* As PyTorch exports it. */
+static struct value *gelu(struct maker *m, struct value *x)
+{
+    struct value *root = binary(m, OP_DIV, x, number(m, DTYPE_F32, sqrtf(2)));
+    struct value *sum = binary(m, OP_ADD, unary(m, OP_ERF, root), number(m, DTYPE_F32, 1));
+    return binary(m, OP_MUL, binary(m, OP_MUL, x, sum), number(m, DTYPE_F32, 0.5f));
+}
+
+static struct value *layer_norm(struct maker *m, struct value *x)
+{
+    struct value *inputs[3] = {x, real_row(m, CHANNELS, 1), real_row(m, CHANNELS, 0)};
+    return append(m, OP_LAYER_NORMALIZATION, 3, inputs);
+}
+
+static struct value *linear_gelu(struct maker *m, struct value *x)
+{
+    return gelu(m, linear(m, channels_last(m, x), CHANNELS, 2 * CHANNELS, true));
+}
+
+/* A block of a transformer: what is stored is what a product reads. */
+static struct value *mlp(struct maker *m, struct value *x)
+{
+    struct value *real = layer_norm(m, channels_last(m, x));
+    struct value *wide =
+        gelu(m, linear(m, through(m, real, OTHER_STEP, 5), CHANNELS, 2 * CHANNELS, false));
+    struct value *back =
+        linear(m, through(m, wide, OTHER_STEP, odd_zero(m)), 2 * CHANNELS, CHANNELS, false);
+    return layer_norm(m, binary(m, OP_ADD, back, real));
+}
+
+/* The stored result of a normalisation is read in another order. */
+static struct value *transposed_norm(struct maker *m, struct value *x)
+{
+    const int64_t perm[4] = {1, 0, 2, 3};
+    struct value *real = layer_norm(m, channels_last(m, x));
+    struct value *there = unary(m, OP_TRANSPOSE, real);
+    cr_assert(node_set_ints(m->graph, there->producer, "perm", perm, 4));
+    struct value *y = linear(m, through(m, there, OTHER_STEP, 5), CHANNELS, CHANNELS, true);
+    y = unary(m, OP_TRANSPOSE, unary(m, OP_TANH, y));
+    cr_assert(node_set_ints(m->graph, y->producer, "perm", perm, 4));
+    return y;
+}
+
+/* Heads are the rows of the image. */
+static struct value *attention(struct maker *m, struct value *x)
+{
+    const int64_t perm[4] = {0, 1, 3, 2};
+    struct value *last = channels_last(m, x), *parts[3];
+    for (size_t i = 0; i < 3; i++)
+        parts[i] = linear(m, last, CHANNELS, CHANNELS, false);
+    struct value *keys = unary(m, OP_TRANSPOSE, parts[1]);
+    cr_assert(node_set_ints(m->graph, keys->producer, "perm", perm, 4));
+    struct value *scores = unary(m, OP_SOFTMAX, binary(m, OP_MATMUL, parts[0], keys));
+    struct value *y = through(m, binary(m, OP_MATMUL, scores, parts[2]), OTHER_STEP, odd_zero(m));
+    return linear(m, y, CHANNELS, CHANNELS, true);
+}
+
+static struct value *dense(struct maker *m, struct value *x)
+{
+    const struct weights w = {CHANNELS, CHANNELS, 3, DTYPE_U8, false, 0};
+    return conv(m, x, &w, 1);
+}
+
+static struct value *conv_tanh(struct maker *m, struct value *x)
+{
+    return unary(m, OP_TANH, dense(m, x));
+}
+
+static struct value *conv_read_twice(struct maker *m, struct value *x)
+{
+    struct value *y = dense(m, x);
+    return binary(m, OP_ADD, unary(m, OP_SIGMOID, y), binary(m, OP_MAX, y, x));
+}
+
+static struct value *conv_added(struct maker *m, struct value *x)
+{
+    return unary(m, OP_RELU, binary(m, OP_ADD, unary(m, OP_TANH, x), dense(m, x)));
+}
+
+static struct value *gemm_behind_mean(struct maker *m, struct value *x)
+{
+    float weights[CHANNELS * CHANNELS];
+    for (size_t i = 0; i < COUNT_OF(weights); i++)
+        weights[i] = rintf(127 * random_unit(&m->state));
+    struct value *terms[3] = {constant(m, DTYPE_I8, SHAPE(CHANNELS, CHANNELS), weights),
+                              number(m, DTYPE_F32, 0.03f), NULL};
+    struct value *flat = unary(m, OP_FLATTEN, unary(m, OP_GLOBAL_AVERAGE_POOL, x));
+    struct value *inputs[3] = {through(m, flat, 0.002f, odd_zero(m)),
+                               append(m, OP_DEQUANTIZE_LINEAR, 2, terms), real_row(m, CHANNELS, 0)};
+    struct value *y = append(m, OP_GEMM, 3, inputs);
+    cr_assert(node_set_int(m->graph, y->producer, "transB", 1));
+    return binary(m, OP_ADD, unary(m, OP_TANH, y), flat);
+}
+
 /* ---- what stays as the file has it ---- */
 
 static struct value *weights_off_the_middle(struct maker *m, struct value *x)
@@ -492,6 +621,14 @@ static const struct {
     {"MaxPool", max_pool, 6, NULL},
     {"Resize to nearest", resize, 6, "resize"},
     {"ReduceMean", mean, 6, NULL},
+    {"MatMul, bias, GELU", linear_gelu, 4, NULL},
+    {"MLP", mlp, 9, NULL},
+    {"LayerNormalization, transposed", transposed_norm, 6, NULL},
+    {"attention", attention, 8, NULL},
+    {"Conv, Tanh", conv_tanh, 5, NULL},
+    {"Conv read twice", conv_read_twice, 11, NULL},
+    {"Conv, Add, Relu", conv_added, 9, NULL},
+    {"Gemm, Tanh, Add", gemm_behind_mean, 9, NULL},
     {"weights off the middle", weights_off_the_middle, ANY_KERNEL, NULL},
     {"signed weights off the middle", signed_weights_off_the_middle, ANY_KERNEL, NULL},
     {"scale of the run", scale_of_the_run, ANY_KERNEL, NULL},
@@ -615,9 +752,15 @@ static void end_graph(struct maker *m, struct value *from, struct value *to)
     m->graph->output_count = 1;
 }
 
+static bool is_integer_product(const struct node *node)
+{
+    return node->op == OP_QLINEAR_CONV || node->op == OP_QLINEAR_MATMUL || node->op == OP_QGEMM;
+}
+
 /* The interpreter's answers for the graph as it is and after the pass; which frees the graph. How
- * many QLinearConv and QGemm the pass has made: */
-static size_t expect_same(const char *name, struct graph *graph, struct shape shape)
+ * many products of integers the pass has made: */
+static size_t expect_same(const char *name, struct graph *graph, struct shape shape,
+                          bool multiplies_to_float)
 {
     struct error err = {0};
     struct graph *quantized;
@@ -628,9 +771,10 @@ static size_t expect_same(const char *name, struct graph *graph, struct shape sh
     for (size_t i = 0; i < shape_count(&shape); i++)
         ((float *)input->data)[i] = 6 * random_unit(&state);
     cr_assert_eq(graph_clone(graph, &quantized, &err), STATUS_OK);
-    cr_assert_eq(optimize_quantized(quantized, &err), STATUS_OK, "%s: %s", name, err.message);
+    cr_assert_eq(optimize_quantized(quantized, multiplies_to_float, &err), STATUS_OK, "%s: %s",
+                 name, err.message);
     for (size_t n = 0; n < quantized->node_count; n++)
-        made += quantized->nodes[n]->op == OP_QLINEAR_CONV || quantized->nodes[n]->op == OP_QGEMM;
+        made += is_integer_product(quantized->nodes[n]);
     cr_assert_eq(interpret(graph, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s", name,
                  err.message);
     cr_assert_eq(interpret(quantized, &input, &got, NULL, NULL, &err), STATUS_OK, "%s: %s", name,
@@ -667,7 +811,7 @@ Test(quantized_ops, a_bias_of_rows_is_none_of_columns)
         struct value *inputs[3] = {stored(&m, x), append(&m, OP_DEQUANTIZE_LINEAR, 3, terms),
                                    constant(&m, DTYPE_F32, biases[b].shape, numbers)};
         end_graph(&m, x, stored(&m, append(&m, OP_GEMM, 3, inputs)));
-        cr_expect_eq(expect_same("Gemm", m.graph, shape), biases[b].by_column, "bias %zu", b);
+        cr_expect_eq(expect_same("Gemm", m.graph, shape, false), biases[b].by_column, "bias %zu", b);
     }
 }
 
@@ -701,7 +845,31 @@ Test(quantized_ops, a_bias_in_blocks_stays)
         m.graph->nodes[last - 1] = dequantize;
         m.graph->nodes[last] = product;
         end_graph(&m, x, stored(&m, y));
-        cr_expect_eq(expect_same("Conv", m.graph, shape), (size_t)!blocks);
+        cr_expect_eq(expect_same("Conv", m.graph, shape, false), (size_t)!blocks);
+    }
+}
+
+static size_t products_of(struct value *(*make_case)(struct maker *m, struct value *x),
+                          bool multiplies_to_float)
+{
+    struct maker m = {graph_create(NULL), DTYPE_U8, 3};
+    struct shape shape = SHAPE(1, CHANNELS, 5, 6);
+    struct value *x = graph_add_value(m.graph, "x", DTYPE_F32, &shape);
+    end_graph(&m, x, stored(&m, make_case(&m, stored(&m, x))));
+    return expect_same("product", m.graph, shape, multiplies_to_float);
+}
+
+/* Those whose result is not stored only where the backend has them. */
+Test(quantized_ops, a_result_in_float32_is_the_backends_choice)
+{
+    static const struct {
+        struct value *(*make)(struct maker *m, struct value *x);
+        size_t products, stored; /* in all; and whose result is stored by the file */
+    } all[] = {{linear_gelu, 1, 0},      {mlp, 2, 0},        {attention, 4, 0}, {conv_tanh, 1, 0},
+               {gemm_behind_mean, 1, 0}, {conv_added, 1, 0}, {dense, 1, 1}};
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        cr_expect_eq(products_of(all[i].make, true), all[i].products, "case %zu", i);
+        cr_expect_eq(products_of(all[i].make, false), all[i].stored, "case %zu", i);
     }
 }
 

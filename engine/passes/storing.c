@@ -1,0 +1,38 @@
+/* Storing in 8 bits what only a QuantizeLinear reads:
+ *
+ *     LayerNormalization → Transpose → QuantizeLinear   ─▶   LayerNormalization → Transpose
+ *
+ * The node in front of the moves stores its result itself, so that the moves are of bytes. */
+#include "engine/passes/passes.h"
+#include "engine/passes/quantize.h"
+
+/* Does the node keep all elements, in whatever order? */
+static bool storing_passes(const struct node *node)
+{
+    return node->op == OP_RESHAPE || node->op == OP_TRANSPOSE || node->op == OP_FLATTEN ||
+           node->op == OP_SQUEEZE || node->op == OP_UNSQUEEZE || node->op == OP_IDENTITY;
+}
+
+bool pass_storing(struct edit *edit, size_t *n)
+{
+    struct node *quantize = edit->graph->nodes[*n];
+    struct value *const x = node_input(quantize, 0);
+    struct node *from = x ? x->producer : NULL;
+    struct ends to;
+    bool alone = x && edit_single_reader(edit, x);
+    while (alone && from && storing_passes(from)) {
+        alone = edit_single_reader(edit, from->inputs[0]);
+        from = from->inputs[0]->producer;
+    }
+    if (!alone || !from || from->epilogue.step != 0 || node_output(from, 1) ||
+        !quantize_read_quantize(quantize, &to) || !edit->options->stores_result(from))
+        return false;
+    struct node *last = x->producer;
+    from->epilogue.step = (float)tensor_number(to.scale->known, 0);
+    from->epilogue.zero = (int)tensor_int(to.zero->known, 0);
+    for (struct value *value = x; value->producer != from; value = value->producer->inputs[0])
+        value->dtype = to.stored->dtype;
+    from->outputs[0]->dtype = to.stored->dtype;
+    edit_take_over(last, quantize);
+    return true;
+}
