@@ -31,7 +31,16 @@ def with_onnxruntime(path, images, level):
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return numpy.concatenate([session.run(None, {name: image[None]})[0] for image in images])
+    return numpy.concatenate([session.run(None, {name: image[None]})[0] for image in images]).astype(numpy.float32)
+
+
+def in_type_of(path, images):
+    """The images in float16 where the file's input is so."""
+    import numpy
+    import onnxruntime
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    is_half = session.get_inputs()[0].type == "tensor(float16)"
+    return [image.astype(numpy.float16 if is_half else numpy.float32) for image in images]
 
 
 def with_lensd(run, path, images):
@@ -45,7 +54,7 @@ def with_lensd(run, path, images):
             subprocess.run([run, path, "--out", scratch, *precision, "--threads", "1", source],
                            check=True, stdout=subprocess.DEVNULL)
             answers.append(numpy.load(os.path.join(scratch, "out0.npy")))
-    return numpy.concatenate(answers)
+    return numpy.concatenate(answers).astype(numpy.float32)
 
 
 def apart(a, b):
@@ -67,7 +76,7 @@ def main():
     print("|---|--:|--:|--:|--:|")
     for folder in options.folders:
         path = os.path.join(folder, "model.onnx")
-        images = quantize.pictures(folder, options.pictures, 5)
+        images = in_type_of(path, quantize.pictures(folder, options.pictures, 5))
         written = with_onnxruntime(path, images, levels.ORT_DISABLE_ALL)
         error, same = apart(with_lensd(options.run, path, images), written)
         other, other_same = apart(with_onnxruntime(path, images, levels.ORT_ENABLE_ALL), written)
