@@ -81,13 +81,16 @@ bool onednn_pairs_saturate(void)
     return !cpu_features()->avx512_vnni && !cpu_features()->avx_vnni;
 }
 
-/* Pairs of u8 x i8 that saturate at 16 bits: 255 * (a + b) has to fit. */
+/* Pairs of u8 x i8 that saturate at 16 bits: 255 * (a + b) has to fit. For i8 x i8 oneDNN halves
+ * the weights. */
 bool onednn_sums_fit(const struct tensor *weights, enum dtype src)
 {
     enum { MOST = 64 };
     const int8_t *w = weights->data;
-    if (src != DTYPE_U8 || !onednn_pairs_saturate())
+    if (!onednn_pairs_saturate())
         return true;
+    if (src != DTYPE_U8)
+        return false;
     for (size_t i = 0; i < weights->bytes; i++)
         if (w[i] > MOST || w[i] < -MOST)
             return false;

@@ -27,8 +27,8 @@ void onednn_drop_unused(void);
  * bits. */
 bool onednn_pairs_saturate(void);
 
-/* Whether no such pair of these constant int8 weights does. The products of others are computed by
- * lensd's own kernels. */
+/* Whether oneDNN's sums of `src` (uint8 or int8) times these constant int8 weights are exact. Other
+ * products are computed by lensd's own kernels. */
 bool onednn_sums_fit(const struct tensor *weights, enum dtype src);
 
 /* ---- layouts of packed weights ---- */
