@@ -89,7 +89,7 @@ static bool store_result(struct edit *edit, struct node *quantize)
                          node->input_count) ||
         !copy_terms(edit, quantize))
         return false;
-    change_terms(quantize, 0, shape_count(&node->inputs[SCALE]->known->shape), to.scale->known,
+    change_terms(quantize, 0, node->inputs[SCALE]->known->shape.dims[0], to.scale->known,
                  to.zero->known, true);
     return true;
 }
