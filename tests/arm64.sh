@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # What `./dev arm64` needs on an x86-64 machine.
 #
-#   arm64.sh sysroot FOLDER     Debian's arm64 headers and libraries, and FOLDER.ini, Meson's cross file for them
+#   arm64.sh sysroot FOLDER     Debian's arm64 headers and libraries, and FOLDER.ini, what Meson needs to know of them
+#                               beside docker/cross/arm64.ini
 #   arm64.sh run FOLDER COMMAND…  runs it where arm64 programs start under qemu-user, with the libraries of FOLDER
 #
 # qemu-user is registered in a user namespace, so that the machine stays as it is and root is not needed.
-# QEMU_CPU=cortex-a53, cortex-a76 … chooses the processor; without it every extension is there.
+# QEMU_CPU=cortex-a72, cortex-a76 … chooses the processor; without it every extension is there.
 set -euo pipefail
 
 packages=libc6-dev,libmicrohttpd-dev,libgnutls28-dev,libnghttp2-dev,zlib1g-dev,libcjson-dev,libprotobuf-c-dev,libjpeg-dev,libpng-dev,libcriterion-dev
@@ -31,9 +32,6 @@ sysroot)
     fi
     cat >"$folder.ini" <<INI
 [binaries]
-c = 'aarch64-linux-gnu-gcc'
-ar = 'aarch64-linux-gnu-ar'
-strip = 'aarch64-linux-gnu-strip'
 pkgconfig = 'pkg-config'
 [built-in options]
 c_args = ['--sysroot=$folder']
@@ -42,11 +40,6 @@ c_link_args = ['--sysroot=$folder']
 needs_exe_wrapper = false
 sys_root = '$folder'
 pkg_config_libdir = '$folder/usr/lib/aarch64-linux-gnu/pkgconfig:$folder/usr/share/pkgconfig'
-[host_machine]
-system = 'linux'
-cpu_family = 'aarch64'
-cpu = 'aarch64'
-endian = 'little'
 INI
     ;;
 run)
