@@ -38,10 +38,10 @@ static enum status add_picture(cJSON *picture, struct dialect_pictures *ret, str
     if (!cJSON_IsString(picture))
         return error_set(err, STATUS_INVALID,
                          "a picture must be base64 text, a data: URI, or an object with it");
-    if (ret->count == ret->most)
+    if (ret->count == ret->capacity)
         return error_set(err, STATUS_TOO_LARGE,
                          "more than %zu images in one request; that is the limit (--max-images)",
-                         ret->most);
+                         ret->capacity);
     ret->texts[ret->count++] = picture;
     return STATUS_OK;
 }
@@ -56,10 +56,11 @@ enum status dialect_add_pictures(cJSON *member, struct dialect_pictures *ret, st
     return STATUS_OK;
 }
 
-static enum status read_pictures(const struct dialect *dialect, cJSON *root, size_t most,
+static enum status read_pictures(const struct dialect *dialect, cJSON *root, size_t max_images,
                                  struct predict_json *request, struct error *err)
 {
-    struct dialect_pictures found = {.texts = alloc_array(most, sizeof *found.texts), .most = most};
+    struct dialect_pictures found = {.texts = alloc_array(max_images, sizeof *found.texts),
+                                     .capacity = max_images};
     enum status status =
         found.texts ? dialect->find(root, &found, err) : error_no_memory(err, "for a request");
     if (status == STATUS_OK && found.count == 0)
@@ -99,7 +100,7 @@ static enum status read_members(const struct dialect *dialect, const cJSON *obje
     return STATUS_OK;
 }
 
-static enum status read_request(const struct dialect *dialect, cJSON *root, size_t most,
+static enum status read_request(const struct dialect *dialect, cJSON *root, size_t max_images,
                                 struct predict_json *request, struct error *err)
 {
     if (!cJSON_IsObject(root))
@@ -109,7 +110,7 @@ static enum status read_request(const struct dialect *dialect, cJSON *root, size
     if (model && !cJSON_IsString(model))
         return error_set(err, STATUS_INVALID, "\"%s\" must be a string", dialect->model);
     request->model = model ? model->valuestring : NULL;
-    TRY(read_pictures(dialect, root, most, request, err));
+    TRY(read_pictures(dialect, root, max_images, request, err));
     const cJSON *nested =
         dialect->nested ? cJSON_GetObjectItemCaseSensitive(root, dialect->nested) : root;
     if (nested && !cJSON_IsNull(nested) && !cJSON_IsObject(nested))

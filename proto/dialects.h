@@ -19,8 +19,8 @@ struct dialect_default {
 
 /* Pictures that a JSON body holds as text. */
 struct dialect_pictures {
-    struct cJSON **texts; /* with room for `most` */
-    size_t count, most;
+    struct cJSON **texts; /* with room for `capacity` */
+    size_t count, capacity;
     bool as_list;
 };
 
@@ -79,6 +79,6 @@ enum status dialect_parse(const struct dialect *dialect, const char *text, size_
                           struct error *err) MUST_USE;
 
 /* Adds a member with a picture: a text, or an object with one in "value", "b64" or "url"; to a list
- * of pictures each entry. STATUS_INVALID; STATUS_TOO_LARGE: more than `most`. */
+ * of pictures each entry. STATUS_INVALID; STATUS_TOO_LARGE: more than `capacity`. */
 enum status dialect_add_pictures(struct cJSON *member, struct dialect_pictures *ret,
                                  struct error *err) MUST_USE;

@@ -374,7 +374,7 @@ static enum status predict_run(struct pipeline *pipeline, struct predict_request
     request->context = &wait;
     TRY(stages_begin(pipeline, request, ret, &retry_after_s, err));
     if (*ret)
-        (*ret)->most = request->image_count > 64 ? request->image_count : 64;
+        (*ret)->max_images = request->image_count > 64 ? request->image_count : 64;
     enum status status = predict_part(pipeline, request, &wait, err);
     struct request_part *part = NULL;
     while (status == STATUS_OK && *ret) {

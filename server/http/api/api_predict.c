@@ -612,7 +612,7 @@ static enum status predict_divide(struct exchange *x, struct predict_work *work,
                          &x->answer.retry_after_s, err));
     TRY(slices_begin(request, max_images, &work->slices, err));
     if (work->staged) {
-        work->staged->most = max_images;
+        work->staged->max_images = max_images;
         work->staged->take = take_crop;
         work->staged->context = x;
     }

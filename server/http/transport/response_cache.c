@@ -22,7 +22,7 @@ TAILQ_HEAD(cached_answers, cached_answer);
 
 struct response_cache {
     uint8_t secret[32];
-    size_t most;
+    size_t max_bytes;
     struct metric *used, *evictions;
 
     pthread_mutex_t lock;         /* guards the rest, and the links of the answers */
@@ -32,17 +32,17 @@ struct response_cache {
     size_t bytes;
 };
 
-enum status response_cache_create(size_t most, struct metrics *metrics, struct response_cache **ret,
-                                  struct error *err)
+enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
+                                  struct response_cache **ret, struct error *err)
 {
     struct response_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return error_no_memory(err, "for the response cache");
     pthread_mutex_init(&cache->lock, NULL);
     TAILQ_INIT(&cache->by_use);
-    cache->most = most;
+    cache->max_bytes = max_bytes;
     cache->bucket_count = 1;
-    while (cache->bucket_count <= most / TYPICAL_BYTES / 2)
+    while (cache->bucket_count <= max_bytes / TYPICAL_BYTES / 2)
         cache->bucket_count *= 2;
     cache->buckets = alloc_array(cache->bucket_count, sizeof *cache->buckets);
     cache->bytes = sizeof *cache + cache->bucket_count * sizeof *cache->buckets;
@@ -50,7 +50,7 @@ enum status response_cache_create(size_t most, struct metrics *metrics, struct r
         response_cache_free(cache);
         return error_set(err, STATUS_NO_MEMORY,
                          "no memory, or no random numbers, for a response cache of %zu bytes",
-                         most);
+                         max_bytes);
     }
     cache->used = metrics_get(metrics, METRIC_GAUGE, "lensd_response_cache_bytes",
                               "Bytes of the response cache, its table included.", "", NULL, 0);
@@ -202,7 +202,7 @@ static struct cached_answer *cached_answer_create(const struct response_cache *c
     const size_t header_count = x->answer.header_count - x->cache_key.headers;
     size_t bytes;
     if (!size_add(sizeof(struct cached_answer), x->answer.size, &bytes) ||
-        bytes > cache->most / 2 || header_count > 1 ||
+        bytes > cache->max_bytes / 2 || header_count > 1 ||
         (header_count && strlen(header->value) >= sizeof((struct cached_answer *)0)->header_value))
         return NULL;
     struct cached_answer *answer = malloc(bytes);
@@ -237,7 +237,7 @@ void response_cache_keep(struct response_cache *cache, const struct exchange *x,
         cache_remove_locked(cache, before, &removed);
     LIST_INSERT_HEAD(bucket_of(cache, answer->hash), answer, bucket);
     TAILQ_INSERT_HEAD(&cache->by_use, answer, by_use);
-    for (cache->bytes += answer->bytes; cache->bytes > cache->most; evicted++)
+    for (cache->bytes += answer->bytes; cache->bytes > cache->max_bytes; evicted++)
         cache_remove_locked(cache, TAILQ_LAST(&cache->by_use, cached_answers), &removed);
     metric_set(cache->used, (double)cache->bytes);
     pthread_mutex_unlock(&cache->lock);

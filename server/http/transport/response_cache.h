@@ -58,10 +58,10 @@ struct cached_answer {
     char text[]; /* size */
 };
 
-/* `most`: bytes of answers and of what is needed to find them. STATUS_NO_MEMORY, also without
+/* `max_bytes`: of answers and of what is needed to find them. STATUS_NO_MEMORY, also without
  * random numbers. `metrics` is borrowed and may be NULL. */
-enum status response_cache_create(size_t most, struct metrics *metrics, struct response_cache **ret,
-                                  struct error *err) MUST_USE;
+enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
+                                  struct response_cache **ret, struct error *err) MUST_USE;
 void response_cache_free(struct response_cache *cache); /* NULL is fine */
 
 /* Hashes a request whose body is whole into exchange->cache_key. `reads_forms`: the handler reads

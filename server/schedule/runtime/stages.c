@@ -345,7 +345,7 @@ static enum status ask_stage(struct staged_request *staged, struct request_part 
 {
     struct stage_crop *crops = staged->crops[staged->stage];
     const size_t total = staged->counts[staged->stage], room = staged->rooms[staged->stage];
-    const size_t most = staged->most < room ? staged->most : room;
+    const size_t most = staged->max_images < room ? staged->max_images : room;
     size_t first = 0, count = 0;
     while (first < total && crops[first].result)
         first++;

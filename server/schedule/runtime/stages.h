@@ -12,7 +12,7 @@ struct staged_request {
     struct pipeline *pipeline;
     char name[128];
     struct pipeline_config *config; /* owned */
-    size_t most;                    /* a part has at most so many images, or fewer */
+    size_t max_images;              /* of a part, which may have fewer */
     /* Books the memory of rectified crops, which live as long as the request; NULL: no limit. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
@@ -27,11 +27,12 @@ struct staged_request {
 };
 
 /* *ret: the staged request if the model that `whole` names is a pipeline, else NULL. Then the
- * caller sets `most` and `take`, and submits `whole` and after it the parts. *ret must live as long
- * as the answers; the caller frees it with stages_free(). All options of the request are for the
- * first stage, those of masks and vectors and top_k for the others, too. STATUS_NOT_READY with
- * *ret_retry_after_s names a stage that cannot answer now, STATUS_OVERLOADED one whose queue is
- * full (parts are admitted with the whole), STATUS_CONFIG one that finds no boxes for the next. */
+ * caller sets `max_images` and `take`, and submits `whole` and after it the parts. *ret must live
+ * as long as the answers; the caller frees it with stages_free(). All options of the request are
+ * for the first stage, those of masks and vectors and top_k for the others, too. STATUS_NOT_READY
+ * with *ret_retry_after_s names a stage that cannot answer now, STATUS_OVERLOADED one whose queue
+ * is full (parts are admitted with the whole), STATUS_CONFIG one that finds no boxes for the next.
+ */
 enum status stages_begin(struct pipeline *pipeline, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;

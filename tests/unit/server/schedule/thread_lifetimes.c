@@ -739,7 +739,7 @@ static void test_photos_are_answered_by_the_model_that_saw_them(void)
     struct job *job = job_create("p", "ok 1|ok 2");
     CHECK(stages_begin(pipeline, &job->request, &staged, &retry_after, &err) == STATUS_OK);
     CHECK(staged);
-    staged->most = 1;
+    staged->max_images = 1;
     finish_part(pipeline, job, &job->request);
     for (int i = 0; i < 2; i++) {
         CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == STATUS_OK && part);
@@ -807,7 +807,7 @@ static void cut_boxes_until(int end, enum status expected)
     CHECK(staged);
     cut_count = 0;
     cut_end = (int)end;
-    staged->most = 8;
+    staged->max_images = 8;
     staged->rooms[1] = 2;
     staged->take = note_cut;
     staged->context = staged;
