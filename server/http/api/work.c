@@ -386,11 +386,11 @@ enum status work_refuse_pipeline(const struct exchange *x, const char *model, co
     TRY(pipeline_find_stages(x->server->options.pipeline, model, version, name, &stages, err));
     if (!stages)
         return STATUS_OK;
-    const enum status status =
-        error_set(err, STATUS_INVALID,
-                  "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON "
-                  "and without slices; here name one of its models, such as '%s'",
-                  name, name, stages->stages[0].model);
+    const enum status status = error_set(
+        err, STATUS_INVALID,
+        "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON "
+        "and without slices; here name one of its models, such as '%s'",
+        name, name, stages->stages[0].model);
     free(stages);
     return status;
 }
@@ -403,9 +403,8 @@ void work_submit_served(struct exchange *x,
     const char *version = x->match.version[0] ? x->match.version : NULL;
     struct served *served = NULL;
     struct error err;
-    enum status status =
-        x->work ? work_refuse_pipeline(x, x->match.model, version, &err)
-                : error_no_memory(&err, "for a request");
+    enum status status = x->work ? work_refuse_pipeline(x, x->match.model, version, &err)
+                                 : error_no_memory(&err, "for a request");
     if (status == STATUS_OK)
         status = pipeline_acquire(pipeline, x->match.model, version, &served,
                                   &x->answer.retry_after_s, &err);
