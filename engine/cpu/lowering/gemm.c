@@ -3,9 +3,8 @@
  *
  * A pointwise convolution reads its source in place, and so do pixels whose window lies within the
  * image where the weights are few: a row of taps is one run of numbers. Otherwise the rows of a
- * piece, small enough for the second-level cache, are gathered first, tap after tap. A gate, a
- * number for each image and channel that the source is multiplied by, goes into the weights where
- * they are fewer than the pixels, into a copy of the piece's rows otherwise. */
+ * piece, small enough for the second-level cache, are gathered first, tap after tap. With a gate, a
+ * number for each image and channel that the source is multiplied by, they are copied. */
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
@@ -14,8 +13,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-enum gating { GATING_NONE, GATING_ROWS, GATING_WEIGHTS };
 
 struct dense_step {
     struct step step;
@@ -27,10 +24,8 @@ struct dense_step {
     bool gathers, in_place; /* in_place: windows within the image are not gathered */
     struct window window;   /* of a convolution that gathers */
     size_t channels;
-    enum gating gating;
-    size_t images;      /* of a convolution */
-    size_t gated_bytes; /* in front of the scratch: each image's weights times its gate */
-    size_t packed;      /* floats of the packed weights */
+    bool gated;
+    size_t images;                    /* of a convolution */
     size_t row_pieces, column_pieces; /* the work is cut into row_pieces x column_pieces */
     size_t thread_bytes; /* scratch of a thread: the gathered or gated rows of a piece */
     /* of this run */
@@ -165,54 +160,22 @@ static void gate_rows(const struct dense_step *s, size_t first, size_t rows, flo
                         s->k);
 }
 
-/* Row p of a panel, times gate[p]: images x panels. */
-static void gate_weights(void *context, size_t begin, size_t end)
-{
-    const struct dense_step *s = context;
-    const size_t columns = s->simd->gemm_columns, panels = s->packed / (s->k * columns);
-    for (size_t i = begin; i < end; i++) {
-        const size_t image = i / panels, at = i % panels * s->k * columns;
-        const float *gate = s->gate_data + image * s->k, *from = s->weights + at;
-        float *to = (float *)(void *)s->scratch + image * s->packed + at;
-        for (size_t p = 0; p < s->k; p++, from += columns, to += columns)
-            s->simd->binary(BINARY_MUL, from, 1, gate + p, 0, to, columns);
-    }
-}
-
-/* Piece r of the source's rows; those of one image where each has its own weights. */
-static void piece_rows(const struct dense_step *s, size_t r, size_t *ret_first, size_t *ret_rows)
-{
-    size_t rows = s->rows, pieces = s->row_pieces, before = 0;
-    if (s->gating == GATING_WEIGHTS) {
-        pieces /= s->images;
-        rows /= s->images;
-        before = r / pieces * rows;
-        r %= pieces;
-    }
-    *ret_first = before + rows * r / pieces;
-    *ret_rows = before + rows * (r + 1) / pieces - *ret_first;
-}
-
 static void dense_pieces(void *context, size_t begin, size_t end)
 {
     const struct dense_step *s = context;
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
-    float *gathered = (float *)(void *)(s->scratch + s->gated_bytes +
-                                        (size_t)forkjoin_member() * s->thread_bytes);
+    float *gathered = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t i = begin; i < end; i++) {
         /* the column index runs slowest, so that a thread keeps its weights */
         const size_t r = i % s->row_pieces, c = i / s->row_pieces;
-        size_t first, rows;
-        piece_rows(s, r, &first, &rows);
-        const float *weights = s->weights;
-        if (s->gating == GATING_WEIGHTS)
-            weights = (float *)(void *)s->scratch + first / (s->rows / s->images) * s->packed;
+        const size_t first = s->rows * r / s->row_pieces;
+        const size_t rows = s->rows * (r + 1) / s->row_pieces - first;
         const size_t from = panels * c / s->column_pieces * panel;
         size_t to = panels * (c + 1) / s->column_pieces * panel;
         to = to < s->n ? to : s->n;
         struct gemm g = {.a = s->x_data + first * s->k,
                          .lda = s->k,
-                         .b = weights + from * s->k,
+                         .b = s->weights + from * s->k,
                          .k = s->k,
                          .bias = s->finish.bias ? s->finish.bias + from : NULL,
                          .n = to - from,
@@ -227,7 +190,7 @@ static void dense_pieces(void *context, size_t begin, size_t end)
             dense_windows(s, &g, first, rows, gathered);
             continue;
         }
-        if (s->gating == GATING_ROWS) {
+        if (s->gated) {
             gate_rows(s, first, rows, gathered);
             g.a = gathered;
         }
@@ -243,12 +206,8 @@ static enum status dense_run(struct step *base, struct program *program, struct 
     s->y_data = program->data[s->y];
     s->scratch = program->scratch;
     residual_begin(&s->finish.residual, program, s->y_data);
-    if (s->gating)
+    if (s->gated)
         s->gate_data = program->data[s->gate];
-    if (s->gating == GATING_WEIGHTS)
-        parallel_for(program->backend->options.threads,
-                     s->images * (s->packed / (s->k * s->simd->gemm_columns)),
-                     s->k * s->simd->gemm_columns / 8, gate_weights, s);
     const size_t pieces = s->row_pieces * s->column_pieces;
     parallel_for(program->backend->options.threads, pieces, s->rows * s->k * s->n / pieces / 32 + 1,
                  dense_pieces, s);
@@ -267,9 +226,9 @@ static void dense_divide(struct dense_step *s, size_t threads)
     enum { NEAR = 256 * 1024, ROWS_NEAR = 704 * 1024, DEPTH = 768, EACH = 4 };
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
     const size_t unit = s->simd->gemm_rows;
-    const bool copies = s->gathers || s->gating;
-    const bool by_columns = s->rows < (copies ? unit * threads : s->n) && panels >= threads &&
-                            threads > 1 && s->gating != GATING_WEIGHTS;
+    const bool copies = s->gathers || s->gated;
+    const bool by_columns =
+        s->rows < (copies ? unit * threads : s->n) && panels >= threads && threads > 1;
     const size_t pieces = panels / threads < EACH ? panels / threads : EACH;
     s->column_pieces = !by_columns ? 1 : copies ? threads : threads * pieces;
     const size_t columns = s->n / s->column_pieces + 1, deep = s->k < DEPTH ? s->k : DEPTH;
@@ -280,14 +239,9 @@ static void dense_divide(struct dense_step *s, size_t threads)
     const size_t sharers = by_columns ? 1 : threads;
     const size_t each = (s->rows + sharers - 1) / sharers;
     s->row_pieces = (each + most - 1) / most * sharers;
-    if (s->gating == GATING_WEIGHTS) {
-        s->row_pieces = (s->row_pieces + s->images - 1) / s->images * s->images;
-        s->gated_bytes = size_align(s->images * s->packed * sizeof(float), TENSOR_ALIGN);
-        s->step.scratch = s->gated_bytes;
-    }
     if (s->row_pieces > s->rows)
         s->row_pieces = s->rows;
-    if (s->gathers || s->gating == GATING_ROWS) {
+    if (copies) {
         const size_t rows = s->rows / s->row_pieces + 1;
         s->thread_bytes = size_align(rows * s->k * sizeof(float), TENSOR_ALIGN);
         s->step.scratch = s->thread_bytes * threads;
@@ -335,18 +289,6 @@ static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
     return exponential && (!s->gathers || s->in_place) && s->k * sizeof(float) % 4096 != 0;
 }
 
-/* Gates the weights where they are fewer than the numbers of an image's rows, otherwise the rows.
- */
-static enum gating choose_gating(const struct dense_step *s)
-{
-    enum { MOST_BYTES = 1 << 20 };
-    const size_t each = s->rows / s->images;
-    const size_t panel = s->simd->gemm_columns, columns = (s->n + panel - 1) / panel * panel;
-    return each > 2 * columns && s->images * s->k * columns * sizeof(float) <= MOST_BYTES
-               ? GATING_WEIGHTS
-               : GATING_ROWS;
-}
-
 /* A node that was found to fit becomes a step. */
 static enum status dense_build(const struct lowering *lowering, const struct dense_step *proto,
                                weights_pack pack, const char *layout, const struct value *bias,
@@ -361,15 +303,14 @@ static enum status dense_build(const struct lowering *lowering, const struct den
     step->step.packs_constants = true;
     step->x = node->inputs[0]->index;
     step->y = node->outputs[0]->index;
-    step->packed = step->simd->gemm_packed(step->k, step->n);
     if (node->gate) {
         step->gate = node->gate->index;
-        step->gating = choose_gating(step);
+        step->gated = true;
         step->step.kernel = "gemm:gated";
     }
     dense_divide(step, (size_t)lowering->backend->options.threads);
     TRY(finish_init(lowering, bias, &step->finish, err));
-    const size_t bytes = step->packed * sizeof(float);
+    const size_t bytes = step->simd->gemm_packed(step->k, step->n) * sizeof(float);
     TRY(weights_pack_own(lowering->backend, node->inputs[1]->known, layout, bytes, pack, step,
                          &step->weights, err));
     step->step.flops = 2 * (double)step->rows * (double)step->k * (double)step->n;
