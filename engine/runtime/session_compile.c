@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/edit.h"
 #include "engine/passes/rows.h"
 #include "engine/runtime/session_internal.h"
@@ -270,41 +271,20 @@ enum status session_feed_channels_last(struct session *session, struct error *er
     return STATUS_OK;
 }
 
-/* Floating-point operations of the convolutions and matrix products; the rest is negligible. */
-static double graph_flops(const struct graph *graph)
-{
-    double flops = 0;
-    for (size_t n = 0; n < graph->node_count; n++) {
-        const struct node *node = graph->nodes[n];
-        const bool is_stored =
-            node->op == OP_QLINEAR_CONV || node->op == OP_QLINEAR_MATMUL || node->op == OP_QGEMM;
-        bool conv = node->op == OP_CONV || node->op == OP_QLINEAR_CONV;
-        const struct value *y = node_output(node, 0);
-        const struct value *b = node_input(node, is_stored ? 3 : 1);
-        if ((!conv && !is_stored && node->op != OP_GEMM && node->op != OP_MATMUL) || !y || !b ||
-            !shape_is_known(&y->shape) || !shape_is_known(&b->shape) || b->shape.rank < 1 ||
-            y->shape.rank < 1) /* the product of two vectors is a scalar */
-            continue;
-        const struct shape *w = &b->shape;
-        double columns = conv ? (double)w->dims[0] : (double)y->shape.dims[y->shape.rank - 1];
-        if (columns > 0)
-            flops += 2 * (double)shape_count(&y->shape) * (double)shape_count(w) / columns;
-    }
-    return flops;
-}
-
 /* Splitting a loop over threads costs about ten microseconds. A model that one core runs in a
  * fraction of a millisecond is faster on one thread, which leaves the other cores to the decoders.
  */
 enum status session_choose_threads(struct session *session, struct error *err)
 {
-    static const double small = 16e6;
+    static const double small = 8e6; /* as node_work() counts it */
+    double work = 0;
     if (session->options.threads > 0)
         return STATUS_OK;
     struct compiled_size probe = {.size = 1};
     enum status status = specialise(session, &probe, err);
-    session->options.threads =
-        status == STATUS_OK && graph_flops(probe.graph) < small ? 1 : device_cpu_threads();
+    for (size_t n = 0; status == STATUS_OK && n < probe.graph->node_count; n++)
+        work += node_work(probe.graph->nodes[n]);
+    session->options.threads = status == STATUS_OK && work < small ? 1 : device_cpu_threads();
     session->info.threads = session->options.threads;
     graph_free(probe.graph);
     return status;
