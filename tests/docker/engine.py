@@ -56,12 +56,14 @@ class Engine:
     def inspect(self, container):
         return json.loads(self.out("container", "inspect", container))[0]
 
-    def need_base(self, name):
-        """Pulls the base image; where no registry answers, makes one of the same release."""
+    def need_base(self, name, architecture=None):
+        """Pulls the base image; where no registry answers, makes one of the same release. Of another architecture than
+        this machine's it is made: podman would give a pulled one the name of its own."""
         if self.has_image(name):
             return "present"
-        if self.call("pull", "-q", name, check=False, timeout=300).returncode == 0:
+        if not architecture and self.call("pull", "-q", name, check=False, timeout=300).returncode == 0:
             return "pulled"
+        other = (f"--arch={architecture}",) if architecture else ()
         folder = tempfile.mkdtemp(prefix="lensd-base-")
         try:
             archive = os.path.join(folder, "base.tar")
@@ -69,15 +71,15 @@ class Engine:
             hidden += ["--dpkgopt=path-exclude=/usr/share/doc/*",
                        "--dpkgopt=path-include=/usr/share/doc/*/copyright"]
             # Of a stable release mmdebstrap takes updates and security by itself.
-            subprocess.run(["mmdebstrap", "-q", "--variant=minbase", *hidden, "bookworm", archive],
-                           check=True, timeout=600, stdin=subprocess.DEVNULL)
-            self.call("import", archive, name, timeout=300)
+            subprocess.run(["mmdebstrap", "-q", "--variant=minbase", *other, *hidden, "bookworm", archive],
+                           check=True, timeout=3600 if other else 600, stdin=subprocess.DEVNULL)
+            self.call("import", *other, archive, name, timeout=300)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return "made from Debian's packages"
 
-    def build(self, name, folder, *options, file="Dockerfile", timeout=1800):
-        words = ["build", "-t", name, "-f", os.path.join(folder, "docker", file)]
+    def build(self, name, folder, *options, file="Dockerfile", timeout=1800, is_index=False):
+        words = ["build", "--manifest" if is_index else "-t", name, "-f", os.path.join(folder, "docker", file)]
         if self.word == "podman":
             words += ["--pull=never", "--network", "host", "--format", "docker"]
         self.call(*words, *options, folder, timeout=timeout)
