@@ -21,8 +21,8 @@ static bool takes_channels_last(const struct node *node)
     const struct value *bias = node_bias(node);
     switch (node->op) {
     case OP_CONV:
-        return x->shape.rank == 4 && is_float_constant(node_input(node, 1)) &&
-               (!bias || is_float_constant(bias));
+        return x->shape.rank == 4 && is_f32_constant(node_input(node, 1)) &&
+               (!bias || is_f32_constant(bias));
     case OP_MAX_POOL:
         return x->shape.rank == 4 && !node_output(node, 1);
     case OP_AVERAGE_POOL:

@@ -488,6 +488,24 @@ bool node_set_ints(struct graph *graph, struct node *node, const char *name, con
     return true;
 }
 
+bool is_f32_constant(const struct value *value)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32;
+}
+
+bool is_f32_vector(const struct value *value, int64_t count)
+{
+    if (!is_f32_constant(value) || value->known->shape.rank < 1)
+        return false;
+    const struct shape *shape = &value->known->shape;
+    return shape->dims[shape->rank - 1] == count && shape_count(shape) == (size_t)count;
+}
+
+size_t value_bytes(const struct value *value)
+{
+    return shape_count(&value->shape) * dtype_size(value->dtype);
+}
+
 struct value *node_input(const struct node *node, size_t i)
 {
     return i < node->input_count ? node->inputs[i] : NULL;

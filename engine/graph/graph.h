@@ -162,6 +162,13 @@ bool node_set_float(struct graph *graph, struct node *node, const char *name, fl
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 
+/* Is it a float32 constant? Of `count` numbers along its last dimension? NULL: no. */
+bool is_f32_constant(const struct value *value);
+bool is_f32_vector(const struct value *value, int64_t count);
+
+/* Bytes that a value of known shape takes. */
+size_t value_bytes(const struct value *value);
+
 /* Input i, or NULL when left out or beyond the end. */
 struct value *node_input(const struct node *node, size_t i);
 struct value *node_output(const struct node *node, size_t i);

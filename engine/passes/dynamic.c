@@ -46,7 +46,7 @@ static bool is_scale_of(const struct side *side, const struct value *value)
 {
     if (side->dynamic)
         return value == node_output(side->dynamic, 1);
-    return value->known && value->known->dtype == DTYPE_F32;
+    return is_f32_constant(value);
 }
 
 /* How many numbers a constant may have: one, or one a result channel of a product of matrices. */

@@ -129,13 +129,9 @@ static bool fuse_bias(struct edit *edit, struct node *add)
     for (size_t i = 0; i < 2; i++) {
         struct value *x = add->inputs[i], *bias = add->inputs[1 - i];
         struct node *matmul = x->producer;
-        if (!matmul || !takes_bias(edit, matmul) || !edit_single_reader(edit, x) || !bias->known ||
-            bias->known->dtype != DTYPE_F32 || bias->known->shape.rank < 1 || x->shape.rank < 2 ||
-            !shape_equal(&x->shape, &add->outputs[0]->shape))
-            continue;
-        int64_t last = x->shape.dims[x->shape.rank - 1];
-        if (shape_count(&bias->known->shape) != (size_t)last ||
-            bias->known->shape.dims[bias->known->shape.rank - 1] != last)
+        if (!matmul || !takes_bias(edit, matmul) || !edit_single_reader(edit, x) ||
+            x->shape.rank < 2 || !shape_equal(&x->shape, &add->outputs[0]->shape) ||
+            !is_f32_vector(bias, x->shape.dims[x->shape.rank - 1]))
             continue;
         if (!set_bias(edit, matmul, bias))
             return false;

@@ -322,16 +322,10 @@ static bool scale_conv(struct edit *edit, struct node *conv, const float *scale,
     return true;
 }
 
-static bool is_f32_vector(const struct value *value, int64_t count)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32 &&
-           shape_count(&value->known->shape) == (size_t)count;
-}
-
 /* Is it a per-channel constant for [N, C, spatial…]: C elements along axis 1 of `rank`, or one? */
 static bool is_per_channel(const struct value *value, int64_t channels, int rank)
 {
-    if (!value || !value->known || value->known->dtype != DTYPE_F32)
+    if (!is_f32_constant(value))
         return false;
     const struct shape *shape = &value->known->shape;
     size_t count = shape_count(shape);
@@ -348,25 +342,35 @@ static float per_channel(const struct value *value, size_t c)
     return shape_count(&value->known->shape) == 1 ? data[0] : data[c];
 }
 
+bool fold_is_affine_norm(const struct node *node, int64_t channels)
+{
+    bool is = node->op == OP_BATCH_NORMALIZATION && node->output_count == 1 &&
+              !node_int(node, "training_mode", 0);
+    for (size_t i = 1; is && i <= 4; i++)
+        is = is_f32_vector(node_input(node, i), channels);
+    return is;
+}
+
+void fold_affine_norm(const struct node *node, float *scale, float *shift)
+{
+    const float *gamma = node->inputs[1]->known->data, *beta = node->inputs[2]->known->data;
+    const float *mean = node->inputs[3]->known->data, *variance = node->inputs[4]->known->data;
+    const size_t channels = shape_count(&node->inputs[1]->known->shape);
+    const double epsilon = node_float(node, "epsilon", 1e-5f);
+    for (size_t c = 0; c < channels; c++) {
+        const double factor = gamma[c] / sqrt((double)variance[c] + epsilon);
+        scale[c] = (float)factor;
+        shift[c] = (float)(beta[c] - mean[c] * factor);
+    }
+}
+
 /* What y = x * scale + shift a node applies per channel; false when it is no such node. */
 static bool affine_of(const struct node *node, const struct value *x, int64_t channels, int rank,
                       float *scale, float *shift)
 {
     size_t count = (size_t)channels;
-    if (node->op == OP_BATCH_NORMALIZATION) {
-        for (size_t i = 1; i <= 4; i++)
-            if (!is_f32_vector(node_input(node, i), channels))
-                return false;
-        if (node->inputs[0] != x || node->output_count > 1 || node_int(node, "training_mode", 0))
-            return false;
-        const float *gamma = node->inputs[1]->known->data, *beta = node->inputs[2]->known->data;
-        const float *mean = node->inputs[3]->known->data, *var = node->inputs[4]->known->data;
-        double epsilon = node_float(node, "epsilon", 1e-5f);
-        for (size_t c = 0; c < count; c++) {
-            double s = gamma[c] / sqrt((double)var[c] + epsilon);
-            scale[c] = (float)s;
-            shift[c] = (float)(beta[c] - mean[c] * s);
-        }
+    if (node->inputs[0] == x && fold_is_affine_norm(node, channels)) {
+        fold_affine_norm(node, scale, shift);
         return true;
     }
     if (node->op != OP_MUL && node->op != OP_ADD && node->op != OP_SUB && node->op != OP_DIV)
@@ -390,8 +394,7 @@ static bool foldable_conv(const struct node *conv)
     if (conv->op != OP_CONV)
         return false;
     const struct value *weights = conv->inputs[1], *bias = node_input(conv, 2);
-    return weights && weights->known && weights->known->dtype == DTYPE_F32 &&
-           weights->known->shape.rank >= 3 &&
+    return is_f32_constant(weights) && weights->known->shape.rank >= 3 &&
            (!bias || is_f32_vector(bias, weights->known->shape.dims[0]));
 }
 

@@ -81,8 +81,7 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
             wanted = node->outputs[0]->dtype;
         if (is_activation(narrow, value) && value->dtype != wanted)
             node->inputs[i] = cast_value(narrow, at, value, wanted);
-        else if (value && value->known && value->known->dtype == DTYPE_F32 &&
-                 support == NARROW_SAME && !stays_f32(node, i))
+        else if (is_f32_constant(value) && support == NARROW_SAME && !stays_f32(node, i))
             node->inputs[i] = narrow_constant(narrow, value->known);
         if (residual)
             node->epilogue.residual = node->inputs[i];

@@ -50,6 +50,11 @@ void pass_moves(struct edit *edit);
  * of -1e9 stays one that can be subtracted. */
 void pass_narrow(struct edit *edit);
 
+/* Is it a BatchNormalization with constant statistics and parameters for so many channels? Then
+ * fold_affine_norm() gives what it computes for each: y = x * scale + shift. */
+bool fold_is_affine_norm(const struct node *node, int64_t channels);
+void fold_affine_norm(const struct node *node, float *scale, float *shift);
+
 /* interpret_node() that also runs Shape and Size of an input whose shape alone is known. */
 enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;

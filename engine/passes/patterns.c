@@ -164,8 +164,8 @@ static bool match_spatial_mean(struct edit *edit, struct node *node)
 /* A float32 constant with one number for each channel of an image, as numpy broadcasts it. */
 static bool is_channel_vector(const struct value *value, const struct shape *image)
 {
-    if (!value || !value->known || value->known->dtype != DTYPE_F32 ||
-        value->shape.rank > image->rank || value->shape.rank < image->rank - 1)
+    if (!is_f32_constant(value) || value->shape.rank > image->rank ||
+        value->shape.rank < image->rank - 1)
         return false;
     const int channel = value->shape.rank - (image->rank - 1);
     return value->shape.dims[channel] == image->dims[1] &&
@@ -174,7 +174,7 @@ static bool is_channel_vector(const struct value *value, const struct shape *ima
 
 static bool is_all(const struct value *value, float expected)
 {
-    if (!value || !value->known || value->known->dtype != DTYPE_F32)
+    if (!is_f32_constant(value))
         return false;
     const float *data = value->known->data;
     for (size_t i = 0; i < shape_count(&value->known->shape); i++)
@@ -224,10 +224,7 @@ static bool match_group_norm(struct edit *edit, struct node *add)
 /* A float32 constant vector over the last dimension of `like`. */
 static bool is_last_vector(const struct value *value, const struct shape *like)
 {
-    return value && value->known && value->known->dtype == DTYPE_F32 && like->rank > 0 &&
-           value->known->shape.rank >= 1 &&
-           shape_count(&value->known->shape) == (size_t)like->dims[like->rank - 1] &&
-           value->known->shape.dims[value->known->shape.rank - 1] == like->dims[like->rank - 1];
+    return like->rank > 0 && is_f32_vector(value, like->dims[like->rank - 1]);
 }
 
 /* LayerNormalization before opset 17:
@@ -289,27 +286,16 @@ static bool match_layer_norm_bias(struct edit *edit, struct node *add)
  * channels last, which they are from the start or are going to be. */
 static bool match_batch_norm(struct edit *edit, struct node *node)
 {
-    if (node->op != OP_BATCH_NORMALIZATION || node->output_count > 1 || node->inputs[0]->known ||
-        node->inputs[0]->shape.rank < 2 || node->inputs[0]->shape.rank > 5 ||
-        !shape_count(&node->inputs[0]->shape) || node_int(node, "training_mode", 0))
+    const struct value *x = node_input(node, 0);
+    const struct shape *shape = x ? &x->shape : NULL;
+    if (node->op != OP_BATCH_NORMALIZATION || !x || x->known || shape->rank < 2 ||
+        shape->rank > 5 || !shape_count(shape) || !fold_is_affine_norm(node, shape->dims[1]))
         return false;
-    for (size_t i = 1; i <= 4; i++)
-        if (!node->inputs[i] || !node->inputs[i]->known ||
-            node->inputs[i]->known->dtype != DTYPE_F32 || node->inputs[i]->known->shape.rank != 1)
-            return false;
-    const struct shape *shape = &node->inputs[1]->known->shape;
-    struct value *scale = as_vector(edit, node->inputs[1]),
-                 *shift = as_vector(edit, node->inputs[2]);
+    struct value *scale = edit_constant(edit, DTYPE_F32, &SHAPE(shape->dims[1]), NULL);
+    struct value *shift = edit_constant(edit, DTYPE_F32, &SHAPE(shape->dims[1]), NULL);
     if (!scale || !shift)
         return false;
-    float *s = scale->known->data, *b = shift->known->data;
-    const float *mean = node->inputs[3]->known->data, *variance = node->inputs[4]->known->data;
-    double epsilon = node_float(node, "epsilon", 1e-5f);
-    for (int64_t c = 0; c < shape->dims[0]; c++) {
-        double factor = s[c] / sqrt((double)variance[c] + epsilon);
-        s[c] = (float)factor;
-        b[c] = (float)(b[c] - mean[c] * factor);
-    }
+    fold_affine_norm(node, scale->known->data, shift->known->data);
     struct value *inputs[3] = {node->inputs[0], scale, shift};
     node->channels_last = node->inputs[0]->shape.rank == 2;
     return edit_become(edit, node, OP_SCALE_SHIFT, 1, inputs, 3);

@@ -139,11 +139,6 @@ static enum status lrn_run(struct step *base, struct program *program, struct er
 
 /* ---- compile ---- */
 
-static bool is_vector(const struct value *value, int64_t count)
-{
-    return is_f32_constant(value) && shape_count(&value->known->shape) == (size_t)count;
-}
-
 /* Asked before and after the layout pass, so the shape of x does not tell which dimension the
  * channels are; the parameters do. */
 bool groups_take(const struct node *node)
@@ -152,8 +147,8 @@ bool groups_take(const struct node *node)
     if (node->op == OP_LRN)
         return node_int(node, "size", 1) >= 1 && node_int(node, "size", 1) <= WIDEST;
     const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
-    return scale && scale->known && is_vector(scale, (int64_t)shape_count(&scale->known->shape)) &&
-           is_vector(bias, (int64_t)shape_count(&scale->known->shape));
+    return is_f32_constant(scale) &&
+           is_f32_vector(bias, (int64_t)shape_count(&scale->known->shape));
 }
 
 static enum status lower_lrn(const struct lowering *lowering, struct step **ret, struct error *err)

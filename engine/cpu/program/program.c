@@ -46,16 +46,6 @@ void step_free(struct step *step)
     free(step);
 }
 
-bool is_f32_constant(const struct value *value)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32;
-}
-
-size_t value_bytes(const struct value *value)
-{
-    return shape_count(&value->shape) * dtype_size(value->dtype);
-}
-
 enum status program_keep_constant(struct program *program, const struct value *value,
                                   struct error *err)
 {

@@ -87,12 +87,6 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
 
 void step_free(struct step *step); /* NULL is fine */
 
-/* Is it a float32 constant? NULL: no. */
-bool is_f32_constant(const struct value *value);
-
-/* Bytes that a value of known shape takes. */
-size_t value_bytes(const struct value *value);
-
 /* Keeps a reference to a constant and makes it readable through program->data. */
 enum status program_keep_constant(struct program *program, const struct value *value,
                                   struct error *err);

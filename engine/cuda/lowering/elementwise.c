@@ -52,7 +52,7 @@ static bool binary_of(enum op op, enum cuda_binary *ret)
 /* A float constant is uploaded in the dtype of the others; a pass may have narrowed it already. */
 static bool operand_fits(const struct value *value, enum dtype dtype)
 {
-    return value && (value->dtype == dtype || (value->known && value->known->dtype == DTYPE_F32));
+    return value && (value->dtype == dtype || is_f32_constant(value));
 }
 
 static bool elementwise_classify(const struct node *node, struct cuda_elementwise_step *ret)

@@ -210,12 +210,6 @@ static enum status lower_resize(const struct cuda_lowering *compile, struct cuda
 
 /* ---- GroupNormalization, InstanceNormalization, LRN ---- */
 
-static bool images_is_vector(const struct value *value, const struct shape *shape)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32 &&
-           shape_count(&value->known->shape) == shape_count(shape);
-}
-
 /* Called before and after the layout pass, so the number of channels is taken from the parameters.
  */
 static bool groups_take(const struct node *node)
@@ -223,8 +217,8 @@ static bool groups_take(const struct node *node)
     if (node->op == OP_LRN)
         return node_int(node, "size", 1) >= 1 && node_int(node, "size", 1) <= INT_MAX;
     const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
-    return scale && scale->known && images_is_vector(scale, &scale->known->shape) &&
-           images_is_vector(bias, &scale->known->shape);
+    return is_f32_constant(scale) &&
+           is_f32_vector(bias, (int64_t)shape_count(&scale->known->shape));
 }
 
 static enum status lower_groups(const struct cuda_lowering *compile, struct cuda_step **ret,
@@ -272,8 +266,8 @@ static enum status lower_lrn(const struct cuda_lowering *compile, struct cuda_st
 static bool conv_transposed_takes(const struct node *node)
 {
     const struct value *w = node_input(node, 1), *bias = node_bias(node);
-    return node->inputs[0]->shape.rank == 4 && w && w->known && w->known->dtype == DTYPE_F32 &&
-           (!bias || (bias->known && bias->known->dtype == DTYPE_F32)) && !node->epilogue.residual;
+    return node->inputs[0]->shape.rank == 4 && is_f32_constant(w) &&
+           (!bias || is_f32_constant(bias)) && !node->epilogue.residual;
 }
 
 static enum status lower_transposed(const struct cuda_lowering *compile, struct cuda_step **ret,

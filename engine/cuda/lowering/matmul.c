@@ -9,9 +9,7 @@ static bool gemm_fits(const struct node *node)
     int64_t columns = node->outputs[0]->shape.dims[1];
     if (node_float(node, "alpha", 1) != 1 || (bias && node_float(node, "beta", 1) != 1))
         return false;
-    return !bias || (bias->known && bias->known->dtype == DTYPE_F32 &&
-                     shape_count(&bias->known->shape) == (size_t)columns && bias->shape.rank >= 1 &&
-                     bias->shape.dims[bias->shape.rank - 1] == columns);
+    return !bias || is_f32_vector(bias, columns);
 }
 
 /* The product of all but the last two dimensions. */
@@ -29,7 +27,7 @@ static bool matmul_fits(const struct node *node)
     const struct shape *y = &node->outputs[0]->shape;
     int64_t ab = batch_of(a), bb = batch_of(b), yb = batch_of(y);
     const struct value *bias = node_bias(node);
-    if (bias && !(bias->known && bias->known->dtype == DTYPE_F32))
+    if (bias && !is_f32_constant(bias))
         return false;
     /* Other broadcasts (one operand with some dimensions of 1) run on the host. */
     return bb == 1 || (bb == yb && (ab == yb || ab == 1));

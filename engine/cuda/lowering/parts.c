@@ -88,7 +88,7 @@ static bool quantized_parts_fit(const struct node *node)
 bool cuda_takes_scaled_parts(const struct node *node)
 {
     return node->op == OP_SCALE_SHIFT && node->channels_last && !node->epilogue.residual &&
-           is_float_constant(node->inputs[1]) && is_float_constant(node->inputs[2]);
+           is_f32_constant(node->inputs[1]) && is_f32_constant(node->inputs[2]);
 }
 
 /* Parts of a ScaleShift are numbers of its result's type. */

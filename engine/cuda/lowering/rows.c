@@ -68,7 +68,7 @@ static bool rows_is_vector(const struct node *node, const struct value *value)
 {
     const struct shape *x = &node->inputs[0]->shape;
     const int64_t axis = node_int(node, "axis", -1);
-    return value->known && value->known->dtype == DTYPE_F32 &&
+    return is_f32_constant(value) &&
            resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
 }
 

@@ -174,11 +174,6 @@ static inline bool has_tensor_cores(const struct cuda_backend *backend, enum dty
            (dtype == DTYPE_F32 && backend->options.precision == PRECISION_TF32);
 }
 
-static inline bool is_float_constant(const struct value *value)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32;
-}
-
 /* Is this a dtype the kernels compute in? */
 static inline bool is_computed(enum dtype dtype)
 {

@@ -33,11 +33,6 @@ static size_t best_step(int best)
     return sizeof(struct session_best) + (size_t)best * sizeof(struct session_score);
 }
 
-static size_t value_bytes(const struct value *value)
-{
-    return shape_count(&value->shape) * dtype_size(value->dtype);
-}
-
 /* ---- open, close ---- */
 
 static enum status open_slot(struct cuda_backend *backend, struct cuda_slot *slot,
