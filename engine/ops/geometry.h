@@ -141,12 +141,16 @@ struct resize_plan {
     struct resize_axis axis[TENSOR_MAX_RANK];
 };
 
-/* Resize and Upsample. *ret_known false (and *ret untouched): contents of roi, scales or sizes are
- * not known yet. The operands are taken from node->inputs' `known`. */
-enum status resize_plan_init(const struct node *node, struct resize_plan *ret, bool *ret_known,
-                             struct error *err) MUST_USE;
+/* Resize and Upsample of an x of this shape. *ret_known false (and *ret untouched): contents of
+ * roi, scales or sizes are not known yet. These operands are taken from node->inputs' `known`. */
+enum status resize_plan_init(const struct node *node, const struct shape *x,
+                             struct resize_plan *ret, bool *ret_known, struct error *err) MUST_USE;
 
-/* The same with the contents given apart, as kernels have them; NULL: left out. */
+/* Whether the node resizes only height and width of images, by factors that are known. *ret then
+ * has these factors, but no extents: the shape of x may be [N, C, H, W] or [N, H, W, C]. */
+bool resize_is_spatial(const struct node *node, struct resize_plan *ret);
+
+/* resize_plan_init() with the contents given apart, as kernels have them; NULL: left out. */
 enum status resize_plan_from(const struct node *node, const struct shape *x,
                              const struct tensor *roi, const struct tensor *scales,
                              const struct tensor *sizes, struct resize_plan *ret,

@@ -20,7 +20,7 @@ static enum status infer_resize(struct node *node, struct error *err)
         TRY(operand_dtype(node, 1, "roi", DTYPES_FLOAT, err));
         TRY(operand_dtype(node, 3, "sizes", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
     }
-    TRY(resize_plan_init(node, &plan, &known, err));
+    TRY(resize_plan_init(node, &node->inputs[0]->shape, &plan, &known, err));
     if (!known)
         return infer_unknown(node, 0, x->dtype);
     struct shape out = {.rank = plan.rank};

@@ -268,8 +268,8 @@ enum status resize_plan_from(const struct node *node, const struct shape *x,
     return STATUS_OK;
 }
 
-enum status resize_plan_init(const struct node *node, struct resize_plan *ret, bool *ret_known,
-                             struct error *err)
+enum status resize_plan_init(const struct node *node, const struct shape *x,
+                             struct resize_plan *ret, bool *ret_known, struct error *err)
 {
     bool simple = is_simple(node);
     const struct value *roi = simple ? NULL : node_input(node, 1);
@@ -285,6 +285,20 @@ enum status resize_plan_init(const struct node *node, struct resize_plan *ret, b
     *ret_known = known;
     if (!known)
         return STATUS_OK;
-    return resize_plan_from(node, &node->inputs[0]->shape, roi ? roi->known : NULL,
-                            scales ? scales->known : NULL, sizes ? sizes->known : NULL, ret, err);
+    return resize_plan_from(node, x, roi ? roi->known : NULL, scales ? scales->known : NULL,
+                            sizes ? sizes->known : NULL, ret, err);
+}
+
+bool resize_is_spatial(const struct node *node, struct resize_plan *ret)
+{
+    struct shape x = node->inputs[0]->shape;
+    struct error ignored;
+    bool is_known;
+    if (x.rank != 4)
+        return false;
+    x.dims[0] = node->outputs[0]->shape.dims[0];
+    x.dims[1] = node->outputs[0]->shape.dims[1];
+    return resize_plan_init(node, &x, ret, &is_known, &ignored) == STATUS_OK && is_known &&
+           ret->coordinate != RESIZE_TF_CROP_AND_RESIZE && ret->axis[0].scale == 1 &&
+           ret->axis[1].scale == 1;
 }

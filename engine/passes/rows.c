@@ -112,8 +112,8 @@ static int rows_resized(const struct rows *rows, const struct node *node)
     struct resize_plan plan;
     bool is_known;
     struct error ignored;
-    if (resize_plan_init(node, &plan, &is_known, &ignored) != STATUS_OK || !is_known ||
-        plan.axis[0].resized)
+    if (resize_plan_init(node, &node->inputs[0]->shape, &plan, &is_known, &ignored) != STATUS_OK ||
+        !is_known || plan.axis[0].resized)
         return MIXED;
     return rows_by_sample(rows, node, 1);
 }

@@ -1,7 +1,7 @@
 /* Private to engine/cpu/: the lowerings, one file a family. A lowering turns a node into a step:
  * products (Conv, Gemm, MatMul) by one of lensd's or oneDNN's kernels, which product_kernels.c
  * chooses, the rest of the hot path by lensd's own, everything else by the reference kernel.
- * lowering.c asks them in turn. */
+ * compile.c asks them in turn. */
 #pragma once
 
 #include "engine/cpu/program/program.h"

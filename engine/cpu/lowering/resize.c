@@ -170,34 +170,10 @@ static enum status taps_init(struct axis_taps *taps, const struct resize_plan *p
     return ok ? STATUS_OK : error_no_memory(err, "while compiling");
 }
 
-/* What the node does to an image of this shape, [N, C, H, W]; false where only a run knows. */
-static bool read_plan(const struct node *node, const struct shape *plain, struct resize_plan *ret)
-{
-    const struct tensor *operands[3] = {0}; /* roi, scales, sizes */
-    const bool simple = node->op == OP_UPSAMPLE || node->opset < 11;
-    for (size_t i = 1; i < node->input_count && i < 4; i++) {
-        if (node->inputs[i] && !node->inputs[i]->known)
-            return false;
-        operands[simple ? 1 : i - 1] = node->inputs[i] ? node->inputs[i]->known : NULL;
-    }
-    return resize_plan_from(node, plain, operands[0], operands[1], operands[2], ret, NULL) ==
-           STATUS_OK;
-}
-
-/* The shape of the operand may be ONNX's own or channels-last already: only the plan's factors
- * count here, and the layout pass asks for nodes alone that keep images and channels. */
 bool resize_takes(const struct node *node)
 {
-    const struct value *x = node->inputs[0];
     struct resize_plan plan;
-    if (x->shape.rank != 4)
-        return false;
-    struct shape any = x->shape;
-    any.dims[0] = node->outputs[0]->shape.dims[0];
-    any.dims[1] = node->outputs[0]->shape.dims[1];
-    return read_plan(node, &any, &plan) && plan.coordinate != RESIZE_TF_CROP_AND_RESIZE &&
-           plan.coordinate != RESIZE_TF_HALF_PIXEL_FOR_NN && plan.axis[0].scale == 1 &&
-           plan.axis[1].scale == 1;
+    return resize_is_spatial(node, &plan) && plan.coordinate != RESIZE_TF_HALF_PIXEL_FOR_NN;
 }
 
 bool resize_takes_8bit(const struct node *node)
@@ -218,7 +194,9 @@ enum status lower_resize(const struct lowering *lowering, struct step **ret, str
     const struct shape plain = SHAPE(in[0], in[3], in[1], in[2]);
     struct resize_plan plan;
     struct resize_scratch scratch;
-    if (!read_plan(node, &plain, &plan) || plan.axis[2].out != out[1] || plan.axis[3].out != out[2])
+    bool is_known;
+    TRY(resize_plan_init(node, &plain, &plan, &is_known, err));
+    if (!is_known || plan.axis[2].out != out[1] || plan.axis[3].out != out[2])
         return error_set(err, STATUS_INTERNAL, "Resize '%s' changed behind the layout pass",
                          node->name);
     struct resize_step *s = step_create(lowering, sizeof *s, resize_run, ret, err);

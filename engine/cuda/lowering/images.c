@@ -95,31 +95,10 @@ static struct shape channels_first(const struct shape *last)
     return plain;
 }
 
-/* How the node resizes x of this shape; false if that depends on values of a run. */
-static bool read_plan(const struct node *node, const struct shape *x, struct resize_plan *ret)
-{
-    const struct tensor *operands[3] = {0}; /* roi, scales, sizes */
-    const bool simple = node->op == OP_UPSAMPLE || node->opset < 11;
-    for (size_t i = 1; i < node->input_count && i < 4; i++) {
-        if (node->inputs[i] && !node->inputs[i]->known)
-            return false;
-        operands[simple ? 1 : i - 1] = node->inputs[i] ? node->inputs[i]->known : NULL;
-    }
-    return resize_plan_from(node, x, operands[0], operands[1], operands[2], ret, NULL) == STATUS_OK;
-}
-
 static bool resize_takes(const struct node *node)
 {
-    const struct value *x = node->inputs[0];
     struct resize_plan plan;
-    if (x->shape.rank != 4)
-        return false;
-    /* Only the factors matter here: the shape may be channels-first or channels-last. */
-    struct shape any = x->shape;
-    any.dims[0] = node->outputs[0]->shape.dims[0];
-    any.dims[1] = node->outputs[0]->shape.dims[1];
-    return read_plan(node, &any, &plan) && plan.coordinate != RESIZE_TF_CROP_AND_RESIZE &&
-           plan.axis[0].scale == 1 && plan.axis[1].scale == 1;
+    return resize_is_spatial(node, &plan);
 }
 
 /* An axis's rows of the tables, `taps` for each position of the output. */
@@ -197,7 +176,11 @@ static enum status lower_resize(const struct cuda_lowering *compile, struct cuda
     const struct shape *x = &node->inputs[0]->shape;
     const struct shape plain = node->channels_last ? channels_first(x) : *x;
     struct resize_plan plan;
-    if (!fits_index(x) || !fits_index(&node->outputs[0]->shape) || !read_plan(node, &plain, &plan))
+    bool is_known;
+    if (!fits_index(x) || !fits_index(&node->outputs[0]->shape))
+        return STATUS_OK;
+    TRY(resize_plan_init(node, &plain, &plan, &is_known, err));
+    if (!is_known)
         return STATUS_OK;
     struct image_step *s = images_create(
         compile, node->channels_last ? IMAGE_RESIZE : IMAGE_RESIZE_ANY, "resize", ret, err);
