@@ -193,6 +193,25 @@ void text_double(struct text *text, double value)
     text_put(text, digits);
 }
 
+void text_element(struct text *text, const struct tensor *tensor, size_t i)
+{
+    switch (tensor->dtype) {
+    case DTYPE_F32:
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        text_float(text, (float)tensor_number(tensor, i));
+        break;
+    case DTYPE_F64:
+        text_double(text, tensor_number(tensor, i));
+        break;
+    case DTYPE_U64:
+        text_unsigned(text, ((const uint64_t *)tensor->data)[i]);
+        break;
+    default:
+        text_number(text, tensor_int(tensor, i));
+    }
+}
+
 void text_string(struct text *text, const char *at)
 {
     size_t left = strlen(at);

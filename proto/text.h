@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/tensor/tensor.h"
+
 struct text {
     char *data; /* malloc'ed; not terminated before text_finish */
     size_t size, capacity;
@@ -28,6 +30,8 @@ size_t write_shortest(float value, char text[static FLOAT_TEXT]);
 /* The same; null for what is not finite. */
 void text_float(struct text *text, float value);
 void text_double(struct text *text, double value);
+/* Element i of a tensor of numbers; booleans are 0 and 1. */
+void text_element(struct text *text, const struct tensor *tensor, size_t i);
 /* A JSON string; bytes that are no UTF-8 become '?'. */
 void text_string(struct text *text, const char *terminated);
 

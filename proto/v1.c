@@ -186,14 +186,7 @@ static void put_nested(struct text *text, const struct tensor *tensor, int from)
         for (int d = from; d < rank; d++)
             if (i % inner[d] == 0)
                 text_put(text, "[");
-        if (tensor->dtype == DTYPE_F32)
-            text_float(text, ((const float *)tensor->data)[i]);
-        else if (tensor->dtype == DTYPE_U64)
-            text_unsigned(text, ((const uint64_t *)tensor->data)[i]);
-        else if (dtype_is_float(tensor->dtype))
-            text_double(text, tensor_number(tensor, i));
-        else
-            text_number(text, tensor_int(tensor, i));
+        text_element(text, tensor, i);
         for (int d = from; d < rank; d++)
             if ((i + 1) % inner[d] == 0)
                 text_put(text, "]");

@@ -10,20 +10,6 @@
 
 /* ---- inference ---- */
 
-static void put_integers(struct text *text, const struct tensor *tensor, size_t i)
-{
-    switch (tensor->dtype) {
-    case DTYPE_BOOL:
-        text_put(text, ((const uint8_t *)tensor->data)[i] ? "true" : "false");
-        break;
-    case DTYPE_U64:
-        text_unsigned(text, ((const uint64_t *)tensor->data)[i]);
-        break;
-    default:
-        text_number(text, tensor_int(tensor, i));
-    }
-}
-
 static void put_numbers(struct text *text, const struct tensor *tensor, bool *is_first)
 {
     size_t count = shape_count(&tensor->shape);
@@ -31,20 +17,10 @@ static void put_numbers(struct text *text, const struct tensor *tensor, bool *is
         if (!*is_first)
             text_put(text, ",");
         *is_first = false;
-        switch (tensor->dtype) {
-        case DTYPE_F32:
-            text_float(text, ((const float *)tensor->data)[i]);
-            break;
-        case DTYPE_F64:
-            text_double(text, ((const double *)tensor->data)[i]);
-            break;
-        case DTYPE_F16:
-        case DTYPE_BF16:
-            text_float(text, (float)tensor_number(tensor, i));
-            break;
-        default:
-            put_integers(text, tensor, i);
-        }
+        if (tensor->dtype == DTYPE_BOOL)
+            text_put(text, ((const uint8_t *)tensor->data)[i] ? "true" : "false");
+        else
+            text_element(text, tensor, i);
     }
 }
 
