@@ -360,12 +360,20 @@ class FolderCase(unittest.TestCase):
 
     def serve(self, *arguments, **options):
         server = Server(*arguments, **options)
-        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        self.addCleanup(self.end, server)
         return server
 
-    def assert_ended(self, server):
-        code, log = server.stop()
-        self.assertEqual(code, 0, log)
+    @staticmethod
+    def end(server):
+        """What a test has left behind."""
+        if server.process.poll() is None:
+            server.process.kill()
+        if not server.log_file.closed:
+            server.stop()
+
+    def assert_ended(self, server, code=0):
+        ended, log = server.stop()
+        self.assertEqual(ended, code, log[-3000:])
         return log
 
 

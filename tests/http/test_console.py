@@ -6,7 +6,6 @@ import io
 import os
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 import threading

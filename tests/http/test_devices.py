@@ -1,41 +1,29 @@
 """What devices give: memory and its limit; several lanes."""
 
-import os
-import tempfile
 import unittest
 
 import small_onnx
-from harness import Server, flat_png, multipart, run_lensd, together
+from harness import FolderCase, flat_png, multipart, run_lensd, together
 
 
 # What else is chosen by measured times would take other memory from run to run.
 PLAIN = ("--workers", "1", "--threads", "1", "--precision", "fp32")
 
 
-class DevicesCase(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
-        self.servers = []
-
-    def tearDown(self):
-        for server in self.servers:
-            code, log = server.stop()
-            self.assertEqual(code, 0, log[-3000:])
-        self.folder.cleanup()
-
+class DevicesCase(FolderCase):
     def serve(self, *arguments):
-        server = Server(*arguments)
-        self.servers.append(server)
+        server = super().serve(*arguments)
+        self.addCleanup(self.assert_ended, server)
         return server
 
     def plain_model(self):
         """Without convolutions, whose kernels, and with them their memory, follow measured times."""
-        path = os.path.join(self.folder.name, "plain.onnx")
+        path = self.path("plain.onnx")
         small_onnx.not_finite_when_dark(path, side=64)
         return path
 
     def model(self, name="small", side=64):
-        path = os.path.join(self.folder.name, name + ".onnx")
+        path = self.path(name + ".onnx")
         small_onnx.convolutions(path, 2, side=side, channels=8)
         return path
 
@@ -69,7 +57,7 @@ class Memory(DevicesCase):
 
     def test_what_does_not_fit_says_what_is_missing(self):
         path = self.plain_model()
-        image = os.path.join(self.folder.name, "image.png")
+        image = self.path("image.png")
         with open(image, "wb") as file:
             file.write(flat_png(9))
         used = cpu(self.serve(path, *PLAIN))["memory"]["used_by_lensd_bytes"]

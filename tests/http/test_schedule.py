@@ -1,6 +1,5 @@
 """Time limits, priorities, fairness between clients, refusals in time, and clients that leave."""
 
-import json
 import time
 import unittest
 
