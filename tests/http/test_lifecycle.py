@@ -16,30 +16,11 @@ import unittest
 
 import harness
 import small_onnx
-from harness import HeldCase, Server, hang_up, multipart, png, post, read_answer, read_to_end, run_lensd, seven
+from harness import (FolderCase, HeldCase, hang_up, multipart, png, post, read_answer, read_to_end,
+                     run_lensd, seven)
 
 
-class Lifecycle(unittest.TestCase):
-    def setUp(self):
-        self.servers = []
-        self.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
-
-    def tearDown(self):
-        for server in self.servers:
-            if server.process.poll() is None:
-                server.process.kill()
-            if not server.log_file.closed:
-                server.stop()
-        self.folder.cleanup()
-
-    def serve(self, *arguments, **options):
-        server = Server(*arguments, **options)
-        self.servers.append(server)
-        return server
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
+class Lifecycle(FolderCase):
     def never_loaded(self, name):
         """The folder of a model whose first pass never ends."""
         path = self.path(name)
@@ -52,11 +33,6 @@ class Lifecycle(unittest.TestCase):
         path = self.path("run.onnx")
         small_onnx.convolutions(path, 6)
         return path
-
-    def assert_ended(self, server, code=0):
-        ended, log = server.stop()
-        self.assertEqual(ended, code, log[-3000:])
-        return log
 
 
 class Start(Lifecycle):
