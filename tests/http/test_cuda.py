@@ -5,30 +5,22 @@ import contextlib
 import glob
 import http.client
 import os
-import tempfile
 import threading
 import time
 import unittest
 
 import small_onnx
-from harness import Server, flat_png, read, run_lensd, together
+from harness import FolderCase, Server, flat_png, read, run_lensd, together
 
 PLAIN = ("--precision", "fp32", "--workers", "2")
 
 
-class CudaCase(unittest.TestCase):
+class CudaCase(FolderCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
-        self.orders_path = os.path.join(self.folder.name, "orders")
+        super().setUp()
+        self.orders_path = self.path("orders")
         self.environment = {"FAKE_CUDA_ORDERS": self.orders_path}
         self.orders()
-        self.servers = []
-
-    def tearDown(self):
-        for server in self.servers:
-            code, log = server.stop()
-            self.assertEqual(code, 0, log[-3000:])
-        self.folder.cleanup()
 
     def orders(self, *more, devices=2, memory=1 << 30):
         """What the fake does from now on."""
@@ -37,12 +29,12 @@ class CudaCase(unittest.TestCase):
         os.replace(self.orders_path + ".new", self.orders_path)
 
     def serve(self, *arguments, environment=None):
-        server = Server(*arguments, environment={**self.environment, **(environment or {})})
-        self.servers.append(server)
+        server = super().serve(*arguments, environment={**self.environment, **(environment or {})})
+        self.addCleanup(self.assert_ended, server)
         return server
 
     def model(self, channels=8):
-        path = os.path.join(self.folder.name, "small.onnx")
+        path = self.path("small.onnx")
         small_onnx.convolutions(path, 1, side=16, channels=channels)
         return path
 
@@ -243,12 +235,12 @@ class SharedCard(CudaCase):
     server can read none."""
 
     def put(self, name, channels):
-        path = os.path.join(self.folder.name, name + ".onnx")
+        path = self.path(name + ".onnx")
         small_onnx.convolutions(path + ".new", 1, side=16, channels=channels)
         os.replace(path + ".new", path)
 
     def start(self, *more):
-        return self.serve("--models", self.folder.name, "--device", "cuda:0", *PLAIN, *more)
+        return self.serve("--models", self.folder, "--device", "cuda:0", *PLAIN, *more)
 
     @staticmethod
     def ask(server, name):
@@ -345,10 +337,10 @@ class Tunings(CudaCase):
         return [line for line in lines if line.startswith("cuda ")], log
 
     def files(self):
-        return glob.glob(os.path.join(self.folder.name, "cache", "tunings-*"))
+        return glob.glob(os.path.join(self.folder, "cache", "tunings-*"))
 
     def test_a_second_start_knows(self):
-        cache = os.path.join(self.folder.name, "cache")
+        cache = self.path("cache")
         first, _ = self.start(cache)
         self.assertTrue(first)
         for line in first:
@@ -358,7 +350,7 @@ class Tunings(CudaCase):
         self.assertNotIn("warn  cache", log)
 
     def test_a_damaged_file_is_as_good_as_none(self):
-        cache = os.path.join(self.folder.name, "cache")
+        cache = self.path("cache")
         first, _ = self.start(cache)
         (path,) = self.files()
         with open(path, "rb") as file:
