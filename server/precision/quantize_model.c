@@ -22,8 +22,8 @@ enum {
 /* At most this share of the multiply-adds stays in float32. VNNI does four times as many of them in
  * 8 bits: with a third in float32 the arithmetic takes half of float32's time, with half of them
  * five eighths. A wrong answer is worse than a slow one, because nobody sees it while serving; but
- * a model that is no faster than float32 has no use at all. NNCF's accuracy control and Neural
- * Compressor limit the error alone. docs/quantize.md has what other limits give. */
+ * a model that is no faster than float32 has no use at all. docs/quantize.md has what other limits
+ * give. */
 #define KEPT_WORK (1.0 / 3)
 
 /* While the bounds do not hold, more layers stay in float32 only if the error falls to this share:
