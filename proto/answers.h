@@ -326,7 +326,7 @@ struct quantize_answer {
     size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of a class overlap by half or more */
     double overlap;                           /* of the pairs, in the mean */
     uint64_t fp32_bytes, int8_bytes;
-    double fp32_ms, int8_ms; /* an image, the quickest of some */
+    double fp32_ms, int8_ms; /* of one image, the quickest run */
     bool is_faster;          /* int8, by enough for --precision auto */
     struct quantize_layer *layers;
     size_t layer_count, kept;

@@ -72,7 +72,6 @@ struct backend_ops {
 
     /* As in optimize_options; NULL: never. */
     bool (*takes_quantized_epilogue)(const struct node *node);
-
     bool multiplies_to_float;
     bool (*stores_result)(const struct node *node);
 

@@ -26,7 +26,7 @@ struct guard {
 /* A file as it was when it was mapped; one for all mappings of it, which may be thousands. */
 struct source {
     int fd; /* its own */
-    struct stat then;
+    struct stat opened;
     size_t users;
     struct source *next;
 };
@@ -96,7 +96,7 @@ static void install(void)
 
 /* ---- files ---- */
 
-static bool is_same_time(const struct stat *a, const struct stat *b)
+static bool is_unchanged(const struct stat *a, const struct stat *b)
 {
     return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
@@ -110,12 +110,12 @@ static struct source *take_source(int fd)
         return NULL;
     pthread_mutex_lock(&sources_lock);
     struct source *source = sources;
-    while (source && (source->then.st_dev != now.st_dev || source->then.st_ino != now.st_ino ||
-                      !is_same_time(&source->then, &now)))
+    while (source && (source->opened.st_dev != now.st_dev || source->opened.st_ino != now.st_ino ||
+                      !is_unchanged(&source->opened, &now)))
         source = source->next;
     if (!source && (source = malloc(sizeof *source)) != NULL) {
         *source =
-            (struct source){.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .then = now, .next = sources};
+            (struct source){.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .opened = now, .next = sources};
         if (source->fd >= 0) {
             sources = source;
         } else {
@@ -146,7 +146,7 @@ static void give_source(struct source *source)
 static bool is_as_it_was(const struct source *source)
 {
     struct stat now;
-    return fstat(source->fd, &now) == 0 && is_same_time(&source->then, &now);
+    return fstat(source->fd, &now) == 0 && is_unchanged(&source->opened, &now);
 }
 
 /* ---- mappings ---- */

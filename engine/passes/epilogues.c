@@ -60,7 +60,7 @@ bool optimize_activation(const struct node *node, struct epilogue *ret)
 }
 
 /* A product of 8-bit integers that the backend gives an epilogue. */
-static bool is_stored_product(const struct edit *edit, const struct node *node)
+static bool is_integer_product(const struct edit *edit, const struct node *node)
 {
     return edit->options->multiplies_to_float && quantize_makes_float(node);
 }
@@ -68,7 +68,7 @@ static bool is_stored_product(const struct edit *edit, const struct node *node)
 static bool is_product(const struct edit *edit, const struct node *node)
 {
     return node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE || node->op == OP_GEMM ||
-           node->op == OP_MATMUL || is_stored_product(edit, node);
+           node->op == OP_MATMUL || is_integer_product(edit, node);
 }
 
 static bool takes_activation(const struct edit *edit, const struct node *node)
@@ -117,9 +117,10 @@ static bool takes_bias(const struct edit *edit, const struct node *node)
 {
     if (node->epilogue.activation || node->epilogue.residual)
         return false;
-    return node->op == OP_MATMUL ? node->input_count == 2
-                                 : node->op == OP_QLINEAR_MATMUL && is_stored_product(edit, node) &&
-                                       !node_input(node, QUANTIZED_BIAS);
+    return node->op == OP_MATMUL
+               ? node->input_count == 2
+               : node->op == OP_QLINEAR_MATMUL && is_integer_product(edit, node) &&
+                     !node_input(node, QUANTIZED_BIAS);
 }
 
 /* MatMul + constant vector over the last axis: the bias, kept as a third input, or as QLinearConv
@@ -166,7 +167,7 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
     if (!best)
         return false;
     struct value *residual = add->inputs[1 - side];
-    if ((is_stored_product(edit, best) && !complete_operands(edit, best, QUANTIZED_RESIDUAL)) ||
+    if ((is_integer_product(edit, best) && !complete_operands(edit, best, QUANTIZED_RESIDUAL)) ||
         !edit_append_input(edit, best, residual))
         return false;
     best->epilogue.residual = residual;
@@ -177,8 +178,8 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
     return true;
 }
 
-/* The axis of `value` along which the last dimension of what makes it counts, which is itself or a
- * Transpose's operand; *ret_product: the product of 8-bit integers that makes that. -1: none. */
+/* The axis of `value` that is the last dimension (the columns) of the product of 8-bit integers
+ * that makes it, directly or through a Transpose; *ret_product: that product. -1: there is none. */
 static int column_axis(const struct edit *edit, const struct value *value,
                        struct node **ret_product)
 {
@@ -196,7 +197,7 @@ static int column_axis(const struct edit *edit, const struct value *value,
         node = edit_single_reader(edit, from) ? from->producer : NULL;
     }
     *ret_product = node;
-    return node && node->op != OP_QLINEAR_CONV && is_stored_product(edit, node) ? axis : -1;
+    return node && node->op != OP_QLINEAR_CONV && is_integer_product(edit, node) ? axis : -1;
 }
 
 /* A factor a column becomes part of the weights' scales: ConvNeXt's layer scale. */
@@ -253,7 +254,7 @@ static bool fuse_viewed_residual(struct edit *edit, struct node *add, size_t at)
         struct value *viewed = edit_insert_value(edit, at, OP_RESHAPE, 13, add->name, &residual, 1,
                                                  DTYPE_F32, &y->shape);
         if (!viewed ||
-            (is_stored_product(edit, product) &&
+            (is_integer_product(edit, product) &&
              !complete_operands(edit, product, QUANTIZED_RESIDUAL)) ||
             !edit_append_input(edit, product, viewed))
             return false;

@@ -221,7 +221,8 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
     return STATUS_OK;
 }
 
-/* Are the real numbers of a quantization float32, so that widening others does not concern it? */
+/* Is float32 what this node quantizes or restores? Then widening 16-bit floats elsewhere does not
+ * change it. */
 static bool quantizes_f32(const struct node *node)
 {
     const struct value *scale = node_input(node, 1);

@@ -65,8 +65,8 @@ bool optimize_keeps_numbers(const struct node *node);
 /* What is written as DequantizeLinear → operator → QuantizeLinear becomes the operator on 8-bit
  * integers that it stands for; before optimize_weights, which would widen the weights. Results
  * differ from the file's float32 arithmetic by one step of the stored type where a number lies
- * between two. Products of stored operands whose result is not stored are of integers, too, if
- * multiplies_to_float. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
+ * between two. A product of 8-bit integers whose result is float32 is computed in integers, too,
+ * if multiplies_to_float. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
 enum status optimize_quantized(struct graph *graph, bool multiplies_to_float,
                                struct error *err) MUST_USE;
 

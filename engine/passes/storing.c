@@ -7,7 +7,7 @@
 #include "engine/passes/quantize.h"
 
 /* Does the node keep all elements, in whatever order? */
-static bool storing_passes(const struct node *node)
+static bool only_moves_elements(const struct node *node)
 {
     return node->op == OP_RESHAPE || node->op == OP_TRANSPOSE || node->op == OP_FLATTEN ||
            node->op == OP_SQUEEZE || node->op == OP_UNSQUEEZE || node->op == OP_IDENTITY;
@@ -20,7 +20,7 @@ bool pass_storing(struct edit *edit, size_t *n)
     struct node *from = x ? x->producer : NULL;
     struct ends to;
     bool alone = x && edit_single_reader(edit, x);
-    while (alone && from && storing_passes(from)) {
+    while (alone && from && only_moves_elements(from)) {
         alone = edit_single_reader(edit, from->inputs[0]);
         from = from->inputs[0]->producer;
     }

@@ -161,7 +161,7 @@ static void store_numbers(const struct node *layer, const struct number_range *i
         }
 }
 
-/* `input`: of the layer's activation. Frees with drop_rounded(), also after a failure. */
+/* `input`: of the layer's activation. To be freed with drop_rounded(), also after a failure. */
 static enum status round_layer(const struct node *layer, const struct number_range *input,
                                float most, struct stored_layer *ret, struct error *err)
 {

@@ -188,7 +188,7 @@ static void print_report(const struct quantizing *q)
     if (report->has_boxes)
         printf("%-12s%zu, float32 %zu; %zu pairs overlap by half or more, by %.3f on average\n",
                "boxes", report->int8_boxes, report->fp32_boxes, report->box_pairs, report->overlap);
-    printf("%-12s%s, float32 %s\n", "size", size_text(report->int8_bytes, after),
+    printf("%-12s%s, before %s\n", "size", size_text(report->int8_bytes, after),
            size_text(report->fp32_bytes, before));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);
     if (!report->is_faster)
@@ -324,5 +324,5 @@ int command_quantize(const struct config *config)
     quantize_report_done(&q.report);
     graph_free(q.graph);
     model_free(q.model);
-    return status == STATUS_CANCELLED ? 1 : result;
+    return status == STATUS_CANCELLED || status == STATUS_IO ? 1 : result;
 }

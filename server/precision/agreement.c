@@ -276,8 +276,9 @@ bool agreement_explain(const struct agreement *a, char *text, size_t size)
         return false;
     }
     const double most = a->mean + margin(a->squares, a->images);
-    if (a->images < 2 && a->mean <= bound_of(a)) {
-        snprintf(text, size, "%s %.4f on one image, which proves little", change, a->mean);
+    if (a->images < 2) {
+        snprintf(text, size, "%s %.4f (limit %g), which one image does not prove", change, a->mean,
+                 bound_of(a));
         return true;
     }
     if (!(most <= bound_of(a))) {

@@ -180,7 +180,7 @@ static void close_session(struct quantize_state *q)
 {
     session_free(q->session);
     q->session = NULL;
-    malloc_trim(0); /* the next one's memory is in other pieces */
+    malloc_trim(0); /* the next session's blocks have other sizes, which the free ones do not fit */
 }
 
 static enum status open_session(struct quantize_state *q, const struct graph *graph,

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Builds the index of the images for x86-64 and arm64 on an x86-64 machine, and compares what the two images answer.
+"""Builds the multi-platform image for x86-64 and arm64 on an x86-64 machine, and compares what the two images answer.
 
     tests/docker/check_arm64.py [unittest arguments]      ./dev docker arm64
 
 lensd is cross-compiled. Debian's packages are set up, and the arm64 image runs, under qemu-user, which is registered
-with the kernel until the end where it is not. Bounded: every call has a time limit, every container is removed.
+with the kernel for the duration of the tests, if it was not before. Bounded: every call has a time limit, every container is removed.
 """
 
 import json

@@ -120,7 +120,7 @@ static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 #endif
 }
 
-/* What is subnormal gets an exponent, whose number is then taken away: no operand or result is a
+/* A subnormal gets the exponent of 2^-14, which is then subtracted: no operand or result is a
  * subnormal float32, which cpu_flush_subnormals() would make 0. */
 static void widen_f16(const uint16_t *x, float *y, size_t n)
 {

@@ -456,8 +456,6 @@ static enum status create_own(const struct onednn *onednn, const struct product_
 {
     struct own_product *own = NULL;
     TRY(own_product_create(onednn->threads, desc, epilogue, &own, err));
-    if (!own)
-        return STATUS_OK;
     *ret = calloc(1, sizeof **ret);
     if (!*ret) {
         own_product_free(own);

@@ -63,8 +63,9 @@ struct product_desc {
     struct strided_layout bias;
     size_t weights_input;                                     /* index in node->inputs */
     int64_t stride[3], dilation[3], pad_begin[3], pad_end[3]; /* not for a matrix product */
-    const float *scales; /* 8-bit integers: sum * scales[output channel], which is stored in dst
-                            plus dst_zero, or float32 like its residual; NULL: floats */
+    const float *scales; /* 8-bit integers: the result is sum * scales[output channel], plus
+                            dst_zero where dst has 8 bits; where dst is float32, so is its
+                            residual. NULL: floats */
     size_t scale_count;
     float dst_scale; /* not 0: what the activation makes is divided by it before it is stored */
     int32_t src_zero, dst_zero;

@@ -16,7 +16,7 @@ enum status own_reorder(const struct strided_layout *given, const void *from,
 
 struct own_product;
 
-/* threads: those of parallel_for(). *ret stays NULL for a quantized product with an epilogue. */
+/* threads: those of parallel_for(). STATUS_NO_MEMORY. */
 enum status own_product_create(int threads, const struct product_desc *desc,
                                const struct epilogue *epilogue, struct own_product **ret,
                                struct error *err) MUST_USE;

@@ -97,8 +97,6 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
 {
     struct own_product *own = NULL;
     TRY(own_product_create(onednn->threads, desc, epilogue, &own, err));
-    if (!own)
-        return STATUS_OK;
     *ret = calloc(1, sizeof **ret);
     if (!*ret) {
         own_product_free(own);

@@ -67,7 +67,8 @@ void work_submit(struct exchange *exchange);
 void work_submit_or(struct exchange *exchange, enum status status, const struct error *err);
 
 /* For all but /predict's own JSON, which alone shows crops. STATUS_INVALID with a sentence if this
- * model of a request (NULL: the default, the newest) is a pipeline.json. STATUS_NO_MEMORY. */
+ * model of a request (`model` NULL: the default; `version` NULL: the newest) is a pipeline.json.
+ * STATUS_NO_MEMORY. */
 enum status work_refuse_pipeline(const struct exchange *exchange, const char *model,
                                  const char *version, struct error *err) MUST_USE;
 

@@ -40,7 +40,7 @@ int64_t admission_predict(const struct model_load *load, size_t images)
 
 size_t admission_capacity(const struct admission *admission)
 {
-    return 2 * admission->max_images + admission->max_images / ADMISSION_CROPS_SHARE;
+    return 2 * admission->max_images + admission->max_images / ADMISSION_CROPS_DIVISOR;
 }
 
 /* Seconds until there is room for what has just been refused: `wait` says how long that takes. */
@@ -86,7 +86,7 @@ static enum status check_bounds(const struct admission *admission, const struct 
                          "model '%s' has %zu of at most %zu images waiting or in work; try again "
                          "in %d s",
                          request->model, load->images, most, seconds);
-    size_t kept = admission->max_images / (are_crops ? ADMISSION_CROPS_SHARE : SHARE_DIVISOR);
+    size_t kept = admission->max_images / (are_crops ? ADMISSION_CROPS_DIVISOR : SHARE_DIVISOR);
     if (request->images + kept > room && load->of_client > 0 &&
         load->of_client + request->images > kept)
         return error_set(err, STATUS_OVERLOADED,

@@ -24,8 +24,9 @@ struct admission {
  * crops of clients that have few images in the queue. */
 size_t admission_capacity(const struct admission *admission);
 
-/* What is kept of crops' places, and the most images of one part, divide max_images by this. */
-#define ADMISSION_CROPS_SHARE 4
+/* max_images divided by this is kept free among the places of crops, for clients that have few
+ * images, and is the most images of one part. */
+#define ADMISSION_CROPS_DIVISOR 4
 
 enum admission_kind {
     ADMIT_REQUEST,
@@ -68,10 +69,10 @@ struct admission_request {
  * by itself, so trying again cannot help. STATUS_TIMEOUT: its deadline is over. STATUS_OVERLOADED:
  * not now; *ret_retry_after_s (may be NULL) is set to 1 … 60: when what is too much now is
  * predicted to be done. The last eighth of max_images is kept for clients that have few images in
- * the queue, so that one that fills it does not keep the others out. max_images bounds requests,
- * admission_capacity() crops, and requests that may come to have crops if nothing of their client
- * waits here: one client's crops do not keep out the others'. *ret_predicted (may be NULL): what
- * admission_predict says, set also on refusal. */
+ * the queue, so that one that fills it does not keep the others out. max_images bounds requests.
+ * admission_capacity() bounds crops, and also requests that may come to have crops while nothing of
+ * their client waits here, so that one client's crops do not keep the others out. *ret_predicted
+ * (may be NULL): what admission_predict says, set also on refusal. */
 enum status admission_check(const struct admission *admission, const struct model_load *load,
                             const struct admission_request *request, int64_t *ret_predicted,
                             int *ret_retry_after_s, struct error *err) MUST_USE;

@@ -325,7 +325,7 @@ enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *r
 
 /* Would a request of `images` and `bytes` be admitted now, as far as its head tells? For refusing
  * before the body is read. Of the request only model, version, size, deadline, priority and client
- * are looked at. With any_size it is refused only where the queue of each compiled size refuses it.
+ * are looked at. With any_size it is refused only if the queues of all compiled sizes refuse it.
  * Errors as of pipeline_submit; refusals are counted alike. */
 enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict_request *request,
                                  size_t images, size_t bytes, int *ret_retry_after_s,

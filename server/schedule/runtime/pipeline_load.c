@@ -12,7 +12,7 @@
 struct loading {
     struct pipeline *pipeline;
     const char *name, *version;
-    bool completes; /* a first instance, of the same weights */
+    bool completes; /* it replaces a first instance, which has the same weights */
 };
 
 static void on_progress(void *context, const char *phase, double fraction)

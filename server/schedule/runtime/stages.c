@@ -85,7 +85,7 @@ static enum status check_stage(struct staged_request *staged, size_t at, int *re
     struct served *served;
     TRY(pipeline_acquire(staged->pipeline, name, NULL, &served, ret_retry_after_s, err));
     staged->keep_aspect[at] = served->model->preprocess.resize != RESIZE_EXACT;
-    const size_t part = served->max_rows / ADMISSION_CROPS_SHARE;
+    const size_t part = served->max_rows / ADMISSION_CROPS_DIVISOR;
     staged->rooms[at] = part > 1 ? part : 1;
     const enum status status = check_model(staged->config, at, served, err);
     pipeline_release(staged->pipeline, served);

@@ -63,7 +63,11 @@ Test(agreement, of_one_image_proves_nothing)
     const float scores[] = {1, 2, 3};
     struct agreement a = {.is_vector = true};
     agreement_add_vector(&a, scores, scores, 3, false);
-    expect_bound(a, true, "mean change of probability 0.0000 on one image, which proves little");
+    expect_bound(a, true,
+                 "mean change of probability 0.0000 (limit 0.01), which one image does not prove");
+    a.mean = 0.5;
+    expect_bound(a, true, "mean change of probability 0.5000 (limit 0.01), which one image");
+    a.mean = 0;
     agreement_add_vector(&a, scores, scores, 3, false);
     expect_bound(a, false, "");
 }
