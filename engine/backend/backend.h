@@ -73,6 +73,7 @@ struct backend_ops {
     /* As in optimize_options; NULL: never. */
     bool (*takes_quantized_epilogue)(const struct node *node);
     bool multiplies_to_float;
+    bool stored_scales;
     bool (*stores_result)(const struct node *node);
 
     /* Does it run dynamically quantized products as real ones on rounded activations

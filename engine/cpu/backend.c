@@ -126,6 +126,7 @@ const struct backend_ops backend_cpu = {
     .makes_mean = depthwise_makes_mean,
     .takes_parts = join_takes_parts,
     .multiplies_to_float = true,
+    .stored_scales = true,
     .stores_result = cpu_stores_result,
     .rounds_dynamically = true,
     .bf16 = cpu_bf16_support,

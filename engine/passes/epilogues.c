@@ -220,6 +220,8 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
         if (shape_count(of) != columns || at < 0 || of->dims[at] != x->shape.dims[axis])
             continue;
         const struct tensor *before = product->inputs[4]->known;
+        if (shape_count(&before->shape) != 1 && shape_count(&before->shape) != columns)
+            continue;
         struct value *scales = edit_constant(edit, DTYPE_F32, &SHAPE((int64_t)columns), NULL);
         if (!scales)
             return false;

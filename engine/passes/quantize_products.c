@@ -165,10 +165,17 @@ bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *
 
 /* ---- results in float32 ---- */
 
+#define LOST_BIAS 1e-3 /* of a bias: as much as rounding products of 8 bits loses elsewhere */
+
 bool quantize_makes_float(const struct node *node)
 {
-    return (node->op == OP_QLINEAR_CONV || node->op == OP_QLINEAR_MATMUL || node->op == OP_QGEMM) &&
-           node_output(node, 0) && node->outputs[0]->dtype == DTYPE_F32;
+    if (node->op != OP_QLINEAR_CONV && node->op != OP_QLINEAR_MATMUL && node->op != OP_QGEMM)
+        return false;
+    /* A file's own may have scales that only a run knows. */
+    const struct value *y = node_output(node, 0), *scales = node_input(node, 4);
+    return y && y->dtype == DTYPE_F32 && quantize_is_f32(node_input(node, 1)) &&
+           quantize_is_one(node->inputs[1]) && quantize_is_f32(scales) && scales->shape.rank <= 1 &&
+           node_input(node, 3) && node->inputs[3]->known;
 }
 
 bool quantize_product(struct edit *edit, struct node *product)
@@ -184,8 +191,34 @@ bool quantize_product(struct edit *edit, struct node *product)
                                   : quantize_gemm(edit, product, product, NULL);
 }
 
+/* Tools give columns of zeros a scale of 1: whether that rounds the bias of such a column. */
+static bool loses_bias(const struct node *matmul, const struct value *bias, int64_t columns)
+{
+    const struct tensor *weights = matmul->inputs[3]->known, *scales = matmul->inputs[4]->known;
+    const size_t rows = shape_count(&weights->shape) / (size_t)columns;
+    const double source_scale = tensor_number(matmul->inputs[1]->known, 0);
+    for (int64_t c = 0; c < columns; c++) {
+        const size_t at = (size_t)c;
+        const double real = tensor_number(bias->known, at);
+        const double unit =
+            source_scale * tensor_number(scales, shape_count(&scales->shape) == 1 ? 0 : at);
+        bool is_zero = fabs(rint(real / unit) * unit - real) > LOST_BIAS * fabs(real);
+        for (size_t r = 0; is_zero && r < rows; r++)
+            is_zero = tensor_int(weights, r * (size_t)columns + at) == 0;
+        if (is_zero)
+            return true;
+    }
+    return false;
+}
+
 struct value *quantize_bias(struct edit *edit, const struct node *matmul, const struct value *bias)
 {
     const struct shape *y = &matmul->outputs[0]->shape;
+    const int64_t columns = y->dims[y->rank - 1];
+    const size_t scales = shape_count(&matmul->inputs[4]->known->shape);
+    if (matmul->inputs[3]->known->shape.rank != 2 ||
+        matmul->inputs[3]->known->shape.dims[1] != columns ||
+        (scales != 1 && scales != (size_t)columns) || loses_bias(matmul, bias, columns))
+        return NULL;
     return integer_bias(edit, bias, matmul->inputs[1], matmul->inputs[4], y->dims[y->rank - 1]);
 }

@@ -2,6 +2,8 @@
  * and putting an operator on stored integers in their place. */
 #include "engine/passes/quantize.h"
 
+#include <math.h>
+
 bool quantize_is_8bit(enum dtype dtype)
 {
     return dtype == DTYPE_U8 || dtype == DTYPE_I8;
@@ -38,7 +40,8 @@ bool quantize_read_quantize(const struct node *node, struct ends *ret)
 {
     if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !quantize_is_f32(node->inputs[1]) ||
         !quantize_is_one(node->inputs[1]) || !quantize_is_one(node_input(node, 2)) ||
-        !quantize_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0))
+        !quantize_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0) ||
+        !isnormal((float)tensor_number(node->inputs[1]->known, 0))) /* kernels divide by it */
         return false;
     *ret = (struct ends){node->outputs[0], node->inputs[1], node->inputs[2]};
     return true;

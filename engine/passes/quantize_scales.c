@@ -81,7 +81,10 @@ static bool store_result(struct edit *edit, struct node *quantize)
     const struct value *real = quantize->inputs[0];
     const struct node *node = real->producer;
     if (!node || node->op != OP_SCALE_SHIFT || !edit_single_reader(edit, real) ||
-        !edit->options->takes_parts(node))
+        !edit->options->takes_parts(node) ||
+        (node->epilogue.activation != ACTIVATION_NONE &&
+         node->epilogue.activation != ACTIVATION_RELU &&
+         node->epilogue.activation != ACTIVATION_CLIP))
         return false;
     quantize->epilogue = clamp_stored(&node->epilogue, &to);
     quantize->channels_last = node->channels_last;

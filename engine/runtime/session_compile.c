@@ -213,7 +213,8 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
         .stores_result = session->ops->stores_result,
         .makes_mean = session->ops->makes_mean,
         .takes_parts = session->ops->takes_parts,
-        .stored_scales = session->options.precision == PRECISION_INT8,
+        .stored_scales =
+            session->ops->stored_scales && session->options.precision == PRECISION_INT8,
         .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
     };
     if (is_narrow(session->options.precision))

@@ -56,7 +56,7 @@ bool norm_takes(const struct node *node);
 bool groups_take(const struct node *node);  /* GroupNormalization, InstanceNormalization, LRN */
 bool deconv_takes(const struct node *node); /* a ConvTranspose, channels-last */
 bool resize_takes(const struct node *node); /* keeping images and channels, channels-last */
-bool resize_takes_8bit(const struct node *node); /* the same of 8-bit integers, to nearest */
-bool qconv_takes(const struct node *node);       /* an 8-bit QLinearConv, channels-last */
+bool resize_takes_8bit(const struct node *node);       /* the same of 8-bit integers, to nearest */
+bool qconv_takes(const struct node *node);             /* an 8-bit QLinearConv, channels-last */
 bool quantized_stores_result(const struct node *node); /* a product of 8-bit integers */
 bool qrows_take_channels_last(const struct node *node);

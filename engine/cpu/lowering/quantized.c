@@ -6,6 +6,7 @@
 #include "engine/base/size.h"
 #include "engine/cpu/lowering/product.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 bool quantized_is_8bit(enum dtype dtype)
@@ -25,7 +26,7 @@ bool quantized_params_of(const struct node *node, size_t at, enum dtype dtype,
         return false;
     ret->scale = (float)tensor_number(scale->known, 0);
     ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
-    return zero || dtype == DTYPE_U8;
+    return isnormal(ret->scale) && (zero || dtype == DTYPE_U8);
 }
 
 /* Is the result float32, or of 8 bits with a scale and zero point at `result` or in the epilogue?

@@ -75,10 +75,14 @@ void onednn_drop_unused(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Without VNNI instructions. */
+/* Without VNNI instructions, or where ONEDNN_MAX_CPU_ISA forbids them. */
 bool onednn_pairs_saturate(void)
 {
-    return !cpu_features()->avx512_vnni && !cpu_features()->avx_vnni;
+    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(),
+                   wide = dnnl_cpu_isa_avx512_core_vnni;
+    const bool allowed =
+        (isa & wide) == wide || (isa & dnnl_cpu_isa_avx2_vnni) == dnnl_cpu_isa_avx2_vnni;
+    return !allowed || (!cpu_features()->avx512_vnni && !cpu_features()->avx_vnni);
 }
 
 /* Pairs of u8 x i8 that saturate at 16 bits: 255 * (a + b) has to fit. For i8 x i8 oneDNN halves

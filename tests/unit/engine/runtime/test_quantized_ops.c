@@ -814,7 +814,8 @@ Test(quantized_ops, a_bias_of_rows_is_none_of_columns)
         struct value *inputs[3] = {stored(&m, x), append(&m, OP_DEQUANTIZE_LINEAR, 3, terms),
                                    constant(&m, DTYPE_F32, biases[b].shape, numbers)};
         end_graph(&m, x, stored(&m, append(&m, OP_GEMM, 3, inputs)));
-        cr_expect_eq(expect_same("Gemm", m.graph, shape, false), biases[b].by_column, "bias %zu", b);
+        cr_expect_eq(expect_same("Gemm", m.graph, shape, false), biases[b].by_column, "bias %zu",
+                     b);
     }
 }
 
@@ -874,6 +875,99 @@ Test(quantized_ops, a_result_in_float32_is_the_backends_choice)
         cr_expect_eq(products_of(all[i].make, true), all[i].products, "case %zu", i);
         cr_expect_eq(products_of(all[i].make, false), all[i].stored, "case %zu", i);
     }
+}
+
+/* A session's answers are the interpreter's, which frees the graph. */
+static void expect_answers(const char *name, struct graph *graph, struct shape shape)
+{
+    struct error err = {0};
+    struct tensor *input, *expected;
+    struct session *session;
+    uint32_t state = 5;
+    const struct session_options options = {.precision = PRECISION_INT8,
+                                            .threads = 2,
+                                            .max_batch = 1,
+                                            .image_layout = IMAGE_AS_DECLARED};
+    const struct tensor *output;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+    for (size_t i = 0; i < shape_count(&shape); i++)
+        ((float *)input->data)[i] = 6 * random_unit(&state);
+    cr_assert_eq(interpret(graph, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
+    const void *inputs[1] = {input->data};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
+    cr_assert_eq(session_run(session, 1, inputs, &output, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
+    const float *e = expected->data, *g = output->data;
+    for (size_t i = 0; i < shape_count(&expected->shape); i++)
+        cr_assert(fabsf(e[i] - g[i]) <= 1.01f * STEP, "%s: element %zu is %g, not %g", name, i,
+                  (double)g[i], (double)e[i]);
+    session_free(session);
+    tensor_unref(expected);
+    tensor_unref(input);
+    graph_free(graph);
+}
+
+/* Kernels divide by the scale: what has 0 or a subnormal stays a step of its own. The image is so
+ * large that float32 written in place of bytes leaves the arena. */
+Test(quantized_ops, scales_of_nothing_are_not_stored_with)
+{
+    static const float steps[] = {0, 1e-40f};
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        struct maker m = {graph_create(NULL), DTYPE_U8, 3};
+        struct shape shape = SHAPE(1, CHANNELS, 320, 310);
+        const int64_t perm[4] = {1, 0, 2, 3};
+        struct value *x = graph_add_value(m.graph, "x", DTYPE_F32, &shape);
+        struct value *there =
+            unary(&m, OP_TRANSPOSE, layer_norm(&m, channels_last(&m, stored(&m, x))));
+        cr_assert(node_set_ints(m.graph, there->producer, "perm", perm, 4));
+        end_graph(&m, x, through(&m, there, steps[i], 5));
+        expect_answers("transposed norm", m.graph, shape);
+    }
+}
+
+/* Its weights' scale is a number of the image. */
+Test(quantized_ops, a_products_scale_may_be_of_the_run)
+{
+    struct maker m = {graph_create(NULL), DTYPE_U8, 3};
+    struct shape shape = SHAPE(1, CHANNELS, 5, 6);
+    struct value *x = graph_add_value(m.graph, "x", DTYPE_F32, &shape);
+    struct value *most = unary(&m, OP_REDUCE_MAX, unary(&m, OP_ABS, x));
+    cr_assert(node_set_int(m.graph, most->producer, "keepdims", 0));
+    float weights[CHANNELS * CHANNELS];
+    for (size_t i = 0; i < COUNT_OF(weights); i++)
+        weights[i] = rintf(127 * random_unit(&m.state));
+    struct value *terms[6] = {channels_last(&m, x), number(&m, DTYPE_F32, STEP),
+                              number(&m, DTYPE_U8, 128)};
+    terms[0] = append(&m, OP_QUANTIZE_LINEAR, 3, terms);
+    terms[3] = constant(&m, DTYPE_I8, SHAPE(CHANNELS, CHANNELS), weights);
+    terms[4] = binary(&m, OP_DIV, most, number(&m, DTYPE_F32, 5000));
+    terms[5] = number(&m, DTYPE_I8, 0);
+    struct value *y = append(&m, OP_QLINEAR_MATMUL, 6, terms);
+    y = binary(&m, OP_MUL, binary(&m, OP_ADD, y, real_row(&m, CHANNELS, 0)),
+               real_row(&m, CHANNELS, 1));
+    end_graph(&m, x, y);
+    expect_answers("product", m.graph, shape);
+}
+
+/* A column of zeros with a scale of 1: its bias is no multiple of that. */
+Test(quantized_ops, a_column_of_zeros_keeps_its_bias)
+{
+    struct maker m = {graph_create(NULL), DTYPE_U8, 3};
+    struct shape shape = SHAPE(1, CHANNELS, 5, 6);
+    struct value *x = graph_add_value(m.graph, "x", DTYPE_F32, &shape);
+    float weights[CHANNELS * CHANNELS], scales[CHANNELS];
+    for (size_t i = 0; i < COUNT_OF(weights); i++)
+        weights[i] = i % CHANNELS == 7 ? 0 : rintf(127 * random_unit(&m.state));
+    for (size_t c = 0; c < CHANNELS; c++)
+        scales[c] = c == 7 ? 100 : 0.001f;
+    struct value *terms[3] = {constant(&m, DTYPE_I8, SHAPE(CHANNELS, CHANNELS), weights),
+                              constant(&m, DTYPE_F32, SHAPE(CHANNELS), scales), NULL};
+    struct value *real = append(&m, OP_DEQUANTIZE_LINEAR, 2, terms);
+    struct value *y = binary(&m, OP_MATMUL, channels_last(&m, stored(&m, x)), real);
+    end_graph(&m, x, binary(&m, OP_ADD, y, real_row(&m, CHANNELS, 1)));
+    expect_answers("product", m.graph, shape);
 }
 
 /* Sums beyond int32 once they are scaled, all negative. */
