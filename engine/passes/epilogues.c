@@ -210,7 +210,7 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
         struct node *product;
         const int axis = column_axis(edit, x, &product);
         if (axis < 0 || axis >= rank || product->epilogue.activation ||
-            product->epilogue.residual || !quantize_is_f32(factor) ||
+            product->epilogue.residual || !is_f32_constant(factor) ||
             !shape_equal(&x->shape, &mul->outputs[0]->shape) ||
             edit_is_output(edit->graph, mul->outputs[0]))
             continue;

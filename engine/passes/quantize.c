@@ -212,7 +212,7 @@ static bool match(struct edit *edit, struct node *quantize, const struct node *p
 static void add_zero(struct edit *edit, struct node *node)
 {
     enum dtype dtype = (enum dtype)node_int(node, "output_dtype", DTYPE_U8);
-    if (!quantize_is_f32(node_input(node, 1)) || node_input(node, 2) ||
+    if (!is_f32_constant(node_input(node, 1)) || node_input(node, 2) ||
         node_int(node, "block_size", 0))
         return;
     if (node->op == OP_DEQUANTIZE_LINEAR) {

@@ -11,7 +11,6 @@ struct ends {
 
 bool quantize_is_8bit(enum dtype dtype);
 
-bool quantize_is_f32(const struct value *value); /* a float32 constant */
 bool quantize_is_one(const struct value *value); /* one known number */
 
 /* The DequantizeLinear that makes `value`: constant float32 scale and constant zero point, not in

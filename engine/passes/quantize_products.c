@@ -69,11 +69,11 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
 {
     const struct node *node = value ? value->producer : NULL;
     *ret = (struct bias){NULL, NULL};
-    if (quantize_is_f32(value)) {
+    if (is_f32_constant(value)) {
         ret->number = value->known;
     } else if (node && node->op == OP_DEQUANTIZE_LINEAR) {
         const struct value *zero = node_input(node, 2);
-        if (!node->inputs[0]->known || !quantize_is_f32(node->inputs[1]) ||
+        if (!node->inputs[0]->known || !is_f32_constant(node->inputs[1]) ||
             (zero && (!zero->known || !is_zero(zero->known))) || node_int(node, "block_size", 0))
             return false;
         ret->number = node->inputs[0]->known;
@@ -173,8 +173,8 @@ bool quantize_makes_float(const struct node *node)
         return false;
     /* A file's own may have scales that only a run knows. */
     const struct value *y = node_output(node, 0), *scales = node_input(node, 4);
-    return y && y->dtype == DTYPE_F32 && quantize_is_f32(node_input(node, 1)) &&
-           quantize_is_one(node->inputs[1]) && quantize_is_f32(scales) && scales->shape.rank <= 1 &&
+    return y && y->dtype == DTYPE_F32 && is_f32_constant(node_input(node, 1)) &&
+           quantize_is_one(node->inputs[1]) && is_f32_constant(scales) && scales->shape.rank <= 1 &&
            node_input(node, 3) && node->inputs[3]->known;
 }
 

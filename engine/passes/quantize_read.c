@@ -9,11 +9,6 @@ bool quantize_is_8bit(enum dtype dtype)
     return dtype == DTYPE_U8 || dtype == DTYPE_I8;
 }
 
-bool quantize_is_f32(const struct value *value)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32;
-}
-
 bool quantize_is_one(const struct value *value)
 {
     return value && value->known && shape_count(&value->known->shape) == 1;
@@ -22,7 +17,7 @@ bool quantize_is_one(const struct value *value)
 bool quantize_read_dequantize(const struct value *value, struct ends *ret)
 {
     const struct node *node = value ? value->producer : NULL;
-    if (!node || node->op != OP_DEQUANTIZE_LINEAR || !quantize_is_f32(node_input(node, 1)) ||
+    if (!node || node->op != OP_DEQUANTIZE_LINEAR || !is_f32_constant(node_input(node, 1)) ||
         !node_input(node, 2) || !node->inputs[2]->known || node_int(node, "block_size", 0))
         return false;
     *ret = (struct ends){node->inputs[0], node->inputs[1], node->inputs[2]};
@@ -38,7 +33,7 @@ bool quantize_read_activation(const struct value *value, struct ends *ret)
 
 bool quantize_read_quantize(const struct node *node, struct ends *ret)
 {
-    if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !quantize_is_f32(node->inputs[1]) ||
+    if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !is_f32_constant(node->inputs[1]) ||
         !quantize_is_one(node->inputs[1]) || !quantize_is_one(node_input(node, 2)) ||
         !quantize_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0) ||
         !isnormal((float)tensor_number(node->inputs[1]->known, 0))) /* kernels divide by it */
