@@ -30,6 +30,8 @@ enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
 
 enum config_target { TARGET_VNNI, TARGET_AVX2 };
 
+enum config_ready { CONFIG_READY_ANY, CONFIG_READY_STRICT };
+
 enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
 
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
@@ -46,6 +48,7 @@ struct config {
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
     char *models;     /* serve: a folder of models; NULL: one model */
     bool watch;       /* serve: load what changes on disk */
+    int64_t ready;    /* serve: enum config_ready */
     char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
     char **arguments; /* predict: the image files */
     size_t argument_count;

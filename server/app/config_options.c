@@ -39,6 +39,9 @@ const struct option config_options[] = {
     {"watch", OPTION_SWITCH, COMMAND_SERVE, FIELD(watch), 0, 0, "false", NULL, MODEL,
      "reload models when their files change; with --models, also add and remove models as their "
      "folders come and go"},
+    {"ready", OPTION_CHOICE, COMMAND_SERVE, FIELD(ready), 0, 0, "any", "any|strict", MODEL,
+     "with --models, when /readyz answers 200 after the start. any: when one model serves; strict: "
+     "while every model that was there at the start serves"},
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
      "predictions per image, unless the request asks for another number"},
 

@@ -25,6 +25,7 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
                                                   .max_scans = (uint32_t)config->max_scans},
                                        .fast_decode = config->fast_decode,
                                        .task_options = &config->task_options,
+                                       .ready_strict = config->ready == CONFIG_READY_STRICT,
                                        .metrics = metrics};
     memcpy(options.devices, config->devices, sizeof options.devices);
     memcpy(options.memory_limits, config->memory_limits, sizeof options.memory_limits);

@@ -18,6 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[1:1] = [os.path.join(HERE, os.pardir, "http"), os.path.join(HERE, os.pardir)]
 import totals  # noqa: E402
 from harness import ROOT, Server, drawn, multipart  # noqa: E402
+from test_tls import OPENSSL, TlsServer, make_certificate  # noqa: E402
 
 try:
     import jsonschema
@@ -135,6 +136,12 @@ class Compose(unittest.TestCase):
         call("promtool", "check", "config", "prometheus.yml", folder=folder)
         call("promtool", "test", "rules", "alerts_test.yml", folder=folder)
 
+    def test_every_alert_has_a_test(self):
+        rules = {rule["alert"] for group in documents("prometheus", "alerts.yml")[0]["groups"] for rule in group["rules"]}
+        fired = {case["alertname"] for test in documents("prometheus", "alerts_test.yml")[0]["tests"]
+                 for case in test["alert_rule_test"] if case.get("exp_alerts")}
+        self.assertEqual(rules, fired)
+
 
 def board():
     return json.loads(text_of("grafana", "dashboards", "lensd.json"))
@@ -152,7 +159,10 @@ class Metrics(unittest.TestCase):
         """The families of a daemon that has answered, failed and refused, on a machine with GPUs."""
         folder = tempfile.TemporaryDirectory(prefix="lensd-nvml-")
         self.addCleanup(folder.cleanup)
-        server = Server("--max-queue", "2", environment=stand_in_driver(folder.name))
+        if not OPENSSL:
+            raise unittest.SkipTest("openssl is missing")
+        server = TlsServer(*make_certificate(folder.name, "metrics"), "--max-queue", "2",
+                           environment=stand_in_driver(folder.name))
         try:
             self.assertEqual(server.predict(drawn(1)).status, 200)
             self.assertEqual(server.predict(b"no picture").status, 415)

@@ -193,6 +193,67 @@ class Repository(unittest.TestCase):
         failures = {m["name"]: m.get("error") for m in server.get("/health").json()["models"]}
         self.assertTrue(failures["bad"] and not failures["good"])
 
+    def told(self, server, name, **labels):
+        """The value of a series of /metrics; None: there is none."""
+        return server.metric(name + "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}")
+
+    def test_states_are_counted(self):
+        self.put("good", None, 2)
+        self.write("bad/model.onnx", "no model")
+        server = self.serve("--admin-key-file", self.admin_key())
+        for model, now in (("good", "ready"), ("bad", "failed")):
+            for state in ("loading", "ready", "failed", "unloading", "unloaded"):
+                self.assertEqual(self.told(server, "lensd_model_state", model=model, version="1", state=state),
+                                 int(state == now), (model, state))
+        self.assertEqual(self.told(server, "lensd_model_stale", model="good", version="1"), 0)
+        self.write("good/model.onnx", "no model, either")
+        self.assertEqual(self.admin(server, "good", "load").status, 500)
+        self.assertEqual(self.ask(server, "good"), 2)
+        self.assertEqual(self.told(server, "lensd_model_stale", model="good", version="1"), 1)
+        self.assertEqual(self.told(server, "lensd_model_state", model="good", version="1", state="ready"), 1)
+        self.assertIn("model.onnx", self.states(server)["good", "1"][1])
+        self.put("good", None, 3)
+        self.assertEqual(self.admin(server, "good", "load").status, 200)
+        self.assertEqual(self.told(server, "lensd_model_stale", model="good", version="1"), 0)
+        self.assertEqual(self.admin(server, "good", "unload").status, 200)
+        self.assertEqual(self.told(server, "lensd_model_state", model="good", version="1", state="unloaded"), 1)
+
+    def test_ready_any_and_strict(self):
+        self.put("good", None, 2)
+        self.write("bad/model.onnx", "no model")
+        probes = ("/readyz", "/health", "/ping")
+        server = self.serve()
+        self.assertEqual([server.get(path).status for path in probes], [200] * 3)
+        self.assertEqual(server.get("/v2/health/ready").status, 200)
+        strict = self.serve("--ready", "strict", "--watch", wait_ready=False)
+        strict.wait_log("2 models")
+        self.assertEqual([strict.get(path).status for path in probes], [503] * 3)
+        self.assertEqual(strict.get("/v2/health/ready").status, 400)
+        self.assertEqual(strict.get("/readyz").json()["status"], "failed")
+        self.assertEqual(self.ask(strict, "good"), 2)  # whoever asks it by name is answered
+        self.put("bad", None, 3)
+        strict.wait_for(lambda: strict.get("/readyz").status == 200, "the mended model")
+        # What comes later is not required.
+        self.write("late/model.onnx", "no model")
+        strict.wait_for(lambda: self.states(strict).get(("late", "1"), ("", ""))[0] == "UNAVAILABLE", "its failure")
+        self.assertEqual(strict.get("/readyz").status, 200)
+        # Neither is a model whose folder has gone.
+        shutil.rmtree(os.path.join(self.root, "bad"))
+        strict.wait_for(lambda: ("bad", "1") not in self.states(strict), "its end")
+        self.assertEqual(strict.get("/readyz").status, 200)
+
+    def test_ready_strict_and_an_unload(self):
+        self.put("a", "1", 2)
+        self.put("b", "1", 3)
+        server = self.serve("--ready", "strict", "--watch", "--admin-key-file", self.admin_key())
+        self.put("a", "2", 4)  # a new version takes the duty over
+        server.wait_for(lambda: self.ask(server, "a") == 4 and ("a", "1") not in self.states(server), "version 2")
+        self.assertEqual(self.admin(server, "a", "unload").status, 200)
+        answer = server.get("/readyz")
+        self.assertEqual((answer.status, answer.json()["status"]), (503, "unloaded"))
+        self.assertEqual(self.admin(server, "a", "load").status, 200)
+        self.assertEqual(server.get("/readyz").status, 200)
+
     def test_dimensions_of_the_configuration(self):
         small = os.path.join(self.root, "dims")
         os.makedirs(small)

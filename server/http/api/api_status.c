@@ -1,7 +1,10 @@
 /* State and metrics for probes, dashboards and people; never behind the queue of images. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/answers.h"
 #include "server/http/api/describe.h"
@@ -19,8 +22,7 @@ static bool is_draining(const struct exchange *x)
 
 static bool is_ready(const struct exchange *x)
 {
-    return !is_draining(x) && pipeline_state(x->server->options.pipeline) == PIPELINE_READY &&
-           !pipeline_is_lost(x->server->options.pipeline);
+    return !is_draining(x) && pipeline_readiness(x->server->options.pipeline) == PIPELINE_READY;
 }
 
 /* 503 is "ask again" here, too. */
@@ -72,6 +74,52 @@ void devices_handle(struct exchange *x)
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
+/* Series of the versions that are in the table now: a registry would keep those that have left. */
+static void put_model_states(FILE *out, const struct model_status *models, size_t count)
+{
+    char name[2 * sizeof models->name], version[2 * sizeof models->version];
+    fputs("# HELP lensd_model_state 1 for the state that a version of a model is in, else 0.\n"
+          "# TYPE lensd_model_state gauge\n",
+          out);
+    for (size_t i = 0; i < count; i++)
+        for (int state = 0; state < MODEL_STATES; state++)
+            fprintf(out, "lensd_model_state{model=\"%s\",version=\"%s\",state=\"%s\"} %d\n",
+                    metrics_escape(models[i].name, name, sizeof name),
+                    metrics_escape(models[i].version, version, sizeof version),
+                    model_state_name((enum model_state)state), (int)models[i].state == state);
+    fputs(
+        "# HELP lensd_model_stale 1 if a version serves what was loaded before, because its files "
+        "have changed and did not load.\n# TYPE lensd_model_stale gauge\n",
+        out);
+    for (size_t i = 0; i < count; i++)
+        if (models[i].state == MODEL_READY)
+            fprintf(out, "lensd_model_stale{model=\"%s\",version=\"%s\"} %d\n",
+                    metrics_escape(models[i].name, name, sizeof name),
+                    metrics_escape(models[i].version, version, sizeof version),
+                    models[i].failure[0] != '\0');
+}
+
+/* The registry's text and the states of the models; malloc'ed, NULL when out of memory. */
+static char *all_metrics(const struct exchange *x, size_t *ret_size)
+{
+    char *text = NULL, *counted = metrics_text(x->server->options.metrics, ret_size);
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    FILE *out = counted && models ? open_memstream(&text, ret_size) : NULL;
+    if (out) {
+        fputs(counted, out);
+        put_model_states(out, models,
+                         pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS));
+        const bool failed = ferror(out);
+        if (fclose(out) != 0 || failed) {
+            free(text);
+            text = NULL;
+        }
+    }
+    free(models);
+    free(counted);
+    return text;
+}
+
 void metrics_handle(struct exchange *x)
 {
     size_t size = 0;
@@ -88,6 +136,6 @@ void metrics_handle(struct exchange *x)
                1);
     process_metrics_update(metrics);
     gpu_metrics_update(metrics);
-    char *text = metrics_text(metrics, &size);
+    char *text = all_metrics(x, &size);
     respond_text(x, 200, TYPE_METRICS, text, size);
 }

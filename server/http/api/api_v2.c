@@ -32,7 +32,7 @@ void v2_ready_handle(struct exchange *x)
 {
     bool draining = atomic_load(&x->server->draining);
     respond_flag(x, NULL, "ready",
-                 !draining && pipeline_state(x->server->options.pipeline) == PIPELINE_READY);
+                 !draining && pipeline_readiness(x->server->options.pipeline) == PIPELINE_READY);
 }
 
 void v2_server_handle(struct exchange *x)

@@ -432,11 +432,11 @@ const char *describe_state(struct pipeline *pipeline, bool draining)
 {
     if (draining)
         return "draining";
-    switch (pipeline_state(pipeline)) {
+    switch (pipeline_readiness(pipeline)) {
     case PIPELINE_LOADING:
         return "loading";
     case PIPELINE_READY:
-        return pipeline_is_lost(pipeline) ? "failed" : "ready";
+        return "ready";
     case PIPELINE_DRAINING:
         return "draining";
     case PIPELINE_FAILED:
@@ -482,11 +482,6 @@ static size_t list_quarantines(const struct model_status *model, struct quaranti
 char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
                       const char *confinement, size_t *ret_size)
 {
-    static const char *const states[] = {[MODEL_LOADING] = "loading",
-                                         [MODEL_READY] = "ready",
-                                         [MODEL_FAILED] = "failed",
-                                         [MODEL_UNLOADING] = "unloading",
-                                         [MODEL_UNLOADED] = "unloaded"};
     size_t count;
     struct model_status *models = describe_snapshot(pipeline, &count);
     struct health_model *rows = alloc_array(count, sizeof *rows);
@@ -498,7 +493,7 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
         rows[i] = (struct health_model){
             .name = models[i].name,
             .version = models[i].version,
-            .state = states[models[i].state],
+            .state = model_state_name(models[i].state),
             .failure = models[i].failure,
             .progress = models[i].progress,
             .phase = models[i].state == MODEL_LOADING ? models[i].phase : NULL,

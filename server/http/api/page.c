@@ -78,10 +78,11 @@ static void put_model(FILE *out, const struct model_status *model)
     fputs("</td><td>", out);
     if (model->state == MODEL_LOADING)
         fprintf(out, "%s, %.0f %%", model->phase, model->progress * 100);
-    else if (model->state == MODEL_READY)
-        fputs("ready", out);
     else
-        page_put_escaped(out, model->failure);
+        fputs(model_state_name(model->state), out);
+    if (model->failure[0])
+        fputs(": ", out);
+    page_put_escaped(out, model->failure);
     fputs("</td><td>", out);
     if (model->state == MODEL_READY)
         fprintf(out, "%d × %d × %d", model->width, model->height, model->channels);

@@ -493,16 +493,37 @@ static void fill_model_status(const struct model_entry *entry, const struct inst
     memcpy(ret->choices, instance->choices, sizeof ret->choices);
 }
 
-bool pipeline_is_lost(struct pipeline *pipeline)
+/* The first required name that is not served decides. */
+static enum pipeline_state required_state_locked(struct pipeline *pipeline)
 {
-    bool is_lost = false;
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        if (!pipeline->entries[i].is_required)
+            continue;
+        const struct model_entry *best =
+            table_find_locked(pipeline, pipeline->entries[i].name, NULL);
+        if (best->state != MODEL_READY)
+            return best->state == MODEL_FAILED    ? PIPELINE_FAILED
+                   : best->state == MODEL_LOADING ? PIPELINE_LOADING
+                                                  : PIPELINE_UNLOADED;
+    }
+    return PIPELINE_READY;
+}
+
+enum pipeline_state pipeline_readiness(struct pipeline *pipeline)
+{
+    enum pipeline_state state = pipeline_state(pipeline);
+    if (state != PIPELINE_READY)
+        return state;
     pthread_mutex_lock(&pipeline->lock);
     for (size_t i = 0; i < pipeline->entry_count; i++) {
         const struct instance *instance = pipeline->entries[i].instance;
-        is_lost = is_lost || (instance && scheduler_is_lost(instance->scheduler));
+        if (instance && scheduler_is_lost(instance->scheduler))
+            state = PIPELINE_FAILED;
     }
+    if (state == PIPELINE_READY && pipeline->options.ready_strict)
+        state = required_state_locked(pipeline);
     pthread_mutex_unlock(&pipeline->lock);
-    return is_lost;
+    return state;
 }
 
 size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max)

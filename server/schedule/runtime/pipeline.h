@@ -48,6 +48,19 @@ enum pipeline_state {
     PIPELINE_UNLOADED, /* a required model was removed, and nothing is being loaded */
 };
 
+/* The states of a version of a model; pipeline_table.c draws how they follow each other. */
+enum model_state {
+    MODEL_LOADING,
+    MODEL_READY,
+    MODEL_FAILED,
+    MODEL_UNLOADING,
+    MODEL_UNLOADED,
+    MODEL_STATES
+};
+
+/* "loading", "ready" …: the same word in /health, /metrics and the pages. Static. */
+const char *model_state_name(enum model_state state);
+
 struct pipeline_options {
     struct device_id devices[DEVICE_MAX];
     size_t device_count;
@@ -66,6 +79,7 @@ struct pipeline_options {
     struct image_limits limits;
     bool fast_decode;                        /* image_decode_reduced */
     const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
+    bool ready_strict;          /* pipeline_readiness() asks every model that was there at start */
     void (*worker_begin)(void); /* called by each decode worker before its first image; or NULL */
     struct metrics *metrics;    /* borrowed; may be NULL in tests */
 };
@@ -287,7 +301,8 @@ void pipeline_release(struct pipeline *pipeline, struct served *served);
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health can show
  * it and the pipeline is not ready before it is. `required_total`: how many models have to be
  * loaded before the pipeline is ready (the greatest number told so far counts), so that the first
- * of three does not make it so. */
+ * of three does not make it so; a model announced with 1 or more is required as long as it is in
+ * the table (options.ready_strict). */
 void pipeline_announce(struct pipeline *pipeline, const char *name, const char *version,
                        size_t required_total);
 
@@ -306,6 +321,11 @@ void pipeline_mend(struct pipeline *pipeline, const char *name);
 void pipeline_settle(struct pipeline *pipeline);
 
 enum pipeline_state pipeline_state(const struct pipeline *pipeline);
+
+/* What probes are told: pipeline_state(), but PIPELINE_FAILED when a model that is served has no
+ * device left that works. With options.ready_strict, if a required model is not served: whether it
+ * is loading, has failed or was unloaded. */
+enum pipeline_state pipeline_readiness(struct pipeline *pipeline);
 
 /* Seconds after which it is worth asking for readiness again: an estimate while models load, else
  * 1. */
@@ -363,7 +383,7 @@ struct lane_health {
 /* What /health and /devices show of a model; snapshot, copied. */
 struct model_status {
     char name[128], version[16];
-    enum { MODEL_LOADING, MODEL_READY, MODEL_FAILED, MODEL_UNLOADING, MODEL_UNLOADED } state;
+    enum model_state state;
     double progress;   /* 0 … 1 while loading; does not go back */
     const char *phase; /* while loading: "reading", "optimising", "compiling", "measuring" */
     int seconds_left;  /* while loading: an estimate */
@@ -390,9 +410,6 @@ struct model_status {
     size_t stage_count;                    /* 0: it is no pipeline */
     bool is_first; /* made for a quick start; what runs batches is to follow */
 };
-
-/* Has a model that is served no device left that works? */
-bool pipeline_is_lost(struct pipeline *pipeline);
 
 /* Bytes that models take of a device (weights, activations, batches of inputs); *ret_limit: how
  * many they may take, 0 without a limit. */

@@ -17,6 +17,16 @@
 /* What a load does before it reports. */
 #define PHASE_WAITING "waiting"
 
+const char *model_state_name(enum model_state state)
+{
+    static const char *const names[MODEL_STATES] = {[MODEL_LOADING] = "loading",
+                                                    [MODEL_READY] = "ready",
+                                                    [MODEL_FAILED] = "failed",
+                                                    [MODEL_UNLOADING] = "unloading",
+                                                    [MODEL_UNLOADED] = "unloaded"};
+    return names[state];
+}
+
 /* Newer is greater; names that are no numbers come before those that are. */
 static int compare_versions(const char *a, const char *b)
 {
@@ -111,9 +121,12 @@ struct model_entry *table_enter_locked(struct pipeline *pipeline, const char *na
         snprintf(entry->version, sizeof entry->version, "%s", version);
     if (entry || pipeline->entry_count == PIPELINE_MAX_MODELS)
         return entry;
+    const struct model_entry *other = find_best_locked(pipeline, name);
     entry = &pipeline->entries[pipeline->entry_count++];
-    *entry =
-        (struct model_entry){.state = MODEL_LOADING, .phase = PHASE_WAITING, .begun = clock_now()};
+    *entry = (struct model_entry){.state = MODEL_LOADING,
+                                  .is_required = other && other->is_required,
+                                  .phase = PHASE_WAITING,
+                                  .begun = clock_now()};
     snprintf(entry->name, sizeof entry->name, "%s", name);
     snprintf(entry->version, sizeof entry->version, "%s", version);
     return entry;
@@ -183,6 +196,8 @@ void pipeline_announce(struct pipeline *pipeline, const char *name, const char *
         entry->phase = PHASE_WAITING;
         entry->failure[0] = '\0';
     }
+    if (entry && required_total > 0)
+        entry->is_required = true;
     if (required_total > pipeline->required_total)
         pipeline->required_total = required_total;
     table_update_state_locked(pipeline);

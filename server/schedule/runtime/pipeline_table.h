@@ -17,7 +17,8 @@
 struct model_entry {
     char name[sizeof((struct model_status *)0)->name];
     char version[sizeof((struct model_status *)0)->version]; /* "": not known yet */
-    int state;                                               /* MODEL_… of struct model_status */
+    enum model_state state;
+    bool is_required; /* its name has to be served where options.ready_strict */
     double progress;
     const char *phase; /* static text: what the load does */
     int64_t begun;     /* clock_now() when it began to load */

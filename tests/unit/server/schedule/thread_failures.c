@@ -206,7 +206,7 @@ static void test_a_device_that_fails_is_quarantined(void)
     }
     CHECK(count_quarantined(pipeline, &health) == 1);
     CHECK(strstr(health.reason, "cuda:1: the fake device is broken"));
-    CHECK(!pipeline_is_lost(pipeline));
+    CHECK(pipeline_readiness(pipeline) == PIPELINE_READY);
     CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
                                    "model=\"a\",device=\"cuda:1\"", NULL, 0)) == 1);
     CHECK(count_metric(metrics, "lensd_images_total", "model=\"a\",result=\"device_error\"") == 0);
@@ -244,7 +244,7 @@ static void test_without_a_device_everything_fails_at_once(void)
         CHECK(strstr(jobs[i]->images[0].error.message, "device"));
         job_free(jobs[i]);
     }
-    CHECK(pipeline_is_lost(pipeline));
+    CHECK(pipeline_readiness(pipeline) == PIPELINE_FAILED);
     struct error err;
     int retry_after = 0;
     struct job *late = job_create("a", "ok 1");
@@ -254,7 +254,7 @@ static void test_without_a_device_everything_fails_at_once(void)
     /* One comes back. */
     fake_break(GPU(0), false);
     wait_quarantined(pipeline, 1);
-    CHECK(!pipeline_is_lost(pipeline));
+    CHECK(pipeline_readiness(pipeline) == PIPELINE_READY);
     CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_OK);
     finish_job(late);
     CHECK(pipeline_drain(pipeline, PATIENCE_MS)); /* with one still quarantined */
