@@ -1,9 +1,10 @@
 /* System calls that the daemon may make once it has started: seccomp filters.
  *
  * Photos come from strangers, so decode workers have a short list of their own. All other threads
- * share one, because each of them may load a library, write the log or make a thread:
+ * share one, because each of them may load a library or make a thread:
  *
  *     main, signals, supervisor   signals, the pid file, sendto() to systemd
+ *     log                         write(), poll()
  *     loader                      files, inotify, new threads, executable memory for oneDNN's
  *                                 kernels
  *     HTTP, offload, watcher      accept, send, receive, epoll; /proc and /sys for /metrics

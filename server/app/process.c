@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/backend/tuning_store.h"
+#include "server/observe/log.h"
 
 static void forbid_dumps(void)
 {
@@ -230,6 +231,6 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
 
 int process_failed(const struct error *err)
 {
-    fprintf(stderr, "lensd: %s\n", err->message);
+    log_print("lensd: %s", err->message);
     return 2;
 }

@@ -37,6 +37,7 @@
 #include "server/image/image.h"
 #include "server/loader/loader.h"
 #include "server/observe/log.h"
+#include "server/schedule/runtime/thread.h"
 
 #define MILLION INT64_C(1000000)
 
@@ -251,6 +252,9 @@ static enum status set_up(struct serve *serve, struct error *err)
         make_cache(serve);
         confine_files(config, &serve->confinement);
     }
+    if (!log_start())
+        return error_set(err, STATUS_NO_MEMORY,
+                         "cannot start the thread that writes the log; " THREAD_LIMIT_HINT);
     serve->supervisor = supervisor_create();
     TRY(find_all(serve, err));
     struct http_options http_options =
@@ -373,7 +377,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
          choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 64] = "",
          name[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 32];
     if (!status) {
-        printf("lensd is at %s, waiting for models in %s\n", where, serve->config->models);
+        log_banner("lensd is at %s, waiting for models in %s\n", where, serve->config->models);
         return;
     }
     if (threads > 0)
@@ -387,12 +391,12 @@ static void print_banner(const struct serve *serve, const struct model_status *s
         snprintf(call, sizeof call, "--data-binary @photo.jpg %s/predict", url);
     else
         snprintf(call, sizeof call, "%s/v2/models/%s", url, status->name);
-    printf("lensd serves %s at %s%s%s%s%s%s; %s:\n"
-           "  curl %s%s%s%s\n",
-           loader_served(serve->loader), where, choice, devices[0] ? " on " : "", devices,
-           with_threads, choice[0] ? ", or with ?model=NAME another" : "",
-           status->answers_photos ? "try it" : "it takes tensors; see which",
-           path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
+    log_banner("lensd serves %s at %s%s%s%s%s%s; %s:\n"
+               "  curl %s%s%s%s\n",
+               loader_served(serve->loader), where, choice, devices[0] ? " on " : "", devices,
+               with_threads, choice[0] ? ", or with ?model=NAME another" : "",
+               status->answers_photos ? "try it" : "it takes tensors; see which",
+               path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
 }
 
 static void say_ready(struct serve *serve)
@@ -409,9 +413,6 @@ static void say_ready(struct serve *serve)
         precision = precision_name(status->lanes[status->lane_count - 1].precision);
     if (status || serve->config->models)
         print_banner(serve, status, devices, threads);
-    /* Best effort: the log says it as well, and standard output may be closed. */
-    if (fflush(stdout) != 0)
-        clearerr(stdout);
     const struct log_field model = LOG_STR("model", loader_served(serve->loader)),
                            chosen = LOG_STR("default", status ? status->name : NULL),
                            url = LOG_STR("url", http_server_where(serve->http));
@@ -466,6 +467,7 @@ static void *watch_signals(void *context)
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
         log_event(LOG_WARN, "stopped", LOG_STR("cause", signal_name((int)info.ssi_signo)),
                   LOG_STR("text", "second signal: exiting at once"));
+        log_flush();
         _exit(128 + (int)info.ssi_signo);
     }
 }
@@ -659,5 +661,6 @@ int command_serve(const struct config *config)
         }
     }
     tear_down(&serve);
+    log_flush();
     return result;
 }

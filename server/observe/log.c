@@ -1,23 +1,24 @@
-/* Formats log events as text or JSON and writes each in one call. */
+/* Formats log events as text or JSON; a thread writes them, so that no reader is waited for. */
 #include "server/observe/log.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#define VALUE_MAX 1024
+#define VALUE_MAX  1024
+#define HALF_BYTES ((size_t)256 << 10)
 
 static _Atomic bool write_json;
 static _Atomic int lowest_level = LOG_INFO;
-static _Atomic unsigned long lost_lines; /* lost or cut since the last one written whole */
 static _Atomic unsigned long lost_total;
-static _Atomic bool ends_within_line; /* the last write ended inside a line */
 
 /* A line under construction; `full` once something did not fit. */
 struct log_line {
@@ -230,37 +231,201 @@ size_t log_format(bool json, const struct timespec *time, enum log_level level,
     return out.used;
 }
 
-/* One write for the whole line: lines of several threads and processes do not mix. */
-static bool log_write_line(const char *line, size_t size)
+/* ---- writing ---- */
+
+/* The end of the process waits so long for the reader of standard error. */
+#define FLUSH_SECONDS 1
+
+/* A reader of standard output that stalls holds up the log so long. */
+#define STDOUT_WAIT_MS 1000
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t filled, written;
+    /* Guarded by lock, which nobody holds while writing. */
+    char halves[2][HALF_BYTES]; /* one collects lines, the other is written */
+    int collecting;
+    size_t used;               /* bytes in the half that collects */
+    char banner[LOG_LINE_MAX]; /* for standard output; "": none */
+    bool has_thread;
+    bool is_writing;    /* some thread writes the other half and the banner */
+    bool is_full;       /* lines are dropped until the halves change places */
+    bool is_failing;    /* the last write failed */
+    unsigned long lost; /* lines dropped, or not written whole, since the last line about them */
+} writer = {.lock = PTHREAD_MUTEX_INITIALIZER,
+            .filled = PTHREAD_COND_INITIALIZER,
+            .written = PTHREAD_COND_INITIALIZER};
+
+/* Returns the bytes written: less than `size` after an error. */
+static size_t write_bytes(int fd, const char *text, size_t size)
 {
-    const bool begins_anew = atomic_exchange(&ends_within_line, false);
-    const struct iovec parts[] = {{(void *)(uintptr_t) "\n", 1}, {(void *)(uintptr_t)line, size}};
-    const size_t wanted = size + begins_anew;
-    ssize_t written;
-    do
-        written = writev(STDERR_FILENO, parts + !begins_anew, 1 + begins_anew);
-    while (written < 0 && errno == EINTR);
-    if (written == (ssize_t)wanted)
-        return true;
-    if (written > (ssize_t)begins_anew || (written <= 0 && begins_anew))
-        atomic_store(&ends_within_line, true);
-    return false;
+    struct pollfd reader = {.fd = fd, .events = POLLOUT};
+    size_t written = 0;
+    while (written < size) {
+        const ssize_t n = write(fd, text + written, size - written);
+        if (n > 0)
+            written += (size_t)n;
+        else if (n < 0 && errno == EAGAIN) /* a full pipe that is non-blocking */
+            (void)poll(&reader, 1, -1);
+        else if (n == 0 || errno != EINTR)
+            break;
+    }
+    return written;
 }
 
-/* A failed write (standard error closed, disk full) must not stop the server. The next line that
- * can be written is followed by the number of lost ones. */
-static void write_or_count(const char *line, size_t size)
+/* Writes lines, as many at once as a pipe takes whole. Returns how many were not written whole. */
+static unsigned long write_lines(const char *text, size_t size)
 {
-    if (!log_write_line(line, size)) {
-        atomic_fetch_add(&lost_lines, 1);
-        atomic_fetch_add(&lost_total, 1);
+    static bool ends_within_line; /* what was written last */
+    unsigned long lost = 0;
+    for (size_t start = 0, end; start < size; start = end) {
+        const size_t left = size - start;
+        const char *last = memrchr(text + start, '\n', left < LOG_LINE_MAX ? left : LOG_LINE_MAX);
+        end = (size_t)(last + 1 - text);
+        size_t at = start;
+        if (!ends_within_line || write_bytes(STDERR_FILENO, "\n", 1) == 1) {
+            at += write_bytes(STDERR_FILENO, text + start, end - start);
+            ends_within_line = at > start && text[at - 1] != '\n';
+        }
+        for (; at < end; at++)
+            lost += text[at] == '\n';
+    }
+    return lost;
+}
+
+static bool write_banner(void)
+{
+    struct pollfd reader = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    const size_t size = strlen(writer.banner);
+    return poll(&reader, 1, STDOUT_WAIT_MS) != 0 &&
+           write_bytes(STDOUT_FILENO, writer.banner, size) == size;
+}
+
+static void count_lost_locked(unsigned long lines)
+{
+    writer.lost += lines;
+    atomic_fetch_add(&lost_total, lines);
+}
+
+static void put_locked(const char *text, size_t size)
+{
+    if (writer.is_full || size > HALF_BYTES - writer.used) {
+        writer.is_full = true;
+        count_lost_locked(1);
         return;
     }
-    const unsigned long lost = atomic_exchange(&lost_lines, 0);
-    if (lost)
-        log_event(LOG_WARN, "log lines lost", LOG_INT("lines", (int64_t)lost),
-                  LOG_STR("text", "writing to standard error failed; check the disk or the "
-                                  "process that reads it"));
+    memcpy(writer.halves[writer.collecting] + writer.used, text, size);
+    writer.used += size;
+}
+
+static size_t format_now(enum log_level level, const struct log_field *fields,
+                         char line[static LOG_LINE_MAX])
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return log_format(log_is_json(), &now, level, fields, line);
+}
+
+static void tell_lost_locked(void)
+{
+    const struct log_field fields[] = {
+        LOG_STR("event", "log lines lost"),
+        LOG_INT("lines", writer.lost),
+        LOG_STR("text", "standard error was full or failed; check the process that reads it, or "
+                        "the disk"),
+        {.key = NULL},
+    };
+    char line[LOG_LINE_MAX];
+    writer.lost = 0;
+    if (LOG_WARN >= log_lowest())
+        put_locked(line, format_now(LOG_WARN, fields, line));
+}
+
+/* Whether there is something to write. After a failure a new line tries first. */
+static bool has_work_locked(void)
+{
+    return writer.used > 0 || writer.banner[0] || (writer.lost > 0 && !writer.is_failing);
+}
+
+/* Writes the half that has collected lines. The other one collects those that come meanwhile; its
+ * first line says how many are missing in between. */
+static void write_half_locked(void)
+{
+    const char *text = writer.halves[writer.collecting];
+    const size_t size = writer.used;
+    const bool has_banner = writer.banner[0];
+    writer.collecting = !writer.collecting;
+    writer.used = 0;
+    writer.is_full = false;
+    if (writer.lost > 0 && !writer.is_failing)
+        tell_lost_locked();
+    writer.is_writing = true;
+    pthread_mutex_unlock(&writer.lock);
+    const unsigned long lost = write_lines(text, size) + (has_banner && !write_banner());
+    pthread_mutex_lock(&writer.lock);
+    writer.is_writing = false;
+    writer.is_failing = lost > 0;
+    count_lost_locked(lost);
+    if (has_banner)
+        writer.banner[0] = '\0';
+    pthread_cond_broadcast(&writer.written);
+}
+
+/* Without a thread the caller writes, and returns once all is written. */
+static void wake_writer_locked(void)
+{
+    pthread_cond_signal(&writer.filled);
+    while (!writer.has_thread && (writer.is_writing || has_work_locked()))
+        if (writer.is_writing)
+            pthread_cond_wait(&writer.written, &writer.lock);
+        else
+            write_half_locked();
+}
+
+static void put(const char *text, size_t size)
+{
+    pthread_mutex_lock(&writer.lock);
+    put_locked(text, size);
+    wake_writer_locked();
+    pthread_mutex_unlock(&writer.lock);
+}
+
+static void *log_thread(void *context)
+{
+    (void)context;
+    pthread_setname_np(pthread_self(), "log");
+    pthread_mutex_lock(&writer.lock);
+    for (;;) {
+        if (has_work_locked())
+            write_half_locked();
+        else
+            pthread_cond_wait(&writer.filled, &writer.lock);
+    }
+    return NULL;
+}
+
+bool log_start(void)
+{
+    pthread_t thread;
+    if (at_quick_exit(log_flush) != 0 || pthread_create(&thread, NULL, log_thread, NULL) != 0)
+        return false;
+    pthread_detach(thread);
+    pthread_mutex_lock(&writer.lock);
+    writer.has_thread = true;
+    pthread_mutex_unlock(&writer.lock);
+    return true;
+}
+
+void log_flush(void)
+{
+    struct timespec until;
+    int failure = 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += FLUSH_SECONDS;
+    pthread_mutex_lock(&writer.lock);
+    while (failure == 0 && (writer.is_writing || has_work_locked()))
+        failure = pthread_cond_clockwait(&writer.written, &writer.lock, CLOCK_MONOTONIC, &until);
+    pthread_mutex_unlock(&writer.lock);
 }
 
 unsigned long log_lost_total(void)
@@ -268,16 +433,35 @@ unsigned long log_lost_total(void)
     return atomic_load(&lost_total);
 }
 
+void log_print(const char *format, ...)
+{
+    char text[LOG_LINE_MAX] = "";
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const size_t size = strlen(text);
+    text[size] = '\n'; /* instead of the terminator */
+    put(text, size + 1);
+}
+
+void log_banner(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&writer.lock);
+    (void)vsnprintf(writer.banner, sizeof writer.banner, format, args);
+    wake_writer_locked();
+    pthread_mutex_unlock(&writer.lock);
+    va_end(args);
+}
+
 void log_fields(enum log_level level, const struct log_field *fields)
 {
-    if ((int)level < atomic_load_explicit(&lowest_level, memory_order_relaxed))
-        return;
     char line[LOG_LINE_MAX];
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int saved = errno; /* callers may log before they look at it */
-    size_t size = log_format(atomic_load_explicit(&write_json, memory_order_relaxed), &now, level,
-                             fields, line);
-    write_or_count(line, size);
+    const int saved = errno; /* callers may log before they look at it */
+    if (level < log_lowest())
+        return;
+    put(line, format_now(level, fields, line));
     errno = saved;
 }

@@ -7,9 +7,11 @@
  *
  *     log_event(LOG_INFO, "ready", LOG_STR("model", name), LOG_INT("threads", 2));
  *
- * Thread-safe; each line is one write(2) of at most LOG_LINE_MAX bytes, which a pipe takes whole,
- * so lines of several threads and processes do not mix. Values may come from clients: control
- * characters and broken UTF-8 are escaped, so that nobody can forge a line or steer a terminal.
+ * Thread-safe. Lines are written whole and in their order, by write(2)s of at most LOG_LINE_MAX
+ * bytes, which a pipe takes whole, so lines of several processes do not mix. After log_start() no
+ * caller waits for the reader of standard error: 256 KiB of lines wait, more are dropped, and a
+ * line says how many once the reader goes on. Values may come from clients: control characters and
+ * broken UTF-8 are escaped, so that nobody can forge a line or steer a terminal.
  * Never image content, never a secret. Only server/ logs, once, where an error is handled. */
 #pragma once
 
@@ -63,7 +65,23 @@ const char *log_level_name(enum log_level level);
 /* The function behind log_event: fields[0] is the event, a NULL key ends the list. */
 void log_fields(enum log_level level, const struct log_field *fields);
 
-/* Number of lines since the start that could not be written completely. */
+/* Writes a line that is no event, without its newline; at most LOG_LINE_MAX bytes of it. */
+__attribute__((format(printf, 1, 2))) void log_print(const char *format, ...);
+
+/* Writes text shorter than LOG_LINE_MAX to standard output, unless its reader stalls for a second.
+ * Call it once. */
+__attribute__((format(printf, 1, 2))) void log_banner(const char *format, ...);
+
+/* Starts the thread that writes the log from now on; until then, the caller of each function above
+ * waits for its line to be written. Call it once. The thread ends with the process. Returns false
+ * if the system has no thread left. */
+bool log_start(void);
+
+/* Waits until all lines are written, at most a second: before the process ends. quick_exit() calls
+ * it. */
+void log_flush(void);
+
+/* Number of lines since the start that were dropped or could not be written completely. */
 unsigned long log_lost_total(void);
 
 #define LOG_LINE_MAX 4096

@@ -129,16 +129,17 @@ class Answer:
 
 class Server:
     """A running `lensd serve` on a free port, for any Host. `environment`: a value of None unsets a variable. `prepare`:
-    is called in the new process before lensd."""
+    is called in the new process before lensd. `stdout`, `stderr`: descriptors; without them output() and log() have it."""
 
-    def __init__(self, *arguments, wait_ready=True, complete=True, environment=None, prepare=None):
+    def __init__(self, *arguments, wait_ready=True, complete=True, environment=None, prepare=None, stdout=subprocess.PIPE,
+                 stderr=None):
         self.folder = tempfile.mkdtemp(prefix="lensd-http-")
         port_file = os.path.join(self.folder, "port")
         self.log_path = os.path.join(self.folder, "log")
         self.log_file = open(self.log_path, "wb")
         self.process = subprocess.Popen(
             [BINARY, "serve", *arguments, "--port", "0", "--port-file", port_file],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log_file, preexec_fn=prepare,
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=self.log_file if stderr is None else stderr, preexec_fn=prepare,
             env={name: value for name, value in {**os.environ, "LENSD_ALLOWED_HOSTS": "*", **(environment or {})}.items()
                  if value is not None})
         self.port = int(self.wait_for(lambda: os.path.exists(port_file) and read(port_file),
@@ -270,8 +271,9 @@ class Server:
             self.process.kill()
             self.process.wait()
             code = -signal.SIGKILL
-        self.output = self.process.stdout.read().decode()
-        self.process.stdout.close()
+        if self.process.stdout:
+            self.output = self.process.stdout.read().decode()
+            self.process.stdout.close()
         text = self.log()
         self.log_file.close()
         shutil.rmtree(self.folder, ignore_errors=True)

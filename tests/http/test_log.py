@@ -1,12 +1,14 @@
 """The log: a line a request with everything in it and nothing secret, traces, levels at run time."""
 
 import json
+import os
+import re
 import signal
 import tempfile
 import unittest
 
 import harness
-from harness import ServedCase, Server, multipart, seven, drawn
+from harness import FolderCase, ServedCase, Server, multipart, seven, drawn
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -185,6 +187,74 @@ class Levels(unittest.TestCase):
         send(signal.SIGUSR1, "log level=info")
         self.assert_logged("e")
         self.assert_silence("d")
+
+
+class StalledReader(FolderCase):
+    """Nobody reads what lensd writes, and a pipe holds 64 KiB."""
+
+    def pipe(self):
+        """Buffered to read from; a descriptor to write to."""
+        reader, writer = os.pipe()
+        reader = open(reader, "rb")
+        self.addCleanup(reader.close)
+        return reader, writer
+
+    def serve_stalled(self, *arguments):
+        """A server that has lost lines."""
+        reader, writer = self.pipe()
+        server = self.serve(*arguments, stderr=writer)
+        os.close(writer)
+        sent = 0
+        while server.metric("lensd_log_lines_lost_total") == 0:
+            for _ in range(100):
+                server.request("GET", "/" + "x" * 1000, headers={"X-Request-Id": f"number-{sent}"})
+                sent += 1
+        return server, reader
+
+    def test_requests_and_the_end_do_not_wait(self):
+        server, reader = self.serve_stalled()
+        self.assertEqual(server.get("/livez").status, 200)
+        self.assertEqual(server.predict(seven()).status, 200)
+        self.assert_ended(server)
+        self.assertIn(b" info  ready model=digits ", reader.read())
+
+    def test_a_second_signal_does_not_wait(self):
+        server, _ = self.serve_stalled("--drain-delay", "300")
+        server.signal()
+        server.wait_for(lambda: server.get("/readyz").status == 503, "the drain")
+        server.signal(signal.SIGINT)
+        self.assertEqual(server.wait(), 128 + signal.SIGINT)
+
+    def test_a_reader_that_wakes(self):
+        """The oldest lines come in their order, then the number of those that are missing, then new lines."""
+        server, reader = self.serve_stalled()
+        seen, line = [], b""
+        while b" warn  log lines lost lines=" not in line:
+            line = reader.readline()
+            seen += re.findall(rb" id=number-(\d+) ", line)
+        self.assertGreater(len(seen), 200)
+        self.assertEqual(seen, [b"%d" % i for i in range(len(seen))])
+        told = int(re.search(rb" lines=(\d+) ", line)[1])
+        self.assertEqual(server.metric("lensd_log_lines_lost_total"), told)
+        server.predict(seven(), headers={"X-Request-Id": "later"})
+        self.assert_ended(server)
+        rest = reader.read()
+        self.assertIn(b" id=later ", rest)
+        self.assertNotIn(b" lost ", rest)
+        self.assertRegex(rest.splitlines()[-1], rb" info  stopped all_answered=true$")
+
+    def test_standard_output(self):
+        """The log goes on without the start message."""
+        _, writer = self.pipe()
+        os.set_blocking(writer, False)
+        os.write(writer, bytes(1 << 20))
+        os.set_blocking(writer, True)
+        server = self.serve(stdout=writer)
+        os.close(writer)
+        server.wait_log(" info  ready model=digits ")
+        server.wait_log(" warn  log lines lost lines=1 ")
+        self.assertEqual(server.predict(seven()).status, 200)
+        self.assert_ended(server)
 
 
 class Environment(unittest.TestCase):

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -42,10 +43,12 @@ static void on_new_failed(void)
 {
     static const char text[] = "lensd: out of memory inside oneDNN, with the reserve used up; give "
                                "the process more memory, or serve fewer models\n";
+    struct pollfd reader = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (give_block())
         return;
-    (void)!write(STDERR_FILENO, text, sizeof text - 1);
-    _exit(EXIT_FAILURE);
+    if (poll(&reader, 1, 1000) != 0) /* a reader that stalls must not keep the process */
+        (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    quick_exit(EXIT_FAILURE); /* flushes the log */
 }
 
 /* libstdc++ comes with oneDNN; its headers are C++. */

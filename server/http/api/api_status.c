@@ -129,7 +129,8 @@ void metrics_handle(struct exchange *x)
                            "Memory that bodies of requests and answers take now.", "", NULL, 0),
                (double)atomic_load(&x->server->budget.used));
     metric_set(metrics_get(metrics, METRIC_COUNTER, "lensd_log_lines_lost_total",
-                           "Log lines that could not be written.", "", NULL, 0),
+                           "Log lines dropped while standard error was full, or not written.", "",
+                           NULL, 0),
                (double)log_lost_total());
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_build_info", "The version that runs.",
                            "version=\"" LENSD_VERSION "\"", NULL, 0),

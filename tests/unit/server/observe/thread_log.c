@@ -1,0 +1,167 @@
+/* The log's thread: no caller waits for the reader of standard error, the order of lines is kept,
+ * and lines that do not fit are counted and told of. A plain program, so that it also runs under
+ * ThreadSanitizer. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/size.h"
+#include "server/observe/log.h"
+#include "tests/unit/tap.h"
+
+static int kept_stderr;
+
+/* Standard error becomes a pipe; returns the end to read from. */
+static int redirect(int flags)
+{
+    int ends[2];
+    CHECK(!pipe(ends) && !fcntl(ends[1], F_SETFL, flags));
+    CHECK(dup2(ends[1], STDERR_FILENO) == STDERR_FILENO && !close(ends[1]));
+    return ends[0];
+}
+
+static void restore(void)
+{
+    log_flush();
+    CHECK(dup2(kept_stderr, STDERR_FILENO) == STDERR_FILENO);
+}
+
+/* ---- what a reader sees ---- */
+
+enum { WRITERS = 4, LINES = 2000 };
+
+struct reader {
+    FILE *file;
+    long next[WRITERS]; /* the number that a writer's next line must at least have */
+    long lines, told;   /* lines read; lines that are said to be lost */
+};
+
+static struct reader reader_open(int fd)
+{
+    struct reader reader = {.file = fdopen(fd, "r")};
+    CHECK(reader.file);
+    return reader;
+}
+
+static long number_behind(const char *line, const char *key)
+{
+    const char *at = strstr(line, key);
+    CHECK(at);
+    return strtol(at + strlen(key), NULL, 10);
+}
+
+/* Reads a line, and checks that it is whole and in its order; false for the line `last`. */
+static bool read_line(struct reader *reader)
+{
+    char line[LOG_LINE_MAX + 1];
+    CHECK(fgets(line, sizeof line, reader->file) && strchr(line, '\n'));
+    if (strstr(line, " info  last\n"))
+        return false;
+    if (strstr(line, " warn  log lines lost lines=")) {
+        reader->told += number_behind(line, " lines=");
+        return true;
+    }
+    const long from = number_behind(line, " info  line from="), number = number_behind(line, " n=");
+    CHECK(from >= 0 && from < WRITERS && number >= reader->next[from]);
+    CHECK(!strcmp(strstr(line, " end="), " end=yes\n"));
+    reader->next[from] = number + 1;
+    reader->lines++;
+    return true;
+}
+
+static void write_numbered(long from, long number)
+{
+    log_event(LOG_INFO, "line", LOG_INT("from", from), LOG_INT("n", number), LOG_STR("end", "yes"));
+}
+
+/* ---- tests ---- */
+
+static void *write_many(void *from)
+{
+    for (long i = 0; i < LINES; i++)
+        write_numbered(*(const long *)from, i);
+    return NULL;
+}
+
+/* Read at once, however slowly: what is not there is told of. */
+static void test_lines_of_several_threads_do_not_mix(void)
+{
+    struct reader reader = reader_open(redirect(0));
+    const unsigned long lost = log_lost_total();
+    long from[WRITERS] = {0, 1, 2, 3};
+    pthread_t writers[WRITERS];
+    for (size_t i = 0; i < WRITERS; i++)
+        CHECK(!pthread_create(&writers[i], NULL, write_many, &from[i]));
+    while (reader.lines + reader.told < (long)WRITERS * LINES)
+        CHECK(read_line(&reader));
+    for (size_t i = 0; i < WRITERS; i++)
+        CHECK(!pthread_join(writers[i], NULL));
+    CHECK((unsigned long)reader.told == log_lost_total() - lost);
+    restore();
+    fclose(reader.file);
+}
+
+/* Nobody reads until lines are lost; this test hangs if a caller waits for the pipe. */
+static void stall(int flags)
+{
+    struct reader reader = reader_open(redirect(flags));
+    const unsigned long lost = log_lost_total();
+    long written = 0;
+    while (log_lost_total() < lost + 100)
+        write_numbered(0, written++);
+    log_flush(); /* gives up */
+    while (reader.told == 0) {
+        CHECK(read_line(&reader));
+        CHECK(reader.told > 0 || reader.next[0] == reader.lines); /* the first lines are kept */
+    }
+    CHECK(reader.lines + reader.told == written);
+    CHECK((unsigned long)reader.told == log_lost_total() - lost);
+    log_event(LOG_INFO, "last");
+    CHECK(!read_line(&reader));
+    restore();
+    fclose(reader.file);
+}
+
+static void test_a_reader_that_stalls(void)
+{
+    stall(0);
+}
+
+static void test_a_reader_that_stalls_behind_a_nonblocking_pipe(void)
+{
+    stall(O_NONBLOCK);
+}
+
+static void test_a_reader_that_is_gone(void)
+{
+    const unsigned long lost = log_lost_total();
+    CHECK(!close(redirect(0)));
+    for (long i = 0; i < 10; i++)
+        write_numbered(0, i);
+    log_flush();
+    CHECK(log_lost_total() == lost + 10);
+    restore();
+    struct reader reader = reader_open(redirect(0));
+    write_numbered(0, 10);
+    CHECK(read_line(&reader) && reader.lines == 1 && read_line(&reader) && reader.told == 10);
+    restore();
+    fclose(reader.file);
+}
+
+int main(void)
+{
+    static const struct tap_test tests[] = {
+        {"lines of several threads do not mix", test_lines_of_several_threads_do_not_mix},
+        {"a reader that stalls", test_a_reader_that_stalls},
+        {"a reader that stalls behind a non-blocking pipe",
+         test_a_reader_that_stalls_behind_a_nonblocking_pipe},
+        {"a reader that is gone", test_a_reader_that_is_gone},
+    };
+    signal(SIGPIPE, SIG_IGN);
+    kept_stderr = dup(STDERR_FILENO);
+    CHECK(kept_stderr >= 0 && log_start());
+    return tap_run(tests, COUNT_OF(tests), NULL);
+}
