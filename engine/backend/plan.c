@@ -77,7 +77,7 @@ static bool is_view(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
     /* Dropout with its mask makes a second output that has to be filled. */
-    return info && info->flags & OP_VIEW && !node_output(node, 1);
+    return info && info->traits & OP_VIEW && !node_output(node, 1);
 }
 
 /* The block of an operand may be taken over when this node is its very last reader, also through

@@ -118,11 +118,12 @@ static enum status infer_move(struct node *node, struct error *err)
 }
 
 static const struct op_info entries[] = {
-    {OP_ATTENTION, 1, 0, 3, 3 + ATTENTION_BIASES, 1, 1, 0,
+    {OP_ATTENTION, 1, 0, 3, 3 + ATTENTION_BIASES, 1, 1, OP_PLAIN,
      "extents:ints shape:ints q:ints k:ints v:ints y:ints bias0:ints bias1:ints bias2:ints "
      "scale:float nan_is_zero:int",
-     infer_attention},
-    {OP_MOVE, 1, 0, 1, 1, 1, 1, 0, "shape:ints map:ints", infer_move},
+     infer_attention, &batch_mixes, work_elements},
+    {OP_MOVE, 1, 0, 1, 1, 1, 1, OP_PLAIN, "shape:ints map:ints", infer_move, &batch_mixes,
+     work_elements},
 };
 
 const struct op_family ops_attention = {entries, COUNT_OF(entries)};

@@ -164,15 +164,16 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
 /* A Loop is never folded: a file decides how long it runs, and loading must be quick. */
 static const struct op_info entries[] = {
     {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, "then_branch:graph else_branch:graph",
-     infer_if},
+     infer_if, &batch_mixes, work_elements},
     {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, "body:graph",
-     infer_loop},
+     infer_loop, &batch_mixes, work_elements},
     {OP_SCAN, 8, 8, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
-     "body:graph num_scan_inputs:int directions:ints", infer_scan_batched},
+     "body:graph num_scan_inputs:int directions:ints", infer_scan_batched, &batch_mixes,
+     work_elements},
     {OP_SCAN, 9, 0, 1, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
      "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_directions:ints "
      "scan_output_axes:ints scan_output_directions:ints",
-     infer_scan},
+     infer_scan, &batch_mixes, work_elements},
 };
 
 const struct op_family ops_control = {entries, COUNT_OF(entries)};

@@ -131,24 +131,52 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
 
 #define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 
+/* ---- batches ---- */
+
+/* Offsets and mask belong to the images, the weights do not. */
+static int deform_axis(const struct node *node, const int *axes)
+{
+    return axes[1] == BATCH_FREE ? batch_of_samples(node, axes, 5) : BATCH_MIXES;
+}
+
+static int deform_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 2 || i == 4 ? 0 : BATCH_OTHER;
+}
+
+static const struct batch_rule deform_rule = {deform_axis, deform_beside};
+
+/* ---- the table ---- */
+
 static const struct op_info entries[] = {
-    {OP_CONV, 1, 0, 2, 3, 1, 1, 0, WINDOW_ATTRS " group:int", infer_conv},
-    {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, 0,
-     WINDOW_ATTRS " group:int output_padding:ints output_shape:ints", infer_conv},
-    {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, 0, WINDOW_ATTRS " group:int offset_group:int",
-     infer_deform_conv},
-    {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, 0, WINDOW_ATTRS " ceil_mode:int storage_order:int", infer_pool},
-    {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, 0, WINDOW_ATTRS " ceil_mode:int count_include_pad:int",
-     infer_pool},
-    {OP_LP_POOL, 1, 1, 1, 1, 1, 1, 0,
-     "auto_pad:string kernel_shape:ints p:float pads:ints strides:ints", infer_pool},
-    {OP_LP_POOL, 2, 0, 1, 1, 1, 1, 0, WINDOW_ATTRS " ceil_mode:int p:int", infer_pool},
-    {OP_GLOBAL_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, 0, NULL, infer_global_pool},
-    {OP_GLOBAL_MAX_POOL, 1, 0, 1, 1, 1, 1, 0, NULL, infer_global_pool},
-    {OP_GLOBAL_LP_POOL, 1, 1, 1, 1, 1, 1, 0, "p:float", infer_global_pool},
-    {OP_GLOBAL_LP_POOL, 2, 0, 1, 1, 1, 1, 0, "p:int", infer_global_pool},
-    {OP_MAX_UNPOOL, 9, 0, 2, 3, 1, 1, 0, "kernel_shape:ints pads:ints strides:ints",
-     infer_max_unpool},
+    {OP_CONV, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv,
+     &batch_by_sample, work_conv},
+    {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY,
+     WINDOW_ATTRS " group:int output_padding:ints output_shape:ints", infer_conv, &batch_by_sample,
+     work_conv_transpose},
+    {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int offset_group:int",
+     infer_deform_conv, &deform_rule, work_conv},
+    {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, OP_KEEPS_NUMBERS | OP_HEAVY,
+     WINDOW_ATTRS " ceil_mode:int storage_order:int", infer_pool, &batch_by_sample, work_window},
+    {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, OP_HEAVY,
+     WINDOW_ATTRS " ceil_mode:int count_include_pad:int", infer_pool, &batch_by_sample,
+     work_window},
+    {OP_LP_POOL, 1, 1, 1, 1, 1, 1, OP_HEAVY,
+     "auto_pad:string kernel_shape:ints p:float pads:ints strides:ints", infer_pool,
+     &batch_by_sample, work_window},
+    {OP_LP_POOL, 2, 0, 1, 1, 1, 1, OP_HEAVY, WINDOW_ATTRS " ceil_mode:int p:int", infer_pool,
+     &batch_by_sample, work_window},
+    {OP_GLOBAL_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, OP_PLAIN, NULL, infer_global_pool, &batch_by_sample,
+     work_elements},
+    {OP_GLOBAL_MAX_POOL, 1, 0, 1, 1, 1, 1, OP_PLAIN, NULL, infer_global_pool, &batch_by_sample,
+     work_elements},
+    {OP_GLOBAL_LP_POOL, 1, 1, 1, 1, 1, 1, OP_PLAIN, "p:float", infer_global_pool, &batch_by_sample,
+     work_elements},
+    {OP_GLOBAL_LP_POOL, 2, 0, 1, 1, 1, 1, OP_PLAIN, "p:int", infer_global_pool, &batch_by_sample,
+     work_elements},
+    {OP_MAX_UNPOOL, 9, 0, 2, 3, 1, 1, OP_PLAIN, "kernel_shape:ints pads:ints strides:ints",
+     infer_max_unpool, &batch_by_sample_of_two, work_elements},
 };
 
 const struct op_family ops_convolution = {entries, COUNT_OF(entries)};

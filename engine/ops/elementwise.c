@@ -235,21 +235,35 @@ static enum status infer_where(struct node *node, struct error *err)
 
 #define UNARY(id, first, attributes)                                                               \
     {                                                                                              \
-        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_unary                           \
+        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_unary, &batch_elementwise,      \
+            work_elements                                                                          \
     }
 #define PREDICATE(id, first, attributes)                                                           \
     {                                                                                              \
-        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_predicate                       \
+        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_predicate, &batch_elementwise,  \
+            work_elements                                                                          \
     }
 /* Before opset 7 broadcasting is not numpy's: no OP_BROADCAST. */
 #define BINARY(id, infer)                                                                          \
-    {OP_##id, 1, 6, 2, 2, 1, 1, 0, "axis:int broadcast:int " IN_PLACE, infer},                     \
+    {OP_##id,                                                                                      \
+     1,                                                                                            \
+     6,                                                                                            \
+     2,                                                                                            \
+     2,                                                                                            \
+     1,                                                                                            \
+     1,                                                                                            \
+     OP_PLAIN,                                                                                     \
+     "axis:int broadcast:int " IN_PLACE,                                                           \
+     infer,                                                                                        \
+     &batch_elementwise,                                                                           \
+     work_elements},                                                                               \
     {                                                                                              \
-        OP_##id, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer                                       \
+        OP_##id, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer, &batch_elementwise, work_elements    \
     }
 #define VARIADIC(id)                                                                               \
     {                                                                                              \
-        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, IN_PLACE, infer_variadic                \
+        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, IN_PLACE, infer_variadic,               \
+            &batch_elementwise, work_elements                                                      \
     }
 
 static const struct op_info table[] = {
@@ -280,33 +294,45 @@ static const struct op_info table[] = {
     UNARY(SOFTSIGN, 1, NULL),
     UNARY(MISH, 18, NULL),
     UNARY(SWISH, 24, "alpha:float " IN_PLACE),
-    {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, "approximate:string", infer_gelu},
+    {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, "approximate:string", infer_gelu, &batch_elementwise,
+     work_elements},
     UNARY(SHRINK, 9, "bias:float lambd:float"),
-    {OP_AFFINE, 1, 9, 1, 1, 1, 1, OP_UNARY, "alpha:float beta:float",
-     infer_unary}, /* experimental */
+    {OP_AFFINE, 1, 9, 1, 1, 1, 1, OP_UNARY, "alpha:float beta:float", infer_unary,
+     &batch_elementwise, work_elements}, /* experimental */
     UNARY(NOT, 1, NULL),
     UNARY(SILU, 1, "alpha:float"),
     UNARY(MS_GELU, 1, NULL),
-    UNARY(DYNAMIC_ROUND, 1, NULL),
-    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, 0, "keys:int", infer_unary},
+    {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_unary, &batch_mixes, work_elements},
+    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, OP_PLAIN, "keys:int", infer_unary, &batch_unary,
+     work_elements},
     PREDICATE(IS_NAN, 9, NULL),
     PREDICATE(IS_INF, 10, "detect_negative:int detect_positive:int"),
-    {OP_CLIP, 1, 10, 1, 1, 1, 1, OP_UNARY, "min:float max:float " IN_PLACE, infer_clip},
-    {OP_CLIP, 11, 0, 1, 3, 1, 1, 0, NULL, infer_clip},
-    {OP_CAST, 1, 5, 1, 1, 1, 1, OP_UNARY, "to:string", infer_cast},
-    {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", infer_cast},
-    {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, 0, "saturate:int round_mode:string", infer_cast_like},
-    {OP_IDENTITY, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_VIEW, NULL, infer_unary},
-    {OP_DROPOUT, 1, 11, 1, 1, 1, 2, OP_VIEW, "ratio:float is_test:int " IN_PLACE, infer_dropout},
-    {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, "seed:int", infer_dropout},
+    {OP_CLIP, 1, 10, 1, 1, 1, 1, OP_UNARY, "min:float max:float " IN_PLACE, infer_clip,
+     &batch_elementwise, work_elements},
+    {OP_CLIP, 11, 0, 1, 3, 1, 1, OP_UNARY, NULL, infer_clip, &batch_elementwise, work_elements},
+    {OP_CAST, 1, 5, 1, 1, 1, 1, OP_UNARY, "to:string", infer_cast, &batch_elementwise,
+     work_elements},
+    {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", infer_cast,
+     &batch_elementwise, work_elements},
+    {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, OP_PLAIN, "saturate:int round_mode:string", infer_cast_like,
+     &batch_elementwise, work_elements},
+    {OP_IDENTITY, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL,
+     infer_unary, &batch_reshape, work_elements},
+    {OP_DROPOUT, 1, 11, 1, 1, 1, 2, OP_VIEW, "ratio:float is_test:int " IN_PLACE, infer_dropout,
+     &batch_unary, work_elements},
+    {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, "seed:int", infer_dropout, &batch_unary,
+     work_elements},
     BINARY(ADD, infer_binary),
     BINARY(SUB, infer_binary),
     BINARY(MUL, infer_binary),
     BINARY(DIV, infer_binary),
     BINARY(POW, infer_pow),
-    {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, "fmod:int", infer_binary},
-    {OP_PRELU, 1, 6, 2, 2, 1, 1, 0, IN_PLACE, infer_prelu},
-    {OP_PRELU, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_prelu},
+    {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, "fmod:int", infer_binary, &batch_elementwise,
+     work_elements},
+    {OP_PRELU, 1, 6, 2, 2, 1, 1, OP_PLAIN, IN_PLACE, infer_prelu, &batch_elementwise,
+     work_elements},
+    {OP_PRELU, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_prelu, &batch_elementwise,
+     work_elements},
     VARIADIC(MAX),
     VARIADIC(MIN),
     VARIADIC(SUM),
@@ -317,9 +343,12 @@ static const struct op_info table[] = {
     BINARY(EQUAL, infer_binary),
     BINARY(GREATER, infer_binary),
     BINARY(LESS, infer_binary),
-    {OP_GREATER_OR_EQUAL, 12, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_binary},
-    {OP_LESS_OR_EQUAL, 12, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_binary},
-    {OP_WHERE, 9, 0, 3, 3, 1, 1, OP_BROADCAST, NULL, infer_where},
+    {OP_GREATER_OR_EQUAL, 12, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_binary, &batch_elementwise,
+     work_elements},
+    {OP_LESS_OR_EQUAL, 12, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_binary, &batch_elementwise,
+     work_elements},
+    {OP_WHERE, 9, 0, 3, 3, 1, 1, OP_BROADCAST, NULL, infer_where, &batch_elementwise,
+     work_elements},
 };
 
 const struct op_family ops_elementwise = {table, COUNT_OF(table)};

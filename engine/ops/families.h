@@ -18,6 +18,18 @@ extern const struct op_family ops_control;
 extern const struct op_family ops_attention;
 extern const struct op_family ops_transformer;
 
+/* The multiply-adds beyond reading and writing each element once, for the records. */
+double work_elements(const struct node *node); /* none */
+double work_window(const struct node *node);   /* a window of the attribute kernel_shape */
+double work_conv(const struct node *node);     /* weights [M, C / group, taps …] are input 1 */
+double work_conv_transpose(const struct node *node);
+double work_qlinear_conv(const struct node *node);    /* weights are input 3 */
+double work_product(const struct node *node);         /* a matrix product of inputs 0 and 1 */
+double work_qlinear_product(const struct node *node); /* of 0 and 3 */
+double work_matmul_nbits(const struct node *node);
+double
+work_attention(const struct node *node); /* rows and keys are the dimension before the last */
+
 /* *axis in -rank … rank-1 becomes 0 … rank-1; STATUS_SHAPE naming it otherwise. */
 enum status infer_axis(int64_t *axis, int rank, struct error *err) MUST_USE;
 

@@ -275,23 +275,124 @@ static enum status infer_cum_sum(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
+/* ---- batches ---- */
+
+static int gather_axis(const struct node *node, const int *axes)
+{
+    const int axis = (int)batch_attribute_axis(node, 0);
+    if (axes[0] == BATCH_FREE)
+        return axis + axes[1];
+    if (axes[1] != BATCH_FREE || axes[0] == axis)
+        return BATCH_MIXES;
+    return axes[0] < axis ? axes[0] : axes[0] - 1 + node->inputs[1]->shape.rank;
+}
+
+static const struct batch_rule gather_rule = {gather_axis, NULL};
+
+static int gather_elements_axis(const struct node *node, const int *axes)
+{
+    return axes[0] == axes[1] && axes[0] != batch_attribute_axis(node, 0) &&
+                   node->inputs[0]->shape.dims[axes[0]] == node->inputs[1]->shape.dims[axes[0]]
+               ? axes[0]
+               : BATCH_MIXES;
+}
+
+static const struct batch_rule gather_elements_rule = {gather_elements_axis, NULL};
+
+/* The images are on a batch dimension of both, on one of the indices, or on one of the data that
+ * the indices do not address. */
+static int gather_nd_axis(const struct node *node, const int *axes)
+{
+    const struct shape *indices = &node->inputs[1]->shape;
+    const int batch = (int)node_int(node, "batch_dims", 0);
+    const int addressed = batch + (int)indices->dims[indices->rank - 1];
+    if (axes[0] == BATCH_FREE)
+        return batch == 0 && axes[1] < indices->rank - 1 ? axes[1] : BATCH_MIXES;
+    if (axes[0] < batch)
+        return axes[1] == BATCH_FREE || axes[1] == axes[0] ? axes[0] : BATCH_MIXES;
+    return axes[1] == BATCH_FREE && axes[0] >= addressed ? indices->rank - 1 + axes[0] - addressed
+                                                         : BATCH_MIXES;
+}
+
+static int gather_nd_beside(const struct node *node, size_t i, int axis)
+{
+    return i == 1 && axis < node_int(node, "batch_dims", 0) ? axis : BATCH_OTHER;
+}
+
+static const struct batch_rule gather_nd_rule = {gather_nd_axis, gather_nd_beside};
+
+/* The images are on one axis of all operands, as long in each, and not the one that is indexed. */
+static int scatter_elements_axis(const struct node *node, const int *axes)
+{
+    int axis = BATCH_FREE;
+    for (size_t i = 0; i < 3; i++)
+        axis = axes[i] != BATCH_FREE ? axes[i] : axis;
+    for (size_t i = 0; i < 3; i++)
+        if ((axes[i] != BATCH_FREE && axes[i] != axis) ||
+            node->inputs[i]->shape.dims[axis] != node->inputs[0]->shape.dims[axis])
+            return BATCH_MIXES;
+    return axis != batch_attribute_axis(node, 0) ? axis : BATCH_MIXES;
+}
+
+static int scatter_elements_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)i;
+    return axis;
+}
+
+static const struct batch_rule scatter_elements_rule = {scatter_elements_axis,
+                                                        scatter_elements_beside};
+
+static int one_hot_axis(const struct node *node, const int *axes)
+{
+    const int64_t axis = node_int(node, "axis", -1);
+    const int from = batch_of_first(node, axes);
+    return from >= 0 && from >= (axis < 0 ? axis + node->outputs[0]->shape.rank : axis) ? from + 1
+                                                                                        : from;
+}
+
+static const struct batch_rule one_hot_rule = {one_hot_axis, NULL};
+
+static int cum_sum_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *axis = node->inputs[1]->known;
+    const int from = batch_of_first(node, axes);
+    if (!axis || shape_count(&axis->shape) != 1)
+        return BATCH_MIXES;
+    const int64_t at = tensor_int(axis, 0);
+    return (at < 0 ? at + node->inputs[0]->shape.rank : at) != from ? from : BATCH_MIXES;
+}
+
+static const struct batch_rule cum_sum_rule = {cum_sum_axis, NULL};
+
 /* ---- the table ---- */
 
 static const struct op_info table[] = {
-    {OP_GATHER, 1, 0, 2, 2, 1, 1, 0, "axis:int", infer_gather},
-    {OP_GATHER_ELEMENTS, 11, 0, 2, 2, 1, 1, 0, "axis:int", infer_gather_elements},
-    {OP_GATHER_ND, 11, 0, 2, 2, 1, 1, 0, "batch_dims:int", infer_gather_nd},
-    {OP_SCATTER, 9, 0, 3, 3, 1, 1, 0, "axis:int", infer_scatter_elements},
-    {OP_SCATTER_ELEMENTS, 11, 0, 3, 3, 1, 1, 0, "axis:int reduction:string",
-     infer_scatter_elements},
-    {OP_SCATTER_ND, 11, 0, 3, 3, 1, 1, 0, "reduction:string", infer_scatter_nd},
-    {OP_ONE_HOT, 9, 0, 3, 3, 1, 1, 0, "axis:int", infer_one_hot},
-    {OP_NON_ZERO, 9, 0, 1, 1, 1, 1, OP_DATA_SHAPE, NULL, infer_non_zero},
-    {OP_COMPRESS, 9, 0, 2, 2, 1, 1, OP_DATA_SHAPE, "axis:int", infer_compress},
-    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique},
-    {OP_TOP_K, 1, 9, 1, 1, 2, 2, 0, "axis:int k:int largest:int sorted:int", infer_top_k},
-    {OP_TOP_K, 10, 0, 2, 2, 2, 2, 0, "axis:int k:int largest:int sorted:int", infer_top_k},
-    {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, 0, "exclusive:int reverse:int", infer_cum_sum},
+    {OP_GATHER, 1, 0, 2, 2, 1, 1, OP_MOVES, "axis:int", infer_gather, &gather_rule, work_elements},
+    {OP_GATHER_ELEMENTS, 11, 0, 2, 2, 1, 1, OP_PLAIN, "axis:int", infer_gather_elements,
+     &gather_elements_rule, work_elements},
+    {OP_GATHER_ND, 11, 0, 2, 2, 1, 1, OP_PLAIN, "batch_dims:int", infer_gather_nd, &gather_nd_rule,
+     work_elements},
+    {OP_SCATTER, 9, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int", infer_scatter_elements,
+     &scatter_elements_rule, work_elements},
+    {OP_SCATTER_ELEMENTS, 11, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int reduction:string",
+     infer_scatter_elements, &scatter_elements_rule, work_elements},
+    {OP_SCATTER_ND, 11, 0, 3, 3, 1, 1, OP_PLAIN, "reduction:string", infer_scatter_nd, &batch_mixes,
+     work_elements},
+    {OP_ONE_HOT, 9, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int", infer_one_hot, &one_hot_rule,
+     work_elements},
+    {OP_NON_ZERO, 9, 0, 1, 1, 1, 1, OP_DATA_SHAPE, NULL, infer_non_zero, &batch_mixes,
+     work_elements},
+    {OP_COMPRESS, 9, 0, 2, 2, 1, 1, OP_DATA_SHAPE, "axis:int", infer_compress, &batch_mixes,
+     work_elements},
+    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique, &batch_mixes,
+     work_elements},
+    {OP_TOP_K, 1, 9, 1, 1, 2, 2, OP_PLAIN, "axis:int k:int largest:int sorted:int", infer_top_k,
+     &batch_beside_last, work_elements},
+    {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int k:int largest:int sorted:int", infer_top_k,
+     &batch_beside_last, work_elements},
+    {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, OP_PLAIN, "exclusive:int reverse:int", infer_cum_sum,
+     &cum_sum_rule, work_elements},
 };
 
 const struct op_family ops_index = {table, COUNT_OF(table)};

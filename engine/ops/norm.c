@@ -230,28 +230,64 @@ static enum status infer_image_scaler(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
+/* ---- batches ---- */
+
+static int mean_variance_axis(const struct node *node, const int *axes)
+{
+    unsigned reduced;
+    struct error ignored;
+    return mean_variance_axes(node, &node->inputs[0]->shape, &reduced, &ignored) == STATUS_OK &&
+                   !(reduced >> axes[0] & 1)
+               ? axes[0]
+               : BATCH_MIXES;
+}
+
+static const struct batch_rule mean_variance_rule = {mean_variance_axis, NULL};
+
+static int softmax_axis(const struct node *node, const int *axes)
+{
+    const int64_t along = batch_attribute_axis(node, node->opset < 13 ? 1 : -1);
+    if (node->opset < 13) /* all axes from that one on */
+        return axes[0] < along ? axes[0] : BATCH_MIXES;
+    return axes[0] != along ? axes[0] : BATCH_MIXES;
+}
+
+static const struct batch_rule softmax_rule = {softmax_axis, NULL};
+
+/* ---- the table ---- */
+
 static const struct op_info entries[] = {
-    {OP_BATCH_NORMALIZATION, 1, 0, 5, 5, 1, 5, 0,
+    {OP_BATCH_NORMALIZATION, 1, 0, 5, 5, 1, 5, OP_NORMALIZATION,
      "epsilon:float momentum:float spatial:int is_test:int training_mode:int consumed_inputs:ints",
-     infer_batch_normalization},
-    {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, 0, "epsilon:float consumed_inputs:ints",
-     infer_instance_normalization},
-    {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, 0, "axis:int epsilon:float stash_type:int",
-     infer_layer_normalization},
-    {OP_RMS_NORMALIZATION, 23, 0, 2, 2, 1, 1, 0, "axis:int epsilon:float stash_type:int",
-     infer_rms_normalization},
-    {OP_GROUP_NORMALIZATION, 18, 0, 3, 3, 1, 1, 0, "epsilon:float num_groups:int stash_type:int",
-     infer_group_normalization},
-    {OP_MEAN_VARIANCE_NORMALIZATION, 9, 0, 1, 1, 1, 1, 0, "axes:ints",
-     infer_mean_variance_normalization},
-    {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, 0, "axis:int p:int", infer_lp_normalization},
-    {OP_LRN, 1, 0, 1, 1, 1, 1, 0, "alpha:float beta:float bias:float size:int", infer_lrn},
-    {OP_IMAGE_SCALER, 1, 9, 1, 1, 1, 1, 0, "bias:floats scale:float",
-     infer_image_scaler}, /* experimental */
-    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},
-    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},
-    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, 0, "axis:int", infer_softmax},
-    {OP_SCALE_SHIFT, 1, 0, 3, 3, 1, 1, 0, NULL, infer_scale_shift},
+     infer_batch_normalization, &batch_by_sample, work_elements},
+    {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, OP_NORMALIZATION,
+     "epsilon:float consumed_inputs:ints", infer_instance_normalization, &batch_by_sample,
+     work_elements},
+    {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, OP_NORMALIZATION,
+     "axis:int epsilon:float stash_type:int", infer_layer_normalization, &batch_before_last,
+     work_elements},
+    {OP_RMS_NORMALIZATION, 23, 0, 2, 2, 1, 1, OP_NORMALIZATION,
+     "axis:int epsilon:float stash_type:int", infer_rms_normalization, &batch_before_last,
+     work_elements},
+    {OP_GROUP_NORMALIZATION, 18, 0, 3, 3, 1, 1, OP_NORMALIZATION,
+     "epsilon:float num_groups:int stash_type:int", infer_group_normalization, &batch_by_sample,
+     work_elements},
+    {OP_MEAN_VARIANCE_NORMALIZATION, 9, 0, 1, 1, 1, 1, OP_PLAIN, "axes:ints",
+     infer_mean_variance_normalization, &mean_variance_rule, work_elements},
+    {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int p:int", infer_lp_normalization,
+     &batch_beside_last, work_elements},
+    {OP_LRN, 1, 0, 1, 1, 1, 1, OP_HEAVY, "alpha:float beta:float bias:float size:int", infer_lrn,
+     &batch_by_sample, work_elements},
+    {OP_IMAGE_SCALER, 1, 9, 1, 1, 1, 1, OP_PLAIN, "bias:floats scale:float", infer_image_scaler,
+     &batch_by_sample, work_elements}, /* experimental */
+    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PROBABILITIES, "axis:int", infer_softmax, &softmax_rule,
+     work_elements},
+    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &softmax_rule,
+     work_elements},
+    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &softmax_rule,
+     work_elements},
+    {OP_SCALE_SHIFT, 1, 0, 3, 3, 1, 1, OP_PLAIN, NULL, infer_scale_shift, &batch_mixes,
+     work_elements},
 };
 
 const struct op_family ops_norm = {entries, COUNT_OF(entries)};

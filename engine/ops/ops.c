@@ -45,6 +45,22 @@ const struct op_info *op_find(enum op op, int opset)
     return NULL;
 }
 
+const struct op_info *op_record(enum op op)
+{
+    const struct op_info *newest = NULL;
+    pthread_once(&index_once, build_index);
+    for (size_t i = 0; op > OP_NONE && op < OP_COUNT && i < MAX_ENTRIES && by_op[op][i]; i++)
+        if (!newest || by_op[op][i]->since > newest->since)
+            newest = by_op[op][i];
+    return newest;
+}
+
+bool op_has(enum op op, unsigned traits)
+{
+    const struct op_info *record = op_record(op);
+    return record && record->traits & traits;
+}
+
 bool op_next_attr(const char **attrs, struct attr_spec *ret)
 {
     static const char *const kinds[] = {

@@ -14,6 +14,7 @@
 
 #include "engine/base/status.h"
 #include "engine/graph/op.h"
+#include "engine/ops/batch.h"
 
 struct node;
 struct graph;
@@ -26,12 +27,21 @@ struct graph;
  * without the node's name (the caller puts it in front). */
 typedef enum status (*infer_fn)(struct node *node, struct error *err);
 
-enum op_flags {
-    OP_UNARY = 1u << 0,      /* elementwise, one input, same shape */
-    OP_BROADCAST = 1u << 1,  /* elementwise, numpy broadcasting over all inputs */
-    OP_VIEW = 1u << 2,       /* output 0 is input 0's bytes under another shape */
-    OP_DATA_SHAPE = 1u << 3, /* output shapes depend on contents even when shapes are known */
-    OP_NO_FOLD = 1u << 4,    /* never folded to a constant */
+/* What is true of an operator. Each names at least one; OP_PLAIN: none of the others. */
+enum op_trait {
+    OP_PLAIN = 1u << 0,
+    OP_UNARY = 1u << 1,     /* elementwise, one input; others are single numbers or a table */
+    OP_BROADCAST = 1u << 2, /* elementwise, numpy broadcasting over all inputs */
+    OP_VIEW = 1u << 3,      /* output 0 is input 0's bytes under another shape */
+    OP_MOVES = 1u << 4,     /* outputs are elements of input 0, which shapes and constants choose */
+    OP_KEEPS_NUMBERS = 1u << 5, /* outputs are numbers of input 0, so it may be quantized */
+    OP_PRODUCT = 1u << 6,       /* Conv, Gemm …: takes a bias, residual and activation */
+    OP_NORMALIZATION = 1u << 7, /* its inputs behind the first are parameters */
+    OP_PROBABILITIES = 1u << 8, /* outputs lie between 0 and 1, made from logits */
+    OP_SHAPE_ONLY = 1u << 9,    /* reads only the shape of input 0 */
+    OP_HEAVY = 1u << 10,        /* the work may be more than proportional to the elements */
+    OP_DATA_SHAPE = 1u << 11,   /* output shapes depend on contents even when shapes are known */
+    OP_NO_FOLD = 1u << 12,      /* never folded to a constant */
 };
 
 #define OP_VARIADIC 255
@@ -43,10 +53,12 @@ struct op_info {
     int since, until; /* opsets of its domain this entry is right for; until 0 = every later one
                          (checked up to OPSET_MAX) */
     uint8_t min_inputs, max_inputs, min_outputs, max_outputs;
-    unsigned flags;
+    unsigned traits;   /* enum op_trait */
     const char *attrs; /* what it may carry, "axis:int mode:string" with spaces between; NULL =
                           none. Kinds: int, float, string, tensor, graph, ints, floats, strings */
     infer_fn infer;
+    const struct batch_rule *batch;          /* how it treats the images of a batch */
+    double (*work)(const struct node *node); /* node_work() beyond reading and writing */
 };
 
 /* Newest ai.onnx opset whose operators have been read for changes of meaning. */
@@ -55,6 +67,10 @@ struct op_info {
 /* The entry of an operator, or NULL when lensd has no implementation of it. Several entries of one
  * op (other opset ranges) are told apart by opset. Thread-safe. */
 const struct op_info *op_find(enum op op, int opset);
+
+/* The newest entry of an operator, and its traits. Every operator has one. Thread-safe. */
+const struct op_info *op_record(enum op op);
+bool op_has(enum op op, unsigned traits); /* one of them */
 
 /* The type a Cast converts to, which opsets before 6 give as text; DTYPE_NONE if lensd lacks it.
  * Any thread. */

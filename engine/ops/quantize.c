@@ -347,6 +347,73 @@ static enum status infer_lookup(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
+/* ---- batches ---- */
+
+static int quantize_beside(const struct node *node, size_t i, int axis)
+{
+    const int rank = node->inputs[i]->shape.rank;
+    return rank > 1 ? axis : rank == 1 && batch_attribute_axis(node, 1) == axis ? 0 : BATCH_WHOLE;
+}
+
+static const struct batch_rule quantize_rule = {batch_of_first, quantize_beside};
+
+static int qlinear_matmul_axis(const struct node *node, const int *axes)
+{
+    return batch_of_matmul(node, axes, 3);
+}
+
+static const struct batch_rule qlinear_matmul_rule = {qlinear_matmul_axis, batch_beside_matmul};
+
+static int qgemm_axis(const struct node *node, const int *axes)
+{
+    return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
+}
+
+static int qgemm_beside(const struct node *node, size_t i, int axis)
+{
+    return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
+}
+
+static const struct batch_rule qgemm_rule = {qgemm_axis, qgemm_beside};
+
+static int qlinear_concat_axis(const struct node *node, const int *axes)
+{
+    int axis = BATCH_FREE;
+    for (size_t i = 0; i < node->input_count; i++) {
+        if (axes[i] != BATCH_FREE && axis != BATCH_FREE && axes[i] != axis)
+            return BATCH_MIXES;
+        axis = axes[i] != BATCH_FREE ? axes[i] : axis;
+    }
+    const int64_t joined = node_int(node, "axis", 1);
+    return axis != (joined < 0 ? joined + node->outputs[0]->shape.rank : joined) ? axis
+                                                                                 : BATCH_MIXES;
+}
+
+/* Scales have no axis. */
+static int qlinear_concat_beside(const struct node *node, size_t i, int axis)
+{
+    return node->inputs[i]->shape.rank > 1 ? axis : BATCH_WHOLE;
+}
+
+static const struct batch_rule qlinear_concat_rule = {qlinear_concat_axis, qlinear_concat_beside};
+
+/* The image and what is added to the result. */
+static int fused_conv_axis(const struct node *node, const int *axes)
+{
+    return axes[0] == 0 && node->input_count > 1 && axes[1] == BATCH_FREE &&
+                   (node->input_count < 3 || axes[2] == BATCH_FREE)
+               ? batch_of_samples(node, axes, 4)
+               : BATCH_MIXES;
+}
+
+static int fused_conv_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 3 ? 0 : BATCH_OTHER;
+}
+
+static const struct batch_rule fused_conv_rule = {fused_conv_axis, fused_conv_beside};
+
 /* ---- table ---- */
 
 /* min_inputs stops before the first zero point that may be left out; the inference functions check
@@ -355,38 +422,54 @@ static enum status infer_lookup(struct node *node, struct error *err)
 #define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 
 static const struct op_info entries[] = {
-    {OP_QUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, 0,
-     "axis:int saturate:int block_size:int output_dtype:int precision:int", infer_quantize},
-    {OP_DEQUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, 0, "axis:int block_size:int output_dtype:int",
-     infer_dequantize},
-    {OP_MS_QUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, 0,
-     "axis:int saturate:int block_size:int output_dtype:int precision:int", infer_quantize},
-    {OP_MS_DEQUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, 0, "axis:int block_size:int output_dtype:int",
-     infer_dequantize},
-    {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, 0, NULL, infer_dynamic_quantize},
-    {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, 0, WINDOW_ATTRS " group:int", infer_qlinear_conv},
-    {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, 0, WINDOW_ATTRS " group:int", infer_conv_integer},
-    {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1, 0, NULL, infer_qlinear_matmul},
-    {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, 0, NULL, infer_matmul_integer},
-    {OP_QGEMM, 1, 0, 6, 9, 1, 1, 0, "alpha:float transA:int transB:int", infer_qgemm},
-    {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1, 0,
+    {OP_QUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, OP_PLAIN,
+     "axis:int saturate:int block_size:int output_dtype:int precision:int", infer_quantize,
+     &quantize_rule, work_elements},
+    {OP_DEQUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, OP_PLAIN, "axis:int block_size:int output_dtype:int",
+     infer_dequantize, &quantize_rule, work_elements},
+    {OP_MS_QUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, OP_PLAIN,
+     "axis:int saturate:int block_size:int output_dtype:int precision:int", infer_quantize,
+     &quantize_rule, work_elements},
+    {OP_MS_DEQUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, OP_PLAIN,
+     "axis:int block_size:int output_dtype:int", infer_dequantize, &quantize_rule, work_elements},
+    {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, OP_PLAIN, NULL, infer_dynamic_quantize,
+     &batch_mixes, work_elements},
+    {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv,
+     &batch_by_sample, work_qlinear_conv},
+    {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv_integer,
+     &batch_by_sample, work_conv},
+    {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1, OP_HEAVY, NULL, infer_qlinear_matmul,
+     &qlinear_matmul_rule, work_qlinear_product},
+    {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul,
+     work_product},
+    {OP_QGEMM, 1, 0, 6, 9, 1, 1, OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm,
+     &qgemm_rule, work_qlinear_product},
+    {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1, OP_HEAVY,
      "K:int N:int bits:int block_size:int accuracy_level:int weight_prepacked:int",
-     infer_matmul_nbits},
-    {OP_QLINEAR_ADD, 1, 0, 2, 8, 1, 1, 0, NULL, infer_qlinear_binary},
-    {OP_QLINEAR_MUL, 1, 0, 2, 8, 1, 1, 0, NULL, infer_qlinear_binary},
-    {OP_QLINEAR_CONCAT, 1, 0, 5, OP_VARIADIC, 1, 1, 0, "axis:int", infer_qlinear_concat},
-    {OP_QLINEAR_SIGMOID, 1, 0, 2, 5, 1, 1, 0, NULL, infer_qlinear_unary},
-    {OP_QLINEAR_LEAKY_RELU, 1, 0, 2, 5, 1, 1, 0, "alpha:float", infer_qlinear_unary},
-    {OP_QLINEAR_SOFTMAX, 1, 0, 2, 5, 1, 1, 0, "axis:int opset:int", infer_qlinear_softmax},
-    {OP_QLINEAR_WHERE, 1, 0, 8, 9, 1, 1, 0, NULL, infer_qlinear_where},
-    {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, 0,
+     infer_matmul_nbits, &batch_beside_last, work_matmul_nbits},
+    {OP_QLINEAR_ADD, 1, 0, 2, 8, 1, 1, OP_PLAIN, NULL, infer_qlinear_binary, &batch_elementwise,
+     work_elements},
+    {OP_QLINEAR_MUL, 1, 0, 2, 8, 1, 1, OP_PLAIN, NULL, infer_qlinear_binary, &batch_elementwise,
+     work_elements},
+    {OP_QLINEAR_CONCAT, 1, 0, 5, OP_VARIADIC, 1, 1, OP_PLAIN, "axis:int", infer_qlinear_concat,
+     &qlinear_concat_rule, work_elements},
+    {OP_QLINEAR_SIGMOID, 1, 0, 2, 5, 1, 1, OP_PROBABILITIES, NULL, infer_qlinear_unary,
+     &batch_elementwise, work_elements},
+    {OP_QLINEAR_LEAKY_RELU, 1, 0, 2, 5, 1, 1, OP_PLAIN, "alpha:float", infer_qlinear_unary,
+     &batch_elementwise, work_elements},
+    {OP_QLINEAR_SOFTMAX, 1, 0, 2, 5, 1, 1, OP_PROBABILITIES, "axis:int opset:int",
+     infer_qlinear_softmax, &batch_before_last, work_elements},
+    {OP_QLINEAR_WHERE, 1, 0, 8, 9, 1, 1, OP_PLAIN, NULL, infer_qlinear_where, &batch_elementwise,
+     work_elements},
+    {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_HEAVY,
      WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int",
-     infer_qlinear_average_pool},
-    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, 0, "channels_last:int",
-     infer_qlinear_global_average_pool},
-    {OP_MS_FUSED_CONV, 1, 0, 2, 4, 1, 1, 0,
-     WINDOW_ATTRS " group:int activation:string activation_params:floats", infer_fused_conv},
-    {OP_LOOKUP, 1, 0, 2, 2, 1, 1, OP_UNARY, NULL, infer_lookup},
+     infer_qlinear_average_pool, &batch_by_sample, work_window},
+    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_PLAIN, "channels_last:int",
+     infer_qlinear_global_average_pool, &batch_by_sample, work_elements},
+    {OP_MS_FUSED_CONV, 1, 0, 2, 4, 1, 1, OP_HEAVY,
+     WINDOW_ATTRS " group:int activation:string activation_params:floats", infer_fused_conv,
+     &fused_conv_rule, work_conv},
+    {OP_LOOKUP, 1, 0, 2, 2, 1, 1, OP_UNARY, NULL, infer_lookup, &batch_unary, work_elements},
 };
 
 const struct op_family ops_quantize = {entries, COUNT_OF(entries)};

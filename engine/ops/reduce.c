@@ -37,11 +37,57 @@ static enum status infer_arg(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I64, &out, err);
 }
 
+/* ---- batches ---- */
+
+static int reduce_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[2] = {0};
+    const int from = batch_of_first(node, axes);
+    struct reduction reduction;
+    struct error ignored;
+    if (from < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
+        resolve_reduction(node, &node->inputs[0]->shape, operands, &reduction, &ignored) !=
+            STATUS_OK ||
+        reduction.axes >> from & 1)
+        return BATCH_MIXES;
+    const unsigned before = reduction.axes & ((1u << from) - 1);
+    return reduction.out.rank == node->inputs[0]->shape.rank ? from
+                                                             : from - __builtin_popcount(before);
+}
+
+static const struct batch_rule reduce_rule = {reduce_axis, NULL};
+
+/* ArgMax: the axis that it looks along is left out unless keepdims. */
+static int arg_axis(const struct node *node, const int *axes)
+{
+    const int from = batch_of_first(node, axes);
+    const int64_t axis = batch_attribute_axis(node, 0);
+    if (from < 0 || from == axis)
+        return BATCH_MIXES;
+    return from > axis && !node_int(node, "keepdims", 1) ? from - 1 : from;
+}
+
+static const struct batch_rule arg_rule = {arg_axis, NULL};
+
+/* ---- the table ---- */
+
 /* The axes move from an attribute to an operand at opset `moved`. */
 #define REDUCE(id, moved)                                                                          \
-    {OP_##id, 1, moved - 1, 1, 1, 1, 1, 0, "axes:ints keepdims:int", infer_reduce},                \
+    {OP_##id,                                                                                      \
+     1,                                                                                            \
+     moved - 1,                                                                                    \
+     1,                                                                                            \
+     1,                                                                                            \
+     1,                                                                                            \
+     1,                                                                                            \
+     OP_PLAIN,                                                                                     \
+     "axes:ints keepdims:int",                                                                     \
+     infer_reduce,                                                                                 \
+     &reduce_rule,                                                                                 \
+     work_elements},                                                                               \
     {                                                                                              \
-        OP_##id, moved, 0, 1, 2, 1, 1, 0, "keepdims:int noop_with_empty_axes:int", infer_reduce    \
+        OP_##id, moved, 0, 1, 2, 1, 1, OP_PLAIN, "keepdims:int noop_with_empty_axes:int",          \
+            infer_reduce, &reduce_rule, work_elements                                              \
     }
 
 static const struct op_info table[] = {
@@ -55,8 +101,10 @@ static const struct op_info table[] = {
     REDUCE(REDUCE_LOG_SUM, 18),
     REDUCE(REDUCE_LOG_SUM_EXP, 18),
     REDUCE(REDUCE_SUM_SQUARE, 18),
-    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, 0, "axis:int keepdims:int select_last_index:int", infer_arg},
-    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, 0, "axis:int keepdims:int select_last_index:int", infer_arg},
+    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
+     infer_arg, &arg_rule, work_elements},
+    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
+     infer_arg, &arg_rule, work_elements},
 };
 
 const struct op_family ops_reduce = {table, COUNT_OF(table)};

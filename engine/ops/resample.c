@@ -159,29 +159,72 @@ static enum status infer_non_max_suppression(struct node *node, struct error *er
     return STATUS_OK;
 }
 
+/* ---- batches ---- */
+
+/* A scale next to 1 blends images though their number stays, and a region may turn them round. */
+static int resize_axis(const struct node *node, const int *axes)
+{
+    struct resize_plan plan;
+    bool is_known;
+    struct error ignored;
+    if (resize_plan_init(node, &node->inputs[0]->shape, &plan, &is_known, &ignored) != STATUS_OK ||
+        !is_known || plan.axis[0].resized)
+        return BATCH_MIXES;
+    return batch_of_samples(node, axes, 1);
+}
+
+/* With another policy two sizes with the same result differ in scale. */
+static int resize_beside(const struct node *node, size_t i, int axis)
+{
+    (void)axis;
+    return i == 3 && !strcmp(node_string(node, "keep_aspect_ratio_policy", "stretch"), "stretch")
+               ? BATCH_EXTENTS
+               : BATCH_OTHER;
+}
+
+static const struct batch_rule resize_rule = {resize_axis, resize_beside};
+
+static int affine_grid_axis(const struct node *node, const int *axes)
+{
+    return batch_of_samples(node, axes, 1);
+}
+
+static int affine_grid_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 1 ? BATCH_EXTENTS : BATCH_OTHER;
+}
+
+static const struct batch_rule affine_grid_rule = {affine_grid_axis, affine_grid_beside};
+
+/* ---- the table ---- */
+
 static const struct op_info entries[] = {
-    {OP_RESIZE, 10, 10, 2, 2, 1, 1, 0,
+    {OP_RESIZE, 10, 10, 2, 2, 1, 1, OP_KEEPS_NUMBERS | OP_HEAVY,
      "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
      "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
      "keep_aspect_ratio_policy:string",
-     infer_resize},
-    {OP_RESIZE, 11, 0, 1, 4, 1, 1, 0,
+     infer_resize, &resize_rule, work_elements},
+    {OP_RESIZE, 11, 0, 1, 4, 1, 1, OP_KEEPS_NUMBERS | OP_HEAVY,
      "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
      "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
      "keep_aspect_ratio_policy:string",
-     infer_resize},
-    {OP_UPSAMPLE, 1, 6, 1, 1, 1, 1, 0, "mode:string height_scale:float width_scale:float",
-     infer_resize},
-    {OP_UPSAMPLE, 7, 9, 1, 2, 1, 1, 0, "mode:string scales:floats", infer_resize},
-    {OP_GRID_SAMPLE, 16, 0, 2, 2, 1, 1, 0, "align_corners:int mode:string padding_mode:string",
-     infer_grid_sample},
-    {OP_AFFINE_GRID, 20, 0, 2, 2, 1, 1, 0, "align_corners:int", infer_affine_grid},
-    {OP_ROI_ALIGN, 10, 0, 3, 3, 1, 1, 0,
+     infer_resize, &resize_rule, work_elements},
+    {OP_UPSAMPLE, 1, 6, 1, 1, 1, 1, OP_HEAVY, "mode:string height_scale:float width_scale:float",
+     infer_resize, &resize_rule, work_elements},
+    {OP_UPSAMPLE, 7, 9, 1, 2, 1, 1, OP_HEAVY, "mode:string scales:floats", infer_resize,
+     &resize_rule, work_elements},
+    {OP_GRID_SAMPLE, 16, 0, 2, 2, 1, 1, OP_HEAVY,
+     "align_corners:int mode:string padding_mode:string", infer_grid_sample,
+     &batch_by_sample_of_two, work_elements},
+    {OP_AFFINE_GRID, 20, 0, 2, 2, 1, 1, OP_PLAIN, "align_corners:int", infer_affine_grid,
+     &affine_grid_rule, work_elements},
+    {OP_ROI_ALIGN, 10, 0, 3, 3, 1, 1, OP_HEAVY,
      "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
      "sampling_ratio:int spatial_scale:float",
-     infer_roi_align},
-    {OP_NON_MAX_SUPPRESSION, 10, 0, 2, 5, 1, 1, OP_DATA_SHAPE, "center_point_box:int",
-     infer_non_max_suppression},
+     infer_roi_align, &batch_mixes, work_elements},
+    {OP_NON_MAX_SUPPRESSION, 10, 0, 2, 5, 1, 1, OP_DATA_SHAPE | OP_HEAVY, "center_point_box:int",
+     infer_non_max_suppression, &batch_mixes, work_elements},
 };
 
 const struct op_family ops_resample = {entries, COUNT_OF(entries)};

@@ -473,43 +473,197 @@ static enum status infer_col2im(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &col2im.out, err);
 }
 
+/* ---- batches ---- */
+
+static int transpose_axis(const struct node *node, const int *axes)
+{
+    const int rank = node->inputs[0]->shape.rank;
+    size_t count;
+    const int64_t *perm = node_ints(node, "perm", &count);
+    if (!count)
+        return rank - 1 - axes[0];
+    for (int axis = 0; axis < rank && count == (size_t)rank; axis++)
+        if (perm[axis] == axes[0])
+            return axis;
+    return BATCH_MIXES;
+}
+
+static const struct batch_rule transpose_rule = {transpose_axis, NULL};
+
+static int slice_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[5] = {0};
+    const struct shape *in = &node->inputs[0]->shape;
+    const int axis = batch_of_first(node, axes);
+    struct slice slice;
+    struct error ignored;
+    return axis >= 0 && resolve_known(node, 1, operands, COUNT_OF(operands)) &&
+                   resolve_slice(node, in, operands, &slice, &ignored) == STATUS_OK &&
+                   slice.start[axis] == 0 && slice.step[axis] == 1 &&
+                   slice.out.dims[axis] == in->dims[axis]
+               ? axis
+               : BATCH_MIXES;
+}
+
+/* The end may have the batch in it. */
+static int slice_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 2 ? BATCH_EXTENTS : BATCH_OTHER;
+}
+
+static const struct batch_rule slice_rule = {slice_axis, slice_beside};
+
+static int padded_axis(const struct padding *padding, int axis)
+{
+    return padding->begin[axis] == 0 && padding->end[axis] == 0 ? axis : BATCH_MIXES;
+}
+
+static int pad_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[4] = {0};
+    const int axis = batch_of_first(node, axes);
+    struct padding padding;
+    struct error ignored;
+    if (axis < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
+        resolve_pad(node, &node->inputs[0]->shape, operands, &padding, &ignored) != STATUS_OK)
+        return BATCH_MIXES;
+    return padded_axis(&padding, axis);
+}
+
+static const struct batch_rule pad_rule = {pad_axis, NULL};
+
+static int center_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[2] = {0};
+    const int axis = batch_of_first(node, axes);
+    struct padding padding;
+    struct error ignored;
+    if (axis < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
+        resolve_center(node, &node->inputs[0]->shape, operands, &padding, &ignored) != STATUS_OK)
+        return BATCH_MIXES;
+    return padded_axis(&padding, axis);
+}
+
+/* Operand 1 is the shape of the result. */
+static int shape_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 1 ? BATCH_EXTENTS : BATCH_OTHER;
+}
+
+static const struct batch_rule center_rule = {center_axis, shape_beside};
+
+static int expand_axis(const struct node *node, const int *axes)
+{
+    const struct shape *in = &node->inputs[0]->shape, *out = &node->outputs[0]->shape;
+    const int axis = batch_of_first(node, axes), to = axis + out->rank - in->rank;
+    return axis >= 0 && in->dims[axis] == out->dims[to] ? to : BATCH_MIXES;
+}
+
+static const struct batch_rule expand_rule = {expand_axis, shape_beside};
+
+static int tile_batch_axis(const struct node *node, const int *axes)
+{
+    const struct shape *in = &node->inputs[0]->shape, *out = &node->outputs[0]->shape;
+    const int axis = batch_of_first(node, axes);
+    return axis >= 0 && out->rank == in->rank && out->dims[axis] == in->dims[axis] ? axis
+                                                                                   : BATCH_MIXES;
+}
+
+static const struct batch_rule tile_rule = {tile_batch_axis, NULL};
+
+static int trilu_axis(const struct node *node, const int *axes)
+{
+    const int axis = batch_of_first(node, axes);
+    return axis < node->inputs[0]->shape.rank - 2 ? axis : BATCH_MIXES;
+}
+
+static const struct batch_rule trilu_rule = {trilu_axis, NULL};
+
+static int concat_axis(const struct node *node, const int *axes)
+{
+    int axis = BATCH_FREE;
+    for (size_t i = 0; i < node->input_count; i++) {
+        if (axes[i] != BATCH_FREE && axis != BATCH_FREE && axes[i] != axis)
+            return BATCH_MIXES;
+        axis = axes[i] != BATCH_FREE ? axes[i] : axis;
+    }
+    const int64_t joined = node_int(node, "axis", 1);
+    return axis != (joined < 0 ? joined + node->outputs[0]->shape.rank : joined) ? axis
+                                                                                 : BATCH_MIXES;
+}
+
+static int concat_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)i;
+    return axis;
+}
+
+static const struct batch_rule concat_rule = {concat_axis, concat_beside};
+
 /* ---- the table ---- */
 
 static const struct op_info table[] = {
-    {OP_CONSTANT, 1, 0, 0, 0, 1, 1, 0,
+    {OP_CONSTANT, 1, 0, 0, 0, 1, 1, OP_PLAIN,
      "value:tensor value_float:float value_floats:floats value_int:int value_ints:ints "
      "value_string:string value_strings:strings",
-     infer_constant},
-    {OP_CONSTANT_OF_SHAPE, 9, 0, 1, 1, 1, 1, 0, "value:tensor", infer_constant_of_shape},
-    {OP_SHAPE, 1, 0, 1, 1, 1, 1, 0, "start:int end:int", infer_shape},
-    {OP_SIZE, 1, 0, 1, 1, 1, 1, 0, NULL, infer_size},
-    {OP_RESHAPE, 1, 4, 1, 1, 1, 1, OP_VIEW, "shape:ints consumed_inputs:ints", infer_reshape},
-    {OP_RESHAPE, 5, 0, 2, 2, 1, 1, OP_VIEW, "allowzero:int", infer_reshape},
-    {OP_FLATTEN, 1, 0, 1, 1, 1, 1, OP_VIEW, "axis:int", infer_flatten},
-    {OP_SQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW, "axes:ints", infer_squeeze},
-    {OP_SQUEEZE, 13, 0, 1, 2, 1, 1, OP_VIEW, NULL, infer_squeeze},
-    {OP_UNSQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW, "axes:ints", infer_unsqueeze},
-    {OP_UNSQUEEZE, 13, 0, 2, 2, 1, 1, OP_VIEW, NULL, infer_unsqueeze},
-    {OP_TRANSPOSE, 1, 0, 1, 1, 1, 1, 0, "perm:ints", infer_transpose},
-    {OP_CONCAT, 1, 0, 1, OP_VARIADIC, 1, 1, 0, "axis:int", infer_concat},
-    {OP_SPLIT, 1, 12, 1, 1, 1, OP_VARIADIC, 0, "axis:int split:ints", infer_split},
-    {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, 0, "axis:int num_outputs:int", infer_split},
-    {OP_SLICE, 1, 9, 1, 1, 1, 1, 0, "starts:ints ends:ints axes:ints", infer_slice},
-    {OP_SLICE, 10, 0, 3, 5, 1, 1, 0, NULL, infer_slice},
-    {OP_EXPAND, 8, 0, 2, 2, 1, 1, 0, NULL, infer_expand},
-    {OP_TILE, 1, 5, 3, 3, 1, 1, 0, NULL, infer_tile_axis},
-    {OP_TILE, 6, 0, 2, 2, 1, 1, 0, NULL, infer_tile},
-    {OP_PAD, 1, 1, 1, 1, 1, 1, 0, "mode:string paddings:ints value:float", infer_pad},
-    {OP_PAD, 2, 10, 1, 1, 1, 1, 0, "mode:string pads:ints value:float", infer_pad},
-    {OP_PAD, 11, 0, 2, 4, 1, 1, 0, "mode:string", infer_pad},
-    {OP_RANGE, 11, 0, 3, 3, 1, 1, 0, "stash_type:int", infer_range},
-    {OP_EYE_LIKE, 9, 0, 1, 1, 1, 1, 0, "dtype:int k:int", infer_eye_like},
-    {OP_TRILU, 14, 0, 1, 2, 1, 1, 0, "upper:int", infer_trilu},
-    {OP_DEPTH_TO_SPACE, 1, 0, 1, 1, 1, 1, 0, "blocksize:int mode:string", infer_depth_to_space},
-    {OP_SPACE_TO_DEPTH, 1, 0, 1, 1, 1, 1, 0, "blocksize:int mode:string", infer_space_to_depth},
-    {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, 0, "axes:ints", infer_center},
-    {OP_CROP, 1, 9, 1, 1, 1, 1, 0, "border:ints scale:ints", infer_slice}, /* experimental */
-    {OP_COL2IM, 18, 0, 3, 3, 1, 1, 0, "dilations:ints pads:ints strides:ints", infer_col2im},
+     infer_constant, &batch_mixes, work_elements},
+    {OP_CONSTANT_OF_SHAPE, 9, 0, 1, 1, 1, 1, OP_PLAIN, "value:tensor", infer_constant_of_shape,
+     &batch_mixes, work_elements},
+    {OP_SHAPE, 1, 0, 1, 1, 1, 1, OP_SHAPE_ONLY, "start:int end:int", infer_shape, &batch_mixes,
+     work_elements},
+    {OP_SIZE, 1, 0, 1, 1, 1, 1, OP_SHAPE_ONLY, NULL, infer_size, &batch_mixes, work_elements},
+    {OP_RESHAPE, 1, 4, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS,
+     "shape:ints consumed_inputs:ints", infer_reshape, &batch_reshape, work_elements},
+    {OP_RESHAPE, 5, 0, 2, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "allowzero:int",
+     infer_reshape, &batch_reshape, work_elements},
+    {OP_FLATTEN, 1, 0, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axis:int", infer_flatten,
+     &batch_reshape, work_elements},
+    {OP_SQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axes:ints",
+     infer_squeeze, &batch_reshape, work_elements},
+    {OP_SQUEEZE, 13, 0, 1, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_squeeze,
+     &batch_reshape, work_elements},
+    {OP_UNSQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axes:ints",
+     infer_unsqueeze, &batch_reshape, work_elements},
+    {OP_UNSQUEEZE, 13, 0, 2, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_unsqueeze,
+     &batch_reshape, work_elements},
+    {OP_TRANSPOSE, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", infer_transpose,
+     &transpose_rule, work_elements},
+    {OP_CONCAT, 1, 0, 1, OP_VARIADIC, 1, 1, OP_PLAIN, "axis:int", infer_concat, &concat_rule,
+     work_elements},
+    {OP_SPLIT, 1, 12, 1, 1, 1, OP_VARIADIC, OP_MOVES | OP_KEEPS_NUMBERS, "axis:int split:ints",
+     infer_split, &batch_beside_first, work_elements},
+    {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, OP_MOVES | OP_KEEPS_NUMBERS, "axis:int num_outputs:int",
+     infer_split, &batch_beside_first, work_elements},
+    {OP_SLICE, 1, 9, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "starts:ints ends:ints axes:ints",
+     infer_slice, &slice_rule, work_elements},
+    {OP_SLICE, 10, 0, 3, 5, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_slice, &slice_rule,
+     work_elements},
+    {OP_EXPAND, 8, 0, 2, 2, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_expand, &expand_rule,
+     work_elements},
+    {OP_TILE, 1, 5, 3, 3, 1, 1, OP_PLAIN, NULL, infer_tile_axis, &tile_rule, work_elements},
+    {OP_TILE, 6, 0, 2, 2, 1, 1, OP_PLAIN, NULL, infer_tile, &tile_rule, work_elements},
+    {OP_PAD, 1, 1, 1, 1, 1, 1, OP_PLAIN, "mode:string paddings:ints value:float", infer_pad,
+     &pad_rule, work_elements},
+    {OP_PAD, 2, 10, 1, 1, 1, 1, OP_PLAIN, "mode:string pads:ints value:float", infer_pad, &pad_rule,
+     work_elements},
+    {OP_PAD, 11, 0, 2, 4, 1, 1, OP_PLAIN, "mode:string", infer_pad, &pad_rule, work_elements},
+    {OP_RANGE, 11, 0, 3, 3, 1, 1, OP_PLAIN, "stash_type:int", infer_range, &batch_mixes,
+     work_elements},
+    {OP_EYE_LIKE, 9, 0, 1, 1, 1, 1, OP_PLAIN, "dtype:int k:int", infer_eye_like, &batch_mixes,
+     work_elements},
+    {OP_TRILU, 14, 0, 1, 2, 1, 1, OP_PLAIN, "upper:int", infer_trilu, &trilu_rule, work_elements},
+    {OP_DEPTH_TO_SPACE, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
+     infer_depth_to_space, &batch_by_sample, work_elements},
+    {OP_SPACE_TO_DEPTH, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
+     infer_space_to_depth, &batch_by_sample, work_elements},
+    {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, OP_PLAIN, "axes:ints", infer_center, &center_rule,
+     work_elements},
+    {OP_CROP, 1, 9, 1, 1, 1, 1, OP_PLAIN, "border:ints scale:ints", infer_slice, &batch_by_sample,
+     work_elements}, /* experimental */
+    {OP_COL2IM, 18, 0, 3, 3, 1, 1, OP_HEAVY, "dilations:ints pads:ints strides:ints", infer_col2im,
+     &batch_by_sample, work_elements},
 };
 
 const struct op_family ops_shape = {table, COUNT_OF(table)};

@@ -285,6 +285,37 @@ static enum status infer_rotary(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
 }
 
+/* ---- batches ---- */
+
+static int attention_axis(const struct node *node, const int *axes)
+{
+    return batch_of_samples(node, axes, 3);
+}
+
+/* A mask of two or three dimensions is for all images. */
+static int attention_beside(const struct node *node, size_t i, int axis)
+{
+    const int rank = node->inputs[i]->shape.rank;
+    (void)axis;
+    return i < 3 || rank < 2 || rank > 3 ? 0 : BATCH_OTHER;
+}
+
+static const struct batch_rule attention_rule = {attention_axis, attention_beside};
+
+static int rotary_axis(const struct node *node, const int *axes)
+{
+    return batch_of_samples(node, axes, 1);
+}
+
+/* A cache of two dimensions is indexed by positions. */
+static int rotary_beside(const struct node *node, size_t i, int axis)
+{
+    (void)axis;
+    return i == 3 || node->inputs[i]->shape.rank > 2 ? 0 : BATCH_OTHER;
+}
+
+static const struct batch_rule rotary_rule = {rotary_axis, rotary_beside};
+
 /* ---- the table ---- */
 
 #define ATTENTION_ATTRS                                                                            \
@@ -292,12 +323,16 @@ static enum status infer_rotary(struct node *node, struct error *err)
     "softcap:float softmax_precision:int"
 
 static const struct op_info entries[] = {
-    {OP_ONNX_ATTENTION, 23, 23, 3, 6, 1, 4, 0, ATTENTION_ATTRS, infer_attention},
-    {OP_ONNX_ATTENTION, 24, 24, 3, 7, 1, 4, 0, ATTENTION_ATTRS, infer_attention},
-    {OP_ONNX_ATTENTION, 25, 0, 3, 7, 1, 4, 0,
-     ATTENTION_ATTRS " left_window_size:int right_window_size:int", infer_attention},
-    {OP_ROTARY_EMBEDDING, 23, 0, 3, 4, 1, 1, 0,
-     "interleaved:int num_heads:int rotary_embedding_dim:int", infer_rotary},
+    {OP_ONNX_ATTENTION, 23, 23, 3, 6, 1, 4, OP_HEAVY, ATTENTION_ATTRS, infer_attention,
+     &attention_rule, work_attention},
+    {OP_ONNX_ATTENTION, 24, 24, 3, 7, 1, 4, OP_HEAVY, ATTENTION_ATTRS, infer_attention,
+     &attention_rule, work_attention},
+    {OP_ONNX_ATTENTION, 25, 0, 3, 7, 1, 4, OP_HEAVY,
+     ATTENTION_ATTRS " left_window_size:int right_window_size:int", infer_attention,
+     &attention_rule, work_attention},
+    {OP_ROTARY_EMBEDDING, 23, 0, 3, 4, 1, 1, OP_PLAIN,
+     "interleaved:int num_heads:int rotary_embedding_dim:int", infer_rotary, &rotary_rule,
+     work_elements},
 };
 
 const struct op_family ops_transformer = {entries, COUNT_OF(entries)};

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "engine/graph/graph.h"
+#include "engine/ops/families.h"
 #include "engine/ops/ops.h"
 
 static double elements_of(const struct value *value)
@@ -9,52 +10,84 @@ static double elements_of(const struct value *value)
     return value && shape_is_known(&value->shape) ? (double)shape_count(&value->shape) : 0;
 }
 
-/* Multiply-adds of a product x * w: each element of y sums a row of x. */
-static double product_work(const struct value *x, const struct value *w, const struct value *y)
+double work_elements(const struct node *node)
 {
-    if (!x || !w || !y || w->shape.rank < 1 || y->shape.rank < 1)
-        return 0;
-    const double all = elements_of(x) * elements_of(w) * elements_of(y);
-    return sqrt(all); /* [m, k] * [k, n] = [m, n]: the root of (m k n) squared */
+    (void)node;
+    return 0;
 }
 
-/* Multiply-adds of a window that slides over y, or over x if it is transposed. */
-static double window_work(const struct node *node, const struct value *w)
+/* Each element of y sums a row of x: [m, k] * [k, n] = [m, n]: the root of (m k n) squared. */
+static double product_work(const struct node *node, size_t weights)
 {
-    const bool is_transposed = node->op == OP_CONV_TRANSPOSE;
-    const struct value *moved = is_transposed ? node_input(node, 0) : node_output(node, 0);
+    const struct value *x = node_input(node, 0), *w = node_input(node, weights);
+    const struct value *y = node_output(node, 0);
+    if (!x || !w || !y || w->shape.rank < 1 || y->shape.rank < 1)
+        return 0;
+    return sqrt(elements_of(x) * elements_of(w) * elements_of(y));
+}
+
+double work_product(const struct node *node)
+{
+    return product_work(node, 1);
+}
+
+double work_qlinear_product(const struct node *node)
+{
+    return product_work(node, 3);
+}
+
+double work_matmul_nbits(const struct node *node)
+{
+    return elements_of(node_output(node, 0)) * (double)node_int(node, "K", 0);
+}
+
+double work_attention(const struct node *node)
+{
+    const struct value *k = node_input(node, 1);
+    const double keys = k && k->shape.rank > 1 ? (double)k->shape.dims[k->shape.rank - 2] : 0;
+    return (elements_of(node_input(node, 0)) + elements_of(node_output(node, 0))) * keys;
+}
+
+/* The filters w slide over an image, each of their taps once for each element. */
+static double filter_work(const struct value *image, const struct value *w)
+{
+    if (!w || w->shape.rank < 1 || w->shape.dims[0] < 1)
+        return 0;
+    return elements_of(image) * elements_of(w) / (double)w->shape.dims[0];
+}
+
+double work_conv(const struct node *node)
+{
+    return filter_work(node_output(node, 0), node_input(node, 1));
+}
+
+double work_conv_transpose(const struct node *node)
+{
+    return filter_work(node_input(node, 0), node_input(node, 1));
+}
+
+double work_qlinear_conv(const struct node *node)
+{
+    return filter_work(node_output(node, 0), node_input(node, 3));
+}
+
+double work_window(const struct node *node)
+{
     size_t rank;
     const int64_t *kernel = node_ints(node, "kernel_shape", &rank);
     double taps = 1;
-    if (w && w->shape.rank > 0 && w->shape.dims[0] > 0)
-        return elements_of(moved) * elements_of(w) / (double)w->shape.dims[0];
     for (size_t i = 0; i < rank; i++)
         taps *= (double)kernel[i];
-    return rank ? elements_of(moved) * taps : 0;
+    return rank ? elements_of(node_output(node, 0)) * taps : 0;
 }
 
 double node_work(const struct node *node)
 {
-    double work = 0;
+    const struct op_info *record = op_record(node->op);
+    double work = record ? record->work(node) : 0;
     for (size_t i = 0; i < node->input_count; i++)
         work += elements_of(node_input(node, i));
     for (size_t i = 0; i < node->output_count; i++)
         work += elements_of(node_output(node, i));
-    switch (node->op) {
-    case OP_CONV:
-    case OP_CONV_TRANSPOSE:
-    case OP_CONV_INTEGER:
-        return work + window_work(node, node_input(node, 1));
-    case OP_QLINEAR_CONV:
-        return work + window_work(node, node_input(node, 3));
-    case OP_MATMUL:
-    case OP_MATMUL_INTEGER:
-    case OP_GEMM:
-    case OP_EINSUM:
-        return work + product_work(node_input(node, 0), node_input(node, 1), node_output(node, 0));
-    case OP_QLINEAR_MATMUL:
-        return work + product_work(node_input(node, 0), node_input(node, 3), node_output(node, 0));
-    default:
-        return work + window_work(node, NULL);
-    }
+    return work;
 }

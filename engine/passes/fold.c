@@ -145,7 +145,7 @@ static void drop_identity(struct graph *graph, struct node *node)
 static bool may_fold(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    return info && !(info->flags & OP_NO_FOLD) && !edit_has_body(node);
+    return info && !(info->traits & OP_NO_FOLD) && !edit_has_body(node);
 }
 
 static enum status fold_graph(struct edit *edit, bool infer)

@@ -466,7 +466,7 @@ static bool keeps_channels(struct layout_pass *layout, const struct node *node)
 static void follow(struct layout_pass *layout, struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    const unsigned flags = (info ? info->flags : 0) | quantized_flags(node);
+    const unsigned flags = (info ? info->traits : 0) | quantized_flags(node);
     if (keeps_channels(layout, node) && layout->edit->options->takes_channels_last(node)) {
         image_op(layout, node);
         return;

@@ -80,8 +80,8 @@ static bool table_push(struct expression *e, struct node *node)
 static bool is_elementwise(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    return info && (info->flags & (OP_UNARY | OP_BROADCAST) || node->op == OP_CLIP) &&
-           !(info->flags & OP_NO_FOLD) && node->op != OP_LOOKUP && node->op != OP_DYNAMIC_ROUND &&
+    return info && (info->traits & (OP_UNARY | OP_BROADCAST) || node->op == OP_CLIP) &&
+           !(info->traits & OP_NO_FOLD) && node->op != OP_LOOKUP && node->op != OP_DYNAMIC_ROUND &&
            !node->capture_count;
 }
 

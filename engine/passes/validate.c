@@ -82,7 +82,7 @@ static size_t node_elements(const struct node *node)
 static bool may_compute(struct validation *v, const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    if (!info || (info->flags & OP_NO_FOLD) || !kernel_find(node->op) || edit_has_body(node) ||
+    if (!info || (info->traits & OP_NO_FOLD) || !kernel_find(node->op) || edit_has_body(node) ||
         node->output_count > MAX_OUTPUTS)
         return false;
     size_t elements = node_elements(node);

@@ -73,7 +73,7 @@ static bool is_unary(const struct node *node)
     case OP_WHERE:
         return false;
     default:
-        return info && (info->flags & (OP_UNARY | OP_BROADCAST)) && has_one_activation(node);
+        return info && (info->traits & (OP_UNARY | OP_BROADCAST)) && has_one_activation(node);
     }
 }
 

@@ -113,7 +113,7 @@ static enum status make_outputs(struct interpreter *interpreter, const struct no
         if (!value || !shape_is_known(&value->shape))
             continue;
         struct value *source = node_input(node, 0);
-        if (i == 0 && info->flags & OP_VIEW && source && source->known->dtype == value->dtype)
+        if (i == 0 && info->traits & OP_VIEW && source && source->known->dtype == value->dtype)
             TRY(tensor_view(source->known, &value->shape, &operands->out[i], err));
         else
             TRY(tensor_create(interpreter->budget, value->dtype, &value->shape, &operands->out[i],

@@ -4,8 +4,8 @@
 
 #include "engine/base/size.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/batch_independence.h"
 #include "engine/passes/edit.h"
-#include "engine/passes/rows.h"
 #include "engine/runtime/session_internal.h"
 
 void compiled_done(struct session *session, struct compiled_size *c)
@@ -165,19 +165,21 @@ static enum status check_rows(struct session *session, const struct graph *graph
     bool *follows = alloc_array(session->input_count, sizeof *follows);
     for (size_t i = 0; follows && i < session->input_count; i++)
         follows[i] = follows_batch(session, i);
-    const bool is_proven = follows && rows_are_separate(graph, session->base, size, follows, &hash);
+    const struct node *where = NULL;
+    const bool is_proven =
+        follows && batch_is_independent(graph, session->base, size, follows, &hash, &where);
     free(follows);
     if (session->compiled_count == 0)
         session->rows_hash = is_proven ? hash : 0;
     if (session->compiled_count == 0 || (is_proven && hash == session->rows_hash))
         return STATUS_OK;
     session->rows_are_refused = true;
+    char text[NODE_TEXT];
     return error_set(err, STATUS_SHAPE,
-                     session->compiled_count > 1 ? "images of a batch of %d mix"
-                     : session->fixes_batch
-                         ? "the file fixes its batch to 1 and may mix the images of %d otherwise"
-                         : "what one gets may depend on the others of a batch of %d",
-                     size);
+                     "the images of a batch of %d are not proven independent (%s)", size,
+                     where                  ? node_text(where, text)
+                     : session->fixes_batch ? "the file fixes its batch to 1"
+                                            : "constants differ between batch sizes");
 }
 
 void compiled_look_at_two(struct session *session)

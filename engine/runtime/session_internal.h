@@ -49,9 +49,10 @@ struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
-    struct graph *base;    /* only while creating */
-    bool fixes_batch;      /* the file fixes the batch size (1 or more) */
-    uint64_t rows_hash;    /* engine/passes/rows.h, of the first size; 0: there is none */
+    struct graph *base; /* only while creating */
+    bool fixes_batch;   /* the file fixes the batch size (1 or more) */
+    uint64_t
+        rows_hash; /* engine/passes/batch_independence.h, of the first size; 0: there is none */
     bool rows_are_refused; /* a size was given up because images may mix */
     struct {
         int at, count; /* which of how many sizes is compiled now */

@@ -181,7 +181,7 @@ static enum status run_disturbed(void *context, const struct node_call *call, bo
                                  struct error *err)
 {
     const struct node *node = call->node;
-    *ret_taken = !(op_find(node->op, node->opset)->flags & OP_VIEW) && node->op != OP_IF &&
+    *ret_taken = !(op_find(node->op, node->opset)->traits & OP_VIEW) && node->op != OP_IF &&
                  node->op != OP_LOOP && node->op != OP_SCAN;
     if (!*ret_taken)
         return STATUS_OK;

@@ -1,7 +1,7 @@
 /* Proofs that the images of a batch stay apart, and graphs for which there must be none. */
 #include <criterion/criterion.h>
 
-#include "engine/passes/rows.h"
+#include "engine/passes/batch_independence.h"
 #include "tests/unit/random_build.h"
 
 enum { BATCH = 2, TOKENS = 4, WIDTH = 6 };
@@ -28,7 +28,9 @@ static bool ends(struct builder *b, struct value *output)
     cr_assert_not_null(output);
     b->graph->outputs[b->graph->output_count++] = output;
     uint64_t ignored;
-    const bool is_proven = rows_are_separate(b->graph, NULL, BATCH, &(bool){true}, &ignored);
+    const struct node *where;
+    const bool is_proven =
+        batch_is_independent(b->graph, NULL, BATCH, &(bool){true}, &ignored, &where);
     graph_free(b->graph);
     return is_proven;
 }
@@ -239,7 +241,8 @@ Test(batch_rows, have_a_hash_of_what_each_image_reads)
         if (i == 2)
             ((float *)y->known->data)[TOKENS * WIDTH] += 1;
         b.graph->outputs[b.graph->output_count++] = take(&b, OP_ADD, x, y, 99, NULL);
-        cr_expect(rows_are_separate(b.graph, NULL, BATCH, &(bool){true}, &hashes[i]));
+        cr_expect(batch_is_independent(b.graph, NULL, BATCH, &(bool){true}, &hashes[i],
+                                       &(const struct node *){NULL}));
         graph_free(b.graph);
     }
     cr_expect_eq(hashes[0], hashes[1]);
@@ -251,8 +254,8 @@ static uint64_t hash_of(struct builder *b, struct value *output, int64_t batch, 
     uint64_t hash;
     cr_assert_not_null(output);
     b->graph->outputs[b->graph->output_count++] = output;
-    cr_expect(
-        rows_are_separate(b->graph, is_of_file ? b->graph : NULL, batch, &(bool){true}, &hash));
+    cr_expect(batch_is_independent(b->graph, is_of_file ? b->graph : NULL, batch, &(bool){true},
+                                   &hash, &(const struct node *){NULL}));
     graph_free(b->graph);
     return hash;
 }

@@ -11,6 +11,7 @@
  * proven. `base`: the graph it was cloned from, whose constants are the same for every size of the
  * batch; NULL: none are. *ret_hash: hash of the constants combined with an image and of the shapes
  * of an image. If it differs between batch sizes, results depend on the batch size. For one image
- * true means that the hash is complete. Only reads. */
-bool rows_are_separate(const struct graph *graph, const struct graph *base, int64_t batch,
-                       const bool *follows, uint64_t *ret_hash);
+ * true means that the hash is complete. *ret_node: where the proof ended; NULL if it did not, or
+ * for lack of memory or of a shape. Only reads. */
+bool batch_is_independent(const struct graph *graph, const struct graph *base, int64_t batch,
+                          const bool *follows, uint64_t *ret_hash, const struct node **ret_node);

@@ -1,0 +1,312 @@
+/* Follows the images of a batch through a graph.
+ *
+ * A value is free of images, or its elements belong to them in turns: of the elements in a row,
+ * `span` belong to the first image, `span` to the second and so on, and after the last image the
+ * first follows again. So a Reshape changes nothing. Other operators need an axis along which the
+ * images alternate; it need not be as long as the batch, as windows, heads or tokens may have been
+ * merged into it. The operators' records say what becomes of it (engine/ops/batch.h). */
+#include "engine/passes/batch_independence.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/geometry.h"
+#include "engine/ops/ops.h"
+#include "engine/ops/resolve.h"
+
+/* The span of a MaxPool's indices, which count from the first image. */
+#define SPAN_POSITIONS SIZE_MAX
+
+struct batch_proof {
+    const struct graph *base; /* what was specialised; or NULL */
+    size_t batch;
+    size_t *spans;  /* by value->index; 0: free */
+    int *axes;      /* of the inputs of one node */
+    uint64_t *hash; /* FNV-1a of what an image reads of free values, and of its shapes */
+};
+
+/* Do the indices of a MaxUnpool come from a MaxPool of images as large as those it makes? Then each
+ * image's indices are of itself, wherever it lies in the batch. */
+static bool proof_unpools_itself(const struct node *node)
+{
+    const struct node *pool = node->inputs[1]->producer;
+    const struct shape *x = &node->inputs[0]->shape;
+    struct shape made;
+    struct error ignored;
+    return pool && pool->op == OP_MAX_POOL && node_output(pool, 1) == node->inputs[1] &&
+           shape_equal(x, &node->inputs[1]->shape) &&
+           unpool_shape_init(node, x, &made, &ignored) == STATUS_OK &&
+           shape_equal(&made, &pool->inputs[0]->shape);
+}
+
+static size_t proof_span(const struct batch_proof *proof, const struct node *node, size_t i)
+{
+    const struct value *value = i < node->input_count ? node->inputs[i] : NULL;
+    const size_t span = value && !value->known ? proof->spans[value->index] : 0;
+    if (span == SPAN_POSITIONS && node->op == OP_MAX_UNPOOL && i == 1 && proof_unpools_itself(node))
+        return resolve_extent(&value->shape, 1, value->shape.rank);
+    return span;
+}
+
+/* The axis along which the images alternate; BATCH_MIXES: none does, BATCH_FREE. *ret_run: how many
+ * of its elements in a row belong to one image. */
+static int proof_axis_of(const struct batch_proof *proof, const struct shape *shape, size_t span,
+                         size_t *ret_run)
+{
+    for (int axis = 0; span && span != SPAN_POSITIONS && axis < shape->rank; axis++) {
+        const size_t inner = resolve_extent(shape, axis + 1, shape->rank);
+        const size_t length = (size_t)shape->dims[axis];
+        *ret_run = inner ? span / inner : 0;
+        if (*ret_run && span % inner == 0 && length % (*ret_run * proof->batch) == 0)
+            return axis;
+    }
+    return span ? BATCH_MIXES : BATCH_FREE;
+}
+
+static int proof_axis(const struct batch_proof *proof, const struct node *node, size_t i)
+{
+    size_t ignored;
+    const size_t span = proof_span(proof, node, i);
+    return span ? proof_axis_of(proof, &node->inputs[i]->shape, span, &ignored) : BATCH_FREE;
+}
+
+/* Fills proof->axes. How many elements in a row belong to one image on the axes of the inputs,
+ * which has to be the same; 0: it is not, or one has no such axis. */
+static size_t proof_find_axes(const struct batch_proof *proof, const struct node *node)
+{
+    size_t run = 0;
+    for (size_t i = 0; i < node->input_count; i++) {
+        size_t own = 0;
+        const size_t span = proof_span(proof, node, i);
+        proof->axes[i] =
+            span ? proof_axis_of(proof, &node->inputs[i]->shape, span, &own) : BATCH_FREE;
+        if (proof->axes[i] == BATCH_MIXES || (span && run && own != run))
+            return 0;
+        run = span ? own : run;
+    }
+    return run;
+}
+
+static bool proof_shapes_are_known(struct value *const *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (values[i] && !shape_is_known(&values[i]->shape))
+            return false;
+    return true;
+}
+
+static void proof_hash(const struct batch_proof *proof, const void *data, size_t bytes)
+{
+    const unsigned char *byte = data;
+    for (size_t b = 0; b < bytes; b++)
+        *proof->hash = (*proof->hash ^ byte[b]) * 0x100000001b3u;
+}
+
+/* Adds the shape that one image has, which lies on `axis`. */
+static void proof_hash_shape(const struct batch_proof *proof, const struct shape *shape, int axis)
+{
+    for (int k = 0; k < shape->rank; k++) {
+        const int64_t dim = shape->dims[k] / (k == axis ? (int64_t)proof->batch : 1);
+        proof_hash(proof, &dim, sizeof dim);
+    }
+}
+
+static void proof_hash_shapes(const struct batch_proof *proof, const struct node *node, int axis)
+{
+    for (size_t i = 0; i < node->input_count; i++)
+        if (proof_span(proof, node, i))
+            proof_hash_shape(proof, &node->inputs[i]->shape, proof_axis(proof, node, i));
+    for (size_t i = 0; i < node->output_count; i++)
+        if (node->outputs[i])
+            proof_hash_shape(proof, &node->outputs[i]->shape, axis);
+}
+
+/* Adds what all images read as a whole. Not a constant of the file, which is the same for every
+ * size of the batch. */
+static void proof_hash_whole(const struct batch_proof *proof, const struct node *node, size_t i)
+{
+    const struct value *value = node->inputs[i];
+    const struct graph *base = proof->base;
+    const bool is_of_file = base && value->index < base->value_count &&
+                            base->values[value->index]->known == value->known;
+    if (value->known && !is_of_file)
+        proof_hash(proof, value->known->data, value->known->bytes);
+}
+
+/* Whether all images read the same numbers of a free value along its axis `at`, `run` elements in a
+ * row for each. Adds those of the first image to the hash. */
+static bool proof_are_alike(const struct batch_proof *proof, const struct value *value, int at,
+                            size_t run)
+{
+    const struct shape *shape = &value->shape;
+    const bool is_whole = at < 0 || shape->dims[at] == 1;
+    if (!value->known)
+        return is_whole;
+    const size_t each =
+        is_whole ? value->known->bytes
+                 : run * resolve_extent(shape, at + 1, shape->rank) * dtype_size(value->dtype);
+    const size_t all = is_whole ? each : proof->batch * each;
+    const char *data = value->known->data;
+    if (!is_whole && (size_t)shape->dims[at] % (run * proof->batch) != 0)
+        return false;
+    for (size_t from = 0; from < value->known->bytes; from += all) {
+        for (size_t image = 1; image < all / each; image++)
+            if (memcmp(data + from, data + from + image * each, each) != 0)
+                return false;
+        proof_hash(proof, data + from, each);
+    }
+    return true;
+}
+
+/* The same for all free operands of a node. */
+static bool proof_free_are_alike(const struct batch_proof *proof, const struct node *node,
+                                 const struct batch_rule *rule, int axis, size_t run)
+{
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *value = node->inputs[i];
+        if (!value || proof_span(proof, node, i))
+            continue;
+        const int at = rule->beside ? rule->beside(node, i, axis) : BATCH_OTHER;
+        if (at == BATCH_EXTENTS)
+            continue;
+        if (at >= value->shape.rank)
+            proof_hash_whole(proof, node, i);
+        else if (!proof_are_alike(proof, value, at, run))
+            return false;
+    }
+    return true;
+}
+
+/* A Gather along the axis of the images (as exporters write as_strided): every image takes from
+ * itself, and from the same places. *ret: the span of the result. */
+static bool proof_gather_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
+{
+    const struct tensor *indices = node->op == OP_GATHER ? node->inputs[1]->known : NULL;
+    const struct shape *in = &node->inputs[0]->shape;
+    const int axis = indices ? proof_axis(proof, node, 0) : BATCH_MIXES;
+    if (axis < 0 || axis != batch_attribute_axis(node, 0) || indices->shape.rank < 1 ||
+        (size_t)indices->shape.dims[0] % proof->batch != 0)
+        return false;
+    const size_t each = shape_count(&indices->shape) / proof->batch;
+    const int64_t run = in->dims[axis] / (int64_t)proof->batch;
+    const size_t inner = resolve_extent(in, axis + 1, in->rank);
+    for (size_t i = 0; i < each * proof->batch; i++) {
+        const int64_t first = tensor_int(indices, i % each);
+        if (first < 0 || first >= run ||
+            tensor_int(indices, i) != first + (int64_t)(i / each) * run)
+            return false;
+    }
+    *ret = each * inner;
+    if (proof_span(proof, node, 0) != (size_t)run * inner || *ret == 0)
+        return false;
+    proof_hash(proof, indices->data, indices->bytes / proof->batch); /* those of the first image */
+    proof_hash_shapes(proof, node, axis);
+    return true;
+}
+
+/* The span of an output whose images alternate along `axis`; 0: they cannot. */
+static size_t proof_output_span(const struct batch_proof *proof, const struct shape *shape,
+                                int axis, size_t run)
+{
+    if (proof->batch == 1)
+        return 1;
+    if (axis >= shape->rank || (size_t)shape->dims[axis] % (run * proof->batch) != 0)
+        return 0;
+    return run * resolve_extent(shape, axis + 1, shape->rank);
+}
+
+/* Notes where the outputs have the images; false: the proof ends. */
+static bool proof_visit(const struct batch_proof *proof, const struct node *node)
+{
+    const struct batch_rule *rule = op_record(node->op)->batch;
+    bool is_free = node->capture_count == 0;
+    for (size_t i = 0; i < node->input_count; i++)
+        is_free = is_free && proof_span(proof, node, i) == 0;
+    for (size_t i = 0; is_free && i < node->input_count; i++)
+        if (node->inputs[i]) /* computed in each pass, so its result is in no hash */
+            proof_hash_whole(proof, node, i);
+    if (is_free || op_has(node->op, OP_SHAPE_ONLY))
+        return true;
+    if (node->capture_count || !node->outputs[0] ||
+        !proof_shapes_are_known(node->inputs, node->input_count) ||
+        !proof_shapes_are_known(node->outputs, node->output_count))
+        return false;
+    if (rule == &batch_reshape) {
+        proof->spans[node->outputs[0]->index] = proof_span(proof, node, 0);
+        return proof_span(proof, node, 0) > 0;
+    }
+    if (proof->batch > 1 && proof_gather_own(proof, node, &proof->spans[node->outputs[0]->index]))
+        return true;
+    /* Of one image only what it reads is wanted. */
+    const size_t run = proof->batch > 1 ? proof_find_axes(proof, node) : 1;
+    const int axis = proof->batch == 1     ? 0
+                     : !run || !rule->axis ? BATCH_MIXES
+                                           : rule->axis(node, proof->axes);
+    if (axis < 0 || !proof_free_are_alike(proof, node, rule, axis, run))
+        return false;
+    proof_hash_shapes(proof, node, axis);
+    for (size_t i = 0; i < node->output_count; i++) {
+        const struct value *output = node->outputs[i];
+        const size_t span = output ? proof_output_span(proof, &output->shape, axis, run) : 0;
+        if (output && !span)
+            return false;
+        if (output)
+            proof->spans[output->index] = node->op == OP_MAX_POOL && i == 1 ? SPAN_POSITIONS : span;
+    }
+    return true;
+}
+
+/* Whether the output has one part for each image, in their order. */
+static bool proof_is_output(const struct batch_proof *proof, const struct value *output)
+{
+    const size_t span = output->known ? 0 : proof->spans[output->index];
+    if (span == 0)
+        return output->shape.rank > 0 && proof_are_alike(proof, output, 0, 1);
+    return proof->batch == 1 || (shape_is_known(&output->shape) && span != SPAN_POSITIONS &&
+                                 span * proof->batch == shape_count(&output->shape));
+}
+
+static bool proof_visit_all(const struct batch_proof *proof, const struct graph *graph,
+                            const bool *follows, const struct node **ret_node)
+{
+    for (size_t i = 0; i < graph->input_count; i++) {
+        const struct shape *shape = &graph->inputs[i]->shape;
+        if (!shape_is_known(shape))
+            return false;
+        if (follows[i])
+            proof->spans[graph->inputs[i]->index] = resolve_extent(shape, 1, shape->rank);
+    }
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (!proof_visit(proof, graph->nodes[n])) {
+            *ret_node = graph->nodes[n];
+            return false;
+        }
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (!proof_is_output(proof, graph->outputs[i])) {
+            *ret_node = graph->outputs[i]->producer;
+            return false;
+        }
+    return true;
+}
+
+bool batch_is_independent(const struct graph *graph, const struct graph *base, int64_t batch,
+                          const bool *follows, uint64_t *ret_hash, const struct node **ret_node)
+{
+    size_t widest = 1;
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (graph->nodes[n]->input_count > widest)
+            widest = graph->nodes[n]->input_count;
+    struct batch_proof proof = {.base = base,
+                                .batch = (size_t)batch,
+                                .spans = alloc_array(graph->value_count, sizeof *proof.spans),
+                                .axes = alloc_array(widest, sizeof *proof.axes),
+                                .hash = ret_hash};
+    *ret_hash = 0xcbf29ce484222325u;
+    *ret_node = NULL;
+    const bool is_proven =
+        proof.spans && proof.axes && proof_visit_all(&proof, graph, follows, ret_node);
+    free(proof.spans);
+    free(proof.axes);
+    return is_proven;
+}
