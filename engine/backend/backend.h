@@ -62,26 +62,15 @@ struct backend_ops {
      * open() did for its own. STATUS_NO_MEMORY. NULL: nothing. */
     enum status (*enter)(struct backend *backend, struct error *err);
 
-    /* Does the backend run this image operator channels-last? Shapes are known. */
-    bool (*takes_channels_last)(const struct node *node);
+    /* What the optimizer asks about nodes. */
+    kernel_claim_fn claim;
 
-    /* What optimize_options ask about a laid-out Conv on float32; NULL: never. */
-    bool (*takes_gate)(const struct node *node);
-    bool (*makes_mean)(const struct node *node);
-    bool (*takes_parts)(const struct node *node); /* of a ScaleShift */
-
-    /* As in optimize_options; NULL: never. */
-    bool (*takes_quantized_epilogue)(const struct node *node);
+    /* Can kernels multiply 8-bit integers where the result is float32 (optimize_quantized)? */
     bool multiplies_to_float;
-    bool stored_scales;
-    bool (*stores_result)(const struct node *node);
 
     /* Does it run dynamically quantized products as real ones on rounded activations
      * (optimize_dynamic)? Otherwise their integer operators come to it as the file has them. */
     bool rounds_dynamically;
-
-    /* How does the backend run this (already laid out) node on 16-bit activations? */
-    enum narrow_support (*bf16)(const struct node *node);
 
     /* Compiles a graph whose shapes are all known. The graph must live as long as the program,
      * which may read its nodes and values in a run; only its constants may be dropped: the program

@@ -9,7 +9,7 @@
 
 /* ---- what may be done to a graph ---- */
 
-bool cpu_takes_channels_last(const struct node *node)
+static bool takes_channels_last(const struct node *node)
 {
     enum { MOST_TAPS = 256 };
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -49,7 +49,7 @@ bool cpu_takes_channels_last(const struct node *node)
     }
 }
 
-bool cpu_stores_result(const struct node *node)
+static bool stores_result(const struct node *node)
 {
     switch (node->op) {
     case OP_LAYER_NORMALIZATION:
@@ -62,7 +62,7 @@ bool cpu_stores_result(const struct node *node)
     }
 }
 
-enum narrow_support cpu_bf16_support(const struct node *node)
+static enum narrow_support narrow_support(const struct node *node)
 {
     switch (node->op) {
     case OP_CONV:
@@ -131,6 +131,25 @@ int cpu_in_place(const struct node *node)
     default:
         return -1;
     }
+}
+
+bool cpu_claim(const struct node *node, struct kernel_caps *ret)
+{
+    const bool is_conv = node->op == OP_CONV;
+    *ret = (struct kernel_caps){.narrow = narrow_support(node), .in_place = cpu_in_place(node)};
+    if (takes_channels_last(node))
+        ret->can |= KERNEL_CHANNELS_LAST;
+    if (is_conv && dense_takes_gate(node))
+        ret->can |= KERNEL_GATE;
+    if (is_conv && depthwise_makes_mean(node))
+        ret->can |= KERNEL_MEAN;
+    if (node->op == OP_SCALE_SHIFT && join_takes_parts(node))
+        ret->can |= KERNEL_CONCAT | KERNEL_STORED_SCALE;
+    if (qconv_takes(node) || qmatmul_takes(node))
+        ret->can |= KERNEL_FLOAT_EPILOGUE;
+    if (stores_result(node))
+        ret->can |= KERNEL_STORED_RESULT;
+    return true;
 }
 
 /* ---- compile ---- */

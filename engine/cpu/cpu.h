@@ -9,9 +9,7 @@
 
 /* As in backend_ops; compile() gives values their places (plan_create()), then takes for each node
  * the step of the first lowering that has one. */
-bool cpu_takes_channels_last(const struct node *node);
-enum narrow_support cpu_bf16_support(const struct node *node);
-bool cpu_stores_result(const struct node *node);
+bool cpu_claim(const struct node *node, struct kernel_caps *ret);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;
 

@@ -152,8 +152,7 @@ static bool is_all_fast(const struct program *program)
 static enum status compile_node(struct backend *backend, const struct node_call *call,
                                 struct node_program *kept, struct error *err)
 {
-    struct optimize_options optimize = {.channels_last = true,
-                                        .takes_channels_last = cpu_takes_channels_last};
+    const struct optimize_options optimize = {.claim = cpu_claim};
     struct graph *graph = graph_create(NULL);
     if (!graph)
         return error_no_memory(err, "while compiling a node");

@@ -116,6 +116,18 @@ static int in_place(const struct node *node)
     return -1;
 }
 
+static bool claim(const struct node *node, struct kernel_caps *ret)
+{
+    *ret = (struct kernel_caps){.narrow = narrow_support(node), .in_place = in_place(node)};
+    if (takes_channels_last(node))
+        ret->can |= KERNEL_CHANNELS_LAST;
+    if (cuda_takes_scaled_parts(node))
+        ret->can |= KERNEL_CONCAT;
+    if (cuda_takes_quantized_epilogue(node))
+        ret->can |= KERNEL_STORED_EPILOGUE;
+    return true;
+}
+
 /* ---- open, close ---- */
 
 static void backend_close(struct backend *base)
@@ -324,10 +336,7 @@ const struct backend_ops backend_cuda = {
     .name = "cuda",
     .open = backend_open,
     .close = backend_close,
-    .takes_channels_last = takes_channels_last,
-    .takes_quantized_epilogue = cuda_takes_quantized_epilogue,
-    .takes_parts = cuda_takes_scaled_parts,
-    .bf16 = narrow_support,
+    .claim = claim,
     .compile = compile_graph,
     .free_program = cuda_program_free,
     .reserve = cuda_programs_reserve,

@@ -121,6 +121,12 @@ void edit_replace(struct graph *graph, struct value *from, struct value *to)
             graph->outputs[i] = to;
 }
 
+bool edit_kernel_can(const struct edit *edit, const struct node *node, enum kernel_ability ability)
+{
+    struct kernel_caps caps;
+    return edit->options->claim && edit->options->claim(node, &caps) && caps.can & ability;
+}
+
 void edit_kill(struct node *node)
 {
     node->op = OP_NONE;

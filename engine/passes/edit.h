@@ -33,6 +33,9 @@ bool edit_count_readers(struct edit *edit);
 /* Makes every reader of `from` (nodes, graph outputs, captures in bodies) read `to`. */
 void edit_replace(struct graph *graph, struct value *from, struct value *to);
 
+/* Do the options' kernels claim the node with this ability? */
+bool edit_kernel_can(const struct edit *edit, const struct node *node, enum kernel_ability ability);
+
 /* Marks a node dead: OP_NONE; edit_sweep drops dead nodes and those nobody reads. */
 void edit_kill(struct node *node);
 void edit_sweep(struct edit *edit);

@@ -62,7 +62,7 @@ bool optimize_activation(const struct node *node, struct epilogue *ret)
 /* A product of 8-bit integers that the backend gives an epilogue. */
 static bool is_integer_product(const struct edit *edit, const struct node *node)
 {
-    return edit->options->multiplies_to_float && quantize_makes_float(node);
+    return quantize_makes_float(node) && edit_kernel_can(edit, node, KERNEL_FLOAT_EPILOGUE);
 }
 
 static bool is_product(const struct edit *edit, const struct node *node)

@@ -26,7 +26,7 @@ static bool give_mean(struct edit *edit, struct node *pool)
     struct node *conv = x ? x->producer : NULL;
     if (pool->op != OP_GLOBAL_AVERAGE_POOL || !pool->channels_last || !is_image(x) ||
         !is_image(pool->outputs[0]) || !conv || conv->op != OP_CONV || conv->output_count != 1 ||
-        conv->outputs[0] != x || !edit->options->makes_mean(conv))
+        conv->outputs[0] != x || !edit_kernel_can(edit, conv, KERNEL_MEAN))
         return false;
     struct value **outputs = arena_alloc(edit->graph->arena, 2, sizeof *outputs);
     if (!outputs)
@@ -47,7 +47,7 @@ static bool take_gate(struct edit *edit, struct node *conv)
     struct node *mul = product ? product->producer : NULL;
     if (conv->op != OP_CONV || conv->gate || !mul || mul->op != OP_MUL || mul->input_count != 2 ||
         mul->epilogue.activation || !edit_single_reader(edit, product) || !is_image(product) ||
-        !edit->options->takes_gate(conv))
+        !edit_kernel_can(edit, conv, KERNEL_GATE))
         return false;
     for (size_t i = 0; i < 2; i++) {
         struct value *x = mul->inputs[i], *gate = mul->inputs[1 - i];
@@ -67,6 +67,7 @@ static bool take_gate(struct edit *edit, struct node *conv)
 bool pass_gates(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
-    return node->output_count && ((edit->options->makes_mean && give_mean(edit, node)) ||
-                                  (edit->options->takes_gate && take_gate(edit, node)));
+    const bool is_wide = !edit->options->narrow; /* kernels with a gate have only float32 */
+    return node->output_count &&
+           (give_mean(edit, node) || (is_wide && take_gate(edit, node)));
 }

@@ -30,7 +30,7 @@ bool pass_joins(struct edit *edit, size_t *n)
     struct node *concat = whole ? whole->producer : NULL;
     if (node->op != OP_SCALE_SHIFT || node->input_count != 3 || node->epilogue.residual ||
         !concat || concat->op != OP_CONCAT || !edit_single_reader(edit, whole) ||
-        !joins_channels(concat) || !edit->options->takes_parts(node))
+        !joins_channels(concat) || !edit_kernel_can(edit, node, KERNEL_CONCAT))
         return false;
     struct value **inputs =
         arena_alloc(edit->graph->arena, concat->input_count + 2, sizeof *inputs);

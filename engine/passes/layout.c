@@ -467,7 +467,7 @@ static void follow(struct layout_pass *layout, struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
     const unsigned flags = (info ? info->traits : 0) | quantized_flags(node);
-    if (keeps_channels(layout, node) && layout->edit->options->takes_channels_last(node)) {
+    if (keeps_channels(layout, node) && edit_kernel_can(layout->edit, node, KERNEL_CHANNELS_LAST)) {
         image_op(layout, node);
         return;
     }

@@ -100,7 +100,9 @@ static enum narrow_support ask_backend(const struct narrow *narrow, const struct
         if (was_narrow[i])
             node->inputs[i]->dtype = DTYPE_F32;
     }
-    enum narrow_support support = narrow->edit->options->bf16(node);
+    struct kernel_caps caps;
+    const enum narrow_support support =
+        narrow->edit->options->claim(node, &caps) ? caps.narrow : NARROW_NO;
     for (size_t i = 0; i < node->input_count; i++)
         if (was_narrow[i])
             node->inputs[i]->dtype = narrow->dtype;

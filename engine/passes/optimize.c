@@ -23,24 +23,22 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         edit_nodes(&edit, pass_patterns);
         edit_nodes(&edit, pass_epilogues);
     }
-    if (options->channels_last && options->takes_channels_last)
+    if (options->claim) {
         pass_layout(&edit);
-    if (options->takes_gate || options->makes_mean)
         edit_nodes(&edit, pass_gates);
-    if (options->takes_parts)
         edit_nodes(&edit, pass_joins);
-    if (options->takes_parts && options->stored_scales)
+    }
+    if (options->claim && options->is_int8)
         edit_nodes(&edit, pass_stored_scales);
-    if (options->fuse && options->takes_quantized_epilogue)
+    if (options->claim && options->fuse)
         edit_nodes(&edit, pass_quantized_epilogues);
     if (options->fuse) { /* access maps include the layout's Transposes */
         edit_nodes(&edit, pass_attention);
-        if (options->stores_result)
-            edit_nodes(&edit, pass_storing);
+        edit_nodes(&edit, pass_storing);
         pass_moves(&edit);
         edit_nodes(&edit, pass_viewed_residuals);
     }
-    if (options->bf16)
+    if (options->claim && options->narrow)
         pass_narrow(&edit);
     return edit_end(&edit);
 }

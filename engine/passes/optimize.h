@@ -13,46 +13,17 @@
  */
 #pragma once
 
-#include "engine/graph/graph.h"
-
-/* How a backend runs a node on 16-bit activations (bfloat16, or float16 where it has
- * that). */
-enum narrow_support {
-    NARROW_NO,      /* float32 only */
-    NARROW_SAME,    /* all activations 16 bits wide, results too */
-    NARROW_PRODUCT, /* 16-bit activations, float32 sums; a 16-bit or float32 result */
-};
+#include "engine/passes/kernel_caps.h"
 
 struct optimize_options {
     bool fuse; /* fold activations, residuals, BatchNormalization into their producers; make
                   OP_ATTENTION and OP_MOVE (engine/ops/attention.h) of chains of nodes */
-    bool channels_last; /* give image operators [N, spatial…, C] operands */
-    /* May the backend run this node (a Conv, pool …) channels-last? NULL: no. */
-    bool (*takes_channels_last)(const struct node *node);
-    /* Can this Conv, channels-last, multiply its image by a number for each channel first? NULL:
-     * none can. */
-    bool (*takes_gate)(const struct node *node);
-    /* Can this Conv, channels-last, make the mean of each channel of its result beside the result?
-     * NULL: none can. */
-    bool (*makes_mean)(const struct node *node);
-    /* Can this QLinearConv, QLinearMatMul or QGemm, laid out, add another value, and look the
-     * result up in a table, before it stores it (enum quantized_operand)? NULL: none can. */
-    bool (*takes_quantized_epilogue)(const struct node *node);
-    /* Can the backend multiply 8-bit integers where the result is float32 (op.h), with bias,
-     * residual and activation? */
-    bool multiplies_to_float;
-    /* Can this node, laid out and with a float32 result, store it in 8 bits (struct epilogue)?
-     * NULL: none can. */
-    bool (*stores_result)(const struct node *node);
-    /* Can this ScaleShift, channels-last, read the parts of a Concat of channels in front of it?
-     * NULL: none can. */
-    bool (*takes_parts)(const struct node *node);
-    /* DequantizeLinear in front of a ScaleShift and QuantizeLinear behind it become part of it,
-     * where takes_parts: int8 only. */
-    bool stored_scales;
-    /* Keep activations in `narrow` where the backend supports it; NULL: nowhere. */
-    enum narrow_support (*bf16)(const struct node *node);
-    enum dtype narrow; /* DTYPE_BF16 or DTYPE_F16 */
+    /* The backend's kernels. NULL: passes that need to know them do nothing, and images stay
+     * [N, C, spatial…]. */
+    kernel_claim_fn claim;
+    enum dtype narrow; /* DTYPE_BF16 or DTYPE_F16: activations where kernels support it; DTYPE_NONE:
+                          all stay float32 */
+    bool is_int8;      /* arithmetic on stored numbers may replace that on float32 */
 };
 
 /* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */

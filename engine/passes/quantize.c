@@ -337,8 +337,7 @@ static bool product_visit(struct edit *edit, size_t *n)
 
 enum status optimize_quantized(struct graph *graph, bool multiplies_to_float, struct error *err)
 {
-    const struct optimize_options options = {.multiplies_to_float = multiplies_to_float};
-    struct edit edit = {.graph = graph, .options = &options, .err = err};
+    struct edit edit = {.graph = graph, .err = err};
     TRY(graph_sort(graph, err));
     prepare(&edit);
     edit_nodes(&edit, quantize_visit);

@@ -14,7 +14,7 @@ static const struct node *product_of(const struct edit *edit, const struct value
     if (!node ||
         (node->op != OP_QLINEAR_CONV && node->op != OP_QLINEAR_MATMUL && node->op != OP_QGEMM) ||
         node_input(node, QUANTIZED_TABLE) || !edit_single_reader(edit, value) ||
-        !edit->options->takes_quantized_epilogue(node))
+        !edit_kernel_can(edit, node, KERNEL_STORED_EPILOGUE))
         return NULL;
     return node;
 }

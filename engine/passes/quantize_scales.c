@@ -81,7 +81,7 @@ static bool store_result(struct edit *edit, struct node *quantize)
     const struct value *real = quantize->inputs[0];
     const struct node *node = real->producer;
     if (!node || node->op != OP_SCALE_SHIFT || !edit_single_reader(edit, real) ||
-        !edit->options->takes_parts(node) ||
+        !edit_kernel_can(edit, node, KERNEL_STORED_SCALE) ||
         (node->epilogue.activation != ACTIVATION_NONE &&
          node->epilogue.activation != ACTIVATION_RELU &&
          node->epilogue.activation != ACTIVATION_CLIP))
@@ -101,6 +101,6 @@ bool pass_stored_scales(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
     if (node->op == OP_SCALE_SHIFT)
-        return edit->options->takes_parts(node) && read_stored(edit, node);
+        return edit_kernel_can(edit, node, KERNEL_STORED_SCALE) && read_stored(edit, node);
     return node->op == OP_QUANTIZE_LINEAR && store_result(edit, node);
 }

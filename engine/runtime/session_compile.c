@@ -151,11 +151,6 @@ static enum status open_tail_backend(struct session *session, struct error *err)
     return session->ops->open(&options, &session->tail_backend, err);
 }
 
-static bool is_narrow(enum precision precision)
-{
-    return precision == PRECISION_BF16 || precision == PRECISION_FP16;
-}
-
 /* Images run together only where that is proven to change no answer. Shapes that the file fixes can
  * mix the images of some sizes only, so each size is looked at. */
 static enum status check_rows(struct session *session, const struct graph *graph, int size,
@@ -206,23 +201,14 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
         c->crossing = c->tail->input_count;
         TRY(open_tail_backend(session, err));
     }
-    struct optimize_options optimize = {
+    const struct optimize_options optimize = {
         .fuse = true,
-        .channels_last = true,
-        .takes_channels_last = session->ops->takes_channels_last,
-        .takes_quantized_epilogue = session->ops->takes_quantized_epilogue,
-        .multiplies_to_float = session->ops->multiplies_to_float,
-        .stores_result = session->ops->stores_result,
-        .makes_mean = session->ops->makes_mean,
-        .takes_parts = session->ops->takes_parts,
-        .stored_scales =
-            session->ops->stored_scales && session->options.precision == PRECISION_INT8,
-        .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
+        .claim = session->ops->claim,
+        .narrow = session->options.precision == PRECISION_FP16   ? DTYPE_F16
+                  : session->options.precision == PRECISION_BF16 ? DTYPE_BF16
+                                                                 : DTYPE_NONE,
+        .is_int8 = session->options.precision == PRECISION_INT8,
     };
-    if (is_narrow(session->options.precision))
-        optimize.bf16 = session->ops->bf16;
-    else /* a kernel that takes a gate has only float32 */
-        optimize.takes_gate = session->ops->takes_gate;
     TRY(optimize_kernels(c->graph, &optimize, err));
     TRY(session_take_image(session, c->graph, session->compiled_count == 0, err));
     TRY(session->ops->compile(session->backend, c->graph, &c->program, err));

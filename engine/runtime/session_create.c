@@ -245,16 +245,16 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(optimize_weights(session->base, err));
     TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
-    struct backend_options options = {session->options.device,
-                                      session->options.precision,
-                                      session->options.threads,
-                                      session->options.poison,
-                                      session->options.pixels,
-                                      session->options.image_input,
-                                      session->options.no_kernel_tuning,
-                                      on_node,
-                                      is_stopped,
-                                      session};
+    const struct backend_options options = {.device = session->options.device,
+                                            .precision = session->options.precision,
+                                            .threads = session->options.threads,
+                                            .poison = session->options.poison,
+                                            .pixels = session->options.pixels,
+                                            .pixels_input = session->options.image_input,
+                                            .no_kernel_tuning = session->options.no_kernel_tuning,
+                                            .on_node = on_node,
+                                            .is_stopped = is_stopped,
+                                            .context = session};
     progress(session, PHASE_OPTIMISE, PROGRESS_WEIGHTS);
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));

@@ -78,8 +78,8 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 
 bool quantized_stores_result(const struct node *node)
 {
-    return node->outputs[0]->dtype == DTYPE_F32 && !node->epilogue.residual &&
-           (qconv_takes(node) || qmatmul_takes(node));
+    return (qconv_takes(node) || qmatmul_takes(node)) && node->outputs[0]->dtype == DTYPE_F32 &&
+           !node->epilogue.residual;
 }
 
 bool qconv_takes(const struct node *node)

@@ -1,0 +1,39 @@
+/* What a backend's kernels can do with a node: the one question that passes and the memory planner
+ * ask a device. */
+#pragma once
+
+#include "engine/graph/graph.h"
+
+/* How a kernel runs a node on 16-bit activations (bfloat16, or float16 where the device has that).
+ */
+enum narrow_support {
+    NARROW_NO,      /* float32 only */
+    NARROW_SAME,    /* all activations 16 bits wide, results too */
+    NARROW_PRODUCT, /* 16-bit activations, float32 sums; a 16-bit or float32 result */
+};
+
+/* Bits of kernel_caps.can. */
+enum kernel_ability {
+    KERNEL_CHANNELS_LAST = 1u << 0,  /* reads and writes images as [N, spatial…, C] */
+    KERNEL_GATE = 1u << 1,           /* Conv on float32: multiplies its image by a number for each
+                                        channel first (node->gate) */
+    KERNEL_MEAN = 1u << 2,           /* Conv: also writes the mean of each channel of its result */
+    KERNEL_CONCAT = 1u << 3,         /* ScaleShift: reads the inputs of a Concat of channels */
+    KERNEL_STORED_SCALE = 1u << 4,   /* ScaleShift: reads and writes 8-bit numbers */
+    KERNEL_FLOAT_EPILOGUE = 1u << 5, /* a product of 8-bit integers with a float32 result: has
+                                        bias, residual and activation (struct epilogue) */
+    KERNEL_STORED_EPILOGUE = 1u << 6, /* a product of 8-bit integers: adds another value, and looks
+                                         the result up in a table (enum quantized_operand) */
+    KERNEL_STORED_RESULT = 1u << 7,   /* stores its float32 result in 8 bits (epilogue.step) */
+};
+
+struct kernel_caps {
+    unsigned can; /* enum kernel_ability */
+    enum narrow_support narrow;
+    int in_place; /* the input that output 0 may overwrite; -1: none */
+};
+
+/* Does a kernel of the backend run this node? Fills *ret, whatever it held. Passes ask about nodes
+ * with known shapes, before the layout pass as ONNX has them; a claim with KERNEL_CHANNELS_LAST is
+ * then about the node as that pass would make it. Any thread. */
+typedef bool (*kernel_claim_fn)(const struct node *node, struct kernel_caps *ret);
