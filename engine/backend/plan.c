@@ -16,8 +16,7 @@ struct block {
 
 struct planner {
     const struct graph *graph;
-    in_place_fn in_place;
-    writes_rows_fn writes_rows;
+    kernel_claim_fn claim;
     uint32_t *block_of; /* by value->index; NO_BLOCK for constants and inputs */
     struct block *blocks;
     size_t block_count;
@@ -45,6 +44,11 @@ static void find_last_reads(struct planner *p)
     }
 }
 
+static bool claims(const struct planner *p, const struct node *node, struct kernel_caps *ret)
+{
+    return p->claim(node, ret) && kernel_fits_layout(ret, node);
+}
+
 /* Inputs of a Concat along the last dimension get the pitch of its rows where their producers can
  * write so; an offset that is no multiple of ROW_ALIGN would not suit vectors. */
 static void find_parts(struct planner *p, struct plan *plan, const struct node *concat)
@@ -53,6 +57,7 @@ static void find_parts(struct planner *p, struct plan *plan, const struct node *
     const int last = whole ? whole->shape.rank - 1 : -1;
     const int64_t axis = node_int(concat, "axis", 1);
     size_t offset = 0, size, pitch;
+    struct kernel_caps caps;
     if (concat->op != OP_CONCAT || last < 1 || (axis != last && axis != -1))
         return;
     for (size_t i = 0; i < concat->input_count; i++)
@@ -66,7 +71,7 @@ static void find_parts(struct planner *p, struct plan *plan, const struct node *
         const struct node *maker = part->producer;
         if (!part->known && maker && maker->outputs[0] == part && p->reads[part->index] == 1 &&
             part->dtype == whole->dtype && width && offset % ROW_ALIGN == 0 &&
-            p->writes_rows(maker, pitch / size))
+            pitch / size <= INT32_MAX && claims(p, maker, &caps) && caps.can & KERNEL_PITCH)
             plan->places[part->index] =
                 (struct place){PLACE_ARENA, .offset = offset, .pitch = pitch};
         offset += width;
@@ -80,14 +85,16 @@ static bool is_view(const struct node *node)
     return info && info->traits & OP_VIEW && !node_output(node, 1);
 }
 
-/* The block of an operand may be taken over when this node is its very last reader, also through
- * every view of it, and it is large enough. */
-static bool takes_over(const struct planner *p, const struct node *node, size_t n)
+/* The operand whose block output 0 may take over; NULL: none. The node must be its very last
+ * also through every view of it, and it must be large enough. */
+static const struct value *overwritten(const struct planner *p, const struct node *node, size_t n)
 {
-    int i = p->in_place ? p->in_place(node) : -1;
-    const struct value *from = i < 0 ? NULL : node_input(node, (size_t)i);
+    struct kernel_caps caps;
+    if (!claims(p, node, &caps) || caps.in_place < 0)
+        return NULL;
+    const struct value *from = node_input(node, (size_t)caps.in_place);
     if (!from || p->block_of[from->index] == NO_BLOCK)
-        return false;
+        return NULL;
     const struct block *block = &p->blocks[p->block_of[from->index]];
     const struct value *to = node->outputs[0];
     size_t bytes = shape_count(&to->shape) * dtype_size(to->dtype);
@@ -95,7 +102,7 @@ static bool takes_over(const struct planner *p, const struct node *node, size_t 
     for (size_t k = 0; k < node->input_count; k++)
         if (node->inputs[k] && p->block_of[node->inputs[k]->index] == p->block_of[from->index])
             readers++;
-    return block->last == n && bytes <= block->bytes && readers == 1;
+    return block->last == n && bytes <= block->bytes && readers == 1 ? from : NULL;
 }
 
 static void extend(struct planner *p, const struct value *value)
@@ -171,8 +178,8 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
             plan->places[value->index].kind = PLACE_ARENA;
             if (p->block_of[value->index] != NO_BLOCK) /* its parts were there before it */
                 continue;
-            if (o == 0 && takes_over(p, node, n)) {
-                const struct value *from = node->inputs[p->in_place(node)];
+            const struct value *from = o == 0 ? overwritten(p, node, n) : NULL;
+            if (from) {
                 p->block_of[value->index] = p->block_of[from->index];
                 extend(p, value);
                 continue;
@@ -237,11 +244,11 @@ static enum status place_blocks(struct planner *p, struct plan *plan, struct err
     return status;
 }
 
-enum status plan_create(const struct graph *graph, in_place_fn in_place, writes_rows_fn writes_rows,
-                        struct plan *ret, struct error *err)
+enum status plan_create(const struct graph *graph, kernel_claim_fn claim, struct plan *ret,
+                        struct error *err)
 {
     struct plan plan = {.value_count = graph->value_count};
-    struct planner p = {.graph = graph, .in_place = in_place, .writes_rows = writes_rows};
+    struct planner p = {.graph = graph, .claim = claim};
     plan.places = alloc_array(graph->value_count, sizeof *plan.places);
     p.block_of = alloc_array(graph->value_count, sizeof *p.block_of);
     p.blocks = alloc_array(graph->value_count, sizeof *p.blocks);
@@ -260,7 +267,7 @@ enum status plan_create(const struct graph *graph, in_place_fn in_place, writes_
     for (size_t i = 0; i < graph->input_count; i++)
         plan.places[graph->inputs[i]->index] = (struct place){.kind = PLACE_INPUT, .input = i};
     find_last_reads(&p);
-    for (size_t n = 0; writes_rows && n < graph->node_count; n++)
+    for (size_t n = 0; n < graph->node_count; n++)
         find_parts(&p, &plan, graph->nodes[n]);
     propagate_view_reads(&p);
     status = make_blocks(&p, &plan, err);

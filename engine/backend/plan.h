@@ -7,7 +7,7 @@
  * written into its result. The peak is therefore known exactly. */
 #pragma once
 
-#include "engine/graph/graph.h"
+#include "engine/passes/kernel_caps.h"
 
 enum place_kind {
     PLACE_NONE,     /* nobody makes or reads it */
@@ -31,16 +31,10 @@ struct plan {
     size_t arena_bytes;
 };
 
-/* Which input's bytes may `node` write output 0 over, should that input die with it? -1: none. */
-typedef int (*in_place_fn)(const struct node *node);
-
-/* Can `node` write the rows of output 0 so many numbers apart? */
-typedef bool (*writes_rows_fn)(const struct node *node, size_t pitch);
-
-/* Every shape in the graph must be known. Without writes_rows (NULL), no place has a pitch. The
- * caller frees with plan_done(). */
-enum status plan_create(const struct graph *graph, in_place_fn in_place, writes_rows_fn writes_rows,
-                        struct plan *ret, struct error *err) MUST_USE;
+/* Every shape in the graph must be known. `claim` is the backend's: of kernel_caps, in_place and
+ * KERNEL_PITCH count. The caller frees with plan_done(). */
+enum status plan_create(const struct graph *graph, kernel_claim_fn claim, struct plan *ret,
+                        struct error *err) MUST_USE;
 
 /* Has the plan made output 0 of `node` the bytes of input 0 under another shape, so that there is
  * nothing to run? */

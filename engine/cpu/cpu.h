@@ -13,9 +13,6 @@ bool cpu_claim(const struct node *node, struct kernel_caps *ret);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;
 
-/* Which operand a step may overwrite: plan_create()'s in_place_fn. */
-int cpu_in_place(const struct node *node);
-
 /* ---- node_runner.c: single nodes ---- */
 
 struct node_call;

@@ -163,8 +163,9 @@ static enum status compile_node(struct backend *backend, const struct node_call 
         status = cpu_compile(backend, graph, &kept->program, err);
     if (status == STATUS_OK) {
         const struct node *last = graph->outputs[0]->producer;
-        kept->in_place =
-            last && !plan_shares_bytes(&kept->program->plan, last) && cpu_in_place(last) < 0;
+        struct kernel_caps caps;
+        kept->in_place = last && !plan_shares_bytes(&kept->program->plan, last) &&
+                         cpu_claim(last, &caps) && caps.in_place < 0;
     }
     /* Only the passes' own nodes own their attributes. */
     for (size_t n = 0; n < graph->node_count; n++)

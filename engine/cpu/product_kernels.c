@@ -1,10 +1,10 @@
 /* Convolutions and products of matrices: the kernels there are, and which of them a layer gets.
  *
- * A new kernel is entered in the table below. Each lowering takes a layer that its
- * kernel fits and pays for, by a rule of its own; with lowering->any, every layer that it fits. The
- * first that takes it is the rule's choice. While a session is made the autotuner runs all kernels
- * that fit a layer, as long as BUDGET_MS lasts. The tuning store keeps its choice by the layer's
- * geometry, so that batch sizes, sessions, models and later starts share it. */
+ * A new kernel is entered in the table below. A kernel claims the layers that it fits; it creates
+ * a step for those that it pays for, by a rule of its own, or with lowering->any for all. The
+ * first that makes a step is the rule's choice. While a session is made the autotuner runs all
+ * kernels that fit a layer, as long as BUDGET_MS lasts. The tuning store keeps its choice by the
+ * layer's geometry, so that batch sizes, sessions, models and later starts share it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,14 +16,8 @@
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
 
-static const struct product_kernel {
-    const char *name;
-    lowering_fn lower;
-} kernels[] = {{"winograd", lower_winograd},
-               {"depthwise", lower_depthwise},
-               {"gemm", lower_gemm},
-               {"dnnl_conv", lower_onednn_conv},
-               {"dnnl_matmul", lower_onednn_matmul}};
+static const struct cpu_kernel *const kernels[] = {&cpu_winograd, &cpu_depthwise, &cpu_gemm,
+                                                   &cpu_onednn_conv, &cpu_onednn_matmul};
 
 enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 
@@ -91,11 +85,20 @@ static bool recall(const struct graph_hash *key, size_t *ret_kernel)
     if (!tuning_find(TUNING_KERNEL, key, name))
         return false;
     for (size_t k = 0; k < KERNELS; k++)
-        if (strcmp(kernels[k].name, name) == 0) {
+        if (strcmp(kernels[k]->kernel.name, name) == 0) {
             *ret_kernel = k;
             return true;
         }
     return false;
+}
+
+static enum status create(size_t k, const struct lowering *lowering, struct step **ret,
+                          struct error *err)
+{
+    struct kernel_caps caps;
+    return kernel_claims(&kernels[k]->kernel, lowering->node, &caps)
+               ? kernels[k]->create(lowering, ret, err)
+               : STATUS_OK;
 }
 
 /* ---- measuring ---- */
@@ -220,7 +223,7 @@ static enum status gather_candidates(struct kernel_measurement *m, size_t ruled,
         struct step *other = NULL;
         if (k == ruled)
             continue;
-        const enum status status = kernels[k].lower(&any, &other, err);
+        const enum status status = create(k, &any, &other, err);
         if (other)
             m->candidates[m->count++] = (struct kernel_candidate){
                 .kernel = k, .step = other, .newest = any.backend->weights};
@@ -265,7 +268,7 @@ static enum status choose_by_measuring(const struct lowering *lowering,
     (*ret)->tried = m.count > 1;
     /* Nothing is kept where the budget ended after the warm-up: the next start measures again. */
     if (status == STATUS_OK && (m.count == 1 || m.rule_runs > 1))
-        tuning_keep(TUNING_KERNEL, key, kernels[m.candidates[chosen].kernel].name);
+        tuning_keep(TUNING_KERNEL, key, kernels[m.candidates[chosen].kernel]->kernel.name);
     lowering->backend->tuning_ns += clock_thread() - m.begin;
     return status;
 }
@@ -279,26 +282,49 @@ static bool is_worth_measuring(const struct lowering *lowering, const struct ste
            node->inputs[1]->known;
 }
 
-enum status lower_product(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_product(const struct lowering *lowering, struct step **ret,
+                                 struct error *err)
 {
-    const struct node *node = lowering->node;
-    if (node->op != OP_CONV && node->op != OP_MATMUL && node->op != OP_GEMM)
-        return STATUS_OK;
     struct weight *before = lowering->backend->weights;
     const struct graph_hash key = key_of(lowering);
     size_t k;
     if (!lowering->any && recall(&key, &k)) {
         struct lowering any = *lowering;
         any.any = true;
-        TRY(kernels[k].lower(&any, ret, err));
+        TRY(create(k, &any, ret, err));
         if (*ret) {
             (*ret)->tried = true;
             return STATUS_OK;
         }
     }
     for (k = 0; k < KERNELS && !*ret; k++)
-        TRY(kernels[k].lower(lowering, ret, err));
+        TRY(create(k, lowering, ret, err));
     if (*ret && is_worth_measuring(lowering, *ret))
         return choose_by_measuring(lowering, &key, k - 1, before, ret, err);
     return STATUS_OK;
 }
+
+/* Can what any of the kernels can. */
+static bool product_claim(const struct node *node, struct kernel_caps *ret)
+{
+    const struct value *bias = node_bias(node);
+    struct kernel_caps caps;
+    if (node->op == OP_CONV) {
+        if (!image_fits(node) || !is_f32_constant(node_input(node, 1)) ||
+            (bias && !is_f32_constant(bias)))
+            return false;
+        ret->can = KERNEL_CHANNELS_LAST;
+    }
+    bool is_claimed = false;
+    for (size_t k = 0; k < KERNELS; k++)
+        if (kernel_claims(&kernels[k]->kernel, node, &caps)) {
+            is_claimed = true;
+            ret->can |= caps.can;
+        }
+    ret->narrow = NARROW_PRODUCT;
+    ret->in_place = residual_in_place(node);
+    return is_claimed;
+}
+
+const struct cpu_kernel cpu_product = {{"product", {OP_CONV, OP_GEMM, OP_MATMUL}, product_claim},
+                                       lower_product};

@@ -1,132 +1,10 @@
-/* The CUDA backend: the table of lowerings, what they say of a graph, and backend_ops. */
+/* The CUDA backend: the table of kernels, and backend_ops. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
-
-/* ---- what may be done to a graph ---- */
-
-static bool takes_channels_last(const struct node *node)
-{
-    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    if (node->op == OP_QLINEAR_CONV || node->op == OP_CONV_INTEGER)
-        return cuda_takes_quantized_product(node);
-    if (cuda_takes_quantized_pool(node))
-        return true;
-    if (!x || !y || x->dtype != DTYPE_F32 || x->known || !shape_count(&x->shape) ||
-        !shape_count(&y->shape) || x->shape.rank < 3)
-        return false;
-    const struct value *bias = node_bias(node);
-    switch (node->op) {
-    case OP_CONV:
-        return x->shape.rank == 4 && is_f32_constant(node_input(node, 1)) &&
-               (!bias || is_f32_constant(bias));
-    case OP_MAX_POOL:
-        return x->shape.rank == 4 && !node_output(node, 1);
-    case OP_AVERAGE_POOL:
-        return x->shape.rank == 4;
-    case OP_GLOBAL_AVERAGE_POOL:
-    case OP_GLOBAL_MAX_POOL:
-    case OP_SCALE_SHIFT:
-        return true;
-    default:
-        return cuda_image_takes_channels_last(node);
-    }
-}
-
-static enum narrow_support narrow_support(const struct node *node)
-{
-    switch (node->op) {
-    case OP_CONV:
-        return node->channels_last ? NARROW_PRODUCT : NARROW_NO;
-    case OP_CONV_TRANSPOSE:
-        return node->channels_last ? NARROW_PRODUCT : NARROW_NO;
-    case OP_GEMM:
-    case OP_MATMUL:
-        return cuda_takes_matmul(node) ? NARROW_PRODUCT : NARROW_NO;
-    case OP_MAX_POOL:
-    case OP_AVERAGE_POOL:
-    case OP_GLOBAL_AVERAGE_POOL:
-    case OP_GLOBAL_MAX_POOL:
-    case OP_SCALE_SHIFT:
-    case OP_RESIZE:
-    case OP_UPSAMPLE:
-    case OP_GROUP_NORMALIZATION:
-    case OP_INSTANCE_NORMALIZATION:
-    case OP_LRN:
-        return node->channels_last ? NARROW_SAME : NARROW_NO;
-    case OP_ATTENTION:
-        return cuda_takes_attention(node) ? NARROW_SAME : NARROW_NO;
-    case OP_MOVE:
-    case OP_TRANSPOSE:
-    case OP_CONCAT:
-    case OP_SPLIT:
-    case OP_RESHAPE:
-    case OP_FLATTEN:
-    case OP_SQUEEZE:
-    case OP_UNSQUEEZE:
-        return NARROW_SAME;
-    default:
-        return cuda_takes_elementwise(node) || cuda_takes_rows(node) ||
-                       cuda_numbers_may_be_narrow(node)
-                   ? NARROW_SAME
-                   : NARROW_NO;
-    }
-}
-
-/* The operand that a sum or product of 8-bit integers may overwrite; -1: none. */
-static int overwritten_term(const struct node *node)
-{
-    const struct value *y = node->outputs[0];
-    for (size_t i = 0; i <= 3 && cuda_takes_quantized_rows(node); i += 3) {
-        const struct value *value = node->inputs[i];
-        if (!value->known && value->dtype == y->dtype && shape_equal(&value->shape, &y->shape))
-            return (int)i;
-    }
-    return -1;
-}
-
-/* Each thread reads an element before it overwrites it, so y may take the place of any operand of
- * its shape. */
-static int in_place(const struct node *node)
-{
-    const struct value *y = node_output(node, 0), *a = node_input(node, 0);
-    if (y && a && (node->op == OP_QLINEAR_ADD || node->op == OP_QLINEAR_MUL))
-        return overwritten_term(node);
-    if (y && a && node_input(node, QUANTIZED_RESIDUAL) && cuda_takes_quantized_product(node))
-        return QUANTIZED_RESIDUAL;
-    if (y && a && node->op == OP_LOOKUP)
-        return a->known ? -1 : 0;
-    if (!y || !a || !is_computed(y->dtype))
-        return -1;
-    if (node->epilogue.residual)
-        return (node->op == OP_CONV && node->channels_last) || cuda_takes_matmul(node)
-                   ? (int)node->input_count - 1
-                   : -1;
-    if (!cuda_takes_elementwise(node) && !cuda_takes_scaled_parts(node))
-        return -1;
-    for (size_t i = 0; i < node->input_count && i < 2; i++) {
-        const struct value *value = node->inputs[i];
-        if (value && !value->known && value->dtype == y->dtype &&
-            shape_equal(&value->shape, &y->shape))
-            return (int)i;
-    }
-    return -1;
-}
-
-static bool claim(const struct node *node, struct kernel_caps *ret)
-{
-    *ret = (struct kernel_caps){.narrow = narrow_support(node), .in_place = in_place(node)};
-    if (takes_channels_last(node))
-        ret->can |= KERNEL_CHANNELS_LAST;
-    if (cuda_takes_scaled_parts(node))
-        ret->can |= KERNEL_CONCAT;
-    if (cuda_takes_quantized_epilogue(node))
-        ret->can |= KERNEL_STORED_EPILOGUE;
-    return true;
-}
 
 /* ---- open, close ---- */
 
@@ -201,38 +79,57 @@ static enum status run_nothing(struct cuda_step *step, struct cuda_program *prog
 }
 
 /* A node whose outputs are empty has nothing to do. */
+static bool nothing_claim(const struct node *node, struct kernel_caps *ret)
+{
+    (void)ret;
+    for (size_t o = 0; o < node->output_count; o++)
+        if (node->outputs[o] && shape_count(&node->outputs[o]->shape))
+            return false;
+    return true;
+}
+
 static enum status lower_nothing(const struct cuda_lowering *compile, struct cuda_step **ret,
                                  struct error *err)
 {
-    const struct node *node = compile->node;
-    for (size_t o = 0; o < node->output_count; o++)
-        if (node->outputs[o] && shape_count(&node->outputs[o]->shape))
-            return STATUS_OK;
     return cuda_step_create(compile, NULL, sizeof **ret, run_nothing, ret, err) ? STATUS_OK
                                                                                 : STATUS_NO_MEMORY;
 }
 
-static enum status lower_node(const struct cuda_lowering *compile, struct cuda_step **ret,
-                              struct error *err)
+static const struct cuda_kernel cuda_kernel_nothing = {{"nothing", {OP_NONE}, nothing_claim},
+                                                       lower_nothing};
+static const struct cuda_kernel *const kernels[] = {
+    &cuda_kernel_nothing,      &cuda_kernel_conv,      &cuda_kernel_matmul,
+    &cuda_kernel_int8_product, &cuda_kernel_int8_rows, &cuda_kernel_attention,
+    &cuda_kernel_elementwise,  &cuda_kernel_numbers,   &cuda_kernel_rows,
+    &cuda_kernel_axes,         &cuda_kernel_resize,    &cuda_kernel_resize_any,
+    &cuda_kernel_groups,       &cuda_kernel_lrn,       &cuda_kernel_conv_transpose,
+    &cuda_kernel_grid_sample,  &cuda_kernel_parts,     &cuda_kernel_scaled_parts,
+    &cuda_kernel_move,         &cuda_kernel_convert,   &cuda_kernel_picks,
+    &cuda_kernel_host};
+
+static bool claim(const struct node *node, struct kernel_caps *ret)
 {
-    static cuda_lower_fn *const lowerings[] = {lower_nothing,
-                                               cuda_lower_conv,
-                                               cuda_lower_matmul,
-                                               cuda_lower_quantized_product,
-                                               cuda_lower_quantized_rows,
-                                               cuda_lower_attention,
-                                               cuda_lower_elementwise,
-                                               cuda_lower_numbers,
-                                               cuda_lower_rows,
-                                               cuda_lower_axes,
-                                               cuda_lower_image,
-                                               cuda_lower_parts,
-                                               cuda_lower_move,
-                                               cuda_lower_picks,
-                                               cuda_lower_host};
-    for (size_t m = 0; m < COUNT_OF(lowerings) && !*ret; m++)
-        TRY(lowerings[m](compile, ret, err));
-    return STATUS_OK;
+    for (size_t k = 0; k < COUNT_OF(kernels); k++)
+        if (kernel_claims(&kernels[k]->kernel, node, ret))
+            return true;
+    return false;
+}
+
+static enum status create_step(const struct cuda_lowering *compile, struct cuda_step **ret,
+                               struct error *err)
+{
+    struct kernel_caps caps;
+    char text[NODE_TEXT];
+    for (size_t k = 0; k < COUNT_OF(kernels); k++)
+        if (kernel_claims(&kernels[k]->kernel, compile->node, &caps) &&
+            kernel_fits_layout(&caps, compile->node)) {
+            TRY(kernels[k]->create(compile, ret, err));
+            if (*ret)
+                return STATUS_OK;
+        }
+    return error_set(err, STATUS_UNSUPPORTED,
+                     "%s: the CUDA backend has no kernel for this operator with these operands",
+                     node_text(compile->node, text));
 }
 
 static enum status add_steps(struct cuda_program *program, struct error *err)
@@ -244,7 +141,7 @@ static enum status add_steps(struct cuda_program *program, struct error *err)
             continue;
         struct cuda_lowering compile = {program->backend, program, node};
         struct cuda_step *step = NULL;
-        const enum status status = lower_node(&compile, &step, err);
+        const enum status status = create_step(&compile, &step, err);
         if (step)
             program->steps[program->step_count++] = step;
         TRY(status);
@@ -277,7 +174,7 @@ static enum status compile_graph(struct backend *base, const struct graph *graph
         !program->result_offsets)
         status = error_no_memory(err, "while compiling");
     if (status == STATUS_OK)
-        status = plan_create(graph, in_place, cuda_conv_writes_rows, &program->plan, err);
+        status = plan_create(graph, claim, &program->plan, err);
     if (status == STATUS_OK) {
         runs_place(program);
         status = add_steps(program, err);

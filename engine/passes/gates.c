@@ -68,6 +68,5 @@ bool pass_gates(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
     const bool is_wide = !edit->options->narrow; /* kernels with a gate have only float32 */
-    return node->output_count &&
-           (give_mean(edit, node) || (is_wide && take_gate(edit, node)));
+    return node->output_count && (give_mean(edit, node) || (is_wide && take_gate(edit, node)));
 }

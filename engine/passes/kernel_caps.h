@@ -14,21 +14,23 @@ enum narrow_support {
 
 /* Bits of kernel_caps.can. */
 enum kernel_ability {
-    KERNEL_CHANNELS_LAST = 1u << 0,  /* reads and writes images as [N, spatial…, C] */
-    KERNEL_GATE = 1u << 1,           /* Conv on float32: multiplies its image by a number for each
-                                        channel first (node->gate) */
-    KERNEL_MEAN = 1u << 2,           /* Conv: also writes the mean of each channel of its result */
-    KERNEL_CONCAT = 1u << 3,         /* ScaleShift: reads the inputs of a Concat of channels */
-    KERNEL_STORED_SCALE = 1u << 4,   /* ScaleShift: reads and writes 8-bit numbers */
-    KERNEL_FLOAT_EPILOGUE = 1u << 5, /* a product of 8-bit integers with a float32 result: has
-                                        bias, residual and activation (struct epilogue) */
+    KERNEL_CHANNELS_LAST = 1u << 0,   /* reads and writes images as [N, spatial…, C] */
+    KERNEL_GATE = 1u << 1,            /* Conv on float32: multiplies its image by a number for each
+                                         channel first (node->gate) */
+    KERNEL_MEAN = 1u << 2,            /* Conv: also writes the mean of each channel of its result */
+    KERNEL_CONCAT = 1u << 3,          /* ScaleShift: reads the inputs of a Concat of channels */
+    KERNEL_STORED_SCALE = 1u << 4,    /* ScaleShift: reads and writes 8-bit numbers */
+    KERNEL_FLOAT_EPILOGUE = 1u << 5,  /* a product of 8-bit integers with a float32 result: has
+                                         bias, residual and activation (struct epilogue) */
     KERNEL_STORED_EPILOGUE = 1u << 6, /* a product of 8-bit integers: adds another value, and looks
                                          the result up in a table (enum quantized_operand) */
     KERNEL_STORED_RESULT = 1u << 7,   /* stores its float32 result in 8 bits (epilogue.step) */
+    KERNEL_PITCH = 1u << 8,           /* can write the rows of output 0 apart: into a Concat's */
 };
 
 struct kernel_caps {
-    unsigned can; /* enum kernel_ability */
+    const char *kernel; /* static text: the table's name of the kernel that claims the node */
+    unsigned can;       /* enum kernel_ability */
     enum narrow_support narrow;
     int in_place; /* the input that output 0 may overwrite; -1: none */
 };
@@ -37,3 +39,10 @@ struct kernel_caps {
  * with known shapes, before the layout pass as ONNX has them; a claim with KERNEL_CHANNELS_LAST is
  * then about the node as that pass would make it. Any thread. */
 typedef bool (*kernel_claim_fn)(const struct node *node, struct kernel_caps *ret);
+
+/* Does the claim hold for the node as it is? Otherwise the layout pass has left the node alone, and
+ * another kernel runs it. */
+static inline bool kernel_fits_layout(const struct kernel_caps *caps, const struct node *node)
+{
+    return !(caps->can & KERNEL_CHANNELS_LAST) || node->channels_last;
+}

@@ -102,7 +102,8 @@ static enum narrow_support ask_backend(const struct narrow *narrow, const struct
     }
     struct kernel_caps caps;
     const enum narrow_support support =
-        narrow->edit->options->claim(node, &caps) ? caps.narrow : NARROW_NO;
+        narrow->edit->options->claim(node, &caps) && kernel_fits_layout(&caps, node) ? caps.narrow
+                                                                                     : NARROW_NO;
     for (size_t i = 0; i < node->input_count; i++)
         if (was_narrow[i])
             node->inputs[i]->dtype = narrow->dtype;

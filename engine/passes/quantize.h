@@ -37,7 +37,7 @@ bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *
                    const struct ends *to);
 
 /* The same of a product that no QuantizeLinear follows, where the backend multiplies so
- * (optimize_options). */
+ * (optimize_quantized). */
 bool quantize_product(struct edit *edit, struct node *product);
 
 /* Is it a product of 8-bit integers whose result is float32? */

@@ -25,7 +25,8 @@ bool pass_storing(struct edit *edit, size_t *n)
         from = from->inputs[0]->producer;
     }
     if (!alone || !from || from->epilogue.step != 0 || node_output(from, 1) ||
-        !quantize_read_quantize(quantize, &to) || !edit_kernel_can(edit, from, KERNEL_STORED_RESULT))
+        !quantize_read_quantize(quantize, &to) ||
+        !edit_kernel_can(edit, from, KERNEL_STORED_RESULT))
         return false;
     struct node *last = x->producer;
     from->epilogue.step = (float)tensor_number(to.scale->known, 0);

@@ -330,17 +330,23 @@ static bool computes(enum dtype dtype)
     return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
 }
 
-enum status lower_attention(const struct lowering *lowering, struct step **ret, struct error *err)
+static bool attention_claim(const struct node *node, struct kernel_caps *ret)
+{
+    for (size_t i = 0; i < node->input_count; i++)
+        if (!computes(node->inputs[i]->dtype))
+            return false;
+    ret->narrow = NARROW_SAME;
+    ret->can = KERNEL_STORED_RESULT;
+    return true;
+}
+
+static enum status lower_attention(const struct lowering *lowering, struct step **ret,
+                                   struct error *err)
 {
     const struct node *node = lowering->node;
     struct attention a;
     struct shape shape;
     struct attention_scratch t;
-    if (node->op != OP_ATTENTION)
-        return STATUS_OK;
-    for (size_t i = 0; i < node->input_count; i++)
-        if (!computes(node->inputs[i]->dtype))
-            return STATUS_OK;
     TRY(attention_load(node, &a, &shape, err));
     struct attention_step *s = step_create(lowering, sizeof *s, attention_run, ret, err);
     if (!s)
@@ -367,3 +373,6 @@ enum status lower_attention(const struct lowering *lowering, struct step **ret, 
     s->step.bytes += shape_count(&shape) * dtype_size(node->outputs[0]->dtype);
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_attention = {{"attention", {OP_ATTENTION}, attention_claim},
+                                         lower_attention};

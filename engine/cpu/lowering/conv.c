@@ -89,17 +89,25 @@ enum status conv_product(const struct lowering *lowering, struct product_desc *d
     return STATUS_OK;
 }
 
-enum status lower_onednn_conv(const struct lowering *lowering, struct step **ret, struct error *err)
+static bool onednn_conv_claim(const struct node *node, struct kernel_caps *ret)
+{
+    (void)ret;
+    return !node->gate && !node_output(node, 1);
+}
+
+static enum status lower_onednn_conv(const struct lowering *lowering, struct step **ret,
+                                     struct error *err)
 {
     const struct node *node = lowering->node;
-    if (node->op != OP_CONV || !node->channels_last || node->gate || node_output(node, 1))
-        return STATUS_OK;
     const struct value *bias = node_bias(node);
     struct product_desc desc = {.weights_constant = node->inputs[1]->known,
                                 .weights_input = 1,
                                 .bias_constant = bias ? bias->known : NULL};
     return conv_product(lowering, &desc, ret, err);
 }
+
+const struct cpu_kernel cpu_onednn_conv = {{"dnnl_conv", {OP_CONV}, onednn_conv_claim},
+                                           lower_onednn_conv};
 
 /* ONNX's [C, M / group, K…] as oneDNN's weights of a deconvolution, [group,] M / group, C / group,
  * K…. */
@@ -127,15 +135,16 @@ static struct strided_layout transposed_weights(const struct tensor *weights, in
 }
 
 /* oneDNN takes at most one stride of output_padding, and explicit pads only. */
-bool deconv_takes(const struct node *node)
+static bool deconv_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *bias = node_bias(node);
     size_t count, strides;
+    ret->can = KERNEL_CHANNELS_LAST;
     const int64_t *extra = node_ints(node, "output_padding", &count);
     const int64_t *stride = node_ints(node, "strides", &strides);
-    if (node->inputs[0]->shape.rank != 4 || !is_f32_constant(node->inputs[1]) ||
-        (bias && !is_f32_constant(bias)) || node->epilogue.residual ||
-        node_attr(node, "output_shape") ||
+    if (!image_fits(node) || node->inputs[0]->shape.rank != 4 ||
+        !is_f32_constant(node->inputs[1]) || (bias && !is_f32_constant(bias)) ||
+        node->epilogue.residual || node_attr(node, "output_shape") ||
         strcmp(node_string(node, "auto_pad", "NOTSET"), "NOTSET") != 0)
         return false;
     for (size_t a = 0; a < count; a++)
@@ -145,11 +154,10 @@ bool deconv_takes(const struct node *node)
 }
 
 /* ConvTranspose, float32. */
-enum status lower_deconv(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_deconv(const struct lowering *lowering, struct step **ret,
+                                struct error *err)
 {
     const struct node *node = lowering->node;
-    if (node->op != OP_CONV_TRANSPOSE || !node->channels_last)
-        return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
     const struct tensor *weights = node->inputs[1]->known;
     const int64_t *in = x->shape.dims;
@@ -181,3 +189,5 @@ enum status lower_deconv(const struct lowering *lowering, struct step **ret, str
                         (double)conv.in_channels;
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_deconv = {{"deconv", {OP_CONV_TRANSPOSE}, deconv_claim}, lower_deconv};

@@ -232,7 +232,8 @@ static enum status lower_parts(const struct lowering *lowering, struct step **re
     return STATUS_OK;
 }
 
-/* ---- Identity, and Cast between float32 and 16 bits ---- */
+/* ---- Identity, Cast between float32 and 16 bits, views whose bytes the plan could not share ----
+ */
 
 struct move_step {
     struct step step;
@@ -288,7 +289,7 @@ static enum status lower_move(const struct lowering *lowering, struct step **ret
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const bool widens = is_16_bits(x->dtype) && y->dtype == DTYPE_F32;
     const bool narrows = x->dtype == DTYPE_F32 && is_16_bits(y->dtype);
-    if ((x->dtype != y->dtype && !widens && !narrows) || !shape_equal(&x->shape, &y->shape))
+    if (x->dtype != y->dtype && !widens && !narrows)
         return STATUS_OK;
     struct move_step *step = step_create(lowering, sizeof *step, move_run, ret, err);
     if (!step)
@@ -304,25 +305,32 @@ static enum status lower_move(const struct lowering *lowering, struct step **ret
     return STATUS_OK;
 }
 
-enum status lower_copy(const struct lowering *lowering, struct step **ret, struct error *err)
+/* Split may leave its first part out. */
+static bool copy_claim(const struct node *node, struct kernel_caps *ret)
 {
-    const struct node *node = lowering->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    if (x && !y && node->op == OP_SPLIT && shape_count(&x->shape) > 0)
-        return lower_parts(lowering, ret, err);
-    if (!x || !y || shape_count(&x->shape) == 0 || shape_count(&y->shape) == 0)
-        return STATUS_OK;
-    switch (node->op) {
-    case OP_TRANSPOSE:
-    case OP_MOVE:
-        return lower_transpose(lowering, ret, err);
-    case OP_CONCAT:
-    case OP_SPLIT:
-        return lower_parts(lowering, ret, err);
-    case OP_IDENTITY:
-    case OP_CAST:
-        return lower_move(lowering, ret, err);
-    default:
-        return STATUS_OK;
-    }
+    ret->narrow = NARROW_SAME;
+    return x && shape_count(&x->shape) && (y ? shape_count(&y->shape) > 0 : node->op == OP_SPLIT);
 }
+
+static enum status lower_copy(const struct lowering *lowering, struct step **ret, struct error *err)
+{
+    const enum op op = lowering->node->op;
+    return op == OP_TRANSPOSE || op == OP_MOVE ? lower_transpose(lowering, ret, err)
+           : op == OP_CONCAT || op == OP_SPLIT ? lower_parts(lowering, ret, err)
+                                               : lower_move(lowering, ret, err);
+}
+
+static bool cast_claim(const struct node *node, struct kernel_caps *ret)
+{
+    const bool is_claimed = copy_claim(node, ret);
+    ret->narrow = NARROW_NO;
+    return is_claimed;
+}
+
+const struct cpu_kernel cpu_cast = {{"cast", {OP_IDENTITY, OP_CAST}, cast_claim}, lower_move};
+const struct cpu_kernel cpu_copy = {
+    {"copy",
+     {OP_TRANSPOSE, OP_MOVE, OP_CONCAT, OP_SPLIT, OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE},
+     copy_claim},
+    lower_copy};

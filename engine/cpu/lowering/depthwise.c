@@ -163,29 +163,26 @@ static bool depthwise_fits(const struct node *node, const struct window *w)
            w->pad_begin[1] < w->kernel[1] && w->pad_begin[0] < w->kernel[0];
 }
 
-bool depthwise_makes_mean(const struct node *node)
+static bool depthwise_claim(const struct node *node, struct kernel_caps *ret)
 {
-    const struct value *x = node_input(node, 0), *weights = node_input(node, 1);
+    const struct value *x = node->inputs[0];
     struct window w;
     struct error ignored;
-    return node->op == OP_CONV && node->channels_last && x->shape.rank == 4 && weights &&
-           weights->known &&
-           window_init(node, 2, x->shape.dims + 1, weights->known->shape.dims + 2, &w, &ignored) ==
-               STATUS_OK &&
+    ret->can |= KERNEL_MEAN;
+    return node->channels_last && x->shape.rank == 4 &&
+           window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &w,
+                       &ignored) == STATUS_OK &&
            depthwise_fits(node, &w);
 }
 
-enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_depthwise(const struct lowering *lowering, struct step **ret,
+                                   struct error *err)
 {
     const struct node *node = lowering->node;
-    if (node->op != OP_CONV || !node->channels_last || node->inputs[0]->shape.rank != 4)
-        return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
     struct tensor *weights = node->inputs[1]->known;
     struct window w;
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
-    if (!depthwise_fits(node, &w))
-        return STATUS_OK;
     struct depthwise_step *step = step_create(lowering, sizeof *step, depthwise_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
@@ -239,3 +236,6 @@ enum status lower_depthwise(const struct lowering *lowering, struct step **ret, 
     step->step.bytes = value_bytes(x) + value_bytes(y) + bytes;
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_depthwise = {{"depthwise", {OP_CONV}, depthwise_claim},
+                                         lower_depthwise};

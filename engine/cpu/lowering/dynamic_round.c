@@ -79,13 +79,16 @@ static enum status round_run(struct step *base, struct program *program, struct 
     return STATUS_OK;
 }
 
-enum status lower_dynamic_round(const struct lowering *lowering, struct step **ret,
-                                struct error *err)
+static bool dynamic_round_claim(const struct node *node, struct kernel_caps *ret)
+{
+    (void)ret;
+    return node->inputs[0]->dtype == DTYPE_F32 && shape_count(&node->inputs[0]->shape);
+}
+
+static enum status lower_dynamic_round(const struct lowering *lowering, struct step **ret,
+                                       struct error *err)
 {
     const struct node *node = lowering->node;
-    if (node->op != OP_DYNAMIC_ROUND || node->inputs[0]->dtype != DTYPE_F32 ||
-        !shape_count(&node->inputs[0]->shape))
-        return STATUS_OK;
     struct round_step *step = step_create(lowering, sizeof *step, round_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
@@ -98,3 +101,6 @@ enum status lower_dynamic_round(const struct lowering *lowering, struct step **r
     step->step.bytes = 2 * step->count * sizeof(float);
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_dynamic_round = {{"round", {OP_DYNAMIC_ROUND}, dynamic_round_claim},
+                                             lower_dynamic_round};

@@ -288,9 +288,9 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
         shape_count(&y->shape) == 0)
         return false;
     *ret = (struct elementwise_step){.dtype = y->dtype, .activation = node->epilogue};
-    if (node->op == OP_SCALE_SHIFT && node->channels_last && node->input_count == 3) {
+    if (node->op == OP_SCALE_SHIFT) {
         ret->kind = KIND_SCALE_SHIFT;
-        return true;
+        return node->input_count == 3 && image_fits(node);
     }
     if (optimize_activation(node, &ret->activation)) {
         ret->kind = KIND_UNARY;
@@ -306,18 +306,35 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
            !node_attr(node, "broadcast");
 }
 
-bool elementwise_takes(const struct node *node)
+/* y may be written over an operand of its shape: an element is read before it is written. */
+static int operand_in_place(const struct node *node, const struct elementwise_step *s)
 {
-    struct elementwise_step ignored;
-    return node->op != OP_POW && elementwise_classify(node, &ignored); /* the 2 is float32 */
+    const struct shape *y = &node->outputs[0]->shape;
+    for (int i = 0; i < (s->kind == KIND_BINARY && !is_square(node) ? 2 : 1); i++)
+        if (!node->inputs[i]->known && shape_equal(&node->inputs[i]->shape, y))
+            return i;
+    return -1;
 }
 
-enum status lower_elementwise(const struct lowering *lowering, struct step **ret, struct error *err)
+static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
+{
+    struct elementwise_step s;
+    if (!elementwise_classify(node, &s))
+        return false;
+    if (s.kind == KIND_SCALE_SHIFT)
+        ret->can = KERNEL_CHANNELS_LAST;
+    if (node->op != OP_POW) /* the 2 is float32 */
+        ret->narrow = NARROW_SAME;
+    ret->in_place = operand_in_place(node, &s);
+    return true;
+}
+
+static enum status lower_elementwise(const struct lowering *lowering, struct step **ret,
+                                     struct error *err)
 {
     const struct node *node = lowering->node;
     struct elementwise_step proto;
-    if (!elementwise_classify(node, &proto))
-        return STATUS_OK;
+    (void)elementwise_classify(node, &proto);
     const struct value *a = node->inputs[0], *y = node->outputs[0];
     const struct value *b = proto.kind == KIND_BINARY && !is_square(node) ? node->inputs[1] : a;
     struct elementwise_step *step =
@@ -349,3 +366,6 @@ enum status lower_elementwise(const struct lowering *lowering, struct step **ret
                        (count + shape_count(&a->shape) + (b != a ? shape_count(&b->shape) : 0));
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_elementwise = {{"elementwise", {OP_NONE}, elementwise_claim},
+                                           lower_elementwise};

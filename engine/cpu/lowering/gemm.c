@@ -319,13 +319,6 @@ static enum status dense_build(const struct lowering *lowering, const struct den
     return STATUS_OK;
 }
 
-static bool is_dense_conv(const struct node *node)
-{
-    const struct value *x = node->inputs[0], *y = node->outputs[0];
-    return node->op == OP_CONV && node->channels_last && x->shape.rank == 4 &&
-           x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 && node_int(node, "group", 1) == 1;
-}
-
 /* Is the source read in place? */
 static bool is_pointwise(const struct window *w)
 {
@@ -346,14 +339,30 @@ static bool reads_in_place(const struct dense_step *s)
            w->pad_begin[1] >= 0 && s->k * s->n * sizeof(float) <= NEAR;
 }
 
-bool dense_takes_gate(const struct node *node)
+static bool takes_gate(const struct node *node)
 {
     struct window w;
     struct error ignored;
-    return is_dense_conv(node) && node->inputs[1]->known &&
-           window_init(node, 2, node->inputs[0]->shape.dims + 1,
+    return window_init(node, 2, node->inputs[0]->shape.dims + 1,
                        node->inputs[1]->known->shape.dims + 2, &w, &ignored) == STATUS_OK &&
            is_pointwise(&w);
+}
+
+static bool dense_claim(const struct node *node, struct kernel_caps *ret)
+{
+    const struct value *x = node->inputs[0], *w = node->inputs[1], *y = node->outputs[0];
+    const struct value *bias = node_bias(node);
+    if (!is_f32_constant(w) || (bias && !is_f32_constant(bias)) || x->dtype != DTYPE_F32 ||
+        y->dtype != DTYPE_F32)
+        return false;
+    if (node->op == OP_MATMUL)
+        return w->shape.rank == 2 && x->shape.rank >= 2 && !x->known && shape_count(&w->shape) &&
+               shape_count(&y->shape);
+    if (!node->channels_last || x->shape.rank != 4 || node_int(node, "group", 1) != 1)
+        return false;
+    if (takes_gate(node))
+        ret->can |= KERNEL_GATE;
+    return true;
 }
 
 static enum status lower_dense_conv(const struct lowering *lowering, struct step **ret,
@@ -362,8 +371,6 @@ static enum status lower_dense_conv(const struct lowering *lowering, struct step
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct tensor *weights = node->inputs[1]->known;
-    if (!is_dense_conv(node))
-        return STATUS_OK;
     struct dense_step proto = {.simd = simd(), .n = (size_t)weights->shape.dims[0]};
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &proto.window, err));
     const struct window *w = &proto.window;
@@ -382,32 +389,21 @@ static enum status lower_dense_matmul(const struct lowering *lowering, struct st
                                       struct error *err)
 {
     const struct node *node = lowering->node;
-    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
-    const struct value *bias = node_bias(node);
-    if (!is_f32_constant(b) || b->shape.rank != 2 || a->known || a->dtype != DTYPE_F32 ||
-        y->dtype != DTYPE_F32 || a->shape.rank < 2 || !shape_count(&y->shape) ||
-        (bias && !is_f32_constant(bias)))
-        return STATUS_OK;
+    const struct value *b = node->inputs[1], *y = node->outputs[0];
     struct dense_step proto = {.simd = simd(),
                                .k = (size_t)b->shape.dims[0],
                                .n = (size_t)b->shape.dims[1],
                                .channels = (size_t)b->shape.dims[0]};
-    if (!proto.k)
-        return STATUS_OK;
     proto.rows = shape_count(&y->shape) / proto.n;
     if (!dense_pays(&proto, &node->epilogue) && !lowering->any)
         return STATUS_OK;
-    return dense_build(lowering, &proto, pack_matrix, "matrix panels", bias, ret, err);
+    return dense_build(lowering, &proto, pack_matrix, "matrix panels", node_bias(node), ret, err);
 }
 
-enum status lower_gemm(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_gemm(const struct lowering *lowering, struct step **ret, struct error *err)
 {
-    switch (lowering->node->op) {
-    case OP_CONV:
-        return lower_dense_conv(lowering, ret, err);
-    case OP_MATMUL:
-        return lower_dense_matmul(lowering, ret, err);
-    default:
-        return STATUS_OK;
-    }
+    return lowering->node->op == OP_CONV ? lower_dense_conv(lowering, ret, err)
+                                         : lower_dense_matmul(lowering, ret, err);
 }
+
+const struct cpu_kernel cpu_gemm = {{"gemm", {OP_CONV, OP_MATMUL}, dense_claim}, lower_gemm};

@@ -141,9 +141,12 @@ static enum status lrn_run(struct step *base, struct program *program, struct er
 
 /* Asked before and after the layout pass, so the shape of x does not tell which dimension the
  * channels are; the parameters do. */
-bool groups_take(const struct node *node)
+static bool groups_claim(const struct node *node, struct kernel_caps *ret)
 {
     enum { WIDEST = 1024 };
+    ret->can = KERNEL_CHANNELS_LAST;
+    if (!image_fits(node))
+        return false;
     if (node->op == OP_LRN)
         return node_int(node, "size", 1) >= 1 && node_int(node, "size", 1) <= WIDEST;
     const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
@@ -174,16 +177,13 @@ static enum status lower_lrn(const struct lowering *lowering, struct step **ret,
     return STATUS_OK;
 }
 
-enum status lower_groups(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_groups(const struct lowering *lowering, struct step **ret,
+                                struct error *err)
 {
     const struct node *node = lowering->node;
-    if (!node->channels_last)
-        return STATUS_OK;
     if (node->op == OP_LRN)
         return lower_lrn(lowering, ret, err);
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
-    if (!instance && node->op != OP_GROUP_NORMALIZATION)
-        return STATUS_OK;
     const struct value *x = node->inputs[0];
     struct groups_step *s = step_create(lowering, sizeof *s, groups_run, ret, err);
     if (!s)
@@ -212,3 +212,7 @@ enum status lower_groups(const struct lowering *lowering, struct step **ret, str
     s->step.bytes = 4 * shape_count(&x->shape) * sizeof(float);
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_groups = {
+    {"groups", {OP_GROUP_NORMALIZATION, OP_INSTANCE_NORMALIZATION, OP_LRN}, groups_claim},
+    lower_groups};

@@ -85,15 +85,23 @@ static bool joins_types(enum dtype part, enum dtype whole)
                              (whole == DTYPE_F32 || quantized_is_8bit(whole)));
 }
 
-bool join_takes_parts(const struct node *node)
+static bool join_claim(const struct node *node, struct kernel_caps *ret)
 {
-    const struct value *y = node->outputs[0];
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     float low, high;
-    return node->op == OP_SCALE_SHIFT && node->channels_last && !node->epilogue.residual &&
-           epilogue_range(&node->epilogue, &low, &high) &&
-           (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16 || quantized_is_8bit(y->dtype)) &&
-           is_f32_constant(node->inputs[1]) && is_f32_constant(node->inputs[2]) &&
-           shape_count(&y->shape) > 0;
+    if (!x || !y || x->known || node->epilogue.residual ||
+        (!node->channels_last && !image_fits(node)) ||
+        !epilogue_range(&node->epilogue, &low, &high) || !is_f32_constant(node->inputs[1]) ||
+        !is_f32_constant(node->inputs[2]) || !shape_count(&y->shape))
+        return false;
+    for (size_t i = 0; i < node->input_count; i++)
+        if (i != 1 && i != 2 && !joins_types(node->inputs[i]->dtype, y->dtype))
+            return false;
+    ret->can = KERNEL_CHANNELS_LAST | KERNEL_CONCAT | KERNEL_STORED_SCALE;
+    ret->narrow = NARROW_SAME;
+    if (node->input_count == 3 && x->dtype == y->dtype && !quantized_is_8bit(y->dtype))
+        ret->in_place = 0;
+    return true;
 }
 
 static const char *join_name(const struct node *node)
@@ -119,15 +127,10 @@ static void add_parts(struct join_step *step, const struct node *node)
     }
 }
 
-enum status lower_join(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_join(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
-    if (node->op != OP_SCALE_SHIFT || !join_takes_parts(node))
-        return STATUS_OK;
     const struct value *y = node->outputs[0];
-    for (size_t i = 0; i < node->input_count; i++)
-        if (i != 1 && i != 2 && !joins_types(node->inputs[i]->dtype, y->dtype))
-            return STATUS_OK;
     struct join_step *step = step_create(lowering, sizeof *step, join_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
@@ -155,3 +158,5 @@ enum status lower_join(const struct lowering *lowering, struct step **ret, struc
         step->step.bytes += step->rows * step->parts[p].channels * dtype_size(step->parts[p].dtype);
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_join = {{"scale_shift", {OP_SCALE_SHIFT}, join_claim}, lower_join};

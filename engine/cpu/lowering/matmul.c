@@ -63,10 +63,9 @@ static bool float_product(const struct node *node)
            b->shape.rank >= 2 && !a->known;
 }
 
-bool matmul_takes(const struct node *node)
+static bool matmul_claim(const struct node *node, struct kernel_caps *ret)
 {
-    if (node->op != OP_GEMM && node->op != OP_MATMUL)
-        return false;
+    (void)ret;
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
     return float_product(node) && (node->op != OP_GEMM || gemm_fits(node)) &&
            (b->rank == 2 || b->rank == a->rank);
@@ -94,12 +93,10 @@ static enum status matmul_product(const struct lowering *lowering, struct produc
     return STATUS_OK;
 }
 
-enum status lower_onednn_matmul(const struct lowering *lowering, struct step **ret,
-                                struct error *err)
+static enum status lower_onednn_matmul(const struct lowering *lowering, struct step **ret,
+                                       struct error *err)
 {
     const struct node *node = lowering->node;
-    if (!matmul_takes(node))
-        return STATUS_OK;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     const struct value *bias = node_bias(node);
     /* batched: equal ranks, batch dimensions equal or 1 */
@@ -117,15 +114,17 @@ enum status lower_onednn_matmul(const struct lowering *lowering, struct step **r
     return matmul_product(lowering, &desc, ret, err);
 }
 
+const struct cpu_kernel cpu_onednn_matmul = {{"dnnl_matmul", {OP_GEMM, OP_MATMUL}, matmul_claim},
+                                             lower_onednn_matmul};
+
 /* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n] (QGemm
  * may have them transposed), one scale an output column, int32 bias. */
-enum status lower_qmatmul(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_qmatmul(const struct lowering *lowering, struct step **ret,
+                                 struct error *err)
 {
     const struct node *node = lowering->node;
     struct product_desc desc;
     float *scales;
-    if (!qmatmul_takes(node))
-        return STATUS_OK;
     TRY(qmatmul_describe(node, &desc, &scales, err));
     desc.src = flattened(node->inputs[0]);
     desc.dst = flattened(node->outputs[0]);
@@ -136,3 +135,6 @@ enum status lower_qmatmul(const struct lowering *lowering, struct step **ret, st
     free(scales);
     return status;
 }
+
+const struct cpu_kernel cpu_quantized_matmul = {
+    {"int8 matmul", {OP_QLINEAR_MATMUL, OP_QGEMM}, qmatmul_claim}, lower_qmatmul};

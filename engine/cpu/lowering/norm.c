@@ -101,9 +101,8 @@ static bool is_row_mean(const struct node *node)
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    return node->op == OP_REDUCE_MEAN && x && y && x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 &&
-           shape_count(&x->shape) && edit_axes(node, 1, axes, &count) && count == 1 &&
-           axes[0] == x->shape.rank - 1;
+    return x && y && x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 && shape_count(&x->shape) &&
+           edit_axes(node, 1, axes, &count) && count == 1 && axes[0] == x->shape.rank - 1;
 }
 
 static bool is_row_constant(const struct node *node, const struct value *value)
@@ -114,32 +113,30 @@ static bool is_row_constant(const struct node *node, const struct value *value)
            resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
 }
 
-bool norm_takes(const struct node *node)
+static bool norm_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    bool is_softmax = node->op == OP_SOFTMAX;
-    if ((!is_softmax && node->op != OP_LAYER_NORMALIZATION && node->op != OP_RMS_NORMALIZATION) ||
-        node_output(node, 1) || node_output(node, 2) ||
+    const struct value *bias = node_input(node, 2);
+    const bool is_softmax = node->op == OP_SOFTMAX;
+    if (node->op == OP_REDUCE_MEAN)
+        return is_row_mean(node);
+    if (!x || !y || node_output(node, 1) || node_output(node, 2) ||
         (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) ||
         (x->dtype != y->dtype && node->epilogue.step == 0) || shape_count(&x->shape) == 0)
         return false;
-    size_t row = row_length(node);
-    const struct value *bias = node_input(node, 2);
-    return row && (is_softmax || (is_row_constant(node, node->inputs[1]) &&
-                                  (!bias || is_row_constant(node, bias))));
+    ret->narrow = NARROW_SAME;
+    if (!is_softmax)
+        ret->can = KERNEL_STORED_RESULT;
+    return row_length(node) && (is_softmax || (is_row_constant(node, node->inputs[1]) &&
+                                               (!bias || is_row_constant(node, bias))));
 }
 
-enum status lower_norm(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_norm(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
-    const bool is_mean = is_row_mean(node);
-    const size_t row = is_mean
-                           ? (size_t)node->inputs[0]->shape.dims[node->inputs[0]->shape.rank - 1]
-                       : norm_takes(node) ? row_length(node)
-                                          : 0;
-    if (!row)
-        return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const bool is_mean = node->op == OP_REDUCE_MEAN;
+    const size_t row = is_mean ? (size_t)x->shape.dims[x->shape.rank - 1] : row_length(node);
     const struct value *bias = is_mean ? NULL : node_input(node, 2);
     struct norm_step *step = step_create(lowering, sizeof *step, norm_run, ret, err);
     if (!step)
@@ -169,3 +166,9 @@ enum status lower_norm(const struct lowering *lowering, struct step **ret, struc
     step->step.flops = 5 * (double)shape_count(&x->shape);
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_norm = {
+    {"norm",
+     {OP_SOFTMAX, OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION, OP_REDUCE_MEAN},
+     norm_claim},
+    lower_norm};

@@ -245,13 +245,28 @@ static enum status pool_run(struct step *base, struct program *program, struct e
     return STATUS_OK;
 }
 
-enum status lower_pool(const struct lowering *lowering, struct step **ret, struct error *err)
+static bool is_global(const struct node *node)
+{
+    return node->op == OP_GLOBAL_AVERAGE_POOL || node->op == OP_GLOBAL_MAX_POOL;
+}
+
+static bool pool_claim(const struct node *node, struct kernel_caps *ret)
+{
+    size_t count = 0, taps = 1;
+    const int64_t *kernel = node_ints(node, "kernel_shape", &count);
+    ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_SAME;
+    for (size_t i = 0; i < count; i++)
+        taps *= kernel[i] > 0 && kernel[i] <= MOST_TAPS ? (size_t)kernel[i] : MOST_TAPS + 1;
+    return image_fits(node) && (is_global(node) || (node->inputs[0]->shape.rank <= 4 &&
+                                                    taps <= MOST_TAPS && !node_output(node, 1)));
+}
+
+static enum status lower_pool(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
-    bool global = node->op == OP_GLOBAL_AVERAGE_POOL || node->op == OP_GLOBAL_MAX_POOL;
-    bool is_max = node->op == OP_MAX_POOL || node->op == OP_GLOBAL_MAX_POOL;
-    if (!node->channels_last || (!global && node->op != OP_MAX_POOL && node->op != OP_AVERAGE_POOL))
-        return STATUS_OK;
+    const bool global = is_global(node);
+    const bool is_max = node->op == OP_MAX_POOL || node->op == OP_GLOBAL_MAX_POOL;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     int spatial = x->shape.rank - 2;
     struct pool_step *step = step_create(lowering, sizeof *step, pool_run, ret, err);
@@ -306,3 +321,9 @@ enum status lower_pool(const struct lowering *lowering, struct step **ret, struc
                         : shape_count(&y->shape) * (size_t)(w->kernel[0] * w->kernel[1]));
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_pool = {
+    {"pool",
+     {OP_MAX_POOL, OP_AVERAGE_POOL, OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL},
+     pool_claim},
+    lower_pool};

@@ -9,9 +9,9 @@
 enum status product_create(const struct lowering *lowering, const struct product_desc *desc,
                            struct step **ret, struct error *err) MUST_USE;
 
-/* Is it a QLinearMatMul or QGemm that oneDNN computes: 8-bit activations, constant symmetric int8
- * weights [k, n], a result of 8 bits or float32? */
-bool qmatmul_takes(const struct node *node);
+/* Claims a QLinearMatMul or QGemm that oneDNN computes: 8-bit activations, constant symmetric int8
+ * weights [k, n], a result of 8 bits or float32. */
+bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 
 /* Constants, scales and zero points of such a node; *ret_scales is the caller's to free once the
  * primitive is made. */

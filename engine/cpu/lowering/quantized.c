@@ -76,22 +76,24 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 
 /* ---- QLinearConv ---- */
 
-bool quantized_stores_result(const struct node *node)
+/* What follows a product of 8-bit integers that makes float32. */
+static void add_caps(const struct node *node, struct kernel_caps *ret)
 {
-    return (qconv_takes(node) || qmatmul_takes(node)) && node->outputs[0]->dtype == DTYPE_F32 &&
-           !node->epilogue.residual;
+    ret->can |= KERNEL_FLOAT_EPILOGUE;
+    ret->in_place = residual_in_place(node);
+    if (node->outputs[0]->dtype == DTYPE_F32 && !node->epilogue.residual)
+        ret->can |= KERNEL_STORED_RESULT;
 }
 
-bool qconv_takes(const struct node *node)
+static bool qconv_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     const struct value *w = node_input(node, 3), *scale = node_input(node, 4);
     const struct value *zero = node_input(node, 5), *bias = node_input(node, 8);
     struct quantized_params ignored;
-    if (node->op != OP_QLINEAR_CONV || !x || !y || x->known || !quantized_is_8bit(x->dtype) ||
-        !makes_result(node, 6) || x->shape.rank < 3 || x->shape.rank > 5 ||
-        !shape_count(&x->shape) || !shape_count(&y->shape) ||
-        !quantized_params_of(node, 1, x->dtype, &ignored) || !w->known ||
+    if (!x || !y || x->known || !quantized_is_8bit(x->dtype) || !makes_result(node, 6) ||
+        x->shape.rank < 3 || x->shape.rank > 5 || !shape_count(&x->shape) ||
+        !shape_count(&y->shape) || !quantized_params_of(node, 1, x->dtype, &ignored) || !w->known ||
         w->known->dtype != DTYPE_I8 || !is_f32_constant(scale) ||
         (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
         return false;
@@ -99,15 +101,19 @@ bool qconv_takes(const struct node *node)
         if (!zero->known || tensor_int(zero->known, i))
             return false;
     const size_t scales = shape_count(&scale->known->shape);
+    ret->can = KERNEL_CHANNELS_LAST;
+    add_caps(node, ret);
     return scales == 1 || scales == (size_t)w->known->shape.dims[0];
 }
 
-enum status lower_qconv(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_qconv(const struct lowering *lowering, struct step **ret,
+                               struct error *err)
 {
     const struct node *node = lowering->node;
     struct product_desc desc;
     float *scales;
-    if (node->op != OP_QLINEAR_CONV || !node->channels_last || !qconv_takes(node))
+    TRY(lower_qdepthwise(lowering, ret, err));
+    if (*ret)
         return STATUS_OK;
     const size_t channels = (size_t)node->inputs[3]->known->shape.dims[0];
     TRY(describe_sums(node, 6, node_input(node, 8), channels, &desc, &scales, err));
@@ -115,6 +121,9 @@ enum status lower_qconv(const struct lowering *lowering, struct step **ret, stru
     free(scales);
     return status;
 }
+
+const struct cpu_kernel cpu_quantized_conv = {{"int8 conv", {OP_QLINEAR_CONV}, qconv_claim},
+                                              lower_qconv};
 
 /* ---- QLinearMatMul, QGemm ---- */
 
@@ -129,23 +138,23 @@ static struct value *sums_bias(const struct node *node)
     return node_input(node, node->op == OP_QGEMM ? 6 : QUANTIZED_BIAS);
 }
 
-bool qmatmul_takes(const struct node *node)
+bool qmatmul_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *a = node_input(node, 0), *y = node_output(node, 0);
     const struct value *b = node_input(node, 3), *scale = node_input(node, 4);
     const struct value *zero = node_input(node, 5);
     const struct value *bias = sums_bias(node);
     struct quantized_params ignored;
-    if ((node->op != OP_QGEMM && node->op != OP_QLINEAR_MATMUL) || !a || !y || a->known ||
-        !quantized_is_8bit(a->dtype) || a->shape.rank < 2 || y->shape.rank != a->shape.rank ||
-        !shape_count(&a->shape) || !shape_count(&y->shape) || !b->known ||
-        b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
+    if (!a || !y || a->known || !quantized_is_8bit(a->dtype) || a->shape.rank < 2 ||
+        y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
+        !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
         !quantized_params_of(node, 1, a->dtype, &ignored) || !makes_result(node, result_at(node)) ||
         !is_f32_constant(scale))
         return false;
     for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)
         if (!zero->known || tensor_int(zero->known, i))
             return false;
+    add_caps(node, ret);
     const size_t columns = (size_t)y->shape.dims[y->shape.rank - 1];
     const size_t scales = shape_count(&scale->known->shape);
     return (scales == 1 || (scales == columns && scale->known->shape.rank == 1)) &&

@@ -81,18 +81,27 @@ static void qconcat_fill(struct concat_part *part, const struct quantized_params
     }
 }
 
-enum status lower_qconcat(const struct lowering *lowering, struct step **ret, struct error *err)
+static bool qconcat_claim(const struct node *node, struct kernel_caps *ret)
 {
-    const struct node *node = lowering->node;
     const struct value *y = node_output(node, 0);
-    struct quantized_params to, from;
-    if (node->op != OP_QLINEAR_CONCAT || !y || !shape_count(&y->shape) ||
-        !quantized_params_of(node, 0, y->dtype, &to))
-        return STATUS_OK;
+    struct quantized_params ignored;
+    (void)ret;
+    if (!y || !shape_count(&y->shape) || !quantized_params_of(node, 0, y->dtype, &ignored))
+        return false;
     for (size_t i = 2; i + 1 < node->input_count; i += 3)
         if (!node->inputs[i] || node->inputs[i]->dtype != y->dtype ||
-            !quantized_params_of(node, i + 1, y->dtype, &from))
-            return STATUS_OK;
+            !quantized_params_of(node, i + 1, y->dtype, &ignored))
+            return false;
+    return true;
+}
+
+static enum status lower_qconcat(const struct lowering *lowering, struct step **ret,
+                                 struct error *err)
+{
+    const struct node *node = lowering->node;
+    const struct value *y = node->outputs[0];
+    struct quantized_params to = {0}, from = {0};
+    (void)quantized_params_of(node, 0, y->dtype, &to);
     struct concat_step *step = step_create(lowering, sizeof *step, qconcat_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
@@ -121,3 +130,6 @@ enum status lower_qconcat(const struct lowering *lowering, struct step **ret, st
     step->step.bytes = 2 * step->outer * step->run;
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_quantized_concat = {{"int8 concat", {OP_QLINEAR_CONCAT}, qconcat_claim},
+                                                lower_qconcat};

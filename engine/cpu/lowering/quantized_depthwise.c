@@ -128,8 +128,7 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
 {
     const struct node *node = lowering->node;
     struct window w;
-    if (node->op != OP_QLINEAR_CONV || !node->channels_last || !qconv_takes(node) ||
-        !quantized_is_8bit(node->outputs[0]->dtype) || node->epilogue.activation ||
+    if (!quantized_is_8bit(node->outputs[0]->dtype) || node->epilogue.activation ||
         node->inputs[0]->shape.rank != 4)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];

@@ -339,10 +339,16 @@ static bool wants_channels_last(enum row_kind kind)
     return kind == ROW_MAX_POOL || kind == ROW_MEAN_POOL || kind == ROW_MEAN;
 }
 
-bool qrows_take_channels_last(const struct node *node)
+static bool qrows_claim(const struct node *node, struct kernel_caps *ret)
 {
     struct row_step found = {.simd = simd()};
-    return qrows_classify(node, &found) && wants_channels_last(found.kind);
+    if (!qrows_classify(node, &found))
+        return false;
+    if (wants_channels_last(found.kind))
+        ret->can = KERNEL_CHANNELS_LAST;
+    if (node->op == OP_LOOKUP)
+        ret->in_place = 0;
+    return true;
 }
 
 static const char *name_of(const struct row_step *s)
@@ -355,12 +361,12 @@ static const char *name_of(const struct row_step *s)
     }
 }
 
-enum status lower_qrows(const struct lowering *lowering, struct step **ret, struct error *err)
+static enum status lower_qrows(const struct lowering *lowering, struct step **ret,
+                               struct error *err)
 {
     const struct node *node = lowering->node;
     struct row_step proto = {.simd = simd()};
-    if (!qrows_classify(node, &proto) || (wants_channels_last(proto.kind) && !node->channels_last))
-        return STATUS_OK;
+    (void)qrows_classify(node, &proto);
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct shape *image = proto.by_channel ? &y->shape : &x->shape;
     proto.y = y->index;
@@ -385,3 +391,10 @@ enum status lower_qrows(const struct lowering *lowering, struct step **ret, stru
     step->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_quantized_rows = {
+    {"int8 rows",
+     {OP_QUANTIZE_LINEAR, OP_DEQUANTIZE_LINEAR, OP_LOOKUP, OP_QLINEAR_ADD, OP_QLINEAR_MUL,
+      OP_MAX_POOL, OP_QLINEAR_AVERAGE_POOL, OP_QLINEAR_GLOBAL_AVERAGE_POOL},
+     qrows_claim},
+    lower_qrows};

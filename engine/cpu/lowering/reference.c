@@ -55,14 +55,18 @@ static enum status generic_run(struct step *base, struct program *program, struc
     return STATUS_OK;
 }
 
-enum status lower_reference(const struct lowering *lowering, struct step **ret, struct error *err)
+static bool reference_claim(const struct node *node, struct kernel_caps *ret)
+{
+    if (node_output(node, 0))
+        ret->in_place = residual_in_place(node);
+    return kernel_find(node->op) && !node->channels_last;
+}
+
+static enum status lower_reference(const struct lowering *lowering, struct step **ret,
+                                   struct error *err)
 {
     const struct node *node = lowering->node;
     char text[NODE_TEXT];
-    if (!kernel_find(node->op) || node->channels_last)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "%s: the CPU backend has no kernel for this operator",
-                         node_text(node, text));
     struct generic_step *step = step_create(lowering, sizeof *step, generic_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
@@ -88,3 +92,6 @@ enum status lower_reference(const struct lowering *lowering, struct step **ret, 
     }
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_reference = {{"reference", {OP_NONE}, reference_claim},
+                                         lower_reference};

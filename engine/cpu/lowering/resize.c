@@ -170,25 +170,31 @@ static enum status taps_init(struct axis_taps *taps, const struct resize_plan *p
     return ok ? STATUS_OK : error_no_memory(err, "while compiling");
 }
 
-bool resize_takes(const struct node *node)
-{
-    struct resize_plan plan;
-    return resize_is_spatial(node, &plan) && plan.coordinate != RESIZE_TF_HALF_PIXEL_FOR_NN;
-}
-
-bool resize_takes_8bit(const struct node *node)
+/* An image of numbers of 8 bits, to nearest. */
+static bool is_stored_image(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     return node->op == OP_RESIZE && x && y && !x->known && dtype_size(x->dtype) == 1 &&
            shape_count(&x->shape) && shape_count(&y->shape) &&
-           strcmp(node_string(node, "mode", "nearest"), "nearest") == 0 && resize_takes(node);
+           strcmp(node_string(node, "mode", "nearest"), "nearest") == 0;
 }
 
-enum status lower_resize(const struct lowering *lowering, struct step **ret, struct error *err)
+static bool resize_claim(const struct node *node, struct kernel_caps *ret)
+{
+    struct resize_plan plan;
+    ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_SAME;
+    if (!is_stored_image(node) && !image_fits(node))
+        return false;
+    /* the layout pass has asked before it changed the shapes */
+    return node->channels_last ||
+           (resize_is_spatial(node, &plan) && plan.coordinate != RESIZE_TF_HALF_PIXEL_FOR_NN);
+}
+
+static enum status lower_resize(const struct lowering *lowering, struct step **ret,
+                                struct error *err)
 {
     const struct node *node = lowering->node;
-    if ((node->op != OP_RESIZE && node->op != OP_UPSAMPLE) || !node->channels_last)
-        return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const int64_t *in = x->shape.dims, *out = y->shape.dims;
     const struct shape plain = SHAPE(in[0], in[3], in[1], in[2]);
@@ -225,3 +231,6 @@ enum status lower_resize(const struct lowering *lowering, struct step **ret, str
     s->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_resize = {{"resize", {OP_RESIZE, OP_UPSAMPLE}, resize_claim},
+                                      lower_resize};

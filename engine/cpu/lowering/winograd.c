@@ -342,20 +342,19 @@ static bool winograd_fits(const struct node *node, const struct window *w, bool 
     return fits;
 }
 
-/* Sizes and tiles; *ret_fits: the node is one that this file takes. */
-static enum status measure_up(const struct node *node, bool bf16, struct winograd_step *ret,
-                              bool *ret_fits, struct error *err)
+/* Sets sizes and tiles; false if the kernel does not fit the node. */
+static bool measure_up(const struct node *node, struct winograd_step *ret)
 {
-    *ret_fits = false;
-    if (node->op != OP_CONV || !node->channels_last || node->inputs[0]->shape.rank != 4 ||
-        node->gate || node_output(node, 1))
-        return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const bool bf16 = x->dtype == DTYPE_BF16;
     struct window window;
-    TRY(window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &window,
-                    err));
-    if (!winograd_fits(node, &window, bf16))
-        return STATUS_OK;
+    struct error ignored;
+    if (!node->channels_last || x->shape.rank != 4 || node->gate || node_output(node, 1) ||
+        y->dtype != x->dtype ||
+        window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &window,
+                    &ignored) != STATUS_OK ||
+        !winograd_fits(node, &window, bf16))
+        return false;
     *ret = (struct winograd_step){
         .simd = simd(),
         .bf16 = bf16,
@@ -374,24 +373,24 @@ static enum status measure_up(const struct node *node, bool bf16, struct winogra
     ret->tile_rows = (ret->out_height + TILE - 1) / TILE;
     ret->tile_columns = (ret->out_width + TILE - 1) / TILE;
     ret->tiles = ret->images * ret->tile_rows * ret->tile_columns;
-    *ret_fits = is_small(ret);
-    return STATUS_OK;
+    return is_small(ret);
 }
 
-enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err)
+static bool winograd_claim(const struct node *node, struct kernel_caps *ret)
+{
+    struct winograd_step ignored;
+    (void)ret;
+    return measure_up(node, &ignored);
+}
+
+static enum status lower_winograd(const struct lowering *lowering, struct step **ret,
+                                  struct error *err)
 {
     const struct node *node = lowering->node;
-    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct winograd_step proto;
-    bool fits;
-    if (node->op != OP_CONV || (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) ||
-        y->dtype != x->dtype)
-        return STATUS_OK;
-    TRY(measure_up(node, x->dtype == DTYPE_BF16, &proto, &fits, err));
-    if (!fits)
-        return STATUS_OK;
     struct tensor *weights = node->inputs[1]->known;
-    if (!winograd_pays(&proto) && !lowering->any)
+    if (!measure_up(node, &proto) || (!winograd_pays(&proto) && !lowering->any))
         return STATUS_OK;
     struct winograd_step *step =
         step_create_as(lowering, &proto.step, sizeof *step, winograd_run, ret, err);
@@ -410,3 +409,5 @@ enum status lower_winograd(const struct lowering *lowering, struct step **ret, s
     step->step.bytes = value_bytes(x) + value_bytes(y) + sizeof(float) * POINTS * step->packed;
     return STATUS_OK;
 }
+
+const struct cpu_kernel cpu_winograd = {{"winograd", {OP_CONV}, winograd_claim}, lower_winograd};

@@ -74,8 +74,11 @@ static bool take(const struct attention *from, struct cuda_attention *ret)
            take_map(&from->v, &ret->v) && take_map(&from->y, &ret->y);
 }
 
-static bool attention_operands_fit(const struct node *node)
+static bool attention_claim(const struct node *node, struct kernel_caps *ret)
 {
+    if (!node_output(node, 0))
+        return false;
+    ret->narrow = NARROW_SAME;
     const enum dtype dtype = node->outputs[0]->dtype;
     for (size_t i = 0; i < node->input_count; i++) {
         const struct value *value = node->inputs[i];
@@ -86,22 +89,14 @@ static bool attention_operands_fit(const struct node *node)
     return is_computed(dtype) && !node->epilogue.activation && !node->epilogue.residual;
 }
 
-bool cuda_takes_attention(const struct node *node)
-{
-    return node->op == OP_ATTENTION && attention_operands_fit(node);
-}
-
-enum status cuda_lower_attention(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                 struct error *err)
+static enum status lower_attention(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                   struct error *err)
 {
     const struct node *node = compile->node;
     struct cuda_backend *backend = compile->backend;
     struct attention loaded;
-    struct cuda_attention_step proto = {.dtype =
-                                            node->outputs[0] ? node->outputs[0]->dtype : DTYPE_F32};
+    struct cuda_attention_step proto = {.dtype = node->outputs[0]->dtype};
     struct shape shape;
-    if (!cuda_takes_attention(node))
-        return STATUS_OK;
     TRY(attention_load(node, &loaded, &shape, err));
     if (!take(&loaded, &proto.attention))
         return STATUS_OK;
@@ -130,3 +125,6 @@ enum status cuda_lower_attention(const struct cuda_lowering *compile, struct cud
         dtype_size(s->dtype);
     return STATUS_OK;
 }
+
+const struct cuda_kernel cuda_kernel_attention = {{"attention", {OP_ATTENTION}, attention_claim},
+                                                  lower_attention};

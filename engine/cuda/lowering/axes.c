@@ -200,15 +200,21 @@ static bool axes_classify(const struct node *node, struct axis_step *s)
     }
 }
 
-enum status cuda_lower_axes(const struct cuda_lowering *compile, struct cuda_step **ret,
-                            struct error *err)
+static bool axes_claim(const struct node *node, struct kernel_caps *ret)
+{
+    struct axis_step ignored = {0};
+    (void)ret;
+    return axes_classify(node, &ignored);
+}
+
+static enum status lower_axes(const struct cuda_lowering *compile, struct cuda_step **ret,
+                              struct error *err)
 {
     static const char *const names[] = {"reduce", "extreme", "softmax", "sum so far", "top k"};
     const struct node *node = compile->node;
     const struct value *y = node_output(node, 0), *indices = node_output(node, 1);
     struct axis_step proto = {0};
-    if (!axes_classify(node, &proto))
-        return STATUS_OK;
+    (void)axes_classify(node, &proto);
     struct axis_step *s = cuda_step_create(compile, &proto, sizeof *s, axes_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
@@ -224,3 +230,5 @@ enum status cuda_lower_axes(const struct cuda_lowering *compile, struct cuda_ste
                     (y ? shape_count(&y->shape) * dtype_size(y->dtype) : 0);
     return STATUS_OK;
 }
+
+const struct cuda_kernel cuda_kernel_axes = {{"axes", {OP_NONE}, axes_claim}, lower_axes};

@@ -300,20 +300,25 @@ static bool is_for_tiles(const struct cuda_conv *c)
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
 }
 
-bool cuda_conv_writes_rows(const struct node *node, size_t pitch)
+static bool conv_claim(const struct node *node, struct kernel_caps *ret)
 {
-    const struct value *x = node_input(node, 0), *w = node_input(node, 1);
-    return node->op == OP_CONV && node->channels_last && !node->epilogue.residual && w &&
-           w->known && pitch <= INT_MAX && is_computed(x->dtype) &&
-           node_int(node, "group", 1) != x->shape.dims[x->shape.rank - 1];
+    const struct value *x = node_input(node, 0), *bias = node_bias(node);
+    if (!image_fits_cuda(node) || x->shape.rank != 4 || !is_f32_constant(node_input(node, 1)) ||
+        (bias && !is_f32_constant(bias)))
+        return false;
+    ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_PRODUCT;
+    if (node->epilogue.residual)
+        ret->in_place = (int)node->input_count - 1;
+    else if (node_int(node, "group", 1) != x->shape.dims[x->shape.rank - 1])
+        ret->can |= KERNEL_PITCH;
+    return true;
 }
 
-enum status cuda_lower_conv(const struct cuda_lowering *compile, struct cuda_step **ret,
-                            struct error *err)
+static enum status lower_conv(const struct cuda_lowering *compile, struct cuda_step **ret,
+                              struct error *err)
 {
     const struct node *node = compile->node;
-    if (node->op != OP_CONV || !node->channels_last)
-        return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct tensor *constant = node->inputs[1]->known;
     struct window window;
@@ -335,3 +340,5 @@ enum status cuda_lower_conv(const struct cuda_lowering *compile, struct cuda_ste
         TRY(conv_lower_tensor(compile, &conv, bias, ret, err));
     return *ret ? STATUS_OK : conv_lower_plain(compile, &conv, bias, ret, err);
 }
+
+const struct cuda_kernel cuda_kernel_conv = {{"conv", {OP_CONV}, conv_claim}, lower_conv};

@@ -1,6 +1,8 @@
 /* Activations, and two operands with numpy broadcasting. */
 #include "engine/cuda/lowering/lowering.h"
 
+#include "engine/base/size.h"
+
 struct cuda_elementwise_step {
     struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY } kind;
@@ -40,7 +42,7 @@ static bool binary_of(enum op op, enum cuda_binary *ret)
         enum cuda_binary binary;
     } table[] = {{OP_ADD, CUDA_ADD}, {OP_SUM, CUDA_ADD}, {OP_SUB, CUDA_SUB}, {OP_MUL, CUDA_MUL},
                  {OP_DIV, CUDA_DIV}, {OP_MAX, CUDA_MAX}, {OP_MIN, CUDA_MIN}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
         if (table[i].op != op)
             continue;
         *ret = table[i].binary;
@@ -75,10 +77,27 @@ static bool elementwise_classify(const struct node *node, struct cuda_elementwis
            !(a->known && node->inputs[1]->known);
 }
 
-bool cuda_takes_elementwise(const struct node *node)
+int operand_in_place(const struct node *node, size_t first, size_t second)
+{
+    const struct value *y = node->outputs[0];
+    const size_t inputs[] = {first, second};
+    for (size_t i = 0; i < COUNT_OF(inputs); i++) {
+        const struct value *value = node_input(node, inputs[i]);
+        if (value && !value->known && value->dtype == y->dtype &&
+            shape_equal(&value->shape, &y->shape))
+            return (int)inputs[i];
+    }
+    return -1;
+}
+
+static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
 {
     struct cuda_elementwise_step ignored = {0};
-    return elementwise_classify(node, &ignored);
+    if (!elementwise_classify(node, &ignored))
+        return false;
+    ret->narrow = NARROW_SAME;
+    ret->in_place = operand_in_place(node, 0, 1);
+    return true;
 }
 
 static enum status elementwise_fill(const struct cuda_lowering *compile,
@@ -98,12 +117,11 @@ static enum status elementwise_fill(const struct cuda_lowering *compile,
     return STATUS_OK;
 }
 
-enum status cuda_lower_elementwise(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                   struct error *err)
+static enum status lower_elementwise(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                     struct error *err)
 {
     struct cuda_elementwise_step proto = {0};
-    if (!elementwise_classify(compile->node, &proto))
-        return STATUS_OK;
+    (void)elementwise_classify(compile->node, &proto);
     struct cuda_elementwise_step *s =
         cuda_step_create(compile, &proto, sizeof *s, elementwise_run, ret, err);
     if (!s)
@@ -111,3 +129,6 @@ enum status cuda_lower_elementwise(const struct cuda_lowering *compile, struct c
     s->step.kernel = "elementwise";
     return elementwise_fill(compile, s, err);
 }
+
+const struct cuda_kernel cuda_kernel_elementwise = {{"elementwise", {OP_NONE}, elementwise_claim},
+                                                    lower_elementwise};

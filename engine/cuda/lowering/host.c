@@ -64,16 +64,18 @@ static enum status host_run(struct cuda_step *base, struct cuda_program *program
     return copy_up(s, program, err);
 }
 
-enum status cuda_lower_host(const struct cuda_lowering *compile, struct cuda_step **ret,
-                            struct error *err)
+static bool host_claim(const struct node *node, struct kernel_caps *ret)
+{
+    (void)ret;
+    return kernel_find(node->op) && !node->channels_last;
+}
+
+static enum status lower_host(const struct cuda_lowering *compile, struct cuda_step **ret,
+                              struct error *err)
 {
     const struct node *node = compile->node;
     const void *bias;
     char text[NODE_TEXT];
-    if (!kernel_find(node->op) || node->channels_last)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "%s: the CUDA backend has no kernel for this operator with these operands",
-                         node_text(node, text));
     struct host_step *s = cuda_step_create(compile, NULL, sizeof *s, host_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
@@ -93,3 +95,5 @@ enum status cuda_lower_host(const struct cuda_lowering *compile, struct cuda_ste
     s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
     return STATUS_OK;
 }
+
+const struct cuda_kernel cuda_kernel_host = {{"host", {OP_NONE}, host_claim}, lower_host};

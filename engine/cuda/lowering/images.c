@@ -63,6 +63,23 @@ static enum status images_run(struct cuda_step *base, struct cuda_program *progr
     return cuda_launched(base, program, err);
 }
 
+bool image_fits_cuda(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    return x && y && !x->known && x->shape.rank >= 3 &&
+           (node->channels_last ? is_computed(x->dtype) : x->dtype == DTYPE_F32) &&
+           shape_count(&x->shape) && shape_count(&y->shape);
+}
+
+/* Are operand and result of one type that kernels compute in, with nothing fused? */
+static bool image_is_kept(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    return x && y && !x->known && is_computed(x->dtype) && x->dtype == y->dtype &&
+           shape_count(&x->shape) && shape_count(&y->shape) && !node->epilogue.activation &&
+           !node->epilogue.residual;
+}
+
 /* NULL when out of memory. */
 static struct image_step *images_create(const struct cuda_lowering *compile, int kind,
                                         const char *kernel, struct cuda_step **ret,
@@ -95,10 +112,20 @@ static struct shape channels_first(const struct shape *last)
     return plain;
 }
 
-static bool resize_takes(const struct node *node)
+static bool resize_claim(const struct node *node, struct kernel_caps *ret)
 {
     struct resize_plan plan;
-    return resize_is_spatial(node, &plan);
+    ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_SAME;
+    /* The layout pass has asked before it changed the shapes. */
+    return image_is_kept(node) && image_fits_cuda(node) &&
+           (node->channels_last || resize_is_spatial(node, &plan));
+}
+
+static bool resize_any_claim(const struct node *node, struct kernel_caps *ret)
+{
+    (void)ret;
+    return image_is_kept(node) && !node->channels_last;
 }
 
 /* An axis's rows of the tables, `taps` for each position of the output. */
@@ -191,16 +218,21 @@ static enum status lower_resize(const struct cuda_lowering *compile, struct cuda
     return make_tables(compile, &plan, node->channels_last ? last : own, s, err);
 }
 
+const struct cuda_kernel cuda_kernel_resize = {{"resize", {OP_RESIZE, OP_UPSAMPLE}, resize_claim},
+                                               lower_resize};
+const struct cuda_kernel cuda_kernel_resize_any = {
+    {"resize any", {OP_RESIZE, OP_UPSAMPLE}, resize_any_claim}, lower_resize};
+
 /* ---- GroupNormalization, InstanceNormalization, LRN ---- */
 
 /* Called before and after the layout pass, so the number of channels is taken from the parameters.
  */
-static bool groups_take(const struct node *node)
+static bool groups_claim(const struct node *node, struct kernel_caps *ret)
 {
-    if (node->op == OP_LRN)
-        return node_int(node, "size", 1) >= 1 && node_int(node, "size", 1) <= INT_MAX;
     const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
-    return is_f32_constant(scale) &&
+    ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_SAME;
+    return image_is_kept(node) && image_fits_cuda(node) && is_f32_constant(scale) &&
            is_f32_vector(bias, (int64_t)shape_count(&scale->known->shape));
 }
 
@@ -227,6 +259,17 @@ static enum status lower_groups(const struct cuda_lowering *compile, struct cuda
     return STATUS_OK;
 }
 
+const struct cuda_kernel cuda_kernel_groups = {
+    {"groups", {OP_GROUP_NORMALIZATION, OP_INSTANCE_NORMALIZATION}, groups_claim}, lower_groups};
+
+static bool lrn_claim(const struct node *node, struct kernel_caps *ret)
+{
+    ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_SAME;
+    return image_is_kept(node) && image_fits_cuda(node) && node_int(node, "size", 1) >= 1 &&
+           node_int(node, "size", 1) <= INT_MAX;
+}
+
 static enum status lower_lrn(const struct cuda_lowering *compile, struct cuda_step **ret,
                              struct error *err)
 {
@@ -244,12 +287,17 @@ static enum status lower_lrn(const struct cuda_lowering *compile, struct cuda_st
     return STATUS_OK;
 }
 
+const struct cuda_kernel cuda_kernel_lrn = {{"lrn", {OP_LRN}, lrn_claim}, lower_lrn};
+
 /* ---- ConvTranspose ---- */
 
-static bool conv_transposed_takes(const struct node *node)
+static bool conv_transposed_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *w = node_input(node, 1), *bias = node_bias(node);
-    return node->inputs[0]->shape.rank == 4 && is_f32_constant(w) &&
+    ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_PRODUCT;
+    return image_fits_cuda(node) && is_computed(node->outputs[0]->dtype) &&
+           node->inputs[0]->shape.rank == 4 && is_f32_constant(w) &&
            (!bias || is_f32_constant(bias)) && !node->epilogue.residual;
 }
 
@@ -279,12 +327,16 @@ static enum status lower_transposed(const struct cuda_lowering *compile, struct 
     return STATUS_OK;
 }
 
+const struct cuda_kernel cuda_kernel_conv_transpose = {
+    {"transposed conv", {OP_CONV_TRANSPOSE}, conv_transposed_claim}, lower_transposed};
+
 /* ---- GridSample ---- */
 
-static bool sample_takes(const struct node *node)
+static bool sample_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *x = node_input(node, 0), *grid = node_input(node, 1);
-    return x && grid && x->shape.rank == 4 && !x->known &&
+    (void)ret;
+    return image_is_kept(node) && grid && x->shape.rank == 4 &&
            (grid->known ? grid->known->dtype == DTYPE_F32 : grid->dtype == x->dtype);
 }
 
@@ -296,8 +348,6 @@ static enum status lower_sample(const struct cuda_lowering *compile, struct cuda
     const char *mode = node_string(node, "mode", "linear");
     const char *border = node_string(node, "padding_mode", "zeros");
     const int64_t *in = x->shape.dims, *out = node->outputs[0]->shape.dims;
-    if (!sample_takes(node))
-        return STATUS_OK;
     struct image_step *s = images_create(compile, IMAGE_SAMPLE, "grid sample", ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
@@ -319,50 +369,5 @@ static enum status lower_sample(const struct cuda_lowering *compile, struct cuda
     return STATUS_OK;
 }
 
-/* ---- the lowering ---- */
-
-/* May this node have its image channels-last? `node` is as ONNX has it, or laid out already. */
-bool cuda_image_takes_channels_last(const struct node *node)
-{
-    switch (node->op) {
-    case OP_RESIZE:
-    case OP_UPSAMPLE:
-        return resize_takes(node);
-    case OP_GROUP_NORMALIZATION:
-    case OP_INSTANCE_NORMALIZATION:
-    case OP_LRN:
-        return groups_take(node);
-    case OP_CONV_TRANSPOSE:
-        return conv_transposed_takes(node);
-    default:
-        return false;
-    }
-}
-
-enum status cuda_lower_image(const struct cuda_lowering *compile, struct cuda_step **ret,
-                             struct error *err)
-{
-    const struct node *node = compile->node;
-    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    if (!x || !y || x->known || !is_computed(x->dtype) || !is_computed(y->dtype) ||
-        !shape_count(&x->shape) || !shape_count(&y->shape))
-        return STATUS_OK;
-    if (node->op == OP_CONV_TRANSPOSE)
-        return node->channels_last ? lower_transposed(compile, ret, err) : STATUS_OK;
-    if (x->dtype != y->dtype || node->epilogue.activation || node->epilogue.residual)
-        return STATUS_OK;
-    switch (node->op) {
-    case OP_RESIZE:
-    case OP_UPSAMPLE:
-        return lower_resize(compile, ret, err);
-    case OP_GROUP_NORMALIZATION:
-    case OP_INSTANCE_NORMALIZATION:
-        return node->channels_last ? lower_groups(compile, ret, err) : STATUS_OK;
-    case OP_LRN:
-        return node->channels_last ? lower_lrn(compile, ret, err) : STATUS_OK;
-    case OP_GRID_SAMPLE:
-        return lower_sample(compile, ret, err);
-    default:
-        return STATUS_OK;
-    }
-}
+const struct cuda_kernel cuda_kernel_grid_sample = {{"grid sample", {OP_GRID_SAMPLE}, sample_claim},
+                                                    lower_sample};

@@ -3,30 +3,34 @@
  */
 #pragma once
 
+#include "engine/backend/kernel_table.h"
 #include "engine/cuda/program/program.h"
 
-/* Creates the node's step; *ret stays NULL if this lowering does not take the node. */
-typedef enum status cuda_lower_fn(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                  struct error *err);
-cuda_lower_fn cuda_lower_conv, cuda_lower_matmul, cuda_lower_attention, cuda_lower_elementwise;
-cuda_lower_fn cuda_lower_rows, cuda_lower_numbers, cuda_lower_axes, cuda_lower_picks;
-cuda_lower_fn cuda_lower_image, cuda_lower_move, cuda_lower_parts, cuda_lower_host;
-cuda_lower_fn cuda_lower_quantized_product, cuda_lower_quantized_rows;
+/* A row of the backend's table. create() makes the step of a node that the kernel claims; *ret
+ * stays NULL where it cannot, and another kernel may. */
+struct cuda_kernel {
+    struct kernel kernel;
+    enum status (*create)(const struct cuda_lowering *compile, struct cuda_step **ret,
+                          struct error *err);
+};
 
-bool cuda_conv_writes_rows(const struct node *node, size_t pitch); /* writes_rows_fn */
-bool cuda_takes_attention(const struct node *node);
-bool cuda_takes_matmul(const struct node *node);
-bool cuda_takes_elementwise(const struct node *node);
-bool cuda_takes_rows(const struct node *node);
-bool cuda_takes_scaled_parts(const struct node *node); /* takes_parts */
-/* Products of 8-bit integers; images may be in either layout. */
-bool cuda_takes_quantized_product(const struct node *node);
-bool cuda_takes_quantized_epilogue(const struct node *node); /* takes_quantized_epilogue */
-bool cuda_takes_quantized_rows(const struct node *node);
-bool cuda_takes_quantized_pool(const struct node *node);      /* a pool, channels-last */
+extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cuda_kernel_matmul,
+    cuda_kernel_attention;
+extern const struct cuda_kernel cuda_kernel_int8_product, cuda_kernel_int8_rows;
+extern const struct cuda_kernel cuda_kernel_elementwise, cuda_kernel_numbers, cuda_kernel_rows,
+    cuda_kernel_axes;
+extern const struct cuda_kernel cuda_kernel_resize, cuda_kernel_resize_any, cuda_kernel_groups,
+    cuda_kernel_lrn, cuda_kernel_grid_sample;
+extern const struct cuda_kernel cuda_kernel_parts, cuda_kernel_scaled_parts, cuda_kernel_move,
+    cuda_kernel_convert, cuda_kernel_picks, cuda_kernel_host;
+
+/* Is input 0 an image that kernels may read channels-last? Its shape is as ONNX has it, or as the
+ * layout pass has made it. */
+bool image_fits_cuda(const struct node *node);
 bool cuda_reduction_of(enum op op, enum cuda_reduction *ret); /* is it a reduction? */
-bool cuda_numbers_may_be_narrow(const struct node *node); /* taken, and loses little in 16 bits */
-bool cuda_image_takes_channels_last(const struct node *node);
+/* The first of inputs `first`, `second` that has output 0's type and shape and that a kernel may
+ * overwrite, since each thread reads an element before it writes it; -1: none. */
+int operand_in_place(const struct node *node, size_t first, size_t second);
 
 /* ---- matrix products (product.c) ---- */
 

@@ -33,23 +33,22 @@ static bool matmul_fits(const struct node *node)
     return bb == 1 || (bb == yb && (ab == yb || ab == 1));
 }
 
-bool cuda_takes_matmul(const struct node *node)
+static bool matmul_claim(const struct node *node, struct kernel_caps *ret)
 {
-    if (node->op != OP_GEMM && node->op != OP_MATMUL)
-        return false;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    ret->narrow = NARROW_PRODUCT;
+    if (node->epilogue.residual)
+        ret->in_place = (int)node->input_count - 1;
     bool b_fits = b->known ? b->known->dtype == DTYPE_F32 : b->dtype == a->dtype;
     return is_computed(a->dtype) && b_fits && is_computed(y->dtype) && !a->known &&
            shape_count(&a->shape) && shape_count(&b->shape) && a->shape.rank >= 2 &&
            b->shape.rank >= 2 && (node->op == OP_GEMM ? gemm_fits(node) : matmul_fits(node));
 }
 
-enum status cuda_lower_matmul(const struct cuda_lowering *compile, struct cuda_step **ret,
-                              struct error *err)
+static enum status lower_matmul(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                struct error *err)
 {
     const struct node *node = compile->node;
-    if (!cuda_takes_matmul(node))
-        return STATUS_OK;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     const struct shape *as = &a->shape, *bs = &b->shape;
     bool gemm = node->op == OP_GEMM;
@@ -84,3 +83,6 @@ enum status cuda_lower_matmul(const struct cuda_lowering *compile, struct cuda_s
     return rows ? conv_create_product(compile, p.m, p.n, p.k, 0, weights, bias_data, ret, err)
                 : STATUS_OK;
 }
+
+const struct cuda_kernel cuda_kernel_matmul = {{"matmul", {OP_GEMM, OP_MATMUL}, matmul_claim},
+                                               lower_matmul};

@@ -138,15 +138,24 @@ static enum status lower_convert(const struct cuda_lowering *compile, struct cud
     return move_create(compile, &s, same ? "copy" : "convert", ret, err);
 }
 
-enum status cuda_lower_move(const struct cuda_lowering *compile, struct cuda_step **ret,
-                            struct error *err)
+static bool convert_claim(const struct node *node, struct kernel_caps *ret)
 {
-    const struct node *node = compile->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    if (!x || !y || x->known || !shape_count(&x->shape) || !shape_count(&y->shape) ||
-        node->epilogue.activation || node->epilogue.residual)
-        return STATUS_OK;
-    switch (node->op) {
+    (void)ret;
+    return x && y && !x->known && shape_count(&x->shape) && shape_count(&y->shape) &&
+           !node->epilogue.activation && !node->epilogue.residual;
+}
+
+static bool move_claim(const struct node *node, struct kernel_caps *ret)
+{
+    ret->narrow = NARROW_SAME;
+    return convert_claim(node, ret);
+}
+
+static enum status lower_move(const struct cuda_lowering *compile, struct cuda_step **ret,
+                              struct error *err)
+{
+    switch (compile->node->op) {
     case OP_TRANSPOSE:
         return lower_map(compile, transpose_map, ret, err);
     case OP_EXPAND:
@@ -155,14 +164,13 @@ enum status cuda_lower_move(const struct cuda_lowering *compile, struct cuda_ste
         return lower_map(compile, slice_map, ret, err);
     case OP_MOVE:
         return lower_chain(compile, ret, err);
-    case OP_IDENTITY:
-    case OP_CAST:
-    case OP_RESHAPE:
-    case OP_FLATTEN:
-    case OP_SQUEEZE:
-    case OP_UNSQUEEZE:
-        return lower_convert(compile, ret, err);
     default:
-        return STATUS_OK;
+        return lower_convert(compile, ret, err);
     }
 }
+
+const struct cuda_kernel cuda_kernel_move = {
+    {"move", {OP_TRANSPOSE, OP_MOVE, OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim},
+    lower_move};
+const struct cuda_kernel cuda_kernel_convert = {
+    {"convert", {OP_EXPAND, OP_SLICE, OP_IDENTITY, OP_CAST}, convert_claim}, lower_move};

@@ -228,11 +228,14 @@ static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
     return node->op != OP_CLIP || clip_of(node, n);
 }
 
-bool cuda_numbers_may_be_narrow(const struct node *node)
+static bool numbers_claim(const struct node *node, struct kernel_caps *ret)
 {
-    const struct numbers_entry *entry = entry_of(node->op);
     struct cuda_numbers ignored;
-    return entry && entry->kinds & KIND_SMOOTH && numbers_classify(node, &ignored);
+    if (!numbers_classify(node, &ignored))
+        return false;
+    if (entry_of(node->op)->kinds & KIND_SMOOTH)
+        ret->narrow = NARROW_SAME;
+    return true;
 }
 
 /* ---- the lowering ---- */
@@ -318,13 +321,12 @@ static enum status numbers_fill(const struct cuda_lowering *compile, const struc
     return STATUS_OK;
 }
 
-enum status cuda_lower_numbers(const struct cuda_lowering *compile, struct cuda_step **ret,
-                               struct error *err)
+static enum status lower_numbers(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                 struct error *err)
 {
     const struct node *node = compile->node;
     struct cuda_numbers numbers;
-    if (!numbers_classify(node, &numbers))
-        return STATUS_OK;
+    (void)numbers_classify(node, &numbers);
     struct numbers_step *s = cuda_step_create(compile, NULL, sizeof *s, numbers_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
@@ -338,3 +340,6 @@ enum status cuda_lower_numbers(const struct cuda_lowering *compile, struct cuda_
     s->step.bytes += shape_count(&node->outputs[0]->shape) * dtype_size(node->outputs[0]->dtype);
     return numbers_fill(compile, &numbers, s, err);
 }
+
+const struct cuda_kernel cuda_kernel_numbers = {{"numbers", {OP_NONE}, numbers_claim},
+                                                lower_numbers};

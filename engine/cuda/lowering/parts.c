@@ -85,41 +85,39 @@ static bool quantized_parts_fit(const struct node *node)
     return true;
 }
 
-bool cuda_takes_scaled_parts(const struct node *node)
-{
-    return node->op == OP_SCALE_SHIFT && node->channels_last && !node->epilogue.residual &&
-           is_f32_constant(node->inputs[1]) && is_f32_constant(node->inputs[2]);
-}
-
 /* Parts of a ScaleShift are numbers of its result's type. */
-static bool scaled_parts_fit(const struct node *node)
+static bool scaled_parts_claim(const struct node *node, struct kernel_caps *ret)
 {
+    if (!image_fits_cuda(node) || node->epilogue.residual || !is_f32_constant(node->inputs[1]) ||
+        !is_f32_constant(node->inputs[2]))
+        return false;
     const enum dtype dtype = node->outputs[0]->dtype;
     for (size_t i = 0; i < node->input_count; i++)
         if (i != 1 && i != 2 && (node->inputs[i]->known || node->inputs[i]->dtype != dtype))
             return false;
-    return is_computed(dtype) && cuda_takes_scaled_parts(node);
+    ret->can = KERNEL_CHANNELS_LAST | KERNEL_CONCAT;
+    ret->narrow = NARROW_SAME;
+    ret->in_place = operand_in_place(node, 0, 0);
+    return is_computed(dtype);
 }
 
-static bool parts_take(const struct node *node)
+static bool parts_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (node->op == OP_SPLIT) {
         const struct value *lengths = node_input(node, 1);
+        ret->narrow = NARROW_SAME;
         return x && !x->known && shape_count(&x->shape) && (!lengths || lengths->known);
     }
-    if (!y || !shape_count(&y->shape))
-        return false;
-    if (node->op == OP_SCALE_SHIFT)
-        return scaled_parts_fit(node);
-    if (node->epilogue.activation || node->epilogue.residual)
+    if (!y || !shape_count(&y->shape) || node->epilogue.activation || node->epilogue.residual)
         return false;
     if (node->op == OP_QLINEAR_CONCAT)
         return quantized_parts_fit(node);
+    ret->narrow = NARROW_SAME;
     for (size_t p = 0; p < node->input_count; p++)
         if (!node->inputs[p])
             return false;
-    return node->op == OP_CONCAT;
+    return true;
 }
 
 /* Part p, or NULL if it is an output of Split without readers. */
@@ -153,12 +151,10 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_par
     return cuda_operand_of(compile, part, dtype, &to->operand, err);
 }
 
-enum status cuda_lower_parts(const struct cuda_lowering *compile, struct cuda_step **ret,
-                             struct error *err)
+static enum status lower_parts(const struct cuda_lowering *compile, struct cuda_step **ret,
+                               struct error *err)
 {
     const struct node *node = compile->node;
-    if (!parts_take(node))
-        return STATUS_OK;
     const bool splits = node->op == OP_SPLIT;
     const struct value *whole = splits ? node->inputs[0] : node->outputs[0];
     const struct value *lengths = splits ? node_input(node, 1) : NULL;
@@ -202,3 +198,8 @@ enum status cuda_lower_parts(const struct cuda_lowering *compile, struct cuda_st
     }
     return STATUS_OK;
 }
+
+const struct cuda_kernel cuda_kernel_parts = {
+    {"concat", {OP_CONCAT, OP_SPLIT, OP_QLINEAR_CONCAT}, parts_claim}, lower_parts};
+const struct cuda_kernel cuda_kernel_scaled_parts = {
+    {"scale_shift", {OP_SCALE_SHIFT}, scaled_parts_claim}, lower_parts};

@@ -85,7 +85,8 @@ static bool read_pad(const struct node *node, struct pick_step *s)
     struct padding padding;
     struct cuda_pad *p = &s->pad;
     int64_t steps[TENSOR_MAX_RANK] = {0};
-    if (!resolve_known(node, 1, operands, COUNT_OF(operands)) || x->shape.rank > CUDA_MAX_RANK)
+    if (x->known || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
+        x->shape.rank > CUDA_MAX_RANK)
         return false;
     if (node->op == OP_CENTER_CROP_PAD
             ? resolve_center(node, &x->shape, operands, &padding, NULL) != STATUS_OK
@@ -124,6 +125,8 @@ static bool read_tile(const struct node *node, struct pick_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
     int64_t steps[TENSOR_MAX_RANK] = {0};
+    if (node->inputs[0]->known || node->opset < 6)
+        return false;
     cuda_dense_steps(x, steps);
     for (int d = 0; d < x->rank; d++) {
         const int64_t parts[2][2] = {{y->dims[d] / x->dims[d], 0}, {x->dims[d], steps[d]}};
@@ -255,6 +258,20 @@ static bool goes_nowhere_twice(const struct node *node, const struct pick_step *
 
 /* ---- the lowering ---- */
 
+static const struct {
+    enum op op;
+    bool (*read)(const struct node *node, struct pick_step *s);
+    bool scatters;
+} readers[] = {{OP_PAD, read_pad, false},
+               {OP_CENTER_CROP_PAD, read_pad, false},
+               {OP_TILE, read_tile, false},
+               {OP_GATHER, read_gather, false},
+               {OP_GATHER_ELEMENTS, read_along, false},
+               {OP_GATHER_ND, read_tuples, false},
+               {OP_SCATTER_ND, read_tuples, true},
+               {OP_SCATTER, read_along, true},
+               {OP_SCATTER_ELEMENTS, read_along, true}};
+
 static bool picks_classify(const struct node *node, struct pick_step *s)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -262,37 +279,27 @@ static bool picks_classify(const struct node *node, struct pick_step *s)
         node->epilogue.activation || node->epilogue.residual || x->dtype != y->dtype)
         return false;
     s->size = (int)dtype_size(x->dtype);
-    switch (node->op) {
-    case OP_PAD:
-    case OP_CENTER_CROP_PAD:
-        return !x->known && read_pad(node, s);
-    case OP_TILE:
-        return !x->known && node->opset >= 6 && read_tile(node, s);
-    case OP_GATHER:
-        return read_gather(node, s);
-    case OP_GATHER_ELEMENTS:
-        return read_along(node, s);
-    case OP_GATHER_ND:
-        return read_tuples(node, s);
-    case OP_SCATTER_ND:
-        s->scatters = true;
-        return read_tuples(node, s) && goes_nowhere_twice(node, s);
-    case OP_SCATTER:
-    case OP_SCATTER_ELEMENTS:
-        s->scatters = true;
-        return read_along(node, s) && goes_nowhere_twice(node, s);
-    default:
-        return false;
-    }
+    for (size_t i = 0; i < COUNT_OF(readers); i++)
+        if (readers[i].op == node->op) {
+            s->scatters = readers[i].scatters;
+            return readers[i].read(node, s) && (!s->scatters || goes_nowhere_twice(node, s));
+        }
+    return false;
 }
 
-enum status cuda_lower_picks(const struct cuda_lowering *compile, struct cuda_step **ret,
-                             struct error *err)
+static bool picks_claim(const struct node *node, struct kernel_caps *ret)
+{
+    struct pick_step ignored = {0};
+    (void)ret;
+    return picks_classify(node, &ignored);
+}
+
+static enum status lower_picks(const struct cuda_lowering *compile, struct cuda_step **ret,
+                               struct error *err)
 {
     const struct node *node = compile->node;
     struct pick_step proto = {0};
-    if (!picks_classify(node, &proto))
-        return STATUS_OK;
+    (void)picks_classify(node, &proto);
     struct pick_step *s = cuda_step_create(compile, &proto, sizeof *s, picks_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
@@ -311,3 +318,5 @@ enum status cuda_lower_picks(const struct cuda_lowering *compile, struct cuda_st
     s->step.kernel = "scatter";
     return cuda_operand_of(compile, node->inputs[2], node->inputs[2]->dtype, &s->from, err);
 }
+
+const struct cuda_kernel cuda_kernel_picks = {{"picks", {OP_NONE}, picks_claim}, lower_picks};

@@ -139,19 +139,19 @@ static bool quantized_operands_fit(const struct node *node, const struct quantiz
            (o->is_conv || o->x->shape.rank >= 2);
 }
 
-/* Passes also ask this before the image is channels-last. */
-bool cuda_takes_quantized_product(const struct node *node)
+static bool quantized_claim(const struct node *node, struct kernel_caps *ret)
 {
     struct quantized_operands o;
-    return quantized_read_operands(node, &o) && quantized_operands_fit(node, &o) &&
-           (!o.is_conv || o.x->shape.rank == 4);
-}
-
-bool cuda_takes_quantized_epilogue(const struct node *node)
-{
-    struct quantized_operands o;
-    return cuda_takes_quantized_product(node) && quantized_read_operands(node, &o) &&
-           is_8bit(o.y->dtype) && o.is_conv == node->channels_last;
+    if (!quantized_read_operands(node, &o) || !quantized_operands_fit(node, &o) ||
+        (o.is_conv && o.x->shape.rank != 4))
+        return false;
+    if (o.is_conv)
+        ret->can = KERNEL_CHANNELS_LAST;
+    if (is_8bit(o.y->dtype))
+        ret->can |= KERNEL_STORED_EPILOGUE;
+    if (node_input(node, QUANTIZED_RESIDUAL))
+        ret->in_place = QUANTIZED_RESIDUAL;
+    return true;
 }
 
 /* ---- weights ---- */
@@ -500,15 +500,13 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     return STATUS_OK;
 }
 
-enum status cuda_lower_quantized_product(const struct cuda_lowering *compile,
-                                         struct cuda_step **ret, struct error *err)
+static enum status lower_quantized(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                   struct error *err)
 {
     const struct node *node = compile->node;
     struct quantized_operands o;
     struct cuda_conv conv;
-    if (!cuda_takes_quantized_product(node) || !quantized_read_operands(node, &o) ||
-        o.is_conv != node->channels_last)
-        return STATUS_OK;
+    (void)quantized_read_operands(node, &o);
     if (o.is_conv)
         TRY(conv_of(node, &o, &conv, err));
     else if (!conv_of_rows(&o, &conv))
@@ -519,3 +517,9 @@ enum status cuda_lower_quantized_product(const struct cuda_lowering *compile,
     s->conv.conv = conv;
     return quantized_fill(compile, &o, s, err);
 }
+
+const struct cuda_kernel cuda_kernel_int8_product = {
+    {"int8 product",
+     {OP_QLINEAR_CONV, OP_QLINEAR_MATMUL, OP_QGEMM, OP_CONV_INTEGER, OP_MATMUL_INTEGER},
+     quantized_claim},
+    lower_quantized};

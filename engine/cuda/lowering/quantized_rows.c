@@ -153,16 +153,18 @@ static bool quantized_rows_classify(const struct node *node, struct int8_rows_st
     }
 }
 
-bool cuda_takes_quantized_rows(const struct node *node)
-{
-    struct int8_rows_step ignored;
-    return quantized_rows_classify(node, &ignored);
-}
-
-bool cuda_takes_quantized_pool(const struct node *node)
+static bool quantized_rows_claim(const struct node *node, struct kernel_caps *ret)
 {
     struct int8_rows_step s;
-    return quantized_rows_classify(node, &s) && (s.kind == INT8_POOL || s.kind == INT8_MEAN);
+    if (!quantized_rows_classify(node, &s))
+        return false;
+    if (s.kind == INT8_POOL || s.kind == INT8_MEAN)
+        ret->can = KERNEL_CHANNELS_LAST;
+    if (s.kind == INT8_BINARY)
+        ret->in_place = operand_in_place(node, 0, 3);
+    if (node->op == OP_LOOKUP)
+        ret->in_place = 0;
+    return true;
 }
 
 /* ---- tables ---- */
@@ -274,15 +276,20 @@ static enum status quantized_rows_fill(const struct cuda_lowering *compile,
     }
 }
 
-enum status cuda_lower_quantized_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                      struct error *err)
+static enum status lower_quantized_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                        struct error *err)
 {
-    const struct node *node = compile->node;
     struct int8_rows_step proto = {0};
-    if (!quantized_rows_classify(node, &proto) ||
-        ((proto.kind == INT8_POOL || proto.kind == INT8_MEAN) && !node->channels_last))
-        return STATUS_OK;
+    (void)quantized_rows_classify(compile->node, &proto);
     struct int8_rows_step *s =
         cuda_step_create(compile, &proto, sizeof *s, quantized_rows_run, ret, err);
     return s ? quantized_rows_fill(compile, s, err) : STATUS_NO_MEMORY;
 }
+
+const struct cuda_kernel cuda_kernel_int8_rows = {
+    {"int8 rows",
+     {OP_QUANTIZE_LINEAR, OP_DEQUANTIZE_LINEAR, OP_CAST, OP_DYNAMIC_QUANTIZE_LINEAR, OP_QLINEAR_ADD,
+      OP_QLINEAR_MUL, OP_QLINEAR_SIGMOID, OP_QLINEAR_LEAKY_RELU, OP_LOOKUP, OP_MAX_POOL,
+      OP_QLINEAR_AVERAGE_POOL, OP_QLINEAR_GLOBAL_AVERAGE_POOL},
+     quantized_rows_claim},
+    lower_quantized_rows};

@@ -120,11 +120,11 @@ static bool rows_classify(const struct node *node, struct rows_step *s)
         s->outer = (size_t)x->shape.dims[0];
         s->inner = (size_t)x->shape.dims[x->shape.rank - 1];
         s->reduced = shape_count(&x->shape) / s->outer / s->inner;
-        return node->channels_last;
+        return image_fits_cuda(node);
     case OP_MAX_POOL:
     case OP_AVERAGE_POOL:
         s->kind = ROWS_POOL;
-        return node->channels_last;
+        return image_fits_cuda(node) && x->shape.rank == 4 && !node_output(node, 1);
     default:
         s->kind = ROWS_REDUCE;
         return cuda_reduction_of(node->op, &s->reduction) && s->reduction <= CUDA_FOLD_MIN &&
@@ -132,19 +132,23 @@ static bool rows_classify(const struct node *node, struct rows_step *s)
     }
 }
 
-bool cuda_takes_rows(const struct node *node)
+static bool rows_claim(const struct node *node, struct kernel_caps *ret)
 {
-    struct rows_step ignored = {0};
-    return rows_classify(node, &ignored);
+    struct rows_step s = {0};
+    if (!rows_classify(node, &s))
+        return false;
+    if (s.kind == ROWS_POOL || s.kind == ROWS_POOL_GLOBAL)
+        ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_SAME;
+    return true;
 }
 
-enum status cuda_lower_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
-                            struct error *err)
+static enum status lower_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
+                              struct error *err)
 {
     const struct node *node = compile->node;
     struct rows_step proto = {0};
-    if (!rows_classify(node, &proto))
-        return STATUS_OK;
+    (void)rows_classify(node, &proto);
     if (proto.kind == ROWS_LAYER_NORM) {
         TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &proto.scale, err));
         TRY(cuda_weights_of(compile->backend, node_input(node, 2), DTYPE_F32, &proto.bias, err));
@@ -161,3 +165,11 @@ enum status cuda_lower_rows(const struct cuda_lowering *compile, struct cuda_ste
                     dtype_size(s->dtype);
     return STATUS_OK;
 }
+
+const struct cuda_kernel cuda_kernel_rows = {
+    {"rows",
+     {OP_SOFTMAX, OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION, OP_GLOBAL_AVERAGE_POOL,
+      OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL, OP_REDUCE_SUM, OP_REDUCE_MEAN,
+      OP_REDUCE_MAX, OP_REDUCE_MIN},
+     rows_claim},
+    lower_rows};

@@ -1,0 +1,23 @@
+/* A backend is a table of kernels. compile() makes a node's step with the first kernel that claims
+ * the node and then creates one; the optimizer asks the first that claims it. */
+#pragma once
+
+#include "engine/passes/kernel_caps.h"
+
+/* One kernel, or a family of them. A backend's own table adds the function that creates a step. */
+struct kernel {
+    const char *name;
+    enum op ops[12];       /* the operators that it may claim; none: any */
+    kernel_claim_fn claim; /* adds what it can to *ret */
+};
+
+static inline bool kernel_claims(const struct kernel *kernel, const struct node *node,
+                                 struct kernel_caps *ret)
+{
+    const size_t most = sizeof kernel->ops / sizeof *kernel->ops;
+    bool is_listed = !kernel->ops[0];
+    for (size_t i = 0; i < most && kernel->ops[i]; i++)
+        is_listed = is_listed || kernel->ops[i] == node->op;
+    *ret = (struct kernel_caps){.kernel = kernel->name, .in_place = -1};
+    return is_listed && kernel->claim(node, ret);
+}
