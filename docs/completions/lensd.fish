@@ -29,7 +29,6 @@ complete -c lensd -n '__fish_seen_subcommand_from serve' -l fast-decode -d 'deco
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-batch -r -d 'most images in one forward pass'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l memory -r -d 'limit for all models together on each device (weights, activations, batches)'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l gpu-memory -r -d 'the same limit for every GPU in use'
-complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-delay-us -r -d 'longest batching delay in microseconds'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l host -r -d 'address to listen on'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l port -r -d 'port to listen on'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l port-file -r -d 'write the port number to FILE once the port is open'

@@ -113,7 +113,7 @@ struct config {
 
     /* Limits. */
     int64_t max_body, max_upload_memory, max_header; /* bytes */
-    int64_t max_queue_bytes, max_queue_ms, max_delay_us;
+    int64_t max_queue_bytes, max_queue_ms;
     int64_t max_images, max_json_depth, max_inflate_ratio;
     int64_t response_cache; /* bytes; 0: none */
     int64_t max_pixels, max_side, max_scans;

@@ -114,11 +114,6 @@ const struct option config_options[] = {
     {"time", OPTION_SECONDS, COMMAND_BENCH, FIELD(bench_time), 0, 3600, "2", "TIME", DEVICE,
      "how long to time each device and batch size; seconds, or with ms, s, m"},
 
-    {"max-delay-us", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_delay_us), 0, 1000000, "2000", "N",
-     DEVICE,
-     "longest batching delay in microseconds: an idle device waits for more images where a larger "
-     "batch pays, never longer than a quarter of a forward pass; 0: no delay"},
-
     {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
      SERVER, "address to listen on; 0.0.0.0 or :: accepts connections from other machines",
      "address of the server; 0.0.0.0 and :: stand for this machine"},

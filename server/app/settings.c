@@ -19,7 +19,6 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
                                        .max_queue = (size_t)config->max_queue,
                                        .max_queue_bytes = (size_t)config->max_queue_bytes,
                                        .max_queue_ms = config->max_queue_ms,
-                                       .max_delay_us = config->max_delay_us,
                                        .limits = {.max_pixels = (uint64_t)config->max_pixels,
                                                   .max_side = (uint32_t)config->max_side,
                                                   .max_scans = (uint32_t)config->max_scans},

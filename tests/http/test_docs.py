@@ -61,7 +61,7 @@ class Pages(unittest.TestCase):
         for name, default in rows.items():
             with self.subTest(option=name):
                 self.assertEqual(self.serve[name][1], default)
-        limits = {name for name in self.serve if re.match(r"max-(?!batch|delay|detections)|(header|body|answer|idle)-timeout", name)}
+        limits = {name for name in self.serve if re.match(r"max-(?!batch|detections)|(header|body|answer|idle)-timeout", name)}
         self.assertEqual(limits - set(rows), set())
 
     def test_the_tests_that_security_names_exist(self):

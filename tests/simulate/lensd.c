@@ -11,7 +11,6 @@
 
 struct image {
     struct batch_item item;
-    int client;     /* of those that ask in turn */
     double arrived; /* milliseconds */
 };
 
@@ -36,7 +35,6 @@ struct run {
     struct worker workers[MAX_WORKERS];
     struct lane lanes[MAX_DEVICES];
     int worker_count;
-    double *next_asks; /* of clients that ask in turn, INFINITY while they wait */
     uint64_t seed;
     double now; /* milliseconds */
     struct outcome *outcome;
@@ -60,18 +58,13 @@ static void arrive(struct run *run)
     image->item = (struct batch_item){
         .owner = image,
         .client = 1 + (uint64_t)(next_random(&run->seed) * CLIENTS),
-        .deadline = run->world->clients > 0
-                        ? NO_DEADLINE
-                        : now + (int64_t)(run->world->machine->deadline_ms * MS),
+        .deadline = now + (int64_t)(run->world->machine->deadline_ms * MS),
         .bytes = 100000,
     };
     struct model_load load;
     int64_t predicted = 0;
     struct admission_request request = {
-        .images = 1,
-        .bytes = 100000,
-        .time_left = image->item.deadline == NO_DEADLINE ? INT64_MAX : image->item.deadline - now,
-        .model = "m"};
+        .images = 1, .bytes = 100000, .time_left = image->item.deadline - now, .model = "m"};
     batcher_load(run->batcher, image->item.client, 0, now, &load);
     if (admission_check(&run->admission, &load, &request, &predicted, NULL, NULL) != STATUS_OK)
         run->outcome->refused++;
@@ -155,9 +148,6 @@ static void end_pass(struct run *run, int i)
     for (int k = 0; k < lane->batch.count; k++) {
         double took = run->now - ((const struct image *)lane->batch.items[k])->arrived;
         run->answers[run->answered++] = took;
-        if (run->world->clients > 0)
-            run->next_asks[((const struct image *)lane->batch.items[k])->client] =
-                run->now + run->world->think_ms * (0.5 + next_random(&run->seed));
         if (took <= deadline)
             run->outcome->on_time++;
         else
@@ -173,19 +163,15 @@ static void end_pass(struct run *run, int i)
 static double next_event(const struct run *run)
 {
     double next = INFINITY;
-    if (run->world->clients == 0 && run->arrived < run->world->count)
+    if (run->arrived < run->world->count)
         next = run->world->arrivals[run->arrived];
-    for (int i = 0; i < run->world->clients && run->arrived < run->world->count; i++)
-        next = fmin(next, run->next_asks[i]);
     for (int i = 0; i < run->worker_count; i++)
         if (run->workers[i].image)
             next = fmin(next, run->workers[i].until);
     for (int i = 0; i < run->world->devices; i++)
         if (run->lanes[i].runs)
             next = fmin(next, run->lanes[i].until);
-    int64_t wake = batcher_wake_at(run->batcher, clock_of(run));
-    /* Rounded up: simulated time has fractions of nanoseconds. */
-    return wake == INT64_MAX ? next : fmin(next, fmax((double)(wake + 1) / MS, run->now));
+    return next;
 }
 
 static void go(struct run *run)
@@ -197,16 +183,8 @@ static void go(struct run *run)
         if (next == INFINITY)
             return;
         run->now = next;
-        while (run->world->clients == 0 && run->arrived < run->world->count &&
-               run->world->arrivals[run->arrived] <= run->now)
+        while (run->arrived < run->world->count && run->world->arrivals[run->arrived] <= run->now)
             arrive(run);
-        for (int i = 0; i < run->world->clients && run->arrived < run->world->count; i++) {
-            if (run->next_asks[i] > run->now)
-                continue;
-            run->next_asks[i] = INFINITY;
-            run->images[run->arrived].client = i;
-            arrive(run);
-        }
         for (int i = 0; i < run->worker_count; i++)
             if (run->workers[i].image && run->workers[i].until <= run->now)
                 end_decode(run, &run->workers[i]);
@@ -216,15 +194,13 @@ static void go(struct run *run)
     }
 }
 
-void simulate_lensd(const struct world *world, double max_delay_ms, size_t max_queue,
-                    struct outcome *ret)
+void simulate_lensd(const struct world *world, size_t max_queue, struct outcome *ret)
 {
     const struct machine *machine = world->machine;
     struct run run = {.world = world,
                       .admission = {.max_images = max_queue},
                       .images = calloc(world->count, sizeof *run.images),
                       .answers = calloc(world->count, sizeof *run.answers),
-                      .next_asks = calloc((size_t)world->clients + 1, sizeof *run.next_asks),
                       .worker_count = machine->workers_a_device * world->devices,
                       .seed = world->seed,
                       .outcome = ret};
@@ -236,11 +212,8 @@ void simulate_lensd(const struct world *world, double max_delay_ms, size_t max_q
         .buffers = world->devices + 1 + for_workers, /* as scheduler.c has them */
         .lanes = world->devices,
         .workers = run.worker_count,
-        .max_images = max_queue,
-        .max_delay = (int64_t)(max_delay_ms * MS)});
-    for (int i = 0; run.next_asks && i < world->clients; i++)
-        run.next_asks[i] = world->think_ms * next_random(&run.seed);
-    if (!run.images || !run.answers || !run.batcher || !run.next_asks) {
+        .max_images = max_queue});
+    if (!run.images || !run.answers || !run.batcher) {
         fprintf(stderr, "out of memory\n");
         exit(2);
     }
@@ -254,6 +227,4 @@ void simulate_lensd(const struct world *world, double max_delay_ms, size_t max_q
     batcher_free(run.batcher);
     free(run.answers);
     free(run.images);
-    free(run.next_asks);
-    ret->seconds = run.now / 1000;
 }

@@ -4,8 +4,6 @@
  *     simulate > runs.csv       everything, some minutes
  *     simulate --check          a short form: fails where lensd is more than 7 % below the bound,
  *                               or more than 2 % on average
- *     simulate --delays         few clients that each wait for their answer before they ask again,
- *                               with different --max-delay-us
  *     simulate --tail           median and 99th percentile without deadlines, beside the least
  *                               that Poisson arrivals allow
  *
@@ -19,7 +17,6 @@
 #include "tests/simulate/simulate.h"
 
 #define MAX_QUEUE   4096
-#define MAX_DELAY   2.0 /* milliseconds: the default of --max-delay-us */
 #define TRITON_MS   5.0 /* max_queue_delay_microseconds: 5000 */
 #define TORCH_MS    100.0
 #define TORCH_QUEUE 100
@@ -104,7 +101,7 @@ static double run_point(const struct point *point, bool with_peers)
         make_arrivals(point->machine, point->pattern, rate, point->duration, 6789, arrivals, max);
     size_t bound = simulate_bound(&world);
     struct outcome outcome;
-    simulate_lensd(&world, MAX_DELAY, MAX_QUEUE, &outcome);
+    simulate_lensd(&world, MAX_QUEUE, &outcome);
     print(point, "lensd", &outcome, bound);
     double ratio = bound ? (double)outcome.on_time / (double)bound : 1;
     if (with_peers) {
@@ -156,7 +153,7 @@ static void run_tail(const struct machine *machine, double load)
     struct world world = {.machine = machine, .devices = 1, .arrivals = arrivals, .seed = 12345};
     world.count = make_arrivals(machine, &patterns[0], rate, INFINITY, 6789, arrivals, ARRIVALS);
     struct outcome lensd, queue;
-    simulate_lensd(&world, MAX_DELAY, ARRIVALS, &lensd);
+    simulate_lensd(&world, ARRIVALS, &lensd);
     simulate_queue(&world, answers, &queue);
     printf("%s,%.2f,%.1f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f\n", machine->name, load, rate * 1000,
            lensd.p50_ms, lensd.p99_ms, lensd.p99_ms / lensd.p50_ms, queue.p50_ms, queue.p99_ms,
@@ -172,37 +169,6 @@ static void run_tails(void)
     for (size_t m = 0; m < COUNT_OF(tails); m++)
         for (size_t l = 0; l < COUNT_OF(some); l++)
             run_tail(&tails[m], some[l]);
-}
-
-/* Clients that ask in turn: answers a second with each delay. */
-static void run_delays(void)
-{
-    static const struct machine some[] = {
-        /* As above, and the same without a photo to decode; and a slow model that a batch hardly
-         * slows down. */
-        {"cpu", 4, {1, 2, 4, 8}, {11.32, 22.57, 47.85, 85.57}, 3, 500, 2},
-        {"gpu", 6, {1, 2, 4, 8, 16, 32}, {1.9, 2.1, 2.6, 3.9, 6.6, 12.2}, 1.5, 50, 6},
-        {"gpu-rows", 6, {1, 2, 4, 8, 16, 32}, {1.9, 2.1, 2.6, 3.9, 6.6, 12.2}, 0.1, 50, 6},
-        {"gpu-slow", 4, {1, 2, 4, 8}, {10, 10.5, 11, 12}, 1.5, 500, 6},
-    };
-    static const double delays[] = {0, 0.5, 2, 4, 8};
-    printf("machine,think_ms,clients,delay_ms,answers_per_s,p50_ms,p99_ms\n");
-    for (size_t m = 0; m < COUNT_OF(some); m++)
-        for (int t = 0; t < 2; t++)
-            for (int clients = 1; clients <= 16; clients *= 2)
-                for (size_t d = 0; d < COUNT_OF(delays); d++) {
-                    struct world world = {.machine = &some[m],
-                                          .devices = 1,
-                                          .count = 20000,
-                                          .seed = 12345,
-                                          .clients = clients,
-                                          .think_ms = t ? 1 : 0.1};
-                    struct outcome lensd;
-                    simulate_lensd(&world, delays[d], MAX_QUEUE, &lensd);
-                    printf("%s,%.1f,%d,%.1f,%.1f,%.2f,%.2f\n", some[m].name, world.think_ms,
-                           clients, delays[d], (double)world.count / lensd.seconds, lensd.p50_ms,
-                           lensd.p99_ms);
-                }
 }
 
 static const double loads[] = {0.2, 0.4, 0.6, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3};
@@ -245,10 +211,6 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--tail")) {
         run_tails();
-        return 0;
-    }
-    if (argc > 1 && !strcmp(argv[1], "--delays")) {
-        run_delays();
         return 0;
     }
     printf("machine,arrivals,devices,load,rule,goodput,bound,ratio,p50_ms,p99_ms,refused,dropped,"

@@ -1,6 +1,6 @@
 /* A discrete-event simulation of serving: arrivals, decode workers, devices with a measured L(b),
- * deadlines. The scheduler in it is the real one (batcher, queue, batching delay, admission),
- * driven with simulated time; beside it two rules of other servers, and a bound that none can pass.
+ * deadlines. The scheduler in it is the real one (batcher, queue, admission), driven with simulated
+ * time; beside it two rules of other servers, and a bound that none can pass.
  *
  *     arrivals ─▶ [admission] ─▶ queue ─▶ workers (decode) ─▶ batches ─▶ devices ─▶ on time?
  *
@@ -30,9 +30,6 @@ struct world {
     const double *arrivals; /* milliseconds, ascending */
     size_t count;
     uint64_t seed; /* of the noise in pass times */
-    int clients;   /* that ask in turn, `think_ms` after each answer, `count` times in all; 0:
-                      arrivals */
-    double think_ms;
 };
 
 /* Sums to `count`. */
@@ -40,12 +37,10 @@ struct outcome {
     size_t on_time, late, refused,
         dropped;           /* dropped: admitted, but not run, its time being over */
     double p50_ms, p99_ms; /* of those that were answered */
-    double seconds;        /* lensd alone: until the last answer */
 };
 
-/* lensd: the batcher as it is, with this --max-delay-us and --max-queue. */
-void simulate_lensd(const struct world *world, double max_delay_ms, size_t max_queue,
-                    struct outcome *ret);
+/* lensd: the batcher as it is, with this --max-queue. */
+void simulate_lensd(const struct world *world, size_t max_queue, struct outcome *ret);
 
 /* A dynamic batcher with a fixed delay and a queue without end: a device takes a full batch, or
  * what is there when the oldest image has waited `delay_ms`. */

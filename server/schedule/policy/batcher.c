@@ -1,4 +1,4 @@
-/* The batcher's state machine. batching_delay.c decides when the forming batch closes.
+/* The batcher's state machine.
  *
  * Locks: none here. The caller (scheduler.c) holds its lock during every call. */
 #include <assert.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
-#include "server/schedule/policy/batcher_state.h"
+#include "server/schedule/policy/batcher.h"
 
 #define ARRIVALS_TAU_NS                                                                            \
     INT64_C(20000000) /* how far back the arrival rate looks: bursts are short */
@@ -14,12 +14,62 @@
 #define LEARNING_WEIGHT 0.1
 #define SURELY_LATE     0.9 /* an image with less than this share of a pass left will be late */
 
+enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
+enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
+
+struct buffer_slot {
+    enum slot_state state;
+    struct batch_item *item;
+    void *owner;
+};
+
+struct buffer {
+    enum buffer_state state;
+    enum batch_close reason;
+    int writing, ready; /* slots in these states */
+    int micro_batches;  /* that lanes have taken */
+    bool is_taken;      /* a lane has had one */
+    int64_t opened, closed;
+    int64_t order; /* the least closed one is taken first */
+    struct buffer_slot *slots;
+};
+
+/* A micro-batch that a lane has taken: slots first … end - 1 of the buffer. */
+struct lane_batch {
+    int buffer, first, end, images;
+};
+
+struct lane_state {
+    bool works, idle;
+    struct lane_batch held[BATCHER_MAX_DEPTH]; /* the oldest first */
+    int held_count;
+    int64_t busy_until; /* predicted; 0 when it is not busy */
+    struct latency latency;
+};
+
+struct batcher {
+    struct batcher_config config;
+    struct buffer *buffers;
+    struct buffer_slot *slots; /* of all buffers */
+    struct lane_state *lanes;
+    int forming; /* index, or -1 */
+    int free_buffers, closed_buffers, running_buffers;
+    int idle_lanes;
+    uint64_t answered;
+    size_t admitted, granted, preparing;
+    size_t larges;               /* large images that are being prepared */
+    size_t slots_taken, running; /* images in forming and closed buffers, in lanes */
+    int64_t next_order, first_order;
+    struct queue queue;
+    struct arrivals arrivals;
+    double prepare_ns;    /* from claim to commit, lately */
+    double error, spread; /* of predictions, nanoseconds: mean and mean deviation */
+};
+
 const char *batch_close_name(enum batch_close reason)
 {
     static const char *const names[BATCH_CLOSE_REASONS] = {
-        [BATCH_OPEN] = "open",   [BATCH_FULL] = "full",         [BATCH_IDLE_DEVICE] = "idle_device",
-        [BATCH_DELAY] = "delay", [BATCH_DEADLINE] = "deadline", [BATCH_DRAIN] = "drain",
-    };
+        [BATCH_OPEN] = "open", [BATCH_FULL] = "full", [BATCH_IDLE_DEVICE] = "idle_device"};
     return names[reason];
 }
 
@@ -210,9 +260,35 @@ static void close_forming(struct batcher *batcher, enum batch_close reason, int6
     batcher->closed_buffers++;
 }
 
+/* True if a lane is idle that no closed batch is meant for, and an image is ready for it. */
+static bool lane_wants_forming(const struct batcher *batcher)
+{
+    if (batcher->buffers[batcher->forming].ready == 0)
+        return false;
+    int promised = 0;
+    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++) {
+        const struct buffer *buffer = &batcher->buffers[i];
+        if (buffer->state == BUFFER_CLOSED)
+            promised += latency_passes(&batcher->lanes[0].latency, buffer->ready + buffer->writing);
+    }
+    if (promised < batcher->closed_buffers)
+        promised = batcher->closed_buffers;
+    return batcher->idle_lanes > promised;
+}
+
+enum batch_close batcher_should_close(const struct batcher *batcher)
+{
+    if (batcher->forming < 0)
+        return BATCH_OPEN;
+    const struct buffer *forming = &batcher->buffers[batcher->forming];
+    if (forming->writing + forming->ready == batcher->config.max_batch)
+        return BATCH_FULL;
+    return lane_wants_forming(batcher) ? BATCH_IDLE_DEVICE : BATCH_OPEN;
+}
+
 static void close_if_due(struct batcher *batcher, int64_t now)
 {
-    enum batch_close reason = batcher_should_close(batcher, now);
+    enum batch_close reason = batcher_should_close(batcher);
     if (reason != BATCH_OPEN)
         close_forming(batcher, reason, now);
 }
@@ -223,8 +299,7 @@ static void open_buffer(struct batcher *batcher, int64_t now)
     while (batcher->buffers[i].state != BUFFER_FREE)
         i++;
     struct buffer *buffer = &batcher->buffers[i];
-    *buffer = (struct buffer){
-        .state = BUFFER_FORMING, .opened = now, .earliest = NO_DEADLINE, .slots = buffer->slots};
+    *buffer = (struct buffer){.state = BUFFER_FORMING, .opened = now, .slots = buffer->slots};
     for (int slot = 0; slot < batcher->config.max_batch; slot++)
         buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE};
     batcher->forming = i;
@@ -243,8 +318,6 @@ struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *it
         place.slot++;
     buffer->slots[place.slot] = (struct buffer_slot){SLOT_WRITING, item, item->owner};
     buffer->writing++;
-    if (item->deadline < buffer->earliest)
-        buffer->earliest = item->deadline;
     batcher->slots_taken++;
     close_if_due(batcher, now);
     return place;
@@ -267,8 +340,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     batcher->prepare_ns +=
         batcher->prepare_ns > 0 ? PREPARE_WEIGHT * (took - batcher->prepare_ns) : took;
     slot->state = SLOT_READY;
-    if (buffer->ready++ == 0)
-        buffer->first_ready = now;
+    buffer->ready++;
     close_if_due(batcher, now);
 }
 
@@ -405,14 +477,14 @@ static struct buffer *find_micro_batch(const struct batcher *batcher, int lane,
     return oldest;
 }
 
-bool batcher_can_take(const struct batcher *batcher, int64_t now)
+bool batcher_can_take(const struct batcher *batcher)
 {
     if (batcher->idle_lanes == 0)
         return false;
     for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++)
         if (batcher->buffers[i].state == BUFFER_CLOSED && batcher->buffers[i].writing == 0)
             return true;
-    return batcher_should_close(batcher, now) != BATCH_OPEN &&
+    return batcher_should_close(batcher) != BATCH_OPEN &&
            batcher->buffers[batcher->forming].writing == 0;
 }
 
@@ -489,6 +561,15 @@ static bool another_lane_is_free(const struct batcher *batcher)
     return false;
 }
 
+/* True if nothing is closed and all images of the forming batch are ready. */
+static bool may_close_ahead(const struct batcher *batcher)
+{
+    if (batcher->closed_buffers > 0 || batcher->forming < 0)
+        return false;
+    const struct buffer *forming = &batcher->buffers[batcher->forming];
+    return forming->ready > 0 && forming->writing == 0;
+}
+
 bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_t now,
                         struct batch *ret)
 {
@@ -497,7 +578,7 @@ bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_
     if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
         another_lane_is_free(batcher))
         return false;
-    if (at_last && batcher_may_close_ahead(batcher, now))
+    if (at_last && may_close_ahead(batcher))
         close_forming(batcher, BATCH_IDLE_DEVICE, now);
     struct buffer *buffer = find_micro_batch(batcher, index, &micro);
     if (!buffer)
@@ -656,12 +737,6 @@ void batcher_answered(struct batcher *batcher, size_t images)
     assert(images <= batcher->admitted);
     batcher->admitted -= images;
     batcher->answered += images;
-}
-
-void batcher_drain(struct batcher *batcher, int64_t now)
-{
-    batcher->draining = true;
-    close_if_due(batcher, now);
 }
 
 struct batcher_counts batcher_counts(const struct batcher *batcher)

@@ -19,8 +19,7 @@
  * buffer what L(b) says is fastest: all of it, padded up to a compiled size, or a part (5 as 4 and
  * 1), the rest being there for the next idle lane. Each taken part is a `struct batch`.
  *
- * The batching delay: an idle lane takes what is ready at once, unless waiting a moment for images
- * on their way gives more images a second and keeps every deadline (batching_delay.c).
+ * An idle lane takes what is ready at once; batches grow while all lanes are busy.
  *
  * Tickets are what keeps preparing threads from ever waiting. A thread may decode an image only
  * with a ticket, and tickets are granted only while a slot for each is sure to exist when its
@@ -48,14 +47,11 @@ enum batch_close {
     BATCH_OPEN,        /* it is not */
     BATCH_FULL,        /* every slot is reserved */
     BATCH_IDLE_DEVICE, /* a device had nothing else to do */
-    BATCH_DELAY,       /* the batching delay is over */
-    BATCH_DEADLINE,    /* more images were expected, but a deadline left no time for them */
-    BATCH_DRAIN,       /* shutting down: no batch is delayed any more */
 };
 
-#define BATCH_CLOSE_REASONS 6
+#define BATCH_CLOSE_REASONS 3
 
-/* "full", "idle_device", "delay", "deadline", "drain"; "open" for BATCH_OPEN. */
+/* "full", "idle_device"; "open" for BATCH_OPEN. */
 const char *batch_close_name(enum batch_close reason);
 
 struct batcher_config {
@@ -68,7 +64,6 @@ struct batcher_config {
     int workers;       /* threads that prepare images, for predictions; 0: they cost nothing */
     int larges;        /* most large images that are prepared at a time; 0: any number */
     size_t max_images; /* bound of admitted and not answered images, at least 1 */
-    int64_t max_delay; /* longest batching delay, nanoseconds; 0: none */
 };
 
 struct batch_slot {
@@ -168,18 +163,15 @@ void batcher_lane_idle(struct batcher *batcher, int lane, int64_t now);
 void batcher_lane_works(struct batcher *batcher, int lane, bool works, int64_t now);
 
 /* Whether the forming batch should close now, and why. A full one: yes. Otherwise it takes an idle
- * device that no closed batch is meant for, at least one ready image, and no reason for a batching
- * delay. Slots still being written are waited for after the close: no longer than one resize. */
-enum batch_close batcher_should_close(const struct batcher *batcher, int64_t now);
+ * device that no closed batch is meant for, and at least one ready image. Slots still being written
+ * are waited for after the close: no longer than one resize. Every event closes what is due. */
+enum batch_close batcher_should_close(const struct batcher *batcher);
 
-/* When to call batcher_should_close again although nothing happens; INT64_MAX: not at all. */
-int64_t batcher_wake_at(const struct batcher *batcher, int64_t now);
-
-/* Whether anything is ready that an idle lane could run, now or after its batching delay. */
+/* Whether anything is ready that an idle lane could run. */
 bool batcher_has_ready(const struct batcher *batcher);
 
 /* Whether batcher_take would give a batch now. */
-bool batcher_can_take(const struct batcher *batcher, int64_t now);
+bool batcher_can_take(const struct batcher *batcher);
 
 /* An idle lane takes from the oldest closed batch whose slots are all written, closing the forming
  * one first if it is due. How many: as L(b) of this lane says. False when there is none: *ret is
@@ -188,14 +180,10 @@ bool batcher_can_take(const struct batcher *batcher, int64_t now);
 bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
 /* A lane that has a batch, and room for another one (depth), takes what shall follow without a gap:
- * of a closed batch; or, with `at_last` (its device is about to be free), of the forming one,
- * unless a batching delay would hold it. Never while another lane has nothing under way. Else as
- * batcher_take. */
+ * of a closed batch; or, with `at_last` (its device is about to be free), of the forming one once
+ * its images are ready. Never while another lane has nothing under way. Else as batcher_take. */
 bool batcher_take_ahead(struct batcher *batcher, int lane, bool at_last, int64_t now,
                         struct batch *ret);
-
-/* Whether the forming batch may be taken ahead: nothing is closed, and no delay is worth it. */
-bool batcher_may_close_ahead(const struct batcher *batcher, int64_t now);
 
 /* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
 void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns);
@@ -211,9 +199,6 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
 
 /* `images` admitted ones have been answered, one way or the other. */
 void batcher_answered(struct batcher *batcher, size_t images);
-
-/* From now on no batch is delayed. */
-void batcher_drain(struct batcher *batcher, int64_t now);
 
 /* Takes the image whose turn it is out of the queue, not to be prepared at all (its time is over);
  * NULL when none is left. It still has to be answered. */

@@ -268,7 +268,6 @@ static enum status create_scheduler(struct building *building, struct error *err
         .depth = depth,
         .device = device,
         .takes_pixels = takes_pixels,
-        .max_delay = options->max_delay_us * 1000,
         .workers = options->workers,
     };
     TRY(batch_layout_init(lane_session(instance->lanes[0]), (size_t)padded_batch, &scheduler.layout,

@@ -34,12 +34,9 @@ static enum status check_options(const struct pipeline_options *options, struct 
     if (options->max_queue > MAX_QUEUE)
         return error_set(err, STATUS_CONFIG, "a queue of %zu images; 1 to %u is possible",
                          options->max_queue, MAX_QUEUE);
-    if (options->max_queue_ms < 0 || options->max_queue_ms > MAX_TIME_MS ||
-        options->max_delay_us < 0 || options->max_delay_us > MAX_TIME_MS)
-        return error_set(err, STATUS_CONFIG,
-                         "a queue of %" PRId64 " ms and a delay of %" PRId64
-                         " us; 0 to %d are possible",
-                         options->max_queue_ms, options->max_delay_us, MAX_TIME_MS);
+    if (options->max_queue_ms < 0 || options->max_queue_ms > MAX_TIME_MS)
+        return error_set(err, STATUS_CONFIG, "a queue of %" PRId64 " ms; 0 to %d are possible",
+                         options->max_queue_ms, MAX_TIME_MS);
     if (options->workers < 0 || options->workers > MAX_THREADS || options->threads < 0 ||
         options->threads > MAX_THREADS)
         return error_set(err, STATUS_CONFIG,

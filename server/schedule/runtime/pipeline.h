@@ -75,7 +75,6 @@ struct pipeline_options {
     size_t max_queue; /* images admitted and not yet answered, per model; 0 = 256, at most 2^20 */
     size_t max_queue_bytes; /* of images that wait for a worker, per model; 0 = no bound */
     int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no bound */
-    int64_t max_delay_us;   /* longest batching delay, microseconds; 0: none */
     struct image_limits limits;
     bool fast_decode;                        /* image_decode_reduced */
     const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */

@@ -97,8 +97,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
                                      .depth = depth_of(options),
                                      .workers = options->workers,
                                      .larges = options->workers,
-                                     .max_images = admission_capacity(&options->admission),
-                                     .max_delay = options->max_delay});
+                                     .max_images = admission_capacity(&options->admission)});
         if (!scheduler->batcher)
             status = error_set(err, STATUS_NO_MEMORY, "no memory for a queue of %zu images",
                                options->admission.max_images);
@@ -195,12 +194,10 @@ struct batcher_counts scheduler_counts(struct scheduler *scheduler)
     return counts;
 }
 
-static bool wakes_lane(const struct scheduler *scheduler, int64_t now)
+static bool wakes_lane(const struct scheduler *scheduler)
 {
-    const struct batcher *batcher = scheduler->batcher;
-    if (scheduler->sleeping > 0 && batcher_has_ready(batcher))
-        return true;
-    return batcher_can_take(batcher, now) || batcher_wake_at(batcher, now) != INT64_MAX;
+    return (scheduler->sleeping > 0 && batcher_has_ready(scheduler->batcher)) ||
+           batcher_can_take(scheduler->batcher);
 }
 
 static bool is_answered_locked(const struct scheduler *scheduler)
@@ -213,9 +210,8 @@ void scheduler_unlock_and_wake(struct scheduler *scheduler)
     struct batcher *batcher = scheduler->batcher;
     size_t tickets = batcher_grant(batcher);
     struct batcher_counts counts = batcher_counts(batcher);
-    bool wake_lane =
-        (counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler, clock_now())) ||
-        (scheduler->ahead > 0 && counts.closed_buffers > 0);
+    bool wake_lane = (counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler)) ||
+                     (scheduler->ahead > 0 && counts.closed_buffers > 0);
     bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
     bool answered = is_answered_locked(scheduler) && !scheduler->accepting;
     atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);
@@ -636,7 +632,6 @@ void scheduler_stop_accepting(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
     scheduler->accepting = false;
-    batcher_drain(scheduler->batcher, clock_now());
     scheduler_unlock_and_wake(scheduler);
 }
 

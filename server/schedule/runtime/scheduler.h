@@ -29,7 +29,6 @@ struct scheduler_options {
     int depth;                  /* batches that a lane may have at a time; 0: 1 */
     struct device_id device;    /* that batches are copied to: where their memory comes from */
     bool takes_pixels;          /* every lane's session takes photos as bytes */
-    int64_t max_delay;          /* longest batching delay, nanoseconds */
     int workers;                /* threads of the pool */
     struct batch_layout layout; /* of a buffer; its rows at least max_batch: what the
                                    sessions pad a full batch to. Taken over on success. */
@@ -187,7 +186,7 @@ enum status scheduler_cut_error(struct error *err);
 /* After scheduler_wait_answered, when nobody submits any more: returns when no worker is inside. */
 void scheduler_leave_pool(struct scheduler *scheduler);
 
-/* Submit refuses from now on; what was admitted is still answered, without batching delays. */
+/* Submit refuses from now on; what was admitted is still answered. */
 void scheduler_stop_accepting(struct scheduler *scheduler);
 
 /* Sleeps until everything admitted is answered; false when `until` (clock_now's scale, INT64_MAX:

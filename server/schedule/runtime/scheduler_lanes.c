@@ -32,8 +32,8 @@ static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
     return !stopping;
 }
 
-/* Called with the device: takes a batch, perhaps after a batching delay. False: nothing is left, or
- * another lane waits for the device. */
+/* Called with the device: takes a batch. False: nothing is left, or another lane waits for the
+ * device. */
 static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                        struct batch *ret)
 {
@@ -44,8 +44,7 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
     bool taken;
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
            batcher_has_ready(batcher) && !device_turn_is_contended(turn))
-        condition_wait(&scheduler->lane_ready, &scheduler->lock,
-                       batcher_wake_at(batcher, clock_now()));
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
     if (!taken) { /* false ends `idle`; true counts the lane as working again */
         batcher_lane_works(batcher, lane, false, clock_now());
         batcher_lane_works(batcher, lane, true, clock_now());
@@ -147,7 +146,7 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
                 break;
             }
         }
-        /* A ready image that cannot be taken has a neighbour being written, or is delayed. */
+        /* A ready image that cannot be taken has a neighbour being written. */
         bool soon = scheduler->is_lost && batcher_has_ready(batcher);
         condition_wait(&scheduler->quarantine_event, &scheduler->lock,
                        soon ? clock_now() + 1000000 : probe_at);

@@ -202,7 +202,7 @@ static void do_take(struct run *run, const char *rest)
     char wanted[64], reason[32] = "", got[64] = "-";
     CHECK(run, sscanf(strchr(rest, '='), "= %63s %31s", wanted, reason) >= 1, "no outcome");
     struct batch *batch = &run->batches[lane];
-    bool can = batcher_can_take(run->batcher, run->now);
+    bool can = batcher_can_take(run->batcher);
     bool taken = batcher_take(run->batcher, lane, run->now, batch);
     for (int i = 0; taken && i < batch->count; i++) {
         got[i] = ((const struct image *)batch->items[i])->letter;
@@ -251,16 +251,6 @@ static void do_away(struct run *run, const char *rest)
     batcher_lane_works(run->batcher, (int)strtol(rest, NULL, 10), false, run->now);
 }
 
-static void do_wake(struct run *run, const char *rest)
-{
-    int64_t at = batcher_wake_at(run->batcher, run->now);
-    double wanted = 0;
-    bool never = strstr(rest, "never") != NULL;
-    CHECK(run, never || sscanf(rest, "= %lf", &wanted) == 1, "no time");
-    CHECK(run, never ? at == INT64_MAX : llabs(at - (int64_t)(wanted * MS)) < 1000, "at %.6f ms",
-          (double)at / MS);
-}
-
 static void do_in(struct run *run, const char *rest)
 {
     size_t wanted = 0, admitted = batcher_counts(run->batcher).admitted;
@@ -273,12 +263,6 @@ static void do_tickets(struct run *run, const char *rest)
     batcher_grant(run->batcher);
     size_t granted = batcher_counts(run->batcher).granted;
     CHECK(run, sscanf(rest, "= %zu", &wanted) == 1 && granted == wanted, "%zu", granted);
-}
-
-static void do_drain(struct run *run, const char *rest)
-{
-    (void)rest;
-    batcher_drain(run->batcher, run->now);
 }
 
 static void do_clock(struct run *run, const char *rest)
@@ -294,13 +278,12 @@ static void do_command(struct run *run, char *text)
         const char *word;
         void (*act)(struct run *run, const char *rest);
     } commands[] = {
-        {"@", do_clock},          {"+ ", do_admit},    {"ask ", do_ask},
-        {"claim ", do_claim},     {"slot ", do_slot},  {"commit ", do_commit},
-        {"ready ", do_ready},     {"drop ", do_drop},  {"abandon ", do_abandon},
-        {"gone ", do_gone},       {"idle ", do_idle},  {"take ", do_take},
-        {"ran ", do_ran},         {"done ", do_done},  {"back ", do_back},
-        {"away ", do_away},       {"wake ", do_wake},  {"in ", do_in},
-        {"tickets ", do_tickets}, {"drain", do_drain},
+        {"@", do_clock},      {"+ ", do_admit},   {"ask ", do_ask},
+        {"claim ", do_claim}, {"slot ", do_slot}, {"commit ", do_commit},
+        {"ready ", do_ready}, {"drop ", do_drop}, {"abandon ", do_abandon},
+        {"gone ", do_gone},   {"idle ", do_idle}, {"take ", do_take},
+        {"ran ", do_ran},     {"done ", do_done}, {"back ", do_back},
+        {"away ", do_away},   {"in ", do_in},     {"tickets ", do_tickets},
     };
     while (*text == ' ' || *text == '\n')
         text++;
@@ -342,13 +325,11 @@ static void run_scenario(const struct scenario *scenario)
     run->admission = (struct admission){.max_images = max_images,
                                         .max_bytes = setup->max_bytes,
                                         .max_wait_ns = (int64_t)(setup->max_wait_ms * MS)};
-    run->batcher =
-        batcher_create(&(struct batcher_config){.max_batch = setup->max_batch,
-                                                .buffers = setup->lanes + 2,
-                                                .lanes = setup->lanes,
-                                                .workers = setup->workers,
-                                                .max_images = max_images,
-                                                .max_delay = (int64_t)(setup->max_delay_ms * MS)});
+    run->batcher = batcher_create(&(struct batcher_config){.max_batch = setup->max_batch,
+                                                           .buffers = setup->lanes + 2,
+                                                           .lanes = setup->lanes,
+                                                           .workers = setup->workers,
+                                                           .max_images = max_images});
     CHECK(run, run->batcher != NULL, "no batcher");
     set_table(run);
     for (char *command = strtok_r(script, ";", &rest); command;

@@ -20,10 +20,8 @@
  *     done 0                    its batch has run and is answered
  *     back 0 abc                it gives its batch back, of which abc are left
  *     away 0                    its device is quarantined
- *     wake = 3.5 / never        when the lanes should look again
  *     in = 5                    images admitted and not answered
  *     tickets = 3               tickets granted now
- *     drain                     the server shuts down
  *
  * Every expectation is exact. */
 #pragma once
@@ -42,7 +40,6 @@ enum table {
 struct setup {
     enum table table;
     int max_batch, lanes;
-    double max_delay_ms;
     size_t max_images; /* 0: 64 */
     size_t max_bytes;  /* 0: no bound */
     double max_wait_ms;

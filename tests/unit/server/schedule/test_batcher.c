@@ -129,10 +129,10 @@ Test(batcher, one_image_on_an_idle_device_is_taken_at_once)
     prepare(&s, "a");
     reserve(&s, "a");
     cr_assert_str_eq(take(&s), "", "it is not written yet");
-    cr_assert_not(batcher_can_take(s.batcher, s.now));
+    cr_assert_not(batcher_can_take(s.batcher));
     s.now = 1500;
     commit(&s, "a");
-    cr_assert(batcher_can_take(s.batcher, s.now));
+    cr_assert(batcher_can_take(s.batcher));
     cr_assert_str_eq(take(&s), "a");
     cr_assert_eq(s.batch.reason, BATCH_IDLE_DEVICE);
     cr_assert_eq(s.batch.opened, 1000);
@@ -144,8 +144,8 @@ Test(batcher, a_batch_grows_while_the_device_is_busy)
 {
     struct script s = begin(8, 1, 3);
     ready(&s, "abc");
-    cr_assert_not(batcher_can_take(s.batcher, s.now), "no lane is idle");
-    cr_assert_eq(batcher_should_close(s.batcher, s.now), BATCH_OPEN);
+    cr_assert_not(batcher_can_take(s.batcher), "no lane is idle");
+    cr_assert_eq(batcher_should_close(s.batcher), BATCH_OPEN);
     idle(&s, 0);
     cr_assert_str_eq(take(&s), "abc");
     cr_assert_eq(s.batch.reason, BATCH_IDLE_DEVICE);
@@ -313,7 +313,7 @@ Test(batcher, two_lanes_pull_from_one_queue)
     cr_assert_str_eq(take_with(&s, 1), "b", "the second lane was idle");
     ready(&s, "cd");
     ready(&s, "e");
-    cr_assert_not(batcher_can_take(s.batcher, s.now));
+    cr_assert_not(batcher_can_take(s.batcher));
     batcher_release(s.batcher, &s.batch);
     idle(&s, 1);
     cr_assert_str_eq(take_with(&s, 1), "cd");
@@ -462,22 +462,6 @@ Test(batcher, a_batch_size_of_one_closes_full)
     end(&s);
 }
 
-Test(batcher, draining_is_a_reason_of_its_own)
-{
-    struct script s = begin(4, 1, 3);
-    ready(&s, "ab");
-    batcher_drain(s.batcher, s.now);
-    idle(&s, 0);
-    cr_assert_str_eq(take(&s), "ab");
-    cr_assert_eq(s.batch.reason, BATCH_DRAIN);
-    done(&s);
-    ready(&s, "cdef");
-    idle(&s, 0);
-    cr_assert_str_eq(take(&s), "cdef");
-    cr_assert_eq(s.batch.reason, BATCH_FULL, "full is full, also while draining");
-    end(&s);
-}
-
 Test(batcher, a_cut_queue_leaves_tickets_that_find_nothing)
 {
     struct script s = begin(4, 1, 3);
@@ -550,7 +534,6 @@ Test(batcher, gaps_are_closed_with_the_fewest_copies)
 /* How a walk's lanes run: which sizes are compiled, and what they cost. */
 struct walk_shape {
     int max_batch, lanes, capacity;
-    int64_t max_delay;
     int size_count, sizes[5];
     double milliseconds[5];
     int depth; /* batches of a lane at a time; 0: 1 */
@@ -758,8 +741,7 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
                                                            .buffers = buffers,
                                                            .lanes = shape->lanes,
                                                            .depth = shape->depth,
-                                                           .max_images = WALK_INSIDE,
-                                                           .max_delay = shape->max_delay});
+                                                           .max_images = WALK_INSIDE});
     for (int lane = 0; lane < shape->lanes && shape->size_count > 0; lane++)
         latency_init(batcher_latency(walk.batcher, lane), shape->sizes, shape->milliseconds,
                      shape->size_count);
@@ -807,19 +789,19 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
 Test(batcher, random_walks_lose_nothing_and_never_stick)
 {
     static const struct walk_shape shapes[] = {
-        {1, 1, 1, 0, 1, {1}, {1}},
-        {2, 1, 2, 0, 0, {0}, {0}},
-        {4, 1, 4, 500000, 3, {1, 2, 4}, {1, 1.1, 1.3}},
-        {8, 1, 8, 0, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
-        {8, 2, 8, 0, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}},
-        {1, 3, 1, 0, 1, {1}, {1}},
-        {3, 2, 4, 0, 3, {1, 2, 4}, {1, 2, 2.5}},
-        {7, 4, 8, 900000, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
-        {6, 3, 8, 0, 2, {4, 8}, {1, 2}},
-        {1, 1, 1, 0, 1, {1}, {1}, 2},
-        {4, 1, 4, 500000, 3, {1, 2, 4}, {1, 1.1, 1.3}, 2},
-        {8, 2, 8, 0, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}, 2},
-        {7, 4, 8, 900000, 4, {1, 2, 4, 8}, {1, 2, 4, 8}, 2},
+        {1, 1, 1, 1, {1}, {1}},
+        {2, 1, 2, 0, {0}, {0}},
+        {4, 1, 4, 3, {1, 2, 4}, {1, 1.1, 1.3}},
+        {8, 1, 8, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
+        {8, 2, 8, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}},
+        {1, 3, 1, 1, {1}, {1}},
+        {3, 2, 4, 3, {1, 2, 4}, {1, 2, 2.5}},
+        {7, 4, 8, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
+        {6, 3, 8, 2, {4, 8}, {1, 2}},
+        {1, 1, 1, 1, {1}, {1}, 2},
+        {4, 1, 4, 3, {1, 2, 4}, {1, 1.1, 1.3}, 2},
+        {8, 2, 8, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}, 2},
+        {7, 4, 8, 4, {1, 2, 4, 8}, {1, 2, 4, 8}, 2},
     };
     for (size_t i = 0; i < COUNT_OF(shapes); i++)
         for (unsigned seed = 1; seed <= 40; seed++)

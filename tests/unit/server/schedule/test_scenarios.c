@@ -30,12 +30,12 @@ Test(scenarios, work_conserving)
          "+ abc; claim abc; slot ab; idle 0; commit b; take 0 = -; slot c; commit c;"
          "take 0 = -; commit a; take 0 = ab idle_device; done 0; idle 0; take 0 = c idle_device"},
         {"without measured times nothing is held and nothing is split",
-         {UNKNOWN, 8, 1, 5},
+         {UNKNOWN, 8, 1},
          "idle 0; + abcde; ready a; take 0 = a idle_device; ready bcde; done 0; idle 0;"
          "take 0 = bcde idle_device"},
-        {"one after the other, as one client asks: never held, whatever may be held",
-         {FLAT, 8, 1, 100},
-         "idle 0; + a; ready a; wake = never; take 0 = a idle_device; @10; done 0; idle 0;"
+        {"one after the other, as one client asks: never held",
+         {FLAT, 8, 1},
+         "idle 0; + a; ready a; take 0 = a idle_device; @10; done 0; idle 0;"
          "@10.3; + b; ready b; take 0 = b idle_device; @20.3; done 0; idle 0;"
          "@20.6; + c; ready c; take 0 = c idle_device; @30.6; done 0; idle 0;"
          "@30.9; + d; ready d; take 0 = d idle_device"},
@@ -85,60 +85,6 @@ Test(scenarios, sizes_follow_measured_times)
          {LINEAR, 8, 1},
          "+ abcdef; claim abcdef; slot abcdef; commit abdef; idle 0; abandon c;"
          "take 0 = abde idle_device; done 0; idle 0; take 0 = f idle_device"},
-    };
-    RUN(scenarios);
-}
-
-Test(scenarios, batching_delay)
-{
-    static const struct scenario scenarios[] = {
-        {"images that are being decoded are waited for, where they come nearly for free",
-         {FLAT, 4, 1, 5},
-         /* decodes take 1 ms; arrivals are far more than single passes can do */
-         "+ abcdefghijklmnopqrstuvwxyzABCDEFGHIJ;"
-         "claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
-         "take 0 = -; @1.5; slot b; commit b; take 0 = -; @1.6; slot cd; take 0 = -; commit cd;"
-         "take 0 = abcd full"},
-        {"not where each image costs its full price",
-         {LINEAR, 4, 1, 5},
-         "+ abcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
-         "take 0 = a idle_device"},
-        {"not when waiting is off",
-         {FLAT, 4, 1, 0},
-         "+ abcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0; take 0 = a "
-         "idle_device"},
-        {"not for arrivals that are few",
-         {FLAT, 4, 1, 50},
-         "@1000; + a; ready a; idle 0; take 0 = a idle_device"},
-        {"the cap ends it",
-         {FLAT, 4, 1, 1.2},
-         "+ abcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0; take 0 = -;"
-         "@2.1; take 0 = a delay"},
-        {"not where the wait is more than a quarter of the pass",
-         {FLAT, 4, 1, 5, .workers = 1},
-         "+ abcdefghijklmnopqrst; claim a; @8; slot a; commit a; claim b; idle 0;"
-         "take 0 = a idle_device"},
-        {"it does not begin when what it takes is beyond the cap",
-         {FLAT, 4, 1, 0.1},
-         "+ abcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
-         "take 0 = a idle_device"},
-        {"a deadline in the batch ends it",
-         {FLAT, 4, 1, 5},
-         "+ a d14; + bcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
-         "take 0 = a deadline"},
-        {"a deadline that leaves the time for it does not",
-         {FLAT, 4, 1, 5},
-         "+ a d30; + bcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
-         "take 0 = -; slot bcd; commit bcd; take 0 = abcd full"},
-        {"an urgent deadline that joins a delayed batch ends it",
-         {FLAT, 4, 1, 5},
-         "+ a; + b d13; + cdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
-         "take 0 = -; @1.1; slot b; take 0 = -; commit b; take 0 = ab deadline"},
-        {"a drain ends it",
-         {FLAT, 4, 1, 5},
-         "+ abcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0; take 0 = -; "
-         "drain;"
-         "take 0 = a drain"},
     };
     RUN(scenarios);
 }
@@ -206,18 +152,18 @@ Test(scenarios, admission)
 {
     static const struct scenario scenarios[] = {
         {"all images of a request, or none",
-         {FLAT, 8, 1, 0, 10},
+         {FLAT, 8, 1, 10},
          "ask abcdef = ok; ask ghijk = overloaded; in = 6; ask ghij = ok; in = 10;"
          "ask k = overloaded in 1"},
         {"more images than the bound can never come in",
-         {FLAT, 8, 1, 0, 4},
+         {FLAT, 8, 1, 4},
          "ask abcde = too_large; in = 0"},
         {"an answer makes room",
-         {FLAT, 2, 1, 0, 2},
+         {FLAT, 2, 1, 2},
          "idle 0; ask ab = ok; ask c = overloaded; ready ab; take 0 = ab full;"
          "ask c = overloaded; done 0; ask c = ok"},
         {"the last eighth is for those who have little in the queue",
-         {FLAT, 8, 1, 0, 16},
+         {FLAT, 8, 1, 16},
          "ask abcdefghijklmn c1 = ok; ask o c1 = overloaded; ask p c2 = ok; ask q c2 = ok;"
          "ask r c3 = overloaded"},
         {"a deadline behind the queue: 20 images are 3 passes of 12 ms",
@@ -246,22 +192,22 @@ Test(scenarios, admission)
          {FLAT, 8, 1},
          "@10; ask a d10 = deadline_exceeded; ask a d3 = deadline_exceeded"},
         {"a bound in milliseconds",
-         {LINEAR, 1, 1, 0, 0, 0, 30},
+         {LINEAR, 1, 1, 0, 0, 30},
          "ask a = ok; ask b = ok; ask c = ok; ask d = overloaded in 1"},
         {"a bound in bytes, which what has been claimed frees",
-         {FLAT, 8, 1, 0, 0, 1000},
+         {FLAT, 8, 1, 0, 1000},
          "ask a b600 = ok; ask b b500 = overloaded; ask b b1001 = too_large; claim a;"
          "ask b b500 = ok"},
         {"workers that are slower than the device set the prediction",
-         {FLAT, 8, 1, 0, 0, 0, 0, 2},
+         {FLAT, 8, 1, 0, 0, 0, 2},
          "ask a = ok; claim a; @20; slot a; commit a; ask bcde = ok; ask f d91.9 = overloaded;"
          "ask f d92 = ok"},
         {"Retry-After is the time until the queue is done",
-         {LINEAR, 8, 1, 0, 60},
+         {LINEAR, 8, 1, 60},
          "@1; ask abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567 = ok;"
          "ask 8 = overloaded in 1"},
         {"answers that take longer than foreseen make predictions longer",
-         {LINEAR, 1, 1, 0, 16},
+         {LINEAR, 1, 1, 16},
          "idle 0; ask abc = ok; ready a; take 0 = a full; @60; done 0; idle 0; ready b;"
          "take 0 = b full; @70; done 0; idle 0; ask d d89 = overloaded; ask d d400 = ok"},
     };
@@ -272,7 +218,7 @@ Test(scenarios, cancellation)
 {
     static const struct scenario scenarios[] = {
         {"who hangs up in the queue makes room at once",
-         {FLAT, 1, 1, 0, 4},
+         {FLAT, 1, 1, 4},
          "ask abcd = ok; ask e = overloaded; gone bc; in = 2; ask ef = ok; claim ade"},
         {"what has been claimed is not in the queue any more",
          {FLAT, 8, 1},
@@ -342,14 +288,6 @@ Test(scenarios, tickets_and_the_end)
         {"images that do not decode give their place to others",
          {FLAT, 1, 1},
          "+ abcdef; tickets = 3; claim abc; drop ab; tickets = 2; claim de"},
-        {"a drain closes what is there, full stays full",
-         {FLAT, 4, 1},
-         "+ ab; ready ab; drain; idle 0; take 0 = ab drain; + cdef; ready cdef; done 0; idle 0;"
-         "take 0 = cdef full"},
-        {"a queue that is drained runs to its end",
-         {LINEAR, 4, 1},
-         "+ abcdefg; drain; ready abcdefg; idle 0; take 0 = abcd full; done 0; idle 0;"
-         "take 0 = ef drain; done 0; idle 0; take 0 = g drain; done 0; in = 0"},
     };
     RUN(scenarios);
 }

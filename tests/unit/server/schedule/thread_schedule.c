@@ -329,13 +329,13 @@ static void test_a_flood_does_not_stop_another_client(void)
     pipeline_free(pipeline);
 }
 
-/* One after the other: a device that may wait for more images does not. */
+/* One after the other: no device waits for more images. */
 static void test_one_at_a_time_nothing_waits(void)
 {
     enum { IMAGES = 200 };
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline = start(
-        (struct pipeline_options){.max_batch = 8, .max_delay_us = 1000000, .metrics = metrics});
+    struct pipeline *pipeline =
+        start((struct pipeline_options){.max_batch = 8, .metrics = metrics});
     for (int i = 0; i < IMAGES; i++)
         finish(submit(pipeline, 1, 0), STATUS_OK);
     const struct metric *idle = metrics_get(metrics, METRIC_COUNTER, "lensd_batches_closed_total",
@@ -418,7 +418,7 @@ static void test_everything_at_once(void)
 {
     fake_plan((struct fake_session_plan){.run_us = 300});
     struct pipeline *pipeline = start((struct pipeline_options){
-        .max_batch = 4, .max_queue = 24, .workers = 3, .device_count = 2, .max_delay_us = 500});
+        .max_batch = 4, .max_queue = 24, .workers = 3, .device_count = 2});
     fake_plan((struct fake_session_plan){0});
     static struct submitter submitters[SUBMITTERS];
     struct submitter all = {0};
