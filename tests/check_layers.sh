@@ -85,7 +85,7 @@ library 'protobuf-c and onnx.proto' '(proto/)?onnx\.pb-c' models/onnx
 library protobuf-c '(protobuf-c/|(proto/)?grpc_service\.pb-c)' models/onnx proto
 library nghttp2 'nghttp2/' server/http/transport
 library libmicrohttpd 'microhttpd' server/http/transport
-library GnuTLS '(gnutls|nettle)/' server/http/transport
+library GnuTLS '(gnutls|nettle)/' server/http/transport server/cli
 library zlib 'zlib\.h' server/http/transport
 library libjpeg-turbo '(turbojpeg|jpeglib|jerror)\.h' server/image
 library libpng 'png\.h' server/image

@@ -12,7 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "server/cli/commands.h"
-#include "server/http/transport/tls_client.h"
+#include "server/cli/tls_client.h"
 
 #define HEALTH_TIMEOUT_S 3
 #define KEY_MAX          256 /* bytes of a key */

@@ -1,5 +1,5 @@
 /* A TLS client over a connected socket, for `lensd health`. */
-#include "server/http/transport/tls_client.h"
+#include "server/cli/tls_client.h"
 
 #include <gnutls/gnutls.h>
 #include <stdlib.h>
