@@ -9,6 +9,8 @@
 #include "server/image/decode.h"
 #include "server/image/frame.h"
 
+#define LARGE_PIXELS UINT64_C(4000000)
+
 struct image_decoder {
     struct pixel_buffer stored;  /* pixels in the file's order */
     struct pixel_buffer upright; /* used for turned pictures only */
@@ -167,6 +169,15 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
     *ret = upright_info(format, stored.full_width, stored.full_height,
                         reader->orientation(data, size));
     return STATUS_OK;
+}
+
+bool image_is_large(const uint8_t *data, size_t size)
+{
+    const struct image_limits none = {0};
+    struct image_info info;
+    struct error ignored;
+    return image_probe(data, size, &none, &info, &ignored) == STATUS_OK &&
+           (uint64_t)info.width * info.height >= LARGE_PIXELS;
 }
 
 static enum status image_decode_with(struct image_decoder *decoder,

@@ -110,6 +110,10 @@ void image_decoder_done(struct image_decoder *decoder, bool all);
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
                         struct image_info *ret, struct error *err) MUST_USE;
 
+/* Whether a picture takes tens of milliseconds to decode on one core, as its header says: it has 4
+ * megapixels or more. False where the header cannot be read. */
+bool image_is_large(const uint8_t *data, size_t size);
+
 /* Decodes `size` bytes from a client (hostile until proven otherwise).
  * STATUS_UNSUPPORTED_MEDIA: no picture (the text says what it looks like: HTML, text …), a format
  * whose library is not installed, or a kind of picture that is not read: a JPEG process that

@@ -20,9 +20,6 @@
 #include "server/schedule/runtime/scheduler_state.h"
 #include "server/schedule/runtime/thread.h"
 
-/* An image of this size or more takes tens of milliseconds to prepare on one core. */
-#define LARGE_PIXELS UINT64_C(4000000)
-
 static int depth_of(const struct scheduler_options *options)
 {
     return options->depth > 0 ? options->depth : 1;
@@ -333,17 +330,6 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     return status;
 }
 
-/* Whether an image takes long to decode, as its header says. */
-static bool is_large(const struct predict_request *request, const struct predict_image *image)
-{
-    const struct image_limits none = {0};
-    struct image_info info;
-    struct error err;
-    return !request->tensors &&
-           image_probe(image->data, image->size, &none, &info, &err) == STATUS_OK &&
-           (uint64_t)info.width * info.height >= LARGE_PIXELS;
-}
-
 /* What a row of a raw-tensor request holds while it waits. */
 static size_t row_bytes(const struct scheduler *scheduler, const struct predict_request *request)
 {
@@ -365,13 +351,13 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         size_t size = request->tensors ? row : image->size;
         image->request = request;
         image->since = now;
-        image->entry =
-            (struct batch_item){.owner = image,
-                                .client = request->client,
-                                .priority = request->priority,
-                                .deadline = request->deadline ? request->deadline : NO_DEADLINE,
-                                .bytes = size,
-                                .is_large = is_large(request, image)};
+        image->entry = (struct batch_item){
+            .owner = image,
+            .client = request->client,
+            .priority = request->priority,
+            .deadline = request->deadline ? request->deadline : NO_DEADLINE,
+            .bytes = size,
+            .is_large = !request->tensors && image_is_large(image->data, image->size)};
         if (image->preset.status != STATUS_OK)
             continue;
         images++;

@@ -325,13 +325,9 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
     return STATUS_OK;
 }
 
-enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        struct image_info *ret, struct error *err)
+bool image_is_large(const uint8_t *data, size_t size)
 {
-    const uint32_t side = is_large_text((const char *)data, size) ? 4000 : 1;
-    (void)limits, (void)err;
-    *ret = (struct image_info){.width = side, .height = side};
-    return STATUS_OK;
+    return is_large_text((const char *)data, size);
 }
 
 enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
