@@ -11,6 +11,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "models/tasks/class_scores.h"
 #include "proto/picture_text.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"
@@ -18,7 +19,6 @@
 #include "server/http/api/work.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
-#include "server/schedule/policy/postprocess.h"
 
 #define TYPE_BINARY "application/octet-stream"
 

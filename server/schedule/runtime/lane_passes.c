@@ -80,21 +80,34 @@ static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct
 }
 
 /* Scores of one image to its predictions. */
-static enum status answer_classes(struct lane *lane, int batch, int row,
-                                  struct predict_image *image)
+static enum status find_classes(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     const float *scores;
     size_t count;
     if (lane->has_best)
         return scores_from_best(session_best_of(lane->session, row), lane->served->class_count,
-                                lane->model->has_probabilities, &lane->model->labels,
-                                (size_t)image->request->top_k, &image->predictions,
-                                &image->prediction_count, &image->error);
+                                lane->model->has_probabilities, (size_t)image->request->top_k,
+                                &image->predictions, &image->prediction_count, &image->error);
     TRY(scores_of_image(lane->outputs[lane->served->output], batch, row, &lane->buffers[0], &scores,
                         &count, &image->error));
-    return scores_top_k(scores, count, lane->model->has_probabilities, &lane->model->labels,
+    return scores_top_k(scores, count, lane->model->has_probabilities,
                         (size_t)image->request->top_k, &image->predictions,
                         &image->prediction_count, &image->error);
+}
+
+static void set_labels(const struct lane *lane, struct predict_image *image)
+{
+    for (size_t i = 0; i < image->prediction_count; i++)
+        image->predictions[i].label =
+            labels_name(&lane->model->labels, image->predictions[i].index);
+}
+
+static enum status answer_classes(struct lane *lane, int batch, int row,
+                                  struct predict_image *image)
+{
+    TRY(find_classes(lane, batch, row, image));
+    set_labels(lane, image);
+    return STATUS_OK;
 }
 
 /* The texts that are nearest to the image. */
@@ -105,9 +118,9 @@ static enum status answer_texts(struct lane *lane, int batch, int row, struct pr
     TRY(image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image));
     TRY(zero_shot_scores(texts, &image->answer.embedding, &scores, &image->error));
     const enum status status =
-        scores_top_k(scores, texts->count, texts->is_sigmoid, &lane->model->labels,
-                     (size_t)image->request->top_k, &image->predictions, &image->prediction_count,
-                     &image->error);
+        scores_top_k(scores, texts->count, texts->is_sigmoid, (size_t)image->request->top_k,
+                     &image->predictions, &image->prediction_count, &image->error);
+    set_labels(lane, image);
     free(scores);
     embedding_done(&image->answer.embedding);
     return status;

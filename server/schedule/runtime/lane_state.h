@@ -11,8 +11,8 @@
 
 #include <semaphore.h>
 
+#include "models/tasks/class_scores.h"
 #include "server/schedule/policy/batch_cap.h"
-#include "server/schedule/policy/postprocess.h"
 #include "server/schedule/runtime/lane.h"
 
 /* An in-flight batch: taken, not answered yet. */

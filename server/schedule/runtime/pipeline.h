@@ -32,11 +32,11 @@
 #include "models/folder/model.h"
 #include "models/folder/pipeline_config.h"
 #include "models/tasks/answer.h"
+#include "models/tasks/class_scores.h"
 #include "server/image/image.h"
 #include "server/observe/metrics.h"
 #include "server/precision/precision.h"
 #include "server/schedule/policy/admission.h"
-#include "server/schedule/policy/postprocess.h"
 #include "server/schedule/policy/queue.h"
 #include "server/schedule/runtime/served.h"
 

@@ -8,7 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "server/schedule/policy/postprocess.h"
+#include "models/tasks/class_scores.h"
 #include "server/schedule/runtime/pipeline.h"
 
 size_t served_image_input(const struct model *model)

@@ -5,19 +5,14 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "server/schedule/policy/postprocess.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "models/tasks/class_scores.h"
 
-static char names[3][5] = {"zero", "one", "two"};
-static char *name_list[] = {names[0], names[1], names[2]};
-static const struct labels labels = {name_list, COUNT_OF(name_list)};
-
-Test(postprocess, softmax_and_order)
+Test(class_scores, softmax_and_order)
 {
     static const float scores[] = {1, 3, 2};
     struct prediction *best;
     size_t count;
-    cr_assert_eq(scores_top_k(scores, 3, false, &labels, 5, &best, &count, NULL), STATUS_OK);
+    cr_assert_eq(scores_top_k(scores, 3, false, 5, &best, &count, NULL), STATUS_OK);
     cr_assert_eq(count, 3, "k is cut to the number of classes");
     cr_assert_eq(best[0].index, 1);
     cr_assert_eq(best[1].index, 2);
@@ -26,16 +21,15 @@ Test(postprocess, softmax_and_order)
     cr_assert_float_eq(best[0].probability, 1 / sum, 1e-7);
     cr_assert_float_eq(best[1].probability, exp(-1) / sum, 1e-7);
     cr_assert_float_eq(best[2].probability, exp(-2) / sum, 1e-7);
-    cr_assert_str_eq(best[0].label, "one");
     free(best);
 }
 
-Test(postprocess, huge_scores_do_not_overflow)
+Test(class_scores, huge_scores_do_not_overflow)
 {
     static const float scores[] = {3e38f, -3e38f, 3e38f};
     struct prediction *best;
     size_t count;
-    cr_assert_eq(scores_top_k(scores, 3, false, NULL, 3, &best, &count, NULL), STATUS_OK);
+    cr_assert_eq(scores_top_k(scores, 3, false, 3, &best, &count, NULL), STATUS_OK);
     cr_assert_eq(best[0].probability, 0.5f);
     cr_assert_eq(best[1].probability, 0.5f);
     cr_assert_eq(best[2].probability, 0);
@@ -43,7 +37,7 @@ Test(postprocess, huge_scores_do_not_overflow)
     free(best);
 }
 
-Test(postprocess, many_small_scores_still_count)
+Test(class_scores, many_small_scores_still_count)
 {
     /* Each of the small terms is below half a unit in the last place of 1 in float32: summed there
      * they would vanish, and the first class would get 1. */
@@ -53,21 +47,21 @@ Test(postprocess, many_small_scores_still_count)
         scores[i] = -25 * (float)M_LN2;
     size_t count;
     struct prediction *best;
-    cr_assert_eq(scores_top_k(scores, COUNT, false, NULL, 1, &best, &count, NULL), STATUS_OK);
+    cr_assert_eq(scores_top_k(scores, COUNT, false, 1, &best, &count, NULL), STATUS_OK);
     double expected = 1 / (1 + 100000 * exp((double)scores[1]));
     cr_assert_float_eq(best[0].probability, expected, 1e-7);
     cr_assert_lt(best[0].probability, 0.998f);
     free(best);
 }
 
-Test(postprocess, equal_scores_lower_class_first)
+Test(class_scores, equal_scores_lower_class_first)
 {
     static const float scores[] = {1, 5, 5, 0, 5, 1};
     static const size_t expected[] = {1, 2, 4, 0, 5, 3};
     for (size_t k = 1; k <= 6; k++) {
         struct prediction *best;
         size_t count;
-        cr_assert_eq(scores_top_k(scores, 6, false, NULL, k, &best, &count, NULL), STATUS_OK);
+        cr_assert_eq(scores_top_k(scores, 6, false, k, &best, &count, NULL), STATUS_OK);
         cr_assert_eq(count, k);
         for (size_t i = 0; i < k; i++)
             cr_assert_eq(best[i].index, expected[i], "k=%zu, place %zu: %zu", k, i, best[i].index);
@@ -83,7 +77,7 @@ static int compare_prediction(const void *a, const void *b)
     return x->index < y->index ? -1 : 1;
 }
 
-Test(postprocess, top_k_is_the_head_of_a_full_sort)
+Test(class_scores, top_k_is_the_head_of_a_full_sort)
 {
     enum { MOST = 1200 };
     static float scores[MOST];
@@ -97,7 +91,7 @@ Test(postprocess, top_k_is_the_head_of_a_full_sort)
         }
         qsort(sorted, count, sizeof *sorted, compare_prediction);
         struct prediction *best;
-        cr_assert_eq(scores_top_k(scores, count, true, NULL, k, &best, &got, NULL), STATUS_OK);
+        cr_assert_eq(scores_top_k(scores, count, true, k, &best, &got, NULL), STATUS_OK);
         cr_assert_eq(got, k);
         for (size_t i = 0; i < k; i++) {
             cr_assert_eq(best[i].index, sorted[i].index, "round %d, place %zu", round, i);
@@ -107,27 +101,27 @@ Test(postprocess, top_k_is_the_head_of_a_full_sort)
     }
 }
 
-Test(postprocess, probabilities_are_left_alone)
+Test(class_scores, probabilities_are_left_alone)
 {
     static const float scores[] = {0.25f, 0.75f};
     struct prediction *best;
     size_t count;
-    cr_assert_eq(scores_top_k(scores, 2, true, &labels, 1, &best, &count, NULL), STATUS_OK);
+    cr_assert_eq(scores_top_k(scores, 2, true, 1, &best, &count, NULL), STATUS_OK);
     cr_assert_eq(best[0].probability, 0.75f);
     free(best);
 }
 
-Test(postprocess, a_single_score_is_logistic)
+Test(class_scores, a_single_score_is_logistic)
 {
     static const float score = 2;
     struct prediction *best;
     size_t count;
-    cr_assert_eq(scores_top_k(&score, 1, false, NULL, 5, &best, &count, NULL), STATUS_OK);
+    cr_assert_eq(scores_top_k(&score, 1, false, 5, &best, &count, NULL), STATUS_OK);
     cr_assert_float_eq(best[0].probability, 1 / (1 + exp(-2)), 1e-7);
     free(best);
 }
 
-Test(postprocess, what_is_not_finite_is_refused_with_its_class)
+Test(class_scores, what_is_not_finite_is_refused_with_its_class)
 {
     const float values[] = {NAN, INFINITY, -INFINITY};
     for (size_t i = 0; i < COUNT_OF(values); i++) {
@@ -135,14 +129,14 @@ Test(postprocess, what_is_not_finite_is_refused_with_its_class)
         struct prediction *best = NULL;
         size_t count;
         struct error err = {0};
-        cr_assert_eq(scores_top_k(scores, 4, false, NULL, 1, &best, &count, &err), STATUS_NUMERIC);
+        cr_assert_eq(scores_top_k(scores, 4, false, 1, &best, &count, &err), STATUS_NUMERIC);
         cr_assert_null(best);
         cr_assert(strstr(err.message, "class 2"), "%s", err.message);
         cr_assert(strstr(err.message, i == 0 ? "NaN" : "infinite"), "%s", err.message);
     }
 }
 
-Test(postprocess, output_shapes_that_are_scores)
+Test(class_scores, output_shapes_that_are_scores)
 {
     static const struct {
         const char *name;
@@ -203,7 +197,7 @@ static void check_row(enum dtype dtype)
     tensor_unref(tensor);
 }
 
-Test(postprocess, a_row_of_every_floating_dtype)
+Test(class_scores, a_row_of_every_floating_dtype)
 {
     check_row(DTYPE_F32);
     check_row(DTYPE_F16);
@@ -211,7 +205,7 @@ Test(postprocess, a_row_of_every_floating_dtype)
     check_row(DTYPE_F64);
 }
 
-Test(postprocess, a_tensor_without_a_row_per_image_is_refused)
+Test(class_scores, a_tensor_without_a_row_per_image_is_refused)
 {
     struct tensor *tensor;
     struct shape shape = SHAPE(2, 3);

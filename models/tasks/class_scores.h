@@ -1,14 +1,13 @@
-/* From a model's output tensor to labelled classes: softmax, top-k. Pure; any thread. */
+/* From a model's output tensor to the best classes: softmax, top-k. Pure; any thread. */
 #pragma once
 
 #include "engine/runtime/session.h"
-#include "models/folder/labels.h"
 #include "models/tasks/rows.h"
 
 struct prediction {
     size_t index;      /* class */
     float probability; /* 0 … 1 */
-    const char *label; /* borrowed from the model; NULL where the model has none */
+    const char *label; /* NULL from these functions; the server sets it (borrowed) */
 };
 
 /* Whether an output, as described for one image, is a vector of class scores: floating point, and
@@ -46,16 +45,15 @@ void ranking_sort(struct ranking *ranking);
 /* The k best of `count` scores (both at least 1; k is cut to count), best first; equal scores: the
  * lower class first. Probabilities are softmax(scores), summed in float64 after the greatest score
  * was subtracted; the scores themselves with `is_probabilities`; for a single score, where softmax
- * could only say 1, the logistic function of it. Labels are borrowed; `labels` may be NULL.
+ * could only say 1, the logistic function of it.
  * *ret_predictions: malloc'ed, the caller frees. STATUS_NUMERIC when a score is NaN or infinite
  * (the text says which); STATUS_NO_MEMORY. */
-enum status scores_top_k(const float *scores, size_t count, bool is_probabilities,
-                         const struct labels *labels, size_t k, struct prediction **ret_predictions,
-                         size_t *ret_count, struct error *err) MUST_USE;
+enum status scores_top_k(const float *scores, size_t count, bool is_probabilities, size_t k,
+                         struct prediction **ret_predictions, size_t *ret_count,
+                         struct error *err) MUST_USE;
 
 /* The same from what a device has found (session_best_of), which has at least one score of `count`
  * (0: not known) classes. */
 enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
-                             const struct labels *labels, size_t k,
-                             struct prediction **ret_predictions, size_t *ret_count,
+                             size_t k, struct prediction **ret_predictions, size_t *ret_count,
                              struct error *err) MUST_USE;

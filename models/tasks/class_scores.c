@@ -1,6 +1,6 @@
 /* Finds the scores of an image in an output, makes them probabilities where the model does not, and
  * picks the k best classes. */
-#include "server/schedule/policy/postprocess.h"
+#include "models/tasks/class_scores.h"
 
 #include <assert.h>
 #include <math.h>
@@ -160,9 +160,8 @@ static void set_probabilities(const float *scores, size_t count, float greatest,
         best[i].probability = (float)(exp((double)scores[best[i].index] - (double)greatest) / sum);
 }
 
-enum status scores_top_k(const float *scores, size_t count, bool is_probabilities,
-                         const struct labels *labels, size_t k, struct prediction **ret_predictions,
-                         size_t *ret_count, struct error *err)
+enum status scores_top_k(const float *scores, size_t count, bool is_probabilities, size_t k,
+                         struct prediction **ret_predictions, size_t *ret_count, struct error *err)
 {
     assert(count >= 1 && k >= 1);
     float greatest = 0;
@@ -183,16 +182,13 @@ enum status scores_top_k(const float *scores, size_t count, bool is_probabilitie
         best[i].index = ranking.best[i].index;
     free(ranking.best);
     set_probabilities(scores, count, greatest, is_probabilities, best, k);
-    for (size_t i = 0; labels && i < k; i++)
-        best[i].label = labels_name(labels, best[i].index);
     *ret_predictions = best;
     *ret_count = k;
     return STATUS_OK;
 }
 
 enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
-                             const struct labels *labels, size_t k,
-                             struct prediction **ret_predictions, size_t *ret_count,
+                             size_t k, struct prediction **ret_predictions, size_t *ret_count,
                              struct error *err)
 {
     if (best->first_nonfinite >= 0)
@@ -205,7 +201,7 @@ enum status scores_from_best(const struct session_best *best, size_t count, bool
     for (size_t i = 0; i < k; i++) {
         const double score = (double)best->scores[i].score;
         predictions[i].index = best->scores[i].index;
-        predictions[i].label = labels ? labels_name(labels, predictions[i].index) : NULL;
+        predictions[i].label = NULL;
         predictions[i].probability = is_probabilities ? best->scores[i].score
                                      : count == 1
                                          ? (float)(1 / (1 + exp(-score)))
