@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "models/tasks/tensor_copy.h"
 #include "server/observe/log.h"
-#include "server/schedule/policy/rows.h"
 #include "server/schedule/runtime/image_answer.h"
 
 /* A split goes on with a part that is a smaller compiled size, or below those half of 256 images at
@@ -135,8 +135,9 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
                : lane->model->task.kind == TASK_ZERO_SHOT
                    ? answer_texts(lane, batch, row, image)
                    : image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image);
-    return rows_copy(lane->outputs, lane->served->output_count, image->request->wanted_outputs,
-                     batch, row, &image->outputs, &image->error);
+    return tensor_copy_out(lane->outputs, lane->served->output_count,
+                           image->request->wanted_outputs, batch, row, &image->outputs,
+                           &image->error);
 }
 
 /* Gives a copy of the outputs to a decode worker, where making the answer takes long: masks of a
@@ -147,13 +148,13 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
     const enum task_kind kind = lane->model->task.kind;
     if (image->request->raw_outputs || !image->entry.is_large ||
         (kind != TASK_SEGMENTATION && kind != TASK_INSTANCES) ||
-        rows_copy(lane->outputs, lane->served->output_count, NULL, batch, row, &image->outputs,
-                  &image->error) != STATUS_OK)
+        tensor_copy_out(lane->outputs, lane->served->output_count, NULL, batch, row,
+                        &image->outputs, &image->error) != STATUS_OK)
         return false;
     image->since = ended;
     if (scheduler_defer(lane->scheduler, image))
         return true;
-    rows_free(image->outputs, lane->served->output_count);
+    tensor_copies_free(image->outputs, lane->served->output_count);
     image->outputs = NULL;
     return false;
 }

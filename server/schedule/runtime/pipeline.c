@@ -10,7 +10,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
-#include "server/schedule/policy/rows.h"
+#include "models/tasks/tensor_copy.h"
 #include "server/schedule/runtime/meters.h"
 #include "server/schedule/runtime/pipeline_table.h"
 #include "server/schedule/runtime/scheduler.h"
@@ -434,7 +434,7 @@ void predict_request_free_results(struct predict_request *request)
         free(image->photo);
         image->photo = NULL;
         if (image->outputs)
-            rows_free(image->outputs, request->served->output_count);
+            tensor_copies_free(image->outputs, request->served->output_count);
         image->outputs = NULL;
     }
     served_unref(request->served);

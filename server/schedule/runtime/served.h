@@ -11,8 +11,8 @@
 
 #include "engine/runtime/session.h"
 #include "models/folder/model.h"
+#include "models/tasks/tensor_copy.h"
 #include "server/schedule/policy/batcher.h"
-#include "server/schedule/policy/rows.h"
 #include "server/schedule/runtime/meters.h"
 
 /* Counts and nanoseconds since this version is served. They only grow. */

@@ -10,8 +10,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "models/tasks/tensor_copy.h"
 #include "server/image/transform.h"
-#include "server/schedule/policy/rows.h"
 #include "server/schedule/runtime/budget.h"
 #include "server/schedule/runtime/image_answer.h"
 #include "server/schedule/runtime/scheduler.h"
@@ -157,9 +157,9 @@ static void worker_write_row(struct scheduler *scheduler, const struct predict_i
     size_t row = (size_t)(image - image->request->images);
     for (size_t i = 0; i < served->input_count; i++) {
         const char *rows = image->request->tensors[i];
-        rows_write(&served->inputs[i], i == served->image_input ? &served->image_numbers : NULL,
-                   served->model->input_channels_last, rows + row * served->inputs[i].bytes,
-                   scheduler_row(scheduler, slot.buffer, i, slot.slot));
+        tensor_copy_in(&served->inputs[i], i == served->image_input ? &served->image_numbers : NULL,
+                       served->model->input_channels_last, rows + row * served->inputs[i].bytes,
+                       scheduler_row(scheduler, slot.buffer, i, slot.slot));
     }
 }
 
@@ -220,7 +220,7 @@ static void worker_answer(struct scheduler *scheduler, struct predict_image *ima
                         0, buffers, image);
     for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
         task_buffer_done(&buffers[i]);
-    rows_free(image->outputs, scheduler_served(scheduler)->output_count);
+    tensor_copies_free(image->outputs, scheduler_served(scheduler)->output_count);
     image->outputs = NULL;
     image->output_ms = clock_ms(clock_now() - image->since);
     scheduler_finish(scheduler, image);

@@ -1,6 +1,6 @@
 /* Copies rows of raw tensors into a batch, images in the layout and numbers that the session reads,
  * and rows of results out of a run. */
-#include "server/schedule/policy/rows.h"
+#include "models/tasks/tensor_copy.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -82,8 +82,8 @@ static void write_numbers(to_floats convert, const char *src, struct planes imag
     }
 }
 
-void rows_write(const struct served_tensor *input, const struct image_numbers *as, bool last,
-                const void *src, void *dst)
+void tensor_copy_in(const struct served_tensor *input, const struct image_numbers *as, bool last,
+                    const void *src, void *dst)
 {
     if (!as || (last && input->dtype == DTYPE_F32 && as->dtype == DTYPE_F32)) {
         memcpy(dst, src, input->bytes);
@@ -98,7 +98,7 @@ void rows_write(const struct served_tensor *input, const struct image_numbers *a
         write_numbers(converter(input->dtype), src, image, pixels, as, dst);
 }
 
-void rows_free(struct tensor **rows, size_t count)
+void tensor_copies_free(struct tensor **rows, size_t count)
 {
     for (size_t i = 0; rows && i < count; i++)
         tensor_unref(rows[i]);
@@ -123,8 +123,9 @@ static enum status copy_row(const struct tensor *output, int batch, int row, str
     return STATUS_OK;
 }
 
-enum status rows_copy(const struct tensor *const *outputs, size_t output_count, const bool *wanted,
-                      int batch, int row, struct tensor ***ret, struct error *err)
+enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,
+                            const bool *wanted, int batch, int row, struct tensor ***ret,
+                            struct error *err)
 {
     struct tensor **rows = alloc_array(output_count, sizeof *rows);
     if (!rows)
@@ -134,7 +135,7 @@ enum status rows_copy(const struct tensor *const *outputs, size_t output_count, 
         if (!wanted || wanted[i])
             status = copy_row(outputs[i], batch, row, &rows[i], err);
     if (status != STATUS_OK) {
-        rows_free(rows, output_count);
+        tensor_copies_free(rows, output_count);
         return status;
     }
     *ret = rows;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "server/schedule/policy/rows.h"
+#include "models/tasks/tensor_copy.h"
 
 enum { HEIGHT = 23, WIDTH = 37, PIXELS = HEIGHT * WIDTH }; /* more than once 256, and a rest */
 
@@ -60,7 +60,7 @@ static void check(size_t channels, bool is_last, enum dtype dtype, const struct 
         }
     image_numbers_write(as, floats, expected, count);
     memset(dst, MARK, written + GUARD);
-    rows_write(&input, as, is_last, src + OFF, dst);
+    tensor_copy_in(&input, as, is_last, src + OFF, dst);
     cr_assert(memcmp(dst, expected, written) == 0, "%zu channels, last %d, %s as %s", channels,
               is_last, dtype_name(dtype), dtype_name(as->dtype));
     for (size_t i = 0; i < GUARD; i++)
@@ -85,6 +85,6 @@ Test(rows, other_inputs_stay_as_they_are)
     static const int64_t numbers[3] = {1, -5, INT64_MAX};
     struct served_tensor input = {"ids", DTYPE_I64, SHAPE(1, 3), 3, sizeof numbers};
     int64_t row[3];
-    rows_write(&input, NULL, false, numbers, row);
+    tensor_copy_in(&input, NULL, false, numbers, row);
     cr_assert(memcmp(row, numbers, sizeof row) == 0);
 }

@@ -1,4 +1,5 @@
-/* Rows of raw-tensor requests: into a batch, and out of a run. Pure; any thread. */
+/* Copies raw tensors of requests: a row into a batch, the rows of results out of a run. Pure; any
+ * thread. */
 #pragma once
 
 #include "engine/runtime/session.h"
@@ -16,13 +17,14 @@ struct served_tensor {
 /* Writes a row of `input` to `dst` as the session reads it. With `as` (NULL: not an image, copied
  * unchanged) it is transposed from [C, H, W] to [H, W, C], unless `channels_last`, and converted to
  * these numbers. `src` is a row as `input` says, at any alignment. */
-void rows_write(const struct served_tensor *input, const struct image_numbers *as,
-                bool channels_last, const void *src, void *dst);
+void tensor_copy_in(const struct served_tensor *input, const struct image_numbers *as,
+                    bool channels_last, const void *src, void *dst);
 
 /* Copies what a run of `batch` rows gave for row `row`: *ret is an array of output_count tensors,
  * NULL where `wanted` (NULL: all are) says no; rows_free frees it. A run of one row gives each
  * tensor whole. STATUS_SHAPE when an output does not divide into rows, STATUS_NO_MEMORY. */
-enum status rows_copy(const struct tensor *const *outputs, size_t output_count, const bool *wanted,
-                      int batch, int row, struct tensor ***ret, struct error *err) MUST_USE;
+enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,
+                            const bool *wanted, int batch, int row, struct tensor ***ret,
+                            struct error *err) MUST_USE;
 
-void rows_free(struct tensor **rows, size_t count); /* NULL is fine */
+void tensor_copies_free(struct tensor **rows, size_t count); /* NULL is fine */
