@@ -21,8 +21,8 @@ void tensor_copy_in(const struct served_tensor *input, const struct image_number
                     bool channels_last, const void *src, void *dst);
 
 /* Copies what a run of `batch` rows gave for row `row`: *ret is an array of output_count tensors,
- * NULL where `wanted` (NULL: all are) says no; rows_free frees it. A run of one row gives each
- * tensor whole. STATUS_SHAPE when an output does not divide into rows, STATUS_NO_MEMORY. */
+ * NULL where `wanted` (NULL: all are) says no; tensor_copies_free frees it. A run of one row gives
+ * each tensor whole. STATUS_SHAPE when an output does not divide into rows, STATUS_NO_MEMORY. */
 enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,
                             const bool *wanted, int batch, int row, struct tensor ***ret,
                             struct error *err) MUST_USE;

@@ -1,8 +1,8 @@
 /* lensd devices: what this machine has. */
 #include <stdio.h>
 
+#include "server/answers/describe.h"
 #include "server/cli/commands.h"
-#include "server/http/api/describe.h"
 
 static void print_device(const struct device_info *device)
 {

@@ -14,11 +14,11 @@
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "models/folder/repository.h"
+#include "server/answers/annotate.h"
+#include "server/answers/describe.h"
 #include "server/app/process.h"
 #include "server/app/settings.h"
 #include "server/cli/commands.h"
-#include "server/http/api/annotate.h"
-#include "server/http/api/describe.h"
 #include "server/loader/model_open.h"
 #include "server/schedule/runtime/stages.h"
 

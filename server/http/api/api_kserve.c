@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 #include "proto/v1.h"
 #include "proto/v2.h"
-#include "server/http/api/describe.h"
+#include "server/answers/describe.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/urgency.h"
 #include "server/http/api/work.h"

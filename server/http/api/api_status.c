@@ -7,7 +7,7 @@
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/answers.h"
-#include "server/http/api/describe.h"
+#include "server/answers/describe.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"

@@ -1,5 +1,5 @@
 /* Writes the state of the pipeline, its models, devices and predictions as JSON. */
-#include "server/http/api/describe.h"
+#include "server/answers/describe.h"
 
 #include <math.h>
 #include <stdio.h>

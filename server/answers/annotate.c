@@ -1,6 +1,6 @@
 /* Draws answers: masks first, then boxes and key points, labels on top. Colours belong to classes;
  * lines and letters grow with the picture. */
-#include "server/http/api/annotate.h"
+#include "server/answers/annotate.h"
 
 #include <math.h>
 #include <stdio.h>
