@@ -255,7 +255,8 @@ const struct option config_options[] = {
     {"log-format", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_format), 0, 0, "text", "text|json|auto",
      OUTPUT, "format of the log on standard error; auto: text on a terminal, else json"},
     {"log-level", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_level), 0, 0, "info",
-     "debug|info|warn|error", OUTPUT, "lowest level written; info includes one line per request"},
+     "debug|info|warn|error", OUTPUT,
+     "lowest level written; info includes one line per request, but not for successful probes"},
     {"trace-endpoint", OPTION_TEXT, COMMAND_SERVE, FIELD(trace_endpoint), 0, 0, NULL, "URL", OUTPUT,
      "send a trace of each request to this OpenTelemetry collector (OTLP over HTTP, as in "
      "http://localhost:4318); needs libcurl"},

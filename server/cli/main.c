@@ -13,6 +13,7 @@
 #include "server/app/serve.h"
 #include "server/cli/commands.h"
 #include "server/image/image.h"
+#include "server/observe/log.h"
 
 static const struct {
     const char *name;
@@ -117,6 +118,7 @@ static void save_address_space(void)
 int main(int argc, char **argv)
 {
     save_address_space();
+    log_find_journal();
     /* A closed pipe or a file at its size limit is to be an error of write(), not a signal. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define VALUE_MAX  1024
@@ -19,6 +20,7 @@
 static _Atomic bool write_json;
 static _Atomic int lowest_level = LOG_INFO;
 static _Atomic unsigned long lost_total;
+static bool is_journal; /* set before any thread starts */
 
 /* A line under construction; `full` once something did not fit. */
 struct log_line {
@@ -51,6 +53,17 @@ bool log_is_json(void)
 enum log_level log_lowest(void)
 {
     return (enum log_level)atomic_load_explicit(&lowest_level, memory_order_relaxed);
+}
+
+void log_find_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    struct stat info;
+    char own[64] = "";
+    if (fstat(STDERR_FILENO, &info) == 0)
+        snprintf(own, sizeof own, "%llu:%llu", (unsigned long long)info.st_dev,
+                 (unsigned long long)info.st_ino);
+    is_journal = stream && !strcmp(stream, own);
 }
 
 const char *log_level_name(enum log_level level)
@@ -182,12 +195,15 @@ static void line_put_value(struct log_line *line, bool json, const struct log_fi
     }
 }
 
-static void line_put_head(struct log_line *line, bool json, const struct timespec *time,
-                          enum log_level level, const char *event)
+static void line_put_head(struct log_line *line, bool json, bool journal,
+                          const struct timespec *time, enum log_level level, const char *event)
 {
+    static const int priorities[] = {7, 6, 4, 3}; /* sd-daemon(3) */
     struct tm parts;
     char text[32], offset[8] = "+0000";
     int milliseconds = (int)(time->tv_nsec / 1000000);
+    if (journal)
+        line_put_format(line, "<%d>", priorities[level]);
     if (json) {
         gmtime_r(&time->tv_sec, &parts);
         strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
@@ -195,24 +211,26 @@ static void line_put_head(struct log_line *line, bool json, const struct timespe
                         milliseconds, log_level_name(level));
         line_put_escaped(line, event);
         line_put_text(line, "\"");
-    } else {
+        return;
+    }
+    if (!journal) {
         localtime_r(&time->tv_sec, &parts);
         strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
         strftime(offset, sizeof offset, "%z", &parts); /* +0200 */
-        line_put_format(line, "%s.%03d%.3s:%s %-5s ", text, milliseconds, offset, offset + 3,
-                        log_level_name(level));
-        line_put_escaped(line, event);
+        line_put_format(line, "%s.%03d%.3s:%s ", text, milliseconds, offset, offset + 3);
     }
+    line_put_format(line, "%-5s ", log_level_name(level));
+    line_put_escaped(line, event);
 }
 
-size_t log_format(bool json, const struct timespec *time, enum log_level level,
+size_t log_format(bool json, bool journal, const struct timespec *time, enum log_level level,
                   const struct log_field *fields, char line[static LOG_LINE_MAX])
 {
     static const char json_cut[] = ",\"cut\":true", text_cut[] = " cut=true";
     /* Keeps room for the `cut` mark and the end of the line. */
     struct log_line out = {.size = LOG_LINE_MAX - sizeof json_cut - sizeof "}\n"};
     out.text = line;
-    line_put_head(&out, json, time, level, fields[0].text);
+    line_put_head(&out, json, journal, time, level, fields[0].text);
     bool cut = false;
     for (const struct log_field *field = fields + 1; field->key; field++) {
         size_t before = out.used;
@@ -323,7 +341,7 @@ static size_t format_now(enum log_level level, const struct log_field *fields,
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return log_format(log_is_json(), &now, level, fields, line);
+    return log_format(log_is_json(), is_journal, &now, level, fields, line);
 }
 
 static void tell_lost_locked(void)
@@ -435,10 +453,11 @@ unsigned long log_lost_total(void)
 
 void log_print(const char *format, ...)
 {
-    char text[LOG_LINE_MAX] = "";
+    char text[LOG_LINE_MAX] = "<3>";
+    const size_t prefix = is_journal ? strlen(text) : 0;
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
+    (void)vsnprintf(text + prefix, sizeof text - prefix, format, args);
     va_end(args);
     const size_t size = strlen(text);
     text[size] = '\n'; /* instead of the terminator */

@@ -48,6 +48,10 @@ struct log_field {
 /* Form and lowest level written; text from LOG_INFO until the first call. */
 void log_configure(bool json, enum log_level lowest);
 
+/* If standard error is the journal (JOURNAL_STREAM of systemd.exec(5)), gives lines a priority,
+ * "<4>", and those of the text form no time. Before any thread starts. */
+void log_find_journal(void);
+
 /* Both may be changed at any time, from any thread. */
 void log_set_json(bool json);
 void log_set_lowest(enum log_level lowest);
@@ -65,7 +69,7 @@ const char *log_level_name(enum log_level level);
 /* The function behind log_event: fields[0] is the event, a NULL key ends the list. */
 void log_fields(enum log_level level, const struct log_field *fields);
 
-/* Writes a line that is no event, without its newline; at most LOG_LINE_MAX bytes of it. */
+/* Writes an error as a line that is no event, `format` without a newline; cut to LOG_LINE_MAX. */
 __attribute__((format(printf, 1, 2))) void log_print(const char *format, ...);
 
 /* Writes text shorter than LOG_LINE_MAX to standard output, unless its reader stalls for a second.
@@ -89,5 +93,5 @@ unsigned long log_lost_total(void);
 /* What log_fields writes, for tests: formats one line with its newline into `line` and returns its
  * length. A field that does not fit is left out, and cut=true then ends the line. A text value is
  * cut after 1024 bytes and ends in "…". */
-size_t log_format(bool json, const struct timespec *time, enum log_level level,
+size_t log_format(bool json, bool journal, const struct timespec *time, enum log_level level,
                   const struct log_field *fields, char line[static LOG_LINE_MAX]);

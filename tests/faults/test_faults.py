@@ -333,7 +333,7 @@ class Surroundings(Case):
             job.check(server)
             text = server.get("/metrics").body.decode()
             self.assertNotRegex(text, r"(?m)^[^#].* \S*,\S*$")
-            server.wait_log(" path=/metrics ")
+            server.wait_log(" path=/predict ")
             self.assertNotRegex(server.log(), r"_ms=\d+,\d")
 
 

@@ -187,7 +187,7 @@ class Proxies(ServedCase):
     def client(self, forwarded, source="127.0.0.1"):
         """The client that the log names for a request with these headers, sent from an address."""
         with socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, (source, 0)) as connection:
-            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + f"p{self.count}".encode() + b"\r\n" +
+            connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + f"p{self.count}".encode() + b"\r\n" +
                                b"".join(b"X-Forwarded-For: %s\r\n" % value for value in forwarded) + b"\r\n")
             self.assertEqual(read_answer(connection)[0].status, 200)
         self.server.wait_log(f" id=p{self.count} ")
@@ -234,7 +234,7 @@ class ProxyProtocol(ServedCase):
         """The client that the log names for a request after these bytes."""
         ProxyProtocol.count += 1
         mark = f"proxied-{self.count}"
-        request = data + f"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-Id: {mark}\r\n\r\n".encode()
+        request = data + f"GET /v2 HTTP/1.1\r\nHost: x\r\nX-Request-Id: {mark}\r\n\r\n".encode()
 
         def is_answered():
             start = time.monotonic()

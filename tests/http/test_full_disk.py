@@ -63,7 +63,7 @@ class FullDisk(unittest.TestCase):
         # These lines may come behind the answer that says it is ready.
         server.wait_log(" ready model=")
         server.wait_log(" model complete model=")
-        server.wait_log(" path=/readyz status=200 ")
+        server.wait_metric("lensd_http_connections", 1)
         server.log_file.flush()
         full = os.path.getsize(server.log_path) + 40  # within the next line
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))

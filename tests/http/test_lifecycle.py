@@ -139,13 +139,13 @@ class Start(Lifecycle):
 
     def test_logs_as_json(self):
         server = self.serve("--log", "json")
-        server.request("GET", "/livez", headers={"X-Request-Id": "me"})
+        server.request("GET", "/v2", headers={"X-Request-Id": "me"})
         server.wait_for(lambda: '"ready"' in server.log(), "the log line")
         log = self.assert_ended(server)
         lines = [json.loads(line) for line in log.splitlines()]
         (request,) = [line for line in lines if line.get("id") == "me"]
         self.assertEqual((request["event"], request["path"], request["status"], request["client"]),
-                         ("request", "/livez", 200, "127.0.0.1"))
+                         ("request", "/v2", 200, "127.0.0.1"))
         self.assertEqual([line["event"] for line in lines if line["event"] in ("ready", "stopped")],
                          ["ready", "stopped"])
 

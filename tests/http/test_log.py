@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import tempfile
 import unittest
 
@@ -58,7 +59,7 @@ class Json(LoggedCase):
 
     def test_traces(self):
         given = f"00-{TRACE}-{SPAN}-01"
-        answer = self.server.request("GET", "/livez", headers={"traceparent": given, "X-Request-Id": "five"})
+        answer = self.server.request("GET", "/v2", headers={"traceparent": given, "X-Request-Id": "five"})
         version, trace, span, flags = answer.headers["traceparent"].split("-")
         self.assertEqual((version, trace, flags), ("00", TRACE, "01"))
         self.assertRegex(span, "^[0-9a-f]{16}$")
@@ -119,7 +120,7 @@ class Levels(unittest.TestCase):
         return answer.json()
 
     def ask(self, request_id):
-        self.server.request("GET", "/livez", headers={"X-Request-Id": request_id})
+        self.server.request("GET", "/v2", headers={"X-Request-Id": request_id})
 
     def assert_logged(self, request_id):
         self.ask(request_id)
@@ -147,7 +148,7 @@ class Levels(unittest.TestCase):
         self.assert_silence("b")
         self.assertEqual(self.settings('{"log_verbose_level": 0, "log_format": "json"}'),
                          {**default, "log_format": "json"})
-        self.server.request("GET", "/livez", headers={"X-Request-Id": "c"})
+        self.server.request("GET", "/v2", headers={"X-Request-Id": "c"})
         self.server.wait_for(lambda: '"id":"c"' in self.server.log(), "a line in JSON")
         self.assertEqual(self.settings('{"log_format": "default"}'), default)
         self.server.wait_log(" info  log level=warn format=text by=root\n")
@@ -187,6 +188,64 @@ class Levels(unittest.TestCase):
         send(signal.SIGUSR1, "log level=info")
         self.assert_logged("e")
         self.assert_silence("d")
+
+
+class Probes(LoggedCase):
+    def ask(self, path):
+        self.server.request("GET", path, headers={"X-Request-Id": path.strip("/") + "-asked"})
+        return path.strip("/") + "-asked"
+
+    def test_answers_to_probes_and_scrapes_are_debug(self):
+        quiet = [self.ask(path) for path in ("/livez", "/readyz", "/health", "/metrics", "/v2/health/ready")]
+        loud = [self.ask(path) for path in ("/v2", "/v2/models/none/ready")]
+        for name in loud:
+            self.assertIn(" info  request ", self.line(name))
+        self.server.wait_metric("lensd_http_connections", 1)
+        for name in quiet:
+            self.assertNotIn(name, self.server.log())
+        self.server.signal(signal.SIGUSR1)
+        self.server.wait_log(" log level=debug")
+        self.assertIn(" debug request ", self.line(self.ask("/livez")))
+        self.server.signal(signal.SIGUSR2)
+        self.server.wait_log(" log level=info")
+
+
+class Journal(FolderCase):
+    """Standard error is a file that JOURNAL_STREAM names, as systemd does with its stream."""
+
+    def setUp(self):
+        super().setUp()
+        self.file = open(self.path("journal"), "w+b")
+        self.addCleanup(self.file.close)
+        info = os.fstat(self.file.fileno())
+        self.environment = {"JOURNAL_STREAM": f"{info.st_dev}:{info.st_ino}", "LENSD_XYZZY_QUUX": "4"}
+
+    def log_of(self, *arguments, stream=None):
+        environment = {**self.environment, **({"JOURNAL_STREAM": stream} if stream else {})}
+        server = self.serve(*arguments, environment=environment, stderr=self.file.fileno())
+        server.predict(b"no image")
+        server.stop()
+        return harness.read(self.path("journal")).decode().splitlines()
+
+    def test_text(self):
+        lines = self.log_of()
+        for start in ("<4>warn  environment ", "<6>info  ready ", "<6>info  request client=", "<6>info  stopped "):
+            self.assertTrue([line for line in lines if line.startswith(start)], (start, lines))
+        self.assertEqual([line for line in lines if not re.match("<[3467]>[a-z]+ ", line)], [])
+
+    def test_json(self):
+        for line in self.log_of("--log-format", "json"):
+            self.assertRegex(line, r'^<[3467]>\{"time":"')
+            self.assertEqual(json.loads(line[3:])["level"], {"<4>": "warn", "<6>": "info"}[line[:3]])
+
+    def test_the_journal_of_another_process(self):
+        self.assertRegex(self.log_of(stream="1:1")[0], r"^\d{4}-\d\d-\d\dT")
+
+    def test_an_error_at_start(self):
+        for arguments in (["serve", "--no-such-option"], ["serve", "--port", "0", "/no/such/model"]):
+            subprocess.run([harness.BINARY, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.file,
+                           env={**os.environ, **self.environment}, check=False, timeout=harness.PATIENCE)
+            self.assertTrue(harness.read(self.path("journal")).decode().splitlines()[-1].startswith("<3>lensd: "))
 
 
 class StalledReader(FolderCase):

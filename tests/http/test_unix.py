@@ -100,9 +100,9 @@ class Unix(unittest.TestCase):
         if not shutil.which("unshare") or subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL).returncode:
             self.skipTest("no namespaces may be made here")
         server = self.serve("--trusted-proxies", "unix", prefix=prefix)
-        self.assertEqual(server.request("GET", "/livez", headers={"X-Request-Id": "own"}).status, 200)
+        self.assertEqual(server.request("GET", "/v2", headers={"X-Request-Id": "own"}).status, 200)
         forwarded = {"X-Request-Id": "forwarded", "X-Forwarded-For": "192.0.2.7"}
-        self.assertEqual(server.request("GET", "/livez", headers=forwarded).status, 200)
+        self.assertEqual(server.request("GET", "/v2", headers=forwarded).status, 200)
         for name, client in (("own", f"uid:{os.getuid()}"), ("forwarded", "192.0.2.7")):
             server.wait_log(f" id={name} ")
             self.assertIn(f" client={client} id={name} ", server.log())

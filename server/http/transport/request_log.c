@@ -140,7 +140,9 @@ static void write_request_line(const struct exchange *x, const char *outcome, do
         fields[n++] = LOG_REAL("forward_ms", rounded_ms(x->phases.forward_ms));
     }
     fields[n++] = LOG_REAL("ms", rounded_ms(milliseconds));
-    log_fields(LOG_INFO, fields);
+    /* Probes and scrapes come every few seconds. */
+    const bool is_routine = x->route && x->route->access == ROUTE_OPEN && x->answer.status < 400;
+    log_fields(is_routine ? LOG_DEBUG : LOG_INFO, fields);
 }
 
 bool request_log_tell_left_out(struct request_log *log, bool end)

@@ -13,16 +13,22 @@
 /* 2026-11-21T12:03:04.512Z */
 static const struct timespec moment = {.tv_sec = 1795262584, .tv_nsec = 512345678};
 
-static const char *format(bool json, enum log_level level, const struct log_field *fields)
+static const char *format_for(bool journal, bool json, enum log_level level,
+                              const struct log_field *fields)
 {
     static char line[LOG_LINE_MAX + 1];
     setenv("TZ", "UTC", 1);
-    size_t size = log_format(json, &moment, level, fields, line);
+    size_t size = log_format(json, journal, &moment, level, fields, line);
     cr_assert_leq(size, LOG_LINE_MAX);
     line[size] = '\0';
     cr_assert_eq(line[size - 1], '\n', "a line ends in a newline: %s", line);
     cr_assert_eq(strlen(line), size);
     return line;
+}
+
+static const char *format(bool json, enum log_level level, const struct log_field *fields)
+{
+    return format_for(false, json, level, fields);
 }
 
 #define FIELDS(...) ((const struct log_field[]){LOG_STR("event", "ready"), __VA_ARGS__, {NULL}})
@@ -48,6 +54,18 @@ Test(log, json_form)
     cr_assert_str_eq(line, "{\"time\":\"2026-11-21T12:03:04.512Z\",\"level\":\"error\","
                            "\"event\":\"ready\",\"model\":\"digits\",\"threads\":-2,\"ms\":0.25,"
                            "\"ok\":false,\"missing\":null}\n");
+}
+
+Test(log, the_journal_gets_priorities_and_stamps_text_itself)
+{
+    const struct log_field *fields = FIELDS(LOG_INT("n", 2));
+    cr_assert_str_eq(format_for(true, false, LOG_DEBUG, fields), "<7>debug ready n=2\n");
+    cr_assert_str_eq(format_for(true, false, LOG_INFO, fields), "<6>info  ready n=2\n");
+    cr_assert_str_eq(format_for(true, false, LOG_WARN, fields), "<4>warn  ready n=2\n");
+    cr_assert_str_eq(format_for(true, false, LOG_ERROR, fields), "<3>error ready n=2\n");
+    cr_assert_str_eq(format_for(true, true, LOG_WARN, fields),
+                     "<4>{\"time\":\"2026-11-21T12:03:04.512Z\",\"level\":\"warn\","
+                     "\"event\":\"ready\",\"n\":2}\n");
 }
 
 Test(log, values_cannot_forge_lines_or_escape_sequences)
