@@ -9,7 +9,7 @@
 #include "engine/backend/backend.h"
 
 /* Changes with struct cuda_module and with anything in the engine's headers that both sides use. */
-#define CUDA_MODULE_ABI 8
+#define CUDA_MODULE_ABI 9
 
 struct cuda_module {
     uint32_t abi;
