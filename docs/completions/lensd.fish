@@ -11,6 +11,7 @@ complete -c lensd -n '__fish_seen_subcommand_from serve' -l model -r -d 'an .onn
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l model-name -r -d 'name of the model in requests, instead of that of its file or folder'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l models -r -d 'serve every model in this folder instead of one'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l watch -d 'reload models when their files change'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l default-model -r -d 'the model that answers requests that name none'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l ready -x -a 'any strict' -d 'with --models, when /readyz answers 200 after the start. any'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l top-k -r -d 'predictions per image, unless the request asks for another number'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l confidence -r -d 'detectors'

@@ -45,12 +45,13 @@ struct config {
     char memory_note[256]; /* about a limit for a device that is not served; "" for none */
     char thread_note[384]; /* about more threads than cores; "" for none */
 
-    char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
-    char *models;     /* serve: a folder of models; NULL: one model */
-    bool watch;       /* serve: load what changes on disk */
-    int64_t ready;    /* serve: enum config_ready */
-    char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
-    char **arguments; /* predict: the image files */
+    char *model;         /* path of an .onnx file or a folder; NULL: the embedded digits */
+    char *models;        /* serve: a folder of models; NULL: one model */
+    bool watch;          /* serve: load what changes on disk */
+    char *default_model; /* serve: answers requests that name none; NULL: the only one */
+    int64_t ready;       /* serve: enum config_ready */
+    char *model_name;    /* serve: the name it is asked for by; NULL: the file's or folder's own */
+    char **arguments;    /* predict: the image files */
     size_t argument_count;
     int64_t top_k;                            /* 1 … PREDICT_MAX_TOP_K */
     char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */

@@ -39,6 +39,10 @@ const struct option config_options[] = {
     {"watch", OPTION_SWITCH, COMMAND_SERVE, FIELD(watch), 0, 0, "false", NULL, MODEL,
      "reload models when their files change; with --models, also add and remove models as their "
      "folders come and go"},
+    {"default-model", OPTION_TEXT, COMMAND_SERVE, FIELD(default_model), 0, 0, NULL, "NAME", MODEL,
+     "the model that answers requests that name none; default: the only model, or the only "
+     "pipeline "
+     "whose stages are all other models; with several models such requests get 400"},
     {"ready", OPTION_CHOICE, COMMAND_SERVE, FIELD(ready), 0, 0, "any", "any|strict", MODEL,
      "with --models, when /readyz answers 200 after the start. any: when one model serves; strict: "
      "while every model that was there at the start serves"},

@@ -184,6 +184,7 @@ static enum status find_all(struct serve *serve, struct error *err)
     struct loader_options loader_options = {.models = config->models,
                                             .model = config->model,
                                             .model_name = config->model_name,
+                                            .default_model = config->default_model,
                                             .watch = config->watch,
                                             .pipeline = serve->pipeline};
     return loader_create(&loader_options, &serve->loader, err);
@@ -325,7 +326,7 @@ static int lanes_there(const struct model_status *status, size_t i)
     return count;
 }
 
-/* The default model's devices, with commas, "cpu (2 passes at a time)"; what is noteworthy of them
+/* A model's devices, with commas, "cpu (2 passes at a time)"; what is noteworthy of them
  * is logged. */
 static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
 {
@@ -347,13 +348,17 @@ static void list_lanes(const struct model_status *status, char *text, size_t siz
     }
 }
 
-/* NULL: none is ready. */
-static const struct model_status *find_default(const struct model_status *models, size_t count)
+/* The default model, or where there is none the first one that serves. NULL: none is ready. */
+static const struct model_status *find_shown(const struct model_status *models, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    const struct model_status *first = NULL;
+    for (size_t i = 0; i < count; i++) {
         if (models[i].is_default)
             return &models[i];
-    return NULL;
+        if (!first && models[i].state == MODEL_READY)
+            first = &models[i];
+    }
+    return first;
 }
 
 /* "resnet50", or "ocr (stage models det, rec)". */
@@ -373,7 +378,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
 {
     const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
     const char *path = serve->config->unix_path;
-    char with_threads[48] = "", call[sizeof status->name + 64],
+    char with_threads[48] = "", call[2 * sizeof status->name + 64],
          choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 64] = "",
          name[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 32];
     if (!status) {
@@ -385,16 +390,22 @@ static void print_banner(const struct serve *serve, const struct model_status *s
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
     name_model(status, name, sizeof name);
     /* Devices and threads are those of the model that answers; a pipeline has none of its own. */
-    if (pipeline_has_choice(serve->pipeline))
+    if (status->is_default && pipeline_has_choice(serve->pipeline))
         snprintf(choice, sizeof choice, "; %s answers", name);
-    if (status->answers_photos)
+    if (status->answers_photos && !status->is_default)
+        snprintf(call, sizeof call, "--data-binary @photo.jpg '%s/predict?model=%s'", url,
+                 status->name);
+    else if (status->answers_photos)
         snprintf(call, sizeof call, "--data-binary @photo.jpg %s/predict", url);
     else
         snprintf(call, sizeof call, "%s/v2/models/%s", url, status->name);
     log_banner("lensd serves %s at %s%s%s%s%s%s; %s:\n"
                "  curl %s%s%s%s\n",
                loader_served(serve->loader), where, choice, devices[0] ? " on " : "", devices,
-               with_threads, choice[0] ? ", or with ?model=NAME another" : "",
+               with_threads,
+               !status->is_default ? "; requests name one with ?model=NAME"
+               : choice[0]         ? ", or with ?model=NAME another"
+                                   : "",
                status->answers_photos ? "try it" : "it takes tensors; see which",
                path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
 }
@@ -403,7 +414,7 @@ static void say_ready(struct serve *serve)
 {
     struct model_status *models = calloc(PIPELINE_MAX_MODELS, sizeof *models);
     size_t count = models ? pipeline_models(serve->pipeline, models, PIPELINE_MAX_MODELS) : 0;
-    const struct model_status *status = find_default(models, count);
+    const struct model_status *status = find_shown(models, count);
     char devices[DEVICE_MAX * (DEVICE_TEXT + 32)] = "";
     const char *precision = NULL;
     int threads = 0;
@@ -414,7 +425,8 @@ static void say_ready(struct serve *serve)
     if (status || serve->config->models)
         print_banner(serve, status, devices, threads);
     const struct log_field model = LOG_STR("model", loader_served(serve->loader)),
-                           chosen = LOG_STR("default", status ? status->name : NULL),
+                           chosen = LOG_STR("default",
+                                            status && status->is_default ? status->name : NULL),
                            url = LOG_STR("url", http_server_where(serve->http));
     if (status && status->stage_count > 0) /* its stages' models have devices */
         log_event(LOG_INFO, "ready", model, chosen, url);

@@ -24,6 +24,7 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
                                                   .max_scans = (uint32_t)config->max_scans},
                                        .fast_decode = config->fast_decode,
                                        .task_options = &config->task_options,
+                                       .default_model = config->default_model,
                                        .ready_strict = config->ready == CONFIG_READY_STRICT,
                                        .metrics = metrics};
     memcpy(options.devices, config->devices, sizeof options.devices);

@@ -155,14 +155,14 @@ async function readHealth(asker) {
   setState(health.status);
   const ready = (health.models || []).filter((model) => model.state === "ready");
   const names = [...new Set(ready.map((model) => model.name))];
+  const standard = ready.find((model) => model.default);
   const select = byId("model");
   if (names.join("\n") !== [...select.options].map((o) => o.value).join("\n")) {
     const chosen = select.value;
     select.replaceChildren(...names.map((name) => new Option(name, name)));
-    const standard = ready.find((model) => model.default);
     select.value = names.includes(chosen) ? chosen : standard ? standard.name : names[0] || "";
   }
-  asker.several = names.length > 1;
+  asker.several = names.length > 1 || !standard;
   await readModels(asker);
   byId("model-field").hidden = !asker.several;
   byId("how").hidden = !names.includes("digits");

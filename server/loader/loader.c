@@ -87,6 +87,19 @@ static enum status look_at_disk(const struct loader *loader, struct repository *
     return STATUS_OK;
 }
 
+static enum status check_default(const struct loader *loader, struct error *err)
+{
+    const struct loader_options *options = &loader->options;
+    const char *wanted = options->default_model;
+    if (!wanted || (options->models && options->watch) ||
+        (loader->is_embedded ? !strcmp(wanted, loader->name)
+                             : repository_find(&loader->first, wanted) != NULL))
+        return STATUS_OK;
+    return error_set(err, STATUS_CONFIG,
+                     "--default-model '%.128s': there is no such model in %.200s", wanted,
+                     options->models ? options->models : "what is to be served");
+}
+
 static void announce(const struct loader *loader, const struct repository *repository)
 {
     if (loader->is_embedded) {
@@ -136,6 +149,10 @@ enum status loader_create(const struct loader_options *options, struct loader **
                  !loader->is_embedded  ? loader->first.models[0].name
                  : options->model_name ? options->model_name
                                        : "digits");
+    if (check_default(loader, err) != STATUS_OK) {
+        loader_free(loader);
+        return STATUS_CONFIG;
+    }
     announce(loader, &loader->first);
     *ret = loader;
     return STATUS_OK;
@@ -386,17 +403,20 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
     }
 }
 
-/* Requests without a model are now answered by another one: log that. */
+/* Requests without a model are now answered by another one, or by none: log that. */
 static void look_at_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];
-    if (!pipeline_default(loader->options.pipeline, name, sizeof name) ||
-        !strcmp(name, loader->default_name))
+    const bool is_there = pipeline_default(loader->options.pipeline, name, sizeof name);
+    if (!strcmp(name, loader->default_name))
         return;
     if (loader->default_name[0])
-        log_event(LOG_WARN, "default model changed", LOG_STR("model", name),
+        log_event(LOG_WARN, "default model changed", LOG_STR("model", is_there ? name : "none"),
                   LOG_STR("before", loader->default_name),
-                  LOG_STR("text", "it answers requests that name no model; ?model=NAME names one"));
+                  LOG_STR("text", is_there ? "it answers requests that name no model; "
+                                             "--default-model NAME chooses one"
+                                           : "requests that name no model are refused; "
+                                             "--default-model NAME chooses one"));
     snprintf(loader->default_name, sizeof loader->default_name, "%s", name);
 }
 

@@ -18,9 +18,10 @@
 #include "server/schedule/runtime/pipeline.h"
 
 struct loader_options {
-    const char *models;     /* the repository's folder; NULL: one model */
-    const char *model;      /* without `models`: its path; NULL or "digits": the embedded one */
-    const char *model_name; /* without `models`: the name to serve it under; NULL: its own */
+    const char *models;        /* the repository's folder; NULL: one model */
+    const char *model;         /* without `models`: its path; NULL or "digits": the embedded one */
+    const char *model_name;    /* without `models`: the name to serve it under; NULL: its own */
+    const char *default_model; /* must be there, unless `watch`ed for in `models`; NULL: any */
     bool watch;
     struct pipeline *pipeline; /* borrowed; outlives the loader */
 };

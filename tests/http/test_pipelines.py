@@ -428,6 +428,26 @@ class Alone(Pipelines):
         self.server.stop()
         self.assertIn("; both (stage models found, mean) answers, or with ?model=NAME another; try it:", self.server.output)
 
+    def test_it_is_the_default_if_its_stages_are_all_others(self):
+        made = run_lensd("key", "root")
+        key = next(word for word in made.stderr.split() if word.startswith("lensd-"))
+        self.write(".keys", made.stdout)
+        os.chmod(self.path(".keys"), 0o600)
+
+        def admin(model, what):
+            path = f"/v2/repository/models/{model}/{what}"
+            self.assertEqual(self.server.request("POST", path, b"{}", {"X-API-Key": key}).status, 200)
+        self.start("--watch", "--admin-key-file", self.path(".keys"))
+        self.assertEqual(self.ask("")["model"], "both")
+        admin("both", "unload")
+        self.assertEqual(self.ask("", status=503)["error"], "model 'both' has been unloaded")
+        admin("both", "load")
+        self.assertEqual(self.ask("")["model"], "both")
+        self.add_means("another")
+        self.server.wait_for(lambda: self.server.predict(painted(8, 8, colors)).status == 400, "several models")
+        names = self.ask("", status=400)["error"].split("several: ")[1].split(";")[0].split(", ")
+        self.assertEqual(sorted(names), ["another", "both", "found", "mean"])
+
     def test_a_model_that_is_not_there(self):
         self.pipeline("both", [{"model": "found"}, {"model": "nobody"}])
         for command in (["serve"], ["inspect"], ["predict", "--model"]):

@@ -1,6 +1,7 @@
 """Model repositories: folders of models and versions, loaded, replaced and dropped while clients go
 on asking."""
 
+import base64
 import http.client
 import json
 import os
@@ -10,7 +11,7 @@ import threading
 import unittest
 
 import small_onnx
-from harness import PATIENCE, Server, run_lensd, seven
+from harness import PATIENCE, ROOT, Server, multipart, run_lensd, seven
 
 INFER = {"inputs": [{"name": "image", "shape": [1, 3, 2, 2], "datatype": "FP32", "data": [1] * 12}]}
 
@@ -81,19 +82,78 @@ class Repository(unittest.TestCase):
         self.assertEqual(server.get("/v1/models").json()["models"],
                          ["alone", "every", "numbered", "plain", "some"])
 
-    def test_the_default_is_said(self):
-        for name, factor in (("a", 2), ("b", 3)):
-            self.put(name, None, factor)
+    def put_digits(self, *names):
+        for name in names:
+            shutil.copytree(os.path.join(ROOT, "models", "digits"), os.path.join(self.root, name),
+                            ignore=shutil.ignore_patterns("*.py", "*.md", "__pycache__"))
+
+    def unnamed(self, server, path="/predict"):
+        """Who answers a photo that names no model, or the status and the sentence."""
+        answer = server.predict(seven(), path)
+        return answer.json()["model"] if answer.status == 200 else (answer.status, answer.json()["error"])
+
+    def test_no_default_among_several(self):
+        """A folder that sorts earlier does not take the place of the only model."""
+        self.put_digits("m")
         server = self.serve_to_the_end("--watch")
-        self.assertNotIn("default model changed", server.log())
-        shutil.rmtree(os.path.join(self.root, "a"))
+        self.assertEqual(self.unnamed(server), "m")
+        self.put_digits("a")
+        server.wait_for(lambda: ("a", "1") in self.states(server), "the second model")
         server.wait_for(lambda: "default model changed" in server.log(), "the warning")
         line = next(line for line in server.log().splitlines() if "default model changed" in line)
-        self.assertRegex(line, "(?i)warn")
-        self.assertIn("model=b", line)
-        self.assertIn("before=a", line)
+        self.assertRegex(line, "(?i)warn.* model=none before=m ")
         server.stop()
-        self.assertRegex(server.output, r"; a answers on cpu with \d+ threads?, or with \?model=NAME another; it takes tensors; see which:")
+        server = self.serve_to_the_end()
+        for path, headers in (("/predict", {}), ("/predict", {"Content-Type": "application/json"})):
+            body = seven() if not headers else json.dumps({"image": {"b64": base64.b64encode(seven()).decode()}})
+            answer = server.predict(body, path, headers)
+            self.assertEqual(answer.status, 400, answer.body)
+            self.assertIn("this server has several: a, m; name one", answer.json()["error"])
+            self.assertIn("--default-model", answer.json()["error"])
+        kind, form = multipart([("image", "a.png", seven())])
+        answer = server.predict(form, "/v1/vision/detection", {"Content-Type": kind})
+        self.assertEqual((answer.status, answer.json()["success"]), (400, False))
+        self.assertEqual(self.unnamed(server, "/predict?model=a"), "a")
+        self.assertEqual({m["default"] for m in server.get("/health").json()["models"]}, {False})
+        page = server.request("GET", "/", headers={"Accept": "text/html"}).body.decode()
+        self.assertIn("/predict?model=a", page)
+        server.stop()
+        first, second = server.output.splitlines()
+        self.assertRegex(first, r"^lensd serves 2 models at \S+ on cpu with \d+ threads?; requests name one with \?model=NAME; try it:$")
+        self.assertEqual(second, f"  curl --data-binary @photo.jpg 'http://127.0.0.1:{server.port}/predict?model=a'")
+
+    def test_a_default_that_is_named(self):
+        self.put_digits("a", "m")
+        server = self.serve_to_the_end("--default-model", "m", "--watch", "--admin-key-file", self.admin_key())
+        self.assertEqual(self.unnamed(server), "m")
+        self.assertEqual([m["name"] for m in server.get("/health").json()["models"] if m["default"]], ["m"])
+        self.assertEqual(self.admin(server, "m", "unload").status, 200)
+        self.assertEqual(self.unnamed(server), (503, "model 'm' has been unloaded"))
+        self.assertEqual(self.admin(server, "m", "load").status, 200)
+        self.assertEqual(self.unnamed(server), "m")
+        shutil.rmtree(os.path.join(self.root, "m"))
+        server.wait_for(lambda: self.unnamed(server) == (404, "there is no model 'm', which --default-model names; "
+                                                              "this server has: a"), "its end")
+        self.assertNotIn("default model changed", server.log())
+        self.put_digits("m")
+        server.wait_for(lambda: self.unnamed(server) == "m", "its return")
+        server.stop()
+        self.assertRegex(server.output, r"; m answers on cpu with \d+ threads?, or with \?model=NAME another; try it:")
+        self.write("m/model.onnx", "no model")
+        server = self.serve("--default-model", "m")
+        status, sentence = self.unnamed(server)
+        self.assertEqual(status, 503)
+        self.assertIn("model 'm' could not be loaded", sentence)
+
+    def test_a_default_that_is_not_there(self):
+        self.put_digits("a")
+        for arguments in (("--models", self.root), (os.path.join(self.root, "a"),), ("digits",)):
+            ended = run_lensd("serve", *arguments, "--default-model", "nobody", "--port", "0")
+            self.assertEqual(ended.returncode, 2)
+            self.assertIn("--default-model 'nobody': there is no such model", ended.stderr)
+        server = Server("--default-model", "digits")
+        self.addCleanup(server.stop)
+        self.assertEqual(self.unnamed(server), "digits")
 
     def test_the_banner_tells_what_failed(self):
         self.put("a", None, 2)
@@ -101,7 +161,7 @@ class Repository(unittest.TestCase):
         self.write("broken/model.onnx", "no model")
         self.write("worse/model.onnx", "no model")
         server = self.serve_to_the_end()
-        server.wait_log('model="2 of 4 models (failed: broken, worse)" default=a ')
+        server.wait_log('model="2 of 4 models (failed: broken, worse)" default=- ')
         server.stop()
         self.assertIn("lensd serves 2 of 4 models (failed: broken, worse) at ", server.output)
 

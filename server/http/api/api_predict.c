@@ -78,13 +78,14 @@ static bool read_size(const char *text, struct predict_request *request)
     return model_read_size(text + request->nearest_size, &request->width, &request->height);
 }
 
-/* Multipart and JSON bodies may name their model and size inside, so these are not known yet. */
+/* Multipart and JSON bodies, and those of other servers' APIs, may name their model and size
+ * inside, so these are not known yet. */
 static enum status check_room(struct exchange *x, struct error *err)
 {
     struct predict_request request = {.model = query_value(&x->query, "model")};
     const char *size = query_value(&x->query, "size");
-    bool names_it_inside =
-        multipart_is(x->content_type) || (x->content_type && strstr(x->content_type, "json"));
+    bool names_it_inside = predict_dialect(x) || multipart_is(x->content_type) ||
+                           (x->content_type && strstr(x->content_type, "json"));
     if (!request.model && names_it_inside && pipeline_has_choice(x->server->options.pipeline))
         return STATUS_OK;
     /* A size that cannot be read is refused when the request is. */

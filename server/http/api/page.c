@@ -124,42 +124,58 @@ static void put_size(FILE *out, size_t bytes)
         fprintf(out, "%zu bytes", bytes);
 }
 
-/* For a model that answers photos: the option that suits its task, and what the answer has. */
-static void put_photo_calls(FILE *out, const struct exchange *x, enum task_kind task)
+/* The address of /predict, with the model's name unless it answers without one, and an option. */
+static void put_predict(FILE *out, const struct exchange *x, const struct model_status *model,
+                        const char *option)
 {
+    const bool is_named = model && !model->is_default;
+    put_url(out, x);
+    fputs("/predict", out);
+    if (is_named) {
+        fputs("?model=", out);
+        page_put_escaped(out, model->name);
+    }
+    if (option[0])
+        fprintf(out, "%s%s", is_named ? "&amp;" : "?", option);
+}
+
+/* For a model that answers photos: the option that suits its task, and what the answer has. */
+static void put_photo_calls(FILE *out, const struct exchange *x, const struct model_status *model)
+{
+    const enum task_kind task = model ? model->task : TASK_CLASSIFICATION;
     static const struct {
         const char *option, *answer;
     } words[] = {
         [TASK_UNKNOWN] = {"", "the outputs"},
-        [TASK_CLASSIFICATION] = {"?top_k=3", "the best classes with their probabilities"},
-        [TASK_DETECTION] = {"?confidence=0.5", "boxes in pixels of the photo"},
+        [TASK_CLASSIFICATION] = {"top_k=3", "the best classes with their probabilities"},
+        [TASK_DETECTION] = {"confidence=0.5", "boxes in pixels of the photo"},
         [TASK_SEGMENTATION] = {"", "the area of each class in the photo"},
-        [TASK_EMBEDDING] = {"?normalize=true", "a vector"},
-        [TASK_POSE] = {"?confidence=0.5", "boxes with key points in pixels of the photo"},
-        [TASK_ORIENTED] = {"?confidence=0.5", "boxes with an angle in pixels of the photo"},
-        [TASK_INSTANCES] = {"?confidence=0.5", "boxes with masks in pixels of the photo"},
-        [TASK_ZERO_SHOT] = {"?top_k=3", "the best texts with their probabilities"},
+        [TASK_EMBEDDING] = {"normalize=true", "a vector"},
+        [TASK_POSE] = {"confidence=0.5", "boxes with key points in pixels of the photo"},
+        [TASK_ORIENTED] = {"confidence=0.5", "boxes with an angle in pixels of the photo"},
+        [TASK_INSTANCES] = {"confidence=0.5", "boxes with masks in pixels of the photo"},
+        [TASK_ZERO_SHOT] = {"top_k=3", "the best texts with their probabilities"},
         [TASK_DEPTH] = {"", "a depth for each pixel"},
-        [TASK_TEXT_BOXES] = {"?confidence=0.5", "boxes of lines of text in pixels of the photo"},
+        [TASK_TEXT_BOXES] = {"confidence=0.5", "boxes of lines of text in pixels of the photo"},
         [TASK_TEXT] = {"", "the text in the photo"},
     };
     fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg ", out);
-    put_url(out, x);
-    fputs("/predict</pre>\n<p>JPEG, PNG or another picture, up to ", out);
+    put_predict(out, x, model, "");
+    fputs("</pre>\n<p>JPEG, PNG or another picture, up to ", out);
     put_size(out, x->server->options.max_body);
     fputs(". Several at once, or from a form:</p>\n<pre tabindex=\"0\">curl -F image=@a.jpg -F "
           "image=@b.png \\\n  '",
           out);
-    put_url(out, x);
+    put_predict(out, x, model, words[task].option);
     fprintf(out,
-            "/predict%s'</pre>\n<p>Or inside JSON, as base64:</p>\n"
+            "'</pre>\n<p>Or inside JSON, as base64:</p>\n"
             "<pre tabindex=\"0\">{\"image\": {\"b64\": \"…\"}}\n"
             "{\"images\": [{\"b64\": \"…\"}, {\"b64\": \"…\"}]}</pre>\n"
             "<p>The answer names the model, the device, %s, and where the time went.</p>",
-            words[task].option, words[task].answer);
+            words[task].answer);
 }
 
-/* What a client writes to use the model that answers without a name. */
+/* What a client writes to use the default model, or where there is none the first that serves. */
 static void put_calls(FILE *out, const struct exchange *x)
 {
     struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
@@ -167,10 +183,10 @@ static void put_calls(FILE *out, const struct exchange *x)
         models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
     const struct model_status *model = NULL;
     for (size_t i = 0; i < count; i++)
-        if (models[i].is_default)
+        if (models[i].is_default || (!model && models[i].state == MODEL_READY))
             model = &models[i];
     if (!model || model->answers_photos) {
-        put_photo_calls(out, x, model ? model->task : TASK_CLASSIFICATION);
+        put_photo_calls(out, x, model);
     } else {
         fputs("<p>The model takes tensors. Its inputs and outputs:</p>\n<pre tabindex=\"0\">curl ",
               out);

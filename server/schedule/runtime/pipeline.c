@@ -178,8 +178,8 @@ static enum status explain_not_found_locked(struct pipeline *pipeline, const cha
         return error_set(err, STATUS_NOT_FOUND,
                          "the request names no model (model_name in gRPC); this server has: %s",
                          pipeline->entry_count ? names : "none yet");
-    return error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s'; this server has: %s",
-                     name ? name : "default", pipeline->entry_count ? names : "none yet");
+    return error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s'; this server has: %s", name,
+                     pipeline->entry_count ? names : "none yet");
 }
 
 static enum status explain_not_ready(const struct model_entry *entry, int *ret_retry_after_s,
@@ -200,6 +200,31 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
                      entry->phase, 100 * entry->progress, table_seconds_left(entry));
 }
 
+/* Of a request that names no model. */
+static enum status explain_no_default_locked(const struct pipeline *pipeline,
+                                             int *ret_retry_after_s, struct error *err)
+{
+    char names[256];
+    if (pipeline->entry_count == 0)
+        return explain_not_ready(NULL, ret_retry_after_s, err);
+    name_models_locked(pipeline, names, sizeof names);
+    if (pipeline->options.default_model)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "there is no model '%.128s', which --default-model names; this server "
+                         "has: %s",
+                         pipeline->options.default_model, names);
+    if (pipeline_state(pipeline) == PIPELINE_LOADING) { /* a pipeline may come, which is meant */
+        if (ret_retry_after_s)
+            *ret_retry_after_s = table_retry_after_locked(pipeline);
+        return error_set(err, STATUS_NOT_READY,
+                         "models are still loading; GET /health shows how far they are");
+    }
+    return error_set(err, STATUS_INVALID,
+                     "the request names no model, and this server has several: %s; name one "
+                     "(/predict?model=NAME), or start lensd with --default-model NAME",
+                     names);
+}
+
 /* The instance that serves `name`, with the caller as one of its users. */
 static enum status acquire(struct pipeline *pipeline, const char *name, const char *version,
                            struct instance **ret, int *ret_retry_after_s, struct error *err)
@@ -213,9 +238,10 @@ static enum status acquire(struct pipeline *pipeline, const char *name, const ch
         version = NULL;
         entry = table_find_locked(pipeline, name, NULL);
     }
-    if (!entry && name) {
-        status = explain_not_found_locked(pipeline, name, version, err);
-    } else if (!entry || entry->state != MODEL_READY) {
+    if (!entry) {
+        status = name ? explain_not_found_locked(pipeline, name, version, err)
+                      : explain_no_default_locked(pipeline, ret_retry_after_s, err);
+    } else if (entry->state != MODEL_READY) {
         status = explain_not_ready(entry, ret_retry_after_s, err);
     } else if (!entry->instance) {
         status = error_set(err, STATUS_NOT_READY, "'%s' is a pipeline, too", entry->name);
@@ -387,19 +413,19 @@ enum status pipeline_find_stages(struct pipeline *pipeline, const char *name, co
 bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size)
 {
     pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = table_find_locked(pipeline, NULL, NULL);
-    bool is_ready = entry && entry->state == MODEL_READY;
-    snprintf(ret, size, "%s", is_ready ? entry->name : "");
+    const char *name = table_default_locked(pipeline);
+    snprintf(ret, size, "%s", name ? name : "");
     pthread_mutex_unlock(&pipeline->lock);
-    return is_ready;
+    return name != NULL;
 }
 
 bool pipeline_has_choice(struct pipeline *pipeline)
 {
     pthread_mutex_lock(&pipeline->lock);
     bool has_choice = false;
+    const char *name = table_default_locked(pipeline);
     for (size_t i = 0; i < pipeline->entry_count; i++)
-        has_choice |= strcmp(pipeline->entries[i].name, pipeline->default_name) != 0;
+        has_choice |= !name || strcmp(pipeline->entries[i].name, name) != 0;
     pthread_mutex_unlock(&pipeline->lock);
     return has_choice;
 }

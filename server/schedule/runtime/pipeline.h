@@ -78,7 +78,9 @@ struct pipeline_options {
     struct image_limits limits;
     bool fast_decode;                        /* image_decode_reduced */
     const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
-    bool ready_strict;          /* pipeline_readiness() asks every model that was there at start */
+    const char
+        *default_model; /* answers requests that name none; borrowed; NULL: pipeline_default */
+    bool ready_strict;  /* pipeline_readiness() asks every model that was there at start */
     void (*worker_begin)(void); /* called by each decode worker before its first image; or NULL */
     struct metrics *metrics;    /* borrowed; may be NULL in tests */
 };
@@ -191,11 +193,11 @@ void pipeline_free(struct pipeline *pipeline);
  * already, the sizes in use are compiled again as well (struct pipeline_source), then this one
  * takes its place in one step, and the call returns when the old one has answered what it was
  * given. A size that does not compile then is compiled when it is next asked for. Other versions of
- * the name are left alone. The first model added is the default. Takes over `model` on success and
- * on failure; a failure is also noted as by pipeline_fail, and leaves what is served as it is.
- * Progress is reported from inside. `cancel` may be NULL. Several threads may load different models
- * at once. Errors: those of session_create; STATUS_SHAPE; STATUS_CONFIG (too many models, a name
- * too long); STATUS_DRAINING; STATUS_NO_MEMORY. */
+ * the name are left alone. Takes over `model` on success and on failure; a failure is also noted as
+ * by pipeline_fail, and leaves what is served as it is. Progress is reported from inside. `cancel`
+ * may be NULL. Several threads may load different models at once. Errors: those of session_create;
+ * STATUS_SHAPE; STATUS_CONFIG (too many models, a name too long); STATUS_DRAINING;
+ * STATUS_NO_MEMORY. */
 enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
                                const _Atomic int *cancel, struct error *err) MUST_USE;
 
@@ -332,7 +334,8 @@ int pipeline_retry_after(struct pipeline *pipeline);
 
 /* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
  * STATUS_INVALID (no image, top_k or priority out of range, photos for a model that takes none,
- * labels of one that is no classifier, rows that do not go together), STATUS_NOT_FOUND (no such
+ * labels of one that is no classifier, rows that do not go together, no model where several could
+ * be meant), STATUS_NOT_FOUND (no such
  * model: names those there are), STATUS_TOO_LARGE (more images than the queue's bound),
  * STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (a bound of the queue is reached, or the
  * deadline could not be met); with the last three *ret_retry_after_s is set to 1 or more.
@@ -350,11 +353,12 @@ enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict
                                  size_t images, size_t bytes, int *ret_retry_after_s,
                                  struct error *err) MUST_USE;
 
-/* The name of the model that answers requests which name none, copied to `size` bytes; false and
- * "": none is ready. */
+/* The name that requests mean which name no model, copied to `size` bytes, whether it is ready or
+ * not: options.default_model, else the only model, or the only pipeline whose stages are all other
+ * models. While it is unloaded no other takes its place. False and "": there is none. */
 bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size);
 
-/* Whether models of more than one name are served. */
+/* Whether a request can mean another model than the default. */
 bool pipeline_has_choice(struct pipeline *pipeline);
 
 /* Keeps a request that was submitted alive: its on_done is not called before pipeline_cancel. False

@@ -91,8 +91,6 @@ static enum status publish(const struct loading *loading, struct instance *insta
         entry->progress = 1;
         entry->state = MODEL_READY;
         entry->failure[0] = '\0';
-        if (!pipeline->default_name[0])
-            snprintf(pipeline->default_name, sizeof pipeline->default_name, "%s", entry->name);
         table_update_state_locked(pipeline);
     }
     pthread_mutex_unlock(&pipeline->lock);

@@ -69,23 +69,46 @@ static struct model_entry *find_best_locked(struct pipeline *pipeline, const cha
     return best;
 }
 
-/* The first model that was served, while it is; then the first of the table that is. */
-static const char *default_name_locked(struct pipeline *pipeline)
+const char *table_default_locked(const struct pipeline *pipeline)
 {
-    const struct model_entry *first = find_best_locked(pipeline, pipeline->default_name);
-    if (first && first->state == MODEL_READY)
-        return first->name;
+    return pipeline->options.default_model ? pipeline->options.default_model
+           : pipeline->default_name[0]     ? pipeline->default_name
+                                           : NULL;
+}
+
+/* Whether every other name of the table is a stage of this one. */
+static bool is_all_locked(const struct pipeline *pipeline, const struct model_entry *entry)
+{
+    const size_t stages = entry->stages ? entry->stages->stage_count : 0;
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        const char *name = pipeline->entries[i].name;
+        bool is_in = !strcmp(name, entry->name);
+        for (size_t s = 0; s < stages && !is_in; s++)
+            is_in = !strcmp(name, entry->stages->stages[s].model);
+        if (!is_in)
+            return false;
+    }
+    return true;
+}
+
+/* The stages of an unloaded pipeline are gone, but it stays the default. */
+static void choose_default_locked(struct pipeline *pipeline)
+{
+    const struct model_entry *before = find_best_locked(pipeline, pipeline->default_name);
+    if (before && (before->state == MODEL_UNLOADING || before->state == MODEL_UNLOADED))
+        return;
+    pipeline->default_name[0] = '\0';
     for (size_t i = 0; i < pipeline->entry_count; i++)
-        if (pipeline->entries[i].state == MODEL_READY)
-            return pipeline->entries[i].name;
-    return pipeline->entry_count > 0 ? pipeline->entries[0].name : NULL;
+        if (is_all_locked(pipeline, &pipeline->entries[i]))
+            snprintf(pipeline->default_name, sizeof pipeline->default_name, "%s",
+                     pipeline->entries[i].name);
 }
 
 struct model_entry *table_find_locked(struct pipeline *pipeline, const char *name,
                                       const char *version)
 {
     if (!name)
-        name = default_name_locked(pipeline);
+        name = table_default_locked(pipeline);
     if (!name)
         return NULL;
     return version && *version ? table_find_version_locked(pipeline, name, version)
@@ -170,6 +193,7 @@ static bool is_unloaded_locked(const struct pipeline *pipeline)
 void table_update_state_locked(struct pipeline *pipeline)
 {
     size_t ready, failed;
+    choose_default_locked(pipeline);
     count_names_locked(pipeline, &ready, &failed);
     size_t required = pipeline->required_total > 1 ? pipeline->required_total : 1;
     if (pipeline->settled)
@@ -236,17 +260,23 @@ int table_seconds_left(const struct model_entry *entry)
     return left < 1 ? 1 : left > MOST ? MOST : (int)left;
 }
 
-int pipeline_retry_after(struct pipeline *pipeline)
+int table_retry_after_locked(const struct pipeline *pipeline)
 {
     int most = 1;
-    pthread_mutex_lock(&pipeline->lock);
     for (size_t i = 0; i < pipeline->entry_count; i++) {
         const struct model_entry *entry = &pipeline->entries[i];
         const int seconds = entry->state == MODEL_LOADING ? table_seconds_left(entry) : 1;
         most = seconds > most ? seconds : most;
     }
-    pthread_mutex_unlock(&pipeline->lock);
     return most;
+}
+
+int pipeline_retry_after(struct pipeline *pipeline)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    const int seconds = table_retry_after_locked(pipeline);
+    pthread_mutex_unlock(&pipeline->lock);
+    return seconds;
 }
 
 void pipeline_mend(struct pipeline *pipeline, const char *name)

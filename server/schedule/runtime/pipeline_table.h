@@ -39,7 +39,7 @@ struct pipeline {
     pthread_cond_t released;     /* an instance has lost its last user */
     struct model_entry *entries; /* PIPELINE_MAX_MODELS, of which entry_count are in use */
     size_t entry_count;
-    char default_name[sizeof((struct model_status *)0)->name]; /* "": none yet */
+    char default_name[sizeof((struct model_status *)0)->name]; /* "": none, or options have it */
     size_t required_total;
     uint64_t generations; /* instances that have been put into the table so far */
     bool settled, draining;
@@ -56,8 +56,14 @@ void table_update_state_locked(struct pipeline *pipeline);
 struct model_entry *table_find_locked(struct pipeline *pipeline, const char *name,
                                       const char *version);
 
+/* The name that requests without one mean; NULL: none. */
+const char *table_default_locked(const struct pipeline *pipeline);
+
 /* Seconds until a model that is loading will be ready, going by its progress so far; at least 1. */
 int table_seconds_left(const struct model_entry *entry);
+
+/* The same until all that load are ready. */
+int table_retry_after_locked(const struct pipeline *pipeline);
 
 /* Counts the caller out of an instance's users. */
 void table_release(struct pipeline *pipeline, struct instance *instance);

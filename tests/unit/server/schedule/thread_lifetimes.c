@@ -128,7 +128,8 @@ static enum status refused(struct pipeline *pipeline, const char *model, struct 
 static void test_states_and_refusals(void)
 {
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.metrics = metrics});
+    struct pipeline *pipeline =
+        start_pipeline((struct pipeline_options){.metrics = metrics, .default_model = "a"});
     struct error err = {0};
     CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
     CHECK(refused(pipeline, NULL, &err) == STATUS_NOT_READY);
