@@ -313,7 +313,7 @@ struct quantize_layer {
 struct quantize_answer {
     const char *model, *folder, *target;
     int calibrated, held_out, unreadable; /* photos */
-    /* On those held out, as in server/precision/agreement.h. */
+    /* On those held out, as in models/quantize/agreement.h. */
     bool holds;        /* the bounds of --precision auto */
     char bound[160];   /* the one that fails; "" if they hold */
     bool wants_images; /* more of them could show that the bounds hold */

@@ -76,6 +76,9 @@ for device in engine/cpu engine/cuda; do
 done
 
 never models/onnx models/folder
+never models/tasks models/folder
+never models/folder models/quantize
+never server/answers server/http
 never server/http/transport server/http/api
 never server/schedule/policy server/schedule/runtime
 

@@ -17,7 +17,7 @@
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
-#include "server/precision/quantize_model.h"
+#include "server/precision/calibrated.h"
 
 #define MODEL_FILE  "model.onnx"
 #define REPORT_FILE "report.json"
@@ -264,8 +264,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
 {
     const struct config *config = q->config;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct quantize_options options = {.limits = &limits,
-                                             .threads = (int)config->threads,
+    const struct quantize_options options = {.threads = (int)config->threads,
                                              .weight_max = config->target == TARGET_AVX2
                                                                ? QUANTIZER_WEIGHT_MAX_AVX2
                                                                : QUANTIZER_WEIGHT_MAX,
@@ -283,7 +282,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     q->model->calibration = strdup(config->calibrate);
     if (!q->model->calibration)
         return error_no_memory(err, NULL);
-    TRY(quantize_model(q->model, &options, &q->graph, &q->report, err));
+    TRY(calibrate_model(q->model, &limits, options, &q->graph, &q->report, err));
     q->report.target = config->target == TARGET_AVX2 ? "avx2" : "vnni";
     TRY(write_model_file(q, err));
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));

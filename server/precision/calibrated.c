@@ -1,5 +1,6 @@
-/* The 8-bit form of a float32 model whose folder has photos to calibrate with. Trials make it once;
- * it lies in the cache folder, under the key of the choice. */
+/* Makes, keeps and finds the 8-bit forms of models. */
+#include "server/precision/calibrated.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,22 +10,35 @@
 #include "engine/base/clock.h"
 #include "models/onnx/onnx_write.h"
 #include "server/observe/log.h"
-#include "server/precision/internal.h"
-#include "server/precision/quantize_model.h"
+#include "server/precision/probes.h"
 
 /* CPU time of the loader's thread that quantizing may take. Requests are served meanwhile. */
 #define CALIBRATION_MS 60000.0
 
-bool calibrated_is_possible(const struct model *model, const struct session_options *session,
-                            const char *cache)
+static enum status read_photo(void *context, size_t i, float *dst, struct error *err)
 {
-    char *folder = NULL;
-    const bool is_possible = model->calibration && session->device.kind == DEVICE_CPU &&
-                             model->image_input != SIZE_MAX && model->graph->input_count == 1 &&
-                             !quantizer_is_quantized(model->graph) &&
-                             (folder = tuning_folder(cache));
-    free(folder);
-    return is_possible;
+    return probes_read(context, (int)i, dst, err);
+}
+
+static const char *photo_name(void *context, size_t i)
+{
+    return probes_file(context, (int)i);
+}
+
+enum status calibrate_model(const struct model *model, const struct image_limits *limits,
+                            struct quantize_options options, struct graph **ret,
+                            struct quantize_answer *report, struct error *err)
+{
+    struct probes *probes;
+    TRY(probes_open(model, limits, &probes, err));
+    options.photos = (struct quantize_photos){.folder = model->calibration,
+                                              .count = (size_t)probes_from_folder(probes),
+                                              .read = read_photo,
+                                              .name = photo_name,
+                                              .context = probes};
+    const enum status status = quantize_model(model, &options, ret, report, err);
+    probes_free(probes);
+    return status;
 }
 
 static char *path_of_key(const struct graph_hash *key, const char *cache)
@@ -36,6 +50,18 @@ static char *path_of_key(const struct graph_hash *key, const char *cache)
         path = NULL;
     free(folder);
     return path;
+}
+
+bool calibrated_is_possible(const struct model *model, const struct session_options *session,
+                            const char *cache)
+{
+    char *folder = NULL;
+    const bool is_possible = model->calibration && session->device.kind == DEVICE_CPU &&
+                             model->image_input != SIZE_MAX && model->graph->input_count == 1 &&
+                             !quantizer_is_quantized(model->graph) &&
+                             (folder = tuning_folder(cache));
+    free(folder);
+    return is_possible;
 }
 
 bool calibrated_exists(const struct graph_hash *key, const char *cache)
@@ -68,8 +94,7 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
     if (!folder || !path || asprintf(&own, "%s.%ld", path, (long)getpid()) < 0) {
         own = NULL;
         status = error_no_memory(err, "for a model in the cache");
-    }
-    if (status == STATUS_OK) {
+    } else {
         (void)tuning_make_folder(folder); /* writing reports a failure */
         (void)unlink(own);
         status = onnx_write_file(graph, &options, own, err);
@@ -82,20 +107,12 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
     return status;
 }
 
-static void log_calibration(const struct model *model, const struct quantize_answer *report)
-{
-    log_event(LOG_INFO, "calibrated", LOG_STR("model", model->name),
-              LOG_INT("photos", report->calibrated),
-              LOG_INT("layers_in_fp32", (int64_t)report->kept));
-}
-
 enum status calibrated_make(const struct model *model, const struct precision_options *options,
                             const struct session_options *session, const struct graph_hash *key,
                             struct graph **ret, int *ret_photos, struct error *err)
 {
     struct quantize_answer report;
-    const struct quantize_options how = {.limits = options->limits,
-                                         .threads = session->threads,
+    const struct quantize_options how = {.threads = session->threads,
                                          .weight_max = quantizer_weight_max(),
                                          .cancel = session->cancel,
                                          .cpu_deadline_ms =
@@ -103,10 +120,12 @@ enum status calibrated_make(const struct model *model, const struct precision_op
     log_event(LOG_INFO, "calibrating", LOG_STR("model", model->name),
               LOG_STR("folder", model->calibration),
               LOG_STR("text", "making an 8-bit form of the model, once per model and machine"));
-    TRY(quantize_model(model, &how, ret, &report, err));
+    TRY(calibrate_model(model, options->limits, how, ret, &report, err));
     const enum status status = keep_graph(key, options->cache, *ret, err);
-    log_calibration(model, &report);
-    *ret_photos = status == STATUS_OK ? report.calibrated : 0;
+    log_event(LOG_INFO, "calibrated", LOG_STR("model", model->name),
+              LOG_INT("photos", report.calibrated),
+              LOG_INT("layers_in_fp32", (int64_t)report.kept));
+    *ret_photos = report.calibrated;
     quantize_report_done(&report);
     if (status != STATUS_OK) {
         graph_free(*ret);

@@ -2,11 +2,15 @@
  * is worth a trial. */
 #include "server/precision/precision.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/cpu.h"
 #include "server/observe/log.h"
+#include "server/precision/calibrated.h"
 #include "server/precision/internal.h"
 
 /* A pass shorter than this needs no faster precision. Skipping the trial lets small models start at
@@ -19,29 +23,223 @@
 #define TRIALS_SHARE 0.25
 #define TRIALS_MS    1000.0
 
-static void take_only(struct precision_choice *choice, const char *why)
-{
-    *choice = (struct precision_choice){.precision = PRECISION_FP32, .origin = CHOICE_ONLY};
-    snprintf(choice->why, sizeof choice->why, "%s", why);
-}
+/* What is asked: which precision a model gets in a session. */
+struct question {
+    const struct model *model;
+    const struct precision_options *options;
+    const struct session_options *session;
+    struct graph_hash key; /* of the choice */
+    bool can_calibrate;
+    enum precision candidates[PRECISION_TRIALS]; /* besides fp32 */
+    size_t count;
+};
 
 double precision_trial_ms(double load_ms)
 {
     return TRIALS_SHARE * load_ms + TRIALS_MS;
 }
 
-static void log_trials(const struct trial_input *input, const enum precision *candidates,
-                       size_t count)
+/* ---- in words ---- */
+
+const char *choice_origin_name(enum choice_origin origin)
+{
+    static const char *const names[] = {[CHOICE_PINNED] = "pinned",
+                                        [CHOICE_ONLY] = "only",
+                                        [CHOICE_MEASURED] = "measured",
+                                        [CHOICE_CACHED] = "cached",
+                                        [CHOICE_PENDING] = "pending"};
+    return names[origin];
+}
+
+const char *trial_outcome_name(enum trial_outcome outcome)
+{
+    static const char *const names[] = {[TRIAL_PASSED] = "passed",
+                                        [TRIAL_SLOWER] = "slower",
+                                        [TRIAL_DIFFERS] = "differs",
+                                        [TRIAL_FAILED] = "failed",
+                                        [TRIAL_COSTLY] = "costly"};
+    return names[outcome];
+}
+
+const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice)
+{
+    for (size_t i = 0; i < choice->trial_count; i++)
+        if (choice->trials[i].precision == choice->precision &&
+            choice->trials[i].outcome == TRIAL_PASSED)
+            return &choice->trials[i];
+    return NULL;
+}
+
+/* Appends to choice->why, after a semicolon where there is something already. */
+static void say(struct precision_choice *choice, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void say(struct precision_choice *choice, const char *format, ...)
+{
+    va_list args;
+    size_t used = strlen(choice->why);
+    used += (size_t)snprintf(choice->why + used, sizeof choice->why - used, used ? "; " : "");
+    if (used >= sizeof choice->why)
+        return;
+    va_start(args, format);
+    vsnprintf(choice->why + used, sizeof choice->why - used, format, args);
+    va_end(args);
+}
+
+static void take_only(struct precision_choice *choice, const char *why)
+{
+    *choice = (struct precision_choice){.precision = PRECISION_FP32, .origin = CHOICE_ONLY};
+    say(choice, "%s", why);
+}
+
+static void agreement_text(const struct agreement *a, char *text, size_t size)
+{
+    char classes[80] = "";
+    if (a->clear > 0)
+        snprintf(classes, sizeof classes, "%zu of %zu clear best classes agree, ", a->agreeing,
+                 a->clear);
+    if (a->is_vector)
+        snprintf(text, size,
+                 "%sthe best class's probability changes by %.4f in the mean, correlation %.5f, %d "
+                 "images",
+                 classes, a->mean, a->correlation, a->images);
+    else
+        snprintf(text, size, "%srelative error %.4f, %d images", classes, a->mean, a->images);
+}
+
+static void say_trial(struct precision_choice *choice, const struct precision_trial *trial,
+                      int calibrated)
+{
+    char name[80], text[AGREEMENT_TEXT];
+    const bool is_made = trial->precision == PRECISION_INT8 && calibrated > 0;
+    snprintf(name, sizeof name, is_made ? "%s (calibrated with %d photos of calibration/)" : "%s",
+             precision_name(trial->precision), calibrated);
+    switch (trial->outcome) {
+    case TRIAL_PASSED:
+        agreement_text(&trial->agreement, text, sizeof text);
+        say(choice, "%s is %.2f times as fast as fp32: %s", name, trial->speed, text);
+        break;
+    case TRIAL_SLOWER:
+        say(choice, "%s does not pay: it is %.2f times as fast as fp32, and %g is asked for", name,
+            trial->speed, PRECISION_GAIN);
+        break;
+    case TRIAL_DIFFERS:
+        agreement_explain(&trial->agreement, text, sizeof text);
+        say(choice,
+            "%s is %.2f times as fast as fp32 but answers differently: %s, %d images, --precision "
+            "%s takes it all the same",
+            name, trial->speed, text, trial->agreement.images, precision_name(trial->precision));
+        break;
+    case TRIAL_FAILED:
+        say(choice, "%s cannot run this model", name);
+        break;
+    case TRIAL_COSTLY:
+        say(choice,
+            "%s was not compared to the end: a quarter of the load's time and a second were spent",
+            name);
+        break;
+    }
+}
+
+/* Writes choice->why from the trials, beginning with the trial of the chosen precision. */
+static void explain_trials(struct precision_choice *choice, int calibrated)
+{
+    const struct precision_trial *taken = precision_chosen_trial(choice);
+    if (taken)
+        say_trial(choice, taken, calibrated);
+    for (size_t i = 0; i < choice->trial_count; i++)
+        if (&choice->trials[i] != taken)
+            say_trial(choice, &choice->trials[i], calibrated);
+}
+
+/* ---- candidates ---- */
+
+/* bfloat16 and float16 gain only where the graph has products. */
+static bool has_products(const struct graph *graph)
+{
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (graph->nodes[n]->op == OP_CONV || graph->nodes[n]->op == OP_GEMM ||
+            graph->nodes[n]->op == OP_MATMUL)
+            return true;
+    return false;
+}
+
+static void add_candidate(struct question *question, bool is_one, enum precision precision)
+{
+    if (is_one)
+        question->candidates[question->count++] = precision;
+}
+
+/* Lists the precisions besides fp32 whose instructions on this device beat it. Integers first for a
+ * quantized file, which was made for them: later trials may find no time. On a GPU float16 is next,
+ * and no trial is needed after the first that passes: float16 has three bits more than bfloat16 at
+ * the same speed, so that bfloat16 is for models whose numbers leave float16's range. */
+static void find_candidates(struct question *question)
+{
+    struct device_info devices[DEVICE_MAX];
+    const struct device_id device = question->session->device;
+    const struct graph *graph = question->model->graph;
+    const bool has = has_products(graph), is_quantized = session_is_quantized(graph);
+    question->count = 0;
+    if (device.kind == DEVICE_CPU) {
+        add_candidate(question, is_quantized, PRECISION_INT8);
+        add_candidate(question, has && device_cpu_has_bf16(), PRECISION_BF16);
+        add_candidate(question, !is_quantized && question->can_calibrate, PRECISION_INT8);
+        return;
+    }
+    for (size_t i = 0, count = device_list(devices, DEVICE_MAX); i < count; i++) {
+        if (devices[i].id.kind != device.kind || devices[i].id.index != device.index)
+            continue;
+        add_candidate(question, devices[i].int8 && is_quantized, PRECISION_INT8);
+        add_candidate(question, devices[i].fp16 && has, PRECISION_FP16);
+        add_candidate(question, devices[i].bf16 && has, PRECISION_BF16);
+    }
+}
+
+static struct question ask(const struct model *model, const struct precision_options *options,
+                           const struct session_options *session)
+{
+    struct question question = {.model = model,
+                                .options = options,
+                                .session = session,
+                                .key = choice_key_of(model, session),
+                                .can_calibrate =
+                                    calibrated_is_possible(model, session, options->cache)};
+    find_candidates(&question);
+    return question;
+}
+
+/* Finds a choice of an earlier start that can still be carried out: the 8-bit form may have gone
+ * from the cache. */
+static bool find_kept(const struct question *question, struct precision_choice *ret)
+{
+    struct precision_choice kept;
+    if (!choice_find(&question->key, &kept))
+        return false;
+    bool is_offered = kept.precision == PRECISION_FP32;
+    for (size_t i = 0; i < question->count; i++)
+        is_offered = is_offered || question->candidates[i] == kept.precision;
+    if (!is_offered ||
+        (kept.precision == PRECISION_INT8 && !session_is_quantized(question->model->graph) &&
+         !calibrated_exists(&question->key, question->options->cache)))
+        return false;
+    *ret = kept;
+    return true;
+}
+
+/* ---- trials ---- */
+
+static void log_trials(const struct question *question, const struct probes *probes)
 {
     char names[48] = "", device[DEVICE_TEXT];
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < question->count; i++) {
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i ? "," : "",
-                 precision_name(candidates[i]));
+                 precision_name(question->candidates[i]));
     }
-    log_event(LOG_INFO, "precision trials", LOG_STR("model", input->model->name),
-              LOG_STR("device", device_text(input->options.device, device)),
-              LOG_STR("candidates", names), LOG_INT("images_at_most", probes_count(input->probes)),
+    log_event(LOG_INFO, "precision trials", LOG_STR("model", question->model->name),
+              LOG_STR("device", device_text(question->session->device, device)),
+              LOG_STR("candidates", names), LOG_INT("images_at_most", probes_count(probes)),
               LOG_STR("text", "speed and answers are compared with fp32, once per model and "
                               "machine (--cache keeps the outcome); --precision fp32 skips it"));
 }
@@ -52,22 +250,17 @@ static bool is_memory(enum status status)
 }
 
 /* Tries each candidate. If two pass, the later one is chosen only if it is faster by
- * PRECISION_GAIN, so that noise does not change the choice between starts. On a GPU candidates are
- * ordered by speed, and the first that passes is chosen. */
-static enum status try_candidates(const struct trial_input *input, const enum precision *candidates,
-                                  size_t count, int calibrated, struct precision_choice *ret,
-                                  struct error *err)
+ * PRECISION_GAIN, so that noise does not change the choice between starts. */
+static enum status try_candidates(const struct question *question, const struct trial_input *input,
+                                  struct precision_choice *ret, struct error *err)
 {
     double fastest = 1;
-    if (count)
-        log_trials(input, candidates, count);
     *ret = (struct precision_choice){.precision = PRECISION_FP32,
                                      .origin = CHOICE_MEASURED,
-                                     .from_folder = probes_from_folder(input->probes),
-                                     .calibrated = calibrated};
-    for (size_t i = 0; i < count; i++) {
+                                     .from_folder = probes_from_folder(input->probes)};
+    for (size_t i = 0; i < question->count; i++) {
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
-        const enum status status = trial_run(input, candidates[i], trial, err);
+        const enum status status = trial_run(input, question->candidates[i], trial, err);
         if (is_memory(status) && ret->precision != PRECISION_FP32) {
             ret->origin = CHOICE_ONLY; /* not kept: the next start tries this one again */
             ret->trial_count--;
@@ -78,113 +271,30 @@ static enum status try_candidates(const struct trial_input *input, const enum pr
             continue;
         fastest = trial->speed * PRECISION_GAIN;
         ret->precision = trial->precision;
-        if (input->options.device.kind != DEVICE_CPU)
+        if (question->session->device.kind != DEVICE_CPU)
             break;
     }
-    choice_explain(ret);
     return STATUS_OK;
 }
 
-static bool takes_photos(const struct session *session, const struct preprocess *p)
+/* Makes the 8-bit form; where that fails *ret stays NULL, and *ret_failure says why. */
+static enum status make_int8(struct question *question, struct graph **ret, int *ret_photos,
+                             struct error *ret_failure, struct error *err)
 {
-    const size_t numbers = (size_t)p->width * (size_t)p->height * (size_t)preprocess_channels(p);
-    return session_input_count(session) == 1 &&
-           shape_count(&session_input(session, 0)->shape) == numbers;
-}
-
-static bool is_offered(enum precision precision, const enum precision *candidates, size_t count)
-{
-    bool offered = precision == PRECISION_FP32;
-    for (size_t i = 0; i < count; i++)
-        offered = offered || candidates[i] == precision;
-    return offered;
-}
-
-/* Whether a choice can still be carried out: the 8-bit form may have gone from the cache. */
-static bool is_usable(const struct model *model, const struct precision_options *options,
-                      const struct graph_hash *key, const struct precision_choice *choice)
-{
-    return choice->precision != PRECISION_INT8 || session_is_quantized(model->graph) ||
-           calibrated_exists(key, options->cache);
-}
-
-enum status precision_session(const struct model *model, const struct precision_options *options,
-                              const struct session_options *session, struct session **ret,
-                              struct error *err)
-{
-    struct graph *graph;
-    if (session->precision != PRECISION_INT8 ||
-        !calibrated_is_possible(model, session, options->cache))
-        return session_create(model->graph, session, ret, err);
-    const struct graph_hash key = choice_key_of(model, session);
-    if (!calibrated_exists(&key, options->cache))
-        return session_create(model->graph, session, ret, err);
-    TRY(calibrated_read(&key, options->cache, &graph, err));
-    const enum status status = session_create(graph, session, ret, err);
-    graph_free(graph);
-    return status;
-}
-
-/* Makes the choice before there is a session. CHOICE_PENDING: only trials can tell. */
-static void choose_at_once(const struct model *model, const struct precision_options *options,
-                           const struct session_options *session, const struct graph_hash *key,
-                           const enum precision *candidates, size_t count,
-                           struct precision_choice *ret)
-{
-    if (count == 0)
-        take_only(ret, "no other precision is faster on this device for this model");
-    else if (session->image_input == SIZE_MAX)
-        take_only(ret, "the model takes no photo, so there are no answers to compare");
-    else if (choice_find(key, ret) && is_offered(ret->precision, candidates, count) &&
-             is_usable(model, options, key, ret))
-        choice_explain(ret);
-    else if (options->trials == TRIALS_NONE)
-        take_only(ret, "no trial has been made; lensd serve makes one");
-    else {
-        take_only(ret, "fp32 serves until the other precisions are compared with it");
-        ret->origin = CHOICE_PENDING;
-    }
-}
-
-/* Ends what is pending where the session in fp32 shows that a trial is not worth it. */
-static void choose_by_session(const struct model *model, const struct session *fp32,
-                              struct precision_choice *ret)
-{
-    const struct session_info *info = session_info(fp32);
-    const double ms = info->batches[0].milliseconds;
-    char why[64];
-    if (!takes_photos(fp32, &model->preprocess)) {
-        take_only(ret, "a prepared photo does not match the model's inputs");
-    } else if (ms < (info->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
-        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", ms);
-        take_only(ret, why);
-    }
-}
-
-/* The 8-bit form; where it cannot be made *ret stays NULL, and *ret_failure says why. */
-static enum status make_int8(const struct model *model, const struct precision_options *options,
-                             const struct session_options *session, const struct graph_hash *key,
-                             struct graph **ret, int *ret_photos, struct error *ret_failure,
-                             struct error *err)
-{
+    if (!question->can_calibrate)
+        return STATUS_OK;
     const enum status status =
-        calibrated_make(model, options, session, key, ret, ret_photos, ret_failure);
+        calibrated_make(question->model, question->options, question->session, &question->key, ret,
+                        ret_photos, ret_failure);
+    if (status == STATUS_OK)
+        return status;
     if (status == STATUS_CANCELLED)
         return error_set(err, status, "%s", ret_failure->message);
-    if (status != STATUS_OK)
-        log_event(LOG_WARN, "calibration failed", LOG_STR("model", model->name),
-                  LOG_STR("error", ret_failure->message));
+    log_event(LOG_WARN, "calibration failed", LOG_STR("model", question->model->name),
+              LOG_STR("error", ret_failure->message));
+    question->can_calibrate = false;
+    find_candidates(question);
     return STATUS_OK;
-}
-
-/* The choice is not kept: the next start calibrates again, with better photos. */
-static void say_not_calibrated(struct precision_choice *choice, const struct error *failure)
-{
-    const size_t used = strlen(choice->why);
-    snprintf(choice->why + used, sizeof choice->why - used,
-             "%sint8 was not compared, because its calibration failed: %.300s", used ? "; " : "",
-             failure->message);
-    choice->origin = CHOICE_ONLY;
 }
 
 enum status precision_try(const struct model *model, const struct precision_options *options,
@@ -192,23 +302,13 @@ enum status precision_try(const struct model *model, const struct precision_opti
                           const struct precision_gate *gate, double budget_ms,
                           struct precision_choice *ret, struct error *err)
 {
-    enum precision candidates[PRECISION_COUNT];
-    const bool can_calibrate = calibrated_is_possible(model, session, options->cache);
-    size_t count = candidates_find(session->device, model->graph, can_calibrate, candidates);
-    const struct graph_hash key = choice_key_of(model, session);
+    struct question question = ask(model, options, session);
     struct graph *int8 = NULL;
-    struct error failure;
+    struct error failure = {0};
     int photos = 0;
-    if (choice_find(&key, ret) && is_offered(ret->precision, candidates, count) &&
-        is_usable(model, options, &key, ret)) {
-        choice_explain(ret);
+    if (find_kept(&question, ret))
         return STATUS_OK;
-    }
-    if (can_calibrate)
-        TRY(make_int8(model, options, session, &key, &int8, &photos, &failure, err));
-    const bool is_uncalibrated = can_calibrate && !int8;
-    if (is_uncalibrated)
-        count = candidates_find(session->device, model->graph, false, candidates);
+    TRY(make_int8(&question, &int8, &photos, &failure, err));
     struct trial_input input = {.model = model,
                                 .options = *session,
                                 .reference = fp32,
@@ -218,8 +318,10 @@ enum status precision_try(const struct model *model, const struct precision_opti
     enum status status = session_enter(fp32, err);
     if (status == STATUS_OK)
         status = probes_open(model, options->limits, &input.probes, err);
+    if (status == STATUS_OK && question.count)
+        log_trials(&question, input.probes);
     if (status == STATUS_OK)
-        status = try_candidates(&input, candidates, count, photos, ret, err);
+        status = try_candidates(&question, &input, ret, err);
     probes_free(input.probes);
     graph_free(int8);
     if (gate->begin)
@@ -232,60 +334,101 @@ enum status precision_try(const struct model *model, const struct precision_opti
         return STATUS_OK;
     }
     TRY(status);
-    if (is_uncalibrated)
-        say_not_calibrated(ret, &failure);
+    explain_trials(ret, photos);
+    if (failure.message[0]) { /* not kept: the next start calibrates again, with better photos */
+        say(ret, "int8 was not compared, because its calibration failed: %.300s", failure.message);
+        ret->origin = CHOICE_ONLY;
+    }
     if (ret->origin == CHOICE_MEASURED)
-        choice_keep(&key, ret);
+        choice_keep(&question.key, ret);
     cache_write(options->cache);
     return STATUS_OK;
 }
 
-/* Returns the bytes that fp32 leaves to a candidate; 0: no limit. */
-static size_t memory_left(size_t limit, const struct session_info *fp32)
+/* ---- sessions ---- */
+
+enum status precision_session(const struct model *model, const struct precision_options *options,
+                              const struct session_options *session, struct session **ret,
+                              struct error *err)
 {
-    const size_t taken = fp32->parameter_bytes + fp32->activation_bytes;
-    return limit == 0 ? 0 : limit > taken ? limit - taken : 1;
+    struct graph *graph = NULL;
+    if (session->precision == PRECISION_INT8 &&
+        calibrated_is_possible(model, session, options->cache)) {
+        const struct graph_hash key = choice_key_of(model, session);
+        if (calibrated_exists(&key, options->cache))
+            TRY(calibrated_read(&key, options->cache, &graph, err));
+    }
+    const enum status status = session_create(graph ? graph : model->graph, session, ret, err);
+    graph_free(graph);
+    return status;
+}
+
+/* Makes the choice before there is a session. CHOICE_PENDING: only trials can tell. */
+static void choose_at_once(const struct question *question, struct precision_choice *ret)
+{
+    if (question->count == 0) {
+        take_only(ret, "no other precision is faster on this device for this model");
+    } else if (question->session->image_input == SIZE_MAX) {
+        take_only(ret, "the model takes no photo, so there are no answers to compare");
+    } else if (!find_kept(question, ret)) {
+        const bool is_later = question->options->trials != TRIALS_NONE;
+        take_only(ret, is_later ? "fp32 serves until the other precisions are compared with it"
+                                : "no trial has been made; lensd serve makes one");
+        ret->origin = is_later ? CHOICE_PENDING : CHOICE_ONLY;
+    }
+}
+
+/* Ends what is pending where the session in fp32 shows that a trial is not worth it. */
+static void choose_by_session(const struct model *model, const struct session *fp32,
+                              struct precision_choice *ret)
+{
+    const struct session_info *info = session_info(fp32);
+    const struct preprocess *p = &model->preprocess;
+    const size_t numbers = (size_t)p->width * (size_t)p->height * (size_t)preprocess_channels(p);
+    const double ms = info->batches[0].milliseconds;
+    char why[64];
+    if (session_input_count(fp32) != 1 || shape_count(&session_input(fp32, 0)->shape) != numbers) {
+        take_only(ret, "a prepared photo does not match the model's inputs");
+    } else if (ms < (info->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
+        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", ms);
+        take_only(ret, why);
+    }
 }
 
 /* Compares *session, in fp32, with the others, and replaces it by the one that was chosen. */
-static enum status try_now(const struct model *model, const struct precision_options *options,
-                           const struct session_options *asked, double load_ms,
+static enum status try_now(const struct question *question, double load_ms,
                            struct precision_choice *ret, struct session **session,
                            struct error *err)
 {
     const struct precision_gate alone = {0};
-    struct session_options chosen = *asked;
-    chosen.memory_limit = memory_left(asked->memory_limit, session_info(*session));
-    TRY(precision_try(model, options, &chosen, *session, &alone, precision_trial_ms(load_ms), ret,
-                      err));
+    const struct session_info *fp32 = session_info(*session);
+    const size_t taken = fp32->parameter_bytes + fp32->activation_bytes;
+    struct session_options chosen = *question->session;
+    if (chosen.memory_limit > 0)
+        chosen.memory_limit = chosen.memory_limit > taken ? chosen.memory_limit - taken : 1;
+    TRY(precision_try(question->model, question->options, &chosen, *session, &alone,
+                      precision_trial_ms(load_ms), ret, err));
     if (ret->precision == PRECISION_FP32)
         return STATUS_OK;
-    chosen.memory_limit = asked->memory_limit;
+    chosen.memory_limit = question->session->memory_limit;
     chosen.precision = ret->precision;
     session_free(*session);
     *session = NULL;
-    return precision_session(model, options, &chosen, session, err);
+    return precision_session(question->model, question->options, &chosen, session, err);
 }
 
-static enum status choose(const struct model *model, const struct precision_options *options,
-                          const struct session_options *session, struct precision_choice *ret,
+static enum status choose(const struct question *question, struct precision_choice *ret,
                           struct session **ret_session, struct error *err)
 {
-    enum precision candidates[PRECISION_COUNT];
-    const size_t count =
-        candidates_find(session->device, model->graph,
-                        calibrated_is_possible(model, session, options->cache), candidates);
-    const struct graph_hash key = choice_key_of(model, session);
-    struct session_options chosen = *session;
+    struct session_options chosen = *question->session;
     const double start_ms = clock_ms(clock_thread());
-    choose_at_once(model, options, session, &key, candidates, count, ret);
+    choose_at_once(question, ret);
     chosen.precision = ret->precision;
-    TRY(precision_session(model, options, &chosen, ret_session, err));
+    TRY(precision_session(question->model, question->options, &chosen, ret_session, err));
     if (ret->origin == CHOICE_PENDING)
-        choose_by_session(model, *ret_session, ret);
-    if (ret->origin == CHOICE_PENDING && options->trials == TRIALS_NOW)
-        return try_now(model, options, session, clock_ms(clock_thread()) - start_ms, ret,
-                       ret_session, err);
+        choose_by_session(question->model, *ret_session, ret);
+    if (ret->origin == CHOICE_PENDING && question->options->trials == TRIALS_NOW)
+        return try_now(question, clock_ms(clock_thread()) - start_ms, ret, ret_session, err);
     return STATUS_OK;
 }
 
@@ -299,10 +442,10 @@ enum status precision_open(const struct model *model, const struct precision_opt
     cache_read(options->cache);
     *ret_choice = (struct precision_choice){.precision = session->precision};
     if (session->precision == PRECISION_AUTO) {
-        status = choose(model, options, session, ret_choice, &made, err);
+        const struct question question = ask(model, options, session);
+        status = choose(&question, ret_choice, &made, err);
     } else {
-        snprintf(ret_choice->why, sizeof ret_choice->why, "--precision %s",
-                 precision_name(session->precision));
+        say(ret_choice, "--precision %s", precision_name(session->precision));
         status = precision_session(model, options, session, &made, err);
     }
     if (status != STATUS_OK) {

@@ -15,8 +15,8 @@
 
 #include "engine/runtime/session.h"
 #include "models/folder/model.h"
+#include "models/quantize/agreement.h"
 #include "server/image/image.h"
-#include "server/precision/agreement.h"
 
 /* Number of drawn pictures. If calibration/ has fewer than PRECISION_OWN_PROBES images, drawn
  * pictures fill up the probes to that number. */
@@ -30,11 +30,6 @@
 /* Images of a batch in a trial on a CPU, if the session runs as many. On a GPU a trial uses the
  * largest batch, because a faster precision gains most there. Choices are kept by this number. */
 #define PRECISION_TRIAL_BATCH 4
-
-/* A candidate has to be this many times as fast as fp32. A smaller gain is not worth different
- * numbers. A trial's error is below 0.05, so a gain of 1.1 or more is always taken, and no gain is
- * never taken. */
-#define PRECISION_GAIN 1.05
 
 /* int8, fp16, bf16. */
 #define PRECISION_TRIALS 3
@@ -68,7 +63,6 @@ struct precision_choice {
     struct precision_trial trials[PRECISION_TRIALS];
     size_t trial_count;
     int from_folder; /* probe images that came from the model's folder */
-    int calibrated;  /* photos that an 8-bit form of the model was calibrated with; 0: none made */
 };
 
 /* The trial of the chosen precision; NULL if it needed none. */

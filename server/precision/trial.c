@@ -1,7 +1,6 @@
-/* A trial runs fp32 and a candidate on the same probes in turns. First their speed is compared: a
- * candidate that is not faster is dropped after a few passes. Then the answers of the probes that
- * have not run yet are compared; a trial ends as soon as they can no longer agree, or when the time
- * for trials is over. */
+/* A trial runs fp32 and a candidate on the same probes in turns. The rounds that tell the speed
+ * also compare answers; a candidate that is not faster is dropped after them. Then the rest of the
+ * probes is compared, until all have run or the time for trials is over. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,36 +9,60 @@
 #include "engine/base/size.h"
 #include "server/precision/internal.h"
 
-enum { REFERENCE, CANDIDATE, SIDES };
-
-/* Rounds after the warm-up. A trial ends earlier if the result is clear after CLEAR_ROUNDS, or when
- * the runs have cost SPEED_MS. */
-#define SPEED_ROUNDS 9
-#define CLEAR_ROUNDS 1
+/* Rounds that tell the speed; the first warms up. Their runs cost at most about SPEED_MS. */
+#define SPEED_ROUNDS 10
 #define SPEED_MS     1500
-/* Other work on the machine changes the CPU time of a run by less than this factor. Runs on a GPU
- * are timed by the clock, which other work can change by more. They are short: all rounds run. */
-#define CLEAR_GAIN 2.0
+
+/* ---- speed ---- */
+
+void speed_add(struct speed *speed, double fp32_cost, double candidate_cost)
+{
+    const double costs[SIDES] = {fp32_cost, candidate_cost};
+    for (int side = 0; side < SIDES;
+         side++) /* whatever else the machine does only adds to a cost */
+        if (speed->rounds < 2 || costs[side] < speed->least[side])
+            speed->least[side] = costs[side];
+    speed->rounds++;
+}
+
+double speed_gain(const struct speed *speed)
+{
+    return speed->least[REFERENCE] / speed->least[CANDIDATE];
+}
+
+bool speed_is_known(const struct speed *speed, bool is_cpu)
+{
+    const double gain = speed_gain(speed);
+    const bool is_clear = gain >= SPEED_CLEAR || gain <= 1 / SPEED_CLEAR;
+    return speed->rounds >= SPEED_ROUNDS || (speed->rounds > 0 && speed->spent_ms >= SPEED_MS) ||
+           (is_cpu && speed->rounds > 1 && is_clear);
+}
+
+/* ---- runs ---- */
 
 struct trial {
     const struct trial_input *input;
     struct session *sessions[SIDES];
     struct precision_trial *ret;
     struct outputs outputs;
-    int batch;              /* images of a batch that is timed */
-    float *values;          /* the current batch of probes */
-    int next;               /* its first probe */
-    int images;             /* in it */
-    bool ran[SIDES];        /* which sessions have run it */
-    void *numbers;          /* the batch in the number format that a session reads */
+    int count, batch;       /* probes; images of a batch that is timed */
+    int first, images;      /* the current batch: its first probe, how many */
+    float *values;          /* the current batch */
+    void *numbers;          /* the same in the number format that a session reads */
     size_t image_floats;    /* floats of a probe */
     _Atomic int is_stopped; /* cancelled, or out of time */
     int compared;           /* how many probes' answers have been compared, from the first on */
-    bool is_lost;           /* the answers cannot agree any more */
+    int again;              /* the next batch that is timed after all have been compared */
+    struct speed speed;
     float *answers[SIDES];
-    size_t answers_capacity, each[SIDES];  /* floats of an image's answer */
+    size_t each[SIDES];                    /* floats of an image's answer */
     double one_ms[SIDES], batch_ms[SIDES]; /* the quickest runs */
 };
+
+static bool is_on_cpu(const struct trial *trial)
+{
+    return trial->input->options.device.kind == DEVICE_CPU;
+}
 
 static bool is_cancelled(const struct trial *trial)
 {
@@ -77,16 +100,15 @@ static int at_most(int number, int most)
  * its own. */
 static struct session_options candidate_options(struct trial *trial, enum precision precision)
 {
-    const struct session_info *reference = session_info(trial->input->reference);
     struct session_options options = trial->input->options;
     options.precision = precision;
     options.trial = true;
-    options.threads = reference->threads;
+    options.threads = session_info(trial->input->reference)->threads;
     options.max_batch_is_pinned = false;
     options.on_progress = on_progress;
     options.progress_context = trial;
     options.cancel = &trial->is_stopped;
-    if (options.device.kind == DEVICE_CPU) {
+    if (is_on_cpu(trial)) {
         options.no_kernel_tuning = true;
         options.max_batch = at_most(options.max_batch, PRECISION_TRIAL_BATCH);
     }
@@ -96,10 +118,10 @@ static struct session_options candidate_options(struct trial *trial, enum precis
 static enum status trial_init(struct trial *trial, struct error *err)
 {
     struct session *reference = trial->sessions[REFERENCE], *other = trial->sessions[CANDIDATE];
+    trial->count = probes_count(trial->input->probes);
     /* A candidate may lack the larger batch sizes for lack of memory. */
-    trial->batch = at_most(at_most(largest_batch(reference), largest_batch(other)),
-                           probes_count(trial->input->probes));
-    if (trial->input->options.device.kind == DEVICE_CPU)
+    trial->batch = at_most(at_most(largest_batch(reference), largest_batch(other)), trial->count);
+    if (is_on_cpu(trial))
         trial->batch = at_most(trial->batch, PRECISION_TRIAL_BATCH);
     trial->image_floats = shape_count(&session_input(reference, 0)->shape);
     TRY(outputs_init(&trial->outputs, trial->input->model, reference, err));
@@ -111,9 +133,8 @@ static enum status trial_init(struct trial *trial, struct error *err)
         return error_set(err, STATUS_TOO_LARGE, "a batch of probe images is too large");
     trial->values = alloc_array(count, sizeof *trial->values);
     trial->numbers = alloc_array(count, sizeof *trial->values);
-    if (!trial->values || !trial->numbers)
-        return error_no_memory(err, "for a trial of precisions");
-    return STATUS_OK;
+    return trial->values && trial->numbers ? STATUS_OK
+                                           : error_no_memory(err, "for a trial of precisions");
 }
 
 static void trial_done(struct trial *trial)
@@ -123,16 +144,23 @@ static void trial_done(struct trial *trial)
     outputs_done(&trial->outputs);
     free(trial->answers[REFERENCE]);
     free(trial->answers[CANDIDATE]);
+    session_free(trial->sessions[CANDIDATE]);
 }
 
-/* Loads the batch of probes that begins with `first`. */
-static enum status load_probes(struct trial *trial, int first, struct error *err)
+/* Loads the next batch: probes that have not been compared, else any. */
+static enum status load_probes(struct trial *trial, struct error *err)
 {
-    trial->next = first;
-    trial->images = at_most(trial->batch, probes_count(trial->input->probes) - first);
-    memset(trial->ran, 0, sizeof trial->ran);
+    if (trial->compared < trial->count) {
+        trial->first = trial->compared;
+    } else {
+        trial->first = trial->again;
+        trial->again += trial->batch;
+        if (trial->again + trial->batch > trial->count)
+            trial->again = 0;
+    }
+    trial->images = at_most(trial->batch, trial->count - trial->first);
     for (int i = 0; i < trial->images; i++)
-        TRY(probes_write(trial->input->probes, first + i,
+        TRY(probes_write(trial->input->probes, trial->first + i,
                          trial->values + (size_t)i * trial->image_floats, err));
     return STATUS_OK;
 }
@@ -140,19 +168,14 @@ static enum status load_probes(struct trial *trial, int first, struct error *err
 /* Copies the answers of a session's last run, image after image. */
 static enum status keep_answers(struct trial *trial, int side, struct error *err)
 {
-    trial->each[side] = outputs_each(&trial->outputs, trial->images);
     size_t total;
+    trial->each[side] = outputs_each(&trial->outputs, trial->images);
     if (!size_mul(trial->each[side], (size_t)trial->images, &total))
         return error_set(err, STATUS_TOO_LARGE, "the outputs of probe images are too large");
-    if (total > trial->answers_capacity) {
-        for (int s = 0; s < SIDES; s++) {
-            float *bigger = reallocarray(trial->answers[s], total, sizeof(float));
-            if (!bigger)
-                return error_no_memory(err, "for a trial of precisions");
-            trial->answers[s] = bigger;
-        }
-        trial->answers_capacity = total;
-    }
+    free(trial->answers[side]);
+    trial->answers[side] = alloc_array(total, sizeof(float));
+    if (!trial->answers[side])
+        return error_no_memory(err, "for a trial of precisions");
     outputs_read(&trial->outputs, trial->images, trial->answers[side]);
     return STATUS_OK;
 }
@@ -160,7 +183,6 @@ static enum status keep_answers(struct trial *trial, int side, struct error *err
 static enum status compare_answers(struct trial *trial, struct error *err)
 {
     const size_t each = trial->each[REFERENCE];
-    const int count = probes_count(trial->input->probes);
     if (each != trial->each[CANDIDATE])
         return error_set(err, STATUS_SHAPE, "the outputs have other sizes than in fp32");
     for (int i = 0; i < trial->images; i++)
@@ -168,7 +190,6 @@ static enum status compare_answers(struct trial *trial, struct error *err)
                         trial->answers[CANDIDATE] + (size_t)i * each,
                         trial->input->model->has_probabilities, &trial->ret->agreement);
     trial->compared += trial->images;
-    trial->is_lost = agreement_is_lost(&trial->ret->agreement, count - trial->compared);
     return STATUS_OK;
 }
 
@@ -184,119 +205,76 @@ static enum status run_images(struct trial *trial, int side, int images, struct 
     return outputs_run(&trial->outputs, session, trial->numbers, images, ret, err);
 }
 
-/* Runs a session on the batch, before that on its first probe if `one` is not NULL. Keeps the
- * answers, unless they were compared in an earlier round: the gate may give the session away. */
-static enum status run_within_gate(struct trial *trial, int side, struct run_time *one,
-                                   struct run_time *batch, struct error *err)
+/* Runs a session on the batch. With `ret_cost` also on its first probe alone: *ret_cost is the
+ * geometric mean of both costs, because a server runs both. Copies the answers before the gate
+ * gives the session away. */
+static enum status run_side(struct trial *trial, int side, double *ret_cost, struct error *err)
 {
     const struct precision_gate *gate = trial->input->gate;
+    struct run_time one = {0}, batch;
     if (gate->begin)
         gate->begin(gate->context);
-    enum status status = one ? run_images(trial, side, 1, one, err) : STATUS_OK;
+    enum status status = ret_cost ? run_images(trial, side, 1, &one, err) : STATUS_OK;
     if (status == STATUS_OK)
-        status = run_images(trial, side, trial->images, batch, err);
-    if (status == STATUS_OK && trial->next >= trial->compared)
+        status = run_images(trial, side, trial->images, &batch, err);
+    if (status == STATUS_OK && trial->first >= trial->compared)
         status = keep_answers(trial, side, err);
     if (gate->end)
         gate->end(gate->context);
-    return status;
-}
-
-/* When both sides have run the batch, compares their answers. */
-static enum status run_batch(struct trial *trial, int side, struct run_time *one,
-                             struct run_time *batch, struct error *err)
-{
-    TRY(run_within_gate(trial, side, one, batch, err));
-    trial->ran[side] = true;
-    return trial->next >= trial->compared && trial->ran[REFERENCE] && trial->ran[CANDIDATE]
-               ? compare_answers(trial, err)
-               : STATUS_OK;
-}
-
-/* The first probe of the next batch to time. Only whole batches are timed; after the last one the
- * first follows. */
-static int next_batch(const struct trial *trial)
-{
-    const int next = trial->next + trial->images;
-    return next + trial->batch <= probes_count(trial->input->probes) ? next : 0;
-}
-
-/* autotune.run. The cost is the geometric mean of a single image and a batch, because a server runs
- * both. No further round begins once the answers cannot agree any more. */
-static enum status time_side(void *context, size_t side, struct autotune_run *ret,
-                             struct error *err)
-{
-    struct trial *trial = context;
-    struct run_time one, batch;
-    if (trial->ran[REFERENCE] && trial->ran[CANDIDATE])
-        TRY(load_probes(trial, next_batch(trial), err));
-    TRY(run_batch(trial, (int)side, &one, &batch, err));
-    ret->cost = sqrt(one.cost * batch.cost);
-    ret->spent = trial->is_lost || is_over(trial) ? INFINITY : one.cost + batch.cost;
-    trial->one_ms[side] = fmin(trial->one_ms[side], one.ms);
-    trial->batch_ms[side] = fmin(trial->batch_ms[side], batch.ms);
-    return STATUS_OK;
-}
-
-static enum status run_side(void *context, size_t side, struct autotune_run *ret, struct error *err)
-{
-    struct speed_comparison *comparison = context;
-    TRY(comparison->run(comparison->context, side, ret, err));
-    if (comparison->runs++ < SIDES) /* the warm-up */
-        return STATUS_OK;
-    double *least = &comparison->least[side];
-    *least = *least > 0 ? fmin(*least, ret->cost) : ret->cost;
-    const double gain = comparison->least[REFERENCE] / comparison->least[CANDIDATE];
-    if (comparison->runs >= SIDES * (1 + CLEAR_ROUNDS) &&
-        (gain >= comparison->clear_gain || gain <= 1 / comparison->clear_gain))
-        ret->spent = INFINITY;
-    return STATUS_OK;
-}
-
-enum status trial_compare_speed(struct speed_comparison *comparison, double *ret, struct error *err)
-{
-    double costs[SIDES];
-    size_t ignored;
-    const struct autotune tune = {.count = SIDES,
-                                  .rounds = SPEED_ROUNDS,
-                                  .budget = comparison->budget_ms,
-                                  .all = true,
-                                  .run = run_side,
-                                  .context = comparison};
-    TRY(autotune_choose(&tune, costs, &ignored, err));
-    *ret = costs[REFERENCE] / costs[CANDIDATE];
-    return STATUS_OK;
-}
-
-static enum status time_both(struct trial *trial, struct error *err)
-{
-    struct precision_trial *ret = trial->ret;
-    const bool is_cpu = trial->input->options.device.kind == DEVICE_CPU;
-    struct speed_comparison comparison = {.run = time_side,
-                                          .context = trial,
-                                          .budget_ms = SPEED_MS,
-                                          .clear_gain = is_cpu ? CLEAR_GAIN : INFINITY};
-    TRY(load_probes(trial, 0, err));
-    for (int side = 0; side < SIDES; side++)
-        trial->one_ms[side] = trial->batch_ms[side] = INFINITY;
-    TRY(trial_compare_speed(&comparison, &ret->speed, err));
-    ret->fp32_one_ms = trial->one_ms[REFERENCE];
-    ret->one_ms = trial->one_ms[CANDIDATE];
-    ret->fp32_image_ms = trial->batch_ms[REFERENCE] / trial->batch;
-    ret->image_ms = trial->batch_ms[CANDIDATE] / trial->batch;
-    return STATUS_OK;
-}
-
-static enum status compare_rest(struct trial *trial, struct error *err)
-{
-    const int count = probes_count(trial->input->probes);
-    while (trial->compared < count && !trial->is_lost && !is_over(trial)) {
-        struct run_time ignored;
-        TRY(load_probes(trial, trial->compared, err));
-        for (int side = 0; side < SIDES; side++)
-            TRY(run_batch(trial, side, NULL, &ignored, err));
+    TRY(status);
+    if (ret_cost) {
+        *ret_cost = sqrt(one.cost * batch.cost);
+        trial->speed.spent_ms += one.cost + batch.cost;
+        trial->one_ms[side] = fmin(trial->one_ms[side], one.ms);
+        trial->batch_ms[side] = fmin(trial->batch_ms[side], batch.ms);
     }
     return STATUS_OK;
+}
+
+/* Each round begins with the other side, so that a machine that changes its pace changes it for
+ * both. */
+static enum status run_round(struct trial *trial, struct error *err)
+{
+    double costs[SIDES];
+    TRY(load_probes(trial, err));
+    const bool is_timed =
+        trial->images == trial->batch && !speed_is_known(&trial->speed, is_on_cpu(trial));
+    const int begins = trial->speed.rounds % SIDES;
+    for (int turn = 0; turn < SIDES; turn++) {
+        const int side = turn ^ begins;
+        TRY(run_side(trial, side, is_timed ? &costs[side] : NULL, err));
+    }
+    if (is_timed)
+        speed_add(&trial->speed, costs[REFERENCE], costs[CANDIDATE]);
+    return trial->first >= trial->compared ? compare_answers(trial, err) : STATUS_OK;
+}
+
+static enum status run_rounds(struct trial *trial, struct error *err)
+{
+    bool is_known = false;
+    for (int side = 0; side < SIDES; side++)
+        trial->one_ms[side] = trial->batch_ms[side] = INFINITY;
+    do {
+        TRY(run_round(trial, err));
+        is_known = speed_is_known(&trial->speed, is_on_cpu(trial));
+    } while (!is_over(trial) && (is_known ? speed_gain(&trial->speed) >= PRECISION_GAIN &&
+                                                trial->compared < trial->count
+                                          : true));
+    return STATUS_OK;
+}
+
+static enum trial_outcome outcome_of(const struct trial *trial)
+{
+    const struct agreement *agreement = &trial->ret->agreement;
+    const bool are_all = trial->compared == trial->count;
+    char ignored[AGREEMENT_TEXT];
+    if (trial->ret->speed < PRECISION_GAIN)
+        return TRIAL_SLOWER;
+    if ((are_all || trial->compared >= PRECISION_LEAST_PROBES) && agreement_holds(agreement))
+        return TRIAL_PASSED;
+    const bool more_may_help =
+        agreement_holds(agreement) || agreement_explain(agreement, ignored, sizeof ignored);
+    return are_all || !more_may_help ? TRIAL_DIFFERS : TRIAL_COSTLY;
 }
 
 static enum status make_trial(struct trial *trial, struct error *err)
@@ -304,25 +282,18 @@ static enum status make_trial(struct trial *trial, struct error *err)
     const struct trial_input *input = trial->input;
     struct precision_trial *ret = trial->ret;
     const struct session_options options = candidate_options(trial, ret->precision);
+    const bool is_made = ret->precision == PRECISION_INT8 && input->int8;
     trial->sessions[REFERENCE] = input->reference;
-    const bool is_int8 = ret->precision == PRECISION_INT8 && input->int8;
-    TRY(session_create(is_int8 ? input->int8 : input->model->graph, &options,
+    TRY(session_create(is_made ? input->int8 : input->model->graph, &options,
                        &trial->sessions[CANDIDATE], err));
     TRY(trial_init(trial, err));
-    TRY(time_both(trial, err));
-    ret->outcome = TRIAL_SLOWER;
-    if (ret->speed < PRECISION_GAIN)
-        return STATUS_OK;
-    TRY(compare_rest(trial, err));
-    const int count = probes_count(input->probes);
-    const bool are_all = trial->compared == count;
-    const bool is_enough = are_all || trial->compared >= PRECISION_LEAST_PROBES;
-    if (is_enough && agreement_holds(&ret->agreement))
-        ret->outcome = TRIAL_PASSED;
-    else if (are_all || trial->is_lost || agreement_is_lost(&ret->agreement, 0))
-        ret->outcome = TRIAL_DIFFERS;
-    else
-        ret->outcome = TRIAL_COSTLY;
+    TRY(run_rounds(trial, err));
+    ret->speed = speed_gain(&trial->speed);
+    ret->fp32_one_ms = trial->one_ms[REFERENCE];
+    ret->one_ms = trial->one_ms[CANDIDATE];
+    ret->fp32_image_ms = trial->batch_ms[REFERENCE] / trial->batch;
+    ret->image_ms = trial->batch_ms[CANDIDATE] / trial->batch;
+    ret->outcome = outcome_of(trial);
     return STATUS_OK;
 }
 
@@ -334,7 +305,6 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
     const enum status status = make_trial(&trial, err);
     const bool is_costly = status == STATUS_CANCELLED && trial.is_stopped && !is_cancelled(&trial);
     trial_done(&trial);
-    session_free(trial.sessions[CANDIDATE]);
     if (is_costly)
         ret->outcome = TRIAL_COSTLY;
     else if (status == STATUS_CANCELLED || status == STATUS_NO_MEMORY ||

@@ -263,6 +263,7 @@ Test(trials, one_that_passes_is_the_precision_that_serves)
     /* The next start makes it alone. */
     cr_assert_eq(open_digits(&choice, &session, &err), STATUS_OK, "%s", err.message);
     cr_expect_eq(choice.origin, CHOICE_CACHED);
+    cr_expect(strstr(choice.why, "2.50 times as fast"), "%s", choice.why);
     cr_expect_eq(session_info(session)->precision, PRECISION_BF16);
     cr_expect_eq(made, 1);
     session_free(session);
@@ -278,13 +279,14 @@ Test(trials, one_that_is_slower_is_dropped_after_two_turns)
     cr_expect_eq(released, 1);
 }
 
-Test(trials, one_that_differs_is_dropped_before_all_probes_ran)
+Test(trials, one_that_differs_is_compared_to_the_end)
 {
     plan_bf16((struct plan){.ms = 4, .error = -4});
     const struct precision_choice choice =
         expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2});
     cr_expect_eq(choice.trials[0].outcome, TRIAL_DIFFERS);
-    cr_expect_lt(choice.trials[0].agreement.images, PRECISION_PROBES);
+    cr_expect_eq(choice.trials[0].agreement.images, PRECISION_PROBES);
+    cr_expect(strstr(choice.why, "mean change of probability"), "%s", choice.why);
 }
 
 /* What others hold now says nothing of the model: the next start tries again. */

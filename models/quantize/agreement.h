@@ -40,6 +40,13 @@
 #define AGREEMENT_RELATIVE    0.02
 #define AGREEMENT_FEW         16
 
+/* A precision has to be this many times as fast as fp32. A smaller gain is not worth different
+ * numbers. A trial's error is below 0.05, so a gain of 1.1 or more is always taken, and no gain is
+ * never taken. */
+#define PRECISION_GAIN 1.05
+
+#define AGREEMENT_TEXT 160 /* bytes of agreement_explain's sentence with its terminator */
+
 /* The images compared so far. Before the first one all is zero except is_vector. */
 struct agreement {
     bool is_vector;   /* the class scores of an image: agreement_add_vector(), else …_tensors() */
@@ -70,9 +77,6 @@ struct agreement_tensor {
 void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *tensors,
                            size_t tensor_count, const float *reference, const float *candidate);
 
-/* Whether the bound on the correlation of vectors applies. */
-bool agreement_needs_correlation(const struct agreement *a);
-
 /* Whether the images so far show that the bounds hold. */
 bool agreement_holds(const struct agreement *a);
 
@@ -80,7 +84,3 @@ bool agreement_holds(const struct agreement *a);
  * measured number and the limit; "" if agreement_holds(). Returns whether more images could change
  * that, because the bound is kept but for its confidence limit. */
 bool agreement_explain(const struct agreement *a, char *text, size_t size);
-
-/* Whether the bounds must fail even if the `images_left` remaining images are equal. Neither this
- * nor agreement_holds(): there are too few images to tell. */
-bool agreement_is_lost(const struct agreement *a, int images_left);

@@ -1,10 +1,11 @@
 /* Selects the outputs to compare: the class scores if the model is a classifier, else all outputs.
  */
+#include "models/quantize/outputs.h"
+
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "server/precision/internal.h"
 
 static bool is_vector(const struct session_tensor *output)
 {

@@ -1,4 +1,4 @@
-/* Quantizes a model on the photos of its folder calibration/ (engine/quantize/quantizer.h), and
+/* Quantizes a model on photos (engine/quantize/quantizer.h), and
  * finds out how far it then agrees with float32.
  *
  *     photos ─┬─ four of five: ranges; layers that stay in float32
@@ -9,13 +9,22 @@
 #include "engine/quantize/quantizer.h"
 #include "models/folder/model.h"
 #include "proto/answers.h"
-#include "server/image/image.h"
 
 /* At least so many photos: one to calibrate with and one to compare on. */
 #define QUANTIZE_MIN_PHOTOS 2
 
+/* The photos to quantize on. Only the calling thread calls `read`. */
+struct quantize_photos {
+    const char *folder; /* for errors */
+    size_t count;
+    /* Writes photo i as the model's preprocessing makes it: [height, width, channels]. */
+    enum status (*read)(void *context, size_t i, float *dst, struct error *err);
+    const char *(*name)(void *context, size_t i); /* for errors */
+    void *context;
+};
+
 struct quantize_options {
-    const struct image_limits *limits;
+    struct quantize_photos photos;
     int threads;               /* as session_options.threads */
     int weight_max;            /* as quantizer_create() takes it */
     const _Atomic int *cancel; /* 1: end with STATUS_CANCELLED; or NULL */
@@ -27,7 +36,7 @@ struct quantize_options {
     void *context;
 };
 
-/* `model` has its graph, and `calibration` set. *ret: the quantized graph, the caller's; so is
+/* `model` has its graph. *ret: the quantized graph, the caller's; so is
  * *report, without its folder and bytes, to be freed with quantize_report_done() (fine on zeroes).
  * Layers stay in float32 until the bounds of agreement.h hold on photos of the calibration, up to a
  * share of the work. Errors: STATUS_INVALID (too few photos; a model without one image input),

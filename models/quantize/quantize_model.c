@@ -1,5 +1,5 @@
 /* Calibrates, chooses by measured error which layers stay in float32, compares with float32. */
-#include "server/precision/quantize_model.h"
+#include "models/quantize/quantize_model.h"
 
 #include <malloc.h>
 #include <math.h>
@@ -8,8 +8,9 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "models/quantize/agreement.h"
+#include "models/quantize/outputs.h"
 #include "models/tasks/answer.h"
-#include "server/precision/internal.h"
 
 enum {
     HOLD_OUT = 5,      /* every fifth photo is held out */
@@ -40,7 +41,6 @@ struct quantize_state {
     const struct model *model;
     const struct quantize_options *options;
     struct quantize_answer *report;
-    struct probes *probes;
     int *files;   /* photos that can be read: those to calibrate with, then those held out */
     float *photo; /* prepared */
     struct session *session; /* one at a time: each holds the weights once more */
@@ -92,18 +92,20 @@ static bool is_over(const struct quantize_state *q)
 static enum status read_photo(struct quantize_state *q, int i)
 {
     TRY(check_cancel(q));
-    const enum status status = probes_read(q->probes, q->files[i], q->photo, q->err);
+    const struct quantize_photos *photos = &q->options->photos;
+    const size_t file = (size_t)q->files[i];
+    const enum status status = photos->read(photos->context, file, q->photo, q->err);
     return status == STATUS_OK
                ? status
-               : error_prefix(q->err, "%.200s", probes_file(q->probes, q->files[i]));
+               : error_prefix(q->err, "%.200s", photos->name(photos->context, file));
 }
 
 /* Splits the photos that can be read. */
 static enum status find_photos(struct quantize_state *q)
 {
     struct quantize_answer *report = q->report;
-    const int count = probes_from_folder(q->probes);
-    const char *folder = q->model->calibration;
+    const struct quantize_photos *photos = &q->options->photos;
+    const int count = (int)photos->count;
     struct error first;
     int *held_out = alloc_array((size_t)count, sizeof *held_out);
     q->files = alloc_array((size_t)count, sizeof *q->files);
@@ -115,7 +117,7 @@ static enum status find_photos(struct quantize_state *q)
     for (int i = 0; i < count && check_cancel(q) == STATUS_OK; i++) {
         struct error why;
         show(q, (double)i / count);
-        if (probes_read(q->probes, i, q->photo, &why) != STATUS_OK) {
+        if (photos->read(photos->context, (size_t)i, q->photo, &why) != STATUS_OK) {
             if (report->unreadable++ == 0)
                 first = why;
             continue;
@@ -130,18 +132,18 @@ static enum status find_photos(struct quantize_state *q)
     memcpy(q->files + report->calibrated, held_out, (size_t)report->held_out * sizeof *held_out);
     free(held_out);
     TRY(check_cancel(q));
-    const int photos = report->calibrated + report->held_out;
-    if (photos >= QUANTIZE_MIN_PHOTOS)
+    const int readable = report->calibrated + report->held_out;
+    if (readable >= QUANTIZE_MIN_PHOTOS)
         return STATUS_OK;
     if (report->unreadable)
         return error_set(q->err, STATUS_INVALID,
                          "of the %d photos in '%.150s' %d can be read (%.150s); give at least %d, "
                          "better 100, like those that the model will see",
-                         count, folder, photos, first.message, QUANTIZE_MIN_PHOTOS);
+                         count, photos->folder, readable, first.message, QUANTIZE_MIN_PHOTOS);
     return error_set(q->err, STATUS_INVALID,
                      "the folder '%.150s' has %s that lensd reads; give at least %d, better "
                      "100, like those that the model will see",
-                     folder, photos ? "one photo" : "no photos", QUANTIZE_MIN_PHOTOS);
+                     photos->folder, readable ? "one photo" : "no photos", QUANTIZE_MIN_PHOTOS);
 }
 
 /* quantizer_images.read */
@@ -719,7 +721,6 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
                          "only models whose one input is an image are quantized on photos");
     TRY(quantizer_create(q->model->graph, q->options->weight_max, &q->quantizer, q->err));
     TRY(list_layers(q));
-    TRY(probes_open(q->model, q->options->limits, &q->probes, q->err));
     if (!size_mul((size_t)p->width, (size_t)p->height, &count) ||
         !size_mul(count, (size_t)preprocess_channels(p), &count) ||
         !(q->photo = alloc_array(count, sizeof *q->photo)))
@@ -749,7 +750,6 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
         task_answer_done(&q.boxes[i]);
     free(q.boxes);
     quantizer_free(q.quantizer);
-    probes_free(q.probes);
     outputs_done(&q.outputs);
     free(q.files);
     free(q.photo);

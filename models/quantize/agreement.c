@@ -1,5 +1,5 @@
 /* How far apart two answers are, a number for each image, and the verdict on all of them. */
-#include "server/precision/agreement.h"
+#include "models/quantize/agreement.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -237,7 +237,8 @@ static double bound_of(const struct agreement *a)
     return a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE;
 }
 
-bool agreement_needs_correlation(const struct agreement *a)
+/* Whether the bound on the correlation of vectors applies. */
+static bool needs_correlation(const struct agreement *a)
 {
     return a->is_vector && a->clear < AGREEMENT_FEW;
 }
@@ -256,7 +257,7 @@ bool agreement_holds(const struct agreement *a)
     const double most = a->mean + margin(a->squares, a->images);
     const double least = a->correlation - margin(a->correlation_squares, a->images);
     return a->has_numbers && share_holds(a->clear, a->agreeing) && most <= bound_of(a) &&
-           (!agreement_needs_correlation(a) || 1 - least <= AGREEMENT_VECTOR);
+           (!needs_correlation(a) || 1 - least <= AGREEMENT_VECTOR);
 }
 
 bool agreement_explain(const struct agreement *a, char *text, size_t size)
@@ -291,12 +292,4 @@ bool agreement_explain(const struct agreement *a, char *text, size_t size)
              "mean distance of the class scores %.5f, with 95 %% confidence up to %.5f (limit %g)",
              1 - a->correlation, 1 - least, AGREEMENT_VECTOR);
     return 1 - a->correlation <= AGREEMENT_VECTOR;
-}
-
-bool agreement_is_lost(const struct agreement *a, int images_left)
-{
-    const size_t left = (size_t)images_left;
-    if (!(a->mean * a->images <= bound_of(a) * (a->images + images_left)))
-        return true;
-    return a->is_vector && !share_holds(a->clear + left, a->agreeing + left);
 }
