@@ -35,19 +35,21 @@ if [ "$(id -u)" -ne 0 ]; then
     fi
     as_root=(sudo)
 fi
-# The update comes first: old package lists name files that mirrors no longer have.
+# The update comes first: old package lists name files that mirrors no longer have. Without --error-on apt-get ends with 0
+# where it reached no mirror.
 as_root+=(env DEBIAN_FRONTEND=noninteractive)
-status=0
-"${as_root[@]}" apt-get update -q >&2 || status=1
+is_updated=true
+"${as_root[@]}" apt-get update -q --error-on=any >&2 || is_updated=false
 unknown=()
 for package in "${missing[@]}"; do
     apt-cache show "$package" >/dev/null 2>&1 || unknown+=("$package")
 done
-if [ "$status" -eq 0 ] && [ ${#unknown[@]} -gt 0 ]; then
+if $is_updated && [ ${#unknown[@]} -gt 0 ]; then
     say "dev: $PRETTY_NAME has no package ${unknown[*]}. Install the equivalents, then repeat with LENSD_SKIP_PACKAGES=1."
     exit 2
 fi
-if [ "$status" -ne 0 ] || ! "${as_root[@]}" apt-get install -qy --no-install-recommends "${missing[@]}" >&2; then
+# One mirror of several may be enough.
+if [ ${#unknown[@]} -gt 0 ] || ! "${as_root[@]}" apt-get install -qy --no-install-recommends "${missing[@]}" >&2; then
     say "dev: apt could not install them. Is the network there? The line to repeat as root:"
     say "$line"
     exit 2

@@ -63,7 +63,7 @@ cp -r "$source"/tests/{report.py,packages.sh,bench,gpu} "$scratch/tree/tests/"
 mkdir "$scratch/tree/models"
 cp "$source/models/needs.py" "$scratch/tree/models/"
 
-echo '1..16'
+echo '1..17'
 system debian 12 ''
 fresh
 run_dev
@@ -90,6 +90,21 @@ fake id 0 0
 fake apt-get 100 ''
 run_dev run
 result "$([ $status -eq 2 ] && says 'Is the network there?'; echo $?)" 'apt fails'
+# What apt does on a fresh system without a network.
+fresh
+fake id 0 0
+fake apt-cache 100 ''
+cat >"$scratch/bin/apt-get" <<'FAKE'
+#!/bin/sh
+case "$*" in
+*--error-on=any*) echo 'E: Failed to fetch http://deb.debian.org/debian/dists/trixie/InRelease' && exit 100 ;;
+update*) echo 'W: Some index files failed to download. They have been ignored, or old ones used instead.' ;;
+*) echo 'E: Unable to locate package libmicrohttpd-dev' && exit 100 ;;
+esac
+FAKE
+run_dev run
+result "$([ $status -eq 2 ] && says 'Is the network there?' && ! says 'has no package'; echo $?)" \
+    'without a network a package is not called missing'
 fresh
 fake id 0 0
 fake apt-cache 100 ''
