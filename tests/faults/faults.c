@@ -54,6 +54,7 @@ struct fault {
 struct fault_control {
     struct fault kinds[FAULT_KINDS];
     _Atomic int64_t clock_offset;                 /* nanoseconds that the wall clock is ahead */
+    _Atomic int64_t thread;                       /* calls of others do not count; 0: all do */
     _Atomic uint64_t records;                     /* not 0: fills `stacks` */
     _Atomic uint32_t stacks[FAULT_KINDS][STACKS]; /* [call - 1]: a hash of its callers */
 };
@@ -113,7 +114,7 @@ static bool ends_process(const char *where)
 /* Counts a call; sets errno if it is to fail. */
 static bool fails(enum fault_kind kind, int usual)
 {
-    if (!control || is_inside)
+    if (!control || is_inside || (control->thread && control->thread != syscall(SYS_gettid)))
         return false;
     const int before = errno;
     is_inside = true;

@@ -17,12 +17,12 @@ from test_tls import TlsServer  # noqa: E402
 LIBRARY = os.environ.get("FAULTS_LIBRARY", os.path.join(harness.ROOT, "build", "tests", "faults", "libfaults.so"))
 KINDS = ("memory", "read", "write", "accept", "thread", "disk")  # as in faults.c
 
-# struct fault_control of faults.c
+# struct fault_control of faults.c. Numbers are written whole ("@q"), because the server reads them meanwhile.
 WHERE_BYTES, STACKS = 1000, 1 << 17
 FAULT_BYTES = 5 * 8 + WHERE_BYTES
 CALLS, FIRST, LAST, FAILED, ERROR, WHERE = range(0, 48, 8)
 CLOCK = FAULT_BYTES * len(KINDS)
-RECORDS, RECORDED = CLOCK + 8, CLOCK + 16
+THREAD, RECORDS, RECORDED = CLOCK + 8, CLOCK + 16, CLOCK + 24
 
 
 class Faults:
@@ -39,10 +39,14 @@ class Faults:
         return {"LD_PRELOAD": LIBRARY, "FAULTS_CONTROL": self.path}
 
     def get(self, kind, field):
-        return struct.unpack_from("<q", self.map, KINDS.index(kind) * FAULT_BYTES + field)[0]
+        return struct.unpack_from("@q", self.map, KINDS.index(kind) * FAULT_BYTES + field)[0]
 
     def set(self, kind, field, value):
-        struct.pack_into("<q", self.map, KINDS.index(kind) * FAULT_BYTES + field, value)
+        struct.pack_into("@q", self.map, KINDS.index(kind) * FAULT_BYTES + field, value)
+
+    def only(self, thread):
+        """From now on calls of this thread alone are counted and fail."""
+        struct.pack_into("@q", self.map, THREAD, thread)
 
     def fail(self, kind, n, count=1, error=0):
         """Lets `count` calls fail, from the n-th call from now on."""
@@ -67,7 +71,7 @@ class Faults:
         return self.map[at:at + WHERE_BYTES].split(b"\0")[0].decode(errors="replace")
 
     def record(self, on=True):
-        struct.pack_into("<q", self.map, RECORDS, on)
+        struct.pack_into("@q", self.map, RECORDS, on)
 
     def recorded(self, kind, begin=0):
         """Of the calls behind number `begin`: the numbers of those that were the first with their callers."""
@@ -81,7 +85,7 @@ class Faults:
         return firsts
 
     def set_clock(self, seconds):
-        struct.pack_into("<q", self.map, CLOCK, int(seconds * 1e9))
+        struct.pack_into("@q", self.map, CLOCK, int(seconds * 1e9))
 
 
 class Broken(AssertionError):
