@@ -105,10 +105,14 @@ def multipart(parts, boundary="XboundaryX"):
 
 
 def run_lensd(*arguments, environment=None, timeout=PATIENCE):
-    """Runs a command to its end; returns the CompletedProcess with text output."""
+    """Runs a command to its end; returns the CompletedProcess with text output. A server takes any free port, unless a test
+    is about where it listens: the user's own may be on 8080."""
+    environment = environment or {}
+    if "serve" in arguments and not {"--unix", "--config"} & {*arguments} and "LENSD_UNIX" not in environment:
+        environment = {"LENSD_PORT": "0", **environment}
     return subprocess.run([BINARY, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=timeout,
-                          env={**os.environ, **(environment or {})})
+                          env={**os.environ, **environment})
 
 
 def free_port():

@@ -48,7 +48,8 @@ class AdminPort(unittest.TestCase):
             connection.close()
 
     def test_the_same_port_twice(self):
-        made = run_lensd("serve", "--port", "18081", "--admin-port", "18081")
+        port = str(free_port())
+        made = run_lensd("serve", "--port", port, "--admin-port", port)
         self.assertEqual(made.returncode, 2)
         self.assertIn("choose two", made.stderr)
 
