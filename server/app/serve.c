@@ -253,6 +253,8 @@ static enum status set_up(struct serve *serve, struct error *err)
         make_cache(serve);
         confine_files(config, &serve->confinement);
     }
+    /* Loads the decoders while there is one thread, and processes may be started. */
+    (void)image_format_is_available(IMAGE_JPEG, NULL);
     if (!log_start())
         return error_set(err, STATUS_NO_MEMORY,
                          "cannot start the thread that writes the log; " THREAD_LIMIT_HINT);
@@ -275,8 +277,6 @@ static enum status set_up(struct serve *serve, struct error *err)
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
     confine(serve);
-    /* Loads the decoders: workers may not open files. */
-    (void)image_format_is_available(IMAGE_JPEG, NULL);
     return loader_start(serve->loader, serve->loaded_fd, err);
 }
 

@@ -217,17 +217,14 @@ static struct inspect_answer answer_of(const struct inspection *in)
 /* What can be decoded, and the packages that are missing for the rest. */
 static void print_formats(const struct inspect_answer *answer)
 {
-    const char *package;
+    const char *need;
     printf("%-12s", "formats");
     for (size_t i = 0; i < answer->format_count; i++)
         printf("%s%s", i ? ", " : "", answer->formats[i]);
     printf("\n");
     for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
-        if (!image_format_is_available((enum image_format)i, &package))
-            printf("%-12s(%s needs %s%s)\n", "", image_format_name((enum image_format)i),
-                   heif_is_too_old() && i >= IMAGE_AVIF ? "--old-libheif, or libheif 1.23 and "
-                                                        : "the Debian package ",
-                   heif_is_too_old() && i >= IMAGE_AVIF ? "newer" : package);
+        if (!image_format_is_available((enum image_format)i, &need))
+            printf("%-12s(%s needs %s)\n", "", image_format_name((enum image_format)i), need);
 }
 
 /* A text from the model file, with control characters escaped for a terminal. */

@@ -90,3 +90,7 @@ bool webp_load(void);
 bool tiff_load(void);
 bool avif_load(void);
 bool heic_load(void);
+
+/* What is needed for AVIF and HEIC, static; after avif_load() has failed. `package`: the text if
+ * libheif is not installed. */
+const char *heif_need(const char *package);

@@ -13,8 +13,13 @@
  * confinement of the decode worker.
  *
  * Source: libheif/heif.h 1.15. */
+#include <errno.h>
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/base/size.h"
 #include "server/image/decode.h"
@@ -72,23 +77,32 @@ static struct {
 
 #define HEIF_SAFE 0x01170000u /* 1.23 */
 
-static bool uses_old, is_too_old;
+static bool uses_old;
 
 void image_use_old_libheif(bool uses)
 {
     uses_old = uses;
 }
 
-bool heif_is_too_old(void)
+/* Also exit statuses of a child process, unlike those of libraries that end it. */
+enum heif_state { HEIF_UNKNOWN, HEIF_USABLE = 50, HEIF_ABSENT, HEIF_TOO_OLD, HEIF_FAILED };
+
+static enum heif_state heif_state;
+
+const char *heif_need(const char *package)
 {
-    return is_too_old;
+    if (heif_state == HEIF_TOO_OLD)
+        return "--old-libheif (files may take gigabytes), or libheif 1.23";
+    if (heif_state == HEIF_FAILED)
+        return "a libheif that can be loaded (a process that tried has ended)";
+    return package;
 }
 
 /* Since 1.19; NULL before. */
 static struct heif_limits *(*heif_limits_of)(struct heif_context *context);
 
-/* Called twice, by one thread. */
-static bool heif_load(int format)
+/* Loads it into this process. */
+static enum heif_state heif_load(void)
 {
     uint32_t (*version)(void) = NULL;
     const struct library_function functions[] = {
@@ -116,23 +130,51 @@ static bool heif_load(int format)
         {"heif_context_get_security_limits", &heif_limits_of}};
     static const char soname[] = "libheif.so.1";
     if (!library_load(soname, functions, COUNT_OF(functions)))
-        return false;
+        return HEIF_ABSENT;
     (void)library_load(soname, newer, COUNT_OF(newer));
-    is_too_old = version() < HEIF_SAFE && !uses_old;
-    if (is_too_old)
-        return false;
+    if (version() < HEIF_SAFE && !uses_old)
+        return HEIF_TOO_OLD;
     /* Loads its plug-ins, which a decode worker could not. */
-    return heif.init(NULL).code == 0 && heif.can_decode(format);
+    return heif.init(NULL).code == 0 ? HEIF_USABLE : HEIF_FAILED;
+}
+
+/* libheif ends a process that gets no memory while it is loaded. So a child loads it first: its end
+ * is only an error, and a libheif that is not used costs this process no memory. */
+static enum heif_state heif_load_in_child(void)
+{
+    int status = 0;
+    (void)signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would lose the exit status */
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+        (void)close(STDERR_FILENO); /* "terminate called after …" is not for lensd's log */
+        _exit((int)heif_load());
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    const int state = WIFEXITED(status) ? WEXITSTATUS(status) : HEIF_FAILED;
+    return state >= HEIF_USABLE && state < HEIF_FAILED ? (enum heif_state)state : HEIF_FAILED;
+}
+
+/* Called twice, by one thread. */
+static bool heif_can_decode(int format)
+{
+    if (heif_state == HEIF_UNKNOWN) {
+        heif_state = heif_load_in_child();
+        if (heif_state == HEIF_USABLE)
+            heif_state = heif_load();
+    }
+    return heif_state == HEIF_USABLE && heif.can_decode(format);
 }
 
 bool avif_load(void)
 {
-    return heif_load(HEIF_AV1);
+    return heif_can_decode(HEIF_AV1);
 }
 
 bool heic_load(void)
 {
-    return heif_load(HEIF_HEVC);
+    return heif_can_decode(HEIF_HEVC);
 }
 
 /* ---- the container ---- */

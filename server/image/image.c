@@ -25,25 +25,27 @@ static int no_orientation(const uint8_t *data, size_t size)
     return 1;
 }
 
-/* One reader a format. A new format needs a line here, a name in image.h and its signature in
- * sniff.c. */
+#define PACKAGE "the Debian package "
+
+/* One reader for each format. A new format needs a line here, a name in image.h and its signature
+ * in sniff.c. */
 static const struct format_reader {
     const char *name;
     image_decode_fn *decode;
     int (*orientation)(const uint8_t *, size_t);
-    bool (*load)(void);  /* NULL: it is part of lensd */
-    const char *package; /* Debian's, of what `load` loads */
+    bool (*load)(void); /* NULL: it is part of lensd */
+    const char *need;   /* what `load` loads */
 } readers[IMAGE_FORMATS] = {
     [IMAGE_JPEG] = {"JPEG", jpeg_decode, exif_from_jpeg, NULL, NULL},
     [IMAGE_PNG] = {"PNG", png_decode, exif_from_png, NULL, NULL},
     [IMAGE_BMP] = {"BMP", bmp_decode, no_orientation, NULL, NULL},
     [IMAGE_GIF] = {"GIF", gif_decode, no_orientation, NULL, NULL},
-    [IMAGE_WEBP] = {"WebP", webp_decode, exif_from_webp, webp_load, "libwebp7"},
-    [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_orientation, tiff_load, "libtiff6"},
+    [IMAGE_WEBP] = {"WebP", webp_decode, exif_from_webp, webp_load, PACKAGE "libwebp7"},
+    [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_orientation, tiff_load, PACKAGE "libtiff6"},
     [IMAGE_AVIF] = {"AVIF", heif_decode, no_orientation, avif_load,
-                    "libheif1, on Debian 13 also libheif-plugin-dav1d"},
+                    PACKAGE "libheif1, on Debian 13 also libheif-plugin-dav1d"},
     [IMAGE_HEIC] = {"HEIC", heif_decode, no_orientation, heic_load,
-                    "libheif1, on Debian 13 also libheif-plugin-libde265"},
+                    PACKAGE "libheif1, on Debian 13 also libheif-plugin-libde265"},
 };
 
 static pthread_once_t readers_once = PTHREAD_ONCE_INIT;
@@ -60,11 +62,12 @@ const char *image_format_name(enum image_format format)
     return readers[format].name;
 }
 
-bool image_format_is_available(enum image_format format, const char **ret_package)
+bool image_format_is_available(enum image_format format, const char **ret_need)
 {
     pthread_once(&readers_once, load_readers);
-    if (ret_package)
-        *ret_package = readers[format].package;
+    const char *need = readers[format].need;
+    if (ret_need)
+        *ret_need = format == IMAGE_AVIF || format == IMAGE_HEIC ? heif_need(need) : need;
     return has_reader[format];
 }
 
@@ -121,19 +124,12 @@ static enum status find_reader(const uint8_t *data, size_t size, enum image_form
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "this is no image that lensd reads: it looks like %s; send JPEG or PNG",
                          sniff_describe(data, size));
-    const char *package;
-    const bool is_available = image_format_is_available(format, &package);
-    if (!is_available && (format == IMAGE_AVIF || format == IMAGE_HEIC) && heif_is_too_old())
+    const char *need;
+    if (!image_format_is_available(format, &need))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "%s is not read here, because with the server's libheif, which is older "
-                         "than 1.23, a small file can take gigabytes of memory; start lensd with "
-                         "--old-libheif for photos that you trust, or send JPEG or PNG",
-                         image_format_name(format));
-    if (!is_available)
-        return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "%s is not read here, because a library is not installed on the server "
-                         "(Debian: %s); install it and start lensd again, or send JPEG or PNG",
-                         image_format_name(format), package);
+                         "%s is not read here, because the server lacks %s; send JPEG or PNG, or "
+                         "change that and start lensd again",
+                         image_format_name(format), need);
     *ret_format = format;
     return STATUS_OK;
 }

@@ -82,13 +82,11 @@ const char *image_format_name(enum image_format format);
  * beyond all limits. Before any other function here, from one thread. */
 void image_use_old_libheif(bool uses);
 
-/* Whether AVIF and HEIC are not available only because libheif is older. */
-bool heif_is_too_old(void);
-
 /* Whether this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may not
- * be installed. *ret_package (may be NULL) is then the name of its Debian package. The first call
- * loads the libraries; make it before a decode worker confines itself. Any thread. */
-bool image_format_is_available(enum image_format format, const char **ret_package);
+ * be installed, or may be unusable. *ret_need (may be NULL) is then what is needed, static: "the
+ * Debian package libwebp7"; NULL for a format that needs nothing. The first call loads the
+ * libraries and starts a process; make it before the process confines itself. Any thread. */
+bool image_format_is_available(enum image_format format, const char **ret_need);
 
 /* The names of those that can be decoded; returns how many. */
 size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);

@@ -60,6 +60,7 @@ struct fault_control {
 };
 
 static struct fault_control *control; /* NULL before main() */
+static pid_t process;                 /* the one that main() began in */
 static _Thread_local bool is_inside;  /* calls of this library are not counted */
 
 extern void *__libc_malloc(size_t size);
@@ -80,9 +81,11 @@ static void describe_callers(struct fault *fault)
     void *frames[FRAMES];
     const int count = backtrace(frames, FRAMES);
     size_t used = 0;
-    for (int i = 2; i < count && used < sizeof fault->where - 100; i++) {
-        Dl_info info;
-        if (!dladdr(frames[i], &info) || !info.dli_fname)
+    Dl_info info, own;
+    if (!dladdr((void *)&control, &own))
+        return;
+    for (int i = 0; i < count && used < sizeof fault->where - 100; i++) {
+        if (!dladdr(frames[i], &info) || !info.dli_fname || info.dli_fbase == own.dli_fbase)
             continue;
         const int length =
             snprintf(fault->where + used, 100, "%s%.60s+%tx", used ? " " : "",
@@ -103,12 +106,13 @@ static uint32_t hash_callers(void)
 }
 
 /* Whether the caller ends the process when it gets no memory, which lensd cannot change: GMP and
- * libtasn1, which GnuTLS uses, and constructors of C++ libraries that the dynamic linker runs
+ * libtasn1, which GnuTLS uses, and libheif while the process itself loads it, after a child has
  * (SECURITY.md). */
 static bool ends_process(const char *where)
 {
     return strncmp(where, "libgmp.", 7) == 0 || strncmp(where, "libtasn1.", 9) == 0 ||
-           (strncmp(where, "libstdc++.", 10) == 0 && strstr(where, " ld-linux") != NULL);
+           (strncmp(where, "libstdc++.", 10) == 0 && getpid() == process &&
+            (strstr(where, " ld-linux") || strstr(where, " libheif.")));
 }
 
 /* Counts a call; sets errno if it is to fail. */
@@ -141,6 +145,7 @@ static void open_control(void)
         return;
     void *frames[1];
     (void)backtrace(frames, 1); /* loads what it needs */
+    process = getpid();
     struct fault_control *map =
         (void *)syscall(SYS_mmap, NULL, sizeof *map, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map != MAP_FAILED)
@@ -160,6 +165,14 @@ static void open_control(void)
         }                                                                                          \
         next_;                                                                                     \
     })
+
+/* Loaded in the place of a library: one that ends the process, as C++ libraries do without memory.
+ */
+__attribute__((constructor)) static void abort_when_asked(void)
+{
+    if (getenv("FAULTS_ABORT"))
+        abort();
+}
 
 typedef int main_fn(int, char **, char **);
 static main_fn *real_main;

@@ -224,14 +224,6 @@ def is_lost_below(where):
     return bool(names) and names[0].startswith("libmicrohttpd")
 
 
-def is_in_constructor(where):
-    """Whether a library failed in its constructor, which the loader runs and which can only end the process: libnuma does,
-    which libheif brings, and GMP."""
-    names = [frame.rsplit("+", 1)[0] for frame in where.split() if not frame.startswith("libc.so")]
-    callers = [name for name in names if name != names[0]]
-    return bool(callers) and not names[0].startswith("lensd") and callers[0].startswith("ld-linux")
-
-
 def spread(numbers, most):
     """At most that many of them, evenly spaced."""
     if most is None or len(numbers) <= most:
@@ -250,7 +242,7 @@ def has_refused(server, kind="memory"):
         return False
     if server.ended not in (1, 2):
         raise Broken(f"the start ended with {server.ended}: {server.log()[-3000:]}")
-    if not sentence_of(server.log()) and not is_in_constructor(server.faults.where(kind)):
+    if not sentence_of(server.log()):
         raise Broken(f"the start failed without a sentence: {server.log()[-3000:]}")
     return True
 

@@ -249,6 +249,20 @@ class Reloads(Case):
 
 
 class Surroundings(Case):
+    def test_a_library_whose_constructor_aborts(self):
+        """lensd starts without the formats that libheif would read, and says why."""
+        shutil.copy(sweep.LIBRARY, self.path("libheif.so.1"))
+        with harness_server("--precision", "fp32", "--old-libheif",
+                            environment={"LD_LIBRARY_PATH": self.folder, "FAULTS_ABORT": "1"}) as server:
+            answer = server.predict(read(os.path.join(IMAGES, "avif_444.avif")))
+            self.assertEqual((answer.status, answer.json()["code"]), (415, "unsupported_media_type"))
+            self.assertIn("a libheif that can be loaded", answer.json()["error"])
+            formats = server.get("/health").json()["formats"]
+            self.assertFalse({"AVIF", "HEIC"} & {*formats}, formats)
+            self.assertEqual(server.predict(seven()).status, 200)
+            code, log = server.stop()
+            self.assertEqual(code, 0, log[-3000:])
+
     def test_few_descriptors(self):
         """A limit of 20: clients beyond it wait or are closed, and those that come later are answered."""
         with harness_server("--precision", "fp32", wait_ready=False) as server:

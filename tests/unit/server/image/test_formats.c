@@ -184,13 +184,13 @@ Test(formats, refuses_lab_colours)
 
 Test(formats, names_the_missing_package)
 {
-    const char *names[IMAGE_FORMATS], *package = "?";
+    const char *names[IMAGE_FORMATS], *need = "?";
     const size_t count = image_formats(names);
     cr_assert_geq(count, 4);
     cr_assert_str_eq(names[0], "JPEG");
     cr_assert_str_eq(names[3], "GIF");
-    (void)image_format_is_available(IMAGE_WEBP, &package);
-    cr_assert_str_eq(package, "libwebp7");
-    (void)image_format_is_available(IMAGE_GIF, &package);
-    cr_assert_null(package);
+    (void)image_format_is_available(IMAGE_WEBP, &need);
+    cr_assert_str_eq(need, "the Debian package libwebp7");
+    (void)image_format_is_available(IMAGE_GIF, &need);
+    cr_assert_null(need);
 }
