@@ -1,14 +1,12 @@
-"""Writes tests/unit/models/tasks/golden.h and golden_masks.h: small outputs and what the frameworks make of them.
-
-    make_golden.py boxes >tests/unit/models/tasks/golden.h          with the packages of run.sh, and clang-format-14
-    make_golden.py masks >tests/unit/models/tasks/golden_masks.h
-"""
+"""Writes tests/unit/models/tasks/golden/*.npy: small outputs and what Ultralytics and Transformers make of them. A photo of
+500 x 333 in an input of 64 x 64; boxes are class, score, x1, y1, x2, y2. With the packages of run.sh."""
 
 import math
+import os
 import random
-import sys
 from types import SimpleNamespace
 
+import numpy
 import torch
 from transformers import (DetrImageProcessor, Mask2FormerImageProcessor, MaskFormerImageProcessor,
                           PPOCRV5ServerDetImageProcessor, PPOCRV5ServerRecImageProcessor, RTDetrImageProcessor)
@@ -31,19 +29,20 @@ def clusters(generator, count, shares):
 
 
 def put(name, values):
-    print(f"static const float golden_{name}[] = {{{', '.join(f'{v:.9g}f' if '.' in f'{v:.9g}' or 'e' in f'{v:.9g}' else f'{v:.9g}' for v in values)}}};")
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../unit/models/tasks/golden")
+    numpy.save(os.path.join(folder, name + ".npy"), numpy.array(values, numpy.float32))
 
 
 def put_boxes(name, boxes):
     """class, score, x1, y1, x2, y2; best first."""
-    put(name, [v for box in sorted(boxes, key=lambda b: -b[1]) for v in box])
+    put(name, sorted(boxes, key=lambda b: -b[1]))
 
 
 def yolov8(generator):
     boxes = clusters(generator, 36, False)
     scores = torch.tensor([[generator.random() ** 2 for _ in range(3)] for _ in range(36)])
     output = torch.cat([boxes, scores], 1).T[None].contiguous()
-    put("yolov8", output.flatten().tolist())
+    put("yolov8", output[0])
     for name, agnostic in (("", False), ("_agnostic", True)):
         (found,) = non_max_suppression(output.clone(), 0.25, 0.45, agnostic=agnostic)
         scale_boxes((SIDE, SIDE), found[:, :4], (HEIGHT, WIDTH))
@@ -56,7 +55,7 @@ def oriented(generator):
     scores = torch.tensor([[generator.random() for _ in range(3)] for _ in range(48)])
     angles = torch.tensor([[generator.uniform(-.7, 2.3)] for _ in range(48)])
     output = torch.cat([boxes, scores, angles], 1).T[None].contiguous()
-    put("oriented", output.flatten().tolist())
+    put("oriented", output[0])
     (found,) = non_max_suppression(output.clone(), 0.25, 0.4, nc=3, rotated=True)
     scale_boxes((SIDE, SIDE), found[:, :4], (HEIGHT, WIDTH), xywh=True)
     put_boxes("oriented_boxes", [(f[5].item(), f[4].item(), *f[:4].tolist(), f[6].item()) for f in found])
@@ -69,7 +68,7 @@ def pose(generator):
     points = torch.tensor([[[generator.uniform(-5, SIDE + 5), generator.uniform(-5, SIDE + 5), generator.random()]
                             for _ in range(2)] for _ in range(12)])
     output = torch.cat([boxes, scores, points.flatten(1)], 1).T[None].contiguous()
-    put("pose", output.flatten().tolist())
+    put("pose", output[0])
     (found,) = non_max_suppression(output.clone(), 0.25, 0.45, nc=1)
     scale_boxes((SIDE, SIDE), found[:, :4], (HEIGHT, WIDTH))
     points = scale_coords((SIDE, SIDE), found[:, 6:].reshape(-1, 2, 3).clone(), (HEIGHT, WIDTH)).flatten(1)
@@ -86,8 +85,8 @@ def masks(generator):
         torch.tensor([[[[generator.gauss(0, 1) for _ in range(4)] for _ in range(4)] for _ in range(4)]]), (16, 16),
         mode="bicubic")
     output = torch.cat([boxes, scores, factors], 1).T[None].contiguous()
-    put("masks_rows", output.flatten().tolist())
-    put("masks_prototypes", prototypes.flatten().tolist())
+    put("masks_rows", output[0])
+    put("masks_prototypes", prototypes[0])
     (found,) = non_max_suppression(output.clone(), 0.25, 0.45, nc=1)
     scale_boxes((SIDE, SIDE), found[:, :4], (HEIGHT, WIDTH))
     cut = process_mask_native(prototypes[0], found[:, 6:], found[:, :4], (HEIGHT, WIDTH)).sum((1, 2))
@@ -96,15 +95,15 @@ def masks(generator):
 
 def depth(generator):
     values = torch.tensor([[[[generator.gauss(3, 2) for _ in range(6)] for _ in range(5)]]])
-    put("depth", values.flatten().tolist())
-    put("depth_photo", torch.nn.functional.interpolate(values, (13, 17), mode="bicubic").flatten().tolist())
+    put("depth", values[0])
+    put("depth_photo", torch.nn.functional.interpolate(values, (13, 17), mode="bicubic")[0, 0])
 
 
 def queries(generator):
     boxes = clusters(generator, 12, True)
     logits = torch.tensor([[generator.gauss(-1, 2) for _ in range(4)] for _ in range(12)])
-    put("query_boxes", boxes.flatten().tolist())
-    put("query_logits", logits.flatten().tolist())
+    put("query_boxes", boxes)
+    put("query_logits", logits)
     for name, processor in (("detr", DetrImageProcessor()), ("rt_detr", RTDetrImageProcessor())):
         (found,) = processor.post_process_object_detection(
             SimpleNamespace(logits=logits[None], pred_boxes=boxes[None]), 0.3, [(HEIGHT, WIDTH)])
@@ -121,8 +120,8 @@ def query_masks(generator):
     masks = torch.nn.functional.interpolate(
         torch.tensor([[[[generator.gauss(-2, 4) for _ in range(3)] for _ in range(3)] for _ in range(6)]]), (12, 12),
         mode="bicubic")
-    put("query_masks_logits", logits.flatten().tolist())
-    put("query_masks", masks.flatten().tolist())
+    put("query_masks_logits", logits[0])
+    put("query_masks", masks[0])
     detr = SimpleNamespace(logits=logits, pred_masks=masks)
     former = SimpleNamespace(class_queries_logits=logits, masks_queries_logits=masks)
     for name, processor, outputs, more in (("panoptic", DetrImageProcessor(), detr, {}),
@@ -151,28 +150,18 @@ def text(generator):
     picture[6:8, 10:12] = 0.1
     picture = (picture * 0.9 + torch.tensor([[generator.uniform(0, 0.1) for _ in range(side)] for _ in range(side)]))
     picture = (100 * picture).round() / 100
-    put("text_map", [round(v, 2) for v in picture.flatten().tolist()])
+    put("text_map", picture[None])
     (found,) = PPOCRV5ServerDetImageProcessor().post_process_object_detection(
         SimpleNamespace(last_hidden_state=picture[None, None]), 0.3, torch.tensor([[8 * side, 8 * side]]),
         box_threshold=0.68)
     put_boxes("text_boxes", [(0, score.item(), *corners.flatten().tolist())
                              for score, corners in zip(found["scores"], found["boxes"].float())])
     scores = torch.tensor([[[generator.random() for _ in range(5)] for _ in range(12)]]).softmax(-1)
-    put("text_scores", scores.flatten().tolist())
+    put("text_scores", scores[0])
     (line,) = PPOCRV5ServerRecImageProcessor.post_process_text_recognition(
         SimpleNamespace(character_list="_0123"), SimpleNamespace(last_hidden_state=scores))
     put("text_line", [line["score"], *map(float, line["text"])])
 
 
-print("/* Written by tests/tasks/make_golden.py: outputs, and what Ultralytics and Transformers make of them. A\n"
-      " * photo of 500 x 333 in an input of 64 x 64; boxes are class, score, x1, y1, x2, y2. */\n#pragma once\n")
-if sys.argv[1] == "masks":
-    masks(random.Random(11))
-    depth(random.Random(12))
-    query_masks(random.Random(13))
-    text(random.Random(14))
-else:
-    yolov8(random.Random(7))
-    oriented(random.Random(9))
-    pose(random.Random(10))
-    queries(random.Random(8))
+for case, seed in ((yolov8, 7), (queries, 8), (oriented, 9), (pose, 10), (masks, 11), (depth, 12), (query_masks, 13), (text, 14)):
+    case(random.Random(seed))

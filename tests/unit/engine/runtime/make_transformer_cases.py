@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Writes transformer_cases.h: Attention, RotaryEmbedding and RMSNormalization as ONNX's reference
-implementation computes them, on inputs made by a formula.
+"""Writes transformer_cases.h and transformer_outputs.npy: Attention, RotaryEmbedding and RMSNormalization as ONNX's
+reference implementation computes them, on inputs made by a formula.
 
     pip install 'onnx>=1.23'
     python3 tests/unit/engine/runtime/make_transformer_cases.py > tests/unit/engine/runtime/transformer_cases.h
 """
+import os
+
 import numpy as np
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -85,7 +87,7 @@ def numbers(values):
 
 
 def main():
-    arrays, entries = [], []
+    arrays, entries, expected = [], [], []
     for c, (name, op, opset, attributes, inputs, wanted) in enumerate(CASES):
         values = [None if x is None else made(x, i) if isinstance(x, tuple) else np.asarray(x) for i, x in enumerate(inputs)]
         names = [f"i{i}" if v is not None else "" for i, v in enumerate(values)]
@@ -106,13 +108,14 @@ def main():
                 arrays.append(f"static const {word} {data}[] = {{\n{numbers(v.ravel())}\n}};")
             ins.append("{0}" if v is None else
                        f"{{DTYPE_{TYPES[v.dtype.type][1]}, SHAPE({', '.join(map(str, v.shape))}), {data}}}")
-        for i, r in enumerate(results):
-            arrays.append(f"static const float case{c}_out{i}[] = {{\n{numbers(r.astype(np.float32).ravel())}\n}};")
-            outs.append(f"{{DTYPE_F32, SHAPE({', '.join(map(str, r.shape))}), case{c}_out{i}}}")
+        for r in results:
+            expected.append(r.astype(np.float32).ravel())
+            outs.append(f"SHAPE({', '.join(map(str, r.shape))})")
         attrs = [f'{{"{k}", ATTR_FLOAT, .f = {v}f}}' if isinstance(v, float) else f'{{"{k}", ATTR_INT, .i = {v}}}'
                  for k, v in attributes.items()]
         entries.append(f'    {{"{op}: {name}", OP_{OPS[op]}, {opset},\n     {{{", ".join(attrs) or "{0}"}}}, {len(attrs)},\n'
                        f'     {{{", ".join(ins)}}}, {len(ins)},\n     {{{", ".join(outs)}}}, {len(outs)}}},')
+    np.save(os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformer_outputs.npy"), np.concatenate(expected))
     print("/* Made by make_transformer_cases.py with ONNX's reference implementation; not to be edited. */")
     print("#pragma once\n\n/* clang-format off */")
     print("\n".join(arrays))

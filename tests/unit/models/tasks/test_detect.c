@@ -7,7 +7,7 @@
 
 #include "engine/base/size.h"
 #include "models/tasks/answer.h"
-#include "tests/unit/models/tasks/golden.h"
+#include "tests/unit/models/tasks/golden_task.h"
 
 /* A photo of the input's size: coordinates stay what they are. */
 static const struct task_geometry same = {1, 1, 0, 0, 64, 64, 64, 64};
@@ -193,12 +193,11 @@ Test(detect, back_to_the_photo)
     detections_done(&found);
 }
 
-static void expect_golden(struct detections found, const float *golden, size_t count)
+static void expect_golden(struct detections found, const char *name)
 {
-    cr_assert_eq(found.count, count / 6, "%zu boxes, not %zu", found.count, count / 6);
-    for (size_t i = 0; i < found.count; i++) {
+    const float *wanted = golden_boxes(name, 6, found.count);
+    for (size_t i = 0; i < found.count; i++, wanted += 6) {
         const struct detection *box = &found.items[i];
-        const float *wanted = golden + 6 * i;
         const float corners[] = {box->x1, box->y1, box->x2, box->y2};
         cr_expect_eq(box->index, (uint32_t)wanted[0]);
         cr_expect_float_eq(box->score, wanted[1], 1e-6f);
@@ -213,13 +212,12 @@ Test(detect, what_ultralytics_finds)
 {
     /* 500 x 333 letterboxed: 64 x 43, 10 pixels above. */
     const struct task_geometry letterbox = {64 / 500.0f, 43 / 333.0f, 0, 10, 500, 333, 64, 64};
-    const struct task_rows row = {golden_yolov8, SHAPE(7, 36), COUNT_OF(golden_yolov8)};
+    const struct task_rows row = golden_rows("yolov8");
     struct task_options options = options_of(.25f, .45f);
-    expect_golden(decode_many(LAYOUT_YOLOV8, &row, 1, &options, &letterbox), golden_yolov8_boxes,
-                  COUNT_OF(golden_yolov8_boxes));
+    expect_golden(decode_many(LAYOUT_YOLOV8, &row, 1, &options, &letterbox), "yolov8_boxes");
     options.agnostic = 1;
     expect_golden(decode_many(LAYOUT_YOLOV8, &row, 1, &options, &letterbox),
-                  golden_yolov8_boxes_agnostic, COUNT_OF(golden_yolov8_boxes_agnostic));
+                  "yolov8_boxes_agnostic");
 }
 
 static const struct task_geometry letterboxed = {64 / 500.0f, 43 / 333.0f, 0, 10, 500, 333, 64, 64};
@@ -237,12 +235,11 @@ static struct detections decode_task(struct task task, const struct task_rows *r
 Test(detect, oriented_boxes_of_ultralytics)
 {
     const struct task task = {.kind = TASK_ORIENTED, .layout = LAYOUT_YOLOV8, .output_count = 1};
-    const struct task_rows row = {golden_oriented, SHAPE(8, 48), COUNT_OF(golden_oriented)};
+    const struct task_rows row = golden_rows("oriented");
     struct detections found = decode_task(task, &row, .4f);
-    cr_assert_eq(found.count, COUNT_OF(golden_oriented_boxes) / 7);
-    for (size_t i = 0; i < found.count; i++) {
+    const float *wanted = golden_boxes("oriented_boxes", 7, found.count);
+    for (size_t i = 0; i < found.count; i++, wanted += 7) {
         const struct detection *box = &found.items[i];
-        const float *wanted = golden_oriented_boxes + 7 * i;
         const float numbers[] = {(float)box->index,
                                  box->score,
                                  (box->x1 + box->x2) / 2,
@@ -264,12 +261,11 @@ Test(detect, key_points_of_ultralytics)
                               .output_count = 1,
                               .point_count = 2,
                               .point_numbers = 3};
-    const struct task_rows row = {golden_pose, SHAPE(11, 12), COUNT_OF(golden_pose)};
+    const struct task_rows row = golden_rows("pose");
     struct detections found = decode_task(task, &row, .45f);
-    cr_assert_eq(found.count, COUNT_OF(golden_pose_boxes) / 12);
+    const float *wanted = golden_boxes("pose_boxes", 12, found.count);
     cr_assert_eq(found.point_count, 2);
-    for (size_t i = 0; i < found.count; i++) {
-        const float *wanted = golden_pose_boxes + 12 * i;
+    for (size_t i = 0; i < found.count; i++, wanted += 12) {
         cr_expect_float_eq(found.items[i].score, wanted[1], 1e-6f);
         cr_expect_float_eq(found.items[i].x2, wanted[4], 1e-2f);
         for (size_t p = 0; p < 2; p++) {
@@ -342,14 +338,10 @@ Test(detect, many_oriented_boxes)
 Test(detect, what_transformers_find)
 {
     const struct task_geometry stretched = {64 / 500.0f, 64 / 333.0f, 0, 0, 500, 333, 64, 64};
-    const struct task_rows rows[] = {
-        {golden_query_logits, SHAPE(12, 4), COUNT_OF(golden_query_logits)},
-        {golden_query_boxes, SHAPE(12, 4), COUNT_OF(golden_query_boxes)}};
+    const struct task_rows rows[] = {golden_rows("query_logits"), golden_rows("query_boxes")};
     const struct task_options options = options_of(.3f, 1);
-    expect_golden(decode_many(LAYOUT_DETR, rows, 2, &options, &stretched), golden_detr,
-                  COUNT_OF(golden_detr));
-    expect_golden(decode_many(LAYOUT_DETR_SIGMOID, rows, 2, &options, &stretched), golden_rt_detr,
-                  COUNT_OF(golden_rt_detr));
+    expect_golden(decode_many(LAYOUT_DETR, rows, 2, &options, &stretched), "detr");
+    expect_golden(decode_many(LAYOUT_DETR_SIGMOID, rows, 2, &options, &stretched), "rt_detr");
 }
 
 Test(detect, hostile_numbers)

@@ -10,7 +10,7 @@
 #include "models/tasks/mask.h"
 #include "models/tasks/segment.h"
 #include "models/tasks/text_read.h"
-#include "tests/unit/models/tasks/golden_masks.h"
+#include "tests/unit/models/tasks/golden_task.h"
 
 static const struct task_options all = {.confidence = -1};
 
@@ -235,17 +235,14 @@ Test(instances, masks_of_ultralytics)
 {
     const struct task task = {
         .kind = TASK_INSTANCES, .layout = LAYOUT_YOLOV8, .output_count = 2, .prototypes = 4};
-    const struct task_rows outputs[] = {
-        {golden_masks_rows, SHAPE(9, 10), COUNT_OF(golden_masks_rows)},
-        {golden_masks_prototypes, SHAPE(4, 16, 16), COUNT_OF(golden_masks_prototypes)}};
+    const struct task_rows outputs[] = {golden_rows("masks_rows"), golden_rows("masks_prototypes")};
     const struct task_options options = {.confidence = .25f, .iou = .45f, .max_detections = 300};
     const struct task_geometry geometry = {64 / 500.0f, 43 / 333.0f, 0, 10, 500, 333, 64, 64};
     struct detections found = {0};
     struct error err;
     cr_assert_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err), STATUS_OK);
-    cr_assert_eq(found.count, COUNT_OF(golden_masks) / 7);
-    for (size_t i = 0; i < found.count; i++) {
-        const float *wanted = golden_masks + 7 * i;
+    const float *wanted = golden_boxes("masks", 7, found.count);
+    for (size_t i = 0; i < found.count; i++, wanted += 7) {
         cr_expect_float_eq(found.items[i].score, wanted[1], 1e-6f);
         cr_expect_float_eq((float)found.masks[i].area, wanted[6], .01f * wanted[6] + 20,
                            "mask %zu has %g pixels, not %g", i, (double)found.masks[i].area,
@@ -254,17 +251,16 @@ Test(instances, masks_of_ultralytics)
     detections_done(&found);
 }
 
-static void expect_query_masks(const struct task *task, const float *golden, size_t count)
+static void expect_query_masks(const struct task *task, const char *name)
 {
-    const struct task_rows outputs[] = {
-        {golden_query_masks_logits, SHAPE(6, 4), COUNT_OF(golden_query_masks_logits)},
-        {golden_query_masks, SHAPE(6, 12, 12), COUNT_OF(golden_query_masks)}};
+    const struct task_rows outputs[] = {golden_rows("query_masks_logits"),
+                                        golden_rows("query_masks")};
     const struct task_geometry geometry = {64 / 500.0f, 64 / 333.0f, 0, 0, 500, 333, 64, 64};
     struct task_options options = {.confidence = .3f, .iou = 1, .max_detections = 300};
     struct detections found = {0};
     struct error err;
     cr_assert_eq(detect_decode(task, outputs, &options, &geometry, &found, &err), STATUS_OK);
-    cr_assert_eq(found.count, count / 7, "%zu masks, not %zu", found.count, count / 7);
+    const float *golden = golden_boxes(name, 7, found.count);
     for (size_t i = 0; i < found.count; i++, golden += 7) {
         const struct detection *box = &found.items[i];
         const float corners[] = {box->x1, box->y1, box->x2, box->y2};
@@ -293,19 +289,18 @@ static void expect_query_masks(const struct task *task, const float *golden, siz
 Test(instances, masks_of_queries)
 {
     struct task task = {.kind = TASK_INSTANCES, .layout = LAYOUT_PANOPTIC, .output_count = 2};
-    expect_query_masks(&task, golden_panoptic, COUNT_OF(golden_panoptic));
+    expect_query_masks(&task, "panoptic");
     task.layout = LAYOUT_MASKFORMER;
-    expect_query_masks(&task, golden_maskformer, COUNT_OF(golden_maskformer));
+    expect_query_masks(&task, "maskformer");
     task.mask_side = 384;
-    expect_query_masks(&task, golden_mask2former, COUNT_OF(golden_mask2former));
+    expect_query_masks(&task, "mask2former");
 }
 
 Test(instances, masks_of_queries_are_bounded)
 {
     const struct task task = {.kind = TASK_INSTANCES, .layout = LAYOUT_PANOPTIC, .output_count = 2};
-    const struct task_rows outputs[] = {
-        {golden_query_masks_logits, SHAPE(6, 4), COUNT_OF(golden_query_masks_logits)},
-        {golden_query_masks, SHAPE(6, 12, 12), COUNT_OF(golden_query_masks)}};
+    const struct task_rows outputs[] = {golden_rows("query_masks_logits"),
+                                        golden_rows("query_masks")};
     const struct task_options options = {.confidence = .3f, .iou = 1, .max_detections = 300};
     const struct task_geometry geometry = stretched(24000, 24000, 64, 64);
     struct detections found = {0};
@@ -313,7 +308,7 @@ Test(instances, masks_of_queries_are_bounded)
     cr_expect_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err),
                  STATUS_TOO_LARGE);
     cr_expect(strstr(err.message, "confidence"), "%s", err.message);
-    struct task_rows wrong[] = {outputs[0], {golden_query_masks, SHAPE(5, 12, 12), 5 * 144}};
+    struct task_rows wrong[] = {outputs[0], {outputs[1].data, SHAPE(5, 12, 12), 5 * 144}};
     cr_expect_eq(detect_decode(&task, wrong, &options, &geometry, &found, &err), STATUS_INVALID);
 }
 
@@ -341,16 +336,15 @@ Test(instances, masks_of_pairs)
 Test(text, boxes)
 {
     const struct task task = {.kind = TASK_TEXT_BOXES, .layout = LAYOUT_TEXT, .output_count = 1};
-    const struct task_rows map = {golden_text_map, SHAPE(1, 32, 32), COUNT_OF(golden_text_map)};
+    const struct task_rows map = golden_rows("text_map");
     const struct task_options options = {.confidence = .68f, .iou = 1, .max_detections = 300};
     const struct task_geometry geometry = stretched(256, 256, 64, 64);
     struct detections found = {0};
     struct error err;
     cr_assert_eq(detect_decode(&task, &map, &options, &geometry, &found, &err), STATUS_OK);
-    cr_assert_eq(found.count, COUNT_OF(golden_text_boxes) / 10);
+    const float *golden = golden_boxes("text_boxes", 10, found.count);
     cr_assert_eq(found.point_count, 4);
-    for (size_t i = 0; i < found.count; i++) {
-        const float *golden = golden_text_boxes + 10 * i;
+    for (size_t i = 0; i < found.count; i++, golden += 10) {
         cr_expect_float_eq(found.items[i].score, golden[1], 1e-5f);
         for (size_t k = 0; k < 4; k++) { /* whole pixels, cut to the photo */
             const struct task_point *corner = &found.points[4 * i + k];
@@ -391,13 +385,12 @@ Test(text, lines)
 {
     struct text_reading line = {0};
     struct error err;
-    const struct task_rows scores = {golden_text_scores, SHAPE(12, 5),
-                                     COUNT_OF(golden_text_scores)};
+    const struct task_rows scores = golden_rows("text_scores"), wanted = golden_rows("text_line");
     cr_assert_eq(text_decode(&scores, &line, &err), STATUS_OK);
-    cr_assert_eq(line.count, COUNT_OF(golden_text_line) - 1);
-    cr_expect_float_eq(line.score, golden_text_line[0], 1e-6f);
+    cr_assert_eq(line.count, wanted.count - 1);
+    cr_expect_float_eq(line.score, wanted.data[0], 1e-6f);
     for (size_t i = 0; i < line.count; i++)
-        cr_expect_eq(line.characters[i], (uint32_t)golden_text_line[i + 1]);
+        cr_expect_eq(line.characters[i], (uint32_t)wanted.data[i + 1]);
     text_done(&line);
     static const float blanks[] = {1, 0, 1, 0}, none[] = {NAN, NAN};
     cr_assert_eq(text_decode(&(struct task_rows){blanks, SHAPE(2, 2), 4}, &line, &err), STATUS_OK);
@@ -556,16 +549,16 @@ Test(depth, as_torch_interpolates)
 {
     struct depth depth;
     struct error err;
-    const struct task_rows row = {golden_depth, SHAPE(1, 5, 6), COUNT_OF(golden_depth)};
+    const struct task_rows row = golden_rows("depth"), photo = golden_rows("depth_photo");
     const struct task_geometry geometry = stretched(17, 13, 12, 10);
     cr_assert_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_OK, "%s", err.message);
     uint16_t *pixels;
     float least, greatest;
     cr_assert_eq(depth_render(&depth, &pixels, &least, &greatest, &err), STATUS_OK);
-    cr_assert_eq(COUNT_OF(golden_depth_photo), 17 * 13);
-    for (size_t i = 0; i < COUNT_OF(golden_depth_photo); i++)
-        cr_expect_float_eq(least + (greatest - least) * (float)pixels[i] / 65535,
-                           golden_depth_photo[i], 1e-3f, "pixel %zu", i);
+    cr_assert_eq(photo.count, 17 * 13);
+    for (size_t i = 0; i < photo.count; i++)
+        cr_expect_float_eq(least + (greatest - least) * (float)pixels[i] / 65535, photo.data[i],
+                           1e-3f, "pixel %zu", i);
     free(pixels);
     depth_done(&depth);
 }
