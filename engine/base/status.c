@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 const char *status_word(enum status status)
 {
     switch (status) {
@@ -31,13 +33,14 @@ int status_http(enum status status)
 
 static const char mark[] = "…"; /* of a cut */
 
-/* Names from model files and headers reach these texts: nothing below a space may pass into a
+/* Names from model files and headers reach these texts: no control character may pass into a
  * terminal, a log line or JSON, and a cut must not leave half a UTF-8 character. */
 static void tidy(char *text, size_t size, int wanted)
 {
-    for (char *p = text; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
+    size_t length;
+    for (char *p = text; *p; p += length)
+        if (utf8_is_control(utf8_character(p, strnlen(p, 4), &length)))
+            memset(p, '?', length);
     if (wanted < 0 || (size_t)wanted < size)
         return;
     size_t end = size - sizeof mark;

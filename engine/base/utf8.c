@@ -1,7 +1,6 @@
 /* Checks text for valid UTF-8 and repairs text that is not. */
 #include "engine/base/utf8.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,6 +30,30 @@ size_t utf8_length(const char *text, size_t left)
         if ((p[i] & 0xC0) != 0x80)
             return 0;
     return length;
+}
+
+uint32_t utf8_character(const char *text, size_t left, size_t *ret_length)
+{
+    const size_t length = utf8_length(text, left);
+    const unsigned char first = (unsigned char)text[0];
+    *ret_length = length ? length : 1;
+    if (length <= 1)
+        return length ? first : UINT32_MAX;
+    uint32_t character = first & (0x7Fu >> length);
+    for (size_t i = 1; i < length; i++)
+        character = character << 6 | ((unsigned char)text[i] & 0x3F);
+    return character;
+}
+
+bool utf8_is_control(uint32_t character)
+{
+    static const uint32_t ranges[][2] = {
+        {0, 0x1F},        {0x7F, 0x9F},     {0x61C, 0x61C},          {0x200E, 0x200F},
+        {0x2028, 0x202E}, {0x2066, 0x2069}, {UINT32_MAX, UINT32_MAX}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (character >= ranges[i][0] && character <= ranges[i][1])
+            return true;
+    return false;
 }
 
 bool utf8_valid(const char *text, size_t size)
@@ -72,15 +95,14 @@ const char *utf8_shown(const char *text, char *buffer, size_t size)
 {
     size_t used = 0, left = strlen(text);
     while (left > 0) {
-        const unsigned char *p = (const unsigned char *)text;
-        size_t length = utf8_length(text, left);
-        bool controls = length == 0 || p[0] < ' ' || p[0] == 0x7F || (p[0] == 0xC2 && p[1] < 0xA0);
-        length = length ? length : 1;
+        size_t length;
+        const bool is_control = utf8_is_control(utf8_character(text, left, &length));
         if (size - used <= 4 * length)
             break;
         for (size_t i = 0; i < length; i++)
-            if (controls)
-                used += (size_t)snprintf(buffer + used, size - used, "\\x%02x", p[i]);
+            if (is_control)
+                used +=
+                    (size_t)snprintf(buffer + used, size - used, "\\x%02x", (unsigned char)text[i]);
             else
                 buffer[used++] = text[i];
         text += length;

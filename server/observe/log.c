@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/utf8.h"
+
 #define VALUE_MAX  1024
 #define HALF_BYTES ((size_t)256 << 10)
 
@@ -98,57 +100,26 @@ __attribute__((format(printf, 2, 3))) static void line_put_format(struct log_lin
     line_put_text(line, text);
 }
 
-/* Reads the UTF-8 character at s: returns its bytes (1 … 4) and its code point, or 1 and
- * UINT32_MAX where the bytes are not UTF-8 (RFC 3629: no overlong forms, no surrogates). */
-static size_t read_character(const unsigned char *s, uint32_t *ret)
-{
-    static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t length = s[0] < 0x80             ? 1
-                    : (s[0] & 0xE0) == 0xC0 ? 2
-                    : (s[0] & 0xF0) == 0xE0 ? 3
-                    : (s[0] & 0xF8) == 0xF0 ? 4
-                                            : 0;
-    *ret = UINT32_MAX;
-    if (length == 0)
-        return 1;
-    uint32_t point = length == 1 ? s[0] : s[0] & (0x7Fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((s[i] & 0xC0) != 0x80) /* also the terminator */
-            return 1;
-        point = point << 6 | (s[i] & 0x3F);
-    }
-    if (point < smallest[length] || point > 0x10FFFF || (point >= 0xD800 && point < 0xE000))
-        return 1;
-    *ret = point;
-    return length;
-}
-
-/* The inside of a quoted string, in JSON's escapes, which read well in text too. The controls
- * beyond ASCII (U+0080 … U+009F) move a terminal's cursor as ESC does, and U+2028 / U+2029 break
- * lines in some viewers: they are escaped as well. */
+/* The inside of a quoted string, in JSON's escapes, which read well in text too. */
 static void line_put_escaped(struct log_line *line, const char *value)
 {
-    const unsigned char *s = (const unsigned char *)value;
-    size_t read = 0;
-    while (s[read]) {
-        uint32_t point;
-        size_t length = read_character(s + read, &point);
-        if (read + length > VALUE_MAX) {
+    size_t length;
+    for (const char *at = value; *at; at += length) {
+        const uint32_t character = utf8_character(at, strnlen(at, 4), &length);
+        if ((size_t)(at - value) + length > VALUE_MAX) {
             line_put_text(line, "…");
             return;
         }
-        if (point == UINT32_MAX)
+        if (character == UINT32_MAX)
             line_put_text(line, "\xEF\xBF\xBD"); /* U+FFFD, the replacement character */
-        else if (point == '"' || point == '\\')
-            line_put_format(line, "\\%c", (char)point);
-        else if (point == '\n')
+        else if (character == '"' || character == '\\')
+            line_put_format(line, "\\%c", *at);
+        else if (character == '\n')
             line_put_text(line, "\\n");
-        else if (point < 0x20 || (point >= 0x7F && point < 0xA0) || point == 0x2028 ||
-                 point == 0x2029)
-            line_put_format(line, "\\u%04" PRIx32, point);
+        else if (utf8_is_control(character))
+            line_put_format(line, "\\u%04" PRIx32, character);
         else
-            line_put(line, value + read, length);
-        read += length;
+            line_put(line, at, length);
     }
 }
 
@@ -470,6 +441,7 @@ void log_banner(const char *format, ...)
     va_start(args, format);
     pthread_mutex_lock(&writer.lock);
     (void)vsnprintf(writer.banner, sizeof writer.banner, format, args);
+    utf8_repair(writer.banner);
     wake_writer_locked();
     pthread_mutex_unlock(&writer.lock);
     va_end(args);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/utf8.h"
 
 struct metric {
     const struct metric_family *family;
@@ -221,25 +222,20 @@ double metric_value(const struct metric *metric)
 
 const char *metrics_escape(const char *value, char *text, size_t size)
 {
-    size_t used = 0;
-    for (const char *s = value; *s;) {
-        char escaped[4];
-        size_t length = 1;
-        if (*s == '\\' || *s == '"' || *s == '\n') {
-            escaped[0] = '\\';
-            escaped[1] = *s == '\n' ? 'n' : *s;
-            length = 2;
-            s++;
-        } else {
-            escaped[0] = *s++;
-            /* The rest of a UTF-8 character stays with its beginning. */
-            while (length < sizeof escaped && ((unsigned char)*s & 0xC0) == 0x80)
-                escaped[length++] = *s++;
-        }
-        if (length >= size - used)
+    size_t used = 0, length;
+    for (const char *s = value; *s; s += length) {
+        char escaped[8];
+        if (utf8_character(s, strnlen(s, 4), &length) == UINT32_MAX)
+            snprintf(escaped, sizeof escaped, "\\\\x%02x", (unsigned char)*s);
+        else if (*s == '\\' || *s == '"' || *s == '\n')
+            snprintf(escaped, sizeof escaped, "\\%c", *s == '\n' ? 'n' : *s);
+        else
+            snprintf(escaped, sizeof escaped, "%.*s", (int)length, s);
+        const size_t put = strlen(escaped);
+        if (put >= size - used)
             break;
-        memcpy(text + used, escaped, length);
-        used += length;
+        memcpy(text + used, escaped, put);
+        used += put;
     }
     text[used] = '\0';
     return text;

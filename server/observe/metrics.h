@@ -35,8 +35,8 @@ void metric_set(struct metric *metric, double value);  /* gauge; counter kept el
 void metric_observe(struct metric *metric, double value);
 double metric_value(const struct metric *metric); /* counter, gauge; histogram: count; NULL: 0 */
 
-/* Escapes a label value (backslash, quote, newline) into text, cut to size between characters;
- * returns text. size >= 1. */
+/* Escapes a label value (backslash, quote, newline) into text, cut to size between characters; a
+ * byte that is not UTF-8 becomes \xNN. Returns text. size >= 1. */
 const char *metrics_escape(const char *value, char *text, size_t size);
 
 /* The whole text; malloc'ed, the caller frees; NULL when out of memory. *ret_size without the

@@ -130,17 +130,19 @@ class Inspect(Commands):
         self.assertEqual(result["classes"], 4)
 
     def test_what_an_author_wrote_does_not_control_the_terminal(self):
-        labels = self.file("index_to_name.json", b'{"0": "\\u001b[2Jred", "1": "\\u009b31m", "2": "\\u00fc\\u007f"}')
+        labels = self.file("index_to_name.json", b'{"0": "\\u001b[2Jred", "1": "\\u009b31m", "2": "\\u00fc\\u007f\\u202e"}')
         path = os.path.join(os.path.dirname(labels), "model.onnx")
         small_onnx.write(path, [small_onnx.node("GlobalAveragePool", ["image"], ["mean"]),
                                 small_onnx.node("Flatten", ["mean"], ["scores"])], [],
                          [small_onnx.tensor_info("image", "\x1b[31mN", 3, 8, 8)],
                          [small_onnx.tensor_info("scores", "N", 3)])
         text = self.run_ok("inspect", path)
-        for word in ("\\x1b[2Jred", "\\xc2\\x9b31m", "\u00fc\\x7f", "[\\x1b[31mN, 3, 8, 8]"):
+        for word in ("\\x1b[2Jred", "\\xc2\\x9b31m", "\u00fc\\x7f\\xe2\\x80\\xae", "[\\x1b[31mN, 3, 8, 8]"):
             self.assertIn(word, text)
         text += self.run_ok("predict", path, THREE)
-        self.assertEqual([c for c in text if c < " " and c != "\n" or "\x7f" <= c < "\xa0"], [])
+        text += run_lensd("inspect", "/none/\x1b[2J\u202e\u009b").stderr
+        self.assertIn("/none/?[2J", text)
+        self.assertEqual([c for c in text if c < " " and c != "\n" or "\x7f" <= c < "\xa0" or c == "\u202e"], [])
 
     def test_an_operator_lensd_does_not_have(self):
         path = os.path.join(self.folder.name, "odd.onnx")

@@ -7,7 +7,8 @@ import subprocess
 import time
 import unittest
 
-from harness import PATIENCE, ServedCase, drawn, multipart, needs, run_lensd, seven
+import small_onnx
+from harness import FolderCase, PATIENCE, ServedCase, drawn, multipart, needs, run_lensd, seven
 
 LINE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -155,6 +156,21 @@ class Metrics(ServedCase):
         remarks = [line for line in checked.stdout.splitlines()
                    if line and not line.startswith("nv_")]
         self.assertEqual(remarks, [])
+
+
+class FolderNames(FolderCase):
+    def test_names_that_are_not_utf8(self):
+        """Two of them stay apart."""
+        names = [b"model\xff", b"model\xfe"]
+        for name in names:
+            path = os.path.join(self.folder, os.fsdecode(name))
+            os.mkdir(path)
+            small_onnx.doubled_image(os.path.join(path, "model.onnx"), 2)
+        server = self.serve("--models", self.folder, "--precision", "fp32")
+        found = samples(server.get("/metrics").body.decode())
+        shown = {dict(labels)["model"] for _, labels in found if "model" in dict(labels)}
+        self.assertEqual(shown, {r"model\\xff", r"model\\xfe"})
+        self.assert_ended(server)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,8 @@ Test(log, values_cannot_forge_lines_or_escape_sequences)
         {"cut character", "a\xe2\x80", "\"a\xEF\xBF\xBD\xEF\xBF\xBD\""},
         {"overlong slash", "\xc0\xaf", "\"\xEF\xBF\xBD\xEF\xBF\xBD\""},
         {"surrogate", "\xed\xa0\x80", "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\""},
+        {"direction of text", "\xe2\x80\xaegpj.exe\xe2\x81\xa9", "\"\\u202egpj.exe\\u2069\""},
+        {"a mark of direction", "\xe2\x80\x8f \xd8\x9c", "\"\\u200f \\u061c\""},
         {"a pair in a value", "x model=evil", "\"x model=evil\""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

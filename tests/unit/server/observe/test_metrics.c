@@ -107,6 +107,8 @@ Test(metrics, label_values_are_escaped_and_cut_between_characters)
         {"x\xc3\xa4", 3, "x"},
         {"x\xc3\xa4", 4, "x\xc3\xa4"},
         {"abc", 1, ""},
+        {"a\xff\xc3", 32, "a\\\\xff\\\\xc3"},
+        {"a\xff", 6, "a"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char text[32];
