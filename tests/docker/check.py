@@ -241,6 +241,11 @@ class Kubernetes(unittest.TestCase):
             text = file.read()
         self.assertIn("image: localhost/lensd:latest", text)
         port = free_port()
+        # A claim is a volume of that name for podman.
+        ENGINE.call("volume", "create", "lensd-models")
+        self.addCleanup(ENGINE.call, "volume", "rm", "-f", "lensd-models", check=False)
+        ENGINE.call("run", "--rm", "--user", "0", "-v", "lensd-models:/volume", "--entrypoint", "/bin/cp", IMAGE,
+                    "-r", "/models/digits", "/volume/")
         text = text.replace("localhost/lensd:latest", IMAGE).replace("replicas: 2", "replicas: 1")
         text = text.replace("containerPort: 8080", f"containerPort: 8080\n              hostPort: {port}\n"
                             "              hostIP: 127.0.0.1")

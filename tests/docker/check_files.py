@@ -17,7 +17,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[1:1] = [os.path.join(HERE, os.pardir, "http"), os.path.join(HERE, os.pardir)]
 import totals  # noqa: E402
-from harness import ROOT, Server, drawn, multipart  # noqa: E402
+from harness import ROOT, Server, drawn, free_port, multipart, run_lensd  # noqa: E402
 from test_tls import OPENSSL, TlsServer, make_certificate  # noqa: E402
 
 try:
@@ -59,7 +59,8 @@ def validate_for_kubernetes(resource):
 
 
 class Kubernetes(unittest.TestCase):
-    files = ("deployment.yaml", "service.yaml", "horizontalpodautoscaler.yaml", "poddisruptionbudget.yaml")
+    files = ("deployment.yaml", "service.yaml", "horizontalpodautoscaler.yaml", "poddisruptionbudget.yaml",
+             "persistentvolumeclaim.yaml")
 
     def test_every_manifest_fits_the_schema(self):
         for name in self.files:
@@ -70,7 +71,8 @@ class Kubernetes(unittest.TestCase):
     def test_kustomize(self):
         built = call("kubectl", "kustomize", os.path.join(DOCKER, "kubernetes"))
         kinds = sorted(document["kind"] for document in yaml.safe_load_all(built))
-        self.assertEqual(kinds, ["Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "Service"])
+        self.assertEqual(kinds, ["Deployment", "HorizontalPodAutoscaler", "PersistentVolumeClaim",
+                                 "PodDisruptionBudget", "Service"])
 
     def test_they_speak_of_the_same_pods(self):
         found = {name: documents("kubernetes", name)[0] for name in self.files}
@@ -81,6 +83,49 @@ class Kubernetes(unittest.TestCase):
             self.assertLessEqual(selector.items(), labels.items())
         self.assertEqual(found["horizontalpodautoscaler.yaml"]["spec"]["scaleTargetRef"]["name"],
                          found["deployment.yaml"]["metadata"]["name"])
+
+    def test_the_check_has_what_the_server_has(self):
+        pod = documents("kubernetes", "deployment.yaml")[0]["spec"]["template"]["spec"]
+        (check,), (server,) = pod["initContainers"], pod["containers"]
+        for key in ("image", "env", "volumeMounts", "resources", "securityContext"):
+            self.assertEqual(check[key], server[key], key)
+        self.assertEqual(check["args"], [*server["args"], "--check"])
+
+    def test_the_volumes(self):
+        pod = documents("kubernetes", "deployment.yaml")[0]["spec"]["template"]["spec"]
+        claim = documents("kubernetes", "persistentvolumeclaim.yaml")[0]
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        self.assertEqual(volumes["models"]["persistentVolumeClaim"]["claimName"], claim["metadata"]["name"])
+        (server,) = pod["containers"]
+        environment = {entry["name"]: entry["value"] for entry in server["env"]}
+        mounts = {mount["name"]: mount for mount in server["volumeMounts"]}
+        self.assertEqual(sorted(mounts), sorted(volumes))
+        self.assertEqual((mounts["models"]["mountPath"], mounts["models"]["readOnly"]), (environment["LENSD_MODELS"], True))
+        self.assertEqual(mounts["cache"]["mountPath"], environment["LENSD_CACHE"])
+
+    def test_the_settings_are_taken(self):
+        """The daemon itself with the pod's settings: checked, then asked what the pod is asked."""
+        pod = documents("kubernetes", "deployment.yaml")[0]["spec"]["template"]["spec"]
+        (server,) = pod["containers"]
+        with tempfile.TemporaryDirectory(prefix="lensd-pod-") as folder:
+            models, cache, port = os.path.join(folder, "models"), os.path.join(folder, "cache"), free_port()
+            for path in (models, cache):
+                os.mkdir(path)
+            here = {"LENSD_MODELS": models, "LENSD_CACHE": cache, "LENSD_ADMIN_PORT": str(port)}
+            environment = {entry["name"]: here.get(entry["name"], entry["value"]) for entry in server["env"]}
+            self.assertEqual(run_lensd("serve", "--check", "--port", "0", environment=environment).returncode, 2)
+            shutil.copytree(os.path.join(ROOT, "models", "digits"), os.path.join(models, "digits"))
+            checked = run_lensd("serve", "--check", "--port", "0", environment=environment)
+            self.assertEqual(checked.returncode, 0, checked.stderr)
+            running = Server(environment=environment)
+            try:
+                self.assertEqual(running.predict(drawn(4)).json()["model"], "digits")
+                running.port = port
+                for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                    self.assertEqual(server[probe]["httpGet"]["port"], "admin")
+                    self.assertEqual(running.get(server[probe]["httpGet"]["path"]).status, 200, probe)
+            finally:
+                self.assertEqual(running.stop()[0], 0)
 
     def test_the_drain_fits_the_grace_period(self):
         pod = documents("kubernetes", "deployment.yaml")[0]["spec"]["template"]["spec"]

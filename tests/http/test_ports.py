@@ -1,6 +1,7 @@
 """Where lensd listens besides its port: --admin-port, and a socket that a supervisor has passed (LISTEN_FDS)."""
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -54,8 +55,11 @@ class AdminPort(unittest.TestCase):
         self.assertIn("choose two", made.stderr)
 
     def test_what_it_serves(self):
-        for path in ("/livez", "/readyz", "/health", "/metrics", "/v2/health/live", "/ping"):
+        for path in ("/livez", "/readyz", "/health", "/metrics", "/v2/health/live", "/ping", "/devices", "/console.json",
+                     "/v2/models/stats", "/v2/models/digits/stats", "/v2/models/digits/versions/1/stats"):
             self.assertEqual(self.ask("GET", path)[0], 200, path)
+        status, index = self.ask("POST", "/v2/repository/index")
+        self.assertEqual((status, json.loads(index)[0]["name"]), (200, "digits"))
         for path in ("/predict", "/v2/models/digits/infer"):
             status, body = self.ask("POST", path, seven())
             self.assertEqual(status, 404, path)

@@ -173,7 +173,7 @@ static bool is_sampled(struct request_log *log, const struct exchange *x, int64_
 /* Logs requests that only admins may send, granted or refused, at a level that is rarely off. */
 static void audit(const struct exchange *x)
 {
-    if (!x->route || x->route->access == ROUTE_KEY || x->route->access == ROUTE_OPEN ||
+    if (!x->route || (x->route->access != ROUTE_ADMIN && x->route->access != ROUTE_ADMIN_WRITES) ||
         route_method(x->method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS))
         return;
     log_event(LOG_WARN, "admin", LOG_STR("client", exchange_address(x)),

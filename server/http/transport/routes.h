@@ -20,7 +20,8 @@ enum method {
 
 /* Who may use a route (keys.h). */
 enum route_access {
-    ROUTE_KEY,          /* whoever has a key, where there are keys */
+    ROUTE_KEY,          /* whoever has a key, where there are keys; not on --admin-port */
+    ROUTE_STATUS,       /* the same, and on --admin-port, too: what operators read */
     ROUTE_OPEN,         /* everybody: health, metrics, pages; unless --protect-health */
     ROUTE_ADMIN,        /* only an admin's key; nobody where there is none */
     ROUTE_ADMIN_WRITES, /* to GET it ROUTE_KEY, for all else ROUTE_ADMIN */
