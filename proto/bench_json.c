@@ -2,9 +2,9 @@
 #include "proto/answers.h"
 #include "proto/writer.h"
 
-static void write_device(struct writer *w, cJSON *list, const struct bench_device *device)
+static void write_device(struct writer *w, json_node *list, const struct bench_device *device)
 {
-    cJSON *entry = write_object(w, list, NULL);
+    json_node *entry = write_object(w, list, NULL);
     write_text(w, entry, "id", device->id);
     if (device->problem) {
         write_text(w, entry, "error", device->problem);
@@ -14,10 +14,10 @@ static void write_device(struct writer *w, cJSON *list, const struct bench_devic
     write_text(w, entry, "precision", device->precision);
     if (device->threads > 0)
         write_count(w, entry, "threads", (unsigned long long)device->threads);
-    cJSON *batches = write_array(w, entry, "batches");
+    json_node *batches = write_array(w, entry, "batches");
     for (size_t i = 0; i < device->batch_count; i++) {
         const struct bench_batch *batch = &device->batches[i];
-        cJSON *row = write_object(w, batches, NULL);
+        json_node *row = write_object(w, batches, NULL);
         write_count(w, row, "size", (unsigned long long)batch->size);
         write_decimal(w, row, "milliseconds", batch->milliseconds);
         write_decimal(w, row, "best_milliseconds", batch->best_milliseconds);
@@ -30,10 +30,10 @@ static void write_device(struct writer *w, cJSON *list, const struct bench_devic
 char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "model", answer->model);
     write_text(&w, root, "version", answer->version);
-    cJSON *list = write_array(&w, root, "devices");
+    json_node *list = write_array(&w, root, "devices");
     for (size_t i = 0; i < answer->device_count; i++)
         write_device(&w, list, &answer->devices[i]);
     if (answer->note && answer->note[0])

@@ -2,9 +2,9 @@
 #include "proto/answers.h"
 #include "proto/writer.h"
 
-static void write_model(struct writer *w, cJSON *list, const struct console_model *model)
+static void write_model(struct writer *w, json_node *list, const struct console_model *model)
 {
-    cJSON *entry = write_object(w, list, NULL);
+    json_node *entry = write_object(w, list, NULL);
     write_text(w, entry, "name", model->name);
     write_text(w, entry, "version", model->version);
     write_bool(w, entry, "default", model->is_default);
@@ -19,8 +19,8 @@ static void write_model(struct writer *w, cJSON *list, const struct console_mode
 char *console_answer_json(const struct console_model *models, size_t count, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
-    cJSON *list = write_array(&w, root, "models");
+    json_node *root = write_root();
+    json_node *list = write_array(&w, root, "models");
     for (size_t i = 0; i < count; i++)
         write_model(&w, list, &models[i]);
     return write_finish(&w, root, ret_size);

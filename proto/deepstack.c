@@ -1,6 +1,7 @@
 /* DeepStack's detection, which CodeProject.AI and camera systems speak (Frigate, Blue Iris). Boxes
  * are in whole pixels, best first: Frigate stops at the first one below its threshold.
  * Source: frigate/detectors/plugins/deepstack.py; CodeProject.AI's API reference. */
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -18,7 +19,7 @@ static char *deepstack_write(const struct predict_answer *answer, size_t *ret_si
     static const char *const sides[] = {"x_min", "y_min", "x_max", "y_max"};
     const struct answer_image *image = &answer->images[0];
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_bool(&w, root, "success", true);
     cJSON *list = write_array(&w, root, "predictions");
     for (size_t i = 0; i < image->prediction_count; i++) {
@@ -41,7 +42,7 @@ static char *deepstack_write(const struct predict_answer *answer, size_t *ret_si
 static char *deepstack_error(int http, const char *sentence, const char *code, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     (void)code;
     write_bool(&w, root, "success", false);
     write_text(&w, root, "error", sentence);
@@ -52,7 +53,7 @@ static char *deepstack_error(int http, const char *sentence, const char *code, s
 char *deepstack_models_json(const struct dialect_model *models, size_t count, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_bool(&w, root, "success", true);
     cJSON *list = write_array(&w, root, "models");
     for (size_t i = 0; i < count; i++)

@@ -1,6 +1,7 @@
 /* Hugging Face's task APIs, as InferenceClient of huggingface_hub asks them: image classification,
  * object detection, image segmentation. Which it is, the model says.
  * Source: huggingface_hub/inference/_generated/types. Errors are lensd's own: {"error", "code"}. */
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 

@@ -10,7 +10,7 @@
 char *logging_json(const struct logging_settings *settings, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "log_file", "");
     write_bool(&w, root, "log_info", settings->info);
     write_bool(&w, root, "log_warning", settings->warning);

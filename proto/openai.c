@@ -1,6 +1,7 @@
 /* OpenAI's embeddings, of pictures: "input" is a data: URI or a list of them (as Infinity takes
  * it), or "messages" have image_url parts (as vLLM takes it).
  * Source: OpenAI's API reference, "Embeddings"; vLLM's "Multimodal embeddings". */
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +67,7 @@ static void write_vector(struct writer *w, cJSON *entry, const struct answer_ima
 static char *openai_write(const struct predict_answer *answer, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "object", "list");
     write_text(&w, root, "model", answer->model);
     cJSON *list = write_array(&w, root, "data");

@@ -1,4 +1,5 @@
 /* The JSON of /predict: parses a request's images and options, writes results and errors. */
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 char *error_json(const char *sentence, const char *code, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "error", sentence);
     write_text(&w, root, "code", code);
     return write_finish(&w, root, ret_size);
@@ -250,7 +251,7 @@ char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size)
     if (!answer->as_list && answer->images[0].error)
         return error_json(answer->images[0].error, answer->images[0].code, ret_size);
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "model", answer->model);
     if (answer->as_list)
         write_results(&w, root, answer);

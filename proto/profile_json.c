@@ -3,7 +3,7 @@
 
 #include "proto/writer.h"
 
-static void write_layer(struct writer *w, cJSON *entry, const struct profile_layer *layer)
+static void write_layer(struct writer *w, json_node *entry, const struct profile_layer *layer)
 {
     if (layer->name)
         write_text(w, entry, "name", layer->name);
@@ -23,7 +23,7 @@ static void write_layer(struct writer *w, cJSON *entry, const struct profile_lay
 char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "model", answer->model);
     write_text(&w, root, "device", answer->device);
     write_text(&w, root, "precision", answer->precision);
@@ -31,11 +31,11 @@ char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size)
     write_count(&w, root, "threads", (unsigned long long)answer->threads);
     write_count(&w, root, "batch", (unsigned long long)answer->batch);
     write_decimal(&w, root, "batch_ms", answer->batch_milliseconds);
-    cJSON *peak = write_object(&w, root, "peak");
+    json_node *peak = write_object(&w, root, "peak");
     write_decimal(&w, peak, "gflops", answer->peak_gflops);
     write_text(&w, peak, "instructions", answer->instructions);
     write_layer(&w, write_object(&w, root, "total"), &answer->total);
-    cJSON *layers = write_array(&w, root, "layers");
+    json_node *layers = write_array(&w, root, "layers");
     for (size_t i = 0; i < answer->layer_count; i++)
         write_layer(&w, write_object(&w, layers, NULL), &answer->layers[i]);
     if (answer->note)

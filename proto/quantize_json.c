@@ -2,9 +2,9 @@
 #include "proto/answers.h"
 #include "proto/writer.h"
 
-static void write_agreement(struct writer *w, cJSON *root, const struct quantize_answer *answer)
+static void write_agreement(struct writer *w, json_node *root, const struct quantize_answer *answer)
 {
-    cJSON *entry = write_object(w, root, "agreement");
+    json_node *entry = write_object(w, root, "agreement");
     write_count(w, entry, "images", (unsigned long long)answer->images);
     if (answer->is_vector)
         write_count(w, entry, "same_best_class", (unsigned long long)answer->same);
@@ -21,17 +21,17 @@ static void write_agreement(struct writer *w, cJSON *root, const struct quantize
 char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_size)
 {
     struct writer w = {.indents = true};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "model", answer->model);
     write_text(&w, root, "folder", answer->folder);
     write_text(&w, root, "target", answer->target);
-    cJSON *photos = write_object(&w, root, "photos");
+    json_node *photos = write_object(&w, root, "photos");
     write_count(&w, photos, "calibrated", (unsigned long long)answer->calibrated);
     write_count(&w, photos, "held_out", (unsigned long long)answer->held_out);
     write_count(&w, photos, "unreadable", (unsigned long long)answer->unreadable);
     write_agreement(&w, root, answer);
     if (answer->has_boxes) {
-        cJSON *boxes = write_object(&w, root, "boxes");
+        json_node *boxes = write_object(&w, root, "boxes");
         write_count(&w, boxes, "fp32", answer->fp32_boxes);
         write_count(&w, boxes, "int8", answer->int8_boxes);
         write_count(&w, boxes, "pairs", answer->box_pairs);
@@ -39,10 +39,10 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
     }
     write_bool(&w, root, "within_bounds", answer->holds);
     write_float(&w, root, "error", (float)answer->error);
-    cJSON *bytes = write_object(&w, root, "bytes");
+    json_node *bytes = write_object(&w, root, "bytes");
     write_count(&w, bytes, "fp32", answer->fp32_bytes);
     write_count(&w, bytes, "int8", answer->int8_bytes);
-    cJSON *ms = write_object(&w, root, "milliseconds");
+    json_node *ms = write_object(&w, root, "milliseconds");
     write_decimal(&w, ms, "fp32", answer->fp32_ms);
     write_decimal(&w, ms, "int8", answer->int8_ms);
     write_bool(&w, root, "faster", answer->is_faster);
@@ -50,16 +50,16 @@ char *quantize_answer_json(const struct quantize_answer *answer, size_t *ret_siz
     write_bool(&w, root, "smoothed", answer->is_smoothed);
     write_decimal(&w, root, "fp32_share", answer->fp32_share);
     if (answer->kept) {
-        cJSON *all = write_object(&w, root, "all_int8");
+        json_node *all = write_object(&w, root, "all_int8");
         if (answer->is_vector)
             write_count(&w, all, "same_best_class", (unsigned long long)answer->all_same);
         write_float(&w, all, "error", (float)answer->all_error);
         write_decimal(&w, all, "milliseconds", answer->all_ms);
     }
-    cJSON *layers = write_array(&w, root, "layers");
+    json_node *layers = write_array(&w, root, "layers");
     for (size_t i = 0; i < answer->layer_count; i++) {
         const struct quantize_layer *layer = &answer->layers[i];
-        cJSON *entry = write_object(&w, layers, NULL);
+        json_node *entry = write_object(&w, layers, NULL);
         write_text(&w, entry, "name", layer->name);
         write_text(&w, entry, "operator", layer->op);
         write_text(&w, entry, "precision", layer->is_kept ? "fp32" : "int8");

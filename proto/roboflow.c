@@ -1,5 +1,6 @@
 /* Roboflow Inference: boxes by their centres, outlines of masks, key points, classes.
  * Source: inference/core/entities of roboflow/inference 1.x. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,7 +122,7 @@ static char *roboflow_write(const struct predict_answer *answer, size_t *ret_siz
 static char *roboflow_error(int http, const char *sentence, const char *code, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     (void)http;
     write_text(&w, root, "message", sentence);
     write_text(&w, root, "code", code);

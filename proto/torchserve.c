@@ -2,6 +2,7 @@
  * that came before, is named by its number. Of a detector [{label: [x1, y1, x2, y2], "score"}, …],
  * of an embedding its numbers. Several images: a list of these, and of {"error", "code"}. Source:
  * ts/torch_handler of pytorch/serve. Requests are /predict's. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 

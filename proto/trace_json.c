@@ -2,6 +2,7 @@
  * of OTLP/HTTP: ids in hexadecimal, 64-bit numbers as text. */
 #include "proto/trace_json.h"
 
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,7 @@ char *otlp_spans_json(const struct otlp_resource *resource, const struct otlp_sp
                       size_t count, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     cJSON *entry = write_object(&w, write_array(&w, root, "resourceSpans"), NULL);
     cJSON *attributes = write_array(&w, write_object(&w, entry, "resource"), "attributes");
     for (size_t i = 0; i < resource->count; i++)

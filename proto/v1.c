@@ -2,6 +2,7 @@
  * models. */
 #include "proto/v1.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +151,7 @@ void v1_request_free(struct v1_request *request)
 char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     cJSON *list = write_array(&w, root, "predictions");
     for (size_t i = 0; i < answer->image_count; i++) {
         const struct answer_image *image = &answer->images[i];
@@ -220,7 +221,7 @@ char *v1_model_json(const char *name, bool ready, const struct v1_version *versi
                     size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "name", name);
     write_bool(&w, root, "ready", ready);
     cJSON *list = write_array(&w, root, "model_version_status");
@@ -238,7 +239,7 @@ char *v1_model_json(const char *name, bool ready, const struct v1_version *versi
 char *v1_models_json(const char *const *names, size_t count, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     cJSON *list = write_array(&w, root, "models");
     for (size_t i = 0; i < count; i++)
         write_text(&w, list, NULL, names[i]);

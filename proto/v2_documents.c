@@ -1,5 +1,6 @@
 /* Documents of the Open Inference Protocol: trees of cJSON, printed as JSON, or packed as the
  * messages of grpc_service.proto, whose fields have the same names. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,7 +124,7 @@ char *v2_server_document(bool is_message, const char *name, const char *version,
                                              "model_configuration", "schedule_policy",
                                              "binary_tensor_data",  "statistics"};
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "name", name);
     write_text(&w, root, "version", version);
     cJSON *list = write_array(&w, root, "extensions");
@@ -158,7 +159,7 @@ static void write_tensors(struct writer *w, cJSON *root, const char *key,
 char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     write_text(&w, root, "name", model->name);
     cJSON *versions = write_array(&w, root, "versions");
     for (size_t i = 0; i < model->version_count; i++)
@@ -207,7 +208,7 @@ static void write_config_tensors(struct writer *w, cJSON *root, const struct v2_
 char *v2_config_document(bool is_message, const struct v2_model *model, size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     cJSON *config = is_message ? write_object(&w, root, "config") : root;
     write_text(&w, config, "name", model->name);
     write_text(&w, config, "platform", "onnxruntime_onnx");
@@ -281,7 +282,7 @@ char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t co
                         size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     cJSON *list = write_array(&w, root, "model_stats");
     for (size_t i = 0; i < count; i++)
         write_stats(&w, list, &stats[i]);
@@ -310,7 +311,7 @@ char *v2_flag_document(bool is_message, const char *name, const char *flag, bool
                        size_t *ret_size)
 {
     struct writer w = {false};
-    cJSON *root = cJSON_CreateObject();
+    json_node *root = write_root();
     /* ModelReady has the same answer. */
     const ProtobufCMessageDescriptor *message = !strcmp(flag, "live")
                                                     ? &inference__server_live_response__descriptor

@@ -1,6 +1,7 @@
 /* Builds a cJSON tree member by member, remembers a failed allocation, and prints the tree. */
 #include "proto/writer.h"
 
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,43 +24,48 @@ static cJSON *attach(struct writer *w, cJSON *parent, const char *key, cJSON *it
     return NULL;
 }
 
-cJSON *write_object(struct writer *w, cJSON *parent, const char *key)
+json_node *write_root(void)
+{
+    return cJSON_CreateObject();
+}
+
+json_node *write_object(struct writer *w, json_node *parent, const char *key)
 {
     return attach(w, parent, key, cJSON_CreateObject());
 }
 
-cJSON *write_array(struct writer *w, cJSON *parent, const char *key)
+json_node *write_array(struct writer *w, json_node *parent, const char *key)
 {
     return attach(w, parent, key, cJSON_CreateArray());
 }
 
-void write_text(struct writer *w, cJSON *parent, const char *key, const char *text)
+void write_text(struct writer *w, json_node *parent, const char *key, const char *text)
 {
     cJSON *item = attach(w, parent, key, cJSON_CreateString(text));
     if (item && !utf8_valid(text, strlen(text)))
         utf8_repair(item->valuestring);
 }
 
-void write_bool(struct writer *w, cJSON *parent, const char *key, bool value)
+void write_bool(struct writer *w, json_node *parent, const char *key, bool value)
 {
     attach(w, parent, key, cJSON_CreateBool(value));
 }
 
-void write_count(struct writer *w, cJSON *parent, const char *key, unsigned long long value)
+void write_count(struct writer *w, json_node *parent, const char *key, unsigned long long value)
 {
     char text[32];
     snprintf(text, sizeof text, "%llu", value);
     attach(w, parent, key, cJSON_CreateRaw(text));
 }
 
-void write_integer(struct writer *w, cJSON *parent, const char *key, int64_t value)
+void write_integer(struct writer *w, json_node *parent, const char *key, int64_t value)
 {
     char text[32];
     snprintf(text, sizeof text, "%lld", (long long)value);
     attach(w, parent, key, cJSON_CreateRaw(text));
 }
 
-void write_float(struct writer *w, cJSON *parent, const char *key, float value)
+void write_float(struct writer *w, json_node *parent, const char *key, float value)
 {
     if (!isfinite(value)) {
         attach(w, parent, key, cJSON_CreateNull());
@@ -70,7 +76,7 @@ void write_float(struct writer *w, cJSON *parent, const char *key, float value)
     attach(w, parent, key, cJSON_CreateRaw(text));
 }
 
-void write_decimal(struct writer *w, cJSON *parent, const char *key, double value)
+void write_decimal(struct writer *w, json_node *parent, const char *key, double value)
 {
     if (!isfinite(value)) {
         attach(w, parent, key, cJSON_CreateNull());
@@ -81,7 +87,7 @@ void write_decimal(struct writer *w, cJSON *parent, const char *key, double valu
     attach(w, parent, key, cJSON_CreateRaw(text));
 }
 
-char *write_finish(struct writer *w, cJSON *root, size_t *ret_size)
+char *write_finish(struct writer *w, json_node *root, size_t *ret_size)
 {
     char *text = w->failed || !root ? NULL
                  : w->indents       ? cJSON_Print(root)

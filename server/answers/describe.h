@@ -1,5 +1,5 @@
-/* What the server and the command line both show, as JSON: from the pipeline's structs to the plain
- * descriptions of proto/answers.h. */
+/* Answers to photos, which the server and the command line both show: from the pipeline's structs
+ * to the plain descriptions of proto/answers.h. */
 #pragma once
 
 #include "proto/dialects.h"
@@ -41,13 +41,3 @@ char *describe_predictions_as(const struct predict_request *request, const struc
 
 /* What the model's answers are. */
 enum answer_kind describe_kind(const struct model *model);
-
-/* Every device of the machine with the models that `pipeline` (NULL: none) has on it. */
-char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_size);
-
-/* The state, the models and their progress. `draining` overrules the pipeline's own state. */
-char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
-                      const char *confinement, size_t *ret_size);
-
-/* "loading", "ready", "draining", "failed", "unloaded". */
-const char *describe_state(struct pipeline *pipeline, bool draining);

@@ -1,7 +1,7 @@
 /* lensd devices: what this machine has. */
 #include <stdio.h>
 
-#include "server/answers/describe.h"
+#include "server/answers/status.h"
 #include "server/cli/commands.h"
 
 static void print_device(const struct device_info *device)
@@ -23,7 +23,7 @@ static void print_device(const struct device_info *device)
 int command_devices(const struct config *config)
 {
     if (config->json)
-        return print_json(describe_devices(NULL, NULL, NULL));
+        return print_json(status_devices_json(NULL, NULL, NULL));
     struct device_info devices[DEVICE_MAX];
     size_t count = device_list(devices, DEVICE_MAX);
     for (size_t i = 0; i < count; i++)

@@ -7,7 +7,7 @@
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/answers.h"
-#include "server/answers/describe.h"
+#include "server/answers/status.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
@@ -38,8 +38,8 @@ void health_handle(struct exchange *x)
     bool ready = is_ready(x);
     double uptime_s = clock_ms(clock_now() - x->server->started) / 1000;
     char *text =
-        describe_health(x->server->options.pipeline, is_draining(x), uptime_s,
-                        x->server->options.note, atomic_load(&x->server->confinement), &size);
+        status_health_json(x->server->options.pipeline, is_draining(x), uptime_s,
+                           x->server->options.note, atomic_load(&x->server->confinement), &size);
     respond_state(x, ready, text, size);
 }
 
@@ -54,8 +54,7 @@ void readyz_handle(struct exchange *x)
 {
     size_t size = 0;
     bool ready = is_ready(x);
-    char *text =
-        status_word_json(describe_state(x->server->options.pipeline, is_draining(x)), &size);
+    char *text = status_word_json(status_state(x->server->options.pipeline, is_draining(x)), &size);
     respond_state(x, ready, text, size);
 }
 
@@ -70,7 +69,7 @@ void ping_handle(struct exchange *x)
 void devices_handle(struct exchange *x)
 {
     size_t size = 0;
-    char *text = describe_devices(x->server->options.pipeline, x->server->options.note, &size);
+    char *text = status_devices_json(x->server->options.pipeline, x->server->options.note, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 

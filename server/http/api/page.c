@@ -9,7 +9,7 @@
 
 #include "engine/base/size.h"
 #include "lensd_version.h"
-#include "server/answers/describe.h"
+#include "server/answers/status.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
@@ -212,7 +212,7 @@ static void put_slot(FILE *out, const struct exchange *x, const char *name, size
     if (!strcmp(slot, "version"))
         fputs(LENSD_VERSION, out);
     else if (!strcmp(slot, "state"))
-        fputs(describe_state(x->server->options.pipeline, atomic_load(&x->server->draining)), out);
+        fputs(status_state(x->server->options.pipeline, atomic_load(&x->server->draining)), out);
     else if (!strcmp(slot, "note"))
         put_note(out, x);
     else if (!strcmp(slot, "models"))

@@ -1,0 +1,21 @@
+/* The state of the server, its models and devices as JSON, for the server and the command line. All
+ * are malloc'ed; NULL when out of memory. `note`: why --device auto fell back; NULL or "": it did
+ * not. *ret_size may be NULL. */
+#pragma once
+
+#include "server/schedule/runtime/pipeline.h"
+
+/* "loading", "ready", "draining", "failed", "unloaded"; `draining` overrules the pipeline. */
+const char *status_state(struct pipeline *pipeline, bool draining);
+
+/* {"status","ready","version","uptime_seconds","note"?,"confinement"?,"formats":[…],"models":[…]}:
+ * the state, the models and their progress. `confinement`: "seccomp, Landlock 4"; NULL: not settled
+ * yet. */
+char *status_health_json(struct pipeline *pipeline, bool draining, double uptime_s,
+                         const char *note, const char *confinement, size_t *ret_size);
+
+/* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
+ * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"fast_precisions":[…],
+ * "models":[…]}],"pipelines"?:[{"name","stages":[…]}],"note"?}: every device of the machine with
+ * the models that `pipeline` (NULL: none) has on it. */
+char *status_devices_json(struct pipeline *pipeline, const char *note, size_t *ret_size);
