@@ -169,36 +169,6 @@ void predict_json_free(struct predict_json *request);
 /* {"status": word} */
 char *status_word_json(const char *word, size_t *ret_size);
 
-/* ---- `lensd bench --json` ---- */
-
-struct bench_batch {
-    int size;
-    double milliseconds, best_milliseconds; /* median and best of `runs` forward passes */
-    double images_per_second;               /* by the median */
-    double speed_up;                        /* over the first device that was measured */
-    size_t runs;
-};
-
-struct bench_device {
-    const char *id, *name, *precision;
-    const char *problem; /* why it was not measured; NULL: it was */
-    int threads;         /* CPU; 0: left out */
-    const struct bench_batch *batches;
-    size_t batch_count;
-};
-
-struct bench_answer {
-    const char *model, *version; /* version: of lensd */
-    const struct bench_device *devices;
-    size_t device_count;
-    const char *note; /* NULL or "" for none */
-};
-
-/* {"model","version","devices":[{"id","name","precision","threads"?,"batches":[{"size",
- * "milliseconds","best_milliseconds","images_per_second","speed_up","runs"}…]} or {"id","error"}],
- * "note"?} */
-char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size);
-
 /* ---- `lensd quantize` ---- */
 
 struct quantize_layer {
@@ -255,58 +225,3 @@ struct console_model {
 
 /* {"models":[{"name","version","default","photos","task","confidence"?,"iou"?}]} */
 char *console_answer_json(const struct console_model *models, size_t count, size_t *ret_size);
-
-/* ---- `lensd inspect --json` ---- */
-
-struct inspect_tensor {
-    const char *name, *dtype;
-    const char *shape; /* "[N, 3, 224, 224]" */
-};
-
-struct inspect_operator {
-    const char *name, *domain; /* domain "": ai.onnx */
-    int opset;
-    size_t count;
-    bool supported;
-};
-
-struct inspect_answer {
-    const char *name, *file, *version, *producer; /* producer: NULL or "" when the file is silent */
-    int opset;
-    uint64_t file_bytes, parameter_count, parameter_bytes;
-    const struct inspect_tensor *inputs, *outputs;
-    size_t input_count, output_count;
-    const struct inspect_operator *operators;
-    size_t operator_count;
-    const char *transform, *transform_source; /* NULL: it takes no photo */
-    const char *const *formats;               /* of photos, that can be decoded here */
-    size_t format_count;
-    const char *task, *task_evidence; /* NULL: not known */
-    const char *const *labels;
-    size_t label_count, class_count;
-    bool supported;
-    const char *problem; /* why it cannot be run; NULL or "" otherwise */
-    const char *warning; /* NULL or "" for none */
-};
-
-/* {"name","file","version","producer"?,"opset","file_bytes","parameters","parameter_bytes",
- * "inputs":[{"name","dtype","shape"}…],"outputs":[…],"operators":[{"name","domain","opset","count",
- * "supported"}…],"transform"?,"transform_source"?,"formats":[…],"task"?,"task_evidence"?,"classes","labels":[…],"supported","problem"?,
- * "warning"?} */
-char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size);
-
-struct inspect_stage {
-    const char *model;
-    const char *const *labels;
-    size_t label_count;
-    double min_score, margin;
-    size_t max;
-    const char *const *sizes; /* "WIDTHxHEIGHT" */
-    size_t size_count;
-};
-
-/* Of a pipeline: {"name","file","stages":["MODEL"…],"stage_details":[{"model","labels":[…],
- * "min_score","margin","max","sizes":[…]}…],"supported","problem"?}; the first stage has only model
- * and sizes. problem: NULL for none. */
-char *inspect_pipeline_json(const char *name, const char *file, const struct inspect_stage *stages,
-                            size_t stage_count, const char *problem, size_t *ret_size);

@@ -22,6 +22,14 @@ char *error_json(const char *sentence, const char *code, size_t *ret_size)
     return write_finish(&w, root, ret_size);
 }
 
+char *status_word_json(const char *word, size_t *ret_size)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    write_text(&w, root, "status", word);
+    return write_finish(&w, root, ret_size);
+}
+
 static void write_oriented(struct writer *w, cJSON *entry, const struct answer_oriented *oriented)
 {
     cJSON *object = write_object(w, entry, "oriented_box");

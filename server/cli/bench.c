@@ -13,7 +13,7 @@
 #include "engine/base/size.h"
 #include "engine/runtime/session.h"
 #include "lensd_version.h"
-#include "proto/answers.h"
+#include "proto/writer.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
@@ -26,6 +26,14 @@ enum {
     RUNS_MAX = 20000, /* of one batch size */
     ROUNDS_MIN = 3,
     TURN = 3, /* measured runs of a turn; one more before them is not */
+};
+
+struct bench_batch {
+    int size;
+    double milliseconds, best_milliseconds; /* median and best of `runs` forward passes */
+    double images_per_second;               /* by the median */
+    double speed_up;                        /* over the first device that was measured */
+    size_t runs;
 };
 
 /* What one device is measured with. */
@@ -355,28 +363,48 @@ static void bench_print_table(const struct device_bench *bench, const char *note
         printf("\n%s\n", note);
 }
 
+static void write_target(struct writer *w, json_node *list, const struct device_bench *bench,
+                         const struct bench_target *target)
+{
+    json_node *entry = write_object(w, list, NULL);
+    write_text(w, entry, "id", target->id);
+    if (target->problem.status != STATUS_OK) {
+        write_text(w, entry, "error", target->problem.message);
+        return;
+    }
+    const struct session_info *info = session_info(target->session);
+    write_text(w, entry, "name", target->name);
+    write_text(w, entry, "precision", precision_name(info->precision));
+    if (info->threads > 0)
+        write_integer(w, entry, "threads", info->threads);
+    json_node *batches = write_array(w, entry, "batches");
+    for (size_t i = 0; i < bench->batch_count; i++) {
+        const struct bench_batch *batch = &target->rows[i];
+        json_node *row = write_object(w, batches, NULL);
+        write_integer(w, row, "size", batch->size);
+        write_decimal(w, row, "milliseconds", batch->milliseconds);
+        write_decimal(w, row, "best_milliseconds", batch->best_milliseconds);
+        write_decimal(w, row, "images_per_second", batch->images_per_second);
+        write_decimal(w, row, "speed_up", batch->speed_up);
+        write_count(w, row, "runs", batch->runs);
+    }
+}
+
+/* {"model","version","devices":[{"id","name","precision","threads"?,"batches":[{"size",
+ * "milliseconds","best_milliseconds","images_per_second","speed_up","runs"}…]} or {"id","error"}],
+ * "note"?} */
 static int print_bench_json(const struct device_bench *bench, const char *note)
 {
-    struct bench_device devices[DEVICE_MAX];
-    for (size_t i = 0; i < bench->count; i++) {
-        const struct bench_target *target = &bench->targets[i];
-        devices[i] = (struct bench_device){.id = target->id, .name = target->name};
-        if (target->problem.status != STATUS_OK) {
-            devices[i].problem = target->problem.message;
-            continue;
-        }
-        const struct session_info *info = session_info(target->session);
-        devices[i].precision = precision_name(info->precision);
-        devices[i].threads = info->threads;
-        devices[i].batches = target->rows;
-        devices[i].batch_count = bench->batch_count;
-    }
-    const struct bench_answer answer = {.model = bench->model->name,
-                                        .version = LENSD_VERSION,
-                                        .devices = devices,
-                                        .device_count = bench->count,
-                                        .note = note};
-    return print_json(bench_answer_json(&answer, NULL));
+    struct writer w = {false};
+    json_node *root = write_root();
+    write_text(&w, root, "model", bench->model->name);
+    write_text(&w, root, "version", LENSD_VERSION);
+    json_node *list = write_array(&w, root, "devices");
+    for (size_t i = 0; i < bench->count; i++)
+        write_target(&w, list, bench, &bench->targets[i]);
+    if (note[0])
+        write_text(&w, root, "note", note);
+    return print_json(write_finish(&w, root, NULL));
 }
 
 static enum status run_bench(struct device_bench *bench, char *note, size_t note_size,

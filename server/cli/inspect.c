@@ -9,7 +9,7 @@
 #include "engine/runtime/session.h"
 #include "models/folder/repository.h"
 #include "models/onnx/onnx.h"
-#include "proto/answers.h"
+#include "proto/writer.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/image/image.h"
@@ -23,9 +23,6 @@ struct inspection {
     char *file, *name;
     bool compiles;
     struct error problem; /* why the model could not be loaded or compiled */
-    struct inspect_tensor *inputs, *outputs;
-    char (*shapes)[SHAPE_TEXT];
-    struct inspect_operator *operators;
     struct onnx_op_use *uses;
     size_t use_count;
     char transform[400];
@@ -38,10 +35,6 @@ static void inspection_done(struct inspection *in)
     model_free(in->model);
     free(in->file);
     free(in->name);
-    free(in->inputs);
-    free(in->outputs);
-    free(in->shapes);
-    free(in->operators);
     free(in->uses);
 }
 
@@ -51,21 +44,22 @@ static void inspection_done(struct inspection *in)
 static enum status inspect_count_operators(const struct graph *graph, struct inspection *in,
                                            struct error *err)
 {
-    in->operators = alloc_array(graph->node_count, sizeof *in->operators);
-    if (!in->operators)
+    in->uses = alloc_array(graph->node_count, sizeof *in->uses);
+    if (!in->uses)
         return error_no_memory(err, NULL);
     for (size_t i = 0; i < graph->node_count; i++) {
         const struct node *node = graph->nodes[i];
-        size_t k = 0;
-        while (k < in->use_count && strcmp(in->operators[k].name, op_name(node->op)) != 0)
-            k++;
-        if (k == in->use_count)
-            in->operators[in->use_count++] =
-                (struct inspect_operator){.name = op_name(node->op),
-                                          .domain = op_domain(node->op),
-                                          .opset = node->opset,
-                                          .supported = op_find(node->op, node->opset) != NULL};
-        in->operators[k].count++;
+        struct onnx_op_use *use = in->uses;
+        while (use < in->uses + in->use_count && strcmp(use->name, op_name(node->op)) != 0)
+            use++;
+        if (use == in->uses + in->use_count) {
+            in->use_count++;
+            snprintf(use->name, sizeof use->name, "%s", op_name(node->op));
+            snprintf(use->domain, sizeof use->domain, "%s", op_domain(node->op));
+            use->opset = node->opset;
+            use->supported = op_find(node->op, node->opset) != NULL;
+        }
+        use->count++;
     }
     return STATUS_OK;
 }
@@ -74,17 +68,15 @@ static enum status list_operators(struct inspection *in, struct error *err)
 {
     if (!in->file)
         return inspect_count_operators(in->model->graph, in, err);
-    TRY(onnx_list_ops(in->file, &in->uses, &in->use_count, err));
-    in->operators = alloc_array(in->use_count, sizeof *in->operators);
-    if (!in->operators)
-        return error_no_memory(err, NULL);
+    return onnx_list_ops(in->file, &in->uses, &in->use_count, err);
+}
+
+static bool is_supported(const struct inspection *in)
+{
+    bool supported = in->compiles;
     for (size_t i = 0; i < in->use_count; i++)
-        in->operators[i] = (struct inspect_operator){.name = in->uses[i].name,
-                                                     .domain = in->uses[i].domain,
-                                                     .opset = in->uses[i].opset,
-                                                     .count = in->uses[i].count,
-                                                     .supported = in->uses[i].supported};
-    return STATUS_OK;
+        supported = supported && in->uses[i].supported;
+    return supported;
 }
 
 /* ---- tensors ---- */
@@ -110,25 +102,6 @@ static void describe_shape(const struct value *value, char text[static SHAPE_TEX
     }
     if (used < SHAPE_TEXT)
         snprintf(text + used, SHAPE_TEXT - used, "%s", value->shape.rank ? "]" : "[]");
-}
-
-static enum status list_tensors(struct inspection *in, struct error *err)
-{
-    const struct graph *graph = in->model->graph;
-    in->inputs = alloc_array(graph->input_count, sizeof *in->inputs);
-    in->outputs = alloc_array(graph->output_count, sizeof *in->outputs);
-    in->shapes = alloc_array(graph->input_count + graph->output_count, sizeof *in->shapes);
-    if (!in->inputs || !in->outputs || !in->shapes)
-        return error_no_memory(err, NULL);
-    for (size_t i = 0; i < graph->input_count + graph->output_count; i++) {
-        bool input = i < graph->input_count;
-        const struct value *value =
-            input ? graph->inputs[i] : graph->outputs[i - graph->input_count];
-        describe_shape(value, in->shapes[i]);
-        *(input ? &in->inputs[i] : &in->outputs[i - graph->input_count]) = (struct inspect_tensor){
-            .name = value->name, .dtype = dtype_name(value->dtype), .shape = in->shapes[i]};
-    }
-    return STATUS_OK;
 }
 
 /* ---- the whole ---- */
@@ -171,56 +144,109 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (in->model->image_input != SIZE_MAX)
         preprocess_describe(&in->model->preprocess, in->transform, sizeof in->transform);
     in->format_count = image_formats(in->formats);
-    TRY(list_tensors(in, err));
     in->compiles = inspect_compile(in->model, &in->problem) == STATUS_OK;
     return STATUS_OK;
 }
 
-static struct inspect_answer answer_of(const struct inspection *in)
+/* ---- JSON ---- */
+
+/* Writes nothing where there is no text. */
+static void write_given(struct writer *w, json_node *parent, const char *key, const char *text)
 {
-    struct inspect_answer answer = {.name = in->name,
-                                    .file = in->file ? in->file : "embedded",
-                                    .version = "1",
-                                    .operators = in->operators,
-                                    .operator_count = in->use_count,
-                                    .supported = in->compiles,
-                                    .problem = in->compiles ? NULL : in->problem.message};
-    for (size_t i = 0; i < in->use_count; i++)
-        answer.supported = answer.supported && in->operators[i].supported;
-    const struct model *model = in->model;
-    if (!model)
-        return answer;
-    answer.name = model->name;
-    answer.version = model->version;
-    answer.producer = model->graph->producer;
-    answer.opset = model->graph->opset;
-    answer.file_bytes = model->file_bytes;
-    answer.parameter_count = model->parameter_count;
-    answer.parameter_bytes = model->parameter_bytes;
-    answer.inputs = in->inputs;
-    answer.input_count = model->graph->input_count;
-    answer.outputs = in->outputs;
-    answer.output_count = model->graph->output_count;
-    answer.transform = in->transform;
-    answer.transform_source = model->preprocess_source;
-    answer.formats = in->formats;
-    answer.format_count = in->format_count;
-    answer.labels = (const char *const *)model->labels.names;
-    answer.label_count = model->labels.count;
-    answer.class_count = model->class_count;
-    answer.task = task_name(model->task.kind);
-    answer.task_evidence = model->task.evidence;
-    answer.warning = model->warning;
-    return answer;
+    if (text && text[0])
+        write_text(w, parent, key, text);
 }
 
+static void write_tensors(struct writer *w, json_node *root, const char *key,
+                          struct value *const *values, size_t count)
+{
+    json_node *list = write_array(w, root, key);
+    for (size_t i = 0; i < count; i++) {
+        char shape[SHAPE_TEXT];
+        json_node *entry = write_object(w, list, NULL);
+        describe_shape(values[i], shape);
+        write_text(w, entry, "name", values[i]->name);
+        write_text(w, entry, "dtype", dtype_name(values[i]->dtype));
+        write_text(w, entry, "shape", shape);
+    }
+}
+
+static void write_operators(struct writer *w, json_node *root, const struct inspection *in)
+{
+    json_node *list = write_array(w, root, "operators");
+    for (size_t i = 0; i < in->use_count; i++) {
+        const struct onnx_op_use *use = &in->uses[i];
+        json_node *entry = write_object(w, list, NULL);
+        write_text(w, entry, "name", use->name);
+        write_text(w, entry, "domain", use->domain);
+        write_integer(w, entry, "opset", use->opset);
+        write_count(w, entry, "count", use->count);
+        write_bool(w, entry, "supported", use->supported);
+    }
+}
+
+static void write_file(struct writer *w, json_node *root, const struct model *model)
+{
+    const struct graph *graph = model ? model->graph : NULL;
+    write_given(w, root, "producer", graph ? graph->producer : NULL);
+    write_integer(w, root, "opset", graph ? graph->opset : 0);
+    write_count(w, root, "file_bytes", model ? model->file_bytes : 0);
+    write_count(w, root, "parameters", model ? model->parameter_count : 0);
+    write_count(w, root, "parameter_bytes", model ? model->parameter_bytes : 0);
+    write_tensors(w, root, "inputs", graph ? graph->inputs : NULL, graph ? graph->input_count : 0);
+    write_tensors(w, root, "outputs", graph ? graph->outputs : NULL,
+                  graph ? graph->output_count : 0);
+}
+
+static void write_task(struct writer *w, json_node *root, const struct inspection *in)
+{
+    const struct model *model = in->model;
+    if (in->transform[0]) {
+        write_text(w, root, "transform", in->transform);
+        write_text(w, root, "transform_source", model->preprocess_source);
+        json_node *formats = write_array(w, root, "formats");
+        for (size_t i = 0; i < in->format_count; i++)
+            write_text(w, formats, NULL, in->formats[i]);
+    }
+    if (model) {
+        write_text(w, root, "task", task_name(model->task.kind));
+        write_text(w, root, "task_evidence", model->task.evidence);
+    }
+    write_count(w, root, "classes", model ? model->class_count : 0);
+    json_node *labels = write_array(w, root, "labels");
+    for (size_t i = 0; model && i < model->labels.count; i++)
+        write_text(w, labels, NULL, model->labels.names[i]);
+}
+
+/* {"name","file","version","producer"?,"opset","file_bytes","parameters","parameter_bytes",
+ * "inputs":[{"name","dtype","shape"}…],"outputs":[…],"operators":[{"name","domain","opset","count",
+ * "supported"}…],"transform"?,"transform_source"?,"formats":[…],"task"?,"task_evidence"?,
+ * "classes","labels":[…],"supported","problem"?,"warning"?} */
+static int print_inspection_json(const struct inspection *in)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    write_text(&w, root, "name", in->model ? in->model->name : in->name);
+    write_text(&w, root, "file", in->file ? in->file : "embedded");
+    write_text(&w, root, "version", in->model ? in->model->version : "1");
+    write_file(&w, root, in->model);
+    write_operators(&w, root, in);
+    write_task(&w, root, in);
+    write_bool(&w, root, "supported", is_supported(in));
+    write_given(&w, root, "problem", in->compiles ? NULL : in->problem.message);
+    write_given(&w, root, "warning", in->model ? in->model->warning : NULL);
+    return print_json(write_finish(&w, root, NULL));
+}
+
+/* ---- text ---- */
+
 /* What can be decoded, and the packages that are missing for the rest. */
-static void print_formats(const struct inspect_answer *answer)
+static void print_formats(const struct inspection *in)
 {
     const char *need;
     printf("%-12s", "formats");
-    for (size_t i = 0; i < answer->format_count; i++)
-        printf("%s%s", i ? ", " : "", answer->formats[i]);
+    for (size_t i = 0; i < in->format_count; i++)
+        printf("%s%s", i ? ", " : "", in->formats[i]);
     printf("\n");
     for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
         if (!image_format_is_available((enum image_format)i, &need))
@@ -230,11 +256,14 @@ static void print_formats(const struct inspect_answer *answer)
 /* A text from the model file, with control characters escaped for a terminal. */
 #define SHOWN(text) utf8_shown((text), (char[1024]){0}, 1024)
 
-static void print_tensors(const char *title, const struct inspect_tensor *tensors, size_t count)
+static void print_tensors(const char *title, struct value *const *values, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        printf("%-12s%s  %s %s\n", i ? "" : title, SHOWN(tensors[i].name), tensors[i].dtype,
-               SHOWN(tensors[i].shape));
+    char shape[SHAPE_TEXT];
+    for (size_t i = 0; i < count; i++) {
+        describe_shape(values[i], shape);
+        printf("%-12s%s  %s %s\n", i ? "" : title, SHOWN(values[i]->name),
+               dtype_name(values[i]->dtype), SHOWN(shape));
+    }
 }
 
 /* "title       words …", broken at blanks where a line would pass 80 columns. */
@@ -257,69 +286,71 @@ static void inspect_print_wrapped(const char *title, const char *text)
     printf("\n");
 }
 
-static void print_labels(const struct inspect_answer *answer)
+static void print_labels(const struct labels *labels)
 {
-    if (answer->label_count == 0)
+    if (labels->count == 0)
         inspect_print_wrapped("labels", "none");
-    for (size_t i = 0; i < answer->label_count && i < LABELS_SHOWN; i++)
-        inspect_print_wrapped(i ? "" : "labels", SHOWN(answer->labels[i]));
-    if (answer->label_count > LABELS_SHOWN)
-        printf("%-12s… and %zu more\n", "", answer->label_count - LABELS_SHOWN);
+    for (size_t i = 0; i < labels->count && i < LABELS_SHOWN; i++)
+        inspect_print_wrapped(i ? "" : "labels", SHOWN(labels->names[i]));
+    if (labels->count > LABELS_SHOWN)
+        printf("%-12s… and %zu more\n", "", labels->count - LABELS_SHOWN);
 }
 
-static void print_operators(const struct inspect_answer *answer)
+static void print_operators(const struct inspection *in)
 {
     printf("\noperators\n");
-    for (size_t i = 0; i < answer->operator_count; i++) {
-        const struct inspect_operator *op = &answer->operators[i];
+    for (size_t i = 0; i < in->use_count; i++) {
+        const struct onnx_op_use *op = &in->uses[i];
         printf("%8zu  %s%s%s  (opset %d)%s\n", op->count, SHOWN(op->domain),
                op->domain[0] ? "." : "", SHOWN(op->name), op->opset,
                op->supported ? "" : "  NOT SUPPORTED");
     }
 }
 
-static bool inspect_answers_photos(const struct model *model)
+static void print_model(const struct inspection *in, const struct model *model)
 {
-    return model && model->image_input != SIZE_MAX && model->task.kind != TASK_UNKNOWN;
+    const struct graph *graph = model->graph;
+    const char *producer = graph->producer && graph->producer[0] ? graph->producer : NULL;
+    char size[SIZE_TEXT];
+    printf("\n%-12s%s\n", "file", size_text(model->file_bytes, size));
+    printf("%-12s%d%s%s\n", "opset", graph->opset, producer ? ", made by " : "",
+           producer ? SHOWN(producer) : "");
+    print_tensors("inputs", graph->inputs, graph->input_count);
+    print_tensors("outputs", graph->outputs, graph->output_count);
+    printf("%-12s%llu (%s)\n", "parameters", (unsigned long long)model->parameter_count,
+           size_text(model->parameter_bytes, size));
+    if (in->transform[0]) {
+        inspect_print_wrapped("photos", SHOWN(in->transform));
+        printf("%-12s(from %s)\n", "", model->preprocess_source);
+        print_formats(in);
+    } else
+        printf("%-12sno input looks like a photo\n", "photos");
+    inspect_print_wrapped("task", task_name(model->task.kind));
+    inspect_print_wrapped("", model->task.evidence);
+    if (model->class_count)
+        printf("%-12s%zu\n", "classes", model->class_count);
+    print_labels(&model->labels);
 }
 
-static void print_answer(const struct inspect_answer *answer, bool answers_photos)
+static void print_inspection(const struct inspection *in)
 {
-    char size[SIZE_TEXT];
-    printf("%s  (%s)\n", SHOWN(answer->name), SHOWN(answer->file));
-    if (answer->opset) {
-        printf("\n");
-        printf("%-12s%s\n", "file", size_text(answer->file_bytes, size));
-        printf("%-12s%d%s%s\n", "opset", answer->opset,
-               answer->producer && answer->producer[0] ? ", made by " : "",
-               answer->producer ? SHOWN(answer->producer) : "");
-        print_tensors("inputs", answer->inputs, answer->input_count);
-        print_tensors("outputs", answer->outputs, answer->output_count);
-        printf("%-12s%llu (%s)\n", "parameters", (unsigned long long)answer->parameter_count,
-               size_text(answer->parameter_bytes, size));
-        if (answer->transform && answer->transform[0]) {
-            inspect_print_wrapped("photos", SHOWN(answer->transform));
-            printf("%-12s(from %s)\n", "", answer->transform_source);
-            print_formats(answer);
-        } else
-            printf("%-12sno input looks like a photo\n", "photos");
-        inspect_print_wrapped("task", answer->task);
-        inspect_print_wrapped("", answer->task_evidence);
-        if (answer->class_count)
-            printf("%-12s%zu\n", "classes", answer->class_count);
-        print_labels(answer);
-    }
-    print_operators(answer);
-    if (answer->warning && answer->warning[0])
-        printf("\nwarning: %s\n", SHOWN(answer->warning));
-    if (answer->supported && answers_photos)
-        printf("\nlensd can run this model.\n");
-    else if (answer->supported)
-        printf("\nlensd can run this model on tensors (/v2/models/NAME/infer); /predict refuses "
-               "photos.\n");
+    const struct model *model = in->model;
+    const bool answers_photos =
+        model && model->image_input != SIZE_MAX && model->task.kind != TASK_UNKNOWN;
+    printf("%s  (%s)\n", SHOWN(model ? model->name : in->name),
+           SHOWN(in->file ? in->file : "embedded"));
+    if (model)
+        print_model(in, model);
+    print_operators(in);
+    if (model && model->warning[0])
+        printf("\nwarning: %s\n", SHOWN(model->warning));
+    if (is_supported(in))
+        printf(answers_photos ? "\nlensd can run this model.\n"
+                              : "\nlensd can run this model on tensors (/v2/models/NAME/infer); "
+                                "/predict refuses photos.\n");
     else
-        printf("\nlensd cannot run this model%s%s\n", answer->problem ? ": " : ".",
-               answer->problem ? SHOWN(answer->problem) : "");
+        printf("\nlensd cannot run this model%s%s\n", in->compiles ? "." : ": ",
+               in->compiles ? "" : SHOWN(in->problem.message));
 }
 
 /* ---- a pipeline ---- */
@@ -345,25 +376,48 @@ static void print_stage(const struct pipeline_stage *stage, size_t at)
                stage->sizes[i].height);
 }
 
-/* `sizes` and `names`: memory for texts. */
-static struct inspect_stage
-describe_stage(const struct pipeline_stage *stage, char sizes[static STAGE_SIZES_MAX][24],
-               const char *names[static STAGE_LABELS_MAX + STAGE_SIZES_MAX])
+/* The first stage has only its model and sizes. */
+static void write_stage(struct writer *w, json_node *list, const struct pipeline_stage *stage,
+                        bool is_first)
 {
-    for (size_t i = 0; i < stage->label_count; i++)
-        names[i] = stage->labels[i];
-    for (size_t i = 0; i < stage->size_count; i++) {
-        snprintf(sizes[i], 24, "%dx%d", stage->sizes[i].width, stage->sizes[i].height);
-        names[STAGE_LABELS_MAX + i] = sizes[i];
+    json_node *entry = write_object(w, list, NULL);
+    write_text(w, entry, "model", stage->model);
+    if (!is_first) {
+        json_node *labels = write_array(w, entry, "labels");
+        for (size_t i = 0; i < stage->label_count; i++)
+            write_text(w, labels, NULL, stage->labels[i]);
+        write_float(w, entry, "min_score", (float)stage->min_score);
+        write_float(w, entry, "margin", (float)stage->margin);
+        write_count(w, entry, "max", stage->max);
     }
-    return (struct inspect_stage){.model = stage->model,
-                                  .labels = names,
-                                  .label_count = stage->label_count,
-                                  .min_score = stage->min_score,
-                                  .margin = stage->margin,
-                                  .max = stage->max,
-                                  .sizes = names + STAGE_LABELS_MAX,
-                                  .size_count = stage->size_count};
+    json_node *sizes = write_array(w, entry, "sizes");
+    for (size_t i = 0; i < stage->size_count; i++) {
+        char size[24];
+        snprintf(size, sizeof size, "%dx%d", stage->sizes[i].width, stage->sizes[i].height);
+        write_text(w, sizes, NULL, size);
+    }
+}
+
+/* {"name","file","stages":["MODEL"…],"stage_details":[{"model","labels":[…],"min_score","margin",
+ * "max","sizes":["WIDTHxHEIGHT"…]}…],"supported","problem"?} */
+static int print_stages_json(const struct repository_model *model)
+{
+    const struct pipeline_config *stages = model->stages;
+    const bool is_wrong = model->problem.status != STATUS_OK;
+    struct writer w = {false};
+    json_node *root = write_root();
+    write_text(&w, root, "name", model->name);
+    write_text(&w, root, "file", model->path);
+    json_node *names = write_array(&w, root, "stages");
+    for (size_t i = 0; i < stages->stage_count; i++)
+        write_text(&w, names, NULL, stages->stages[i].model);
+    json_node *details = write_array(&w, root, "stage_details");
+    for (size_t i = 0; i < stages->stage_count; i++)
+        write_stage(&w, details, &stages->stages[i], i == 0);
+    write_bool(&w, root, "supported", !is_wrong);
+    if (is_wrong)
+        write_text(&w, root, "problem", model->problem.message);
+    return print_json(write_finish(&w, root, NULL));
 }
 
 /* Shows the pipeline that lies there; *ret: the command's result. False: it is no pipeline. */
@@ -380,16 +434,9 @@ static bool inspect_stages(const struct config *config, int *ret)
         repository_done(&repository);
         return false;
     }
-    const char *names[PIPELINE_STAGES_MAX][STAGE_LABELS_MAX + STAGE_SIZES_MAX];
-    char sizes[PIPELINE_STAGES_MAX][STAGE_SIZES_MAX][24];
-    struct inspect_stage details[PIPELINE_STAGES_MAX];
-    for (size_t i = 0; i < stages->stage_count; i++)
-        details[i] = describe_stage(&stages->stages[i], sizes[i], names[i]);
     *ret = is_wrong;
     if (config->json) {
-        const int printed =
-            print_json(inspect_pipeline_json(model->name, model->path, details, stages->stage_count,
-                                             is_wrong ? model->problem.message : NULL, NULL));
+        const int printed = print_stages_json(model);
         *ret = printed ? printed : *ret;
     } else {
         printf("%s  (%s), a pipeline\n\n", SHOWN(model->name), SHOWN(model->path));
@@ -418,12 +465,12 @@ int command_inspect(const struct config *config)
     if (inspect_model(config, &in, &err) != STATUS_OK) {
         result = process_failed(&err);
     } else {
-        struct inspect_answer answer = answer_of(&in);
+        result = 0;
         if (config->json)
-            result = print_json(inspect_answer_json(&answer, NULL));
+            result = print_inspection_json(&in);
         else
-            print_answer(&answer, inspect_answers_photos(in.model)), result = 0;
-        if (result == 0 && !answer.supported)
+            print_inspection(&in);
+        if (result == 0 && !is_supported(&in))
             result = 1;
     }
     inspection_done(&in);

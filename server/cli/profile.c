@@ -6,7 +6,7 @@
 
 #include "engine/backend/peak.h"
 #include "engine/base/size.h"
-#include "proto/profile.h"
+#include "proto/writer.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
@@ -17,6 +17,15 @@
 
 /* Passes that differ by more are worth a word. */
 #define DISTURBED 1.2
+
+struct profile_layer {
+    const char *name, *kernel;   /* NULL for the total */
+    double milliseconds, share;  /* of the whole, 0 … 1 */
+    double gflop, gflops;        /* work, and work a second */
+    double of_peak;              /* of the machine's arithmetic; 0: not known */
+    bool tried;                  /* the kernel was chosen by a trial */
+    double gigabytes_per_second; /* operands read plus results written, at least */
+};
 
 struct profile {
     struct model *model;
@@ -213,24 +222,49 @@ static void profile_print_table(const struct profile *profile)
         printf("%s\n", note_of(profile));
 }
 
+static void write_layer(struct writer *w, json_node *entry, const struct profile_layer *layer)
+{
+    if (layer->name)
+        write_text(w, entry, "name", layer->name);
+    if (layer->kernel) {
+        write_text(w, entry, "kernel", layer->kernel);
+        write_bool(w, entry, "tried", layer->tried);
+    }
+    write_float(w, entry, "ms", (float)layer->milliseconds);
+    write_decimal(w, entry, "share", layer->share);
+    write_float(w, entry, "gflop", (float)layer->gflop);
+    write_float(w, entry, "gflops", (float)layer->gflops);
+    if (layer->of_peak > 0)
+        write_decimal(w, entry, "of_peak", layer->of_peak);
+    write_float(w, entry, "gb_per_s", (float)layer->gigabytes_per_second);
+}
+
+/* {"model","device","precision","precision_why","threads","batch","batch_ms","peak":{
+ * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","ms","share","gflop","gflops",
+ * "of_peak"?,"gb_per_s"}…],"note"?} */
 static int print_profile_json(const struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
     char device[DEVICE_TEXT];
-    const struct profile_answer answer = {.model = profile->model->name,
-                                          .device = device_text(info->device, device),
-                                          .precision = precision_name(info->precision),
-                                          .why = profile->choice.why,
-                                          .threads = info->threads,
-                                          .batch = profile->batch,
-                                          .batch_milliseconds = profile->batch_ms,
-                                          .instructions = profile->peak.instructions,
-                                          .peak_gflops = profile->peak.gflops,
-                                          .layers = profile->layers,
-                                          .layer_count = profile->count,
-                                          .total = profile->total,
-                                          .note = note_of(profile)};
-    return print_json(profile_answer_json(&answer, NULL));
+    struct writer w = {false};
+    json_node *root = write_root();
+    write_text(&w, root, "model", profile->model->name);
+    write_text(&w, root, "device", device_text(info->device, device));
+    write_text(&w, root, "precision", precision_name(info->precision));
+    write_text(&w, root, "precision_why", profile->choice.why);
+    write_integer(&w, root, "threads", info->threads);
+    write_integer(&w, root, "batch", profile->batch);
+    write_decimal(&w, root, "batch_ms", profile->batch_ms);
+    json_node *peak = write_object(&w, root, "peak");
+    write_decimal(&w, peak, "gflops", profile->peak.gflops);
+    write_text(&w, peak, "instructions", profile->peak.instructions);
+    write_layer(&w, write_object(&w, root, "total"), &profile->total);
+    json_node *layers = write_array(&w, root, "layers");
+    for (size_t i = 0; i < profile->count; i++)
+        write_layer(&w, write_object(&w, layers, NULL), &profile->layers[i]);
+    if (note_of(profile))
+        write_text(&w, root, "note", note_of(profile));
+    return print_json(write_finish(&w, root, NULL));
 }
 
 int command_profile(const struct config *config)
