@@ -105,6 +105,11 @@ static enum status input_shape(const struct session *session, size_t i, int batc
 
 static enum status specialise(struct session *session, struct compiled_size *c, struct error *err)
 {
+    if (c->size == 1 && session->single) {
+        c->graph = session->single;
+        session->single = NULL;
+        return STATUS_OK;
+    }
     struct shape *shapes = alloc_array(session->input_count, sizeof *shapes);
     enum status status =
         shapes ? graph_clone(session->base, &c->graph, err) : session_no_memory(err);
@@ -275,6 +280,6 @@ enum status session_choose_threads(struct session *session, struct error *err)
         work += node_work(probe.graph->nodes[n]);
     session->options.threads = status == STATUS_OK && work < small ? 1 : device_cpu_threads();
     session->info.threads = session->options.threads;
-    graph_free(probe.graph);
+    session->single = probe.graph;
     return status;
 }

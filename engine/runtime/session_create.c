@@ -262,7 +262,8 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(describe(session, graph, err));
     TRY(session_prepare_runs(session, err));
     graph_free(session->base);
-    session->base = NULL;
+    graph_free(session->single); /* the file runs no single images */
+    session->base = session->single = NULL;
     TRY(session_settle_weights(graph, err));
     describe_weights(session);
     describe_batches(session);
@@ -400,6 +401,7 @@ void session_free(struct session *session)
     if (session->tail_backend)
         session->ops->close(session->tail_backend);
     graph_free(session->base);
+    graph_free(session->single);
     free(session->wanted);
     free(session->all_pixels);
     free(session->inputs);
