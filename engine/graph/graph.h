@@ -11,6 +11,7 @@
 #pragma once
 
 #include "engine/base/arena.h"
+#include "engine/graph/activation.h"
 #include "engine/graph/op.h"
 #include "engine/tensor/tensor.h"
 
@@ -57,22 +58,6 @@ struct attr {
         const float *floats;
         const char *const *strings;
     };
-};
-
-/* Activations that a Conv, Gemm, MatMul or Add can carry as its epilogue. */
-enum activation {
-    ACTIVATION_NONE,
-    ACTIVATION_RELU,
-    ACTIVATION_LEAKY_RELU, /* alpha */
-    ACTIVATION_CLIP,       /* [alpha, beta]; ReLU6 is clip 0 … 6 */
-    ACTIVATION_SIGMOID,
-    ACTIVATION_HARD_SIGMOID, /* max(0, min(1, alpha * x + beta)) */
-    ACTIVATION_HARD_SWISH,   /* x * hard_sigmoid(x), alpha 1/6, beta 1/2 */
-    ACTIVATION_SILU,         /* x * sigmoid(alpha * x) */
-    ACTIVATION_GELU,         /* erf form */
-    ACTIVATION_GELU_TANH,
-    ACTIVATION_TANH,
-    ACTIVATION_ELU, /* alpha */
 };
 
 /* What a pass has folded behind a node: y = activation(op(x) + residual). Where `step` is not 0,

@@ -51,7 +51,7 @@ struct session {
     struct session_info info;
     struct graph *base;   /* only while creating */
     struct graph *single; /* the same for one image, until size 1 is compiled; may be NULL */
-    bool fixes_batch;   /* the file fixes the batch size (1 or more) */
+    bool fixes_batch;     /* the file fixes the batch size (1 or more) */
     uint64_t
         rows_hash; /* engine/passes/batch_independence.h, of the first size; 0: there is none */
     bool rows_are_refused; /* a size was given up because images may mix */

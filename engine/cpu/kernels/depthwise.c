@@ -12,7 +12,8 @@
 #define ROWS   DEPTHWISE_ROWS
 #define PIXELS 7 /* images are multiples of 7 */
 
-enum ending { ENDING_CLAMP, ENDING_HARD_SWISH, ENDING_SILU, ENDING_OTHER, ENDING_ANY };
+#define ENDING_ENUM(name, ...) ENDING_##name,
+enum ending { ENDING_CLAMP, VEC_PRODUCT_ACTIVATIONS(ENDING_ENUM, ) ENDING_OTHER, ENDING_ANY };
 
 /* Where a tile of results lies: elements of the image and of the result. */
 struct depthwise_tile {
@@ -103,10 +104,11 @@ ALWAYS_INLINE void end_as(const struct depthwise *d, const struct depthwise_tile
             vec v = sum[r][p];
             if (ending == ENDING_CLAMP)
                 v = vec_clamp(v, low, high);
-            if (ending == ENDING_HARD_SWISH)
-                v = vec_hard_swish(v);
-            if (ending == ENDING_SILU)
-                v = vec_silu(v, slope);
+#define END(name, ...)                                                                             \
+    if (ending == ENDING_##name)                                                                   \
+        v = vec_activate(v, ACTIVATION_##name, low, high, slope);
+            VEC_PRODUCT_ACTIVATIONS(END, )
+#undef END
             if (ending == ENDING_OTHER) {
                 float lanes[VEC];
                 vec_store(lanes, v);
@@ -130,10 +132,11 @@ static enum ending ending_of(const struct depthwise *d)
     switch (d->row.activation) {
     case ACTIVATION_NONE:
         return ENDING_CLAMP;
-    case ACTIVATION_HARD_SWISH:
-        return ENDING_HARD_SWISH;
-    case ACTIVATION_SILU:
-        return ENDING_SILU;
+#define CASE(name, ...)                                                                            \
+    case ACTIVATION_##name:                                                                        \
+        return ENDING_##name;
+        VEC_PRODUCT_ACTIVATIONS(CASE, )
+#undef CASE
     default:
         return ENDING_OTHER;
     }
@@ -150,15 +153,13 @@ ALWAYS_INLINE void end_block(const struct depthwise *d, const struct depthwise_t
         return;
     }
     switch (ending_of(d)) {
-    case ENDING_CLAMP:
-        end_as(d, t, at, sum, sums, rows, ENDING_CLAMP, bf16);
+#define CASE(name, ...)                                                                            \
+    case ENDING_##name:                                                                            \
+        end_as(d, t, at, sum, sums, rows, ENDING_##name, bf16);                                    \
         break;
-    case ENDING_HARD_SWISH:
-        end_as(d, t, at, sum, sums, rows, ENDING_HARD_SWISH, bf16);
-        break;
-    case ENDING_SILU:
-        end_as(d, t, at, sum, sums, rows, ENDING_SILU, bf16);
-        break;
+        CASE(CLAMP)
+        VEC_PRODUCT_ACTIVATIONS(CASE, )
+#undef CASE
     default:
         end_as(d, t, at, sum, sums, rows, ENDING_OTHER, bf16);
         break;
@@ -209,11 +210,11 @@ typedef void (*tile_fn)(const struct depthwise *d, const struct depthwise_tile *
 #else
 /* For each size of tiles: float32 by its ending, whole tiles of bfloat16, and last rows that are
  * left over of both. */
+#define TILE_OF(name, taps, stride) TILE(taps, stride, ENDING_##name, 0, ROWS)
 #define TILES(taps, stride)                                                                        \
-    TILE(taps, stride, ENDING_CLAMP, 0, ROWS)                                                      \
-    TILE(taps, stride, ENDING_HARD_SWISH, 0, ROWS)                                                 \
-    TILE(taps, stride, ENDING_SILU, 0, ROWS)                                                       \
-    TILE(taps, stride, ENDING_OTHER, 0, ROWS)                                                      \
+    TILE_OF(CLAMP, taps, stride)                                                                   \
+    VEC_PRODUCT_ACTIVATIONS(TILE_OF, taps, stride)                                                 \
+    TILE_OF(OTHER, taps, stride)                                                                   \
     TILE(taps, stride, ENDING_ANY, 1, ROWS)                                                        \
     LAST_TILES(taps, stride)
 #if ROWS == 2
@@ -226,13 +227,13 @@ typedef void (*tile_fn)(const struct depthwise *d, const struct depthwise_tile *
 #define LAST_TILES(taps, stride)
 #define LAST_ENTRIES(taps, stride) NULL, NULL
 #endif
+#define ENTRY_OF(name, taps, stride) TILE_NAME(taps, stride, ENDING_##name, 0, ROWS),
 #define ENTRIES(taps, stride)                                                                      \
     {                                                                                              \
-        TILE_NAME(taps, stride, ENDING_CLAMP, 0, ROWS),                                            \
-            TILE_NAME(taps, stride, ENDING_HARD_SWISH, 0, ROWS),                                   \
-            TILE_NAME(taps, stride, ENDING_SILU, 0, ROWS),                                         \
-            TILE_NAME(taps, stride, ENDING_OTHER, 0, ROWS),                                        \
-            TILE_NAME(taps, stride, ENDING_ANY, 1, ROWS), LAST_ENTRIES(taps, stride)               \
+        ENTRY_OF(CLAMP, taps, stride)                                                              \
+        VEC_PRODUCT_ACTIVATIONS(ENTRY_OF, taps, stride)                                            \
+        ENTRY_OF(OTHER, taps, stride)                                                              \
+        TILE_NAME(taps, stride, ENDING_ANY, 1, ROWS), LAST_ENTRIES(taps, stride)                   \
     }
 #endif
 TILES(3, 1)

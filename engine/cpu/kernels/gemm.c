@@ -88,34 +88,32 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
             block(g, a, b, c, bias, width, fetch, n, 1);                                           \
         break
 
-/* The loop over a block for one activation: `v` is the register at hand. */
-#define EACH(expression)                                                                           \
-    for (size_t r = 0; r < rows; r++, c += g->ldc) {                                               \
-        if (width == COLUMNS)                                                                      \
-            for (size_t i = 0; i < COLUMNS; i += VEC) {                                            \
-                const vec v = vec_load(c + i);                                                     \
-                vec_store(c + i, expression);                                                      \
-            }                                                                                      \
-        else                                                                                       \
-            for (size_t i = 0; i < width; i += VEC) {                                              \
-                const size_t n = width - i < VEC ? width - i : VEC;                                \
-                const vec v = vec_load_n(c + i, n);                                                \
-                vec_store_n(c + i, expression, n);                                                 \
-            }                                                                                      \
-    }                                                                                              \
-    break
+/* The loop over a block for one activation. */
+#define ACTIVATE(name, ...)                                                                        \
+    case ACTIVATION_##name:                                                                        \
+        for (size_t r = 0; r < rows; r++, c += g->ldc) {                                           \
+            if (width == COLUMNS)                                                                  \
+                for (size_t i = 0; i < COLUMNS; i += VEC)                                          \
+                    vec_store(c + i, vec_activate(vec_load(c + i), ACTIVATION_##name, zero, zero,  \
+                                                  slope));                                         \
+            else                                                                                   \
+                for (size_t i = 0; i < width; i += VEC) {                                          \
+                    const size_t n = width - i < VEC ? width - i : VEC;                            \
+                    vec_store_n(                                                                   \
+                        c + i,                                                                     \
+                        vec_activate(vec_load_n(c + i, n), ACTIVATION_##name, zero, zero, slope),  \
+                        n);                                                                        \
+                }                                                                                  \
+        }                                                                                          \
+        break;
 
 /* The activation that is no clamp, while the block is in the first-level cache. */
 static void activate_block(const struct gemm *g, float *c, size_t rows, size_t width)
 {
-    const vec slope = vec_set(g->row.alpha * MINUS_LOG2E);
+    const vec slope = vec_set(g->row.alpha * MINUS_LOG2E), zero = vec_zero();
     switch (g->row.activation) {
-    case ACTIVATION_HARD_SWISH:
-        EACH(vec_hard_swish(v));
-    case ACTIVATION_SILU:
-        EACH(vec_silu(v, slope));
-    case ACTIVATION_GELU:
-        EACH(vec_gelu(v));
+        VEC_PRODUCT_ACTIVATIONS(ACTIVATE, )
+        ACTIVATE(GELU, )
     default:
         for (size_t r = 0; r < rows; r++, c += g->ldc)
             SIMD_NAMED(activate)

@@ -310,3 +310,55 @@ ALWAYS_INLINE vec vec_gelu(vec v)
     const vec half = vec_mul(v, vec_set(0.5f));
     return vec_fma(half, vec_erf(vec_mul(v, vec_set(0.70710678118654752f))), half);
 }
+
+ALWAYS_INLINE vec vec_gelu_tanh(vec v)
+{
+    const vec half = vec_mul(v, vec_set(0.5f)), square = vec_mul(v, v);
+    const vec inner =
+        vec_mul(vec_set(0.79788456080286536f), vec_fma(vec_mul(square, v), vec_set(0.044715f), v));
+    return vec_fma(half, vec_tanh(inner), half);
+}
+
+ALWAYS_INLINE vec vec_elu(vec v, vec alpha)
+{
+    /* max(v, 0) + alpha * (e^min(v, 0) - 1): one of the terms is 0 */
+    const vec negative = vec_mul(alpha, vec_sub(vec_exp(vec_min(vec_zero(), v)), vec_set(1)));
+    return vec_add(vec_max(vec_zero(), v), negative);
+}
+
+/* slope: alpha * MINUS_LOG2E. `activation` is a constant where this is called. NaN stays NaN:
+ * minimum and maximum return their second operand when one is NaN. */
+ALWAYS_INLINE vec vec_activate(vec v, const enum activation activation, vec alpha, vec beta,
+                               vec slope)
+{
+    switch (activation) {
+    case ACTIVATION_NONE:
+        return v;
+    case ACTIVATION_RELU:
+        return vec_max(vec_zero(), v);
+    case ACTIVATION_LEAKY_RELU:
+        return vec_fma(vec_min(vec_zero(), v), alpha, vec_max(vec_zero(), v));
+    case ACTIVATION_CLIP:
+        return vec_clamp(v, alpha, beta);
+    case ACTIVATION_SIGMOID:
+        return vec_sigmoid(v);
+    case ACTIVATION_HARD_SIGMOID:
+        return vec_clamp(vec_fma(v, alpha, beta), vec_zero(), vec_set(1));
+    case ACTIVATION_HARD_SWISH:
+        return vec_hard_swish(v);
+    case ACTIVATION_SILU:
+        return vec_silu(v, slope);
+    case ACTIVATION_GELU:
+        return vec_gelu(v);
+    case ACTIVATION_GELU_TANH:
+        return vec_gelu_tanh(v);
+    case ACTIVATION_TANH:
+        return vec_tanh(v);
+    case ACTIVATION_ELU:
+        return vec_elu(v, alpha);
+    }
+    return v;
+}
+
+/* Those that kernels of products apply while their results are in registers. */
+#define VEC_PRODUCT_ACTIVATIONS(X, ...) X(HARD_SWISH, __VA_ARGS__) X(SILU, __VA_ARGS__)

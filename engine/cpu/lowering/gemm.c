@@ -283,10 +283,10 @@ static bool pack_matrix(const void *context, const struct tensor *constant, floa
  */
 static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
 {
-    const bool exponential = e->activation >= ACTIVATION_SIGMOID &&
-                             e->activation != ACTIVATION_HARD_SIGMOID &&
-                             e->activation != ACTIVATION_HARD_SWISH;
-    return exponential && (!s->gathers || s->in_place) && s->k * sizeof(float) % 4096 != 0;
+#define IS_EXPONENTIAL(name, is_exponential) [ACTIVATION_##name] = is_exponential,
+    static const bool is_exponential[] = {ACTIVATION_LIST(IS_EXPONENTIAL)};
+    return is_exponential[e->activation] && (!s->gathers || s->in_place) &&
+           s->k * sizeof(float) % 4096 != 0;
 }
 
 /* A node that was found to fit becomes a step. */

@@ -231,38 +231,27 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
 
 /* ---- attributes ---- */
 
-/* dnnl_unimplemented: oneDNN has no such activation. */
+/* oneDNN's own names; HardSigmoid is made of two. */
+static const dnnl_alg_kind_t eltwise_kinds[] = {[ACTIVATION_RELU] = dnnl_eltwise_relu,
+                                                [ACTIVATION_LEAKY_RELU] = dnnl_eltwise_relu,
+                                                [ACTIVATION_CLIP] = dnnl_eltwise_clip,
+                                                [ACTIVATION_SIGMOID] = dnnl_eltwise_logistic,
+                                                [ACTIVATION_HARD_SIGMOID] = dnnl_eltwise_linear,
+                                                [ACTIVATION_HARD_SWISH] = dnnl_eltwise_hardswish,
+                                                [ACTIVATION_SILU] = dnnl_eltwise_swish,
+                                                [ACTIVATION_GELU] = dnnl_eltwise_gelu_erf,
+                                                [ACTIVATION_GELU_TANH] = dnnl_eltwise_gelu_tanh,
+                                                [ACTIVATION_TANH] = dnnl_eltwise_tanh,
+                                                [ACTIVATION_ELU] = dnnl_eltwise_elu};
+
 static dnnl_status_t append_activation(dnnl_post_ops_t ops, const struct epilogue *e)
 {
-    dnnl_status_t status;
-    switch (e->activation) {
-    case ACTIVATION_NONE:
-        return dnnl_success;
-    case ACTIVATION_RELU:
-        return append_eltwise(ops, dnnl_eltwise_relu, 0, 0);
-    case ACTIVATION_LEAKY_RELU:
-        return append_eltwise(ops, dnnl_eltwise_relu, e->alpha, 0);
-    case ACTIVATION_CLIP:
-        return append_eltwise(ops, dnnl_eltwise_clip, e->alpha, e->beta);
-    case ACTIVATION_SIGMOID:
-        return append_eltwise(ops, dnnl_eltwise_logistic, 0, 0);
-    case ACTIVATION_HARD_SIGMOID:
-        status = append_eltwise(ops, dnnl_eltwise_linear, e->alpha, e->beta);
-        return status == dnnl_success ? append_eltwise(ops, dnnl_eltwise_clip, 0, 1) : status;
-    case ACTIVATION_HARD_SWISH:
-        return append_hardswish(ops);
-    case ACTIVATION_SILU:
-        return append_eltwise(ops, dnnl_eltwise_swish, e->alpha, 0);
-    case ACTIVATION_GELU:
-        return append_eltwise(ops, dnnl_eltwise_gelu_erf, 0, 0);
-    case ACTIVATION_GELU_TANH:
-        return append_eltwise(ops, dnnl_eltwise_gelu_tanh, 0, 0);
-    case ACTIVATION_TANH:
-        return append_eltwise(ops, dnnl_eltwise_tanh, 0, 0);
-    case ACTIVATION_ELU:
-        return append_eltwise(ops, dnnl_eltwise_elu, e->alpha, 0);
-    }
-    return dnnl_unimplemented;
+    dnnl_status_t status = dnnl_success;
+    if (e->activation != ACTIVATION_NONE)
+        status = append_eltwise(ops, eltwise_kinds[e->activation], e->alpha, e->beta);
+    if (status == dnnl_success && e->activation == ACTIVATION_HARD_SIGMOID)
+        status = append_eltwise(ops, dnnl_eltwise_clip, 0, 1);
+    return status;
 }
 
 static dnnl_status_t set_post_ops(dnnl_primitive_attr_t attr, const struct product_desc *desc,

@@ -74,11 +74,6 @@ static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, f
     return dnnl_post_ops_append_eltwise(ops, 1.0f, kind, alpha, beta);
 }
 
-static dnnl_status_t append_hardswish(dnnl_post_ops_t ops)
-{
-    return append_eltwise(ops, dnnl_eltwise_hardswish, 0, 0);
-}
-
 static dnnl_status_t append_sum(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f);
@@ -202,11 +197,6 @@ static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, f
                                     float beta)
 {
     return dnnl_post_ops_append_eltwise(ops, kind, alpha, beta);
-}
-
-static dnnl_status_t append_hardswish(dnnl_post_ops_t ops)
-{
-    return append_eltwise(ops, dnnl_eltwise_hardswish, 1.0f / 6, 0.5f);
 }
 
 static dnnl_status_t append_sum(dnnl_post_ops_t ops)

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
+#include "engine/graph/activation.h"
 
 #ifdef LENSD_FAKE_CUDA
 #include "fake_device.h"
@@ -254,22 +255,6 @@ template <> __device__ inline __half from_float<__half>(float x)
     return __float2half(x);
 }
 
-/* enum activation of engine/graph/graph.h, in its order. */
-enum {
-    A_NONE,
-    A_RELU,
-    A_LEAKY_RELU,
-    A_CLIP,
-    A_SIGMOID,
-    A_HARD_SIGMOID,
-    A_HARD_SWISH,
-    A_SILU,
-    A_GELU,
-    A_GELU_TANH,
-    A_TANH,
-    A_ELU,
-};
-
 constexpr float LOG2_E = 1.4426950408889634f;
 
 /* exp(x) for softmax. exp2f is about one instruction on a GPU, expf several. */
@@ -287,31 +272,31 @@ __device__ static inline float sigmoid(float x)
 __device__ static inline float activate(float x, int activation, float alpha, float beta)
 {
     switch (activation) {
-    case A_RELU:
+    case ACTIVATION_RELU:
         return x < 0.0f ? 0.0f : x;
-    case A_LEAKY_RELU:
+    case ACTIVATION_LEAKY_RELU:
         return x < 0.0f ? alpha * x : x;
-    case A_CLIP:
+    case ACTIVATION_CLIP:
         return x < alpha ? alpha : x > beta ? beta : x;
-    case A_SIGMOID:
+    case ACTIVATION_SIGMOID:
         return sigmoid(x);
-    case A_HARD_SIGMOID: {
+    case ACTIVATION_HARD_SIGMOID: {
         float y = alpha * x + beta;
         return y < 0.0f ? 0.0f : y > 1.0f ? 1.0f : y;
     }
-    case A_HARD_SWISH: {
+    case ACTIVATION_HARD_SWISH: {
         float y = x * (1.0f / 6.0f) + 0.5f;
         return x * (y < 0.0f ? 0.0f : y > 1.0f ? 1.0f : y);
     }
-    case A_SILU:
+    case ACTIVATION_SILU:
         return x * sigmoid(alpha * x);
-    case A_GELU:
+    case ACTIVATION_GELU:
         return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case A_GELU_TANH:
+    case ACTIVATION_GELU_TANH:
         return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    case A_TANH:
+    case ACTIVATION_TANH:
         return tanhf(x);
-    case A_ELU:
+    case ACTIVATION_ELU:
         return x < 0.0f ? alpha * expm1f(x) : x;
     default:
         return x;
@@ -332,18 +317,18 @@ __device__ static inline void activate_all(float (&v)[COUNT], int activation, fl
                                            float beta)
 {
     switch (activation) {
-    case A_NONE:
+    case ACTIVATION_NONE:
         return;
-    case A_RELU:
-        ACTIVATE_EACH(activate(x, A_RELU, 0, 0));
-    case A_CLIP:
-        ACTIVATE_EACH(activate(x, A_CLIP, alpha, beta));
-    case A_HARD_SWISH:
-        ACTIVATE_EACH(activate(x, A_HARD_SWISH, 0, 0));
-    case A_SILU:
-        ACTIVATE_EACH(activate(x, A_SILU, alpha, 0));
-    case A_GELU:
-        ACTIVATE_EACH(activate(x, A_GELU, 0, 0));
+    case ACTIVATION_RELU:
+        ACTIVATE_EACH(activate(x, ACTIVATION_RELU, 0, 0));
+    case ACTIVATION_CLIP:
+        ACTIVATE_EACH(activate(x, ACTIVATION_CLIP, alpha, beta));
+    case ACTIVATION_HARD_SWISH:
+        ACTIVATE_EACH(activate(x, ACTIVATION_HARD_SWISH, 0, 0));
+    case ACTIVATION_SILU:
+        ACTIVATE_EACH(activate(x, ACTIVATION_SILU, alpha, 0));
+    case ACTIVATION_GELU:
+        ACTIVATE_EACH(activate(x, ACTIVATION_GELU, 0, 0));
     default:
         ACTIVATE_EACH(activate(x, activation, alpha, beta));
     }

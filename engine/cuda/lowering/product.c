@@ -2,7 +2,7 @@
  *
  * cuBLASLt is column-major: a row-major y = a b is y' = b' a' there, so the operands change places,
  * and our m and n are its n and m. float32 is multiplied as such, or as TF32 with --precision tf32.
- * Activations that cuBLASLt cannot fuse (SiLU, HardSwish, ReLU6, exact GELU) read the rounded sum,
+ * Activations that cuBLASLt cannot fuse (all but ReLU and GELU's tanh form) read the rounded sum,
  * as in PyTorch; fused ones read the float32 sum. */
 #include "engine/cuda/lowering/lowering.h"
 
