@@ -59,7 +59,7 @@ mkdir "$scratch/tree"
 cp "$dev" "$scratch/tree/dev"
 mkdir "$scratch/tree/tests"
 source=$(dirname -- "$dev")
-cp -r "$source"/tests/{report.py,packages.sh,bench,gpu} "$scratch/tree/tests/"
+cp -r "$source"/tests/{report.py,packages.sh,bench,gpu,load} "$scratch/tree/tests/"
 mkdir "$scratch/tree/models"
 cp "$source/models/needs.py" "$scratch/tree/models/"
 

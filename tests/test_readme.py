@@ -155,7 +155,7 @@ class Readme(unittest.TestCase):
         for line in commands():
             if line.startswith("./dev load "):
                 with self.subTest(line):
-                    quick = " --seconds 0.3 --warmup 0 --max-seconds 3 --client loadgen"
+                    quick = " --seconds 0.3 --warmup 0 --max-seconds 3"
                     quick += "" if "--slo" in line or "--open" in line else " --open 20"
                     quick += "" if "--slo" in line else " --closed 1,2"
                     out = os.path.join(self.folder, "out")

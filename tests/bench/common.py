@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import io
-import json
 import os
 import platform
 import shutil
@@ -15,8 +14,9 @@ import tempfile
 import time
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-sys.path.append(os.path.join(ROOT, "models"))
+sys.path += [os.path.join(ROOT, "models"), os.path.join(ROOT, "tests", "load")]
 
+import generators  # noqa: E402
 import needs  # noqa: E402,F401: of every bench
 FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16",
          "amx_int8"]
@@ -86,6 +86,7 @@ class Daemon:
 
     def __init__(self, build, model=None, options=()):
         self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/predict"
         self.log = tempfile.TemporaryFile()
         command = [os.path.join(build, "server", "lensd"), "serve"] + ([model] if model else []) \
             + ["--port", str(self.port)] + list(options)
@@ -182,25 +183,43 @@ def photo(width=500, height=375, quality=90, seed=7):
     return data.getvalue()
 
 
-def write_manifest(folder, image):
-    """The load generator's list of what to send: one photo, `image` or (None) the made-up one. Returns its path."""
-    if not image:
-        image = os.path.join(folder, "photo.jpg")
-        with open(image, "wb") as file:
-            file.write(photo())
-    manifest = os.path.join(folder, "manifest")
+def write_manifest(folder, image=None, form_field=None, headers=()):
+    """The load generator's list of what to send: one photo, `image` or the made-up one; as the form field, if one is named.
+    Returns its path."""
+    kind = "image/jpeg"
+    if image:
+        with open(image, "rb") as file:
+            body = file.read()
+    else:
+        body = photo()
+    if form_field:
+        body = (f'--XboundaryX\r\nContent-Disposition: form-data; name="{form_field}"; filename="photo.jpg"\r\n'
+                f"Content-Type: {kind}\r\n\r\n").encode() + body + b"\r\n--XboundaryX--\r\n"
+        kind = "multipart/form-data; boundary=XboundaryX"
+    path, manifest = os.path.join(folder, "photo.jpg"), os.path.join(folder, "manifest")
+    with open(path, "wb") as file:
+        file.write(body)
     with open(manifest, "w", encoding="utf-8") as file:
-        file.write(f"{image}\tContent-Type: image/jpeg\n")
+        file.write("\t".join([path, f"Content-Type: {kind}", *headers]) + "\n")
     return manifest
 
 
-def load(build, daemon, manifest, *options):
-    """loadgen's account of a run against a Daemon's /predict."""
-    done = subprocess.run([os.path.join(build, "tests", "load", "loadgen"), "--manifest", manifest, "--url",
-                           f"http://127.0.0.1:{daemon.port}/predict", *options],
+def load(build, url, manifest, *options):
+    """loadgen's account of a run."""
+    done = subprocess.run([generators.find_loadgen(build), "--manifest", manifest, "--url", url, *options],
                           stdout=subprocess.PIPE, text=True, check=True)
-    found = [json.loads(line).get("result") for line in done.stdout.splitlines()]
-    return [result for result in found if result][-1]
+    return generators.parse_loadgen(done.stdout)
+
+
+def closed_loop(build, url, image, concurrency, seconds, **how):
+    """Posts a photo over that many connections, each as soon as it has its answer. Counts answers 200 to 299, others, and
+    requests without one; rate and milliseconds are of the first. `how`: as write_manifest()."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = load(build, url, write_manifest(folder, image, **how), "--concurrency", str(concurrency), "--seconds", str(seconds),
+                     "--warmup", "0", "--requests", "20000000", "--timeout", "60", "--insecure")
+    p50, p99 = (generators.quantile(found["latency"]["buckets"], share) or 0.0 for share in (0.5, 0.99))
+    return {"rate": found["good"] / found["seconds"], "p50": p50, "p99": p99, "good": found["good"],
+            "refused": found["answered"] - found["good"], "broken": sum(found["errors"].values())}
 
 
 def model_name(path):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Requests per second over HTTP: one JPEG posted to /predict by wrk on the same machine.
+"""Requests per second over HTTP: one JPEG posted to /predict by loadgen on the same machine.
 
     http_bench.py [--build build] [--model PATH] [--image FILE] [--seconds 8] [-- lensd options]
 
@@ -22,7 +22,6 @@ sys.dont_write_bytecode = True
 import common  # noqa: E402
 
 HTTP_MS = 0.1
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def image_costs(build, image):
@@ -35,16 +34,6 @@ def image_costs(build, image):
     return found["decode"], found.get("libjpeg-turbo alone"), found["preprocess"]
 
 
-def load(port, image, concurrency, seconds):
-    """(requests/s, p50 ms, p99 ms, requests, not 200, socket errors)"""
-    text = subprocess.run(
-        ["wrk", "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "30s", "--latency", "-s",
-         os.path.join(HERE, "post.lua"), f"http://127.0.0.1:{port}/predict", "--", image],
-        stdout=subprocess.PIPE, text=True, check=True).stdout
-    numbers = re.search(r"^RESULT (.*)$", text, re.M).group(1).split()
-    return [float(number) for number in numbers]
-
-
 def measure(options, image):
     cores = len(os.sched_getaffinity(0))
     bad = 0
@@ -55,19 +44,19 @@ def measure(options, image):
         if status != 200:
             raise RuntimeError(f"/predict answers {status}: {answer.decode(errors='replace')}")
         forward = json.loads(answer).get("timing_ms", {}).get("forward")
-        load(daemon.port, image, 4, 2)
-        print(f"{common.model_name(options.model)} over HTTP, wrk on the same {cores} cores, "
+        common.closed_loop(options.build, daemon.url, image, 4, 2)
+        print(f"{common.model_name(options.model)} over HTTP, loadgen on the same {cores} cores, "
               f"{os.path.getsize(image)} bytes of JPEG; first forward pass {forward} ms")
         print(f"{'concurrency':>12} {'requests/s':>11} {'p50 ms':>9} {'p99 ms':>9} {'requests':>9} "
-              f"{'not 200':>8} {'socket errors':>14}")
+              f"{'not 200':>8} {'no answer':>14}")
         best = 0.0
         for concurrency in options.concurrency:
-            rate, p50, p99, count, refused, broken = load(daemon.port, image, concurrency,
-                                                          options.seconds)
-            print(f"{concurrency:12d} {rate:11.1f} {p50:9.2f} {p99:9.2f} {count:9.0f} "
-                  f"{refused:8.0f} {broken:14.0f}", flush=True)
-            best = max(best, rate)
-            bad += int(refused + broken)
+            got = common.closed_loop(options.build, daemon.url, image, concurrency, options.seconds)
+            count = got["good"] + got["refused"] + got["broken"]
+            print(f"{concurrency:12d} {got['rate']:11.1f} {got['p50']:9.2f} {got['p99']:9.2f} {count:9d} "
+                  f"{got['refused']:8d} {got['broken']:14d}", flush=True)
+            best = max(best, got["rate"])
+            bad += got["refused"] + got["broken"]
     after = image_costs(options.build, image)
     decode, alone, preprocess = min(before, after, key=lambda costs: costs[0] + costs[2])
     bound = cores * 1000 / (decode + preprocess + HTTP_MS)

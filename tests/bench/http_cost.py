@@ -32,14 +32,11 @@ class TlsDaemon(common.Daemon):
 
 
 def load(scheme, port, options, key):
-    command = ["wrk", "-t1", f"-c{options.concurrency}", f"-d{options.seconds}s", "-s", os.path.join(HERE, "post.lua"),
-               f"{scheme}://127.0.0.1:{port}/predict", "--", IMAGE]
-    environment = {**os.environ, "API_KEY": key} if key else None
-    text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
-    rate, _, _, _, refused, broken = (float(n) for n in re.search(r"^RESULT (.*)$", text, re.M).group(1).split())
-    if refused or broken:
-        raise RuntimeError(f"{refused:.0f} answers were not 200, {broken:.0f} socket errors")
-    return rate
+    got = common.closed_loop(options.build, f"{scheme}://127.0.0.1:{port}/predict", IMAGE, options.concurrency, options.seconds,
+                             headers=[f"X-API-Key: {key}"] if key else [])
+    if got["refused"] or got["broken"]:
+        raise RuntimeError(f"{got['refused']} answers were not 200, {got['broken']} requests had none")
+    return got["rate"]
 
 
 def variants(options, folder):

@@ -5,7 +5,7 @@
                   [--concurrency 1,8,32] [--seconds 4] [--rounds 3] [--quantized MODEL] [--write FILE]
 
 All servers are there at the same time, but stopped (SIGSTOP) between their turns: some poll, and threads spin on
-after a request. wrk posts one JPEG of 500 x 375 on the same cores, for a second that is not counted
+after a request. loadgen posts one JPEG of 500 x 375 on the same cores, for a second that is not counted
 and then for the turn. The peers, each in its usual fast setting, are in peer_servers/: FastAPI over PyTorch
 (traced, frozen, channels last), FastAPI over ONNX Runtime, LitServe over ONNX Runtime with its own
 batching. PYTHON is an interpreter that has what they need (fastapi, uvicorn, httptools, uvloop,
@@ -17,7 +17,6 @@ median over the rounds of the quotient within a round.
 
 import argparse
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -46,14 +45,11 @@ class Peer:
             stderr=self.log, start_new_session=True,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
 
-    def wait(self, image):
+    def wait(self, build, image):
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end and self.process.poll() is None:
-            try:
-                if load(self, image, 1, 1)["good"] > 0:
-                    return
-            except subprocess.CalledProcessError:
-                pass
+            if load(build, self, image, 1, 1)["good"] > 0:
+                return
             time.sleep(0.5)
         self.log.seek(0)
         tail = self.log.read().decode(errors="replace").strip().splitlines()[-1:]
@@ -74,24 +70,16 @@ class Peer:
         self.log.close()
 
 
-def load(server, image, concurrency, seconds):
-    field = getattr(server, "form_field", None)
-    text = subprocess.run(
-        ["wrk", "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "60s", "--latency", "-s",
-         os.path.join(HERE, "post.lua"), f"http://127.0.0.1:{server.port}/predict", "--", image]
-        + ([field] if field else []), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        check=True).stdout
-    rate, p50, p99, count, refused, broken = map(
-        float, re.search(r"^RESULT (.*)$", text, re.M).group(1).split())
-    return {"rate": rate, "p50": p50, "p99": p99, "good": count - refused - broken,
-            "bad": refused + broken}
+def load(build, server, image, concurrency, seconds):
+    return common.closed_loop(build, f"http://127.0.0.1:{server.port}/predict", image, concurrency, seconds,
+                              form_field=getattr(server, "form_field", None))
 
 
-def turn(server, image, concurrency, seconds):
+def turn(build, server, image, concurrency, seconds):
     server.signal(signal.SIGCONT)
     try:
-        load(server, image, concurrency, 1)
-        return load(server, image, concurrency, seconds)
+        load(build, server, image, concurrency, 1)
+        return load(build, server, image, concurrency, seconds)
     finally:
         server.signal(signal.SIGSTOP)
 
@@ -124,7 +112,7 @@ def start(options, image):
     for name, script, model, field in theirs:
         peer = Peer(options.python, script, model, field)
         try:
-            peer.wait(image)
+            peer.wait(options.build, image)
             peer.signal(signal.SIGSTOP)
             servers[name] = peer
         except RuntimeError as error:
@@ -134,7 +122,7 @@ def start(options, image):
 
 
 def table(options, servers, results):
-    lines = [f"{options.family}, JPEG of 500 x 375, wrk on the same {len(os.sched_getaffinity(0))} "
+    lines = [f"{options.family}, JPEG of 500 x 375, loadgen on the same {len(os.sched_getaffinity(0))} "
              f"cores, {options.rounds} rounds of {options.seconds} s in turns", "",
              "| concurrency | " + " | ".join(servers) + " |", "|--:" + "|--:" * len(servers) + "|"]
     for concurrency in options.concurrency:
@@ -144,8 +132,8 @@ def table(options, servers, results):
             cell = (f"{statistics.median(row['rate'] for row in rows):.1f} req/s, "
                     f"{statistics.median(row['p50'] for row in rows):.0f} / "
                     f"{statistics.median(row['p99'] for row in rows):.0f} ms")
-            bad = sum(row["bad"] for row in rows)
-            cells.append(cell + (f", {bad:.0f} failed" if bad else ""))
+            bad = sum(row["refused"] + row["broken"] for row in rows)
+            cells.append(cell + (f", {bad} failed" if bad else ""))
         lines.append(f"| {concurrency} | " + " | ".join(cells) + " |")
     peers = [name for name in servers if not name.startswith("lensd")]
     ours = [name for name in servers if name.startswith("lensd")]
@@ -171,7 +159,7 @@ def measure(options, image):
             for concurrency in options.concurrency:
                 for name, server in servers.items():
                     results[concurrency, name].append(
-                        turn(server, image, concurrency, options.seconds))
+                        turn(options.build, server, image, concurrency, options.seconds))
         text = table(options, servers, results)
     finally:
         for server in servers.values():

@@ -39,7 +39,7 @@ def times(daemon):
 def turn(build, daemon, manifest, concurrency, seconds):
     """(requests/s, text of CPU times)"""
     before = times(daemon)
-    result = common.load(build, daemon, manifest, "--concurrency", str(concurrency), "--seconds", f"{seconds:g}",
+    result = common.load(build, daemon.url, manifest, "--concurrency", str(concurrency), "--seconds", f"{seconds:g}",
                          "--warmup", f"{WARMUP:g}")
     after = times(daemon)
     rate = result["good"] / result["seconds"]

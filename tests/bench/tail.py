@@ -112,7 +112,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="lensd-tail-") as folder:
         manifest = common.write_manifest(folder, options.image)
         with common.Daemon(options.build, options.model, options.lensd) as daemon:
-            found = common.load(options.build, daemon, manifest, "--concurrency", "8", "--seconds", "8")
+            found = common.load(options.build, daemon.url, manifest, "--concurrency", "8", "--seconds", "8")
             rate = options.share * found["good"] / found["seconds"]
             print(f"{common.model_name(options.model)}: 8 connections {found['good'] / found['seconds']:.1f} "
                   f"requests/s; asked for {rate:.1f}\n{'':26} {'images':>6} {'p50 ms':>8} {'p99 ms':>8} {'ratio':>8}")
@@ -120,7 +120,7 @@ def main():
                 for name, more in (("Poisson", ()), ("even", ("--even",))):
                     speed, begin = Speed(daemon), time.time()
                     speed.start()
-                    common.load(options.build, daemon, manifest, "--rate", f"{rate:.6g}", "--seconds",
+                    common.load(options.build, daemon.url, manifest, "--rate", f"{rate:.6g}", "--seconds",
                          f"{options.seconds:g}", "--warmup", "1", *more)
                     speed.stop()
                     rows = [row for row in answered(daemon, begin) if row[0] >= begin + 1]

@@ -39,7 +39,7 @@ PROGRAMS = {"lensd": "tests/gpu/lensd_bundled", "lensd_post": "tests/gpu/lensd_p
 TOOLS = ["bench_forward", "bench_image", "lensd_graphs", "lensd_conformance"]
 MODULE = "engine/cuda/lensd_cuda.so"
 STAND_IN = "tests/fake_cuda/lensd_fake_cuda.so"
-SOURCES = ["tests/gpu", "models/needs.py", "tests/bench/common.py", "tests/bench/quantize.py",
+SOURCES = ["tests/gpu", "models/needs.py", "tests/bench/common.py", "tests/bench/quantize.py", "tests/load/generators.py",
            "tests/conformance/baseline.txt", "models/export", "models/digits/model.onnx", "models/digits/labels.txt",
            "models/digits/preprocessor_config.json", "tests/data/digits/drawn", "LICENSE"]
 # The C library's parts must come from one build, so they are the machine's or ours, never mixed.

@@ -1,10 +1,7 @@
-"""The two programs that make the load, and what they measured as one kind of result."""
+"""The program that makes the load, and what it measured."""
 
 import json
 import os
-import re
-import shutil
-import signal
 import subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -32,12 +29,11 @@ def quantile(buckets, share, missing=0):
 class Result:
     """One run at one concurrency or one rate.
 
-    loop: "closed" or "open"; asked: connections, or requests/s. Latencies in ms; of answers 200 to
-    299 where loadgen measured, of all answers where wrk did (it cannot tell them apart).
+    loop: "closed" or "open"; asked: connections, or requests/s. Latencies in ms, of answers 200 to 299.
     """
 
-    def __init__(self, loop, client, asked):
-        self.loop, self.client, self.asked = loop, client, asked
+    def __init__(self, loop, asked):
+        self.loop, self.asked = loop, asked
         self.seconds, self.sent, self.good = 0.0, 0, 0
         self.statuses, self.errors = {}, {}
         self.quantiles = {share: None for share in SHARES}
@@ -68,7 +64,7 @@ class Result:
         return ", ".join(parts) or "none"
 
     def as_json(self, images):
-        values = {"loop": self.loop, "client": self.client, "probe": self.probe,
+        values = {"loop": self.loop, "probe": self.probe,
                   ("connections" if self.loop == "closed" else "rate"): self.asked,
                   "seconds": round(self.seconds, 4), "sent": self.sent, "good": self.good,
                   "requests_per_s": round(self.throughput, 3),
@@ -125,7 +121,6 @@ class Generators:
         self.options, self.requests, self.headers = options, requests, headers
         self.progress = progress
         self.loadgen_path = find_loadgen(options.build)
-        self.wrk = shutil.which("wrk")
         self.left = options.max_requests
 
     def limit(self):
@@ -134,16 +129,12 @@ class Generators:
         return int(self.left)
 
     def closed(self, connections, seconds):
-        if self.options.client == "wrk" or (self.options.client == "auto" and self.wrk):
-            return self.run_wrk(connections, seconds)
-        return self.run_loadgen("closed", connections, seconds)
+        return self.run("closed", connections, seconds)
 
     def open(self, rate, seconds):
-        return self.run_loadgen("open", rate, seconds)
+        return self.run("open", rate, seconds)
 
-    # ---- loadgen ----
-
-    def run_loadgen(self, loop, asked, seconds):
+    def run(self, loop, asked, seconds):
         options, limit = self.options, self.limit()
         warmup = min(options.warmup, seconds)
         command = [self.loadgen_path, "--url", self.requests.url, "--manifest", self.requests.manifest,
@@ -170,10 +161,10 @@ class Generators:
             stop(process)
         if process.returncode != 0 or not found:
             raise Broken(f"loadgen ended with {process.returncode}")
-        return self.from_loadgen(loop, asked, found)
+        return self.result(loop, asked, found)
 
-    def from_loadgen(self, loop, asked, found):
-        result = Result(loop, "loadgen", asked)
+    def result(self, loop, asked, found):
+        result = Result(loop, asked)
         result.seconds, result.sent, result.good = found["seconds"], found["sent"], found["good"]
         result.statuses = {int(status): count for status, count in found["statuses"].items()}
         result.errors = {name: count for name, count in found["errors"].items() if count}
@@ -198,57 +189,3 @@ class Generators:
         if not found["most_waiting"] and p50 and result.lag_p99 and result.lag_p99 > max(1.0, p50):
             result.notes.append(f"the generator itself was up to {result.lag_p99:.1f} ms late (p99): "
                                 "it shares its cores with others")
-
-    # ---- wrk ----
-
-    def run_wrk(self, connections, seconds):
-        if not self.wrk:
-            raise Broken("wrk is not installed (Debian: wrk); use --client loadgen")
-        options = self.options
-        whole = max(1, round(seconds))  # wrk counts in seconds
-        command = [self.wrk, "-t1", f"-c{connections}", f"-d{whole}s",
-                   "--timeout", f"{max(1, round(options.timeout))}s",
-                   "-s", os.path.join(HERE, "closed.lua"), self.requests.url, "--",
-                   self.requests.manifest, str(options.seed), str(self.limit())]
-        command += [f"{name}: {value}" for name, value in self.headers.items()]
-        lines, before = [], (0, 0, 0)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            for line in process.stdout:
-                if line.startswith("LIMIT"):
-                    process.send_signal(signal.SIGINT)
-                    continue
-                if not line.startswith("PROGRESS"):
-                    lines.append(line)
-                    continue
-                now = tuple(int(word) for word in line.split()[1:])
-                answers, bad = now[1] - before[1], now[2] - before[2]
-                self.progress.show("closed", f"{connections} connections", now[0] / whole,
-                                   answers - bad, bad, None, None)
-                before = now
-        finally:
-            stop(process)
-        if process.returncode != 0:
-            raise Broken(f"wrk ended with {process.returncode}: {''.join(lines).strip()[-300:]}")
-        return self.from_wrk(connections, "".join(lines))
-
-    def from_wrk(self, connections, text):
-        found = re.search(r"^RESULT (.*)$", text, re.M)
-        if not found:
-            raise Broken(f"wrk printed no result: {text.strip()[-300:]}")
-        numbers = [float(word) for word in found.group(1).split()]
-        duration, count, _, connect, read, write, timeout = numbers[:7]
-        result = Result("closed", "wrk", connections)
-        result.seconds, result.sent = duration / 1e6, int(count)
-        result.statuses = {int(status): int(n)
-                           for status, n in re.findall(r"^STATUS (\d+) (\d+)$", text, re.M)}
-        result.good = sum(n for status, n in result.statuses.items() if 200 <= status <= 299)
-        result.errors = {name: int(n) for name, n in (("connect", connect), ("broken", read + write),
-                                                      ("timeout", timeout)) if n}
-        if count:
-            result.quantiles = {share: us / 1e3 for share, us in zip(SHARES, numbers[7:])}
-            result.max_ms = numbers[-1] / 1e3
-        if result.bad:
-            result.notes.append("wrk's latencies are those of all answers, refusals included")
-        self.left -= result.sent
-        return result

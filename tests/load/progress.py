@@ -14,7 +14,7 @@ class Progress:
         self.length = 0
 
     def show(self, loop, label, share, good, bad, p50, p99):
-        """good, bad: answers since the last call; p50, p99: of those, ms, or None."""
+        """good, bad: answers since the last call; p50, p99: of those, ms."""
         if not self.live:
             return
         now = time.monotonic()
@@ -24,8 +24,7 @@ class Progress:
         text = f"{loop} {label:>18} [{'#' * full}{'.' * (WIDTH - full)}]"
         if rate is not None:
             text += f" {rate:8.1f} /s"
-        if p50 is not None:
-            text += f"  p50 {p50:.2f} ms  p99 {p99:.2f} ms"
+        text += f"  p50 {p50:.2f} ms  p99 {p99:.2f} ms"
         if bad:
             text += f"  {bad} failed"
         self.write(text)

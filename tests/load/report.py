@@ -64,12 +64,12 @@ def groups(results):
 def csv_text(results, images):
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["loop", "client", "connections_or_rate", "seconds", "sent", "good", "failed",
+    writer.writerow(["loop", "connections_or_rate", "seconds", "sent", "good", "failed",
                      "requests_per_s", "images_per_s"]
                     + [name_of(share) + "_ms" for share in SHARES] + ["max_ms", "answers"])
     for _, group in groups(results):
         for r in group:
-            writer.writerow([r.loop, r.client, r.asked, f"{r.seconds:.3f}", r.sent, r.good, r.bad,
+            writer.writerow([r.loop, r.asked, f"{r.seconds:.3f}", r.sent, r.good, r.bad,
                              f"{r.throughput:.3f}", f"{r.throughput * images:.3f}"]
                             + ["" if r.quantiles[share] is None else f"{r.quantiles[share]:.3f}"
                                for share in SHARES]
