@@ -5,6 +5,7 @@ MODULE_FOLDER is where the CUDA module belongs, below the prefix; STAND_IN is a 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,29 @@ class Install(unittest.TestCase):
     def test_the_unit_starts_the_installed_program(self):
         unit = self.read("lib", "systemd", "system", "lensd.service")
         self.assertIn(f"\nExecStart={self.prefix}/bin/lensd serve\n", unit)
+
+    def test_the_check_has_the_settings_of_the_service(self):
+        def settings(name, but):
+            lines = self.read("lib", "systemd", "system", name).splitlines()
+            return [line for line in lines if re.match(r"#?[A-Z]\w+=", line) and line.lstrip("#").split("=")[0] not in but]
+        changed = {"Description", "Type", "TimeoutStartSec", "ExecStart"}
+        service = {"StartLimitIntervalSec", "NotifyAccess", "ExecReload", "Restart", "RestartSec", "RestartPreventExitStatus",
+                   "TimeoutStopSec", "WatchdogSec", "WatchdogSignal", "RuntimeDirectory", "WantedBy"}
+        self.assertEqual(settings("lensd-check.service", changed), settings("lensd.service", changed | service))
+        check = self.read("lib", "systemd", "system", "lensd-check.service")
+        self.assertIn(f"\nExecStart={self.prefix}/bin/lensd serve --check\n", check)
+        self.assertIn("\nType=oneshot\n", check)
+        self.assertNotIn("[Install]", check)
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
+    def test_systemd_takes_the_units(self):
+        with tempfile.TemporaryDirectory(prefix="lensd-units-") as folder:
+            names = ("lensd.service", "lensd-check.service", "lensd.socket")
+            for name in names:
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(self.read("lib", "systemd", "system", name).replace(f"{self.prefix}/bin/lensd", self.binary))
+            done = run("systemd-analyze", "verify", "--man=no", *(os.path.join(folder, name) for name in names), LC_ALL="C")
+            self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
     def test_the_documents(self):
         self.assertIn(".TH ", self.read("share", "man", "man1", "lensd.1"))

@@ -152,7 +152,7 @@ static enum status survey_folder(const char *folder, const char *version, struct
     DIR *dir = opendir(folder);
     if (!dir)
         return error_set(err, STATUS_IO, "cannot read the folder: %s%s", strerror(errno),
-                         access_advice(errno));
+                         access_advice(folder, errno));
     enum status status = STATUS_OK;
     for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
         status = survey_entry(folder, entry->d_name, version, survey, err);
@@ -257,7 +257,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
         return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
                          "%s%s",
                          errno == ENOENT ? "there is no such file or folder" : strerror(errno),
-                         access_advice(errno));
+                         access_advice(path, errno));
     place->version = strdup("1");
     place->name = name_of_path(path);
     if (S_ISDIR(info.st_mode)) {
@@ -312,7 +312,7 @@ static enum status read_side(const char *folder, const char *name, char **ret, s
     struct error cause;
     enum status status = file_read_beneath(folder, name, SIDE_FILE_MAX, &data, ret_size, &cause);
     if (status == STATUS_NOT_FOUND || status == STATUS_IO)
-        return error_set(err, status, "%s%s", cause.message, access_advice(errno));
+        return error_set(err, status, "%s%s", cause.message, access_advice(folder, errno));
     if (status == STATUS_INVALID)
         return error_set(err, STATUS_IO, "%s", cause.message);
     if (status == STATUS_TOO_LARGE)

@@ -78,7 +78,7 @@ static enum status open_folder(const char *folder, DIR **ret, struct error *err)
         return no_memory(err);
     return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s%s", folder,
                      errno == ENOENT ? "there is no such folder" : strerror(errno),
-                     access_advice(errno));
+                     access_advice(folder, errno));
 }
 
 /* The next entry, NULL behind the last. An entry that cannot be read must not look like the end:

@@ -72,7 +72,7 @@ static enum status open_external(struct onnx_file *file, const char *location, s
     if (fd < 0)
         return error_set(err, STATUS_IO,
                          "external data '%.200s' cannot be opened beside the model: %s%s", location,
-                         strerror(errno), access_advice(errno));
+                         strerror(errno), access_advice(location, errno));
     struct stat info;
     if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
         close(fd);

@@ -64,7 +64,7 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
                          "it is not a regular file; name an .onnx file or a model's folder");
     if (status == STATUS_NOT_FOUND || status == STATUS_IO)
         return error_set(err, STATUS_IO, "cannot open it: %s%s", cause.message,
-                         access_advice(errno));
+                         access_advice(path, errno));
     if (status == STATUS_NO_MEMORY)
         return error_set(err, status, "%s", cause.message);
     /* One that is too large does not fit the limit, which says so. */

@@ -429,6 +429,23 @@ class Check(FolderCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
+class ProtectHome(FolderCase):
+    def test_a_model_in_a_home_folder(self):
+        """As systemd hides them: an empty folder without permissions over /home."""
+        program = shutil.copy(harness.BINARY, self.path("lensd"))
+        os.chmod(self.folder, 0o755)
+        hide = ("mount -t tmpfs -o mode=0000 none /home && "
+                "exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all \"$0\" \"$@\"")
+        for arguments in (("/home/alice/resnet50",), ("--models", "/home/alice")):
+            done = subprocess.run(["unshare", "--mount", "sh", "-c", hide, program, "serve", "--check", *arguments],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=harness.PATIENCE)
+            if done.returncode not in (0, 2):
+                self.skipTest(f"no mounts of its own: {done.stderr}")
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("Permission denied; the service may not see home folders (ProtectHome= of its unit)", done.stderr)
+            self.assertNotIn("chmod", done.stderr)
+
+
 class Unit(unittest.TestCase):
     analyze = shutil.which("systemd-analyze")
 
@@ -451,6 +468,13 @@ class Unit(unittest.TestCase):
         found = re.search(r"exposure level for lensd.service: ([\d.]+)", done.stdout)
         self.assertTrue(found, done.stdout)
         self.assertLessEqual(float(found.group(1)), 1.2, done.stdout)
+
+    def test_restarts(self):
+        """What is wrong with settings or models (exit 2) is not tried again; an operator may restart at will."""
+        with open(UNIT) as file:
+            lines = file.read().splitlines()
+        self.assertIn("RestartPreventExitStatus=2", lines)
+        self.assertIn("StartLimitIntervalSec=0", lines)
 
     def test_the_command_line(self):
         """What the unit starts is what lensd understands."""

@@ -1,0 +1,49 @@
+/* Finds why a file or folder cannot be read. */
+#include "models/onnx/access.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/size.h"
+
+/* With ProtectHome= systemd puts an empty folder without permissions in the place of each of these.
+ */
+static bool is_in_hidden_home(const char *path)
+{
+    static const char *const homes[] = {"/home", "/root", "/run/user"};
+    for (size_t i = 0; i < COUNT_OF(homes); i++) {
+        struct stat info;
+        const size_t size = strlen(homes[i]);
+        if (!strncmp(path, homes[i], size) && (path[size] == '/' || !path[size]) &&
+            stat(homes[i], &info) == 0 && !(info.st_mode & 0777))
+            return true;
+    }
+    return false;
+}
+
+const char *access_advice(const char *path, int error)
+{
+    switch (error) {
+    case EACCES:
+    case EPERM:
+        if (is_in_hidden_home(path))
+            return "; the service may not see home folders (ProtectHome= of its unit): move the "
+                   "model, to /srv/lensd for example";
+        return "; let the user that lensd runs as read it (chmod a+r FILE, a+rx for each folder "
+               "above it), or, if it is a link that leads out of the folder of models, put the "
+               "model "
+               "there (--confine off follows links)";
+    case ENOENT:
+    case ENOTDIR:
+        return "; check the path";
+    case EMFILE:
+    case ENFILE:
+        return "; raise the limit of open files (ulimit -n)";
+    case EIO:
+        return "; the disk does not give it: copy the model again";
+    default:
+        return "";
+    }
+}
