@@ -20,8 +20,10 @@ static const struct cpu_kernel *const kernels[] = {&cpu_quantized_conv,
                                                    &cpu_attention,
                                                    &cpu_resize,
                                                    &cpu_groups,
+                                                   &cpu_transpose,
+                                                   &cpu_concat,
+                                                   &cpu_view,
                                                    &cpu_cast,
-                                                   &cpu_copy,
                                                    &cpu_reference};
 
 bool cpu_claim(const struct node *node, struct kernel_caps *ret)

@@ -15,6 +15,7 @@
 
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
+#include "engine/ops/ops.h"
 
 enum { MOST_PROGRAMS = 128, MOST_OPERANDS = 3 };
 
@@ -62,8 +63,8 @@ static bool is_candidate(const struct node_call *call)
 {
     const struct node *node = call->node;
     bool convolution = node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE;
-    if ((!convolution && node->op != OP_GEMM && node->op != OP_MATMUL) || node->channels_last ||
-        node->epilogue.residual || node->input_count > MOST_OPERANDS || node->output_count != 1)
+    if (!op_has(node->op, OP_PRODUCT) || node->channels_last || node->epilogue.residual ||
+        node->input_count > MOST_OPERANDS || node->output_count != 1)
         return false;
     for (size_t i = 0; i < node->input_count; i++) {
         if (call->in[i] && (!is_float(call->in[i]) || !shape_count(&call->in[i]->shape)))

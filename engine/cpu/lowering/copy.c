@@ -313,14 +313,6 @@ static bool copy_claim(const struct node *node, struct kernel_caps *ret)
     return x && shape_count(&x->shape) && (y ? shape_count(&y->shape) > 0 : node->op == OP_SPLIT);
 }
 
-static enum status lower_copy(const struct lowering *lowering, struct step **ret, struct error *err)
-{
-    const enum op op = lowering->node->op;
-    return op == OP_TRANSPOSE || op == OP_MOVE ? lower_transpose(lowering, ret, err)
-           : op == OP_CONCAT || op == OP_SPLIT ? lower_parts(lowering, ret, err)
-                                               : lower_move(lowering, ret, err);
-}
-
 static bool cast_claim(const struct node *node, struct kernel_caps *ret)
 {
     const bool is_claimed = copy_claim(node, ret);
@@ -328,9 +320,9 @@ static bool cast_claim(const struct node *node, struct kernel_caps *ret)
     return is_claimed;
 }
 
+const struct cpu_kernel cpu_transpose = {{"transpose", {OP_TRANSPOSE, OP_MOVE}, copy_claim},
+                                         lower_transpose};
+const struct cpu_kernel cpu_concat = {{"concat", {OP_CONCAT, OP_SPLIT}, copy_claim}, lower_parts};
+const struct cpu_kernel cpu_view = {
+    {"view", {OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, copy_claim}, lower_move};
 const struct cpu_kernel cpu_cast = {{"cast", {OP_IDENTITY, OP_CAST}, cast_claim}, lower_move};
-const struct cpu_kernel cpu_copy = {
-    {"copy",
-     {OP_TRANSPOSE, OP_MOVE, OP_CONCAT, OP_SPLIT, OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE},
-     copy_claim},
-    lower_copy};

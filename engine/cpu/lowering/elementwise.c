@@ -237,35 +237,11 @@ static void elementwise_choose_rows(struct elementwise_step *s)
     }
 }
 
-static bool elementwise_binary_of(enum op op, enum binary_kind *ret)
-{
-    switch (op) {
-    case OP_ADD:
-    case OP_SUM:
-        *ret = BINARY_ADD;
-        return true;
-    case OP_SUB:
-        *ret = BINARY_SUB;
-        return true;
-    case OP_MUL:
-        *ret = BINARY_MUL;
-        return true;
-    case OP_DIV:
-        *ret = BINARY_DIV;
-        return true;
-    case OP_MAX:
-        *ret = BINARY_MAX;
-        return true;
-    case OP_MIN:
-        *ret = BINARY_MIN;
-        return true;
-    case OP_PRELU:
-        *ret = BINARY_PRELU;
-        return true;
-    default:
-        return false;
-    }
-}
+/* 1 more than the kind; 0: another operator. */
+static const int binary_kinds[OP_COUNT] = {
+    [OP_ADD] = 1 + BINARY_ADD, [OP_SUM] = 1 + BINARY_ADD,    [OP_SUB] = 1 + BINARY_SUB,
+    [OP_MUL] = 1 + BINARY_MUL, [OP_DIV] = 1 + BINARY_DIV,    [OP_MAX] = 1 + BINARY_MAX,
+    [OP_MIN] = 1 + BINARY_MIN, [OP_PRELU] = 1 + BINARY_PRELU};
 
 static bool dtype_fits(const struct value *value, enum dtype dtype)
 {
@@ -301,7 +277,8 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
         ret->binary = BINARY_MUL;
         return true;
     }
-    return elementwise_binary_of(node->op, &ret->binary) && node->input_count == 2 &&
+    ret->binary = (enum binary_kind)(binary_kinds[node->op] - 1);
+    return binary_kinds[node->op] && node->input_count == 2 &&
            (node->op != OP_PRELU || node->opset >= 7) && dtype_fits(node->inputs[1], y->dtype) &&
            !node_attr(node, "broadcast");
 }

@@ -73,34 +73,15 @@ static bool axis_of(const struct node *node, int64_t axis, struct cuda_axis *ret
 
 /* ---- what nodes are ---- */
 
-bool cuda_reduction_of(enum op op, enum cuda_reduction *ret)
-{
-    static const struct {
-        enum op op;
-        enum cuda_reduction fold;
-    } table[] = {
-        {OP_REDUCE_SUM, CUDA_FOLD_SUM},         {OP_REDUCE_MEAN, CUDA_FOLD_MEAN},
-        {OP_REDUCE_MAX, CUDA_FOLD_MAX},         {OP_REDUCE_MIN, CUDA_FOLD_MIN},
-        {OP_REDUCE_PROD, CUDA_FOLD_PRODUCT},    {OP_REDUCE_L1, CUDA_FOLD_L1},
-        {OP_REDUCE_L2, CUDA_FOLD_L2},           {OP_REDUCE_SUM_SQUARE, CUDA_FOLD_SQUARES},
-        {OP_REDUCE_LOG_SUM, CUDA_FOLD_LOG_SUM}, {OP_REDUCE_LOG_SUM_EXP, CUDA_FOLD_LOG_SUM_EXP}};
-    for (size_t i = 0; i < COUNT_OF(table); i++) {
-        if (table[i].op != op)
-            continue;
-        *ret = table[i].fold;
-        return true;
-    }
-    return false;
-}
-
 static bool read_fold(const struct node *node, struct axis_step *s)
 {
-    const struct value *x = node->inputs[0];
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct tensor *operands[2] = {0};
     struct cuda_reduce_axes *r = &s->fold;
     struct reduction reduction;
     int64_t steps[TENSOR_MAX_RANK];
-    if (node->input_count > 1 && node->inputs[1] && !node->inputs[1]->known)
+    if (y->dtype != x->dtype ||
+        (node->input_count > 1 && node->inputs[1] && !node->inputs[1]->known))
         return false;
     operands[1] = node_input(node, 1) ? node->inputs[1]->known : NULL;
     if (x->shape.rank > CUDA_MAX_RANK || !axes_domain_of(x->dtype, &r->domain) ||
@@ -168,36 +149,49 @@ static bool read_top(const struct node *node, struct axis_step *s)
     return true;
 }
 
+static bool read_extreme(const struct node *node, struct axis_step *s)
+{
+    s->is_least = node->op == OP_ARG_MIN;
+    s->is_last = node_int(node, "select_last_index", 0) != 0;
+    return axis_of(node, node_int(node, "axis", 0), &s->axis);
+}
+
+static const struct {
+    enum op op;
+    int kind;
+    enum cuda_reduction fold; /* AXIS_FOLD */
+    bool (*read)(const struct node *node, struct axis_step *s);
+} readers[] = {{OP_ARG_MAX, AXIS_EXTREME, 0, read_extreme},
+               {OP_ARG_MIN, AXIS_EXTREME, 0, read_extreme},
+               {OP_SOFTMAX, AXIS_SOFTMAX, 0, read_softmax},
+               {OP_LOG_SOFTMAX, AXIS_SOFTMAX, 0, read_softmax},
+               {OP_HARDMAX, AXIS_SOFTMAX, 0, read_softmax},
+               {OP_CUM_SUM, AXIS_SUM, 0, read_sum},
+               {OP_TOP_K, AXIS_TOP, 0, read_top},
+               {OP_REDUCE_SUM, AXIS_FOLD, CUDA_FOLD_SUM, read_fold},
+               {OP_REDUCE_MEAN, AXIS_FOLD, CUDA_FOLD_MEAN, read_fold},
+               {OP_REDUCE_MAX, AXIS_FOLD, CUDA_FOLD_MAX, read_fold},
+               {OP_REDUCE_MIN, AXIS_FOLD, CUDA_FOLD_MIN, read_fold},
+               {OP_REDUCE_PROD, AXIS_FOLD, CUDA_FOLD_PRODUCT, read_fold},
+               {OP_REDUCE_L1, AXIS_FOLD, CUDA_FOLD_L1, read_fold},
+               {OP_REDUCE_L2, AXIS_FOLD, CUDA_FOLD_L2, read_fold},
+               {OP_REDUCE_SUM_SQUARE, AXIS_FOLD, CUDA_FOLD_SQUARES, read_fold},
+               {OP_REDUCE_LOG_SUM, AXIS_FOLD, CUDA_FOLD_LOG_SUM, read_fold},
+               {OP_REDUCE_LOG_SUM_EXP, AXIS_FOLD, CUDA_FOLD_LOG_SUM_EXP, read_fold}};
+
 static bool axes_classify(const struct node *node, struct axis_step *s)
 {
     const struct value *x = node_input(node, 0);
-    const struct value *y = node->output_count ? node->outputs[0] : NULL;
     if (!x || x->known || !shape_count(&x->shape) || node->epilogue.activation ||
         node->epilogue.residual || node->channels_last)
         return false;
-    switch (node->op) {
-    case OP_ARG_MAX:
-    case OP_ARG_MIN:
-        s->kind = AXIS_EXTREME;
-        s->is_least = node->op == OP_ARG_MIN;
-        s->is_last = node_int(node, "select_last_index", 0) != 0;
-        return y && axis_of(node, node_int(node, "axis", 0), &s->axis);
-    case OP_SOFTMAX:
-    case OP_LOG_SOFTMAX:
-    case OP_HARDMAX:
-        s->kind = AXIS_SOFTMAX;
-        return y && read_softmax(node, s);
-    case OP_CUM_SUM:
-        s->kind = AXIS_SUM;
-        return y && read_sum(node, s);
-    case OP_TOP_K:
-        s->kind = AXIS_TOP;
-        return read_top(node, s);
-    default:
-        s->kind = AXIS_FOLD;
-        return cuda_reduction_of(node->op, &s->fold.fold) && y && y->dtype == x->dtype &&
-               read_fold(node, s);
-    }
+    for (size_t i = 0; i < COUNT_OF(readers); i++)
+        if (readers[i].op == node->op) {
+            s->kind = readers[i].kind;
+            s->fold.fold = readers[i].fold;
+            return (node_output(node, 0) || s->kind == AXIS_TOP) && readers[i].read(node, s);
+        }
+    return false;
 }
 
 static bool axes_claim(const struct node *node, struct kernel_caps *ret)

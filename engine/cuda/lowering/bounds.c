@@ -5,6 +5,7 @@
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/ops/families.h"
+#include "engine/ops/ops.h"
 
 enum { DEEPEST = 24, MOST_STEPS = 256 };
 
@@ -142,45 +143,34 @@ static bool fits(const struct bounds *bounds, enum dtype dtype)
     }
 }
 
+/* What the numbers of an operator's result are, beside those of OP_MOVES. */
+enum bounds_rule { OF_NOTHING, OF_INPUT, OF_CHOICE, OF_UNION, OF_ARITHMETIC, OF_EXTENT, OF_TOP };
+static const enum bounds_rule rules[OP_COUNT] = {
+    [OP_TOP_K] = OF_TOP,       [OP_ARG_MAX] = OF_EXTENT, [OP_ARG_MIN] = OF_EXTENT,
+    [OP_MOVE] = OF_INPUT,      [OP_TILE] = OF_INPUT,     [OP_GATHER_ELEMENTS] = OF_INPUT,
+    [OP_GATHER_ND] = OF_INPUT, [OP_CAST] = OF_INPUT,     [OP_WHERE] = OF_CHOICE,
+    [OP_CONCAT] = OF_UNION,    [OP_MAX] = OF_UNION,      [OP_MIN] = OF_UNION,
+    [OP_ADD] = OF_ARITHMETIC,  [OP_SUB] = OF_ARITHMETIC, [OP_MUL] = OF_ARITHMETIC,
+    [OP_DIV] = OF_ARITHMETIC,  [OP_MOD] = OF_ARITHMETIC};
+
 static bool of_node(struct bounds_search *search, const struct value *value, int depth,
                     struct bounds *ret)
 {
     const struct node *node = value->producer;
     if (node->epilogue.activation || node->epilogue.residual)
         return false;
-    switch (node->op) {
-    case OP_TOP_K:
+    switch (op_has(node->op, OP_MOVES) ? OF_INPUT : rules[node->op]) {
+    case OF_TOP:
         return value == node_output(node, 1) && of_extent(node, -1, ret);
-    case OP_ARG_MAX:
-    case OP_ARG_MIN:
+    case OF_EXTENT:
         return of_extent(node, 0, ret);
-    case OP_IDENTITY:
-    case OP_RESHAPE:
-    case OP_FLATTEN:
-    case OP_SQUEEZE:
-    case OP_UNSQUEEZE:
-    case OP_TRANSPOSE:
-    case OP_MOVE:
-    case OP_SLICE:
-    case OP_SPLIT:
-    case OP_EXPAND:
-    case OP_TILE:
-    case OP_GATHER:
-    case OP_GATHER_ELEMENTS:
-    case OP_GATHER_ND:
-    case OP_CAST:
+    case OF_INPUT:
         return of_input(search, node, 0, depth, ret);
-    case OP_WHERE:
+    case OF_CHOICE:
         return of_union(search, node, 1, depth, ret);
-    case OP_CONCAT:
-    case OP_MAX:
-    case OP_MIN:
+    case OF_UNION:
         return of_union(search, node, 0, depth, ret);
-    case OP_ADD:
-    case OP_SUB:
-    case OP_MUL:
-    case OP_DIV:
-    case OP_MOD:
+    case OF_ARITHMETIC:
         return of_arithmetic(search, node, depth, ret);
     default:
         return false;

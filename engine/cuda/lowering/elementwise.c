@@ -35,21 +35,11 @@ static enum status elementwise_run(struct cuda_step *base, struct cuda_program *
     return cuda_launched(base, program, err);
 }
 
-static bool binary_of(enum op op, enum cuda_binary *ret)
-{
-    static const struct {
-        enum op op;
-        enum cuda_binary binary;
-    } table[] = {{OP_ADD, CUDA_ADD}, {OP_SUM, CUDA_ADD}, {OP_SUB, CUDA_SUB}, {OP_MUL, CUDA_MUL},
-                 {OP_DIV, CUDA_DIV}, {OP_MAX, CUDA_MAX}, {OP_MIN, CUDA_MIN}};
-    for (size_t i = 0; i < COUNT_OF(table); i++) {
-        if (table[i].op != op)
-            continue;
-        *ret = table[i].binary;
-        return true;
-    }
-    return false;
-}
+/* 1 more than the kind; 0: another operator. */
+static const int binary_kinds[OP_COUNT] = {
+    [OP_ADD] = 1 + CUDA_ADD, [OP_SUM] = 1 + CUDA_ADD, [OP_SUB] = 1 + CUDA_SUB,
+    [OP_MUL] = 1 + CUDA_MUL, [OP_DIV] = 1 + CUDA_DIV, [OP_MAX] = 1 + CUDA_MAX,
+    [OP_MIN] = 1 + CUDA_MIN};
 
 /* A float constant is uploaded in the dtype of the others; a pass may have narrowed it already. */
 static bool operand_fits(const struct value *value, enum dtype dtype)
@@ -72,7 +62,8 @@ static bool elementwise_classify(const struct node *node, struct cuda_elementwis
         return !a->known && !node->epilogue.activation && !node->epilogue.residual;
     }
     ret->kind = KIND_BINARY;
-    return binary_of(node->op, &ret->binary) && node->input_count == 2 &&
+    ret->binary = (enum cuda_binary)(binary_kinds[node->op] - 1);
+    return binary_kinds[node->op] && node->input_count == 2 &&
            operand_fits(node->inputs[1], y->dtype) && !node_attr(node, "broadcast") &&
            !(a->known && node->inputs[1]->known);
 }

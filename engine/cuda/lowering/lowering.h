@@ -15,19 +15,16 @@ struct cuda_kernel {
 };
 
 extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cuda_kernel_matmul,
-    cuda_kernel_attention;
-extern const struct cuda_kernel cuda_kernel_int8_product, cuda_kernel_int8_rows;
-extern const struct cuda_kernel cuda_kernel_elementwise, cuda_kernel_numbers, cuda_kernel_rows,
-    cuda_kernel_axes;
-extern const struct cuda_kernel cuda_kernel_resize, cuda_kernel_resize_any, cuda_kernel_groups,
-    cuda_kernel_lrn, cuda_kernel_grid_sample;
-extern const struct cuda_kernel cuda_kernel_parts, cuda_kernel_scaled_parts, cuda_kernel_move,
-    cuda_kernel_convert, cuda_kernel_picks, cuda_kernel_host;
+    cuda_kernel_attention, cuda_kernel_int8_product, cuda_kernel_int8_rows, cuda_kernel_elementwise,
+    cuda_kernel_numbers, cuda_kernel_rows, cuda_kernel_pool, cuda_kernel_reduce, cuda_kernel_axes,
+    cuda_kernel_resize, cuda_kernel_resize_any, cuda_kernel_groups, cuda_kernel_lrn,
+    cuda_kernel_grid_sample, cuda_kernel_parts, cuda_kernel_scaled_parts, cuda_kernel_transpose,
+    cuda_kernel_move, cuda_kernel_view, cuda_kernel_slice, cuda_kernel_convert, cuda_kernel_picks,
+    cuda_kernel_host;
 
 /* Is input 0 an image that kernels may read channels-last? Its shape is as ONNX has it, or as the
  * layout pass has made it. */
 bool image_fits_cuda(const struct node *node);
-bool cuda_reduction_of(enum op op, enum cuda_reduction *ret); /* is it a reduction? */
 /* The first of inputs `first`, `second` that has output 0's type and shape and that a kernel may
  * overwrite, since each thread reads an element before it writes it; -1: none. */
 int operand_in_place(const struct node *node, size_t first, size_t second);

@@ -93,13 +93,15 @@ static enum status move_create(const struct cuda_lowering *compile,
     return STATUS_OK;
 }
 
-static enum status lower_map(const struct cuda_lowering *compile,
-                             bool (*describe)(const struct node *, struct cuda_access_map *),
-                             struct cuda_step **ret, struct error *err)
+static enum status lower_map(const struct cuda_lowering *compile, struct cuda_step **ret,
+                             struct error *err)
 {
+    const struct node *node = compile->node;
     struct cuda_move_step s = {.kind = MOVE_MAP};
-    s.size = (int)dtype_size(compile->node->inputs[0]->dtype);
-    if (!describe(compile->node, &s.map))
+    s.size = (int)dtype_size(node->inputs[0]->dtype);
+    if (!(node->op == OP_TRANSPOSE ? transpose_map
+          : node->op == OP_SLICE   ? slice_map
+                                   : expand_map)(node, &s.map))
         return STATUS_OK;
     return move_create(compile, &s, "copy", ret, err);
 }
@@ -152,25 +154,12 @@ static bool move_claim(const struct node *node, struct kernel_caps *ret)
     return convert_claim(node, ret);
 }
 
-static enum status lower_move(const struct cuda_lowering *compile, struct cuda_step **ret,
-                              struct error *err)
-{
-    switch (compile->node->op) {
-    case OP_TRANSPOSE:
-        return lower_map(compile, transpose_map, ret, err);
-    case OP_EXPAND:
-        return lower_map(compile, expand_map, ret, err);
-    case OP_SLICE:
-        return lower_map(compile, slice_map, ret, err);
-    case OP_MOVE:
-        return lower_chain(compile, ret, err);
-    default:
-        return lower_convert(compile, ret, err);
-    }
-}
-
-const struct cuda_kernel cuda_kernel_move = {
-    {"move", {OP_TRANSPOSE, OP_MOVE, OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim},
-    lower_move};
-const struct cuda_kernel cuda_kernel_convert = {
-    {"convert", {OP_EXPAND, OP_SLICE, OP_IDENTITY, OP_CAST}, convert_claim}, lower_move};
+const struct cuda_kernel cuda_kernel_transpose = {{"transpose", {OP_TRANSPOSE}, move_claim},
+                                                  lower_map};
+const struct cuda_kernel cuda_kernel_move = {{"move", {OP_MOVE}, move_claim}, lower_chain};
+const struct cuda_kernel cuda_kernel_view = {
+    {"view", {OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim}, lower_convert};
+const struct cuda_kernel cuda_kernel_slice = {{"slice", {OP_EXPAND, OP_SLICE}, convert_claim},
+                                              lower_map};
+const struct cuda_kernel cuda_kernel_convert = {{"convert", {OP_IDENTITY, OP_CAST}, convert_claim},
+                                                lower_convert};

@@ -90,57 +90,84 @@ static bool reduced_block(const struct node *node, struct rows_step *s)
     return __builtin_popcount(reduction.axes) == end - first;
 }
 
-/* Sets what depends on the node alone; false if it is not taken. */
-static bool rows_classify(const struct node *node, struct rows_step *s)
+static bool rows_fit(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    if (!x || !y || x->known || !is_computed(x->dtype) || x->dtype != y->dtype ||
-        !shape_count(&x->shape) || !shape_count(&y->shape) || node->epilogue.activation ||
-        node->epilogue.residual)
-        return false;
-    s->dtype = x->dtype;
-    switch (node->op) {
-    case OP_SOFTMAX:
-    case OP_LAYER_NORMALIZATION:
-    case OP_RMS_NORMALIZATION: {
-        const struct value *bias = node_input(node, 2);
-        s->kind = node->op == OP_SOFTMAX ? ROWS_SOFTMAX : ROWS_LAYER_NORM;
-        s->is_rms = node->op == OP_RMS_NORMALIZATION;
-        s->row = row_length(node);
-        s->rows = s->row ? shape_count(&x->shape) / s->row : 0;
-        s->epsilon = node_float(node, "epsilon", 1e-5f);
-        return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
-               (node->op == OP_SOFTMAX ||
-                (rows_is_vector(node, node->inputs[1]) && (!bias || rows_is_vector(node, bias))));
-    }
-    case OP_GLOBAL_AVERAGE_POOL:
-    case OP_GLOBAL_MAX_POOL:
-        s->kind = ROWS_POOL_GLOBAL;
-        s->is_max = node->op == OP_GLOBAL_MAX_POOL;
-        s->outer = (size_t)x->shape.dims[0];
-        s->inner = (size_t)x->shape.dims[x->shape.rank - 1];
-        s->reduced = shape_count(&x->shape) / s->outer / s->inner;
-        return image_fits_cuda(node);
-    case OP_MAX_POOL:
-    case OP_AVERAGE_POOL:
-        s->kind = ROWS_POOL;
-        return image_fits_cuda(node) && x->shape.rank == 4 && !node_output(node, 1);
-    default:
-        s->kind = ROWS_REDUCE;
-        return cuda_reduction_of(node->op, &s->reduction) && s->reduction <= CUDA_FOLD_MIN &&
-               reduced_block(node, s) && s->outer * s->inner <= INT32_MAX;
-    }
+    return x && y && !x->known && is_computed(x->dtype) && x->dtype == y->dtype &&
+           shape_count(&x->shape) && shape_count(&y->shape) && !node->epilogue.activation &&
+           !node->epilogue.residual;
+}
+
+/* Softmax and normalisations. The functions set what depends on the node alone. */
+static bool read_rows(const struct node *node, struct rows_step *s)
+{
+    const struct value *bias = node_input(node, 2);
+    s->kind = node->op == OP_SOFTMAX ? ROWS_SOFTMAX : ROWS_LAYER_NORM;
+    s->is_rms = node->op == OP_RMS_NORMALIZATION;
+    s->row = row_length(node);
+    s->rows = s->row ? shape_count(&node->inputs[0]->shape) / s->row : 0;
+    s->epsilon = node_float(node, "epsilon", 1e-5f);
+    return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
+           (node->op == OP_SOFTMAX ||
+            (rows_is_vector(node, node->inputs[1]) && (!bias || rows_is_vector(node, bias))));
+}
+
+static bool read_pool(const struct node *node, struct rows_step *s)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    s->is_max = node->op == OP_GLOBAL_MAX_POOL;
+    s->kind = s->is_max || node->op == OP_GLOBAL_AVERAGE_POOL ? ROWS_POOL_GLOBAL : ROWS_POOL;
+    s->outer = (size_t)x->dims[0];
+    s->inner = (size_t)x->dims[x->rank - 1];
+    s->reduced = shape_count(x) / s->outer / s->inner;
+    return s->kind == ROWS_POOL_GLOBAL || (x->rank == 4 && !node_output(node, 1));
+}
+
+static bool read_reduce(const struct node *node, struct rows_step *s)
+{
+    s->kind = ROWS_REDUCE;
+    s->reduction = node->op == OP_REDUCE_SUM    ? CUDA_FOLD_SUM
+                   : node->op == OP_REDUCE_MEAN ? CUDA_FOLD_MEAN
+                   : node->op == OP_REDUCE_MAX  ? CUDA_FOLD_MAX
+                                                : CUDA_FOLD_MIN;
+    return reduced_block(node, s) && s->outer * s->inner <= INT32_MAX;
 }
 
 static bool rows_claim(const struct node *node, struct kernel_caps *ret)
 {
-    struct rows_step s = {0};
-    if (!rows_classify(node, &s))
-        return false;
-    if (s.kind == ROWS_POOL || s.kind == ROWS_POOL_GLOBAL)
-        ret->can = KERNEL_CHANNELS_LAST;
+    struct rows_step ignored = {0};
     ret->narrow = NARROW_SAME;
-    return true;
+    return rows_fit(node) && read_rows(node, &ignored);
+}
+
+static bool rows_pool_claim(const struct node *node, struct kernel_caps *ret)
+{
+    struct rows_step ignored = {0};
+    ret->can = KERNEL_CHANNELS_LAST;
+    ret->narrow = NARROW_SAME;
+    return rows_fit(node) && image_fits_cuda(node) && read_pool(node, &ignored);
+}
+
+static bool rows_reduce_claim(const struct node *node, struct kernel_caps *ret)
+{
+    struct rows_step ignored = {0};
+    ret->narrow = NARROW_SAME;
+    return rows_fit(node) && read_reduce(node, &ignored);
+}
+
+static enum status create_rows(const struct cuda_lowering *compile, const struct rows_step *proto,
+                               struct cuda_step **ret, struct error *err)
+{
+    const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
+    struct rows_step *s = cuda_step_create(compile, proto, sizeof *s, rows_run, ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
+    s->dtype = x->dtype;
+    s->x = x->index;
+    s->y = y->index;
+    s->step.kernel = "rows";
+    s->step.bytes = value_bytes(x) + value_bytes(y);
+    return STATUS_OK;
 }
 
 static enum status lower_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
@@ -148,28 +175,39 @@ static enum status lower_rows(const struct cuda_lowering *compile, struct cuda_s
 {
     const struct node *node = compile->node;
     struct rows_step proto = {0};
-    (void)rows_classify(node, &proto);
+    (void)read_rows(node, &proto);
     if (proto.kind == ROWS_LAYER_NORM) {
         TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &proto.scale, err));
         TRY(cuda_weights_of(compile->backend, node_input(node, 2), DTYPE_F32, &proto.bias, err));
     }
+    return create_rows(compile, &proto, ret, err);
+}
+
+static enum status lower_pool(const struct cuda_lowering *compile, struct cuda_step **ret,
+                              struct error *err)
+{
+    struct rows_step proto = {0};
+    (void)read_pool(compile->node, &proto);
     if (proto.kind == ROWS_POOL)
-        TRY(window_of_pool(node, &proto.pool, err));
-    struct rows_step *s = cuda_step_create(compile, &proto, sizeof *s, rows_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
-    s->x = node->inputs[0]->index;
-    s->y = node->outputs[0]->index;
-    s->step.kernel = "rows";
-    s->step.bytes = (shape_count(&node->inputs[0]->shape) + shape_count(&node->outputs[0]->shape)) *
-                    dtype_size(s->dtype);
-    return STATUS_OK;
+        TRY(window_of_pool(compile->node, &proto.pool, err));
+    return create_rows(compile, &proto, ret, err);
+}
+
+static enum status lower_reduce(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                struct error *err)
+{
+    struct rows_step proto = {0};
+    (void)read_reduce(compile->node, &proto);
+    return create_rows(compile, &proto, ret, err);
 }
 
 const struct cuda_kernel cuda_kernel_rows = {
-    {"rows",
-     {OP_SOFTMAX, OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION, OP_GLOBAL_AVERAGE_POOL,
-      OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL, OP_REDUCE_SUM, OP_REDUCE_MEAN,
-      OP_REDUCE_MAX, OP_REDUCE_MIN},
-     rows_claim},
-    lower_rows};
+    {"rows", {OP_SOFTMAX, OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION}, rows_claim}, lower_rows};
+const struct cuda_kernel cuda_kernel_pool = {
+    {"pool",
+     {OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL},
+     rows_pool_claim},
+    lower_pool};
+const struct cuda_kernel cuda_kernel_reduce = {
+    {"reduce", {OP_REDUCE_SUM, OP_REDUCE_MEAN, OP_REDUCE_MAX, OP_REDUCE_MIN}, rows_reduce_claim},
+    lower_reduce};
