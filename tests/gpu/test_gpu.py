@@ -480,14 +480,7 @@ class Loads(unittest.TestCase):
 
 
 class Layers(unittest.TestCase):
-    """The table of layers, and what ncu prints."""
-
-    def test_nodes_belong_to_modules(self):
-        import layers
-        for node, module in (("/conv1/Conv", "conv1"), ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
-                             ("/layer1/layer1.0/downsample/downsample.0/Conv", "layer1.0.downsample.0"),
-                             ("/fc/Gemm", "fc")):
-            self.assertEqual(layers.module_of(node), module)
+    """The table of layers."""
 
     def test_layers_find_their_steps(self):
         import layers
@@ -499,26 +492,6 @@ class Layers(unittest.TestCase):
                          [("b", "/b/Conv"), ("a", "/a/Conv"), ("c.in_proj", "/c/MatMul_3")])
         rows = layers.rows_of(pairs, {"3x3": 1.0, "1x1": 3.0, "[5]": 9.0})
         self.assertEqual([row["geometry"] for row in rows], ["3x3", "[5]", "1x1"])
-
-    def test_a_network_names_its_shapes(self):
-        try:
-            import torch
-        except ImportError:
-            self.skipTest("PyTorch is not installed")
-        import layers
-        network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.nn.Flatten(2), torch.nn.Linear(16, 5))
-        found = layers.layers_of(torch, network, 2, 8, 8, "cpu")
-        self.assertEqual([row[:2] for row in found], [("0", "3x3 3 to 8, 8x8 / 2"), ("2", "[16, 16] to 5")])
-        self.assertAlmostEqual(found[0][2], 2e-9 * 2 * 8 * 16 * 27)
-        self.assertEqual([tuple(row[3]().shape) for row in found], [(2, 8, 4, 4), (2, 8, 5)])
-
-    def test_what_ncu_prints(self):
-        import layers
-        rows = layers.ncu_rows('==PROF== Profiling\nready x\n"ID","Kernel Name","gpu__time_duration.sum"\n"","","ns"\n'
-                               '"0","k(int, float)","12,345"\n')
-        self.assertEqual([(row["Kernel Name"], layers.number(row["gpu__time_duration.sum"])) for row in rows],
-                         [("k(int, float)", 12345.0)])
-        self.assertEqual(layers.ncu_rows("==ERROR== ERR_NVGPUCTRPERM\n"), [])
 
 
 class OnlyOnAGpu(unittest.TestCase):
@@ -556,24 +529,6 @@ class OnlyOnAGpu(unittest.TestCase):
         self.assertRegex(part.bars[0][1], "did not end within 1 s: RUN conv 1")
         self.assertIsNone(part.bars[0][2])
 
-    def test_ceilings(self):
-        import speed
-        with mock.patch.object(speed, "clocked_ms", return_value=[9.0, 2.0, 1.0]), mock.patch.object(speed, "WARM_S", 0):
-            found = speed.ceilings(self.torch(), "cuda:0")
-        self.assertAlmostEqual(found["fp16_tflops"], 10 * 2 * 12288 ** 3 / 2.0 * 1e-9)
-        self.assertAlmostEqual(found["fp32_tflops"], 2 * 8192 ** 3 / 2.0 * 1e-9)
-        self.assertAlmostEqual(found["copy_gbs"], 10 * 2 * (4 << 29) / 2.0 * 1e-6)
-
-    def test_both_sides_are_timed_from_idle_to_idle(self):
-        import speed
-        calls, torch = [], self.torch()
-        torch.cuda.synchronize = lambda device=None: calls.append(device)
-        found = speed.clocked_ms(torch, "cuda:1", lambda: calls.append("pass"), 2)
-        self.assertEqual(calls, ["pass", "cuda:1", "pass", "cuda:1"] * 2)
-        self.assertEqual(len(found), 2)
-        speed.clocked_ms(torch, "cpu", lambda: None, 1)
-        self.assertEqual(len(calls), 8)
-
     def contenders(self, function):
         """Runs it with PyTorch, its networks and lensd's side replaced."""
         import networks
@@ -597,13 +552,6 @@ class OnlyOnAGpu(unittest.TestCase):
         part, _ = self.contenders(speed.forward)
         self.assertEqual([met for _, _, met in part.bars], [True, True])
         self.assertEqual(set(part.results["rows"][0]["ms"]), {"lensd", "eager"})
-
-    def test_pytorch_that_cannot_leaves_lensd_its_numbers(self):
-        import speed
-        with mock.patch.object(speed, "Torch", side_effect=RuntimeError("CUDA out of memory")):
-            part, _ = self.contenders(speed.forward)
-        self.assertEqual(set(part.results["rows"][0]["ms"]), {"lensd"})
-        self.assertEqual([(what, met) for what, _, met in part.bars][0], ("resnet50 forward fp16 by PyTorch", None))
 
     def test_the_share_of_the_roofline(self):
         """Of the higher of two looks at the ceilings: 2048 GFLOP at 1000 TFLOP/s are 2.048 ms, 8 GB at 4 TB/s 2 ms, and
@@ -646,31 +594,6 @@ class OnlyOnAGpu(unittest.TestCase):
         self.assertEqual([(what, met) for what, _, met in part.bars], [("resnet50", False), ("resnet18", False)])
         self.assertIn("RuntimeError: CUDA out of memory", part.bars[0][1])
 
-    def test_saturated(self):
-        import serving
-        part = OnePart(OneBundle("saturated").bundle)
-        got = {"device_busy": 0.98, "rate": 100.0}
-        with mock.patch.object(serving, "Daemon") as daemon, mock.patch.object(serving, "load", return_value=got), \
-                mock.patch.object(serving, "pass_rate", side_effect=[101.0, 103.0, 110.0, 101.0, 101.0, 101.0]):
-            serving.saturated(part, 8, 1, 1000.0)
-            serving.saturated(part, 8, 1, 1000.0)
-            serving.saturated(part, 8, 1, 110.0)
-        self.assertIn("fp32", daemon.call_args[0][2])
-        self.assertEqual([met for _, _, met in part.bars], [True, False, None])
-        self.assertIn("2.9%: 100/s of the 103/s", part.bars[0][1])
-
-    def test_the_machine_is_known_before_pytorch_is_imported(self):
-        import gpu as command
-        devices = json.dumps({"devices": [{"id": "cuda:0", "name": "A GPU", "isa": "sm_90",
-                                           "memory": {"total_bytes": 1 << 37}}]})
-        script = f"case $1 in serve) echo '  --precision fp32|fp16';; *) echo '{devices}';; esac"
-        part = OnePart(OneBundle("machine", lensd=script).bundle)
-        with mock.patch.object(part, "torch", side_effect=MemoryError):
-            command.machine(part)
-        self.assertEqual(part.results["gpu"], "A GPU, 128 GiB, sm_90")
-        self.assertIn("precisions of this build", part.results)
-        self.assertIn("torch ", part.results["Python packages"])
-
     def test_a_co_process_that_is_gone_says_why(self):
         import programs
         one = OneBundle("gone", bench_forward="echo ready; echo the card is gone >&2; exit 3")
@@ -705,8 +628,7 @@ class Judgement(unittest.TestCase):
             self.skipTest("numpy is not installed")
         self.numpy = numpy
         import checks
-        import speed
-        self.checks, self.speed = checks, speed
+        self.checks = checks
 
     def test_nan_is_never_right(self):
         expected = self.numpy.float32([[1, 2, 3], [3, 2, 1]])
@@ -773,22 +695,6 @@ class Judgement(unittest.TestCase):
         self.checks.families(part)
         self.assertEqual([met for _, _, met in part.bars], [True, True])
 
-    def test_ratios_are_of_the_same_round(self):
-        found = {"lensd": [1.0, 2.0, 10.0], "eager": [2.0, 4.0, 15.0]}
-        self.assertEqual(self.speed.ratio(found, "eager"), 2.0)
-        self.assertEqual(self.speed.ratio_words(found, "eager"), "2.00 x (1.50 to 2.00 in 3 rounds)")
-        self.assertEqual(self.speed.passes_for(0.1), 200)
-        self.assertEqual(self.speed.passes_for(100), 1)
-
-    def test_losses_are_against_the_roofline(self):
-        ceilings = {"fp16_tflops": 500.0, "bf16_tflops": 400.0, "copy_gbs": 4000.0}
-        products = {"ms": 2.0, "gflop": 500.0, "bytes": 4000, "kernel": "k", "name": "products"}
-        copies = {"ms": 1.5, "gflop": 0.0, "bytes": 4_000_000_000, "kernel": "k", "name": "copies"}
-        rows = self.speed.losses([copies, products], ceilings)
-        self.assertEqual([row["name"] for row in rows], ["products", "copies"])
-        self.assertAlmostEqual(rows[0]["ideal_ms"], 1.0)
-        self.assertAlmostEqual(rows[1]["ideal_ms"], 1.0)
-
     def test_a_program_that_ends_says_why(self):
         import programs
         bundle = programs.Bundle(BUNDLE, "fake")
@@ -798,34 +704,6 @@ class Judgement(unittest.TestCase):
             self.assertEqual(one.shape(), ([32, 32, 3], 10))
             with self.assertRaisesRegex(programs.Broken, "expected run"):
                 one.run_ms(5, 1)
-
-
-class Page(unittest.TestCase):
-    def test_a_whole_report_becomes_a_page(self):
-        import page
-        bar = {"what": "a | b", "wanted": ">= 1 x", "got": "2 x", "met": True}
-        row = {"family": "resnet50", "batch": 64, "precision": "fp16", "ms": {"lensd": 2.0, "eager": 3.0},
-               "host": {"lensd": 2.5, "eager": 4.0}}
-        part = {"status": "done", "seconds": 3, "bars": [bar], "notes": ["n"], "results": {}}
-        report = {"gpu": True, "command": "./dev gpu", "began": "then", "machine": {"gpu": "NVIDIA H200"}, "parts": {
-            "forward": dict(part, results={"rows": [row]}),
-            "profile": dict(part, status="failed", reason="why", results={"resnet50_256": {
-                "family": "resnet50", "batch": 256, "precision": "fp16", "ms": 9.0, "steps": 2, "share": 0.4, "share_of_all": 0.5,
-                "losses": [{"name": "n", "kernel": "k", "ms": 1.0, "ideal_ms": 0.5, "gflop": 1, "bytes": 9}]}}),
-            "layers": dict(part, results={"resnet50_64": {"family": "resnet50", "batch": 64, "layers": 54, "paired": 53, "rows": [
-                {"geometry": "3x3", "count": 2, "lensd_ms": 1.0, "torch_ms": 1.5, "kernel": "tile", "gflop": 1}]}}),
-            "ncu": dict(part, results={"resnet50": [{"kernel": "k2", "ns": 12000.0, "sm": 50.0, "dram": 60.0, "warps": 20.0,
-                                                     "registers": 128.0}]})}}
-        text = page.markdown(report)
-        for words in ("# On a GPU: NVIDIA H200", "a \\| b", "| resnet50 | 64 | fp16 | 2.000 | 3.000 | 32000 | 2.500 | 4.000 |",
-                      "| 3x3 | 2 | 1.0000 | 1.5000 | 1.50 | tile |", "| k2 | 12.0 | 50.0 | 60.0 | 20.0 | 128.0 |",
-                      "Not finished: profile: failed (why).", "40.0% of the roofline by products, 50.0% by all steps", "| n | k | 1.0000 | 0.5000 |"):
-            self.assertIn(words, text)
-        self.assertNotIn("NOT A RESULT", text)
-        self.assertIn("4 bars met, 0 missed", page.table(report))
-        self.assertIn("\nNOT FINISHED profile: failed (why)\n", page.table(report))
-        bar["met"] = False
-        self.assertEqual(page.table(report).count("MISSED forward: a | b: 2 x  [>= 1 x]"), 1)
 
 
 if __name__ == "__main__":
