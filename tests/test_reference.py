@@ -28,7 +28,7 @@ An empty variable is treated as unset. An empty model is an error: `lensd serve 
 `LENSD_MODELS=` where nothing else names a model.
 BYTES take the suffixes K, M and G (of 1024). TIME is in seconds, or with ms, s or m.
 """
-EXIT = [("0", "success"), ("1", "the work failed: an image, an output, a server that is not ready"),
+EXIT = [("0", "success"), ("1", "the work failed: an image, an output, a server that is not ready, a model that memory has no room for"),
         ("2", "wrong options or settings, or a model that cannot be served")]
 
 

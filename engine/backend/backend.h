@@ -23,6 +23,9 @@ struct backend_options {
     const struct session_pixels *pixels;
     size_t pixels_input;   /* graph input */
     bool no_kernel_tuning; /* as in session_options */
+    /* What compile() charges packed weights and trials of kernels to, on a device that computes in
+     * the host's memory; NULL: nothing. A kernel that does not fit gives way to another one. */
+    struct memory_budget *memory;
     /* Called by compile() and reserve() on their thread to report progress: `done` of a program's
      * `count` nodes, or of all programs'. If it returns false, they end with STATUS_CANCELLED. May
      * be NULL. A backend need not call it. */

@@ -102,6 +102,7 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
         return error_no_memory(err, "while compiling");
     program->backend = backend;
     program->next = backend->programs;
+    program->weights_before = backend->weights;
     backend->programs = program;
     program->value_count = graph->value_count;
     program->data = alloc_array(graph->value_count, sizeof *program->data);

@@ -27,6 +27,9 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 /* Layers below this are too quick to tell their kernels apart. */
 #define WORTH_FLOPS 4e6
 
+/* What padding may take where memory is tight. */
+#define SLACK_BYTES ((size_t)1 << 20)
+
 /* Another kernel replaces the rule's when it takes less than this share of its time. */
 #define CLEARLY 0.92
 
@@ -92,13 +95,35 @@ static bool recall(const struct graph_hash *key, size_t *ret_kernel)
     return false;
 }
 
+/* Whether weights were packed into clearly more than they are, as Winograd's are. */
+static bool is_spacious(const struct lowering *lowering, size_t packed)
+{
+    const struct tensor *weights = lowering->node->inputs[1]->known;
+    return weights && packed > weights->bytes + weights->bytes / 8 + SLACK_BYTES;
+}
+
+/* A kernel whose packed weights do not fit into memory does not take the node: *ret stays NULL, and
+ * *err says why. */
 static enum status create(size_t k, const struct lowering *lowering, struct step **ret,
                           struct error *err)
 {
+    struct backend *backend = lowering->backend;
+    struct weight *before = backend->weights;
+    const size_t bytes_before = backend->weight_bytes;
+    const struct memory_budget *memory = backend->options.memory;
     struct kernel_caps caps;
-    return kernel_claims(&kernels[k]->kernel, lowering->node, &caps)
-               ? kernels[k]->create(lowering, ret, err)
-               : STATUS_OK;
+    if (!kernel_claims(&kernels[k]->kernel, lowering->node, &caps))
+        return STATUS_OK;
+    enum status status = kernels[k]->create(lowering, ret, err);
+    if (status == STATUS_OK && memory && memory->is_tight &&
+        is_spacious(lowering, backend->weight_bytes - bytes_before))
+        status = error_no_memory(err, "for the packed weights of the only kernel that fits");
+    if (status != STATUS_NO_MEMORY)
+        return status;
+    step_free(*ret);
+    *ret = NULL;
+    weights_drop(backend, backend->weights, before);
+    return STATUS_OK;
 }
 
 /* ---- measuring ---- */
@@ -115,8 +140,9 @@ struct kernel_measurement {
     size_t count;
     struct weight *before; /* the newest weight before the first candidate */
     unsigned char *block;  /* operands, then scratch */
-    int64_t begin;         /* clock_thread(): waiting for other work on the machine costs nothing */
-    int rule_runs;         /* of the first candidate */
+    size_t block_bytes;
+    int64_t begin; /* clock_thread(): waiting for other work on the machine costs nothing */
+    int rule_runs; /* of the first candidate */
 };
 
 static double spent_ms(const struct kernel_measurement *m)
@@ -150,9 +176,10 @@ static enum status make_block(struct kernel_measurement *m, struct error *err)
         if (m->candidates[c].step->scratch > scratch)
             scratch = m->candidates[c].step->scratch;
     const size_t operands = place_operands(m, NULL);
-    m->block = aligned_alloc(4096, size_align(operands + scratch + 1, 4096));
-    if (!m->block)
-        return error_no_memory(err, "while compiling");
+    void *block;
+    TRY(memory_alloc(m->lowering->backend->options.memory, operands + scratch, &block, err));
+    m->block = block;
+    m->block_bytes = operands + scratch;
     memset(m->block, SMALL, operands + scratch);
     (void)place_operands(m, m->block);
     m->lowering->program->scratch = m->block + operands;
@@ -260,10 +287,12 @@ static enum status choose_by_measuring(const struct lowering *lowering,
     enum status status = gather_candidates(&m, ruled, *ret, err);
     if (status == STATUS_OK && m.count > 1)
         status = measure_all(&m, &chosen, err);
+    if (status == STATUS_NO_MEMORY) /* too little for a trial: the rule's choice stays */
+        status = STATUS_OK;
     drop_others(&m, chosen);
     (void)place_operands(&m, NULL);
     lowering->program->scratch = scratch;
-    free(m.block);
+    memory_free(lowering->backend->options.memory, m.block, m.block_bytes);
     *ret = m.candidates[chosen].step;
     (*ret)->tried = m.count > 1;
     /* Nothing is kept where the budget ended after the warm-up: the next start measures again. */
@@ -297,8 +326,16 @@ static enum status lower_product(const struct lowering *lowering, struct step **
             return STATUS_OK;
         }
     }
-    for (k = 0; k < KERNELS && !*ret; k++)
-        TRY(create(k, lowering, ret, err));
+    struct error failure = {0};
+    enum status status = STATUS_OK;
+    for (k = 0; k < KERNELS && !*ret && status == STATUS_OK; k++)
+        status = create(k, lowering, ret, &failure);
+    if (status == STATUS_OK && !*ret)
+        status = failure.status; /* what would take it has no memory */
+    if (status != STATUS_OK) {
+        *err = failure;
+        return status;
+    }
     if (*ret && is_worth_measuring(lowering, *ret))
         return choose_by_measuring(lowering, &key, k - 1, before, ret, err);
     return STATUS_OK;

@@ -43,8 +43,10 @@ struct session_options {
     int image_height, image_width;       /* for symbolic H and W; 0 = the file's own */
     size_t memory_limit;                 /* bytes of weights, activations and the caller's inputs;
                                             0 = no limit */
-    bool poison;              /* for tests: a device with memory of its own fills activations and
-                                 outputs with NaN before each run */
+    size_t batch_memory; /* the same with all sizes but the smallest, where max_batch is not pinned:
+                            what others will want stays free; 0 = memory_limit */
+    bool poison;         /* for tests: a device with memory of its own fills activations and
+                            outputs with NaN before each run */
     bool max_batch_is_pinned; /* beyond memory_limit it is an error; else smaller batches are
                                  compiled, as many as fit, and the note says so */
     size_t input_batches, input_images; /* what the caller keeps for the session beside it: inputs

@@ -139,6 +139,22 @@ static enum status compile_all(struct session *session, struct error *err)
         enum status status = compiled_create(session, sizes[i], c, err);
         session->compiled_count = (size_t)i + 1;
         tuning_save();
+        if (status == STATUS_NO_MEMORY && i == 0 && !session->memory.is_tight) {
+            session->memory.is_tight = true;
+            compiled_done(session, c);
+            session->compiled_count = 0;
+            status = compiled_create(session, sizes[i], c, err);
+            session->compiled_count = 1;
+        }
+        if (status == STATUS_OK)
+            status = session_check_memory(session, err);
+        if (status == STATUS_NO_MEMORY && i > 0 && !session->options.max_batch_is_pinned) {
+            compiled_done(session, c);
+            session->compiled_count--;
+            snprintf(session->info.note, sizeof session->info.note, "batches of at most %d: %.130s",
+                     sizes[i - 1], err->message);
+            break;
+        }
         if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY &&
             status != STATUS_CANCELLED) {
             compiled_done(session, c);
@@ -151,15 +167,6 @@ static enum status compile_all(struct session *session, struct error *err)
             else
                 snprintf(session->info.note, sizeof session->info.note,
                          "images are run one by one: %.120s", err->message);
-            break;
-        }
-        TRY(status);
-        status = session_check_memory(session, err);
-        if (status != STATUS_OK && i > 0 && !session->options.max_batch_is_pinned) {
-            compiled_done(session, c);
-            session->compiled_count--;
-            snprintf(session->info.note, sizeof session->info.note, "batches of at most %d: %.130s",
-                     sizes[i - 1], err->message);
             break;
         }
         TRY(status);
@@ -237,6 +244,9 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(graph_clone(graph, &session->base, err));
     session->input_count = graph->input_count;
     session->output_count = graph->output_count;
+    const bool is_cpu = session->options.device.kind == DEVICE_CPU;
+    if (is_cpu)
+        session_begin_memory(session);
     TRY(session_feed_channels_last(session, err));
     if (session->options.precision == PRECISION_INT8)
         TRY(optimize_quantized(session->base, session->ops->multiplies_to_float, err));
@@ -252,6 +262,7 @@ static enum status build(struct session *session, const struct graph *graph, str
                                             .pixels = session->options.pixels,
                                             .pixels_input = session->options.image_input,
                                             .no_kernel_tuning = session->options.no_kernel_tuning,
+                                            .memory = is_cpu ? &session->memory : NULL,
                                             .on_node = on_node,
                                             .is_stopped = is_stopped,
                                             .context = session};

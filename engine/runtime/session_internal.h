@@ -63,6 +63,7 @@ struct session {
     struct session_tensor *inputs, *outputs;
     struct compiled_size compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
+    struct memory_budget memory;      /* on a CPU: of folded constants, packed weights and trials */
     struct memory_budget tail_budget; /* of the data-dependent parts of one run */
     struct backend *tail_backend;     /* runs their products; NULL where no graph has such a part */
     struct compiled_size *last;       /* whose tail outputs are alive */
@@ -138,6 +139,9 @@ enum status compiled_run(struct session *session, struct compiled_size *c,
 void compiled_look_at_two(struct session *session);
 
 /* ---- session_memory.c ---- */
+
+/* On a CPU: sets what compiling session->base may take, of memory_limit or of what is free. */
+void session_begin_memory(struct session *session);
 
 /* Checks, before anything is compiled, that the weights of session->base fit into memory_limit.
  * STATUS_NO_MEMORY says how much is missing. */

@@ -7,6 +7,7 @@
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/runtime/session_internal.h"
+#include "engine/tensor/tensor_file.h"
 
 /* "1.5 GiB" */
 static const char *bytes_text(size_t bytes, char text[static 24])
@@ -52,6 +53,31 @@ static size_t wanted_bytes(const struct session *session, const struct compiled_
                input_bytes(session, c));
 }
 
+/* The caller frees its graph after the load, so what it holds counts until then. */
+static size_t held_bytes(const struct graph *graph)
+{
+    size_t bytes = 0;
+    for (size_t v = 0; v < graph->value_count; v++) {
+        const struct tensor *constant = graph->values[v]->known;
+        if (constant && !tensor_mapping(constant))
+            bytes = add(bytes, constant->bytes);
+    }
+    return bytes;
+}
+
+void session_begin_memory(struct session *session)
+{
+    uint64_t total, available;
+    const size_t limit = session->options.memory_limit, held = held_bytes(session->base);
+    cpu_memory(&total, &available);
+    /* Free memory is what is left beside the constants. */
+    available = add(available ? (size_t)available : 1, held);
+    session->memory.limit = limit && limit < available ? limit : (size_t)available;
+    session->memory.used = held;
+    session->memory.is_temporary = true;
+    session->base->budget = &session->memory;
+}
+
 /* Bytes of the constants that nodes read, each counted once; `packed`: only of those that are
  * packed. Tables of Gather are read as they are. */
 static enum status constant_bytes(const struct graph *graph, bool packed, size_t *ret,
@@ -76,46 +102,39 @@ static enum status constant_bytes(const struct graph *graph, bool packed, size_t
     return STATUS_OK;
 }
 
-/* The peak of a load is while weights are packed: they are then in memory twice. Swap does not
- * count, because a model in swap would be read from disk in each pass. */
-static enum status check_packing(size_t bytes, struct error *err)
-{
-    uint64_t total, available;
-    char wanted[24], have[24], missing[24];
-    cpu_memory(&total, &available);
-    if (bytes <= available)
-        return STATUS_OK;
-    return error_set(err, STATUS_NO_MEMORY,
-                     "to pack the model's weights takes %s of memory, but %s are free: %s are "
-                     "missing; give the process more memory, or serve fewer models",
-                     bytes_text(bytes, wanted), bytes_text(available, have),
-                     bytes_text(bytes - available, missing));
-}
-
 enum status session_check_weights(const struct session *session, struct error *err)
 {
-    size_t limit = session->options.memory_limit, bytes = 0, packed = 0;
+    const struct session_options *options = &session->options;
+    /* Packed for a lower precision they may take a quarter. */
+    const size_t share = options->precision <= PRECISION_TF32 ? 1 : 4;
+    size_t limit = options->memory_limit, bytes = 0, packed = 0;
     TRY(constant_bytes(session->base, false, &bytes, err));
     TRY(constant_bytes(session->base, true, &packed, err));
-    /* Packed for a lower precision they may take a quarter. */
-    const size_t share = session->options.precision <= PRECISION_TF32 ? 1 : 4;
     bytes /= share;
-    if (session->options.device.kind == DEVICE_CPU)
-        TRY(check_packing(packed / share, err));
+    /* On a CPU the peak of a load is while weights are packed: those that were folded are then in
+     * memory twice, and those of a mapped file can be read again. */
+    packed = add(packed / share, atomic_load(&session->memory.used));
+    if (options->device.kind == DEVICE_CPU && (!limit || bytes <= limit)) {
+        bytes = packed;
+        limit = session->memory.limit;
+    }
     if (!limit || bytes <= limit)
         return STATUS_OK;
     char device[DEVICE_TEXT], wanted[24], have[24], missing[24];
     return error_set(err, STATUS_NO_MEMORY,
-                     "the model's weights take %s, but %s are left for it on %s: %s are missing; "
-                     "raise --memory, or serve fewer models there",
+                     "to pack the model's weights takes %s, but %s are left for it on %s: %s are "
+                     "missing; raise --memory, give the process more memory, or serve fewer models "
+                     "there",
                      bytes_text(bytes, wanted), bytes_text(limit, have),
-                     device_text(session->options.device, device),
-                     bytes_text(bytes - limit, missing));
+                     device_text(options->device, device), bytes_text(bytes - limit, missing));
 }
 
 enum status session_check_memory(struct session *session, struct error *err)
 {
-    size_t limit = session->options.memory_limit, last = session->compiled_count - 1;
+    const struct session_options *options = &session->options;
+    size_t limit = options->memory_limit, last = session->compiled_count - 1;
+    if (last > 0 && options->batch_memory && !options->max_batch_is_pinned)
+        limit = options->batch_memory;
     const struct compiled_size *c = &session->compiled[last];
     size_t bytes = wanted_bytes(session, c);
     const char *otherwise = "raise --memory";

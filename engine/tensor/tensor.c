@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
@@ -124,23 +125,48 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT])
     return text;
 }
 
-static enum status budget_take(struct memory_budget *budget, size_t bytes, struct error *err)
+/* Smaller blocks are not worth a mapping. */
+#define MAPPED_BYTES ((size_t)256 << 10)
+
+static bool is_mapped(const struct memory_budget *budget, size_t bytes)
 {
-    if (!budget)
-        return STATUS_OK;
-    size_t before = atomic_fetch_add_explicit(&budget->used, bytes, memory_order_relaxed);
-    size_t after;
-    if (budget->limit && (!size_add(before, bytes, &after) || after > budget->limit)) {
-        atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
-        return error_set(err, STATUS_NO_MEMORY,
-                         "%zu bytes more would pass the memory limit of %zu bytes (%zu in use)",
-                         bytes, budget->limit, before);
-    }
-    return STATUS_OK;
+    return budget && budget->is_temporary && bytes >= MAPPED_BYTES;
 }
 
-static void budget_give(struct memory_budget *budget, size_t bytes)
+enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret, struct error *err)
 {
+    const size_t before =
+        budget ? atomic_fetch_add_explicit(&budget->used, bytes, memory_order_relaxed) : 0;
+    size_t after;
+    if (budget && budget->limit && (!size_add(before, bytes, &after) || after > budget->limit)) {
+        atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
+        return error_set(err, STATUS_NO_MEMORY,
+                         "%zu bytes more would pass the memory limit of %zu bytes (%zu in use); "
+                         "raise --memory, or give the process more memory",
+                         bytes, budget->limit, before);
+    }
+    void *data = NULL;
+    if (is_mapped(budget, bytes))
+        data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    else if (bytes <= SIZE_MAX - TENSOR_ALIGN)
+        data = aligned_alloc(TENSOR_ALIGN, size_align(bytes + !bytes, TENSOR_ALIGN));
+    if (data && data != MAP_FAILED) {
+        *ret = data;
+        return STATUS_OK;
+    }
+    if (budget)
+        atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
+    return error_set(err, STATUS_NO_MEMORY, "out of memory: a block of %zu bytes", bytes);
+}
+
+void memory_free(struct memory_budget *budget, void *data, size_t bytes)
+{
+    if (!data)
+        return;
+    if (is_mapped(budget, bytes))
+        munmap(data, bytes);
+    else
+        free(data);
     if (budget)
         atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
 }
@@ -162,21 +188,15 @@ enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const 
 {
     size_t bytes;
     TRY(shape_check(shape, dtype, NULL, &bytes, err));
-    TRY(budget_take(budget, bytes, err));
+    void *data = NULL;
+    if (bytes)
+        TRY(memory_alloc(budget, bytes, &data, err));
     struct tensor *tensor = tensor_object(dtype, shape, bytes);
-    if (tensor && bytes) {
-        tensor->data = bytes <= SIZE_MAX - TENSOR_ALIGN
-                           ? aligned_alloc(TENSOR_ALIGN, size_align(bytes, TENSOR_ALIGN))
-                           : NULL;
-        if (!tensor->data) {
-            free(tensor);
-            tensor = NULL;
-        }
-    }
     if (!tensor) {
-        budget_give(budget, bytes);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory: a tensor of %zu bytes", bytes);
+        memory_free(budget, data, bytes);
+        return error_no_memory(err, "for a tensor");
     }
+    tensor->data = data;
     tensor->memory = TENSOR_OWNED;
     tensor->budget = budget;
     *ret = tensor;
@@ -240,8 +260,7 @@ void tensor_unref(struct tensor *tensor)
         return;
     switch (tensor->memory) {
     case TENSOR_OWNED:
-        free(tensor->data);
-        budget_give(tensor->budget, tensor->bytes);
+        memory_free(tensor->budget, tensor->data, tensor->bytes);
         break;
     case TENSOR_VIEW:
         tensor_unref(tensor->base);

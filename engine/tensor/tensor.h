@@ -95,7 +95,15 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 struct memory_budget {
     size_t limit;
     _Atomic size_t used;
+    bool is_tight;     /* who has a choice takes what needs little */
+    bool is_temporary; /* large blocks are mapped: the system gets each back when it is freed */
 };
+
+/* A block of at least one byte, aligned to TENSOR_ALIGN and charged to `budget` (NULL: to none), as
+ * memory_free is told again. STATUS_NO_MEMORY. */
+enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret,
+                         struct error *err) MUST_USE;
+void memory_free(struct memory_budget *budget, void *data, size_t bytes); /* NULL is fine */
 
 struct tensor {
     enum dtype dtype;

@@ -102,7 +102,8 @@ const struct option config_options[] = {
      "most images in one forward pass; 0: what the model asks for, else 8"},
     {"memory", OPTION_TEXT, RUNS, FIELD(memory), 0, 0, "0", "BYTES", DEVICE,
      "limit for all models together on each device (weights, activations, batches): 4G, or per "
-     "device: cpu=2G,cuda:0=12G; 0: nine tenths of the device's memory"},
+     "device: cpu=2G,cuda:0=12G; 0: three quarters of the process's memory, nine tenths of a "
+     "GPU's"},
     {"gpu-memory", OPTION_BYTES, RUNS, FIELD(gpu_memory), 0, 1024 * 1024 * GIB, "0", "BYTES",
      DEVICE, "the same limit for every GPU in use; overrides --memory there"},
 

@@ -232,5 +232,5 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
 int process_failed(const struct error *err)
 {
     log_print("lensd: %s", err->message);
-    return 2;
+    return err->status == STATUS_NO_MEMORY || err->status == STATUS_DEVICE_MEMORY ? 1 : 2;
 }

@@ -46,5 +46,5 @@ enum status process_become(const struct process_user *user, bool core_dumps,
                            struct error *err) MUST_USE;
 
 /* Writes "lensd: sentence" to standard error. Returns 2, the exit status for what users can put
- * right. */
+ * right; 1 where memory was short, which may be otherwise at the next start. */
 int process_failed(const struct error *err);

@@ -44,10 +44,9 @@ def weights(name, *shape):
     for dim in shape:
         count *= dim
     # The same few numbers over and over: quick to write, and no convolution can blow up.
-    pattern = [random.Random(7).uniform(-1, 1) / 24 for _ in range(97)]
-    values = [pattern[i % 97] for i in range(count)]
+    pattern = struct.pack("<97f", *(random.Random(7).uniform(-1, 1) / 24 for _ in range(97)))
     return (b"".join(number(1, dim) for dim in shape) + number(2, 1) + blob(8, name) +
-            blob(9, struct.pack(f"<{count}f", *values)))
+            blob(9, (pattern * (count // 97 + 1))[:4 * count]))
 
 
 def tensor_info(name, *shape):
@@ -68,6 +67,33 @@ def convolutions(path, layers, side=128, channels=32):
     nodes.append(node("Flatten", ["mean"], ["scores"]))
     write(path, nodes, tensors, [tensor_info("image", "N", 3, side, side)],
           [tensor_info("scores", "N", channels)])
+
+
+def normalised_convolutions(path, layers, channels, side=14):
+    """As convolutions, but each with a BatchNormalization, which is folded into a copy of the weights."""
+    nodes, tensors, value, width = [], [], "image", 3
+    for i in range(layers):
+        tensors.append(weights(f"w{i}", channels, width, 3, 3))
+        tensors += [constant(f"{part}{i}", number, channels) for part, number in zip("sbmv", (1.0, 0.1, 0.0, 1.0))]
+        nodes.append(node("Conv", [value, f"w{i}"], [f"c{i}"], ints("pads", [1, 1, 1, 1])))
+        nodes.append(node("BatchNormalization", [f"c{i}", *(f"{part}{i}" for part in "sbmv")], [f"n{i}"]))
+        nodes.append(node("Relu", [f"n{i}"], [f"r{i}"]))
+        value, width = f"r{i}", channels
+    nodes += [node("GlobalAveragePool", [value], ["mean"]), node("Flatten", ["mean"], ["scores"])]
+    write(path, nodes, tensors, [tensor_info("image", "N", 3, side, side)],
+          [tensor_info("scores", "N", channels)])
+
+
+def perceptron(path, *widths, side=32):
+    """[N, 3, side, side] -> products with `widths` columns and ReLU -> scores."""
+    nodes, tensors, value, rows = [node("Flatten", ["image"], ["flat"])], [], "flat", 3 * side * side
+    for i, width in enumerate(widths):
+        tensors.append(weights(f"w{i}", rows, width))
+        nodes += [node("MatMul", [value, f"w{i}"], [f"p{i}"]), node("Relu", [f"p{i}"], [f"r{i}"])]
+        value, rows = f"r{i}", width
+    nodes.append(node("Identity", [value], ["scores"]))
+    write(path, nodes, tensors, [tensor_info("image", "N", 3, side, side)],
+          [tensor_info("scores", "N", rows)])
 
 
 def noise(name, seed, scale, *shape):

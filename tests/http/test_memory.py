@@ -1,19 +1,25 @@
-"""Memory of the process: large photos wait for each other or are refused instead of getting it killed, and what a
-burst has taken is given back."""
+"""Memory of the process: models load and large photos are decoded within its limit or are refused in words instead of
+getting it killed, and what a burst has taken is given back. LENSD_MEMORY_SWEEP=1 tries all limits from 100 MiB to 1000
+MiB, also with the models of LENSD_FAMILIES (./dev families resnet50 mobilenet_v3_large vit_b_32)."""
 
 import collections
 import io
+import itertools
 import os
+import tempfile
+import time
 import unittest
 import zlib
 
 from PIL import Image
 
 import harness
+import small_onnx
 from harness import Server, png_chunk, png_header, post, read_answer, seven, together
 
 ROOT = "/sys/fs/cgroup"
 MIB = 2**20
+numbers = itertools.count()
 SANITIZED = b"__asan" in harness.read(harness.BINARY) or b"__tsan" in harness.read(harness.BINARY)
 
 
@@ -37,8 +43,11 @@ def make_group(limit):
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
-        group = os.path.join(ROOT, controllers, path.lstrip("/"), f"lensd-test-{os.getpid()}")
+        parent = os.path.join(ROOT, controllers, path.lstrip("/"))
         name = "memory.limit_in_bytes" if controllers else "memory.max"
+        group = os.path.join(parent, f"lensd-test-{os.getpid()}-{next(numbers)}")
+        if not os.path.exists(os.path.join(parent, "cgroup.procs")):
+            continue  # beside version 1, version 2 lies elsewhere
         try:
             os.mkdir(group)
         except OSError:
@@ -52,13 +61,25 @@ def make_group(limit):
     return None
 
 
+def remove_group(group):
+    """The kernel counts a process a little longer than its parent."""
+    end = time.monotonic() + harness.PATIENCE
+    while True:
+        try:
+            return os.rmdir(group)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
 @unittest.skipIf(SANITIZED, "a sanitizer's own memory does not fit")
 class Limit(unittest.TestCase):
     def serve(self, limit, *arguments):
         group = make_group(limit)
         if not group:
             self.skipTest("no cgroup with a memory limit can be made here")
-        self.addCleanup(os.rmdir, group)
+        self.addCleanup(remove_group, group)
         procs = os.path.join(group, "cgroup.procs")
 
         def enter():
@@ -100,6 +121,100 @@ class Limit(unittest.TestCase):
         self.assertRegex(answer.json()["error"], r"decoding this picture takes 137\.3 MiB, and the models leave \d+\.\d MiB")
         self.assertEqual(server.predict(seven()).status, 200)
         self.assertEqual(server.stop()[0], 0)
+
+
+SWEEP = os.environ.get("LENSD_MEMORY_SWEEP")
+FAMILIES = os.environ.get("LENSD_FAMILIES", os.path.join(harness.ROOT, ".cache", "families"))
+
+
+@unittest.skipIf(SANITIZED, "a sanitizer's own memory does not fit")
+@harness.needs("speed")
+class Load(unittest.TestCase):
+    """Loading a model and completing it within a limit: it serves, or says in words what is missing."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "model.onnx")
+
+    def start(self, limit, model):
+        """A server in a cgroup with the limit, or where none can be made, with --memory."""
+        group = make_group(limit * MIB)
+        self.group = group
+        if not group:
+            return Server(model, "--memory", f"{limit}M", wait_ready=False)
+
+        def enter():
+            with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+        return Server(model, wait_ready=False, prepare=enter)
+
+    words = r"\d (?:bytes|KiB|MiB|GiB)\b.*\b(?:missing|\d+ in use)"
+
+    def serves(self, limit, model):
+        """Whether it serves, to the end of all that follows a start; otherwise it has refused in words."""
+        server = None
+        try:
+            server = self.start(limit, model)
+            self.check_served(server, limit)
+            return True
+        except AssertionError as error:
+            self.assertRegex(str(error), "(?s)lensd ended with 1 while .*" + self.words, f"{limit} MiB")
+            return False
+        finally:
+            if server and not server.log_file.closed:
+                server.process.kill()
+                server.stop()
+            if self.group:
+                remove_group(self.group)
+
+    def check_served(self, server, limit):
+        def has_settled():
+            try:
+                devices = server.get("/devices")
+                return (server.get("/readyz").status == 200 and b"single images for now" not in devices.body and
+                        b'"pending"' not in devices.body)
+            except OSError:  # it ends; wait_for() says how
+                return False
+        server.wait_for(has_settled, "the end of all loading")
+        answer = server.predict(seven())
+        code, log = server.stop()
+        self.assertEqual((answer.status, code), (200, 0), f"{limit} MiB: {log}")
+        for event in ("model incomplete", "smaller batches"):
+            self.assertLessEqual(log.count(event), 1, f"{limit} MiB: {log}")
+
+    def sweep(self, model, coarse, least, most):
+        """Below `least` MiB it refuses, from `most` on it serves, and between them it changes once."""
+        limits = range(100, 1001, 25) if SWEEP else coarse
+        served = [self.serves(limit, model) for limit in limits]
+        self.assertEqual(served, sorted(served), dict(zip(limits, served)))
+        for limit, is_served in zip(limits, served):
+            if limit < least or limit >= most:
+                self.assertEqual(is_served, limit >= most, limit)
+
+    def test_weights_that_are_folded(self):
+        """72 MiB of weights, in memory twice while they are packed."""
+        small_onnx.normalised_convolutions(self.path, 9, 512)
+        self.sweep(self.path, (100, 200, 300, 400), 130, 400)
+
+    def test_large_products(self):
+        """112 MiB of weights."""
+        small_onnx.perceptron(self.path, 4096, 4096)
+        self.sweep(self.path, (100, 250, 400), 130, 400)
+
+    def test_a_small_model(self):
+        self.sweep("digits", (100, 150), 0, 100)
+
+    def test_families(self):
+        """Real networks with seeded weights."""
+        if not SWEEP:
+            self.skipTest("LENSD_MEMORY_SWEEP=1 runs it")
+        for name, least, most in (("resnet50", 150, 500), ("mobilenet_v3_large", 0, 200), ("vit_b_32", 300, 900)):
+            model = os.path.join(FAMILIES, name)
+            with self.subTest(name):
+                if not os.path.exists(model):
+                    self.skipTest(f"./dev families {name} writes it")
+                self.sweep(model, (), least, most)
 
 
 @unittest.skipIf(SANITIZED, "a sanitizer keeps freed memory")

@@ -72,10 +72,13 @@ void program_free(struct program *program)
     struct program **link = &program->backend->programs;
     while (*link && *link != program)
         link = &(*link)->next;
+    const bool is_newest = link == &program->backend->programs;
     if (*link)
         *link = program->next;
     for (size_t i = 0; i < program->step_count; i++)
         step_free(program->steps[i]);
+    if (is_newest) /* no other program reads what was packed for it */
+        weights_drop(program->backend, program->backend->weights, program->weights_before);
     for (size_t i = 0; i < program->constant_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);

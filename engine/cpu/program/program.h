@@ -29,6 +29,7 @@ struct backend {
 struct program {
     struct backend *backend;
     struct program *next;
+    struct weight *weights_before; /* backend->weights when it was begun */
     struct plan plan;
     size_t value_count;
     void **data; /* by value index */

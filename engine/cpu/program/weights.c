@@ -92,14 +92,18 @@ static struct weight *weight_find(struct backend *backend, const struct tensor *
 }
 
 /* Memory of its own for a weight of weight->bytes. */
-static enum status weight_alloc(struct weight *weight, struct error *err)
+static enum status weight_alloc(struct backend *backend, struct weight *weight, struct error *err)
 {
+    TRY(memory_alloc(backend->options.memory, weight->bytes, &weight->data, err));
     weight->owned = true;
-    weight->data =
-        aligned_alloc(TENSOR_ALIGN, size_align(weight->bytes + !weight->bytes, TENSOR_ALIGN));
-    return weight->data ? STATUS_OK
-                        : error_set(err, STATUS_NO_MEMORY,
-                                    "out of memory: %zu bytes of packed weights", weight->bytes);
+    return STATUS_OK;
+}
+
+static void weight_release(struct backend *backend, const struct weight *weight)
+{
+    packed_layout_free(weight->wanted);
+    if (weight->owned)
+        memory_free(backend->options.memory, weight->data, weight->bytes);
 }
 
 /* Gives the pages of a constant in a mapped file back to the system after it was read. */
@@ -110,11 +114,9 @@ static void let_go(const struct tensor *constant)
         mapping_let_go(mapping);
 }
 
-static void drop(struct weight *weight)
+static void drop(struct backend *backend, struct weight *weight)
 {
-    if (weight->owned)
-        free(weight->data);
-    packed_layout_free(weight->wanted);
+    weight_release(backend, weight);
     tensor_unref(weight->constant);
     free(weight);
 }
@@ -127,9 +129,7 @@ static enum status weight_enter(struct backend *backend, const struct weight *ma
 {
     struct weight *weight = status == STATUS_OK ? malloc(sizeof *weight) : NULL;
     if (!weight) {
-        if (made->owned)
-            free(made->data);
-        packed_layout_free(made->wanted);
+        weight_release(backend, made);
         return status != STATUS_OK ? status : error_no_memory(err, "while packing weights");
     }
     *weight = *made;
@@ -159,7 +159,7 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
     } else {
         enum status status = STATUS_OK;
         if (wanted && !packed_layout_is(wanted, given)) {
-            status = weight_alloc(&made, err);
+            status = weight_alloc(backend, &made, err);
             if (status == STATUS_OK)
                 status =
                     onednn_reorder(backend->onednn, given, constant->data, wanted, made.data, err);
@@ -177,10 +177,9 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
     struct weight made = {.layout = layout, .bytes = bytes};
     struct weight *weight = weight_find(backend, constant, &made);
     if (!weight) {
-        TRY(weight_alloc(&made, err));
-        const enum status status = pack(context, constant, made.data)
-                                       ? STATUS_OK
-                                       : error_no_memory(err, "while packing weights");
+        enum status status = weight_alloc(backend, &made, err);
+        if (status == STATUS_OK && !pack(context, constant, made.data))
+            status = error_no_memory(err, "while packing weights");
         TRY(weight_enter(backend, &made, constant, status, &weight, err));
     }
     *ret = weight->data;
@@ -198,7 +197,7 @@ void weights_drop(struct backend *backend, struct weight *newest, const struct w
         struct weight *weight = *link;
         *link = weight->next;
         backend->weight_bytes -= weight->bytes;
-        drop(weight);
+        drop(backend, weight);
     }
 }
 
@@ -216,7 +215,7 @@ void weights_free(struct backend *backend)
 {
     for (struct weight *w = backend->weights, *next; w; w = next) {
         next = w->next;
-        drop(w);
+        drop(backend, w);
     }
     backend->weights = NULL;
 }

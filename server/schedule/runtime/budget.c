@@ -19,7 +19,8 @@ struct account {
 struct device_budgets {
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    bool is_loading;                     /* guarded by lock, as all below */
+    bool is_loading; /* guarded by lock, as all below */
+    int loads_to_come;
     struct account accounts[DEVICE_MAX]; /* one a device */
     size_t account_count;
     size_t host, pictures;       /* bytes: for pictures and the CPU's models; taken by pictures */
@@ -101,6 +102,21 @@ size_t budget_share(struct device_budgets *budget, struct device_id device, int 
     return share > 0 ? share : 1;
 }
 
+void budget_expect(struct device_budgets *budget, int loads)
+{
+    pthread_mutex_lock(&budget->lock);
+    budget->loads_to_come = loads;
+    pthread_mutex_unlock(&budget->lock);
+}
+
+size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers)
+{
+    pthread_mutex_lock(&budget->lock);
+    const int loads = 1 + budget->loads_to_come;
+    pthread_mutex_unlock(&budget->lock);
+    return budget_share(budget, device, sharers * loads);
+}
+
 void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes)
 {
     pthread_mutex_lock(&budget->lock);
@@ -175,14 +191,16 @@ size_t budget_used(struct device_budgets *budget, struct device_id device, size_
     return used;
 }
 
-void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count,
+void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count, size_t host,
                    struct budget_limit *ret)
 {
     struct device_info known[DEVICE_MAX];
     size_t known_count = device_list(known, DEVICE_MAX);
     for (size_t i = 0; i < count; i++) {
         ret[i] = (struct budget_limit){devices[i], wanted[i]};
-        for (size_t k = 0; k < known_count && wanted[i] == 0; k++)
+        if (wanted[i] == 0 && devices[i].kind == DEVICE_CPU)
+            ret[i].bytes = host;
+        for (size_t k = 0; k < known_count && ret[i].bytes == 0; k++)
             if (same_device(known[k].id, devices[i]))
                 ret[i].bytes = (size_t)(known[k].total_bytes / 10 * 9);
     }

@@ -38,6 +38,13 @@ void budget_end(struct device_budgets *budget);
  * part of what is left, at least 1; 0 when there is no limit. */
 size_t budget_share(struct device_budgets *budget, struct device_id device, int sharers);
 
+/* How many loads are known to follow the one that begins: budget_batch_share leaves an equal part
+ * to each. Called by the thread that loads. */
+void budget_expect(struct device_budgets *budget, int loads);
+
+/* As budget_share, but of what batches beyond the first size may bring a lane to. */
+size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers);
+
 /* Books, and unbooks, bytes of a device. */
 void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes);
 void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes);
@@ -52,6 +59,6 @@ void budget_give_picture(struct device_budgets *budget, size_t bytes);
 size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit);
 
 /* The limits for `count` devices: `wanted[i]` bytes for devices[i] where that is not 0, otherwise
- * nine tenths of the device's memory, as far as that is known. */
-void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count,
+ * `host` for the CPU, and nine tenths of a GPU's memory, as far as that is known. */
+void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count, size_t host,
                    struct budget_limit *ret);

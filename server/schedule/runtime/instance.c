@@ -149,6 +149,7 @@ static struct session_options options_of_lane(const struct pipeline_options *opt
         .image_height = model->preprocess.height,
         .image_width = model->preprocess.width,
         .memory_limit = budget_share(budget, options->devices[i], lanes_to_come(options, i)),
+        .batch_memory = budget_batch_share(budget, options->devices[i], lanes_to_come(options, i)),
         .max_batch_is_pinned = options->max_batch > 0,
     };
     count_inputs(options, &session);
@@ -163,6 +164,7 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
     const struct model *model = building->model;
     struct instance *instance = building->instance;
     const struct session_pixels pixels = pixels_of(model);
+    malloc_trim(0); /* what sessions before this one have freed lies between what stays */
     if (building->on_progress)
         building->on_progress(building->progress_context, "reading", PROGRESS_READ);
     for (size_t i = 0; i < options->device_count; i++) {
@@ -178,12 +180,18 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
         TRY(open_session(building, &session, &opened, err));
         TRY(lane_create(model, opened, &session, building->budget, building->device_queues[i],
                         &instance->lanes[i], err));
-        instance->lane_count++;
+        const struct session_info *info = lane_info(instance->lanes[instance->lane_count++]);
+        if (info->batched && session.batches[0] == 0 &&
+            info->batches[info->batch_count - 1].size < session.max_batch)
+            log_event(LOG_WARN, "smaller batches", LOG_STR("model", model->name),
+                      LOG_INT("width", session.image_width),
+                      LOG_INT("height", session.image_height), LOG_STR("text", info->note));
     }
     return STATUS_OK;
 }
 
-/* Whether sessions that run batches fit into memory beside these, which run single images. */
+/* Whether sessions that run batches fit into memory beside these, which run single images. While
+ * weights are packed they are in memory twice. */
 static bool leaves_room(const struct building *building)
 {
     const struct pipeline_options *options = building->options;
@@ -192,7 +200,7 @@ static bool leaves_room(const struct building *building)
     size_t needed = 0;
     for (size_t i = 0; i < instance->lane_count; i++) {
         const size_t weights = lane_info(instance->lanes[i])->parameter_bytes;
-        needed += weights + most * (lane_bytes(instance->lanes[i]) - weights);
+        needed += 2 * weights + most * (lane_bytes(instance->lanes[i]) - weights);
     }
     const size_t left = budget_share(building->budget, options->devices[0], 1);
     return left == 0 || needed <= left;

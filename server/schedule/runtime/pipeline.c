@@ -23,6 +23,9 @@
 #define MAX_TIME_MS       3600000
 #define SMALL_PICTURE     ((size_t)48 << 20)
 
+/* What threads, kernels' code and the heap take beside models. */
+#define OWN_MEMORY ((size_t)32 << 20)
+
 static enum status check_options(const struct pipeline_options *options, struct error *err)
 {
     if (options->device_count < 1 || options->device_count > DEVICE_MAX)
@@ -61,11 +64,13 @@ static int threads_per_lane(const struct pipeline_options *options)
 static struct device_budgets *create_budget(const struct pipeline_options *options)
 {
     struct budget_limit limits[DEVICE_MAX];
-    budget_limits(options->devices, options->memory_limits, options->device_count, limits);
-    /* Of the rest, an eighth is for bodies and answers by default. */
     uint64_t total, available;
     cpu_memory(&total, &available);
-    return budget_create(limits, options->device_count, (size_t)(total / 4 * 3));
+    /* An eighth is for bodies and answers by default, and one for small pictures. */
+    const size_t rest = (size_t)(total / 4 * 3);
+    const size_t host = rest > OWN_MEMORY ? rest - OWN_MEMORY : rest > 0;
+    budget_limits(options->devices, options->memory_limits, options->device_count, host, limits);
+    return budget_create(limits, options->device_count, host);
 }
 
 /* Pictures up to this size are decoded without asking the budget. In all workers together they take

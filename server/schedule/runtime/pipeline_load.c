@@ -112,6 +112,24 @@ static bool starts_quickly(struct pipeline *pipeline, const struct model *model)
     return starts;
 }
 
+/* A faster precision is worth nothing if memory beside the version that serves has room for smaller
+ * batches only. */
+static enum status check_batches(struct pipeline *pipeline, const struct instance *instance,
+                                 struct error *err)
+{
+    const struct served *served = instance->served;
+    struct instance *old = table_use_version(pipeline, served->model->name, served->model->version);
+    const int before = old && old->plan != PLAN_FIRST ? old->served->max_batch : 1;
+    if (old)
+        table_release(pipeline, old);
+    if (served->max_batch >= before)
+        return STATUS_OK;
+    return error_set(err, STATUS_NO_MEMORY,
+                     "memory has room for batches of %d beside the version that serves, which runs "
+                     "batches of %d; raise --memory",
+                     served->max_batch, before);
+}
+
 /* `choices`: as instance_create's; of the model that is served, where they are given. */
 static enum status add_model(struct pipeline *pipeline, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
@@ -143,6 +161,8 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
                              cancel, &instance, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
+    if (status == STATUS_OK && choices)
+        status = check_batches(pipeline, instance, &failure);
     if (status == STATUS_OK)
         status = table_carry_sizes(pipeline, instance, loading.completes, cancel, &failure);
     if (status == STATUS_OK)
@@ -228,7 +248,8 @@ void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char
     if (instance && instance->plan == PLAN_FIRST) {
         instance->plan = PLAN_KNOWN;
         log_event(LOG_WARN, "model incomplete", LOG_STR("model", name), LOG_STR("error", why),
-                  LOG_STR("text", "images are run one by one; load the model again"));
+                  LOG_STR("text", "images are run one by one; free memory, or mend what the error "
+                                  "says, and load the model again"));
     }
     for (size_t k = 0; instance && k < DEVICE_KINDS; k++) {
         struct precision_choice *choice = &instance->choices[k];

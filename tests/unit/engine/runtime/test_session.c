@@ -506,6 +506,19 @@ Test(session, respects_the_memory_limit)
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
     session_free(session);
 
+    /* Batches may have less than single images. */
+    options.max_batch_is_pinned = false;
+    options.batch_memory = for_four;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_info(session)->batches[session_info(session)->batch_count - 1].size, 4);
+    session_free(session);
+    options.batch_memory = 1;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_info(session)->batch_count, 1);
+    session_free(session);
+    options.batch_memory = 0;
+    options.max_batch_is_pinned = true;
+
     /* What the caller keeps beside it counts, too. */
     options.input_images = 1;
     session = NULL;

@@ -28,6 +28,19 @@ Test(budget, what_is_left_is_shared)
     budget_free(budget);
 }
 
+Test(budget, batches_leave_a_part_to_loads_that_follow)
+{
+    struct device_budgets *budget =
+        budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}}, 1, 0);
+    cr_assert_eq(budget_batch_share(budget, DEVICE_HOST, 1), 1000);
+    budget_expect(budget, 3);
+    cr_assert_eq(budget_batch_share(budget, DEVICE_HOST, 1), 250);
+    cr_assert_eq(budget_batch_share(budget, DEVICE_HOST, 2), 125);
+    cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1000, "single images may take all of it");
+    cr_assert_eq(budget_batch_share(budget, GPU, 1), 0);
+    budget_free(budget);
+}
+
 Test(budget, pictures_take_what_models_leave)
 {
     struct device_budgets *budget = budget_create(NULL, 0, 1000);
@@ -76,9 +89,7 @@ Test(budget, limits_come_from_the_operator_or_the_machine)
     struct device_id devices[] = {DEVICE_HOST, DEVICE_HOST};
     size_t wanted[] = {4096, 0};
     struct budget_limit limits[2];
-    struct device_info cpu;
-    device_list(&cpu, 1);
-    budget_limits(devices, wanted, 2, limits);
+    budget_limits(devices, wanted, 2, 512, limits);
     cr_assert_eq(limits[0].bytes, 4096);
-    cr_assert_eq(limits[1].bytes, cpu.total_bytes / 10 * 9);
+    cr_assert_eq(limits[1].bytes, 512);
 }
