@@ -31,6 +31,7 @@
     X(NUMERIC, 23, "not_finite", 500)                                                              \
     X(NO_MEMORY, 30, "out_of_memory", 500)                                                         \
     X(IO, 31, "io_error", 500)                                                                     \
+    X(SHORT_OF_MEMORY, 32, "insufficient_memory", 503)                                             \
     X(DEVICE, 40, "device_error", 503)                                                             \
     X(DEVICE_MEMORY, 41, "device_out_of_memory", 503)                                              \
     X(OVERLOADED, 50, "overloaded", 503)                                                           \

@@ -52,6 +52,13 @@ class OpenApi(ServedCase):
                  for method in item if method != "parameters"]
         self.assertEqual(len(names), len(set(names)))
 
+    def test_all_codes_are_named(self):
+        statuses = read(os.path.join(ROOT, "engine", "base", "status.h")).decode()
+        described = self.document["components"]["schemas"]["Error"]["properties"]["code"]["description"]
+        for name, word, http in re.findall(r'X\((\w+), \d+, "(\w+)", (\d+)\)', statuses):
+            if name not in ("OK", "CANCELLED"):  # nobody is there to read it
+                self.assertIn(f"{word} ({http})", described)
+
     def test_bounds_are_numbers(self):
         for name, parameter in self.document["components"]["parameters"].items():
             for bound in ("minimum", "maximum"):

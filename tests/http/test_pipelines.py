@@ -339,6 +339,36 @@ class Sizes(Pipelines):
         self.assertTrue(self.size("~32x8"))
         self.assertEqual(self.compiled(), 4)
 
+    def test_batches_shrink_before_a_size_is_left_out(self):
+        """Batches of eight of the first size would leave no memory for a single image of the second."""
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["512x512", "8x640"]}])
+        small = self.memory_of_sizes()
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["512x512", "640x640"]}])
+        self.start("--memory", "100M", "--workers", "2")
+        self.assertEqual(self.compiled(), 2, self.server.log())
+        self.assertEqual([len(crop["predictions"]) for crop in self.crops(self.ask())], [3, 3, 3])
+        self.assertGreater(small, 75 << 20, "the first size is too small to show anything")
+
+    def memory_of_sizes(self):
+        """What is booked where there is enough."""
+        server = self.start("--workers", "2")
+        devices = server.get("/devices").json()["devices"]
+        server.stop()
+        return next(device for device in devices if device["id"] == "cpu")["memory"]["used_by_lensd_bytes"]
+
+    def test_a_size_that_memory_has_no_room_for(self):
+        """Crops take the nearest compiled size; who asks for exactly this one is told what is missing."""
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "1600x1600"]}])
+        self.start("--memory", "24M", "--workers", "1")
+        self.assertEqual(self.compiled(), 1)
+        (line,) = [line for line in self.server.log().splitlines() if "size not compiled" in line]
+        self.assertRegex(line, r"width=1600 height=1600 .*MiB are missing")
+        self.assertEqual([len(crop["predictions"]) for crop in self.crops(self.ask())], [3, 3, 3])
+        error = self.ask("model=mean&size=1600x1600", status=503)
+        self.assertEqual(error["code"], "insufficient_memory")
+        self.assertRegex(error["error"], r"no room for model 'mean' at 1600 x 1600 pixels: .*MiB are missing")
+        self.ask("model=mean&size=~1600x1600")
+
     def test_more_sizes_than_a_model_keeps(self):
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["16x16", "8x8", "8x16", "16x8"]}])
         self.pipeline("more", [{"model": "found"}, {"model": "mean", "sizes": ["8x8", "24x8", "24x16"]}])

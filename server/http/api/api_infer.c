@@ -628,7 +628,7 @@ static enum status choose_size(struct exchange *x, const struct v2_request *v2,
             STATUS_OK)
         return STATUS_OK;
     TRY(pipeline_acquire_size(pipeline, *served, (int)shape->dims[h], (int)shape->dims[h + 1],
-                              false, &sized, &x->answer.retry_after_s, err));
+                              SIZE_EXACT, &sized, &x->answer.retry_after_s, err));
     pipeline_release(pipeline, *served);
     *served = sized;
     return STATUS_OK;

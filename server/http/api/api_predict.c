@@ -74,8 +74,8 @@ static const char *const forms[] = {TYPE_JSON, "text/plain", TYPE_BYTES, "image/
 /* "640x480": width and height; "~640x480": or the nearest size that is compiled. */
 static bool read_size(const char *text, struct predict_request *request)
 {
-    request->nearest_size = *text == '~';
-    return model_read_size(text + request->nearest_size, &request->width, &request->height);
+    request->size_choice = *text == '~' ? SIZE_NEAREST : SIZE_EXACT;
+    return model_read_size(text + (*text == '~'), &request->width, &request->height);
 }
 
 /* Multipart and JSON bodies, and those of other servers' APIs, may name their model and size

@@ -260,7 +260,8 @@ void work_keep(struct exchange *x)
     const struct predict_request *request = x->work;
     struct cached_model model = {.generation = request->served ? request->served->generation : 0};
     const int64_t begun = clock_now();
-    bool is_whole = x->cache_key.is_set && x->answer.status == 200 && !request->nearest_size;
+    bool is_whole =
+        x->cache_key.is_set && x->answer.status == 200 && request->size_choice == SIZE_EXACT;
     for (size_t i = 0; is_whole && i < request->image_count; i++)
         is_whole = request->images[i].status == STATUS_OK;
     if (!is_whole)

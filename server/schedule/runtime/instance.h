@@ -46,6 +46,7 @@ struct instance {
     } wanted;              /* a size to be compiled */
     struct failed_size {
         struct instance_size size;
+        bool is_short; /* of memory: forgotten when a model is unloaded */
         char why[300];
     } failed[INSTANCE_FAILED_SIZES]; /* a ring: failure i is at i modulo its size */
     size_t failed_count;             /* so far */

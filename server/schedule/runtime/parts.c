@@ -31,7 +31,7 @@ struct request_part *parts_add(struct request_parts *parts, const char *model, s
                                  .version = whole->version,
                                  .height = whole->height,
                                  .width = whole->width,
-                                 .nearest_size = whole->nearest_size,
+                                 .size_choice = whole->size_choice,
                                  .top_k = whole->top_k,
                                  .asks_top_k = whole->asks_top_k,
                                  .ignores_unused_options = whole->ignores_unused_options,

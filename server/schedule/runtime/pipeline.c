@@ -348,7 +348,7 @@ static enum status acquire_for(struct pipeline *pipeline, const struct predict_r
         return STATUS_OK;
     const enum status status =
         pipeline_acquire_size(pipeline, instance->served, request->height, request->width,
-                              request->nearest_size, &sized, ret_retry_after_s, err);
+                              request->size_choice, &sized, ret_retry_after_s, err);
     table_release(pipeline, instance);
     *ret = sized ? sized->instance : NULL;
     return status;

@@ -71,7 +71,8 @@ struct pipeline_options {
     int workers;                      /* decode threads; 0 = all available cores */
     int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
     size_t memory_limits[DEVICE_MAX]; /* bytes for each of `devices`, for all models together; 0 =
-                                         nine tenths of what it has */
+                                         three quarters of what the process may use, less what it
+                                         takes itself; nine tenths of a GPU's */
     size_t max_queue; /* images admitted and not yet answered, per model; 0 = 256, at most 2^20 */
     size_t max_queue_bytes; /* of images that wait for a worker, per model; 0 = no bound */
     int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no bound */
@@ -127,12 +128,19 @@ struct predict_image {
     int64_t since;                       /* private: when it entered the phase it is in */
 };
 
+/* What a request takes where the size that it names is not compiled. */
+enum size_choice {
+    SIZE_EXACT,            /* no other */
+    SIZE_NEAREST_IF_SHORT, /* the nearest compiled size if memory has no room for this one */
+    SIZE_NEAREST,          /* the nearest compiled size */
+};
+
 struct predict_request {
     struct predict_image *images;
     size_t image_count;
-    const char *model;     /* NULL: the default model; borrowed until on_done */
-    int height, width;     /* pixels that photos are prepared to; 0: the model's own */
-    bool nearest_size;     /* or to the nearest size that is compiled */
+    const char *model; /* NULL: the default model; borrowed until on_done */
+    int height, width; /* pixels that photos are prepared to; 0: the model's own */
+    enum size_choice size_choice;
     bool any_size;         /* for pipeline_would_admit: the body may name a size */
     const char *version;   /* NULL: the newest one served; borrowed until on_done */
     struct served *target; /* NULL, or from pipeline_acquire: serves it, whatever `model` says */
@@ -239,12 +247,12 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
  * width pixels, or what has taken its place meanwhile; both are to be released. Where the file
  * leaves height and width free, each size is compiled when it is first asked for, and
  * INSTANCE_SIZES of them are kept beside the model's own, those first that pipelines name.
- * `nearest`: takes the compiled size whose sides differ least in ratio instead.
+ * The nearest size is the one whose sides differ least in ratio.
  * STATUS_INVALID: the file fixes the size, the model does not work with this one, or pipelines
- * name all that are kept;
+ * name all that are kept; STATUS_SHORT_OF_MEMORY: memory has no room for it;
  * STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
 enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
-                                  int width, bool nearest, struct served **ret,
+                                  int width, enum size_choice choice, struct served **ret,
                                   int *ret_retry_after_s, struct error *err) MUST_USE;
 
 /* What the pipeline asks of the thread that adds its models. */

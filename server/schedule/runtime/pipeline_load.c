@@ -156,6 +156,7 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
                                     : starts_quickly(pipeline, model) ? PLAN_FIRST
                                                                       : PLAN_MEASURE;
     struct instance *instance = NULL, *old = NULL;
+    table_plan_memory(pipeline);
     status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
                              pipeline->device_queues, model, choices, plan, on_progress, &loading,
                              cancel, &instance, &failure);

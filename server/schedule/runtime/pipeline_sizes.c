@@ -125,6 +125,11 @@ static enum status explain_missing_size(const struct pipeline *pipeline, struct 
     const double seconds = ceil(base->load_ms * 1e-3 * ratio);
     const int wait = seconds < 1 ? 1 : seconds > 3600 ? 3600 : (int)seconds;
     const struct failed_size *failed = find_failed_size(base, size);
+    if (failed && failed->is_short)
+        return error_set(err, STATUS_SHORT_OF_MEMORY,
+                         "memory has no room for model '%s' at %d x %d pixels: %s; /predict takes "
+                         "the nearest size: size=~%dx%d",
+                         name, size.width, size.height, failed->why, size.width, size.height);
     if (failed)
         return error_set(err, STATUS_INVALID, "model '%s' does not work with %d x %d pixels: %s",
                          name, size.width, size.height, failed->why);
@@ -142,7 +147,7 @@ static enum status explain_missing_size(const struct pipeline *pipeline, struct 
 }
 
 enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
-                                  int width, bool nearest, struct served **ret,
+                                  int width, enum size_choice choice, struct served **ret,
                                   int *ret_retry_after_s, struct error *err)
 {
     const struct instance_size size = {height, width};
@@ -158,7 +163,9 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
     if (entry && entry->instance) /* its sizes may have gone over to this one */
         base = entry->instance;
     found = find_size_locked(base, size);
-    if (!found && nearest)
+    const struct failed_size *failed = find_failed_size(base, size);
+    if (!found &&
+        (choice == SIZE_NEAREST || (choice == SIZE_NEAREST_IF_SHORT && failed && failed->is_short)))
         found = find_nearest_locked(base, size);
     if (!found && !served->takes_images)
         status =
@@ -272,6 +279,37 @@ static enum status note_sizes(const struct instance *base, const struct model_en
     return STATUS_OK;
 }
 
+/* Sizes that the stages of a pipeline name and that are not compiled yet. */
+static int count_sizes_to_come_locked(struct pipeline *pipeline,
+                                      const struct pipeline_config *stages)
+{
+    int count = 0;
+    for (size_t s = 0; s < stages->stage_count; s++) {
+        const struct pipeline_stage *stage = &stages->stages[s];
+        const struct model_entry *entry = table_find_locked(pipeline, stage->model, NULL);
+        for (size_t i = 0; entry && i < stage->size_count; i++) {
+            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
+            count += entry->state == MODEL_LOADING ||
+                     (entry->instance && may_add_size(pipeline, entry->instance, size));
+        }
+    }
+    return count;
+}
+
+void table_plan_memory(struct pipeline *pipeline)
+{
+    int count = 0;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        const struct model_entry *entry = &pipeline->entries[i];
+        count += entry->state == MODEL_LOADING;
+        if (entry->stages)
+            count += count_sizes_to_come_locked(pipeline, entry->stages);
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    budget_expect(pipeline->budget, count > 1 ? count - 1 : 0);
+}
+
 static enum status check_sizes_locked(struct pipeline *pipeline, const struct model_entry *asked,
                                       const char *model, struct error *err)
 {
@@ -329,11 +367,17 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
     return found;
 }
 
+static bool is_shortage(enum status status)
+{
+    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
+}
+
 static void fail_size_locked(struct instance *base, struct instance_size size,
                              const struct error *failure)
 {
     struct failed_size *failed = &base->failed[base->failed_count++ % INSTANCE_FAILED_SIZES];
     failed->size = size;
+    failed->is_short = is_shortage(failure->status);
     snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
     if (is_same_size(base->wanted, size))
         base->wanted = (struct instance_size){0};
@@ -358,6 +402,7 @@ static enum status create_size(struct pipeline *pipeline, const struct instance 
 {
     struct precision_choice choices[DEVICE_KINDS];
     memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
+    table_plan_memory(pipeline);
     model->task.options = base->served->model->task.options;
     model_set_size(model, size.height, size.width);
     return instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
@@ -411,13 +456,19 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
         old = replace_size_locked(pipeline, base, place, instance);
         if (is_same_size(base->wanted, size))
             base->wanted = (struct instance_size){0};
-    } else if ((status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) &&
-               (place = spare_place_locked(pipeline, base, false)) != NULL) {
+    } else if (is_shortage(status) && (place = spare_place_locked(pipeline, base, false)) != NULL) {
         old = replace_size_locked(pipeline, base, place, NULL);
     } else if (status != STATUS_CANCELLED) {
         fail_size_locked(base, size, &failure);
     }
+    const bool has_failed = status != STATUS_OK && find_failed_size(base, size);
     pthread_mutex_unlock(&pipeline->lock);
+    if (has_failed)
+        log_event(
+            LOG_WARN, "size not compiled", LOG_STR("model", base->served->model->name),
+            LOG_INT("width", width), LOG_INT("height", height), LOG_STR("error", failure.message),
+            LOG_STR("text", is_shortage(status) ? "pipelines use the nearest size that is compiled"
+                                                : "requests for it are refused"));
     if (status == STATUS_OK)
         log_event(LOG_INFO, "size compiled", LOG_STR("model", base->served->model->name),
                   LOG_INT("width", width), LOG_INT("height", height),

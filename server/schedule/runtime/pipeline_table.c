@@ -362,6 +362,17 @@ static struct instance *take_one(struct pipeline *pipeline, const char *name, co
     return taken;
 }
 
+/* Memory has become free: sizes that it had no room for are compiled when they are wanted again. */
+static void forget_shortages_locked(struct pipeline *pipeline)
+{
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        struct instance *instance = pipeline->entries[i].instance;
+        for (size_t k = 0; instance && k < INSTANCE_FAILED_SIZES; k++)
+            if (instance->failed[k].is_short)
+                instance->failed[k] = (struct failed_size){0};
+    }
+}
+
 enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, const char *version,
                                   bool forget, struct error *err)
 {
@@ -370,6 +381,7 @@ enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, c
     while ((instance = take_one(pipeline, name, version)) != NULL)
         table_retire(pipeline, instance);
     pthread_mutex_lock(&pipeline->lock);
+    forget_shortages_locked(pipeline);
     for (size_t i = pipeline->entry_count; i-- > 0;) {
         struct model_entry *entry = &pipeline->entries[i];
         if (strcmp(entry->name, name) != 0 || entry->instance ||

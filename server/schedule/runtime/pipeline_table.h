@@ -108,5 +108,8 @@ void table_set_generation(struct instance *instance, uint64_t generation);
 enum status table_carry_sizes(struct pipeline *pipeline, struct instance *instance, bool completes,
                               const _Atomic int *cancel, struct error *err) MUST_USE;
 
+/* Tells the budget how many loads are known to follow the one that begins now. */
+void table_plan_memory(struct pipeline *pipeline);
+
 /* If `to` completes `from`, a first instance, it takes over its sizes. */
 void table_hand_over_sizes_locked(struct instance *from, struct instance *to, bool completes);

@@ -372,7 +372,7 @@ static enum status ask_stage(struct staged_request *staged, struct request_part 
     if (size || staged->stage > 0) {
         part->request.width = size ? size->width : 0;
         part->request.height = size ? size->height : 0;
-        part->request.nearest_size = false;
+        part->request.size_choice = SIZE_NEAREST_IF_SHORT;
     }
     if (staged->stage > 0) {
         part->request.asks_top_k = false;
@@ -414,7 +414,7 @@ static enum status ask_room(const struct staged_request *staged, size_t at, int 
 {
     const struct pipeline_stage *stage = &staged->config->stages[at];
     struct predict_request crop = {.model = stage->model,
-                                   .nearest_size = true, /* it may not be compiled yet */
+                                   .size_choice = SIZE_NEAREST, /* it may not be compiled yet */
                                    .admission = ADMIT_BEFORE_CROPS,
                                    .deadline = staged->parts.whole->deadline,
                                    .priority = staged->parts.whole->priority,

@@ -476,8 +476,8 @@ static void use_size(struct pipeline *pipeline, int height)
     struct served *base, *sized;
     int h, w, seconds = 0;
     CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, &err) == STATUS_OK);
-    const enum status status =
-        pipeline_acquire_size(pipeline, base, height, FAKE_WIDTH, false, &sized, &seconds, &err);
+    const enum status status = pipeline_acquire_size(pipeline, base, height, FAKE_WIDTH, SIZE_EXACT,
+                                                     &sized, &seconds, &err);
     if (status == STATUS_NOT_READY) {
         CHECK(seconds >= 1 && strstr(err.message, "is being compiled"));
         CHECK(pipeline_next_size(pipeline, name, version, &h, &w));
@@ -498,7 +498,7 @@ static enum status ask_size(struct pipeline *pipeline, int height, struct error 
     struct served *base, *sized;
     CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, err) == STATUS_OK);
     const enum status status =
-        pipeline_acquire_size(pipeline, base, height, FAKE_WIDTH, false, &sized, NULL, err);
+        pipeline_acquire_size(pipeline, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, err);
     pipeline_release(pipeline, base);
     if (status == STATUS_OK)
         pipeline_release(pipeline, sized);
@@ -560,8 +560,13 @@ static void test_sizes_make_room_for_each_other(void)
         pipeline_add_size(pipeline, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
     }
     fake_plan((struct fake_session_plan){0});
-    CHECK(ask_size(pipeline, 2, &err) == STATUS_INVALID && strstr(err.message, "no memory"));
+    CHECK(ask_size(pipeline, 2, &err) == STATUS_SHORT_OF_MEMORY &&
+          strstr(err.message, "no memory"));
     CHECK(fake_sessions_alive() == alive - 1);
+    /* A model that is unloaded makes room. */
+    CHECK(pipeline_add_model(pipeline, fake_free_model("b", 1), NULL, &err) == STATUS_OK);
+    CHECK(pipeline_remove_model(pipeline, "b", NULL, true, &err) == STATUS_OK);
+    CHECK(ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
     pipeline_free(pipeline);
 }
 
@@ -611,7 +616,7 @@ static void test_sizes_go_over_to_what_completes_their_model(void)
     CHECK(pipeline_try_precision(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     CHECK(largest_batch(pipeline) == 8 && fake_sessions_alive() == 2);
     CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, &err) == STATUS_OK);
-    CHECK(pipeline_acquire_size(pipeline, base, 2, FAKE_WIDTH, false, &sized, NULL, &err) ==
+    CHECK(pipeline_acquire_size(pipeline, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
           STATUS_OK);
     CHECK(sized->generation == base->generation);
     pipeline_release(pipeline, base);
@@ -709,7 +714,7 @@ static void test_sizes_are_found_while_their_model_is_replaced(void)
     CHECK(!pthread_create(&thread, NULL, complete_model, pipeline));
     while (largest_batch(pipeline) == 1)
         usleep(1000);
-    CHECK(pipeline_acquire_size(pipeline, base, 2, FAKE_WIDTH, false, &sized, NULL, &err) ==
+    CHECK(pipeline_acquire_size(pipeline, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
           STATUS_OK);
     pipeline_release(pipeline, base);
     pipeline_release(pipeline, sized);
