@@ -2,6 +2,7 @@
  * the node and then creates one; the optimizer asks the first that claims it. */
 #pragma once
 
+#include "engine/backend/claims.h"
 #include "engine/passes/kernel_caps.h"
 
 /* One kernel, or a family of them. A backend's own table adds the function that creates a step. */

@@ -347,8 +347,8 @@ static bool product_claim(const struct node *node, struct kernel_caps *ret)
     const struct value *bias = node_bias(node);
     struct kernel_caps caps;
     if (node->op == OP_CONV) {
-        if (!image_fits(node) || !is_f32_constant(node_input(node, 1)) ||
-            (bias && !is_f32_constant(bias)))
+        if (!claim_reads_image(node) || node->inputs[0]->shape.rank > 5 ||
+            !is_f32_constant(node_input(node, 1)) || (bias && !is_f32_constant(bias)))
             return false;
         ret->can = KERNEL_CHANNELS_LAST;
     }
@@ -359,7 +359,7 @@ static bool product_claim(const struct node *node, struct kernel_caps *ret)
             ret->can |= caps.can;
         }
     ret->narrow = NARROW_PRODUCT;
-    ret->in_place = residual_in_place(node);
+    ret->in_place = claim_residual(node);
     return is_claimed;
 }
 

@@ -142,7 +142,7 @@ static bool deconv_claim(const struct node *node, struct kernel_caps *ret)
     ret->can = KERNEL_CHANNELS_LAST;
     const int64_t *extra = node_ints(node, "output_padding", &count);
     const int64_t *stride = node_ints(node, "strides", &strides);
-    if (!image_fits(node) || node->inputs[0]->shape.rank != 4 ||
+    if (!claim_reads_image(node) || node->inputs[0]->shape.rank != 4 ||
         !is_f32_constant(node->inputs[1]) || (bias && !is_f32_constant(bias)) ||
         node->epilogue.residual || node_attr(node, "output_shape") ||
         strcmp(node_string(node, "auto_pad", "NOTSET"), "NOTSET") != 0)

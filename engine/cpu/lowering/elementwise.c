@@ -266,7 +266,7 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
     *ret = (struct elementwise_step){.dtype = y->dtype, .activation = node->epilogue};
     if (node->op == OP_SCALE_SHIFT) {
         ret->kind = KIND_SCALE_SHIFT;
-        return node->input_count == 3 && image_fits(node);
+        return node->input_count == 3 && claim_reads_image(node);
     }
     if (optimize_activation(node, &ret->activation)) {
         ret->kind = KIND_UNARY;
@@ -283,16 +283,6 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
            !node_attr(node, "broadcast");
 }
 
-/* y may be written over an operand of its shape: an element is read before it is written. */
-static int operand_in_place(const struct node *node, const struct elementwise_step *s)
-{
-    const struct shape *y = &node->outputs[0]->shape;
-    for (int i = 0; i < (s->kind == KIND_BINARY && !is_square(node) ? 2 : 1); i++)
-        if (!node->inputs[i]->known && shape_equal(&node->inputs[i]->shape, y))
-            return i;
-    return -1;
-}
-
 static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
 {
     struct elementwise_step s;
@@ -302,7 +292,7 @@ static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
         ret->can = KERNEL_CHANNELS_LAST;
     if (node->op != OP_POW) /* the 2 is float32 */
         ret->narrow = NARROW_SAME;
-    ret->in_place = operand_in_place(node, &s);
+    ret->in_place = claim_in_place(node, 0, s.kind == KIND_BINARY && !is_square(node) ? 1 : 0);
     return true;
 }
 

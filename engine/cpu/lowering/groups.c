@@ -145,13 +145,11 @@ static bool groups_claim(const struct node *node, struct kernel_caps *ret)
 {
     enum { WIDEST = 1024 };
     ret->can = KERNEL_CHANNELS_LAST;
-    if (!image_fits(node))
+    if (!claim_reads_image(node))
         return false;
     if (node->op == OP_LRN)
         return node_int(node, "size", 1) >= 1 && node_int(node, "size", 1) <= WIDEST;
-    const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
-    return is_f32_constant(scale) &&
-           is_f32_vector(bias, (int64_t)shape_count(&scale->known->shape));
+    return claim_group_parameters(node);
 }
 
 static enum status lower_lrn(const struct lowering *lowering, struct step **ret, struct error *err)

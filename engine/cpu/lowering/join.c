@@ -7,7 +7,6 @@
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
-#include "engine/cpu/lowering/quantized.h"
 #include "engine/cpu/program/parallel.h"
 
 #define ROWS 16 /* made at a time: they stay in the cache, and a part is worth a call */
@@ -81,8 +80,8 @@ static void join_free(struct step *base)
 /* Can a part of this type be made one of that type? */
 static bool joins_types(enum dtype part, enum dtype whole)
 {
-    return part == whole || ((part == DTYPE_F32 || quantized_is_8bit(part)) &&
-                             (whole == DTYPE_F32 || quantized_is_8bit(whole)));
+    return part == whole ||
+           ((part == DTYPE_F32 || is_8bit(part)) && (whole == DTYPE_F32 || is_8bit(whole)));
 }
 
 static bool join_claim(const struct node *node, struct kernel_caps *ret)
@@ -90,7 +89,7 @@ static bool join_claim(const struct node *node, struct kernel_caps *ret)
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     float low, high;
     if (!x || !y || x->known || node->epilogue.residual ||
-        (!node->channels_last && !image_fits(node)) ||
+        (!node->channels_last && !claim_reads_image(node)) ||
         !epilogue_range(&node->epilogue, &low, &high) || !is_f32_constant(node->inputs[1]) ||
         !is_f32_constant(node->inputs[2]) || !shape_count(&y->shape))
         return false;
@@ -99,16 +98,16 @@ static bool join_claim(const struct node *node, struct kernel_caps *ret)
             return false;
     ret->can = KERNEL_CHANNELS_LAST | KERNEL_CONCAT | KERNEL_STORED_SCALE;
     ret->narrow = NARROW_SAME;
-    if (node->input_count == 3 && x->dtype == y->dtype && !quantized_is_8bit(y->dtype))
+    if (node->input_count == 3 && x->dtype == y->dtype && !is_8bit(y->dtype))
         ret->in_place = 0;
     return true;
 }
 
 static const char *join_name(const struct node *node)
 {
-    bool stored = quantized_is_8bit(node->outputs[0]->dtype);
+    bool stored = is_8bit(node->outputs[0]->dtype);
     for (size_t i = 0; i < node->input_count; i++)
-        stored = stored || quantized_is_8bit(node->inputs[i]->dtype);
+        stored = stored || is_8bit(node->inputs[i]->dtype);
     if (stored)
         return node->input_count > 3 ? "int8:scale_shift:parts" : "int8:scale_shift";
     return node->input_count > 3 ? "scale_shift:parts" : "scale_shift";
@@ -142,7 +141,7 @@ static enum status lower_join(const struct lowering *lowering, struct step **ret
     step->scale_value = node->inputs[1]->index;
     step->shift_value = node->inputs[2]->index;
     (void)epilogue_range(&node->epilogue, &step->low, &step->high);
-    if (quantized_is_8bit(y->dtype)) {
+    if (is_8bit(y->dtype)) {
         const float lowest = y->dtype == DTYPE_I8 ? -128 : 0;
         step->low = fminf(fmaxf(step->low, lowest), lowest + 255);
         step->high = fmaxf(fminf(step->high, lowest + 255), lowest);

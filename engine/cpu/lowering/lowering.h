@@ -26,12 +26,6 @@ extern const struct cpu_kernel cpu_deconv, cpu_join, cpu_pool, cpu_groups, cpu_r
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cast, cpu_copy,
     cpu_reference;
 
-/* Is input 0 an image that kernels may read channels-last? Its shape is as ONNX has it, or as the
- * layout pass has made it. */
-bool image_fits(const struct node *node);
-/* The last input of a node with a residual, which kernels of products may overwrite; -1: none. */
-int residual_in_place(const struct node *node);
-
 /* For QLinearConv, which cpu_quantized_conv claims: *ret stays NULL where oneDNN's are better. */
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 

@@ -40,19 +40,6 @@ static struct strided_layout flattened(const struct value *value)
     return operand;
 }
 
-/* Gemm: y = A' B' + C with alpha = beta = 1 and C a vector over the columns, which is what a fully
- * connected layer is; anything else is left to the reference kernel. */
-static bool gemm_fits(const struct node *node)
-{
-    const struct value *bias = node_bias(node);
-    int64_t columns = node->outputs[0]->shape.dims[1];
-    if (node_float(node, "alpha", 1) != 1 || (bias && node_float(node, "beta", 1) != 1))
-        return false;
-    return !bias || (is_f32_constant(bias) && shape_count(&bias->known->shape) == (size_t)columns &&
-                     bias->known->shape.rank >= 1 &&
-                     bias->known->shape.dims[bias->known->shape.rank - 1] == columns);
-}
-
 static bool float_product(const struct node *node)
 {
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
@@ -67,7 +54,7 @@ static bool matmul_claim(const struct node *node, struct kernel_caps *ret)
 {
     (void)ret;
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
-    return float_product(node) && (node->op != OP_GEMM || gemm_fits(node)) &&
+    return float_product(node) && (node->op != OP_GEMM || claim_gemm_is_plain(node)) &&
            (b->rank == 2 || b->rank == a->rank);
 }
 

@@ -78,23 +78,6 @@ static enum status norm_run(struct step *base, struct program *program, struct e
     return STATUS_OK;
 }
 
-/* The number of elements a row has, or 0 when the node does not work on whole trailing rows. */
-static size_t row_length(const struct node *node)
-{
-    const struct shape *shape = &node->inputs[0]->shape;
-    int rank = shape->rank;
-    bool old_softmax = node->op == OP_SOFTMAX && node->opset < 13;
-    int64_t axis = node_int(node, "axis", old_softmax ? 1 : -1);
-    if (axis < 0)
-        axis += rank;
-    if (rank < 1 || axis < 0 || axis >= rank)
-        return 0;
-    /* LayerNormalization, RMSNormalization and old Softmax take all dimensions from the axis on */
-    if (node->op == OP_SOFTMAX && !old_softmax && axis != rank - 1)
-        return 0;
-    return resolve_extent(shape, (int)axis, rank);
-}
-
 /* A mean over the last dimension alone. */
 static bool is_row_mean(const struct node *node)
 {
@@ -103,14 +86,6 @@ static bool is_row_mean(const struct node *node)
     size_t count;
     return x && y && x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 && shape_count(&x->shape) &&
            edit_axes(node, 1, axes, &count) && count == 1 && axes[0] == x->shape.rank - 1;
-}
-
-static bool is_row_constant(const struct node *node, const struct value *value)
-{
-    const struct shape *x = &node->inputs[0]->shape;
-    const int64_t axis = node_int(node, "axis", -1);
-    return is_f32_constant(value) &&
-           resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
 }
 
 static bool norm_claim(const struct node *node, struct kernel_caps *ret)
@@ -127,8 +102,8 @@ static bool norm_claim(const struct node *node, struct kernel_caps *ret)
     ret->narrow = NARROW_SAME;
     if (!is_softmax)
         ret->can = KERNEL_STORED_RESULT;
-    return row_length(node) && (is_softmax || (is_row_constant(node, node->inputs[1]) &&
-                                               (!bias || is_row_constant(node, bias))));
+    return claim_row_length(node) && (is_softmax || (claim_is_row(node, node->inputs[1]) &&
+                                                     (!bias || claim_is_row(node, bias))));
 }
 
 static enum status lower_norm(const struct lowering *lowering, struct step **ret, struct error *err)
@@ -136,7 +111,7 @@ static enum status lower_norm(const struct lowering *lowering, struct step **ret
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const bool is_mean = node->op == OP_REDUCE_MEAN;
-    const size_t row = is_mean ? (size_t)x->shape.dims[x->shape.rank - 1] : row_length(node);
+    const size_t row = is_mean ? (size_t)x->shape.dims[x->shape.rank - 1] : claim_row_length(node);
     const struct value *bias = is_mean ? NULL : node_input(node, 2);
     struct norm_step *step = step_create(lowering, sizeof *step, norm_run, ret, err);
     if (!step)

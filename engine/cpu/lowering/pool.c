@@ -258,8 +258,9 @@ static bool pool_claim(const struct node *node, struct kernel_caps *ret)
     ret->narrow = NARROW_SAME;
     for (size_t i = 0; i < count; i++)
         taps *= kernel[i] > 0 && kernel[i] <= MOST_TAPS ? (size_t)kernel[i] : MOST_TAPS + 1;
-    return image_fits(node) && (is_global(node) || (node->inputs[0]->shape.rank <= 4 &&
-                                                    taps <= MOST_TAPS && !node_output(node, 1)));
+    return claim_reads_image(node) &&
+           (is_global(node) ||
+            (node->inputs[0]->shape.rank <= 4 && taps <= MOST_TAPS && !node_output(node, 1)));
 }
 
 static enum status lower_pool(const struct lowering *lowering, struct step **ret, struct error *err)

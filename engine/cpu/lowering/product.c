@@ -2,22 +2,6 @@
  */
 #include "engine/cpu/lowering/product.h"
 
-bool image_fits(const struct node *node)
-{
-    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    return x && y && !x->known && x->shape.rank >= 3 && x->shape.rank <= 5 &&
-           (x->dtype == DTYPE_F32 || (x->dtype == DTYPE_BF16 && node->channels_last)) &&
-           shape_count(&x->shape) && shape_count(&y->shape);
-}
-
-int residual_in_place(const struct node *node)
-{
-    const enum dtype dtype = node->outputs[0]->dtype;
-    return node->epilogue.residual && (dtype == DTYPE_F32 || dtype == DTYPE_BF16)
-               ? (int)node->input_count - 1
-               : -1;
-}
-
 struct product_step {
     struct step step;
     struct onednn_product *product;

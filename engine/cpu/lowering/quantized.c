@@ -1,7 +1,6 @@
 /* 8-bit integers through oneDNN: QLinearConv, and what matmul.c needs of QLinearMatMul and QGemm.
  * One scale and zero point a tensor (weights: one scale an output channel, zero point 0); anything
  * else is left to the reference kernels. */
-#include "engine/cpu/lowering/quantized.h"
 
 #include "engine/base/size.h"
 #include "engine/cpu/lowering/product.h"
@@ -9,35 +8,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-bool quantized_is_8bit(enum dtype dtype)
-{
-    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
-}
-
-bool quantized_params_of(const struct node *node, size_t at, enum dtype dtype,
-                         struct quantized_params *ret)
-{
-    const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
-    if (!is_f32_constant(scale) || shape_count(&scale->known->shape) != 1 ||
-        !quantized_is_8bit(dtype))
-        return false;
-    if (zero &&
-        (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1))
-        return false;
-    ret->scale = (float)tensor_number(scale->known, 0);
-    ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
-    return isnormal(ret->scale) && (zero || dtype == DTYPE_U8);
-}
-
 /* Is the result float32, or of 8 bits with a scale and zero point at `result` or in the epilogue?
  */
 static bool makes_result(const struct node *node, size_t result)
 {
     const struct value *y = node->outputs[0];
-    struct quantized_params ignored;
+    struct scale_zero ignored;
     if (node_input(node, result))
-        return quantized_params_of(node, result, y->dtype, &ignored);
-    return y->dtype == DTYPE_F32 || (node->epilogue.step != 0 && quantized_is_8bit(y->dtype));
+        return scale_zero_of(node, result, y->dtype, &ignored);
+    return y->dtype == DTYPE_F32 || (node->epilogue.step != 0 && is_8bit(y->dtype));
 }
 
 /* Constants, zero points and scales of a product with `channels` output channels, the result's
@@ -51,10 +30,10 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 {
     const struct tensor *w_scale = node->inputs[4]->known;
     const bool activates = node->epilogue.activation != ACTIVATION_NONE;
-    struct quantized_params from = {0}, to = {node->epilogue.step, node->epilogue.zero};
-    (void)quantized_params_of(node, 1, node->inputs[0]->dtype, &from);
+    struct scale_zero from = {0}, to = {node->epilogue.step, node->epilogue.zero};
+    (void)scale_zero_of(node, 1, node->inputs[0]->dtype, &from);
     if (node_input(node, result))
-        (void)quantized_params_of(node, result, node->outputs[0]->dtype, &to);
+        (void)scale_zero_of(node, result, node->outputs[0]->dtype, &to);
     float *scales = alloc_array(channels, sizeof *scales);
     if (!scales)
         return error_no_memory(err, "while compiling");
@@ -80,7 +59,7 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 static void add_caps(const struct node *node, struct kernel_caps *ret)
 {
     ret->can |= KERNEL_FLOAT_EPILOGUE;
-    ret->in_place = residual_in_place(node);
+    ret->in_place = claim_residual(node);
     if (node->outputs[0]->dtype == DTYPE_F32 && !node->epilogue.residual)
         ret->can |= KERNEL_STORED_RESULT;
 }
@@ -90,12 +69,11 @@ static bool qconv_claim(const struct node *node, struct kernel_caps *ret)
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     const struct value *w = node_input(node, 3), *scale = node_input(node, 4);
     const struct value *zero = node_input(node, 5), *bias = node_input(node, 8);
-    struct quantized_params ignored;
-    if (!x || !y || x->known || !quantized_is_8bit(x->dtype) || !makes_result(node, 6) ||
-        x->shape.rank < 3 || x->shape.rank > 5 || !shape_count(&x->shape) ||
-        !shape_count(&y->shape) || !quantized_params_of(node, 1, x->dtype, &ignored) || !w->known ||
-        w->known->dtype != DTYPE_I8 || !is_f32_constant(scale) ||
-        (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
+    struct scale_zero ignored;
+    if (!x || !y || x->known || !is_8bit(x->dtype) || !makes_result(node, 6) || x->shape.rank < 3 ||
+        x->shape.rank > 5 || !shape_count(&x->shape) || !shape_count(&y->shape) ||
+        !scale_zero_of(node, 1, x->dtype, &ignored) || !w->known || w->known->dtype != DTYPE_I8 ||
+        !is_f32_constant(scale) || (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
         return false;
     for (size_t i = 0; zero && i < shape_count(&zero->shape); i++)
         if (!zero->known || tensor_int(zero->known, i))
@@ -144,11 +122,11 @@ bool qmatmul_claim(const struct node *node, struct kernel_caps *ret)
     const struct value *b = node_input(node, 3), *scale = node_input(node, 4);
     const struct value *zero = node_input(node, 5);
     const struct value *bias = sums_bias(node);
-    struct quantized_params ignored;
-    if (!a || !y || a->known || !quantized_is_8bit(a->dtype) || a->shape.rank < 2 ||
+    struct scale_zero ignored;
+    if (!a || !y || a->known || !is_8bit(a->dtype) || a->shape.rank < 2 ||
         y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
         !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
-        !quantized_params_of(node, 1, a->dtype, &ignored) || !makes_result(node, result_at(node)) ||
+        !scale_zero_of(node, 1, a->dtype, &ignored) || !makes_result(node, result_at(node)) ||
         !is_f32_constant(scale))
         return false;
     for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)

@@ -1,7 +1,6 @@
 /* QLinearConcat: parts of other scales go through a table each on their way into the whole. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
-#include "engine/cpu/lowering/quantized.h"
 #include "engine/cpu/program/parallel.h"
 
 #include <stdlib.h>
@@ -70,8 +69,8 @@ static void qconcat_free(struct step *base)
 }
 
 /* The whole's bytes for each of a part's: dequantized, divided, rounded half to even. */
-static void qconcat_fill(struct concat_part *part, const struct quantized_params *from,
-                         const struct quantized_params *to, bool is_signed)
+static void qconcat_fill(struct concat_part *part, const struct scale_zero *from,
+                         const struct scale_zero *to, bool is_signed)
 {
     part->copies = from->scale == to->scale && from->zero == to->zero;
     for (int byte = 0; byte < 256; byte++) {
@@ -84,13 +83,13 @@ static void qconcat_fill(struct concat_part *part, const struct quantized_params
 static bool qconcat_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *y = node_output(node, 0);
-    struct quantized_params ignored;
+    struct scale_zero ignored;
     (void)ret;
-    if (!y || !shape_count(&y->shape) || !quantized_params_of(node, 0, y->dtype, &ignored))
+    if (!y || !shape_count(&y->shape) || !scale_zero_of(node, 0, y->dtype, &ignored))
         return false;
     for (size_t i = 2; i + 1 < node->input_count; i += 3)
         if (!node->inputs[i] || node->inputs[i]->dtype != y->dtype ||
-            !quantized_params_of(node, i + 1, y->dtype, &ignored))
+            !scale_zero_of(node, i + 1, y->dtype, &ignored))
             return false;
     return true;
 }
@@ -100,8 +99,8 @@ static enum status lower_qconcat(const struct lowering *lowering, struct step **
 {
     const struct node *node = lowering->node;
     const struct value *y = node->outputs[0];
-    struct quantized_params to = {0}, from = {0};
-    (void)quantized_params_of(node, 0, y->dtype, &to);
+    struct scale_zero to = {0}, from = {0};
+    (void)scale_zero_of(node, 0, y->dtype, &to);
     struct concat_step *step = step_create(lowering, sizeof *step, qconcat_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
@@ -124,7 +123,7 @@ static enum status lower_qconcat(const struct lowering *lowering, struct step **
         part->run = inner * (size_t)x->shape.dims[axis];
         part->offset = step->run;
         step->run += part->run;
-        (void)quantized_params_of(node, 3 + 3 * p, y->dtype, &from);
+        (void)scale_zero_of(node, 3 + 3 * p, y->dtype, &from);
         qconcat_fill(part, &from, &to, y->dtype == DTYPE_I8);
     }
     step->step.bytes = 2 * step->outer * step->run;

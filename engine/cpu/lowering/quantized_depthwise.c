@@ -6,7 +6,6 @@
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
-#include "engine/cpu/lowering/quantized.h"
 #include "engine/cpu/program/onednn.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/ops/families.h"
@@ -81,8 +80,8 @@ static bool qdepthwise_pack(const void *context, const struct tensor *constant, 
 
 /* Scales, and the bias less what the zero point adds to each sum. */
 static enum status fill_channels(struct qdepthwise_step *s, const struct node *node,
-                                 const struct quantized_params *from,
-                                 const struct quantized_params *to, struct error *err)
+                                 const struct scale_zero *from, const struct scale_zero *to,
+                                 struct error *err)
 {
     const struct depthwise_8bit *d = &s->kernel;
     const size_t lanes = s->simd->depthwise_channels, blocks = block_count(s);
@@ -128,12 +127,12 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
 {
     const struct node *node = lowering->node;
     struct window w;
-    if (!quantized_is_8bit(node->outputs[0]->dtype) || node->epilogue.activation ||
+    if (!is_8bit(node->outputs[0]->dtype) || node->epilogue.activation ||
         node->inputs[0]->shape.rank != 4)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct tensor *weights = node->inputs[3]->known;
-    struct quantized_params from = {0}, to = {0};
+    struct scale_zero from = {0}, to = {0};
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
     if (!qdepthwise_fits(node, &w))
         return STATUS_OK;
@@ -147,8 +146,8 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
     step->x = x->index;
     step->y = y->index;
     step->images = (size_t)x->shape.dims[0];
-    (void)quantized_params_of(node, 1, x->dtype, &from);
-    (void)quantized_params_of(node, 6, y->dtype, &to);
+    (void)scale_zero_of(node, 1, x->dtype, &from);
+    (void)scale_zero_of(node, 6, y->dtype, &to);
     const bool dot = simd_has_dot(step->simd);
     struct depthwise_8bit *d = &step->kernel;
     *d = (struct depthwise_8bit){

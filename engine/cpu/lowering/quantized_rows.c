@@ -5,7 +5,6 @@
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
-#include "engine/cpu/lowering/quantized.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/ops/families.h"
 #include "engine/ops/geometry.h"
@@ -30,7 +29,7 @@ struct row_step {
     enum row_kind kind;
     uint32_t x, b, y;
     bool is_signed;
-    struct quantized_params from, from_b, to;
+    struct scale_zero from, from_b, to;
     float a_ratio, b_ratio, fixed; /* Add; Mul: a_ratio */
     uint8_t table[256];            /* Lookup */
     bool by_channel;      /* Add, Mul: b has a number for each channel, of each image or of all */
@@ -238,9 +237,8 @@ static bool classify_binary(const struct node *node, struct row_step *ret)
     const struct value *a = node->inputs[0], *b = node_input(node, 3), *y = node->outputs[0];
     const enum dtype dtype = y->dtype;
     if (!b || a->known || a->dtype != dtype || b->dtype != dtype ||
-        !quantized_params_of(node, 1, dtype, &ret->from) ||
-        !quantized_params_of(node, 4, dtype, &ret->from_b) ||
-        !quantized_params_of(node, 6, dtype, &ret->to))
+        !scale_zero_of(node, 1, dtype, &ret->from) ||
+        !scale_zero_of(node, 4, dtype, &ret->from_b) || !scale_zero_of(node, 6, dtype, &ret->to))
         return false;
     ret->kind = node->op == OP_QLINEAR_ADD ? ROW_ADD : ROW_MUL;
     if (!shape_equal(&a->shape, &y->shape))
@@ -288,8 +286,8 @@ static bool qrows_classify(const struct node *node, struct row_step *ret)
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape))
         return false;
-    const enum dtype dtype = quantized_is_8bit(y->dtype) ? y->dtype : x->dtype;
-    if (!quantized_is_8bit(dtype))
+    const enum dtype dtype = is_8bit(y->dtype) ? y->dtype : x->dtype;
+    if (!is_8bit(dtype))
         return false;
     ret->is_signed = dtype == DTYPE_I8;
     ret->x = ret->b = x->index;
@@ -297,10 +295,10 @@ static bool qrows_classify(const struct node *node, struct row_step *ret)
     case OP_QUANTIZE_LINEAR:
         ret->kind = ROW_QUANTIZE;
         return x->dtype == DTYPE_F32 && !node_int(node, "precision", 0) &&
-               quantized_params_of(node, 1, y->dtype, &ret->to);
+               scale_zero_of(node, 1, y->dtype, &ret->to);
     case OP_DEQUANTIZE_LINEAR:
         ret->kind = ROW_DEQUANTIZE;
-        return y->dtype == DTYPE_F32 && quantized_params_of(node, 1, x->dtype, &ret->from);
+        return y->dtype == DTYPE_F32 && scale_zero_of(node, 1, x->dtype, &ret->from);
     case OP_LOOKUP:
         ret->kind = ROW_LOOKUP;
         if (!node->inputs[1]->known || x->known)
@@ -322,13 +320,11 @@ static bool qrows_classify(const struct node *node, struct row_step *ret)
         ret->count_include_pad = node_int(node, "count_include_pad", 0) != 0;
         return x->dtype == dtype && y->dtype == dtype && x->shape.rank == 4 &&
                !node_int(node, "channels_last", 0) && small_window(node) &&
-               quantized_params_of(node, 1, dtype, &ret->from) &&
-               quantized_params_of(node, 3, dtype, &ret->to);
+               scale_zero_of(node, 1, dtype, &ret->from) && scale_zero_of(node, 3, dtype, &ret->to);
     case OP_QLINEAR_GLOBAL_AVERAGE_POOL:
         ret->kind = ROW_MEAN;
         return x->dtype == dtype && !node_int(node, "channels_last", 0) &&
-               quantized_params_of(node, 1, dtype, &ret->from) &&
-               quantized_params_of(node, 3, dtype, &ret->to);
+               scale_zero_of(node, 1, dtype, &ret->from) && scale_zero_of(node, 3, dtype, &ret->to);
     default:
         return false;
     }

@@ -58,7 +58,7 @@ static enum status generic_run(struct step *base, struct program *program, struc
 static bool reference_claim(const struct node *node, struct kernel_caps *ret)
 {
     if (node_output(node, 0))
-        ret->in_place = residual_in_place(node);
+        ret->in_place = claim_residual(node);
     return kernel_find(node->op) && !node->channels_last;
 }
 

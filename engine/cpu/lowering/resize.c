@@ -184,7 +184,7 @@ static bool resize_claim(const struct node *node, struct kernel_caps *ret)
     struct resize_plan plan;
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
-    if (!is_stored_image(node) && !image_fits(node))
+    if (!is_stored_image(node) && !claim_reads_image(node))
         return false;
     /* the layout pass has asked before it changed the shapes */
     return node->channels_last ||

@@ -303,14 +303,13 @@ static bool is_for_tiles(const struct cuda_conv *c)
 static bool conv_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *x = node_input(node, 0), *bias = node_bias(node);
-    if (!image_fits_cuda(node) || x->shape.rank != 4 || !is_f32_constant(node_input(node, 1)) ||
+    if (!claim_reads_image(node) || x->shape.rank != 4 || !is_f32_constant(node_input(node, 1)) ||
         (bias && !is_f32_constant(bias)))
         return false;
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_PRODUCT;
-    if (node->epilogue.residual)
-        ret->in_place = (int)node->input_count - 1;
-    else if (node_int(node, "group", 1) != x->shape.dims[x->shape.rank - 1])
+    ret->in_place = claim_residual(node);
+    if (!node->epilogue.residual && node_int(node, "group", 1) != x->shape.dims[x->shape.rank - 1])
         ret->can |= KERNEL_PITCH;
     return true;
 }

@@ -68,26 +68,13 @@ static bool elementwise_classify(const struct node *node, struct cuda_elementwis
            !(a->known && node->inputs[1]->known);
 }
 
-int operand_in_place(const struct node *node, size_t first, size_t second)
-{
-    const struct value *y = node->outputs[0];
-    const size_t inputs[] = {first, second};
-    for (size_t i = 0; i < COUNT_OF(inputs); i++) {
-        const struct value *value = node_input(node, inputs[i]);
-        if (value && !value->known && value->dtype == y->dtype &&
-            shape_equal(&value->shape, &y->shape))
-            return (int)inputs[i];
-    }
-    return -1;
-}
-
 static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
 {
     struct cuda_elementwise_step ignored = {0};
     if (!elementwise_classify(node, &ignored))
         return false;
     ret->narrow = NARROW_SAME;
-    ret->in_place = operand_in_place(node, 0, 1);
+    ret->in_place = claim_in_place(node, 0, 1);
     return true;
 }
 

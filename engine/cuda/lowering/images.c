@@ -63,14 +63,6 @@ static enum status images_run(struct cuda_step *base, struct cuda_program *progr
     return cuda_launched(base, program, err);
 }
 
-bool image_fits_cuda(const struct node *node)
-{
-    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    return x && y && !x->known && x->shape.rank >= 3 &&
-           (node->channels_last ? is_computed(x->dtype) : x->dtype == DTYPE_F32) &&
-           shape_count(&x->shape) && shape_count(&y->shape);
-}
-
 /* Are operand and result of one type that kernels compute in, with nothing fused? */
 static bool image_is_kept(const struct node *node)
 {
@@ -118,7 +110,7 @@ static bool resize_claim(const struct node *node, struct kernel_caps *ret)
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
     /* The layout pass has asked before it changed the shapes. */
-    return image_is_kept(node) && image_fits_cuda(node) &&
+    return image_is_kept(node) && claim_reads_image(node) &&
            (node->channels_last || resize_is_spatial(node, &plan));
 }
 
@@ -229,11 +221,9 @@ const struct cuda_kernel cuda_kernel_resize_any = {
  */
 static bool groups_claim(const struct node *node, struct kernel_caps *ret)
 {
-    const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
-    return image_is_kept(node) && image_fits_cuda(node) && is_f32_constant(scale) &&
-           is_f32_vector(bias, (int64_t)shape_count(&scale->known->shape));
+    return image_is_kept(node) && claim_reads_image(node) && claim_group_parameters(node);
 }
 
 static enum status lower_groups(const struct cuda_lowering *compile, struct cuda_step **ret,
@@ -266,7 +256,7 @@ static bool lrn_claim(const struct node *node, struct kernel_caps *ret)
 {
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
-    return image_is_kept(node) && image_fits_cuda(node) && node_int(node, "size", 1) >= 1 &&
+    return image_is_kept(node) && claim_reads_image(node) && node_int(node, "size", 1) >= 1 &&
            node_int(node, "size", 1) <= INT_MAX;
 }
 
@@ -296,7 +286,7 @@ static bool conv_transposed_claim(const struct node *node, struct kernel_caps *r
     const struct value *w = node_input(node, 1), *bias = node_bias(node);
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_PRODUCT;
-    return image_fits_cuda(node) && is_computed(node->outputs[0]->dtype) &&
+    return claim_reads_image(node) && is_computed(node->outputs[0]->dtype) &&
            node->inputs[0]->shape.rank == 4 && is_f32_constant(w) &&
            (!bias || is_f32_constant(bias)) && !node->epilogue.residual;
 }

@@ -22,13 +22,6 @@ extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cu
     cuda_kernel_move, cuda_kernel_view, cuda_kernel_slice, cuda_kernel_convert, cuda_kernel_picks,
     cuda_kernel_host;
 
-/* Is input 0 an image that kernels may read channels-last? Its shape is as ONNX has it, or as the
- * layout pass has made it. */
-bool image_fits_cuda(const struct node *node);
-/* The first of inputs `first`, `second` that has output 0's type and shape and that a kernel may
- * overwrite, since each thread reads an element before it writes it; -1: none. */
-int operand_in_place(const struct node *node, size_t first, size_t second);
-
 /* ---- matrix products (product.c) ---- */
 
 struct cuda_product {

@@ -1,17 +1,6 @@
 /* Gemm and MatMul as matrix products. */
 #include "engine/cuda/lowering/lowering.h"
 
-/* Gemm with alpha = beta = 1 and a constant bias over the columns; a MatMul whose second operand is
- * a matrix, or whose batch dimensions are the same (or all 1 on one side). */
-static bool gemm_fits(const struct node *node)
-{
-    const struct value *bias = node_bias(node);
-    int64_t columns = node->outputs[0]->shape.dims[1];
-    if (node_float(node, "alpha", 1) != 1 || (bias && node_float(node, "beta", 1) != 1))
-        return false;
-    return !bias || is_f32_vector(bias, columns);
-}
-
 /* The product of all but the last two dimensions. */
 static int64_t batch_of(const struct shape *shape)
 {
@@ -21,6 +10,8 @@ static int64_t batch_of(const struct shape *shape)
     return batch;
 }
 
+/* A second operand that is a matrix, or batch dimensions that are the same (or all 1 on one side).
+ */
 static bool matmul_fits(const struct node *node)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
@@ -37,12 +28,12 @@ static bool matmul_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     ret->narrow = NARROW_PRODUCT;
-    if (node->epilogue.residual)
-        ret->in_place = (int)node->input_count - 1;
+    ret->in_place = claim_residual(node);
     bool b_fits = b->known ? b->known->dtype == DTYPE_F32 : b->dtype == a->dtype;
     return is_computed(a->dtype) && b_fits && is_computed(y->dtype) && !a->known &&
            shape_count(&a->shape) && shape_count(&b->shape) && a->shape.rank >= 2 &&
-           b->shape.rank >= 2 && (node->op == OP_GEMM ? gemm_fits(node) : matmul_fits(node));
+           b->shape.rank >= 2 &&
+           (node->op == OP_GEMM ? claim_gemm_is_plain(node) : matmul_fits(node));
 }
 
 static enum status lower_matmul(const struct cuda_lowering *compile, struct cuda_step **ret,

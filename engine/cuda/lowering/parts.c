@@ -53,8 +53,9 @@ static void parts_free(struct cuda_step *base)
 /* Makes the table that converts numbers from one quantization to another; *ret stays NULL if both
  * are equal. */
 static enum status requantize_table(const struct cuda_lowering *compile, enum dtype dtype,
-                                    const struct terms *from, enum dtype to_dtype,
-                                    const struct terms *to, const void **ret, struct error *err)
+                                    const struct scale_zero *from, enum dtype to_dtype,
+                                    const struct scale_zero *to, const void **ret,
+                                    struct error *err)
 {
     unsigned char bytes[256];
     const float low = to_dtype == DTYPE_I8 ? -128 : 0;
@@ -75,12 +76,12 @@ static enum status requantize_table(const struct cuda_lowering *compile, enum dt
 static bool quantized_parts_fit(const struct node *node)
 {
     const struct value *y = node_output(node, 0);
-    struct terms ignored;
+    struct scale_zero ignored;
     if (!y || node->input_count < 5 || node->input_count % 3 != 2 ||
-        !terms_read(node, 0, y->dtype, &ignored))
+        !scale_zero_of(node, 0, y->dtype, &ignored))
         return false;
     for (size_t k = 2; k < node->input_count; k += 3)
-        if (!node->inputs[k] || !terms_read(node, k + 1, node->inputs[k]->dtype, &ignored))
+        if (!node->inputs[k] || !scale_zero_of(node, k + 1, node->inputs[k]->dtype, &ignored))
             return false;
     return true;
 }
@@ -88,7 +89,7 @@ static bool quantized_parts_fit(const struct node *node)
 /* Parts of a ScaleShift are numbers of its result's type. */
 static bool scaled_parts_claim(const struct node *node, struct kernel_caps *ret)
 {
-    if (!image_fits_cuda(node) || node->epilogue.residual || !is_f32_constant(node->inputs[1]) ||
+    if (!claim_reads_image(node) || node->epilogue.residual || !is_f32_constant(node->inputs[1]) ||
         !is_f32_constant(node->inputs[2]))
         return false;
     const enum dtype dtype = node->outputs[0]->dtype;
@@ -97,7 +98,7 @@ static bool scaled_parts_claim(const struct node *node, struct kernel_caps *ret)
             return false;
     ret->can = KERNEL_CHANNELS_LAST | KERNEL_CONCAT;
     ret->narrow = NARROW_SAME;
-    ret->in_place = operand_in_place(node, 0, 0);
+    ret->in_place = claim_in_place(node, 0, 0);
     return is_computed(dtype);
 }
 
@@ -143,9 +144,9 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_par
     s->count++;
     s->step.bytes += 2 * s->form.rows * width;
     if (node->op == OP_QLINEAR_CONCAT) {
-        struct terms from = {0}, all = {0};
-        (void)terms_read(node, 0, dtype, &all);
-        (void)terms_read(node, 3 + 3 * p, part->dtype, &from);
+        struct scale_zero from = {0}, all = {0};
+        (void)scale_zero_of(node, 0, dtype, &all);
+        (void)scale_zero_of(node, 3 + 3 * p, part->dtype, &from);
         TRY(requantize_table(compile, part->dtype, &from, dtype, &all, &to->table, err));
     }
     return cuda_operand_of(compile, part, dtype, &to->operand, err);

@@ -33,21 +33,9 @@ struct int8_step {
 
 /* ---- operands ---- */
 
-bool terms_read(const struct node *node, size_t at, enum dtype dtype, struct terms *ret)
-{
-    const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
-    if (!scale || !scale->known || scale->known->dtype != DTYPE_F32 ||
-        shape_count(&scale->known->shape) != 1 || !is_8bit(dtype) ||
-        (zero &&
-         (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1)))
-        return false;
-    ret->scale = (float)tensor_number(scale->known, 0);
-    ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
-    return zero || dtype == DTYPE_U8;
-}
-
-void terms_add(const struct terms *a, const struct terms *b, const struct terms *y,
-               float *ret_a_ratio, float *ret_b_ratio, float *ret_fixed)
+void quantized_sum_factors(const struct scale_zero *a, const struct scale_zero *b,
+                           const struct scale_zero *y, float *ret_a_ratio, float *ret_b_ratio,
+                           float *ret_fixed)
 {
     const float a_ratio = a->scale / y->scale, b_ratio = b->scale / y->scale;
     const float a_part = a_ratio * (float)a->zero, b_part = b_ratio * (float)b->zero;
@@ -120,7 +108,7 @@ static bool quantized_is_vector(const struct value *value, enum dtype dtype, int
 static bool quantized_operands_fit(const struct node *node, const struct quantized_operands *o)
 {
     const enum dtype x = o->x->dtype, w = o->weights->known->dtype;
-    struct terms ignored;
+    struct scale_zero ignored;
     if (o->x->known || !is_8bit(x) || !is_8bit(w) || !shape_count(&o->x->shape) ||
         !shape_count(&o->y->shape) || !shape_count(&o->weights->known->shape) ||
         (o->weights_zero && !quantized_is_vector(o->weights_zero, w, o->channels)) ||
@@ -128,9 +116,9 @@ static bool quantized_operands_fit(const struct node *node, const struct quantiz
         return false;
     if (!o->x_scale)
         return o->y->dtype == DTYPE_I32 && (o->is_conv || o->x->shape.rank >= 2);
-    return terms_read(node, 1, x, &ignored) &&
+    return scale_zero_of(node, 1, x, &ignored) &&
            quantized_is_vector(o->weights_scale, DTYPE_F32, o->channels) &&
-           (o->y_terms ? terms_read(node, o->y_terms, o->stored, &ignored)
+           (o->y_terms ? scale_zero_of(node, o->y_terms, o->stored, &ignored)
                        : o->y->dtype == DTYPE_F32) &&
            (!o->bias || (quantized_is_vector(o->bias, DTYPE_I32, o->channels) &&
                          shape_count(&o->bias->known->shape) == (size_t)o->channels)) &&
@@ -290,10 +278,10 @@ static enum status make_scales(const struct cuda_lowering *compile,
 {
     const size_t channels = (size_t)o->channels;
     const struct tensor *own = o->weights_scale->known;
-    struct terms x = {0}, y = {.scale = 1};
-    (void)terms_read(compile->node, 1, o->x->dtype, &x);
+    struct scale_zero x = {0}, y = {.scale = 1};
+    (void)scale_zero_of(compile->node, 1, o->x->dtype, &x);
     if (o->y_terms)
-        (void)terms_read(compile->node, o->y_terms, o->stored, &y);
+        (void)scale_zero_of(compile->node, o->y_terms, o->stored, &y);
     e->zero = y.zero;
     float *scales = alloc_array(channels, sizeof *scales);
     const void *data = NULL;
@@ -322,13 +310,13 @@ static enum status make_further(const struct cuda_lowering *compile,
     const void *data;
     s->has_residual = residual != NULL;
     if (residual) {
-        struct terms own = {0}, other = {0}, sum = {0};
-        if (!terms_read(node, o->y_terms, o->stored, &own) ||
-            !terms_read(node, QUANTIZED_RESIDUAL + 1, o->stored, &other) ||
-            !terms_read(node, QUANTIZED_SUM_SCALE, o->stored, &sum))
+        struct scale_zero own = {0}, other = {0}, sum = {0};
+        if (!scale_zero_of(node, o->y_terms, o->stored, &own) ||
+            !scale_zero_of(node, QUANTIZED_RESIDUAL + 1, o->stored, &other) ||
+            !scale_zero_of(node, QUANTIZED_SUM_SCALE, o->stored, &sum))
             return error_set(err, STATUS_INTERNAL, "%s: a sum of other terms", node->name);
         s->residual = residual->index;
-        terms_add(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
+        quantized_sum_factors(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
     }
     TRY(cuda_weights_of(compile->backend, table, DTYPE_U8, &data, err));
     e->table = data;

@@ -28,7 +28,7 @@ struct int8_rows_step {
     struct cuda_operand x, b;
     uint32_t y, y_scale, y_zero;
     enum dtype x_dtype, y_dtype;
-    struct terms from, from_b, to;
+    struct scale_zero from, from_b, to;
     struct cuda_int8_binary binary;
     struct cuda_int8_pool pool;
     const void *table; /* 256 bytes */
@@ -88,8 +88,9 @@ static bool binary_fits(const struct node *node, struct int8_rows_step *ret)
 {
     const struct value *a = node->inputs[0], *b = node_input(node, 3), *y = node->outputs[0];
     return b && shape_count(&b->shape) && !(a->known && b->known) &&
-           terms_read(node, 1, a->dtype, &ret->from) &&
-           terms_read(node, 4, b->dtype, &ret->from_b) && terms_read(node, 6, y->dtype, &ret->to);
+           scale_zero_of(node, 1, a->dtype, &ret->from) &&
+           scale_zero_of(node, 4, b->dtype, &ret->from_b) &&
+           scale_zero_of(node, 6, y->dtype, &ret->to);
 }
 
 static bool pool_fits(const struct node *node, struct int8_rows_step *ret)
@@ -102,8 +103,8 @@ static bool pool_fits(const struct node *node, struct int8_rows_step *ret)
         return false;
     if (node->op == OP_MAX_POOL)
         return !node_output(node, 1);
-    return !node_int(node, "channels_last", 0) && terms_read(node, 1, x->dtype, &ret->from) &&
-           terms_read(node, 3, y->dtype, &ret->to);
+    return !node_int(node, "channels_last", 0) && scale_zero_of(node, 1, x->dtype, &ret->from) &&
+           scale_zero_of(node, 3, y->dtype, &ret->to);
 }
 
 /* The kind of a node, and its parameters; false when it is none of these. */
@@ -116,10 +117,10 @@ static bool quantized_rows_classify(const struct node *node, struct int8_rows_st
     case OP_QUANTIZE_LINEAR:
         ret->kind = INT8_QUANTIZE;
         return !x->known && is_computed(x->dtype) && !node_int(node, "precision", 0) &&
-               terms_read(node, 1, y->dtype, &ret->to);
+               scale_zero_of(node, 1, y->dtype, &ret->to);
     case OP_DEQUANTIZE_LINEAR:
         ret->kind = INT8_DEQUANTIZE;
-        return !x->known && is_computed(y->dtype) && terms_read(node, 1, x->dtype, &ret->from);
+        return !x->known && is_computed(y->dtype) && scale_zero_of(node, 1, x->dtype, &ret->from);
     case OP_CAST:
         ret->kind = INT8_WIDEN;
         return !x->known && x->dtype == DTYPE_I32 && is_computed(y->dtype);
@@ -133,8 +134,8 @@ static bool quantized_rows_classify(const struct node *node, struct int8_rows_st
     case OP_QLINEAR_SIGMOID:
     case OP_QLINEAR_LEAKY_RELU:
         ret->kind = INT8_TABLE;
-        return !x->known && terms_read(node, 1, x->dtype, &ret->from) &&
-               terms_read(node, 3, y->dtype, &ret->to);
+        return !x->known && scale_zero_of(node, 1, x->dtype, &ret->from) &&
+               scale_zero_of(node, 3, y->dtype, &ret->to);
     case OP_LOOKUP:
         ret->kind = INT8_TABLE;
         return !x->known && node->inputs[1]->known;
@@ -146,8 +147,9 @@ static bool quantized_rows_classify(const struct node *node, struct int8_rows_st
         ret->kind = INT8_MEAN;
         return !x->known && x->dtype == y->dtype && x->shape.rank >= 3 &&
                shape_count(&x->shape) / shape_count(&y->shape) <= CUDA_INT8_MEAN_MOST &&
-               !node_int(node, "channels_last", 0) && terms_read(node, 1, x->dtype, &ret->from) &&
-               terms_read(node, 3, y->dtype, &ret->to);
+               !node_int(node, "channels_last", 0) &&
+               scale_zero_of(node, 1, x->dtype, &ret->from) &&
+               scale_zero_of(node, 3, y->dtype, &ret->to);
     default:
         return false;
     }
@@ -161,7 +163,7 @@ static bool quantized_rows_claim(const struct node *node, struct kernel_caps *re
     if (s.kind == INT8_POOL || s.kind == INT8_MEAN)
         ret->can = KERNEL_CHANNELS_LAST;
     if (s.kind == INT8_BINARY)
-        ret->in_place = operand_in_place(node, 0, 3);
+        ret->in_place = claim_in_place(node, 0, 3);
     if (node->op == OP_LOOKUP)
         ret->in_place = 0;
     return true;
@@ -219,7 +221,8 @@ static enum status fill_binary(const struct cuda_lowering *compile, struct int8_
         binary->a_ratio = s->from.scale * s->from_b.scale / s->to.scale;
         binary->fixed = (float)s->to.zero;
     } else {
-        terms_add(&s->from, &s->from_b, &s->to, &binary->a_ratio, &binary->b_ratio, &binary->fixed);
+        quantized_sum_factors(&s->from, &s->from_b, &s->to, &binary->a_ratio, &binary->b_ratio,
+                              &binary->fixed);
     }
     if (!binary->is_dense)
         binary->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);

@@ -47,31 +47,6 @@ static enum status rows_run(struct cuda_step *base, struct cuda_program *program
     return cuda_launched(base, program, err);
 }
 
-/* Elements of a row; 0 if the node does not work on trailing dimensions. */
-static size_t row_length(const struct node *node)
-{
-    const struct shape *shape = &node->inputs[0]->shape;
-    bool old_softmax = node->op == OP_SOFTMAX && node->opset < 13;
-    int64_t axis = node_int(node, "axis", old_softmax ? 1 : -1);
-    if (axis < 0)
-        axis += shape->rank;
-    if (shape->rank < 1 || axis < 0 || axis >= shape->rank ||
-        (node->op == OP_SOFTMAX && !old_softmax && axis != shape->rank - 1))
-        return 0;
-    size_t row = 1;
-    for (int d = (int)axis; d < shape->rank; d++)
-        row *= (size_t)shape->dims[d];
-    return row;
-}
-
-static bool rows_is_vector(const struct node *node, const struct value *value)
-{
-    const struct shape *x = &node->inputs[0]->shape;
-    const int64_t axis = node_int(node, "axis", -1);
-    return is_f32_constant(value) &&
-           resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
-}
-
 /* The axes are neighbours: x is [outer, reduced, inner]. False otherwise, or when they are not
  * known. */
 static bool reduced_block(const struct node *node, struct rows_step *s)
@@ -104,12 +79,12 @@ static bool read_rows(const struct node *node, struct rows_step *s)
     const struct value *bias = node_input(node, 2);
     s->kind = node->op == OP_SOFTMAX ? ROWS_SOFTMAX : ROWS_LAYER_NORM;
     s->is_rms = node->op == OP_RMS_NORMALIZATION;
-    s->row = row_length(node);
+    s->row = claim_row_length(node);
     s->rows = s->row ? shape_count(&node->inputs[0]->shape) / s->row : 0;
     s->epsilon = node_float(node, "epsilon", 1e-5f);
     return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
            (node->op == OP_SOFTMAX ||
-            (rows_is_vector(node, node->inputs[1]) && (!bias || rows_is_vector(node, bias))));
+            (claim_is_row(node, node->inputs[1]) && (!bias || claim_is_row(node, bias))));
 }
 
 static bool read_pool(const struct node *node, struct rows_step *s)
@@ -145,7 +120,7 @@ static bool rows_pool_claim(const struct node *node, struct kernel_caps *ret)
     struct rows_step ignored = {0};
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
-    return rows_fit(node) && image_fits_cuda(node) && read_pool(node, &ignored);
+    return rows_fit(node) && claim_reads_image(node) && read_pool(node, &ignored);
 }
 
 static bool rows_reduce_claim(const struct node *node, struct kernel_caps *ret)

@@ -1,0 +1,93 @@
+/* See claims.h. */
+#include "engine/backend/claims.h"
+
+#include <math.h>
+
+#include "engine/ops/resolve.h"
+
+bool claim_reads_image(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    return x && y && !x->known && x->shape.rank >= 3 &&
+           (x->dtype == DTYPE_F32 ||
+            (node->channels_last && (x->dtype == DTYPE_BF16 || x->dtype == DTYPE_F16))) &&
+           shape_count(&x->shape) && shape_count(&y->shape);
+}
+
+int claim_residual(const struct node *node)
+{
+    const enum dtype dtype = node->outputs[0]->dtype;
+    return node->epilogue.residual &&
+                   (dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16)
+               ? (int)node->input_count - 1
+               : -1;
+}
+
+int claim_in_place(const struct node *node, size_t first, size_t second)
+{
+    const struct value *y = node->outputs[0];
+    const size_t inputs[2] = {first, second};
+    for (size_t i = 0; i < 2; i++) {
+        const struct value *value = node_input(node, inputs[i]);
+        if (value && !value->known && value->dtype == y->dtype &&
+            shape_equal(&value->shape, &y->shape))
+            return (int)inputs[i];
+    }
+    return -1;
+}
+
+bool claim_gemm_is_plain(const struct node *node)
+{
+    const struct value *bias = node_bias(node);
+    return node_float(node, "alpha", 1) == 1 &&
+           (!bias || (node_float(node, "beta", 1) == 1 &&
+                      is_f32_vector(bias, node->outputs[0]->shape.dims[1])));
+}
+
+static int first_axis(const struct node *node, int64_t otherwise)
+{
+    const int64_t axis = node_int(node, "axis", otherwise), rank = node->inputs[0]->shape.rank;
+    const int64_t first = axis < 0 ? axis + rank : axis;
+    return first >= 0 && first < rank ? (int)first : -1;
+}
+
+/* LayerNormalization, RMSNormalization and old Softmax take all dimensions from the axis on. */
+size_t claim_row_length(const struct node *node)
+{
+    const struct shape *shape = &node->inputs[0]->shape;
+    const bool is_softmax = node->op == OP_SOFTMAX, is_old = is_softmax && node->opset < 13;
+    const int axis = first_axis(node, is_old ? 1 : -1);
+    if (axis < 0 || (is_softmax && !is_old && axis != shape->rank - 1))
+        return 0;
+    return resolve_extent(shape, axis, shape->rank);
+}
+
+bool claim_is_row(const struct node *node, const struct value *value)
+{
+    return is_f32_constant(value) &&
+           resolve_is_row(&value->known->shape, &node->inputs[0]->shape, first_axis(node, -1));
+}
+
+bool claim_group_parameters(const struct node *node)
+{
+    const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
+    return is_f32_constant(scale) &&
+           is_f32_vector(bias, (int64_t)shape_count(&scale->known->shape));
+}
+
+bool is_8bit(enum dtype dtype)
+{
+    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
+}
+
+bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret)
+{
+    const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
+    if (!is_f32_constant(scale) || shape_count(&scale->known->shape) != 1 || !is_8bit(dtype) ||
+        (zero &&
+         (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1)))
+        return false;
+    ret->scale = (float)tensor_number(scale->known, 0);
+    ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
+    return isnormal(ret->scale) && (zero || dtype == DTYPE_U8);
+}
