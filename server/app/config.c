@@ -9,6 +9,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "engine/backend/tuning_store.h"
 #include "engine/base/cpu.h"
 #include "engine/base/file.h"
 #include "engine/base/size.h"
@@ -721,6 +722,7 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
                          "%s is empty; leave it out, or name a model (digits: the built-in one)",
                          reading->empty_model);
     TRY(read_defaults(reading, err));
+    config->cache_folder = tuning_folder(config->cache);
     return check_together(config, err);
 }
 
@@ -743,6 +745,8 @@ void config_done(struct config *config)
         free(*field);
         *field = NULL;
     }
+    free(config->cache_folder);
     free(config->arguments);
+    config->cache_folder = NULL;
     config->arguments = NULL;
 }

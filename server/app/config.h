@@ -82,6 +82,7 @@ struct config {
     bool profile;                        /* inspect: time the layers instead */
     int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
+    char *cache_folder;                  /* what `cache` means: tuning_folder(); NULL: none */
     int64_t threads, workers, max_batch; /* 0: chosen by the machine */
     int64_t max_queue;                   /* images */
 

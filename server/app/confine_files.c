@@ -45,7 +45,6 @@
 #include <unistd.h>
 
 #include "engine/backend/cuda_module.h"
-#include "engine/backend/tuning_store.h"
 #include "engine/base/size.h"
 #include "models/folder/pipeline_config.h"
 #include "server/app/confine.h"
@@ -199,10 +198,8 @@ static void allow_core_dumps(struct file_rules *rules)
 
 static void allow_cache(struct file_rules *rules, const struct config *config)
 {
-    char *folder = tuning_folder(config->cache);
-    if (folder)
-        allow(rules, folder, MAKE | MAKE_DIR | REMOVE_DIR);
-    free(folder);
+    if (config->cache_folder)
+        allow(rules, config->cache_folder, MAKE | MAKE_DIR | REMOVE_DIR);
 }
 
 static int allow_library(struct dl_phdr_info *info, size_t size, void *context)

@@ -26,7 +26,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/backend/tuning_store.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "lensd_version.h"
@@ -121,10 +120,9 @@ static bool is_confined(const struct config *config)
 /* Landlock rules need folders that exist. */
 static void make_cache(const struct serve *serve)
 {
-    char *folder = tuning_folder(serve->config->cache);
-    if (folder)
-        process_make_folder(folder, serve->config->user ? &serve->user : NULL);
-    free(folder);
+    const struct config *config = serve->config;
+    if (config->cache_folder)
+        process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
 }
 
 /* All threads run by now but the loader's and those of models. */
@@ -220,7 +218,7 @@ static enum status become_user(const struct serve *serve, struct error *err)
         warn_of_reload(config);
     }
     if (config->cache)
-        warn_of_cache(config->cache);
+        warn_of_cache(config->cache_folder);
     return STATUS_OK;
 }
 

@@ -10,7 +10,7 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
 {
     struct pipeline_options options = {.device_count = config->device_count,
                                        .precision = (enum precision)config->precision,
-                                       .cache = config->cache,
+                                       .cache = config->cache_folder,
                                        .trials = config->command == COMMAND_PREDICT ? TRIALS_NONE
                                                                                     : TRIALS_LATER,
                                        .threads = (int)config->threads,

@@ -57,7 +57,7 @@ static enum status profile_open_session(const struct config *config, struct prof
         .image_width = model->preprocess.width,
     };
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct precision_options how = {.limits = &limits, .cache = config->cache};
+    const struct precision_options how = {.limits = &limits, .cache = config->cache_folder};
     /* The choice is kept for servers, so it is made with their batches. */
     if (served_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
         options.max_batch = PRECISION_TRIAL_BATCH;

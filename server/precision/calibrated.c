@@ -43,25 +43,20 @@ enum status calibrate_model(const struct model *model, const struct image_limits
 
 static char *path_of_key(const struct graph_hash *key, const char *cache)
 {
-    char *folder = tuning_folder(cache), *path = NULL;
-    if (folder &&
-        asprintf(&path, "%s/int8-%016llx%016llx.onnx", folder, (unsigned long long)key->words[0],
-                 (unsigned long long)key->words[1]) < 0)
-        path = NULL;
-    free(folder);
-    return path;
+    char *path = NULL;
+    return !cache || asprintf(&path, "%s/int8-%016llx%016llx.onnx", cache,
+                              (unsigned long long)key->words[0],
+                              (unsigned long long)key->words[1]) < 0
+               ? NULL
+               : path;
 }
 
 bool calibrated_is_possible(const struct model *model, const struct session_options *session,
                             const char *cache)
 {
-    char *folder = NULL;
-    const bool is_possible = model->calibration && session->device.kind == DEVICE_CPU &&
-                             model->image_input != SIZE_MAX && model->graph->input_count == 1 &&
-                             !quantizer_is_quantized(model->graph) &&
-                             (folder = tuning_folder(cache));
-    free(folder);
-    return is_possible;
+    return cache && model->calibration && session->device.kind == DEVICE_CPU &&
+           model->image_input != SIZE_MAX && model->graph->input_count == 1 &&
+           !quantizer_is_quantized(model->graph);
 }
 
 bool calibrated_exists(const struct graph_hash *key, const char *cache)
@@ -89,19 +84,18 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
                               const struct graph *graph, struct error *err)
 {
     const struct onnx_write_options options = {.producer = "lensd"};
-    char *folder = tuning_folder(cache), *path = path_of_key(key, cache), *own = NULL;
+    char *path = path_of_key(key, cache), *own = NULL;
     enum status status = STATUS_OK;
-    if (!folder || !path || asprintf(&own, "%s.%ld", path, (long)getpid()) < 0) {
+    if (!path || asprintf(&own, "%s.%ld", path, (long)getpid()) < 0) {
         own = NULL;
         status = error_no_memory(err, "for a model in the cache");
     } else {
-        (void)tuning_make_folder(folder); /* writing reports a failure */
+        (void)tuning_make_folder(cache); /* writing reports a failure */
         (void)unlink(own);
         status = onnx_write_file(graph, &options, own, err);
         if (status == STATUS_OK && rename(own, path) != 0)
             status = error_set(err, STATUS_IO, "%s cannot be renamed", own);
     }
-    free(folder);
     free(path);
     free(own);
     return status;

@@ -21,22 +21,18 @@
 
 static atomic_flag is_said = ATOMIC_FLAG_INIT;
 
-void cache_read(const char *option)
+void cache_read(const char *folder)
 {
     struct error err;
-    char *folder = tuning_folder(option);
     if (folder && tuning_read(folder, &err) != STATUS_OK)
         log_event(LOG_WARN, "cache", LOG_STR("text", err.message));
-    free(folder);
 }
 
-void cache_write(const char *option)
+void cache_write(const char *folder)
 {
     struct error err;
-    char text[600], *folder = tuning_folder(option);
-    const bool failed = folder && tuning_write(folder, &err) != STATUS_OK;
-    free(folder);
-    if (!failed || atomic_flag_test_and_set(&is_said))
+    char text[600];
+    if (!folder || tuning_write(folder, &err) == STATUS_OK || atomic_flag_test_and_set(&is_said))
         return;
     snprintf(text, sizeof text,
              "what was measured is not kept, so every start repeats its trials: %s; --cache names "
@@ -45,10 +41,9 @@ void cache_write(const char *option)
     log_event(LOG_WARN, "cache", LOG_STR("text", text));
 }
 
-void precision_check_cache(const char *cache, char *warning, size_t size)
+void precision_check_cache(const char *folder, char *warning, size_t size)
 {
     struct error err;
-    char *folder = tuning_folder(cache);
     warning[0] = '\0';
     if (folder && tuning_try_folder(folder, &err) != STATUS_OK) {
         (void)atomic_flag_test_and_set(&is_said); /* by whoever asked */
@@ -57,7 +52,6 @@ void precision_check_cache(const char *cache, char *warning, size_t size)
                  "name a folder that may be written to, or none",
                  folder, err.message);
     }
-    free(folder);
 }
 
 /* ---- the key ---- */

@@ -45,10 +45,10 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
 
 /* ---- choice_store.c ---- */
 
-/* Reads what earlier processes measured; writes what this one has measured since. `option` as in
- * tuning_folder(). */
-void cache_read(const char *option);
-void cache_write(const char *option);
+/* Reads what earlier processes measured; writes what this one has measured since. Both log a
+ * failure. Nothing for NULL. */
+void cache_read(const char *folder);
+void cache_write(const char *folder);
 
 /* A hash of everything that a choice depends on, except the CPU and the build: graph,
  * preprocessing, calibration images, device, threads. The batch size is left out, so that all

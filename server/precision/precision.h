@@ -73,8 +73,7 @@ const char *trial_outcome_name(enum trial_outcome outcome); /* "slower" */
 
 struct precision_options {
     const struct image_limits *limits; /* for calibration images */
-    const char *cache;                 /* folder of earlier choices; NULL: $XDG_CACHE_HOME/lensd or
-                                          ~/.cache/lensd; "none": keep choices in memory only */
+    const char *cache; /* folder of earlier choices (tuning_folder); NULL: memory only */
     enum precision_trials {
         TRIALS_NOW,   /* without an earlier choice precision_open() makes the trials itself */
         TRIALS_LATER, /* it opens fp32 and says CHOICE_PENDING; the caller calls precision_try() */

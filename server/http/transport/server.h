@@ -15,7 +15,7 @@
  *     penalty.c       how long a client waits that comes back at once though it was refused
  *     keys.c          API keys: who may ask for what, and how often
  *     response_cache.c   answers kept by what was asked
- *     tls.c           the certificate                tls_client.c: for lensd health
+ *     tls.c           the certificate
  *     upload.c        the body, bounded as it grows  http_budget.c: all bodies and answers
  *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers

@@ -325,7 +325,7 @@ static void confine_folders(const char *model)
         snprintf(texts[i], sizeof texts[i], "%s", at(names[i]));
     snprintf(texts[3], sizeof texts[3], "%s", at(model));
     const struct config config = {
-        .cache = texts[0], .port_file = texts[1], .api_keys = texts[2], .model = texts[3]};
+        .cache_folder = texts[0], .port_file = texts[1], .api_keys = texts[2], .model = texts[3]};
     confine_files(&config, &confinement);
     CHECK(confinement.landlock > 0 && !confinement.missing[0]);
 }
@@ -465,7 +465,7 @@ static void check_network(void)
     struct sockaddr_in address, own = {.sin_family = AF_INET, .sin_port = 0};
     struct sockaddr_un hidden = {.sun_family = AF_UNIX};
     struct confinement confinement;
-    const struct config config = {.cache = (char[]){"none"}};
+    const struct config config = {0};
     const int listening = listen_on_loopback(&address);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
