@@ -385,76 +385,78 @@ static enum status quantize_all(struct quantize_state *q)
 
 /* ---- sensitive layers ---- */
 
-/* Layers that read one tensor are a group, which stays in float32 as a whole: as long as one of
- * them is in 8 bits, the tensor is stored in 8 bits. */
-struct layer_gain {
-    size_t layer, first; /* `first`: the first layer of its group */
-    double gain;         /* error removed for each multiply-add that is moved to float32 */
+/* Layers that read one tensor. They stay in float32 together: as long as one of them is in 8 bits,
+ * the tensor is stored in 8 bits. */
+struct layer_group {
+    const struct value *input;
+    size_t first; /* layer */
+    double work;  /* multiply-adds */
+    double gain;  /* error removed for each multiply-add that is moved to float32 */
 };
 
-static const struct value *input_of(const struct quantize_state *q, size_t layer)
+static size_t find_groups(const struct quantize_state *q, struct layer_group *ret)
 {
-    return quantizer_layer(q->quantizer, layer)->input;
+    size_t count = 0;
+    for (size_t i = 0; i < q->report->layer_count; i++) {
+        const struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        size_t g = 0;
+        while (g < count && ret[g].input != layer->input)
+            g++;
+        if (g == count)
+            ret[count++] = (struct layer_group){.input = layer->input, .first = i};
+        ret[g].work += layer->work;
+    }
+    return count;
 }
 
-/* Measures the error with only the group of layer `first` in 8 bits. */
-static enum status measure_layer(struct quantize_state *q, size_t first, struct layer_gain *ret)
+/* Keeps these groups in float32; returns how many layers that are. */
+static size_t keep_groups(const struct quantize_state *q, const struct layer_group *groups,
+                          size_t count)
 {
-    struct quantize_answer *report = q->report;
+    size_t kept = 0;
+    for (size_t i = 0; i < q->report->layer_count; i++) {
+        struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        layer->is_kept = false;
+        for (size_t g = 0; g < count && !layer->is_kept; g++)
+            layer->is_kept = groups[g].input == layer->input;
+        kept += layer->is_kept;
+    }
+    return kept;
+}
+
+/* Measures the error with only this group in 8 bits. */
+static enum status measure_group(struct quantize_state *q, struct layer_group *group)
+{
     struct agreement a;
     bool is_quantized;
-    double work = 0;
-    for (size_t i = 0; i < report->layer_count; i++) {
+    for (size_t i = 0; i < q->report->layer_count; i++) {
         struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
-        layer->is_kept = layer->input != input_of(q, first);
-        work += layer->is_kept ? 0 : layer->work;
+        layer->is_kept = layer->input != group->input;
     }
     TRY(try_layers(q, LAYER_PHOTOS, &is_quantized, &a));
-    report->layers[first].error_alone = error_of(&a);
-    *ret = (struct layer_gain){first, first, error_of(&a) / fmax(work, 1)};
-    return STATUS_OK;
-}
-
-/* ret[i]: of layer i. */
-static enum status measure_layers(struct quantize_state *q, struct layer_gain *ret)
-{
-    struct quantize_answer *report = q->report;
-    q->phase = "comparing layers";
-    for (size_t i = 0; i < report->layer_count && !is_over(q); i++) {
-        size_t first = 0;
-        show(q, (double)i / (double)report->layer_count);
-        while (input_of(q, first) != input_of(q, i))
-            first++;
-        if (first == i) {
-            TRY(measure_layer(q, i, &ret[i]));
-            continue;
-        }
-        ret[i] = ret[first];
-        ret[i].layer = i;
-        report->layers[i].error_alone = report->layers[first].error_alone;
-    }
+    group->gain = error_of(&a) / fmax(group->work, 1);
+    for (size_t i = 0; i < q->report->layer_count; i++)
+        if (quantizer_layer(q->quantizer, i)->input == group->input)
+            q->report->layers[i].error_alone = error_of(&a);
     return STATUS_OK;
 }
 
 static int compare_gains(const void *a, const void *b)
 {
-    const struct layer_gain *x = a, *y = b;
+    const struct layer_group *x = a, *y = b;
     if (x->gain != y->gain)
         return x->gain < y->gain ? 1 : -1;
-    if (x->first != y->first)
-        return x->first < y->first ? -1 : 1;
-    return x->layer < y->layer ? -1 : 1;
+    return x->first < y->first ? -1 : 1;
 }
 
-/* Keeps the `count` layers that gain most, if the model is better then. */
-static enum status keep_layers(struct quantize_state *q, const struct layer_gain *order,
-                               size_t count, bool *ret_holds)
+/* Tries the first `count` groups in float32, and takes them if the model is better then. */
+static enum status try_groups(struct quantize_state *q, const struct layer_group *groups,
+                              size_t count, bool *ret_holds)
 {
     struct quantize_answer *report = q->report;
     struct agreement a;
     bool is_quantized;
-    for (size_t i = 0; i < report->layer_count; i++)
-        quantizer_layer(q->quantizer, order[i].layer)->is_kept = i < count;
+    const size_t kept = keep_groups(q, groups, count);
     TRY(try_layers(q, q->tried, &is_quantized, &a));
     *ret_holds = is_quantized && agreement_holds(&a);
     /* Once the bounds hold, fewer layers are better; before that, more have to lower the error. */
@@ -462,68 +464,45 @@ static enum status keep_layers(struct quantize_state *q, const struct layer_gain
         return STATUS_OK;
     q->error = error_of(&a);
     q->holds = *ret_holds;
-    report->kept = count;
+    report->kept = kept;
     for (size_t i = 0; i < report->layer_count; i++)
-        report->layers[order[i].layer].is_kept = i < count;
+        report->layers[i].is_kept = quantizer_layer(q->quantizer, i)->is_kept;
     return STATUS_OK;
 }
 
-/* Puts the groups first that do at most KEPT_WORK of all multiply-adds together; how many these
- * are. */
-static size_t put_affordable_first(const struct quantize_state *q, struct layer_gain *order)
+/* Leaves those, in order, that do at most KEPT_WORK of all multiply-adds together. */
+static size_t leave_affordable(struct layer_group *groups, size_t count)
 {
-    const size_t layers = q->report->layer_count;
     double all = 0, kept = 0;
-    size_t groups = 0, count = 0;
-    for (size_t i = 0; i < layers; i++)
-        all += quantizer_layer(q->quantizer, i)->work;
-    for (size_t i = 0, end; i < layers; i = end) {
-        double work = 0;
-        for (end = i; end < layers && order[end].first == order[i].first; end++)
-            work += quantizer_layer(q->quantizer, order[end].layer)->work;
-        if (kept + work > KEPT_WORK * all)
+    size_t left = 0;
+    for (size_t g = 0; g < count; g++)
+        all += groups[g].work;
+    for (size_t g = 0; g < count; g++) {
+        if (kept + groups[g].work > KEPT_WORK * all)
             continue;
-        kept += work;
-        groups++;
-        for (size_t k = i; k < end; k++) {
-            const struct layer_gain moved = order[k];
-            memmove(&order[count + 1], &order[count], (k - count) * sizeof *order);
-            order[count++] = moved;
-        }
+        kept += groups[g].work;
+        groups[left++] = groups[g];
     }
-    return groups;
-}
-
-/* How many layers the first groups have. */
-static size_t count_layers(const struct quantize_state *q, const struct layer_gain *order,
-                           size_t groups)
-{
-    size_t i = 0;
-    for (; groups > 0; groups--) {
-        const size_t first = order[i].first;
-        while (i < q->report->layer_count && order[i].first == first)
-            i++;
-    }
-    return i;
+    return left;
 }
 
 /* Doubles the number of groups in float32 until the bounds hold, then halves the interval. */
-static enum status search_layers(struct quantize_state *q, struct layer_gain *order)
+static enum status search_groups(struct quantize_state *q, const struct layer_group *groups,
+                                 size_t most)
 {
-    const size_t most = put_affordable_first(q, order);
     size_t low = 0, high = 0;
     bool holds = false;
     q->phase = "keeping layers";
-    for (size_t groups = 1; !holds && low < most; groups *= 2) {
-        high = groups < most ? groups : most;
+    for (size_t count = 1; !holds && low < most; count *= 2) {
+        high = count < most ? count : most;
         show(q, (double)high / (double)most / 2);
-        TRY(keep_layers(q, order, count_layers(q, order, high), &holds));
+        TRY(try_groups(q, groups, high, &holds));
         low = holds ? low : high;
     }
     while (holds && high - low > 1) {
         const size_t middle = low + (high - low) / 2;
         bool still;
-        TRY(keep_layers(q, order, count_layers(q, order, middle), &still));
+        TRY(try_groups(q, groups, middle, &still));
         *(still ? &high : &low) = middle;
     }
     return STATUS_OK;
@@ -533,15 +512,21 @@ static enum status keep_sensitive(struct quantize_state *q)
 {
     if (q->holds || q->report->layer_count < 2)
         return STATUS_OK;
-    struct layer_gain *gains = alloc_array(q->report->layer_count, sizeof *gains);
-    if (!gains)
+    struct layer_group *groups = alloc_array(q->report->layer_count, sizeof *groups);
+    if (!groups)
         return quantize_no_memory(q);
-    enum status status = measure_layers(q, gains);
-    if (status == STATUS_OK && !is_over(q)) {
-        qsort(gains, q->report->layer_count, sizeof *gains, compare_gains);
-        status = search_layers(q, gains);
+    const size_t count = find_groups(q, groups);
+    enum status status = STATUS_OK;
+    q->phase = "comparing layers";
+    for (size_t g = 0; g < count && status == STATUS_OK && !is_over(q); g++) {
+        show(q, (double)g / (double)count);
+        status = measure_group(q, &groups[g]);
     }
-    free(gains);
+    if (status == STATUS_OK && !is_over(q)) {
+        qsort(groups, count, sizeof *groups, compare_gains);
+        status = search_groups(q, groups, leave_affordable(groups, count));
+    }
+    free(groups);
     return status;
 }
 
