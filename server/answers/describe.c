@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/arena.h"
 #include "engine/base/size.h"
 #include "proto/answers.h"
 #include "proto/base64.h"
@@ -29,30 +30,34 @@ static const char *precision_on(const struct model_status *model, struct device_
     return NULL;
 }
 
-/* Number of entries in the list of predictions. */
-static size_t prediction_entries(const struct predict_image *image)
+/* Memory that lives as long as the description of a request. */
+struct described {
+    struct arena *arena;
+    struct owned {
+        void *memory; /* malloc'ed */
+        struct owned *next;
+    } * owned;
+};
+
+/* `memory` is freed with the description; false, and freed at once: out of memory, as if NULL. */
+static bool own(struct described *described, void *memory)
 {
-    return image->prediction_count + image->answer.detections.count + image->answer.segments.count;
+    struct owned *owned = memory ? arena_alloc(described->arena, 1, sizeof *owned) : NULL;
+    if (!owned) {
+        free(memory);
+        return false;
+    }
+    *owned = (struct owned){memory, described->owned};
+    described->owned = owned;
+    return true;
 }
 
-/* A mask, and the memory of the form that it is written in. */
-struct described_mask {
-    struct answer_mask answer;
-    struct mask_polygons polygons;
-    char *png;
-};
-
-/* The memory of a request's predictions: arrays with room for all of its images, and their crops.
- */
-struct described {
-    struct answer_image *images; /* those of the request first */
-    char (*devices)[DEVICE_TEXT];
-    struct answer_prediction *predictions;
-    struct answer_oriented *oriented;
-    struct answer_point *points;
-    struct described_mask *masks;
-    char **texts; /* one an image: its depth map, or its line of text; or NULL */
-};
+static void described_done(struct described *described)
+{
+    for (struct owned *owned = described->owned; owned; owned = owned->next)
+        free(owned->memory);
+    arena_free(described->arena);
+}
 
 static void describe_oriented(const struct detection *box, const struct predict_image *image,
                               struct answer_oriented *oriented, struct answer_prediction *ret)
@@ -112,12 +117,18 @@ struct mask_how {
 
 /* False: out of memory. */
 static bool describe_mask(const struct segment *segment, const struct mask_how *how,
-                          const struct predict_image *image, struct described_mask *ret)
+                          const struct predict_image *image, struct described *described,
+                          const struct answer_mask **ret_mask)
 {
     struct mask_bitmap bitmap;
-    ret->answer.area = segment->area;
+    struct mask_polygons polygons = {0};
+    struct answer_mask *ret = arena_alloc(described->arena, 1, sizeof *ret);
+    if (!ret)
+        return false;
+    *ret_mask = ret;
+    ret->area = segment->area;
     if (how->form <= MASK_FORM_RLE) {
-        ret->answer.counts = segment->counts;
+        ret->counts = segment->counts;
         return true;
     }
     if (mask_bitmap_of(segment->counts, image->height, &bitmap, NULL) != STATUS_OK)
@@ -126,118 +137,122 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
     if (how->is_whole && !mask_whole(&bitmap, image->width, image->height))
         return false;
     if (how->form == MASK_FORM_POLYGON || (segment->area == 0 && !how->is_whole)) {
-        is_done = mask_polygons_of(&bitmap, &ret->polygons, NULL) == STATUS_OK;
-        ret->answer.points = ret->polygons.points;
-        ret->answer.ends = ret->polygons.ends;
-        ret->answer.polygons = ret->polygons.polygons;
+        is_done = mask_polygons_of(&bitmap, &polygons, NULL) == STATUS_OK;
+        ret->points = polygons.points;
+        ret->ends = polygons.ends;
+        ret->polygons = polygons.polygons;
+        const bool has_points = !polygons.points || own(described, polygons.points);
+        const bool has_ends = !polygons.ends || own(described, polygons.ends);
+        is_done = is_done && has_points && has_ends;
     } else {
-        ret->answer.png = ret->png = mask_png(&bitmap);
-        is_done = ret->png != NULL;
-        ret->answer.left = bitmap.left;
-        ret->answer.top = bitmap.top;
-        ret->answer.width = bitmap.width;
-        ret->answer.height = bitmap.height;
+        char *png = mask_png(&bitmap);
+        ret->png = png;
+        ret->left = bitmap.left;
+        ret->top = bitmap.top;
+        ret->width = bitmap.width;
+        ret->height = bitmap.height;
+        is_done = own(described, png);
     }
     free(bitmap.pixels);
     return is_done;
 }
 
 static bool describe_image(const struct predict_image *image, const struct model_status *model,
-                           const struct dialect *dialect, struct described *room,
+                           const struct dialect *dialect, struct described *described,
                            struct answer_image *ret);
 
-/* Advances `room` past what it used. */
-static bool describe_boxes(const struct predict_image *image, const struct model *model,
-                           const struct mask_how *how, struct described *room)
+/* What the next stage of a pipeline made of a box; as deep as it has stages. */
+static bool describe_crop(const struct predict_image *crop, struct described *described,
+                          const struct answer_image **ret)
 {
-    const struct detections *found = &image->answer.detections;
-    struct answer_prediction *predictions = room->predictions;
-    room->predictions += found->count; /* before those of crops */
-    for (size_t i = 0; i < found->count; i++) {
-        const struct detection *box = &found->items[i];
-        struct answer_prediction *prediction = &predictions[i];
-        *prediction =
-            (struct answer_prediction){.label = labels_name(&model->labels, box->index),
-                                       .index = box->index,
-                                       .probability = box->score,
-                                       .box = {box->x1, box->y1, box->x2, box->y2},
-                                       .points = room->points,
-                                       .point_count = found->point_count,
-                                       .are_corners = model->task.kind == TASK_TEXT_BOXES};
-        if (model->task.kind == TASK_ORIENTED)
-            describe_oriented(box, image, room->oriented++, prediction);
-        for (size_t k = 0; k < found->point_count; k++) {
-            const struct task_point *point = &found->points[i * found->point_count + k];
-            *room->points++ = (struct answer_point){labels_name(&model->point_names, k), point->x,
-                                                    point->y, point->score};
-        }
-        if (found->masks) {
-            prediction->mask = &room->masks->answer;
-            if (!describe_mask(&found->masks[i], how, image, room->masks++))
-                return false;
-        }
-        const struct predict_image *crop = image->crops ? image->crops[i] : NULL;
-        prediction->crop = crop ? room->images : NULL;
-        /* As deep as a pipeline has stages. */
-        if (crop && !describe_image(crop, NULL, NULL, room, room->images++))
-            return false;
-    }
-    return true;
+    struct answer_image *answer = arena_alloc(described->arena, 1, sizeof *answer);
+    *ret = answer;
+    return answer && describe_image(crop, NULL, NULL, described, answer);
 }
 
-static bool describe_areas(const struct predict_image *image, const struct model *model,
-                           const struct mask_how *how, struct described *room)
+static bool describe_box(const struct predict_image *image, const struct model *model, size_t i,
+                         const struct mask_how *how, struct described *described,
+                         struct answer_prediction *ret)
 {
-    const struct segments *segments = &image->answer.segments;
-    for (size_t i = 0; i < segments->count; i++) {
-        const struct segment *segment = &segments->items[i];
-        *room->predictions++ = (struct answer_prediction){
-            .label = labels_name(&model->labels, segment->index),
-            .index = segment->index,
-            .probability =
-                (float)((double)segment->area / ((double)image->width * (double)image->height)),
-            .mask = &room->masks->answer};
-        if (!describe_mask(segment, how, image, room->masks++))
-            return false;
+    const struct detections *found = &image->answer.detections;
+    const struct detection *box = &found->items[i];
+    struct answer_point *points = arena_alloc(described->arena, found->point_count, sizeof *points);
+    struct answer_oriented *oriented = arena_alloc(described->arena, 1, sizeof *oriented);
+    if (!points || !oriented)
+        return false;
+    *ret = (struct answer_prediction){.label = labels_name(&model->labels, box->index),
+                                      .index = box->index,
+                                      .probability = box->score,
+                                      .box = {box->x1, box->y1, box->x2, box->y2},
+                                      .points = points,
+                                      .point_count = found->point_count,
+                                      .are_corners = model->task.kind == TASK_TEXT_BOXES};
+    if (model->task.kind == TASK_ORIENTED)
+        describe_oriented(box, image, oriented, ret);
+    for (size_t k = 0; k < found->point_count; k++) {
+        const struct task_point *point = &found->points[i * found->point_count + k];
+        points[k] = (struct answer_point){labels_name(&model->point_names, k), point->x, point->y,
+                                          point->score};
     }
-    return true;
+    if (found->masks && !describe_mask(&found->masks[i], how, image, described, &ret->mask))
+        return false;
+    const struct predict_image *crop = image->crops ? image->crops[i] : NULL;
+    return !crop || describe_crop(crop, described, &ret->crop);
+}
+
+static bool describe_area(const struct predict_image *image, const struct model *model, size_t i,
+                          const struct mask_how *how, struct described *described,
+                          struct answer_prediction *ret)
+{
+    const struct segment *segment = &image->answer.segments.items[i];
+    const double pixels = (double)image->width * (double)image->height;
+    *ret = (struct answer_prediction){.label = labels_name(&model->labels, segment->index),
+                                      .index = segment->index,
+                                      .probability = (float)((double)segment->area / pixels)};
+    return describe_mask(segment, how, image, described, &ret->mask);
 }
 
 /* False: out of memory. */
-static bool describe_depth(const struct depth *depth, char **text, struct answer_image *ret)
+static bool describe_depth(const struct depth *depth, struct described *described,
+                           struct answer_image *ret)
 {
     uint16_t *pixels = NULL;
     uint8_t *bytes = NULL;
+    char *text = NULL;
     size_t size;
     if (!depth->values)
         return true;
     if (depth_render(depth, &pixels, &ret->depth_least, &ret->depth_greatest, NULL) == STATUS_OK &&
         image_encode_png(PNG_KIND_GREY16, pixels, ret->width, ret->height, &bytes, &size, NULL) ==
             STATUS_OK)
-        *text = base64_text(bytes, size);
+        text = base64_text(bytes, size);
     free(pixels);
     free(bytes);
-    ret->depth = *text;
-    return *text != NULL;
+    ret->depth = text;
+    return own(described, text);
 }
 
 /* False: out of memory. */
 static bool describe_text(const struct text_reading *line, const struct labels *characters,
-                          char **text, struct answer_image *ret)
+                          struct described *described, struct answer_image *ret)
 {
+    char *text = NULL;
     size_t size;
     if (!line->is_read)
         return true;
-    FILE *out = open_memstream(text, &size);
+    FILE *out = open_memstream(&text, &size);
     for (size_t i = 0; out && i < line->count; i++) {
         const char *character = labels_name(characters, line->characters[i]);
         fputs(character ? character : " ", out);
     }
     ret->text_score = line->score;
     const bool is_written = out && !ferror(out);
-    if (out && fclose(out) == 0 && is_written)
-        ret->text = *text;
-    return ret->text != NULL;
+    if (!out || fclose(out) != 0 || !is_written) {
+        free(text);
+        return false;
+    }
+    ret->text = text;
+    return own(described, text);
 }
 
 /* How masks are written. */
@@ -260,16 +275,23 @@ enum answer_kind describe_kind(const struct model *model)
 
 /* False: out of memory. */
 static bool describe_image(const struct predict_image *image, const struct model_status *model,
-                           const struct dialect *dialect, struct described *room,
+                           const struct dialect *dialect, struct described *described,
                            struct answer_image *ret)
 {
+    const size_t boxes = image->answer.detections.count, areas = image->answer.segments.count;
+    const size_t classes = image->prediction_count, count = classes + boxes + areas;
+    struct answer_prediction *predictions =
+        arena_alloc(described->arena, count, sizeof *predictions);
+    char *device = arena_alloc(described->arena, DEVICE_TEXT, 1);
+    if (!predictions || !device)
+        return false;
     *ret = (struct answer_image){.name = image->name,
-                                 .device = device_text(image->device, *room->devices++),
+                                 .device = device_text(image->device, device),
                                  .precision = precision_on(model, image->device),
                                  .width = image->width,
                                  .height = image->height,
-                                 .predictions = room->predictions,
-                                 .prediction_count = prediction_entries(image),
+                                 .predictions = predictions,
+                                 .prediction_count = count,
                                  .embedding = image->answer.embedding.values,
                                  .embedding_count = image->answer.embedding.count,
                                  .batch = image->batch,
@@ -282,73 +304,23 @@ static bool describe_image(const struct predict_image *image, const struct model
         ret->code = status_word(image->status);
         return true;
     }
-    for (size_t i = 0; i < image->prediction_count; i++)
-        *room->predictions++ =
+    for (size_t i = 0; i < classes; i++)
+        *predictions++ =
             (struct answer_prediction){.label = image->predictions[i].label,
                                        .index = image->predictions[i].index,
                                        .probability = image->predictions[i].probability};
     const struct model *used = image->request->used_model;
     const struct mask_how how = {mask_form_of(image->request), dialect && dialect->has_whole_mask};
     ret->kind = describe_kind(used);
-    return describe_boxes(image, used, &how, room) && describe_areas(image, used, &how, room) &&
-           (used->task.kind == TASK_TEXT
-                ? describe_text(&image->answer.text, &used->labels, room->texts++, ret)
-                : describe_depth(&image->answer.depth, room->texts++, ret));
-}
-
-struct described_counts {
-    size_t images, predictions, oriented, points, masks;
-};
-
-/* Recursion is as deep as a pipeline has stages. */
-static void count_image(const struct predict_image *image, struct described_counts *counts)
-{
-    const struct detections *found = &image->answer.detections;
-    counts->images++;
-    counts->predictions += prediction_entries(image);
-    counts->oriented += found->count;
-    counts->points += found->count * found->point_count;
-    counts->masks += (found->masks ? found->count : 0) + image->answer.segments.count;
-    for (size_t i = 0; image->crops && i < found->count; i++)
-        if (image->crops[i])
-            count_image(image->crops[i], counts);
-}
-
-/* Room for the answers of all images; false: out of memory. Free with described_done. */
-static bool described_init(const struct predict_request *request, struct described *ret,
-                           struct described_counts *ret_counts)
-{
-    struct described_counts counts = {0};
-    for (size_t i = 0; i < request->image_count; i++)
-        count_image(&request->images[i], &counts);
-    *ret =
-        (struct described){.images = alloc_array(counts.images, sizeof *ret->images),
-                           .devices = alloc_array(counts.images, sizeof *ret->devices),
-                           .predictions = alloc_array(counts.predictions, sizeof *ret->predictions),
-                           .oriented = alloc_array(counts.oriented, sizeof *ret->oriented),
-                           .points = alloc_array(counts.points, sizeof *ret->points),
-                           .masks = alloc_array(counts.masks, sizeof *ret->masks),
-                           .texts = alloc_array(counts.images, sizeof *ret->texts)};
-    *ret_counts = counts;
-    return ret->images && ret->devices && ret->predictions && ret->oriented && ret->points &&
-           ret->masks && ret->texts;
-}
-
-static void described_done(struct described *described, const struct described_counts *counts)
-{
-    for (size_t i = 0; described->texts && i < counts->images; i++)
-        free(described->texts[i]);
-    free(described->texts);
-    free(described->images);
-    free(described->devices);
-    for (size_t i = 0; described->masks && i < counts->masks; i++) {
-        mask_polygons_done(&described->masks[i].polygons);
-        free(described->masks[i].png);
-    }
-    free(described->masks);
-    free(described->predictions);
-    free(described->oriented);
-    free(described->points);
+    for (size_t i = 0; i < boxes; i++)
+        if (!describe_box(image, used, i, &how, described, predictions++))
+            return false;
+    for (size_t i = 0; i < areas; i++)
+        if (!describe_area(image, used, i, &how, described, predictions++))
+            return false;
+    return used->task.kind == TASK_TEXT
+               ? describe_text(&image->answer.text, &used->labels, described, ret)
+               : describe_depth(&image->answer.depth, described, ret);
 }
 
 /* `model`: what is known of the one that answered; NULL: nothing. */
@@ -357,21 +329,18 @@ static char *describe_request(const struct predict_request *request,
                               size_t *ret_size)
 {
     const size_t count = request->image_count;
-    struct described described;
-    struct described_counts counts;
-    bool has_room = described_init(request, &described, &counts);
+    struct described described = {.arena = arena_create(0)};
+    struct answer_image *images =
+        described.arena ? arena_alloc(described.arena, count, sizeof *images) : NULL;
+    bool has_room = images != NULL;
     char *text = NULL;
-    struct described room = described;
-    if (has_room)
-        room.images += count;
     for (size_t i = 0; has_room && i < count; i++)
-        has_room =
-            describe_image(&request->images[i], model, how->dialect, &room, &described.images[i]);
+        has_room = describe_image(&request->images[i], model, how->dialect, &described, &images[i]);
     if (has_room) {
         struct predict_answer answer = {.model = how->model            ? how->model
                                                  : request->used_model ? request->used_model->name
                                                                        : "",
-                                        .images = described.images,
+                                        .images = images,
                                         .image_count = count,
                                         .as_list = how->as_list,
                                         .total_ms = how->total_ms,
@@ -383,7 +352,7 @@ static char *describe_request(const struct predict_request *request,
                : how->form == DESCRIBE_KSERVE  ? v1_classes_json(&answer, ret_size)
                                                : predict_answer_json(&answer, ret_size);
     }
-    described_done(&described, &counts);
+    described_done(&described);
     return text;
 }
 
