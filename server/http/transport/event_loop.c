@@ -2,7 +2,6 @@
  * suspended requests. */
 #include "server/http/transport/event_loop.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <microhttpd.h>
 #include <poll.h>
@@ -18,8 +17,7 @@
 #include "server/schedule/runtime/thread.h"
 
 #define MILLION       INT64_C(1000000)
-#define ACCEPTS_A_RUN 64  /* so that open connections are served between them */
-#define FULL_MS       100 /* pause after accept() failed for want of descriptors or memory */
+#define ACCEPTS_A_RUN 64 /* so that open connections are served between them */
 
 static void wake_locked(struct event_loop *loop)
 {
@@ -65,35 +63,11 @@ static void add_connection(void *context, int fd, const struct sockaddr_storage 
         loop->added++;
 }
 
-static bool is_shortage(int cause)
-{
-    return cause == EMFILE || cause == ENFILE || cause == ENOBUFS || cause == ENOMEM;
-}
-
-/* Accepts one connection; false when there is none or no room for it. */
-static bool accept_one(struct event_loop *loop)
-{
-    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
-    socklen_t size = sizeof address;
-    if (!room(loop))
-        return false;
-    const int fd =
-        accept4(loop->listen_fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-        if (is_shortage(errno))
-            loop->full_until = clock_now() + FULL_MS * MILLION;
-        return errno == ECONNABORTED || errno == EINTR;
-    }
-    if (loop->proxied && proxied_expects(loop->proxied, fd, (const struct sockaddr *)&address))
-        proxied_add(loop->proxied, fd, &address, size);
-    else
-        add_connection(loop, fd, &address, size);
-    return true;
-}
-
 static void accept_some(struct event_loop *loop)
 {
-    for (int i = 0; i < ACCEPTS_A_RUN && accept_one(loop); i++)
+    int left = ACCEPTS_A_RUN;
+    while (left-- > 0 && room(loop) &&
+           proxied_accept(loop->proxied, loop->listen_fd, add_connection, loop, &loop->full_until))
         ;
 }
 
@@ -113,7 +87,7 @@ static int sleep_ms(const struct event_loop *loop, bool is_paused)
         ms = longest < INT_MAX ? (int)longest : INT_MAX;
     if (loop->proxied)
         ms = sooner(ms, proxied_sleep_ms(loop->proxied, room(loop)));
-    return is_paused ? sooner(ms, FULL_MS) : ms;
+    return is_paused ? sooner(ms, ACCEPT_PAUSE_MS) : ms;
 }
 
 static void stop_daemon(const struct event_loop *loop)

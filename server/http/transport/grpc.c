@@ -21,8 +21,7 @@
 #include "server/schedule/runtime/thread.h"
 
 #define MILLION       INT64_C(1000000)
-#define TICK_MS       50  /* resolution of the time limits, and of penalties */
-#define FULL_MS       100 /* pause after accept() failed for want of descriptors or memory */
+#define TICK_MS       50 /* resolution of the time limits, and of penalties */
 #define ACCEPTS_A_RUN 64
 #define EVENTS        64
 
@@ -47,28 +46,11 @@ static void grpc_take(void *context, int fd, const struct sockaddr_storage *addr
     grpc_connection_open(context, fd, (const struct sockaddr *)address);
 }
 
-static bool grpc_accept_one(struct grpc_server *grpc)
-{
-    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
-    socklen_t size = sizeof address;
-    const int fd =
-        accept4(grpc->listen_fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-        if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
-            grpc->full_until = clock_now() + FULL_MS * MILLION;
-        return errno == ECONNABORTED || errno == EINTR;
-    }
-    if (grpc->proxied && proxied_expects(grpc->proxied, fd, (const struct sockaddr *)&address))
-        proxied_add(grpc->proxied, fd, &address, size);
-    else
-        grpc_take(grpc, fd, &address, size);
-    return true;
-}
-
 static void grpc_accept(struct grpc_server *grpc)
 {
     int left = clock_now() < grpc->full_until ? 0 : ACCEPTS_A_RUN;
-    while (left > 0 && grpc_has_room(grpc) && grpc_accept_one(grpc))
+    while (left > 0 && grpc_has_room(grpc) &&
+           proxied_accept(grpc->proxied, grpc->listen_fd, grpc_take, grpc, &grpc->full_until))
         left--;
     /* Registered edge-triggered, since a level-triggered socket would wake the thread again and
      * again while there is no room. */

@@ -1,4 +1,4 @@
-/* Reads the PROXY headers of connections from trusted proxies. */
+/* Accepts connections, and reads the PROXY headers of those from trusted proxies. */
 #include "server/http/transport/proxied.h"
 
 #include <errno.h>
@@ -59,7 +59,8 @@ int proxied_fd(const struct proxied *proxied)
     return proxied->epoll_fd;
 }
 
-bool proxied_expects(const struct proxied *proxied, int fd, const struct sockaddr *address)
+/* Whether a connection from this address must begin with a header. */
+static bool proxied_expects(const struct proxied *proxied, int fd, const struct sockaddr *address)
 {
     char text[PROXIES_ADDRESS_MAX];
     proxies_text(fd, address, text);
@@ -85,8 +86,8 @@ static void proxied_refuse(struct proxied *proxied, size_t at, const char *why)
     close(fd);
 }
 
-void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_storage *address,
-                 socklen_t size)
+static void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_storage *address,
+                        socklen_t size)
 {
     if (proxied->count == PROXIED_MAX)
         proxied_refuse(proxied, 0, "too many connections wait for a PROXY header");
@@ -96,6 +97,26 @@ void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_storage 
         return;
     }
     proxied->sockets[proxied->count++] = (struct proxied_socket){fd, clock_now(), *address, size};
+}
+
+bool proxied_accept(struct proxied *proxied, int listen_fd, proxied_take *take, void *context,
+                    int64_t *ret_full_until)
+{
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    socklen_t size = sizeof address;
+    const int fd =
+        accept4(listen_fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        const bool is_gone = errno == ECONNABORTED || errno == EINTR;
+        if (!is_gone && errno != EAGAIN)
+            *ret_full_until = clock_now() + ACCEPT_PAUSE_MS * MILLION;
+        return is_gone;
+    }
+    if (proxied && proxied_expects(proxied, fd, (const struct sockaddr *)&address))
+        proxied_add(proxied, fd, &address, size);
+    else
+        take(context, fd, &address, size);
+    return true;
 }
 
 /* Reads the header if it is whole. Only its own bytes: those after it are libmicrohttpd's. */
