@@ -138,16 +138,6 @@ int64_t latency_run(const struct latency *latency, int images)
     return (int64_t)(latency->ns[index_of(latency, images)]);
 }
 
-int64_t latency_total(const struct latency *latency, size_t images)
-{
-    if (!latency->is_known)
-        return 0;
-    size_t max = (size_t)latency->most;
-    size_t rounds = images / max;
-    double total = (double)rounds * latency->totals[max] + latency->totals[images % max];
-    return total < (double)(INT64_MAX / 4) ? (int64_t)total : INT64_MAX / 4;
-}
-
 int latency_first(const struct latency *latency, int images)
 {
     if (latency->count == 0 || images <= 0)

@@ -50,11 +50,8 @@ int latency_padded(const struct latency *latency, int images);
 /* One pass of `images`, padding included; 0 when not known. */
 int64_t latency_run(const struct latency *latency, int images);
 
-/* `images` in the fastest sequence of passes, any number of them; 0 when not known. */
-int64_t latency_total(const struct latency *latency, size_t images);
-
-/* Images of the first pass of that sequence, 1 … images: padding up, or a part, whichever is
- * faster. */
+/* Images of the first pass of the fastest sequence of passes, 1 … images: padding up, or a part,
+ * whichever is faster. */
 int latency_first(const struct latency *latency, int images);
 
 /* Passes of that sequence. */
