@@ -40,7 +40,7 @@ enum {
 struct quantize_state {
     const struct model *model;
     const struct quantize_options *options;
-    struct quantize_answer *report;
+    struct quantize_report *report;
     int *files;   /* photos that can be read: those to calibrate with, then those held out */
     float *photo; /* prepared */
     struct session *session; /* one at a time: each holds the weights once more */
@@ -103,7 +103,7 @@ static enum status read_photo(struct quantize_state *q, int i)
 /* Splits the photos that can be read. */
 static enum status find_photos(struct quantize_state *q)
 {
-    struct quantize_answer *report = q->report;
+    struct quantize_report *report = q->report;
     const struct quantize_photos *photos = &q->options->photos;
     const int count = (int)photos->count;
     struct error first;
@@ -249,7 +249,7 @@ static enum status find_boxes(struct quantize_state *q, struct task_answer *ret)
 
 /* Each box finds the one that overlaps it most among those that are left; best boxes first. */
 static void pair_boxes(const struct detections *a, struct detections *b,
-                       struct quantize_answer *ret)
+                       struct quantize_report *ret)
 {
     ret->fp32_boxes += a->count;
     ret->int8_boxes += b->count;
@@ -453,7 +453,7 @@ static int compare_gains(const void *a, const void *b)
 static enum status try_groups(struct quantize_state *q, const struct layer_group *groups,
                               size_t count, bool *ret_holds)
 {
-    struct quantize_answer *report = q->report;
+    struct quantize_report *report = q->report;
     struct agreement a;
     bool is_quantized;
     const size_t kept = keep_groups(q, groups, count);
@@ -542,7 +542,7 @@ static enum status make_chosen(struct quantize_state *q, bool keeps, struct grap
 
 static enum status compare_held_out(struct quantize_state *q, bool keeps, struct agreement *ret)
 {
-    struct quantize_answer *report = q->report;
+    struct quantize_report *report = q->report;
     struct graph *graph;
     report->fp32_boxes = report->int8_boxes = report->box_pairs = 0;
     report->overlap = 0;
@@ -556,7 +556,7 @@ static enum status compare_held_out(struct quantize_state *q, bool keeps, struct
 /* What the layers in float32 cost and gain. */
 static enum status report_kept(struct quantize_state *q)
 {
-    struct quantize_answer *report = q->report;
+    struct quantize_report *report = q->report;
     struct agreement a;
     double work = 0, kept = 0;
     if (!report->kept)
@@ -602,7 +602,7 @@ static enum status time_int8(struct quantize_state *q, bool keeps, double *quick
  * because two at once would hold the weights twice. */
 static enum status time_in_turns(struct quantize_state *q)
 {
-    struct quantize_answer *report = q->report;
+    struct quantize_report *report = q->report;
     q->phase = "measuring";
     for (int turn = 0; turn < TIMED_TURNS; turn++) {
         show(q, (double)turn / TIMED_TURNS);
@@ -617,21 +617,14 @@ static enum status time_in_turns(struct quantize_state *q)
 
 static enum status report_on(struct quantize_state *q)
 {
-    struct quantize_answer *report = q->report;
+    struct quantize_report *report = q->report;
     struct agreement a;
     q->phase = "comparing";
     show(q, 0);
     TRY(report_kept(q));
     TRY(compare_held_out(q, true, &a));
     report->corrects_biases = q->corrects_biases;
-    report->is_vector = a.is_vector;
-    report->images = a.images;
-    report->same = a.same;
-    report->clear = a.clear;
-    report->agreeing = a.agreeing;
-    report->mean = a.mean;
-    report->greatest = a.greatest;
-    report->correlation = a.correlation;
+    report->agreement = a;
     report->error = error_of(&a);
     report->holds = agreement_holds(&a);
     report->wants_images = agreement_explain(&a, report->bound, sizeof report->bound);
@@ -642,7 +635,7 @@ static enum status report_on(struct quantize_state *q)
 
 static enum status list_layers(struct quantize_state *q)
 {
-    struct quantize_answer *report = q->report;
+    struct quantize_report *report = q->report;
     const size_t count = quantizer_layer_count(q->quantizer);
     report->layers = alloc_array(count, sizeof *report->layers);
     for (size_t i = 0; report->layers && i < count; i++) {
@@ -723,10 +716,10 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
 }
 
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
-                           struct graph **ret, struct quantize_answer *report, struct error *err)
+                           struct graph **ret, struct quantize_report *report, struct error *err)
 {
     struct quantize_state q = {.model = model, .options = options, .report = report, .err = err};
-    *report = (struct quantize_answer){.model = model->name,
+    *report = (struct quantize_report){.model = model->name,
                                        .has_boxes = task_has_boxes(model->task.kind),
                                        .fp32_bytes = model->file_bytes};
     const enum status status = quantize_steps(&q, ret);
@@ -745,10 +738,10 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
     return status;
 }
 
-void quantize_report_done(struct quantize_answer *report)
+void quantize_report_done(struct quantize_report *report)
 {
     for (size_t i = 0; i < report->layer_count; i++)
         free(report->layers[i].name);
     free(report->layers);
-    *report = (struct quantize_answer){0};
+    *report = (struct quantize_report){0};
 }

@@ -8,10 +8,42 @@
 
 #include "engine/quantize/quantizer.h"
 #include "models/folder/model.h"
-#include "proto/answers.h"
+#include "models/quantize/agreement.h"
 
 /* At least so many photos: one to calibrate with and one to compare on. */
 #define QUANTIZE_MIN_PHOTOS 2
+
+struct quantize_layer {
+    char *name;
+    const char *op;
+    bool is_kept;       /* in float32 */
+    double error_alone; /* with this layer, and those that read the same tensor, in 8 bits, and the
+                           others in float32; 0: not measured */
+};
+
+struct quantize_report {
+    const char *model, *folder, *target;
+    int calibrated, held_out, unreadable; /* photos */
+    /* On those held out: */
+    bool holds;                 /* the bounds of --precision auto */
+    char bound[AGREEMENT_TEXT]; /* the one that fails; "" if they hold */
+    bool wants_images;          /* more of them could show that the bounds hold */
+    struct agreement agreement;
+    double error; /* 1 - correlation of class scores, else the mean */
+    bool has_boxes;
+    size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of a class overlap by half or more */
+    double overlap;                           /* of the pairs, in the mean */
+    uint64_t fp32_bytes, int8_bytes;
+    double fp32_ms, int8_ms; /* of one image, the quickest run */
+    bool is_faster;          /* int8, by enough for --precision auto */
+    struct quantize_layer *layers;
+    size_t layer_count, kept;
+    bool corrects_biases, is_smoothed;
+    double fp32_share; /* the share of the multiply-adds in float32 */
+    /* With all layers in 8 bits, on the photos held out; 0 if `kept` is 0. */
+    int all_same;
+    double all_error, all_ms;
+};
 
 /* The photos to quantize on. Only the calling thread calls `read`. */
 struct quantize_photos {
@@ -43,6 +75,6 @@ struct quantize_options {
  * STATUS_UNSUPPORTED (quantizer_create), STATUS_CANCELLED, STATUS_NO_MEMORY and those of sessions.
  */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
-                           struct graph **ret, struct quantize_answer *report,
+                           struct graph **ret, struct quantize_report *report,
                            struct error *err) MUST_USE;
-void quantize_report_done(struct quantize_answer *report);
+void quantize_report_done(struct quantize_report *report);

@@ -13,7 +13,7 @@
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "models/onnx/onnx_write.h"
-#include "proto/answers.h"
+#include "proto/writer.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
@@ -32,7 +32,7 @@ struct quantizing {
     const struct config *config;
     struct model *model;
     struct graph *graph;
-    struct quantize_answer report;
+    struct quantize_report report;
     char *out;    /* the folder asked for */
     char *folder; /* that it is made in first; NULL: renamed, or removed again */
 };
@@ -143,7 +143,78 @@ static enum status write_report(const struct quantizing *q, const char *json, st
               : error_set(err, STATUS_IO, "cannot write " REPORT_FILE ": %s", strerror(cause));
 }
 
-static void print_kept(const struct quantize_answer *report)
+static void write_agreement(struct writer *w, json_node *root, const struct quantize_report *report)
+{
+    json_node *entry = write_object(w, root, "agreement");
+    write_count(w, entry, "images", (unsigned long long)report->agreement.images);
+    if (report->agreement.is_vector)
+        write_count(w, entry, "same_best_class", (unsigned long long)report->agreement.same);
+    write_count(w, entry, "clear", report->agreement.clear);
+    write_count(w, entry, "clear_agreeing", report->agreement.agreeing);
+    write_text(w, entry, "difference_of",
+               report->agreement.is_vector ? "probability of the best class" : "outputs, relative");
+    write_float(w, entry, "mean", (float)report->agreement.mean);
+    write_float(w, entry, "greatest", (float)report->agreement.greatest);
+    if (report->agreement.is_vector)
+        write_float(w, entry, "correlation", (float)report->agreement.correlation);
+}
+
+/* Indented:
+ * {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error",
+ * "bytes":{…},"milliseconds":{…},"faster","biases_corrected","smoothed","fp32_share",
+ * "all_int8"?:{…},"layers":[{"name","operator","precision","error_alone"?}]} */
+static char *report_json(const struct quantize_report *report)
+{
+    struct writer w = {.indents = true};
+    json_node *root = write_root();
+    write_text(&w, root, "model", report->model);
+    write_text(&w, root, "folder", report->folder);
+    write_text(&w, root, "target", report->target);
+    json_node *photos = write_object(&w, root, "photos");
+    write_count(&w, photos, "calibrated", (unsigned long long)report->calibrated);
+    write_count(&w, photos, "held_out", (unsigned long long)report->held_out);
+    write_count(&w, photos, "unreadable", (unsigned long long)report->unreadable);
+    write_agreement(&w, root, report);
+    if (report->has_boxes) {
+        json_node *boxes = write_object(&w, root, "boxes");
+        write_count(&w, boxes, "fp32", report->fp32_boxes);
+        write_count(&w, boxes, "int8", report->int8_boxes);
+        write_count(&w, boxes, "pairs", report->box_pairs);
+        write_decimal(&w, boxes, "mean_iou", report->overlap);
+    }
+    write_bool(&w, root, "within_bounds", report->holds);
+    write_float(&w, root, "error", (float)report->error);
+    json_node *bytes = write_object(&w, root, "bytes");
+    write_count(&w, bytes, "fp32", report->fp32_bytes);
+    write_count(&w, bytes, "int8", report->int8_bytes);
+    json_node *ms = write_object(&w, root, "milliseconds");
+    write_decimal(&w, ms, "fp32", report->fp32_ms);
+    write_decimal(&w, ms, "int8", report->int8_ms);
+    write_bool(&w, root, "faster", report->is_faster);
+    write_bool(&w, root, "biases_corrected", report->corrects_biases);
+    write_bool(&w, root, "smoothed", report->is_smoothed);
+    write_decimal(&w, root, "fp32_share", report->fp32_share);
+    if (report->kept) {
+        json_node *all = write_object(&w, root, "all_int8");
+        if (report->agreement.is_vector)
+            write_count(&w, all, "same_best_class", (unsigned long long)report->all_same);
+        write_float(&w, all, "error", (float)report->all_error);
+        write_decimal(&w, all, "milliseconds", report->all_ms);
+    }
+    json_node *layers = write_array(&w, root, "layers");
+    for (size_t i = 0; i < report->layer_count; i++) {
+        const struct quantize_layer *layer = &report->layers[i];
+        json_node *entry = write_object(&w, layers, NULL);
+        write_text(&w, entry, "name", layer->name);
+        write_text(&w, entry, "operator", layer->op);
+        write_text(&w, entry, "precision", layer->is_kept ? "fp32" : "int8");
+        if (layer->error_alone > 0)
+            write_float(&w, entry, "error_alone", (float)layer->error_alone);
+    }
+    return write_finish(&w, root, NULL);
+}
+
+static void print_kept(const struct quantize_report *report)
 {
     enum { SHOWN = 8 };
     char shown[1024];
@@ -159,15 +230,15 @@ static void print_kept(const struct quantize_answer *report)
         return;
     printf("%-12swithout them %.2f ms an image, error %.5f instead of %.5f", "", report->all_ms,
            report->all_error, report->error);
-    if (report->is_vector)
+    if (report->agreement.is_vector)
         printf(", best class as in float32 for %d of %d held-out photos", report->all_same,
-               report->images);
+               report->agreement.images);
     printf("\n");
 }
 
 static void print_report(const struct quantizing *q)
 {
-    const struct quantize_answer *report = &q->report;
+    const struct quantize_report *report = &q->report;
     char shown[1024], before[SIZE_TEXT], after[SIZE_TEXT];
     printf("%s\n\n", utf8_shown(q->out, shown, sizeof shown));
     printf("%-12s%d to calibrate with, %d held out%s", "photos", report->calibrated,
@@ -177,14 +248,16 @@ static void print_report(const struct quantizing *q)
     if (report->calibrated + report->held_out < FEW_PHOTOS)
         printf("%-12sThese are few: about 100 give better ranges and a better comparison.\n", "");
     print_kept(report);
-    if (report->is_vector)
+    if (report->agreement.is_vector)
         printf(
             "%-12sas in float32 for %d of %d held-out photos; its probability changes by %.4f in "
             "the mean, %.4f at most\n",
-            "best class", report->same, report->images, report->mean, report->greatest);
+            "best class", report->agreement.same, report->agreement.images, report->agreement.mean,
+            report->agreement.greatest);
     else
         printf("%-12srelative error %.4f on average, %.4f at most, on %d held-out photos\n",
-               "outputs", report->mean, report->greatest, report->images);
+               "outputs", report->agreement.mean, report->agreement.greatest,
+               report->agreement.images);
     if (report->has_boxes)
         printf("%-12s%zu, float32 %zu; %zu pairs overlap by half or more, by %.3f on average\n",
                "boxes", report->int8_boxes, report->fp32_boxes, report->box_pairs, report->overlap);
@@ -195,7 +268,7 @@ static void print_report(const struct quantizing *q)
         printf("\nNot faster than float32 on this machine: serve the float32 model here.\n");
     if (!report->holds)
         printf("\nBounds not met: %s, measured on %d held-out photo%s. %s\n", report->bound,
-               report->images, report->images == 1 ? "" : "s",
+               report->agreement.images, report->agreement.images == 1 ? "" : "s",
                report->wants_images ? "Give more photos."
                                     : "The model loses accuracy; see " REPORT_FILE ".");
 }
@@ -287,7 +360,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     TRY(write_model_file(q, err));
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
     q->report.folder = q->out;
-    *ret_json = quantize_answer_json(&q->report, NULL);
+    *ret_json = report_json(&q->report);
     if (!*ret_json)
         return error_no_memory(err, NULL);
     TRY(write_report(q, *ret_json, err));

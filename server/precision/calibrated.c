@@ -27,7 +27,7 @@ static const char *photo_name(void *context, size_t i)
 
 enum status calibrate_model(const struct model *model, const struct image_limits *limits,
                             struct quantize_options options, struct graph **ret,
-                            struct quantize_answer *report, struct error *err)
+                            struct quantize_report *report, struct error *err)
 {
     struct probes *probes;
     TRY(probes_open(model, limits, &probes, err));
@@ -105,7 +105,7 @@ enum status calibrated_make(const struct model *model, const struct precision_op
                             const struct session_options *session, const struct graph_hash *key,
                             struct graph **ret, int *ret_photos, struct error *err)
 {
-    struct quantize_answer report;
+    struct quantize_report report;
     const struct quantize_options how = {.threads = session->threads,
                                          .weight_max = quantizer_weight_max(),
                                          .cancel = session->cancel,

@@ -10,7 +10,7 @@
  * `limits`: of the photos. */
 enum status calibrate_model(const struct model *model, const struct image_limits *limits,
                             struct quantize_options options, struct graph **ret,
-                            struct quantize_answer *report, struct error *err) MUST_USE;
+                            struct quantize_report *report, struct error *err) MUST_USE;
 
 /* Whether trials may make an 8-bit form of the model: its folder has calibration/, and the cache a
  * place to keep the form. */

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
-#include "proto/answers.h"
+#include "proto/writer.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
@@ -26,23 +26,33 @@ void console_js_handle(struct exchange *x)
     respond_asset(x, TYPE_JS, console_js, console_js_size);
 }
 
+static void write_model(struct writer *w, json_node *list, const struct model_status *model)
+{
+    json_node *entry = write_object(w, list, NULL);
+    write_text(w, entry, "name", model->name);
+    write_text(w, entry, "version", model->version);
+    write_bool(w, entry, "default", model->is_default);
+    write_bool(w, entry, "photos", model->takes_images);
+    write_text(w, entry, "task", task_name(model->task));
+    if (model->confidence >= 0)
+        write_float(w, entry, "confidence", model->confidence);
+    if (model->iou >= 0)
+        write_float(w, entry, "iou", model->iou);
+}
+
+/* {"models":[{"name","version","default","photos","task","confidence"?,"iou"?}]} */
 void console_json_handle(struct exchange *x)
 {
     struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
-    struct console_model shown[PIPELINE_MAX_MODELS];
-    size_t size = 0, count = 0;
-    const size_t all =
+    size_t size = 0;
+    const size_t count =
         models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
-    for (size_t i = 0; i < all; i++)
+    struct writer w = {.failed = !models};
+    json_node *root = write_root(), *list = write_array(&w, root, "models");
+    for (size_t i = 0; i < count; i++)
         if (models[i].state == MODEL_READY)
-            shown[count++] = (struct console_model){.name = models[i].name,
-                                                    .version = models[i].version,
-                                                    .is_default = models[i].is_default,
-                                                    .takes_images = models[i].takes_images,
-                                                    .task = task_name(models[i].task),
-                                                    .confidence = models[i].confidence,
-                                                    .iou = models[i].iou};
-    char *text = models ? console_answer_json(shown, count, &size) : NULL;
+            write_model(&w, list, &models[i]);
     free(models);
+    char *text = write_finish(&w, root, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
