@@ -44,20 +44,19 @@ bool claim_gemm_is_plain(const struct node *node)
                       is_f32_vector(bias, node->outputs[0]->shape.dims[1])));
 }
 
-static int first_axis(const struct node *node, int64_t otherwise)
+static int first_axis(const struct node *node)
 {
-    const int64_t axis = node_int(node, "axis", otherwise), rank = node->inputs[0]->shape.rank;
+    const int64_t axis = node_int(node, "axis", -1), rank = node->inputs[0]->shape.rank;
     const int64_t first = axis < 0 ? axis + rank : axis;
     return first >= 0 && first < rank ? (int)first : -1;
 }
 
-/* LayerNormalization, RMSNormalization and old Softmax take all dimensions from the axis on. */
+/* LayerNormalization and RMSNormalization take all dimensions from the axis on. */
 size_t claim_row_length(const struct node *node)
 {
     const struct shape *shape = &node->inputs[0]->shape;
-    const bool is_softmax = node->op == OP_SOFTMAX, is_old = is_softmax && node->opset < 13;
-    const int axis = first_axis(node, is_old ? 1 : -1);
-    if (axis < 0 || (is_softmax && !is_old && axis != shape->rank - 1))
+    const int axis = first_axis(node);
+    if (axis < 0 || (node->op == OP_SOFTMAX && axis != shape->rank - 1))
         return 0;
     return resolve_extent(shape, axis, shape->rank);
 }
@@ -65,7 +64,7 @@ size_t claim_row_length(const struct node *node)
 bool claim_is_row(const struct node *node, const struct value *value)
 {
     return is_f32_constant(value) &&
-           resolve_is_row(&value->known->shape, &node->inputs[0]->shape, first_axis(node, -1));
+           resolve_is_row(&value->known->shape, &node->inputs[0]->shape, first_axis(node));
 }
 
 bool claim_group_parameters(const struct node *node)

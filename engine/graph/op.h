@@ -2,8 +2,9 @@
  * engine/ops/ops.h. */
 #pragma once
 
-/* Every operator lensd knows of. X(ID, "Name", "domain"). The `lensd` domain is made by passes and
- * never accepted from a file. */
+/* Every operator lensd knows of, in any order. X(ID, "Name", "domain"). Other spellings of the same
+ * become these when a file is read (models/onnx/onnx_forms.h). The `lensd` domain is made by passes
+ * and never accepted from a file. */
 /* clang-format off */
 #define OP_LIST(X)                                                                                 \
     /* elementwise, unary */                                                                       \
@@ -16,7 +17,6 @@
     X(THRESHOLDED_RELU, "ThresholdedRelu", "") X(ELU, "Elu", "") X(SELU, "Selu", "")               \
     X(CELU, "Celu", "") X(SOFTPLUS, "Softplus", "") X(SOFTSIGN, "Softsign", "")                    \
     X(MISH, "Mish", "") X(SWISH, "Swish", "") X(GELU, "Gelu", "") X(SHRINK, "Shrink", "")          \
-    X(AFFINE, "Affine", "")                                                                        \
     X(NOT, "Not", "") X(IS_NAN, "IsNaN", "") X(IS_INF, "IsInf", "") X(CLIP, "Clip", "")            \
     X(CAST, "Cast", "") X(CAST_LIKE, "CastLike", "") X(IDENTITY, "Identity", "")                   \
     X(DROPOUT, "Dropout", "")                                                                      \
@@ -35,10 +35,10 @@
     X(SLICE, "Slice", "") X(EXPAND, "Expand", "") X(TILE, "Tile", "") X(PAD, "Pad", "")            \
     X(RANGE, "Range", "") X(EYE_LIKE, "EyeLike", "") X(TRILU, "Trilu", "")                         \
     X(DEPTH_TO_SPACE, "DepthToSpace", "") X(SPACE_TO_DEPTH, "SpaceToDepth", "")                    \
-    X(CENTER_CROP_PAD, "CenterCropPad", "") X(COL2IM, "Col2Im", "") X(CROP, "Crop", "")            \
+    X(CENTER_CROP_PAD, "CenterCropPad", "") X(COL2IM, "Col2Im", "")            \
     /* indexing */                                                                                 \
     X(GATHER, "Gather", "") X(GATHER_ELEMENTS, "GatherElements", "")                               \
-    X(GATHER_ND, "GatherND", "") X(SCATTER, "Scatter", "")                                         \
+    X(GATHER_ND, "GatherND", "")                                          \
     X(SCATTER_ELEMENTS, "ScatterElements", "") X(SCATTER_ND, "ScatterND", "")                      \
     X(ONE_HOT, "OneHot", "") X(NON_ZERO, "NonZero", "") X(COMPRESS, "Compress", "")                \
     X(UNIQUE, "Unique", "") X(TOP_K, "TopK", "") X(CUM_SUM, "CumSum", "")                          \
@@ -65,11 +65,11 @@
     X(MEAN_VARIANCE_NORMALIZATION, "MeanVarianceNormalization", "")                                \
     X(LP_NORMALIZATION, "LpNormalization", "") X(LRN, "LRN", "") X(SOFTMAX, "Softmax", "")         \
     X(LOG_SOFTMAX, "LogSoftmax", "") X(HARDMAX, "Hardmax", "")                                     \
-    X(RMS_NORMALIZATION, "RMSNormalization", "") X(IMAGE_SCALER, "ImageScaler", "")                \
+    X(RMS_NORMALIZATION, "RMSNormalization", "")                \
     /* of transformers, opset 23 (engine/ops/transformer.h) */                                     \
     X(ONNX_ATTENTION, "Attention", "") X(ROTARY_EMBEDDING, "RotaryEmbedding", "")                  \
     /* resampling and detection */                                                                 \
-    X(RESIZE, "Resize", "") X(UPSAMPLE, "Upsample", "") X(GRID_SAMPLE, "GridSample", "")           \
+    X(RESIZE, "Resize", "") X(GRID_SAMPLE, "GridSample", "")           \
     X(AFFINE_GRID, "AffineGrid", "") X(ROI_ALIGN, "RoiAlign", "")                                  \
     X(NON_MAX_SUPPRESSION, "NonMaxSuppression", "")                                                \
     /* quantization */                                                                             \
@@ -85,9 +85,6 @@
     X(QLINEAR_GLOBAL_AVERAGE_POOL, "QLinearGlobalAveragePool", "com.microsoft")                    \
     X(QLINEAR_SOFTMAX, "QLinearSoftmax", "com.microsoft")                                          \
     X(QLINEAR_WHERE, "QLinearWhere", "com.microsoft") X(QGEMM, "QGemm", "com.microsoft")           \
-    X(MS_GELU, "Gelu", "com.microsoft") X(MS_FUSED_CONV, "FusedConv", "com.microsoft")             \
-    X(MS_DEQUANTIZE_LINEAR, "DequantizeLinear", "com.microsoft")                                   \
-    X(MS_QUANTIZE_LINEAR, "QuantizeLinear", "com.microsoft")                                       \
     X(MATMUL_NBITS, "MatMulNBits", "com.microsoft")                                                \
     /* control flow */                                                                             \
     X(IF, "If", "") X(LOOP, "Loop", "") X(SCAN, "Scan", "")                                        \
@@ -126,6 +123,7 @@ enum quantized_operand {
     QUANTIZED_OPERANDS
 };
 
+/* Their order means nothing. */
 enum op {
     OP_NONE,
 #define OP_ENUM(id, name, domain) OP_##id,

@@ -51,7 +51,7 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
 
 double pool_norm(const struct node *node)
 {
-    return node->opset < 2 ? node_float(node, "p", 2) : (double)node_int(node, "p", 2);
+    return node_float(node, "p", (float)node_int(node, "p", 2)); /* before opset 2 any number */
 }
 
 static enum status check_norm(const struct node *node, struct error *err)
@@ -162,16 +162,11 @@ static const struct op_info entries[] = {
     {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, OP_HEAVY,
      WINDOW_ATTRS " ceil_mode:int count_include_pad:int", infer_pool, &batch_by_sample,
      work_window},
-    {OP_LP_POOL, 1, 1, 1, 1, 1, 1, OP_HEAVY,
-     "auto_pad:string kernel_shape:ints p:float pads:ints strides:ints", infer_pool,
-     &batch_by_sample, work_window},
     {OP_LP_POOL, 2, 0, 1, 1, 1, 1, OP_HEAVY, WINDOW_ATTRS " ceil_mode:int p:int", infer_pool,
      &batch_by_sample, work_window},
     {OP_GLOBAL_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, OP_PLAIN, NULL, infer_global_pool, &batch_by_sample,
      work_elements},
     {OP_GLOBAL_MAX_POOL, 1, 0, 1, 1, 1, 1, OP_PLAIN, NULL, infer_global_pool, &batch_by_sample,
-     work_elements},
-    {OP_GLOBAL_LP_POOL, 1, 1, 1, 1, 1, 1, OP_PLAIN, "p:float", infer_global_pool, &batch_by_sample,
      work_elements},
     {OP_GLOBAL_LP_POOL, 2, 0, 1, 1, 1, 1, OP_PLAIN, "p:int", infer_global_pool, &batch_by_sample,
      work_elements},

@@ -64,26 +64,17 @@ static enum status infer_clip(struct node *node, struct error *err)
 {
     for (size_t i = 1; i < node->input_count; i++) {
         const char *name = i == 1 ? "min" : "max";
-        TRY(operand_same_dtype(node, i, name, err));
+        const struct value *limit = node_input(node, i);
+        if (limit && limit->dtype != DTYPE_F32) /* as older opsets' attributes are */
+            TRY(operand_same_dtype(node, i, name, err));
         TRY(operand_single(node, i, name, err));
     }
     return infer_unary(node, err);
 }
 
-/* The names of TensorProto.DataType, at their numbers. */
-static const char *const type_names[] = {
-    [DTYPE_F32] = "FLOAT",   [DTYPE_U8] = "UINT8",   [DTYPE_I8] = "INT8",    [DTYPE_U16] = "UINT16",
-    [DTYPE_I16] = "INT16",   [DTYPE_I32] = "INT32",  [DTYPE_I64] = "INT64",  [DTYPE_BOOL] = "BOOL",
-    [DTYPE_F16] = "FLOAT16", [DTYPE_F64] = "DOUBLE", [DTYPE_U32] = "UINT32", [DTYPE_U64] = "UINT64",
-};
-
 enum dtype op_cast_target(const struct node *cast)
 {
-    const char *name = node_string(cast, "to", NULL);
-    int64_t to = node_int(cast, "to", DTYPE_NONE);
-    for (size_t i = 0; name && i < COUNT_OF(type_names); i++)
-        if (type_names[i] && !strcmp(name, type_names[i]))
-            to = (int64_t)i;
+    const int64_t to = node_int(cast, "to", DTYPE_NONE);
     return to > 0 && to <= DTYPE_BF16 && dtype_size((enum dtype)to) ? (enum dtype)to : DTYPE_NONE;
 }
 
@@ -92,10 +83,6 @@ static enum status infer_cast(struct node *node, struct error *err)
     TRY(operand_dtype(node, 0, "input", DTYPES_ANY, err));
     TRY(resolve_required(node, "to", err));
     const enum dtype to = op_cast_target(node);
-    const char *name = node_string(node, "to", NULL);
-    if (to == DTYPE_NONE && name)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "a cast to '%.40s'; lensd has float, integer and bool tensors", name);
     if (to == DTYPE_NONE)
         return error_set(err, STATUS_UNSUPPORTED,
                          "a cast to ONNX data type %lld; lensd has float, integer and bool tensors",
@@ -125,7 +112,7 @@ static enum status infer_dropout(struct node *node, struct error *err)
         return error_advise(err, "export the model in evaluation mode");
     }
     TRY(infer_output(node, 0, x->dtype, &x->shape, err));
-    return infer_output(node, 1, node->opset >= 10 ? DTYPE_BOOL : x->dtype, &x->shape, err);
+    return infer_output(node, 1, DTYPE_BOOL, &x->shape, err);
 }
 
 /* ---- broadcasting ---- */
@@ -165,11 +152,10 @@ static bool is_predicate(enum op op)
 static enum status infer_binary(struct node *node, struct error *err)
 {
     const struct value *a = node->inputs[0], *b = node->inputs[1];
-    struct shape right, out;
+    struct shape out;
     TRY(operand_dtype(node, 0, "input", binary_types(node->op), err));
     TRY(operand_same_dtype(node, 1, "B", err));
-    TRY(resolve_legacy_broadcast(node, &a->shape, &b->shape, &right, err));
-    TRY(infer_broadcast(&a->shape, &right, &out, err));
+    TRY(infer_broadcast(&a->shape, &b->shape, &out, err));
     return infer_output(node, 0, is_predicate(node->op) ? DTYPE_BOOL : a->dtype, &out, err);
 }
 
@@ -177,11 +163,10 @@ static enum status infer_binary(struct node *node, struct error *err)
 static enum status infer_pow(struct node *node, struct error *err)
 {
     const struct value *a = node->inputs[0], *b = node->inputs[1];
-    struct shape right, out;
+    struct shape out;
     TRY(operand_dtype(node, 0, "input", DTYPES_NUMBER, err));
     TRY(operand_dtype(node, 1, "exponent", DTYPES_NUMBER, err));
-    TRY(resolve_legacy_broadcast(node, &a->shape, &b->shape, &right, err));
-    TRY(infer_broadcast(&a->shape, &right, &out, err));
+    TRY(infer_broadcast(&a->shape, &b->shape, &out, err));
     return infer_output(node, 0, a->dtype, &out, err);
 }
 
@@ -189,10 +174,10 @@ static enum status infer_pow(struct node *node, struct error *err)
 static enum status infer_prelu(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    struct shape slope, out;
+    const struct shape slope = node->inputs[1]->shape;
+    struct shape out;
     TRY(operand_dtype(node, 0, "input", DTYPES_NUMBER, err));
     TRY(operand_same_dtype(node, 1, "B", err));
-    resolve_slope(node, &x->shape, &node->inputs[1]->shape, &slope);
     TRY(infer_broadcast(&x->shape, &slope, &out, err));
     if (!shape_equal(&out, &x->shape)) {
         char data[SHAPE_TEXT], text[SHAPE_TEXT];
@@ -231,8 +216,6 @@ static enum status infer_where(struct node *node, struct error *err)
 
 /* ---- the table ---- */
 
-#define IN_PLACE "consumed_inputs:ints" /* opset 1's hint for in-place work, without meaning */
-
 #define UNARY(id, first, attributes)                                                               \
     {                                                                                              \
         OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_unary, &batch_elementwise,      \
@@ -243,110 +226,84 @@ static enum status infer_where(struct node *node, struct error *err)
         OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_predicate, &batch_elementwise,  \
             work_elements                                                                          \
     }
-/* Before opset 7 broadcasting is not numpy's: no OP_BROADCAST. */
-#define BINARY(id, infer)                                                                          \
-    {OP_##id,                                                                                      \
-     1,                                                                                            \
-     6,                                                                                            \
-     2,                                                                                            \
-     2,                                                                                            \
-     1,                                                                                            \
-     1,                                                                                            \
-     OP_PLAIN,                                                                                     \
-     "axis:int broadcast:int " IN_PLACE,                                                           \
-     infer,                                                                                        \
-     &batch_elementwise,                                                                           \
-     work_elements},                                                                               \
+#define BINARY(id, first, infer)                                                                   \
     {                                                                                              \
-        OP_##id, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer, &batch_elementwise, work_elements    \
+        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer, &batch_elementwise,              \
+            work_elements                                                                          \
     }
 #define VARIADIC(id)                                                                               \
     {                                                                                              \
-        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, IN_PLACE, infer_variadic,               \
+        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, NULL, infer_variadic,                   \
             &batch_elementwise, work_elements                                                      \
     }
 
 static const struct op_info table[] = {
-    UNARY(ABS, 1, IN_PLACE),
-    UNARY(NEG, 1, IN_PLACE),
+    UNARY(ABS, 1, NULL),
+    UNARY(NEG, 1, NULL),
     UNARY(SIGN, 9, NULL),
-    UNARY(FLOOR, 1, IN_PLACE),
-    UNARY(CEIL, 1, IN_PLACE),
+    UNARY(FLOOR, 1, NULL),
+    UNARY(CEIL, 1, NULL),
     UNARY(ROUND, 11, NULL),
-    UNARY(SQRT, 1, IN_PLACE),
-    UNARY(RECIPROCAL, 1, IN_PLACE),
-    UNARY(EXP, 1, IN_PLACE),
-    UNARY(LOG, 1, IN_PLACE),
+    UNARY(SQRT, 1, NULL),
+    UNARY(RECIPROCAL, 1, NULL),
+    UNARY(EXP, 1, NULL),
+    UNARY(LOG, 1, NULL),
     UNARY(SIN, 7, NULL),
     UNARY(COS, 7, NULL),
-    UNARY(TANH, 1, IN_PLACE),
+    UNARY(TANH, 1, NULL),
     UNARY(ERF, 9, NULL),
-    UNARY(SIGMOID, 1, IN_PLACE),
-    UNARY(HARD_SIGMOID, 1, "alpha:float beta:float " IN_PLACE),
+    UNARY(SIGMOID, 1, NULL),
+    UNARY(HARD_SIGMOID, 1, "alpha:float beta:float"),
     UNARY(HARD_SWISH, 14, NULL),
-    UNARY(RELU, 1, IN_PLACE),
-    UNARY(LEAKY_RELU, 1, "alpha:float " IN_PLACE),
-    UNARY(THRESHOLDED_RELU, 1, "alpha:float " IN_PLACE), /* experimental before 10 */
-    UNARY(ELU, 1, "alpha:float " IN_PLACE),
-    UNARY(SELU, 1, "alpha:float gamma:float " IN_PLACE),
-    UNARY(CELU, 12, "alpha:float " IN_PLACE),
+    UNARY(RELU, 1, NULL),
+    UNARY(LEAKY_RELU, 1, "alpha:float"),
+    UNARY(THRESHOLDED_RELU, 1, "alpha:float"), /* experimental before 10 */
+    UNARY(ELU, 1, "alpha:float"),
+    UNARY(SELU, 1, "alpha:float gamma:float"),
+    UNARY(CELU, 12, "alpha:float"),
     UNARY(SOFTPLUS, 1, NULL),
     UNARY(SOFTSIGN, 1, NULL),
     UNARY(MISH, 18, NULL),
-    UNARY(SWISH, 24, "alpha:float " IN_PLACE),
+    UNARY(SWISH, 24, "alpha:float"),
     {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, "approximate:string", infer_gelu, &batch_elementwise,
      work_elements},
     UNARY(SHRINK, 9, "bias:float lambd:float"),
-    {OP_AFFINE, 1, 9, 1, 1, 1, 1, OP_UNARY, "alpha:float beta:float", infer_unary,
-     &batch_elementwise, work_elements}, /* experimental */
     UNARY(NOT, 1, NULL),
     UNARY(SILU, 1, "alpha:float"),
-    UNARY(MS_GELU, 1, NULL),
     {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_unary, &batch_mixes, work_elements},
     {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, OP_PLAIN, "keys:int", infer_unary, &batch_unary,
      work_elements},
     PREDICATE(IS_NAN, 9, NULL),
     PREDICATE(IS_INF, 10, "detect_negative:int detect_positive:int"),
-    {OP_CLIP, 1, 10, 1, 1, 1, 1, OP_UNARY, "min:float max:float " IN_PLACE, infer_clip,
-     &batch_elementwise, work_elements},
     {OP_CLIP, 11, 0, 1, 3, 1, 1, OP_UNARY, NULL, infer_clip, &batch_elementwise, work_elements},
-    {OP_CAST, 1, 5, 1, 1, 1, 1, OP_UNARY, "to:string", infer_cast, &batch_elementwise,
-     work_elements},
     {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", infer_cast,
      &batch_elementwise, work_elements},
     {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, OP_PLAIN, "saturate:int round_mode:string", infer_cast_like,
      &batch_elementwise, work_elements},
     {OP_IDENTITY, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL,
      infer_unary, &batch_reshape, work_elements},
-    {OP_DROPOUT, 1, 11, 1, 1, 1, 2, OP_VIEW, "ratio:float is_test:int " IN_PLACE, infer_dropout,
-     &batch_unary, work_elements},
     {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, "seed:int", infer_dropout, &batch_unary,
      work_elements},
-    BINARY(ADD, infer_binary),
-    BINARY(SUB, infer_binary),
-    BINARY(MUL, infer_binary),
-    BINARY(DIV, infer_binary),
-    BINARY(POW, infer_pow),
+    BINARY(ADD, 7, infer_binary),
+    BINARY(SUB, 7, infer_binary),
+    BINARY(MUL, 7, infer_binary),
+    BINARY(DIV, 7, infer_binary),
+    BINARY(POW, 7, infer_pow),
     {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, "fmod:int", infer_binary, &batch_elementwise,
      work_elements},
-    {OP_PRELU, 1, 6, 2, 2, 1, 1, OP_PLAIN, IN_PLACE, infer_prelu, &batch_elementwise,
-     work_elements},
-    {OP_PRELU, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_prelu, &batch_elementwise,
-     work_elements},
+    BINARY(PRELU, 7, infer_prelu),
     VARIADIC(MAX),
     VARIADIC(MIN),
     VARIADIC(SUM),
     VARIADIC(MEAN),
-    BINARY(AND, infer_binary),
-    BINARY(OR, infer_binary),
-    BINARY(XOR, infer_binary),
-    BINARY(EQUAL, infer_binary),
-    BINARY(GREATER, infer_binary),
-    BINARY(LESS, infer_binary),
-    {OP_GREATER_OR_EQUAL, 12, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_binary, &batch_elementwise,
-     work_elements},
-    {OP_LESS_OR_EQUAL, 12, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_binary, &batch_elementwise,
-     work_elements},
+    BINARY(AND, 7, infer_binary),
+    BINARY(OR, 7, infer_binary),
+    BINARY(XOR, 7, infer_binary),
+    BINARY(EQUAL, 7, infer_binary),
+    BINARY(GREATER, 7, infer_binary),
+    BINARY(LESS, 7, infer_binary),
+    BINARY(GREATER_OR_EQUAL, 12, infer_binary),
+    BINARY(LESS_OR_EQUAL, 12, infer_binary),
     {OP_WHERE, 9, 0, 3, 3, 1, 1, OP_BROADCAST, NULL, infer_where, &batch_elementwise,
      work_elements},
 };

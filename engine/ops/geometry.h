@@ -119,7 +119,6 @@ enum resize_nearest {
     NEAREST_ROUND_PREFER_CEIL,
     NEAREST_FLOOR,
     NEAREST_CEIL,
-    NEAREST_SIMPLE, /* Resize-10 and Upsample: floor going up, ceil going down */
 };
 
 struct resize_axis {
@@ -141,7 +140,7 @@ struct resize_plan {
     struct resize_axis axis[TENSOR_MAX_RANK];
 };
 
-/* Resize and Upsample of an x of this shape. *ret_known false (and *ret untouched): contents of
+/* Resize of an x of this shape. *ret_known false (and *ret untouched): contents of
  * roi, scales or sizes are not known yet. These operands are taken from node->inputs' `known`. */
 enum status resize_plan_init(const struct node *node, const struct shape *x,
                              struct resize_plan *ret, bool *ret_known, struct error *err) MUST_USE;
@@ -191,7 +190,3 @@ struct matmul_param {
 enum status matmul_param_init(const struct shape *operand, const struct shape *param, bool rows,
                               const char *name, struct matmul_param *ret,
                               struct error *err) MUST_USE;
-
-/* The activation of com.microsoft FusedConv as an epilogue without residual. STATUS_UNSUPPORTED. */
-enum status fused_activation(const struct node *node, struct epilogue *ret,
-                             struct error *err) MUST_USE;

@@ -3,8 +3,8 @@
 #include "engine/graph/graph.h"
 #include "engine/ops/ops.h"
 
-static enum status check_arity(const struct node *node, const struct op_info *info,
-                               struct error *err)
+enum status op_check_operands(const struct node *node, const struct op_info *info,
+                              struct error *err)
 {
     if (node->input_count < info->min_inputs ||
         (info->max_inputs != OP_VARIADIC && node->input_count > info->max_inputs))
@@ -30,7 +30,7 @@ enum status graph_infer_node(struct node *node, struct error *err)
                         node_text(node, text));
         return error_advise(err, "re-export the model with another opset (7 to %d)", OPSET_MAX);
     }
-    enum status status = check_arity(node, info, err);
+    enum status status = op_check_operands(node, info, err);
     bool known = true;
     for (size_t i = 0; i < node->input_count; i++)
         known = known && (!node->inputs[i] || shape_is_known(&node->inputs[i]->shape));

@@ -242,18 +242,13 @@ static enum status infer_top_k(struct node *node, struct error *err)
     int64_t axis, k;
     TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
     TRY(data_axis(node, -1, &axis, err));
-    if (node->opset < 10) {
-        TRY(resolve_required(node, "k", err));
-        k = node_int(node, "k", 0);
-    } else {
-        TRY(operand_dtype(node, 1, "K", DTYPES_INDEX, err));
-        TRY(operand_single(node, 1, "K", err));
-        if (!count->known) {
-            infer_unknown(node, 0, x->dtype);
-            return infer_unknown(node, 1, DTYPE_I64);
-        }
-        k = tensor_int(count->known, 0);
+    TRY(operand_dtype(node, 1, "K", DTYPES_INDEX, err));
+    TRY(operand_single(node, 1, "K", err));
+    if (!count->known) {
+        infer_unknown(node, 0, x->dtype);
+        return infer_unknown(node, 1, DTYPE_I64);
     }
+    k = tensor_int(count->known, 0);
     if (k < 0 || k > out.dims[axis])
         return error_set(err, STATUS_SHAPE, "k is %lld, but axis %lld has only %lld elements",
                          (long long)k, (long long)axis, (long long)out.dims[axis]);
@@ -373,8 +368,6 @@ static const struct op_info table[] = {
      &gather_elements_rule, work_elements},
     {OP_GATHER_ND, 11, 0, 2, 2, 1, 1, OP_PLAIN, "batch_dims:int", infer_gather_nd, &gather_nd_rule,
      work_elements},
-    {OP_SCATTER, 9, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int", infer_scatter_elements,
-     &scatter_elements_rule, work_elements},
     {OP_SCATTER_ELEMENTS, 11, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int reduction:string",
      infer_scatter_elements, &scatter_elements_rule, work_elements},
     {OP_SCATTER_ND, 11, 0, 3, 3, 1, 1, OP_PLAIN, "reduction:string", infer_scatter_nd, &batch_mixes,
@@ -387,9 +380,7 @@ static const struct op_info table[] = {
      work_elements},
     {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique, &batch_mixes,
      work_elements},
-    {OP_TOP_K, 1, 9, 1, 1, 2, 2, OP_PLAIN, "axis:int k:int largest:int sorted:int", infer_top_k,
-     &batch_beside_last, work_elements},
-    {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int k:int largest:int sorted:int", infer_top_k,
+    {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int largest:int sorted:int", infer_top_k,
      &batch_beside_last, work_elements},
     {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, OP_PLAIN, "exclusive:int reverse:int", infer_cum_sum,
      &cum_sum_rule, work_elements},

@@ -197,7 +197,7 @@ static enum status infer_lrn(struct node *node, struct error *err)
 static enum status infer_softmax(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    int64_t axis = node_int(node, "axis", node->opset < 13 ? 1 : -1);
+    int64_t axis = node_int(node, "axis", -1);
     TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
     TRY(infer_axis(&axis, x->shape.rank, err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
@@ -216,20 +216,6 @@ static enum status infer_scale_shift(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-static enum status infer_image_scaler(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    size_t count;
-    (void)node_floats(node, "bias", &count);
-    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
-    TRY(operand_rank(node, 0, "input", 4, 4, err));
-    TRY(resolve_required(node, "bias", err));
-    if (count != (size_t)x->shape.dims[1])
-        return error_set(err, STATUS_SHAPE, "bias has %zu numbers, expected %lld, one a channel",
-                         count, (long long)x->shape.dims[1]);
-    return infer_output(node, 0, x->dtype, &x->shape, err);
-}
-
 /* ---- batches ---- */
 
 static int mean_variance_axis(const struct node *node, const int *axes)
@@ -244,25 +230,14 @@ static int mean_variance_axis(const struct node *node, const int *axes)
 
 static const struct batch_rule mean_variance_rule = {mean_variance_axis, NULL};
 
-static int softmax_axis(const struct node *node, const int *axes)
-{
-    const int64_t along = batch_attribute_axis(node, node->opset < 13 ? 1 : -1);
-    if (node->opset < 13) /* all axes from that one on */
-        return axes[0] < along ? axes[0] : BATCH_MIXES;
-    return axes[0] != along ? axes[0] : BATCH_MIXES;
-}
-
-static const struct batch_rule softmax_rule = {softmax_axis, NULL};
-
 /* ---- the table ---- */
 
 static const struct op_info entries[] = {
     {OP_BATCH_NORMALIZATION, 1, 0, 5, 5, 1, 5, OP_NORMALIZATION,
-     "epsilon:float momentum:float spatial:int is_test:int training_mode:int consumed_inputs:ints",
+     "epsilon:float momentum:float spatial:int is_test:int training_mode:int",
      infer_batch_normalization, &batch_by_sample, work_elements},
-    {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, OP_NORMALIZATION,
-     "epsilon:float consumed_inputs:ints", infer_instance_normalization, &batch_by_sample,
-     work_elements},
+    {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, OP_NORMALIZATION, "epsilon:float",
+     infer_instance_normalization, &batch_by_sample, work_elements},
     {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, OP_NORMALIZATION,
      "axis:int epsilon:float stash_type:int", infer_layer_normalization, &batch_before_last,
      work_elements},
@@ -278,13 +253,11 @@ static const struct op_info entries[] = {
      &batch_beside_last, work_elements},
     {OP_LRN, 1, 0, 1, 1, 1, 1, OP_HEAVY, "alpha:float beta:float bias:float size:int", infer_lrn,
      &batch_by_sample, work_elements},
-    {OP_IMAGE_SCALER, 1, 9, 1, 1, 1, 1, OP_PLAIN, "bias:floats scale:float", infer_image_scaler,
-     &batch_by_sample, work_elements}, /* experimental */
-    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PROBABILITIES, "axis:int", infer_softmax, &softmax_rule,
+    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PROBABILITIES, "axis:int", infer_softmax, &batch_beside_last,
      work_elements},
-    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &softmax_rule,
+    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
      work_elements},
-    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &softmax_rule,
+    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
      work_elements},
     {OP_SCALE_SHIFT, 1, 0, 3, 3, 1, 1, OP_PLAIN, NULL, infer_scale_shift, &batch_mixes,
      work_elements},

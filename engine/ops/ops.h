@@ -80,6 +80,11 @@ enum dtype op_cast_target(const struct node *cast);
  * multiply-adds of products, convolutions and windows. An unknown shape counts as 0. Any thread. */
 double node_work(const struct node *node);
 
+/* The numbers of inputs and outputs are the entry's, and no required input is left out.
+ * STATUS_MODEL. */
+enum status op_check_operands(const struct node *node, const struct op_info *info,
+                              struct error *err) MUST_USE;
+
 /* One attribute in op_info.attrs. */
 struct attr_spec {
     const char *name;

@@ -321,22 +321,6 @@ static enum status infer_qlinear_global_average_pool(struct node *node, struct e
     return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
 }
 
-/* ---- com.microsoft, floating point ---- */
-
-static enum status infer_fused_conv(struct node *node, struct error *err)
-{
-    struct conv_shape conv;
-    struct epilogue epilogue;
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    for (size_t i = 1; i < 4; i++)
-        TRY(operand_same_dtype(node, i, "an operand", err));
-    TRY(fused_activation(node, &epilogue, err));
-    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
-    TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
-    TRY(operand_has_shape(node, 3, "Z", &conv.out, err));
-    return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
-}
-
 /* ---- made by passes ---- */
 
 static enum status infer_lookup(struct node *node, struct error *err)
@@ -397,23 +381,6 @@ static int qlinear_concat_beside(const struct node *node, size_t i, int axis)
 
 static const struct batch_rule qlinear_concat_rule = {qlinear_concat_axis, qlinear_concat_beside};
 
-/* The image and what is added to the result. */
-static int fused_conv_axis(const struct node *node, const int *axes)
-{
-    return axes[0] == 0 && node->input_count > 1 && axes[1] == BATCH_FREE &&
-                   (node->input_count < 3 || axes[2] == BATCH_FREE)
-               ? batch_of_samples(node, axes, 4)
-               : BATCH_MIXES;
-}
-
-static int fused_conv_beside(const struct node *node, size_t i, int axis)
-{
-    (void)node, (void)axis;
-    return i == 3 ? 0 : BATCH_OTHER;
-}
-
-static const struct batch_rule fused_conv_rule = {fused_conv_axis, fused_conv_beside};
-
 /* ---- table ---- */
 
 /* min_inputs stops before the first zero point that may be left out; the inference functions check
@@ -427,11 +394,6 @@ static const struct op_info entries[] = {
      &quantize_rule, work_elements},
     {OP_DEQUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, OP_PLAIN, "axis:int block_size:int output_dtype:int",
      infer_dequantize, &quantize_rule, work_elements},
-    {OP_MS_QUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, OP_PLAIN,
-     "axis:int saturate:int block_size:int output_dtype:int precision:int", infer_quantize,
-     &quantize_rule, work_elements},
-    {OP_MS_DEQUANTIZE_LINEAR, 1, 0, 2, 3, 1, 1, OP_PLAIN,
-     "axis:int block_size:int output_dtype:int", infer_dequantize, &quantize_rule, work_elements},
     {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, OP_PLAIN, NULL, infer_dynamic_quantize,
      &batch_mixes, work_elements},
     {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv,
@@ -466,9 +428,6 @@ static const struct op_info entries[] = {
      infer_qlinear_average_pool, &batch_by_sample, work_window},
     {OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_PLAIN, "channels_last:int",
      infer_qlinear_global_average_pool, &batch_by_sample, work_elements},
-    {OP_MS_FUSED_CONV, 1, 0, 2, 4, 1, 1, OP_HEAVY,
-     WINDOW_ATTRS " group:int activation:string activation_params:floats", infer_fused_conv,
-     &fused_conv_rule, work_conv},
     {OP_LOOKUP, 1, 0, 2, 2, 1, 1, OP_UNARY, NULL, infer_lookup, &batch_unary, work_elements},
 };
 

@@ -26,8 +26,7 @@ enum status quant_layout_init(const struct node *node, const struct shape *x,
         *ret = (struct quant_layout){.outer = 1, .extent = 1, .inner = shape_count(x), .block = 1};
         return STATUS_OK;
     }
-    if (node->op != OP_MS_QUANTIZE_LINEAR && node->op != OP_MS_DEQUANTIZE_LINEAR &&
-        node->opset < 13)
+    if (node->opset < 13)
         return error_set(err, STATUS_UNSUPPORTED, "a scale per channel needs opset 13 or later");
     /* The default axis of 1 does not exist in a vector, where only one reading makes sense. */
     if (x->rank == 1 && axis == 1)
@@ -92,36 +91,4 @@ enum status matmul_param_init(const struct shape *operand, const struct shape *p
     ret->line_step = 1;
     ret->matrix_step = same ? (size_t)operand->dims[line] : 0;
     return STATUS_OK;
-}
-
-enum status fused_activation(const struct node *node, struct epilogue *ret, struct error *err)
-{
-    static const struct {
-        const char *name;
-        enum activation activation;
-        size_t params;
-    } table[] = {
-        {"", ACTIVATION_NONE, 0},
-        {"Relu", ACTIVATION_RELU, 0},
-        {"Sigmoid", ACTIVATION_SIGMOID, 0},
-        {"Tanh", ACTIVATION_TANH, 0},
-        {"LeakyRelu", ACTIVATION_LEAKY_RELU, 1},
-        {"Clip", ACTIVATION_CLIP, 2},
-        {"HardSigmoid", ACTIVATION_HARD_SIGMOID, 2},
-    };
-    const char *name = node_string(node, "activation", "");
-    size_t count;
-    const float *params = node_floats(node, "activation_params", &count);
-    for (size_t i = 0; i < COUNT_OF(table); i++) {
-        if (strcmp(name, table[i].name))
-            continue;
-        if (count < table[i].params)
-            return error_set(err, STATUS_MODEL, "activation %s needs %zu activation_params", name,
-                             table[i].params);
-        *ret = (struct epilogue){.activation = table[i].activation,
-                                 .alpha = count > 0 ? params[0] : 0,
-                                 .beta = count > 1 ? params[1] : 0};
-        return STATUS_OK;
-    }
-    return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the activation '%.40s'", name);
 }

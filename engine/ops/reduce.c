@@ -71,36 +71,25 @@ static const struct batch_rule arg_rule = {arg_axis, NULL};
 
 /* ---- the table ---- */
 
-/* The axes move from an attribute to an operand at opset `moved`. */
-#define REDUCE(id, moved)                                                                          \
-    {OP_##id,                                                                                      \
-     1,                                                                                            \
-     moved - 1,                                                                                    \
-     1,                                                                                            \
-     1,                                                                                            \
-     1,                                                                                            \
-     1,                                                                                            \
-     OP_PLAIN,                                                                                     \
-     "axes:ints keepdims:int",                                                                     \
-     infer_reduce,                                                                                 \
-     &reduce_rule,                                                                                 \
-     work_elements},                                                                               \
+/* From opset 18 on, ReduceSum from 13; the importer turns attributes of older files into operands.
+ */
+#define REDUCE(id)                                                                                 \
     {                                                                                              \
-        OP_##id, moved, 0, 1, 2, 1, 1, OP_PLAIN, "keepdims:int noop_with_empty_axes:int",          \
+        OP_##id, 13, 0, 1, 2, 1, 1, OP_PLAIN, "keepdims:int noop_with_empty_axes:int",             \
             infer_reduce, &reduce_rule, work_elements                                              \
     }
 
 static const struct op_info table[] = {
-    REDUCE(REDUCE_SUM, 13),
-    REDUCE(REDUCE_MEAN, 18),
-    REDUCE(REDUCE_MAX, 18),
-    REDUCE(REDUCE_MIN, 18),
-    REDUCE(REDUCE_PROD, 18),
-    REDUCE(REDUCE_L1, 18),
-    REDUCE(REDUCE_L2, 18),
-    REDUCE(REDUCE_LOG_SUM, 18),
-    REDUCE(REDUCE_LOG_SUM_EXP, 18),
-    REDUCE(REDUCE_SUM_SQUARE, 18),
+    REDUCE(REDUCE_SUM),
+    REDUCE(REDUCE_MEAN),
+    REDUCE(REDUCE_MAX),
+    REDUCE(REDUCE_MIN),
+    REDUCE(REDUCE_PROD),
+    REDUCE(REDUCE_L1),
+    REDUCE(REDUCE_L2),
+    REDUCE(REDUCE_LOG_SUM),
+    REDUCE(REDUCE_LOG_SUM_EXP),
+    REDUCE(REDUCE_SUM_SQUARE),
     {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
      infer_arg, &arg_rule, work_elements},
     {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",

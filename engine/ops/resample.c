@@ -10,16 +10,13 @@
 static enum status infer_resize(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    bool simple = node->op == OP_UPSAMPLE || node->opset < 11;
     bool nearest = !strcmp(node_string(node, "mode", "nearest"), "nearest");
     struct resize_plan plan;
     bool known;
     TRY(operand_dtype(node, 0, "X", nearest ? DTYPES_ANY : DTYPES_NUMBER, err));
-    TRY(operand_dtype(node, simple ? 1 : 2, "scales", DTYPE_BIT(F32), err));
-    if (!simple) {
-        TRY(operand_dtype(node, 1, "roi", DTYPES_FLOAT, err));
-        TRY(operand_dtype(node, 3, "sizes", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
-    }
+    TRY(operand_dtype(node, 2, "scales", DTYPE_BIT(F32), err));
+    TRY(operand_dtype(node, 1, "roi", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 3, "sizes", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
     TRY(resize_plan_init(node, &node->inputs[0]->shape, &plan, &known, err));
     if (!known)
         return infer_unknown(node, 0, x->dtype);
@@ -53,8 +50,7 @@ static enum status infer_grid_sample(struct node *node, struct error *err)
         return error_set(err, STATUS_SHAPE,
                          "X %s and grid %s do not agree (need grid [N, out ..., %d])",
                          shape_text(x, left), shape_text(grid, right), x->rank - 2);
-    TRY(check_word(node, "mode", node->opset < 20 ? "bilinear" : "linear",
-                   node->opset < 20 ? "bilinear bicubic nearest" : "linear cubic nearest", err));
+    TRY(check_word(node, "mode", "linear", "linear cubic nearest", err));
     TRY(check_word(node, "padding_mode", "zeros", "zeros border reflection", err));
     for (int i = 2; i < x->rank; i++)
         if (x->dims[i] < 1)
@@ -200,20 +196,11 @@ static const struct batch_rule affine_grid_rule = {affine_grid_axis, affine_grid
 /* ---- the table ---- */
 
 static const struct op_info entries[] = {
-    {OP_RESIZE, 10, 10, 2, 2, 1, 1, OP_KEEPS_NUMBERS | OP_HEAVY,
-     "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
-     "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
-     "keep_aspect_ratio_policy:string",
-     infer_resize, &resize_rule, work_elements},
     {OP_RESIZE, 11, 0, 1, 4, 1, 1, OP_KEEPS_NUMBERS | OP_HEAVY,
      "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
      "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
      "keep_aspect_ratio_policy:string",
      infer_resize, &resize_rule, work_elements},
-    {OP_UPSAMPLE, 1, 6, 1, 1, 1, 1, OP_HEAVY, "mode:string height_scale:float width_scale:float",
-     infer_resize, &resize_rule, work_elements},
-    {OP_UPSAMPLE, 7, 9, 1, 2, 1, 1, OP_HEAVY, "mode:string scales:floats", infer_resize,
-     &resize_rule, work_elements},
     {OP_GRID_SAMPLE, 16, 0, 2, 2, 1, 1, OP_HEAVY,
      "align_corners:int mode:string padding_mode:string", infer_grid_sample,
      &batch_by_sample_of_two, work_elements},

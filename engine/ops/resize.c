@@ -1,4 +1,4 @@
-/* What Resize (opset 10 to 28) and Upsample (1 to 9) do along each axis.
+/* What Resize does along each axis.
  *
  * Easy to get wrong: an empty tensor means "left out" (Resize-11); coordinates use the scale that
  * was given, not out / in; the extent is floor(in * scale) in float32, as exporters and ONNX's own
@@ -7,7 +7,7 @@
  * reference uses in * scale; pytorch_half_pixel puts an extent of one at 0, as the text of the
  * specification says, and the reference at -0.5; an axis whose extent stays is computed all the
  * same when its scale is not 1 or a region is cut out (the reference; ONNX Runtime copies the
- * tensor); Resize-10 and Upsample map coordinates asymmetrically. */
+ * tensor). */
 #include <math.h>
 #include <string.h>
 
@@ -36,9 +36,6 @@ static enum status read_choice(const struct node *node, const char *name, const 
 
 static const struct choice modes[] = {
     {"nearest", RESIZE_NEAREST}, {"linear", RESIZE_LINEAR}, {"cubic", RESIZE_CUBIC}};
-static const struct choice first_modes[] = {/* before opset 7 */
-                                            {"nearest", RESIZE_NEAREST},
-                                            {"bilinear", RESIZE_LINEAR}};
 static const struct choice coordinates[] = {
     {"half_pixel", RESIZE_HALF_PIXEL},
     {"half_pixel_symmetric", RESIZE_HALF_PIXEL_SYMMETRIC},
@@ -61,25 +58,14 @@ static const struct choice policies[] = {
     {"not_smaller", POLICY_NOT_SMALLER},
 };
 
-/* Upsample and Resize-10 have neither coordinate nor nearest modes. */
-static bool is_simple(const struct node *node)
-{
-    return node->op == OP_UPSAMPLE || node->opset < 11;
-}
-
 static enum status read_modes(const struct node *node, struct resize_plan *plan, struct error *err)
 {
-    int mode = RESIZE_NEAREST, coordinate = RESIZE_ASYMMETRIC, nearest = NEAREST_SIMPLE;
-    if (node->opset < 7)
-        TRY(read_choice(node, "mode", "nearest", first_modes, COUNT_OF(first_modes), &mode, err));
-    else
-        TRY(read_choice(node, "mode", "nearest", modes, COUNT_OF(modes), &mode, err));
-    if (!is_simple(node)) {
-        TRY(read_choice(node, "coordinate_transformation_mode", "half_pixel", coordinates,
-                        COUNT_OF(coordinates), &coordinate, err));
-        TRY(read_choice(node, "nearest_mode", "round_prefer_floor", nearests, COUNT_OF(nearests),
-                        &nearest, err));
-    }
+    int mode = 0, coordinate = 0, nearest = 0;
+    TRY(read_choice(node, "mode", "nearest", modes, COUNT_OF(modes), &mode, err));
+    TRY(read_choice(node, "coordinate_transformation_mode", "half_pixel", coordinates,
+                    COUNT_OF(coordinates), &coordinate, err));
+    TRY(read_choice(node, "nearest_mode", "round_prefer_floor", nearests, COUNT_OF(nearests),
+                    &nearest, err));
     plan->mode = (enum resize_mode)mode;
     plan->coordinate = (enum resize_coordinate)coordinate;
     plan->nearest = (enum resize_nearest)nearest;
@@ -189,32 +175,19 @@ static enum status read_extents(const struct node *node, const struct tensor *sc
                                 const struct tensor *sizes, const int *axes, int count,
                                 struct resize_plan *plan, struct error *err)
 {
-    size_t listed = 0;
-    const float first[] = {1, 1, node_float(node, "height_scale", 0),
-                           node_float(node, "width_scale", 0)}; /* before opset 7 */
-    const float *attr = node->op == OP_UPSAMPLE ? node_floats(node, "scales", &listed) : NULL;
-    if (node->op == OP_UPSAMPLE && node->opset < 7) {
-        attr = first;
-        listed = COUNT_OF(first);
-    }
-    bool sized = is_given(sizes), scaled = is_given(scales) || attr;
+    bool sized = is_given(sizes), scaled = is_given(scales);
     if (sized == scaled)
         return error_set(err, STATUS_MODEL, "%s",
                          sized ? "both scales and sizes are given, expected one of them"
                                : "neither scales nor sizes is given");
-    if (sized)
-        TRY(check_count(sizes, "sizes", (size_t)count, err));
-    else if (!attr)
-        TRY(check_count(scales, "scales", (size_t)count, err));
-    else if (listed != (size_t)count)
-        return error_set(err, STATUS_SHAPE, "scales has %zu numbers, expected %d", listed, count);
+    TRY(check_count(sized ? sizes : scales, sized ? "sizes" : "scales", (size_t)count, err));
     for (int i = 0; i < count; i++) {
         struct resize_axis *axis = &plan->axis[axes[i]];
         axis->resized = true;
         if (sized)
             TRY(apply_size(axis, tensor_int(sizes, (size_t)i), err));
         else
-            TRY(apply_scale(axis, attr ? attr[i] : (float)tensor_number(scales, (size_t)i), err));
+            TRY(apply_scale(axis, (float)tensor_number(scales, (size_t)i), err));
     }
     int policy = POLICY_STRETCH;
     if (sized)
@@ -271,10 +244,8 @@ enum status resize_plan_from(const struct node *node, const struct shape *x,
 enum status resize_plan_init(const struct node *node, const struct shape *x,
                              struct resize_plan *ret, bool *ret_known, struct error *err)
 {
-    bool simple = is_simple(node);
-    const struct value *roi = simple ? NULL : node_input(node, 1);
-    const struct value *scales = node_input(node, simple ? 1 : 2);
-    const struct value *sizes = simple ? NULL : node_input(node, 3);
+    const struct value *roi = node_input(node, 1), *scales = node_input(node, 2);
+    const struct value *sizes = node_input(node, 3);
     bool crop =
         !strcmp(node_string(node, "coordinate_transformation_mode", ""), "tf_crop_and_resize");
     /* An operand of no elements is as good as known. */

@@ -115,49 +115,6 @@ bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis)
            resolve_extent(shape, 0, shape->rank - (x->rank - axis)) == 1;
 }
 
-/* ---- broadcasting before opset 7 ---- */
-
-/* dims of b at `axis` … of a tensor of `rank`, ones after them. */
-static struct shape place(const struct shape *b, int64_t axis, int rank)
-{
-    struct shape out = {.rank = rank - (int)axis};
-    for (int i = 0; i < out.rank; i++)
-        out.dims[i] = i < b->rank ? b->dims[i] : 1;
-    return out;
-}
-
-enum status resolve_legacy_broadcast(const struct node *node, const struct shape *a,
-                                     const struct shape *b, struct shape *ret, struct error *err)
-{
-    *ret = *b;
-    if (node->opset >= 7 || shape_equal(a, b))
-        return STATUS_OK;
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
-    if (!node_int(node, "broadcast", 0))
-        return STATUS_OK; /* files that mean numpy's rules all the same do exist */
-    int64_t axis = node_int(node, "axis", a->rank - b->rank);
-    if (axis < 0)
-        axis += a->rank;
-    if (axis < 0 || axis > a->rank - b->rank)
-        return error_set(err, STATUS_SHAPE, "shape %s does not fit into %s at axis %lld",
-                         shape_text(b, right), shape_text(a, left), (long long)axis);
-    *ret = place(b, axis, a->rank);
-    for (int i = 0; i < ret->rank; i++) {
-        int64_t extent = a->dims[axis + i];
-        if (ret->dims[i] != 1 && ret->dims[i] != extent)
-            return error_set(err, STATUS_SHAPE, "shape %s cannot be broadcast to %s at axis %lld",
-                             shape_text(b, right), shape_text(a, left), (long long)axis);
-    }
-    return STATUS_OK;
-}
-
-void resolve_slope(const struct node *node, const struct shape *data, const struct shape *slope,
-                   struct shape *ret)
-{
-    bool per_channel = node->opset < 7 && slope->rank == 1 && slope->dims[0] != 1 && data->rank > 1;
-    *ret = per_channel ? place(slope, 1, data->rank) : *slope;
-}
-
 /* ---- Reshape ---- */
 
 enum status resolve_reshape(const struct node *node, const struct shape *data,
@@ -167,18 +124,7 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
     int64_t wanted[TENSOR_MAX_RANK];
     size_t count;
     char from[SHAPE_TEXT], to[SHAPE_TEXT];
-    if (node->opset >= 5) {
-        TRY(resolve_list(operands[1], "the new shape", wanted, TENSOR_MAX_RANK, &count, err));
-    } else {
-        const int64_t *dims = node_ints(node, "shape", &count);
-        if (count > TENSOR_MAX_RANK)
-            return error_set(err, STATUS_SHAPE,
-                             "a new shape of rank %zu; lensd handles ranks 0 "
-                             "to %d",
-                             count, TENSOR_MAX_RANK);
-        if (count)
-            memcpy(wanted, dims, count * sizeof *wanted);
-    }
+    TRY(resolve_list(operands[1], "the new shape", wanted, TENSOR_MAX_RANK, &count, err));
     bool allow_zero = node_int(node, "allowzero", 0) != 0;
     struct shape out = {.rank = (int)count}, remaining = *data;
     int unknown = -1;
@@ -232,12 +178,8 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
 
 int64_t resolve_split(const struct node *node, const struct tensor *split, int64_t extent, size_t i)
 {
-    size_t count;
-    const int64_t *list = node_ints(node, "split", &count);
     if (split)
         return tensor_int(split, i);
-    if (list)
-        return list[i];
     int64_t parts = (int64_t)node->output_count;
     int64_t part = extent / parts + (extent % parts != 0);
     return i + 1 < node->output_count ? part : extent - part * (parts - 1);
@@ -284,37 +226,17 @@ struct slice_lists {
     size_t count, axis_count, step_count;
 };
 
-static enum status slice_attribute(const struct node *node, const char *name, int64_t *ret,
-                                   size_t *ret_count, struct error *err)
-{
-    const int64_t *list = node_ints(node, name, ret_count);
-    if (*ret_count > TENSOR_MAX_RANK)
-        return error_set(err, STATUS_SHAPE, "attribute '%s' holds %zu numbers, expected at most %d",
-                         name, *ret_count, TENSOR_MAX_RANK);
-    if (*ret_count)
-        memcpy(ret, list, *ret_count * sizeof *ret);
-    return STATUS_OK;
-}
-
 static enum status slice_read(const struct node *node, const struct tensor *const *operands,
                               struct slice_lists *ret, struct error *err)
 {
     size_t ends, max = TENSOR_MAX_RANK;
     ret->axis_count = ret->step_count = 0;
-    if (node->opset < 10) {
-        TRY(resolve_required(node, "starts", err));
-        TRY(resolve_required(node, "ends", err));
-        TRY(slice_attribute(node, "starts", ret->starts, &ret->count, err));
-        TRY(slice_attribute(node, "ends", ret->ends, &ends, err));
-        TRY(slice_attribute(node, "axes", ret->axes, &ret->axis_count, err));
-    } else {
-        TRY(resolve_list(operands[1], "starts", ret->starts, max, &ret->count, err));
-        TRY(resolve_list(operands[2], "ends", ret->ends, max, &ends, err));
-        if (node->input_count > 3)
-            TRY(resolve_list(operands[3], "axes", ret->axes, max, &ret->axis_count, err));
-        if (node->input_count > 4)
-            TRY(resolve_list(operands[4], "steps", ret->steps, max, &ret->step_count, err));
-    }
+    TRY(resolve_list(operands[1], "starts", ret->starts, max, &ret->count, err));
+    TRY(resolve_list(operands[2], "ends", ret->ends, max, &ends, err));
+    if (node->input_count > 3)
+        TRY(resolve_list(operands[3], "axes", ret->axes, max, &ret->axis_count, err));
+    if (node->input_count > 4)
+        TRY(resolve_list(operands[4], "steps", ret->steps, max, &ret->step_count, err));
     if (ends != ret->count || (ret->axis_count && ret->axis_count != ret->count) ||
         (ret->step_count && ret->step_count != ret->count))
         return error_set(err, STATUS_SHAPE,
@@ -323,40 +245,12 @@ static enum status slice_read(const struct node *node, const struct tensor *cons
     return STATUS_OK;
 }
 
-/* Crop: what is cut off left, at the top, right and at the bottom, or with `scale` the height and
- * width that are kept behind the first two. */
-static enum status crop_read(const struct node *node, const struct shape *data,
-                             struct slice_lists *ret, struct error *err)
-{
-    size_t borders, extents;
-    const int64_t *border = node_ints(node, "border", &borders);
-    const int64_t *kept = node_ints(node, "scale", &extents);
-    if (data->rank != 4 || borders != 4 || (extents != 0 && extents != 2))
-        return error_set(err, STATUS_SHAPE,
-                         "border has %zu numbers, scale %zu and the input %d dimensions, expected "
-                         "4, none or 2, and 4",
-                         borders, extents, data->rank);
-    *ret = (struct slice_lists){.axes = {2, 3}, .count = 2, .axis_count = 2};
-    for (int i = 0; i < 2; i++) {
-        const int64_t extent = data->dims[2 + i], first = border[1 - i];
-        const int64_t last = extents ? kept[i] : border[3 - i];
-        if (first < 0 || last < 0 || first > extent || last > extent - first)
-            return error_set(err, STATUS_SHAPE,
-                             "%lld and %lld elements of an axis of %lld cannot be cropped",
-                             (long long)first, (long long)last, (long long)extent);
-        ret->starts[i] = first;
-        ret->ends[i] = extents ? first + last : extent - last;
-    }
-    return STATUS_OK;
-}
-
 enum status resolve_slice(const struct node *node, const struct shape *data,
                           const struct tensor *const *operands, struct slice *ret,
                           struct error *err)
 {
     struct slice_lists lists;
-    TRY(node->op == OP_CROP ? crop_read(node, data, &lists, err)
-                            : slice_read(node, operands, &lists, err));
+    TRY(slice_read(node, operands, &lists, err));
     ret->out = *data;
     for (int d = 0; d < TENSOR_MAX_RANK; d++) {
         ret->start[d] = 0;
@@ -417,18 +311,11 @@ enum status resolve_pad(const struct node *node, const struct shape *data,
                         const struct tensor *const *operands, struct padding *ret,
                         struct error *err)
 {
-    int64_t from_input[2 * TENSOR_MAX_RANK], axes[TENSOR_MAX_RANK];
-    const int64_t *pads = from_input;
+    int64_t pads[2 * TENSOR_MAX_RANK], axes[TENSOR_MAX_RANK];
     size_t count, axis_count = 0;
-    if (node->opset < 11) {
-        const char *name = node->opset < 2 ? "paddings" : "pads";
-        TRY(resolve_required(node, name, err));
-        pads = node_ints(node, name, &count);
-    } else {
-        TRY(resolve_list(operands[1], "pads", from_input, COUNT_OF(from_input), &count, err));
-        if (node->input_count > 3)
-            TRY(resolve_list(operands[3], "axes", axes, TENSOR_MAX_RANK, &axis_count, err));
-    }
+    TRY(resolve_list(operands[1], "pads", pads, COUNT_OF(pads), &count, err));
+    if (node->input_count > 3)
+        TRY(resolve_list(operands[3], "axes", axes, TENSOR_MAX_RANK, &axis_count, err));
     bool some = node->input_count > 3 && operands[3];
     if (!some) {
         axis_count = (size_t)data->rank;
@@ -609,15 +496,10 @@ enum status resolve_reduction(const struct node *node, const struct shape *data,
                               const struct tensor *const *operands, struct reduction *ret,
                               struct error *err)
 {
-    int64_t from_input[TENSOR_MAX_RANK];
-    const int64_t *axes = from_input;
+    int64_t axes[TENSOR_MAX_RANK];
     size_t count = 0;
-    if (node->opset >= (node->op == OP_REDUCE_SUM ? 13 : 18)) {
-        if (node->input_count > 1)
-            TRY(resolve_list(operands[1], "axes", from_input, TENSOR_MAX_RANK, &count, err));
-    } else {
-        axes = node_ints(node, "axes", &count);
-    }
+    if (node->input_count > 1)
+        TRY(resolve_list(operands[1], "axes", axes, TENSOR_MAX_RANK, &count, err));
     TRY(resolve_axes(axes, count, data->rank, false, &ret->axes, err));
     if (!count && !node_int(node, "noop_with_empty_axes", 0))
         ret->axes = (1u << data->rank) - 1;

@@ -48,24 +48,12 @@ size_t resolve_extent(const struct shape *shape, int first, int last);
  * [4, 4] a scale [4, 1] is as many numbers as the last dimension has, but not its. */
 bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis);
 
-/* The second operand of a binary operator before opset 7 (attributes broadcast and axis): its shape
- * with ones appended so that numpy broadcasting against a means the same. From opset 7 on, and
- * where broadcast=1 is not set, b as it is. */
-enum status resolve_legacy_broadcast(const struct node *node, const struct shape *a,
-                                     const struct shape *b, struct shape *ret,
-                                     struct error *err) MUST_USE;
-
-/* PRelu's slope as numpy broadcasts it: before opset 7 a list is one number per channel (axis 1).
- */
-void resolve_slope(const struct node *node, const struct shape *data, const struct shape *slope,
-                   struct shape *ret);
-
-/* Split: the extent of output i along the axis, from the contents of input `split` (NULL: left
- * out), the attribute of that name, or equal parts. Only for nodes that inference has accepted. */
+/* Split: the extent of output i along the axis, from the contents of input `split`, or, without it,
+ * equal parts. Only for nodes that inference has accepted. */
 int64_t resolve_split(const struct node *node, const struct tensor *split, int64_t extent,
                       size_t i);
 
-/* Reshape: operands[1] (before opset 5 the attribute `shape`). */
+/* Reshape to operands[1]. */
 enum status resolve_reshape(const struct node *node, const struct shape *data,
                             const struct tensor *const *operands, struct shape *ret,
                             struct error *err) MUST_USE;

@@ -125,32 +125,16 @@ static enum status infer_flatten(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* The axes of Squeeze and Unsqueeze: an attribute before opset 13, an operand since. */
-static enum status read_axes(const struct node *node, int64_t *ret, size_t *ret_count,
-                             bool *ret_known, struct error *err)
-{
-    if (node->opset >= 13)
-        return infer_ints(node, 1, ret, TENSOR_MAX_RANK, ret_count, ret_known, err);
-    const int64_t *axes = node_ints(node, "axes", ret_count);
-    *ret_known = true;
-    if (*ret_count > TENSOR_MAX_RANK)
-        return error_set(err, STATUS_SHAPE, "%zu axes; lensd handles ranks up to %d", *ret_count,
-                         TENSOR_MAX_RANK);
-    if (*ret_count)
-        memcpy(ret, axes, *ret_count * sizeof *ret);
-    return STATUS_OK;
-}
-
 static enum status infer_squeeze(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
     bool known;
-    TRY(read_axes(node, axes, &count, &known, err));
+    TRY(infer_ints(node, 1, axes, TENSOR_MAX_RANK, &count, &known, err));
     if (!known)
         return infer_unknown(node, 0, x->dtype);
-    bool all = node->opset >= 13 ? !node_input(node, 1) : !node_attr(node, "axes");
+    bool all = !node_input(node, 1);
     unsigned mask;
     TRY(resolve_axes(axes, count, x->shape.rank, false, &mask, err));
     struct shape out = {0};
@@ -171,9 +155,7 @@ static enum status infer_unsqueeze(struct node *node, struct error *err)
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
     bool known;
-    if (node->opset < 13)
-        TRY(resolve_required(node, "axes", err));
-    TRY(read_axes(node, axes, &count, &known, err));
+    TRY(infer_ints(node, 1, axes, TENSOR_MAX_RANK, &count, &known, err));
     if (!known)
         return infer_unknown(node, 0, x->dtype);
     struct shape out = {.rank = x->shape.rank + (int)count};
@@ -214,8 +196,7 @@ static enum status infer_concat(struct node *node, struct error *err)
 {
     char text[SHAPE_TEXT], first[SHAPE_TEXT];
     struct shape out = node->inputs[0]->shape;
-    if (node->opset >= 4)
-        TRY(resolve_required(node, "axis", err));
+    TRY(resolve_required(node, "axis", err));
     int64_t axis = node_int(node, "axis", 1);
     TRY(infer_axis(&axis, out.rank, err));
     for (size_t i = 1; i < node->input_count; i++) {
@@ -236,14 +217,14 @@ static enum status infer_concat(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Extents that were given one by one, or equal parts (since opset 18 the last may be smaller). */
+/* Extents that were given one by one, or equal parts, of which the last may be smaller. */
 static enum status split_outputs(struct node *node, int64_t axis, const struct tensor *split,
                                  bool given, struct error *err)
 {
     const struct value *x = node->inputs[0];
     struct shape out = x->shape;
     int64_t extent = x->shape.dims[axis], parts = (int64_t)node->output_count, sum = 0;
-    if (!given && (extent / parts >= INT64_MAX / parts - 1 || (node->opset < 18 && extent % parts)))
+    if (!given && extent / parts >= INT64_MAX / parts - 1)
         return error_set(err, STATUS_SHAPE,
                          "axis %lld of extent %lld does not split into %lld parts", (long long)axis,
                          (long long)extent, (long long)parts);
@@ -275,13 +256,6 @@ static enum status infer_split(struct node *node, struct error *err)
     const struct value *x = node->inputs[0], *split = node_input(node, 1);
     int64_t axis = node_int(node, "axis", 0), parts = node_int(node, "num_outputs", -1);
     TRY(infer_axis(&axis, x->shape.rank, err));
-    if (node->opset < 13) {
-        size_t count;
-        const int64_t *list = node_ints(node, "split", &count);
-        if (list)
-            TRY(split_count_check(node, count, err));
-        return split_outputs(node, axis, NULL, list != NULL, err);
-    }
     if (split) {
         if (parts != -1)
             return error_set(err, STATUS_MODEL,
@@ -352,29 +326,6 @@ static enum status infer_tile(struct node *node, struct error *err)
                 "axis %d of %s cannot be repeated %lld times, expected 0 or more, and a "
                 "result that can be addressed",
                 i, shape_text(&x->shape, text), (long long)repeats[i]);
-    return infer_output(node, 0, x->dtype, &out, err);
-}
-
-/* Before opset 6: how often, and along which axis. */
-static enum status infer_tile_axis(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    const struct tensor *known[3];
-    TRY(operand_single(node, 1, "tiles", err));
-    TRY(operand_single(node, 2, "axis", err));
-    if (!resolve_known(node, 1, known, 3))
-        return infer_unknown(node, 0, x->dtype);
-    const double tiles = tensor_number(known[1], 0), at = tensor_number(known[2], 0);
-    if (!(fabs(at) <= TENSOR_MAX_RANK) || !(tiles >= 0 && tiles < 0x1p62))
-        return error_set(err, STATUS_SHAPE,
-                         "axis %g cannot be repeated %g times, expected an axis of the input, and "
-                         "0 or more",
-                         at, tiles);
-    int64_t axis = (int64_t)at;
-    struct shape out = x->shape;
-    TRY(infer_axis(&axis, out.rank, err));
-    if (__builtin_mul_overflow(out.dims[axis], (int64_t)tiles, &out.dims[axis]))
-        return error_set(err, STATUS_SHAPE, "%g repeats are too large to address", tiles);
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
@@ -614,40 +565,25 @@ static const struct op_info table[] = {
     {OP_SHAPE, 1, 0, 1, 1, 1, 1, OP_SHAPE_ONLY, "start:int end:int", infer_shape, &batch_mixes,
      work_elements},
     {OP_SIZE, 1, 0, 1, 1, 1, 1, OP_SHAPE_ONLY, NULL, infer_size, &batch_mixes, work_elements},
-    {OP_RESHAPE, 1, 4, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS,
-     "shape:ints consumed_inputs:ints", infer_reshape, &batch_reshape, work_elements},
     {OP_RESHAPE, 5, 0, 2, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "allowzero:int",
      infer_reshape, &batch_reshape, work_elements},
     {OP_FLATTEN, 1, 0, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axis:int", infer_flatten,
      &batch_reshape, work_elements},
-    {OP_SQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axes:ints",
-     infer_squeeze, &batch_reshape, work_elements},
     {OP_SQUEEZE, 13, 0, 1, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_squeeze,
      &batch_reshape, work_elements},
-    {OP_UNSQUEEZE, 1, 12, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axes:ints",
-     infer_unsqueeze, &batch_reshape, work_elements},
     {OP_UNSQUEEZE, 13, 0, 2, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_unsqueeze,
      &batch_reshape, work_elements},
     {OP_TRANSPOSE, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", infer_transpose,
      &transpose_rule, work_elements},
     {OP_CONCAT, 1, 0, 1, OP_VARIADIC, 1, 1, OP_PLAIN, "axis:int", infer_concat, &concat_rule,
      work_elements},
-    {OP_SPLIT, 1, 12, 1, 1, 1, OP_VARIADIC, OP_MOVES | OP_KEEPS_NUMBERS, "axis:int split:ints",
-     infer_split, &batch_beside_first, work_elements},
     {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, OP_MOVES | OP_KEEPS_NUMBERS, "axis:int num_outputs:int",
      infer_split, &batch_beside_first, work_elements},
-    {OP_SLICE, 1, 9, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "starts:ints ends:ints axes:ints",
-     infer_slice, &slice_rule, work_elements},
     {OP_SLICE, 10, 0, 3, 5, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_slice, &slice_rule,
      work_elements},
     {OP_EXPAND, 8, 0, 2, 2, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_expand, &expand_rule,
      work_elements},
-    {OP_TILE, 1, 5, 3, 3, 1, 1, OP_PLAIN, NULL, infer_tile_axis, &tile_rule, work_elements},
     {OP_TILE, 6, 0, 2, 2, 1, 1, OP_PLAIN, NULL, infer_tile, &tile_rule, work_elements},
-    {OP_PAD, 1, 1, 1, 1, 1, 1, OP_PLAIN, "mode:string paddings:ints value:float", infer_pad,
-     &pad_rule, work_elements},
-    {OP_PAD, 2, 10, 1, 1, 1, 1, OP_PLAIN, "mode:string pads:ints value:float", infer_pad, &pad_rule,
-     work_elements},
     {OP_PAD, 11, 0, 2, 4, 1, 1, OP_PLAIN, "mode:string", infer_pad, &pad_rule, work_elements},
     {OP_RANGE, 11, 0, 3, 3, 1, 1, OP_PLAIN, "stash_type:int", infer_range, &batch_mixes,
      work_elements},
@@ -660,8 +596,6 @@ static const struct op_info table[] = {
      infer_space_to_depth, &batch_by_sample, work_elements},
     {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, OP_PLAIN, "axes:ints", infer_center, &center_rule,
      work_elements},
-    {OP_CROP, 1, 9, 1, 1, 1, 1, OP_PLAIN, "border:ints scale:ints", infer_slice, &batch_by_sample,
-     work_elements}, /* experimental */
     {OP_COL2IM, 18, 0, 3, 3, 1, 1, OP_HEAVY, "dilations:ints pads:ints strides:ints", infer_col2im,
      &batch_by_sample, work_elements},
 };

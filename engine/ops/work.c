@@ -80,14 +80,3 @@ double work_window(const struct node *node)
         taps *= (double)kernel[i];
     return rank ? elements_of(node_output(node, 0)) * taps : 0;
 }
-
-double node_work(const struct node *node)
-{
-    const struct op_info *record = op_record(node->op);
-    double work = record ? record->work(node) : 0;
-    for (size_t i = 0; i < node->input_count; i++)
-        work += elements_of(node_input(node, i));
-    for (size_t i = 0; i < node->output_count; i++)
-        work += elements_of(node_output(node, i));
-    return work;
-}

@@ -445,7 +445,7 @@ static bool is_row_softmax(const struct node *node)
     if (node->op != OP_SOFTMAX || !is_float(x))
         return false;
     const int rank = x->shape.rank;
-    const int64_t axis = node_int(node, "axis", node->opset < 13 ? 1 : -1);
+    const int64_t axis = node_int(node, "axis", -1);
     return axis == -1 || axis == rank - 1;
 }
 

@@ -217,28 +217,19 @@ bool edit_scalar(const struct value *value, float *ret)
 
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high)
 {
-    *ret_low = node_float(clip, "min", -INFINITY);
-    *ret_high = node_float(clip, "max", INFINITY);
-    return clip->opset < 11 || ((!node_input(clip, 1) || edit_scalar(clip->inputs[1], ret_low)) &&
-                                (!node_input(clip, 2) || edit_scalar(clip->inputs[2], ret_high)));
+    *ret_low = -INFINITY;
+    *ret_high = INFINITY;
+    return (!node_input(clip, 1) || edit_scalar(clip->inputs[1], ret_low)) &&
+           (!node_input(clip, 2) || edit_scalar(clip->inputs[2], ret_high));
 }
 
-bool edit_integers(const struct node *node, const char *name, size_t i, int64_t *ret, size_t most,
-                   size_t *ret_count)
+bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most, size_t *ret_count)
 {
-    size_t count;
-    const int64_t *attr = node_ints(node, name, &count);
     const struct value *value = node_input(node, i);
-    if (!attr && (!value || !value->known))
-        return false;
-    if (!attr)
-        count = shape_count(&value->known->shape);
-    if (count > most)
-        return false;
-    for (size_t k = 0; k < count; k++)
-        ret[k] = attr ? attr[k] : tensor_int(value->known, k);
-    *ret_count = count;
-    return true;
+    *ret_count = value && value->known ? shape_count(&value->known->shape) : SIZE_MAX;
+    for (size_t k = 0; *ret_count <= most && k < *ret_count; k++)
+        ret[k] = tensor_int(value->known, k);
+    return *ret_count <= most;
 }
 
 bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
@@ -246,7 +237,7 @@ bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_
 {
     const int rank = node->inputs[0]->shape.rank;
     size_t count;
-    if (rank < 1 || !edit_integers(node, "axes", i, ret, (size_t)rank, &count) || !count)
+    if (rank < 1 || !edit_integers(node, i, ret, (size_t)rank, &count) || !count)
         return false;
     for (size_t k = 0; k < count; k++) {
         ret[k] += ret[k] < 0 ? rank : 0;

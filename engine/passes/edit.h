@@ -60,10 +60,8 @@ bool edit_scalar(const struct value *value, float *ret);
 /* The limits of a Clip; a missing limit is infinite. False if a limit is known only in a run. */
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 
-/* The integers of attribute `name`, or of operand i if the node has no such attribute. False if
- * neither is known, or if there are more than `most`. */
-bool edit_integers(const struct node *node, const char *name, size_t i, int64_t *ret, size_t most,
-                   size_t *ret_count);
+/* The integers of operand i. False if they are not known, or if there are more than `most`. */
+bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most, size_t *ret_count);
 
 /* The same for axes of the node's first operand, normalised to 0 … rank - 1. Returns at least one
  * axis and at most as many as its rank. */

@@ -40,7 +40,6 @@ bool optimize_activation(const struct node *node, struct epilogue *ret)
         e.alpha = 1;
         break;
     case OP_GELU:
-    case OP_MS_GELU:
         e.activation = strcmp(node_string(node, "approximate", "none"), "tanh") != 0
                            ? ACTIVATION_GELU
                            : ACTIVATION_GELU_TANH;

@@ -148,6 +148,30 @@ static bool may_fold(const struct node *node)
     return info && !(info->traits & OP_NO_FOLD) && !edit_has_body(node);
 }
 
+/* Flatten → Softmax → Reshape back, as the importer writes Softmax of older opsets, is a Softmax
+ * along the only dimension behind the Flatten's axis that is not 1. */
+static void fold_flat_softmax(struct edit *edit, struct node *back)
+{
+    struct node *softmax = back->op == OP_RESHAPE ? back->inputs[0]->producer : NULL;
+    const bool is_softmax = softmax && (softmax->op == OP_SOFTMAX ||
+                                        softmax->op == OP_LOG_SOFTMAX || softmax->op == OP_HARDMAX);
+    const struct node *flat = is_softmax ? softmax->inputs[0]->producer : NULL;
+    struct value *x = flat && flat->op == OP_FLATTEN ? flat->inputs[0] : NULL;
+    if (!x || node_int(softmax, "axis", -1) != -1 || !shape_is_known(&x->shape) ||
+        x->shape.rank < 1 || !shape_equal(&x->shape, &back->outputs[0]->shape))
+        return;
+    int64_t first = node_int(flat, "axis", 1), axis = x->shape.rank - 1;
+    int count = 0;
+    for (int64_t d = first < 0 ? first + x->shape.rank : first; d < x->shape.rank; d++)
+        if (x->shape.dims[d] != 1) {
+            axis = d;
+            count++;
+        }
+    if (count <= 1 && edit_become(edit, back, softmax->op, softmax->opset, &x, 1) &&
+        !node_set_int(edit->graph, back, "axis", axis))
+        edit_no_memory(edit);
+}
+
 static enum status fold_graph(struct edit *edit, bool infer)
 {
     struct graph *graph = edit->graph;
@@ -169,6 +193,8 @@ static enum status fold_graph(struct edit *edit, bool infer)
         bool known = all_inputs_known(node);
         if (infer || known)
             TRY(graph_infer_node(node, err));
+        if (infer)
+            fold_flat_softmax(edit, node);
         if ((infer && fold_needs_shape_only(node)) ||
             (known && may_fold(node) && worth_folding(node)))
             TRY(fold_node(graph, node, err));

@@ -414,9 +414,7 @@ static struct value *hidden_rows(struct attention_expansion *a)
 {
     static const int64_t last[1] = {-1};
     struct expansion *e = a->e;
-    struct value *greatest = expansion_emit(
-        e, &(struct function_step){
-               .op = OP_REDUCE_MAX, .in = {a->bias}, .list = "axes", .numbers = last, .count = 1});
+    struct value *greatest = two(e, OP_REDUCE_MAX, a->bias, list(e, last, 1));
     return two(e, OP_EQUAL, greatest, number(e, -INFINITY, a->dtype));
 }
 

@@ -317,23 +317,20 @@ static bool follows_reduce(struct layout_pass *layout, const struct node *node)
     return reduced[1] || !spatial_left;
 }
 
-/* Renumbers the axes, an attribute or operand i, of a reduction or Slice. */
+/* Renumbers the axes, operand i, of a reduction or Slice. */
 static void follow_axes(struct layout_pass *layout, struct node *node, size_t i, bool stays_image)
 {
     int rank = node->inputs[0]->shape.rank;
     int64_t axes[TENSOR_MAX_RANK];
-    size_t count = 0, in_attr;
-    bool attr = node_ints(node, "axes", &in_attr) != NULL, known = edit_axes(node, i, axes, &count);
+    size_t count = 0;
+    const bool known = edit_axes(node, i, axes, &count);
     assert(known); /* the caller has checked this */
     (void)known;
     for (size_t k = 0; k < count; k++)
         axes[k] = place_of_axis((int)axes[k], rank);
     if (stays_image)
         mark_last(layout, node->outputs[0]);
-    if (!attr)
-        node->inputs[i] = edit_constant(layout->edit, DTYPE_I64, &SHAPE((int64_t)count), axes);
-    else if (!node_set_ints(layout->graph, node, "axes", axes, count))
-        edit_no_memory(layout->edit);
+    node->inputs[i] = edit_constant(layout->edit, DTYPE_I64, &SHAPE((int64_t)count), axes);
 }
 
 /* Slice with constant axes: only the axes are renumbered. */
@@ -341,8 +338,8 @@ static bool follows_slice(struct layout_pass *layout, const struct node *node)
 {
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    return node->op == OP_SLICE && node->opset >= 10 && is_last(layout, node->inputs[0]) &&
-           node_input(node, 3) && edit_axes(node, 3, axes, &count);
+    return node->op == OP_SLICE && is_last(layout, node->inputs[0]) && node_input(node, 3) &&
+           edit_axes(node, 3, axes, &count);
 }
 
 /* NHWC to NCHW by the file's own Transpose of a plain value: what it reads is its result
@@ -457,7 +454,7 @@ static unsigned quantized_flags(const struct node *node)
 static bool keeps_channels(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    if (node->op != OP_RESIZE && node->op != OP_UPSAMPLE)
+    if (node->op != OP_RESIZE)
         return true;
     return x && y && x->shape.rank == 4 && x->shape.dims[0] == y->shape.dims[0] &&
            x->shape.dims[is_last(layout, x) ? 3 : 1] == y->shape.dims[1];

@@ -6,6 +6,7 @@
  * float32: rounding it would gain nothing and cost the most. */
 #include <math.h>
 
+#include "engine/ops/ops.h"
 #include "engine/passes/passes.h"
 
 struct narrow {
@@ -65,9 +66,7 @@ static bool stays_f32(const struct node *node, size_t i)
     if (node->op == OP_SCALE_SHIFT) /* its further operands are parts of its image */
         return i == 1 || i == 2;
     return i > 0 && ((node->op == OP_ATTENTION && i >= 3) || node->op == OP_RESIZE ||
-                     node->op == OP_UPSAMPLE || node->op == OP_LAYER_NORMALIZATION ||
-                     node->op == OP_RMS_NORMALIZATION || node->op == OP_CLIP ||
-                     node->op == OP_GROUP_NORMALIZATION || node->op == OP_INSTANCE_NORMALIZATION);
+                     node->op == OP_CLIP || op_has(node->op, OP_NORMALIZATION));
 }
 
 static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,

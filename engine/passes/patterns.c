@@ -314,7 +314,7 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
     int64_t pads[2 * TENSOR_MAX_RANK], joined[2 * TENSOR_MAX_RANK] = {0};
     float value = node_float(pad, "value", 0);
     if (strcmp(auto_pad, "NOTSET") != 0 || rank < 3 ||
-        !edit_integers(pad, "pads", 1, pads, COUNT_OF(pads), &count) || count != 2 * (size_t)rank ||
+        !edit_integers(pad, 1, pads, COUNT_OF(pads), &count) || count != 2 * (size_t)rank ||
         value != 0 ||
         (node_input(pad, 2) && (!edit_scalar(node_input(pad, 2), &value) || value != 0)))
         return false;
@@ -415,7 +415,7 @@ static bool match_empty_pad(struct graph *graph, struct node *pad)
     const struct value *x = node_input(pad, 0);
     int64_t pads[2 * TENSOR_MAX_RANK];
     size_t count;
-    if (pad->op != OP_PAD || !edit_integers(pad, "pads", 1, pads, COUNT_OF(pads), &count) ||
+    if (pad->op != OP_PAD || !edit_integers(pad, 1, pads, COUNT_OF(pads), &count) ||
         !shape_equal(&x->shape, &pad->outputs[0]->shape) || x->known ||
         edit_is_output(graph, pad->outputs[0]))
         return false;

@@ -41,7 +41,6 @@ static bool is_heavy(enum op op)
     case OP_AVERAGE_POOL:
     case OP_LP_POOL:
     case OP_RESIZE:
-    case OP_UPSAMPLE:
     case OP_GRID_SAMPLE:
     case OP_ROI_ALIGN:
     case OP_NON_MAX_SUPPRESSION:
@@ -52,7 +51,6 @@ static bool is_heavy(enum op op)
     case OP_QLINEAR_AVERAGE_POOL:
     case OP_QGEMM:
     case OP_MATMUL_NBITS:
-    case OP_MS_FUSED_CONV:
     case OP_LRN:
     case OP_COL2IM:
         return true;

@@ -82,7 +82,7 @@ static bool is_spatial_mean(const struct node *node)
     int64_t axes[2];
     size_t count;
     return node->op == OP_REDUCE_MEAN && node_int(node, "keepdims", 1) &&
-           edit_integers(node, "axes", 1, axes, 2, &count) && count == 2 &&
+           edit_integers(node, 1, axes, 2, &count) && count == 2 &&
            (axes[0] + axes[1] == 5 || axes[0] + axes[1] == -3);
 }
 

@@ -7,7 +7,6 @@
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/passes/edit.h"
-#include "engine/quantize/quantize_opset.h"
 #include "engine/quantize/quantize_rewrite.h"
 #include "engine/quantize/quantize_smooth.h"
 
@@ -76,8 +75,7 @@ static enum status keep_outputs(const struct graph *from, struct graph *graph, s
 
 static enum status allocate(struct quantizer *q, struct error *err)
 {
-    /* quantize_raise_opset() adds at most two constants a node. */
-    const size_t nodes = q->graph->node_count, values = q->graph->value_count + 2 * nodes;
+    const size_t nodes = q->graph->node_count, values = q->graph->value_count;
     q->shapes = alloc_array(values, sizeof *q->shapes);
     q->is_float = alloc_array(values, sizeof *q->is_float);
     q->ranges = alloc_array(values, sizeof *q->ranges);
@@ -372,13 +370,23 @@ static enum status make_plan(const struct quantizer *q, const bool *is_float, bo
     return status;
 }
 
+/* The opset that the file declares: that of its newest node, and at least 13, which has a scale for
+ * each channel. Nodes mean the same in all of them (models/onnx/onnx_forms.h). */
+static void raise_opset(struct graph *graph)
+{
+    graph->opset = graph->opset < 13 ? 13 : graph->opset;
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (!*op_domain(graph->nodes[n]->op) && graph->nodes[n]->opset > graph->opset)
+            graph->opset = graph->nodes[n]->opset;
+}
+
 enum status quantizer_observe(struct quantizer *q, const struct session_options *options,
                               const struct quantizer_images *images, size_t memory,
                               struct error *err)
 {
     struct quantize_plan plan = {0};
     TRY(infer_shapes(q, options, err));
-    TRY(quantize_raise_opset(q->graph, q->shapes, err));
+    raise_opset(q->graph);
     count_work(q);
     size_t *indices = alloc_array(q->graph->value_count, sizeof *indices);
     enum status status =

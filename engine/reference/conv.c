@@ -130,10 +130,10 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
     return STATUS_OK;
 }
 
-/* The convolution, then the epilogue; bias and residual: inputs, which may be left out. */
-static enum status conv_run(const struct kernel_args *args, size_t bias, size_t residual,
-                            const struct epilogue *epilogue, struct error *err)
+/* The convolution, then the epilogue. */
+KERNEL(kernel_conv)
 {
+    const size_t residual = epilogue_residual(args), bias = residual == 2 ? SIZE_MAX : 2;
     const struct tensor *x = args->in[0];
     enum arithmetic arithmetic = arithmetic_for(x->dtype);
     struct conv_shape conv;
@@ -146,20 +146,8 @@ static enum status conv_run(const struct kernel_args *args, size_t bias, size_t 
     TRY(operand_open(args, residual, arithmetic, &extra, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
     TRY(conv_forward(args, &conv, arithmetic, src, weights, shift, dst, err));
-    epilogue_apply(epilogue, arithmetic, dst, extra, shape_count(&(*args->out[0])->shape));
+    epilogue_apply(&args->node->epilogue, arithmetic, dst, extra,
+                   shape_count(&(*args->out[0])->shape));
     result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
-}
-
-KERNEL(kernel_conv)
-{
-    size_t residual = epilogue_residual(args);
-    return conv_run(args, residual == 2 ? SIZE_MAX : 2, residual, &args->node->epilogue, err);
-}
-
-KERNEL(kernel_fused_conv)
-{
-    struct epilogue epilogue;
-    TRY(fused_activation(args->node, &epilogue, err));
-    return conv_run(args, 2, 3, &epilogue, err);
 }

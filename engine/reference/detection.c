@@ -181,8 +181,7 @@ static void roi_region(const struct roi_settings *s, const char *image, const fl
 static void read_roi_settings(const struct node *node, const struct shape *x,
                               struct roi_settings *ret)
 {
-    const char *pixel = node_string(node, "coordinate_transformation_mode",
-                                    node->opset < 16 ? "output_half_pixel" : "half_pixel");
+    const char *pixel = node_string(node, "coordinate_transformation_mode", "half_pixel");
     *ret = (struct roi_settings){
         .channels = (size_t)x->dims[1],
         .height = x->dims[2],

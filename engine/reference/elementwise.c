@@ -121,9 +121,7 @@ KERNEL(kernel_pow)
 {
     const struct tensor *base = args->in[0], *exponent = args->in[1];
     struct tensor *out = *args->out[0];
-    struct shape right;
-    TRY(resolve_legacy_broadcast(args->node, &base->shape, &exponent->shape, &right, err));
-    const struct shape *const shapes[] = {&base->shape, &right};
+    const struct shape *const shapes[] = {&base->shape, &exponent->shape};
     struct broadcast operands;
     struct pow_row row = {base, exponent, out, &operands};
     bool integers = !dtype_is_float(base->dtype) && !dtype_is_float(exponent->dtype);

@@ -259,12 +259,7 @@ KERNEL(kernel_binary)
     const struct node *node = args->node;
     const struct tensor *a = args->in[0], *b = args->in[1];
     struct tensor *out = *args->out[0];
-    struct shape right;
-    if (node->op == OP_PRELU)
-        resolve_slope(node, &a->shape, &b->shape, &right);
-    else
-        TRY(resolve_legacy_broadcast(node, &a->shape, &b->shape, &right, err));
-    TRY(binary_run(binary_of(node), a->dtype, &out->shape, &a->shape, a->data, &right, b->data,
+    TRY(binary_run(binary_of(node), a->dtype, &out->shape, &a->shape, a->data, &b->shape, b->data,
                    out->data, err));
     return add_epilogue(args, err);
 }

@@ -67,7 +67,6 @@ typedef void (*unary_row)(const void *src, void *dst, size_t n,
     ROW(swish_##D, T, x / (1 + exp(-alpha * x)))                                                   \
     ROW(gelu_##D, T, (T)0.5 * x * (1 + erf(x * (T)SQRT_HALF)))                                     \
     ROW(gelu_tanh_##D, T, (T)0.5 * x * (1 + tanh((T)SQRT_2_PI * (x + (T)0.044715 * x * x * x))))   \
-    ROW(affine_##D, T, alpha *x + beta)                                                            \
     ROW(shrink_##D, T, x<-alpha ? x + beta : x> alpha ? x - beta : 0)
 
 ROWS(F32, float)
@@ -128,16 +127,13 @@ static const struct unary_rows unaries[OP_COUNT] = {
     [OP_SWISH] = ALPHA(swish, 1),
     [OP_GELU] = PLAIN(gelu),
     [OP_SHRINK] = {shrink_F32, shrink_F64, "lambd", "bias", {0.5, 0}},
-    [OP_AFFINE] = {affine_F32, affine_F64, "alpha", "beta", {1, 0}},
     [OP_SILU] = ALPHA(swish, 1),
-    [OP_MS_GELU] = PLAIN(gelu),
 };
 
 /* These have no float32 form of their own, or one of lesser precision than passes count on. */
 static bool is_in_double(enum op op, enum dtype dtype)
 {
-    return op == OP_SILU || op == OP_MS_GELU ||
-           (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK));
+    return op == OP_SILU || (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK));
 }
 
 static void unary_in_double(const struct unary_rows *unary, const struct parameters *parameters,
@@ -250,8 +246,6 @@ KERNEL(kernel_unary)
     if (node->op == OP_GELU && !strcmp(node_string(node, "approximate", "none"), "tanh"))
         unary = (struct unary_rows)PLAIN(gelu_tanh);
     struct parameters parameters = unary.defaults;
-    if (node->op == OP_SELU && node->opset < 6)
-        parameters = (struct parameters){1.6732, 1.0507};
     if (unary.alpha_name)
         parameters.alpha = node_float(node, unary.alpha_name, (float)parameters.alpha);
     if (unary.beta_name)
@@ -270,18 +264,12 @@ KERNEL(kernel_unary)
 /* The bound as one element of the data's dtype; false where there is none. */
 static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtype, void *ret)
 {
-    const struct node *node = args->node;
-    if (node->opset >= 11) {
-        if (i >= node->input_count || !args->in[i])
-            return false;
-        memcpy(ret, args->in[i]->data, dtype_size(dtype));
-        return true;
-    }
-    const struct attr *attr = node_attr(node, i == 1 ? "min" : "max");
-    if (!attr)
-        return false;
-    store_floats(&attr->f, dtype, ret, 1);
-    return true;
+    const struct tensor *limit = kernel_input(args, i);
+    if (limit && limit->dtype == dtype)
+        memcpy(ret, limit->data, dtype_size(dtype));
+    else if (limit)
+        store_floats(limit->data, dtype, ret, 1);
+    return limit != NULL;
 }
 
 /* min(max(x, low), high): where low > high, everything becomes high. */

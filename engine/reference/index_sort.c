@@ -127,15 +127,10 @@ static void line_write(const struct kernel_args *args, const struct sort_line *l
     }
 }
 
-static int64_t top_k_count(const struct kernel_args *args)
-{
-    return args->node->opset < 10 ? node_int(args->node, "k", 0) : tensor_int(args->in[1], 0);
-}
-
 KERNEL(kernel_top_k)
 {
     const struct tensor *x = args->in[0];
-    int64_t axis = node_int(args->node, "axis", -1), wanted = top_k_count(args);
+    int64_t axis = node_int(args->node, "axis", -1), wanted = tensor_int(args->in[1], 0);
     TRY(infer_axis(&axis, x->shape.rank, err));
     if (wanted < 0 || wanted > x->shape.dims[axis])
         return error_set(err, STATUS_INVALID, "k is %lld, but axis %lld has only %lld elements",

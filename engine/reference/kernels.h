@@ -35,8 +35,8 @@ kernel_function kernel_conv, kernel_conv_transpose, kernel_deform_conv, kernel_m
 /* normalisation */
 kernel_function kernel_batch_normalization, kernel_instance_normalization,
     kernel_layer_normalization, kernel_rms_normalization, kernel_group_normalization,
-    kernel_mean_variance_normalization, kernel_lp_normalization, kernel_lrn, kernel_image_scaler,
-    kernel_softmax, kernel_hardmax, kernel_scale_shift;
+    kernel_mean_variance_normalization, kernel_lp_normalization, kernel_lrn, kernel_softmax,
+    kernel_hardmax, kernel_scale_shift;
 
 /* resampling and detection */
 kernel_function kernel_resize, kernel_grid_sample, kernel_affine_grid, kernel_roi_align,
@@ -47,7 +47,7 @@ kernel_function kernel_quantize, kernel_dequantize, kernel_dynamic_quantize, ker
     kernel_conv_integer, kernel_qlinear_matmul, kernel_matmul_integer, kernel_matmul_nbits,
     kernel_qgemm, kernel_qlinear_binary, kernel_qlinear_unary, kernel_lookup, kernel_dynamic_round,
     kernel_qlinear_softmax, kernel_qlinear_where, kernel_qlinear_concat,
-    kernel_qlinear_average_pool, kernel_qlinear_global_average_pool, kernel_fused_conv;
+    kernel_qlinear_average_pool, kernel_qlinear_global_average_pool;
 
 /* control flow */
 kernel_function kernel_if, kernel_loop, kernel_scan;

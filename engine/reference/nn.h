@@ -50,8 +50,7 @@ int64_t window_padded_taps(const struct window *window, int i, int64_t at);
 /* Softmax along `extent` elements `inner` apart; src and dst may be the same. */
 void softmax_column(const double *src, double *dst, size_t extent);
 
-/* The old Softmax (opset < 13) sees [prod(dims < axis), prod(dims >= axis)]; the new one works
- * along one axis. */
+/* Along one axis; coerced (QLinearSoftmax of old opsets): along all from that one on. */
 struct softmax_layout {
     size_t outer, extent, inner;
 };

@@ -387,19 +387,6 @@ KERNEL(kernel_lrn)
     return STATUS_OK;
 }
 
-/* ---- ImageScaler ---- */
-
-KERNEL(kernel_image_scaler)
-{
-    const struct tensor *x = args->in[0];
-    const double scale = node_float(args->node, "scale", 1);
-    size_t channels, plane = resolve_extent(&x->shape, 2, x->shape.rank);
-    const float *bias = node_floats(args->node, "bias", &channels);
-    for (size_t i = 0; i < resolve_extent(&x->shape, 0, 2); i++)
-        affine_row(x, *args->out[0], i * plane, plane, scale, bias[i % channels]);
-    return STATUS_OK;
-}
-
 /* ---- made by passes ---- */
 
 KERNEL(kernel_scale_shift)

@@ -190,10 +190,9 @@ KERNEL(kernel_resize)
 {
     const struct node *node = args->node;
     const struct tensor *operands[3] = {0}; /* roi, scales, sizes */
-    bool simple = node->op == OP_UPSAMPLE || node->opset < 11;
     struct resize_plan plan;
     for (size_t i = 1; i < node->input_count && i < 4; i++)
-        operands[simple ? 1 : i - 1] = args->in[i];
+        operands[i - 1] = args->in[i];
     TRY(resize_plan_from(node, &args->in[0]->shape, operands[0], operands[1], operands[2], &plan,
                          err));
     struct shape out = {.rank = plan.rank};

@@ -125,12 +125,10 @@ KERNEL(kernel_pad)
     if (padding.mode != PAD_CONSTANT)
         return pad_repeat(args, &padding, err);
     uint64_t value = 0;
-    if (node->opset < 11) {
-        float attribute = node_float(node, "value", 0);
-        store_floats(&attribute, x->dtype, &value, 1);
-    } else if (fill && fill->bytes) {
+    if (fill && fill->bytes && fill->dtype == x->dtype)
         memcpy(&value, fill->data, dtype_size(x->dtype));
-    }
+    else if (fill && fill->bytes) /* float32, as older opsets' attribute is */
+        store_floats(fill->data, x->dtype, &value, 1);
     pad_constant(x, &padding, &value, *args->out[0]);
     return STATUS_OK;
 }

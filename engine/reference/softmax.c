@@ -1,5 +1,4 @@
-/* Softmax, LogSoftmax and Hardmax: since opset 13 along one axis, before that over everything from
- * the axis on. */
+/* Softmax, LogSoftmax and Hardmax. */
 #include <math.h>
 
 #include "engine/reference/nn.h"
@@ -64,12 +63,11 @@ static enum status softmax_run(const struct kernel_args *args,
                                struct error *err)
 {
     const struct shape *x = &args->in[0]->shape;
-    bool coerced = args->node->opset < 13;
-    int64_t axis = node_int(args->node, "axis", coerced ? 1 : -1);
+    int64_t axis = node_int(args->node, "axis", -1);
     const double *in;
     double *out;
     TRY(infer_axis(&axis, x->rank, err));
-    struct softmax_layout layout = softmax_layout_of(x, axis, coerced);
+    struct softmax_layout layout = softmax_layout_of(x, axis, false);
     double *column = kernel_scratch(args, layout.extent, 2 * sizeof *column, err);
     if (!column)
         return STATUS_NO_MEMORY;

@@ -16,9 +16,9 @@ static bool quantizes(const struct node *node, struct image_numbers *ret)
     const struct value *scale = node_input(node, 1), *zero = node_input(node, 2);
     const enum dtype dtype = node->outputs[0]->dtype;
     float number;
-    if ((node->op != OP_QUANTIZE_LINEAR && node->op != OP_MS_QUANTIZE_LINEAR) ||
-        (dtype != DTYPE_U8 && dtype != DTYPE_I8) || node_int(node, "precision", 0) ||
-        !edit_scalar(scale, &number) || !isfinite(number) || !(number > 0) ||
+    if (node->op != OP_QUANTIZE_LINEAR || (dtype != DTYPE_U8 && dtype != DTYPE_I8) ||
+        node_int(node, "precision", 0) || !edit_scalar(scale, &number) || !isfinite(number) ||
+        !(number > 0) ||
         (zero &&
          (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1)))
         return false;

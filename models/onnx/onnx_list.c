@@ -6,6 +6,7 @@
 
 #include "engine/base/size.h"
 #include "engine/ops/ops.h"
+#include "models/onnx/onnx_forms.h"
 #include "models/onnx/onnx_import.h"
 
 struct list {
@@ -40,8 +41,7 @@ static enum status list_node(struct list *list, const Onnx__NodeProto *node,
     const char *domain = text_or_empty(node->domain), *name = text_or_empty(node->op_type);
     domain = strcmp(domain, "ai.onnx") ? domain : "";
     int opset = opset_of(opsets, domain);
-    enum op op = op_by_name(domain, name);
-    bool supported = op != OP_NONE && opset && op_find(op, opset);
+    bool supported = opset && onnx_spec(domain, name, opset);
     if (!supported && function_find(&list->import, domain, name, text_or_empty(node->overload)))
         return STATUS_OK;
     char *key;

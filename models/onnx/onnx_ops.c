@@ -10,6 +10,7 @@
 
 #include "engine/base/size.h"
 #include "engine/ops/ops.h"
+#include "models/onnx/onnx_forms.h"
 #include "models/onnx/onnx_import.h"
 
 /* ---- attributes ---- */
@@ -212,23 +213,25 @@ static void attribute_drop(struct attr *attr)
 
 /* The opsets at which lensd has the operator, with `name` among its attributes unless that is NULL,
  * as one range: what a file of another opset is to be made with. 0 and 0 where there is none. */
-static void opsets_of(enum op op, const char *name, int *first, int *last)
+static void opsets_of(const Onnx__NodeProto *node, const char *name, int *first, int *last)
 {
+    const char *domain = text_or_empty(node->domain);
     *first = *last = 0;
     for (int opset = 1; opset <= OPSET_MAX; opset++) {
-        const struct op_info *info = op_find(op, opset);
-        if (!info || (name && op_attr_kind(info, name) < 0))
+        const struct op_info *spec =
+            onnx_spec(strcmp(domain, "ai.onnx") ? domain : "", text_or_empty(node->op_type), opset);
+        if (!spec || (name && op_attr_kind(spec, name) < 0))
             continue;
         *first = *first ? *first : opset;
         *last = opset;
     }
 }
 
-static enum status refuse_attribute(struct import *import, const struct op_info *info,
+static enum status refuse_attribute(struct import *import, const Onnx__NodeProto *node,
                                     const char *name)
 {
     int first, last;
-    opsets_of(info->op, name, &first, &last);
+    opsets_of(node, name, &first, &last);
     if (!first) {
         (void)error_set(import->err, STATUS_UNSUPPORTED,
                         "is not one that lensd knows for this operator");
@@ -241,14 +244,15 @@ static enum status refuse_attribute(struct import *import, const struct op_info 
 }
 
 static enum status import_attribute(struct scope *scope, const struct op_info *info,
-                                    const char *name, const Onnx__AttributeProto *proto,
-                                    struct name_map *captures, struct attr *attr)
+                                    const Onnx__NodeProto *node, const char *name,
+                                    const Onnx__AttributeProto *proto, struct name_map *captures,
+                                    struct attr *attr)
 {
     struct import *import = scope->import;
     const int kind = op_attr_kind(info, name);
     int type;
     if (kind < 0)
-        return refuse_attribute(import, info, name);
+        return refuse_attribute(import, node, name);
     TRY(attribute_type(import, proto, &type));
     if (type != type_of_kind[kind])
         return error_set(import->err, STATUS_MODEL, "is of type %s, expected %s", type_names[type],
@@ -269,19 +273,21 @@ static size_t attribute_work(const Onnx__AttributeProto *proto)
 }
 
 static enum status one_attribute(struct scope *scope, const struct op_info *info,
-                                 const Onnx__AttributeProto *proto, struct node *node,
-                                 struct attr *attrs, struct name_map *captures)
+                                 const Onnx__NodeProto *of, const Onnx__AttributeProto *proto,
+                                 struct node *node, struct attr *attrs, struct name_map *captures)
 {
     struct import *import = scope->import;
     const char *name = text_or_empty(proto->name);
     const Onnx__AttributeProto *value;
+    if (!strcmp(name, "consumed_inputs")) /* opset 1's hint for in-place work, without meaning */
+        return STATUS_OK;
     if (node_attr(node, name))
         return error_set(import->err, STATUS_MODEL, "is given twice");
     TRY(attribute_resolve(scope, proto, &value));
     if (!value)
         return STATUS_OK;
     TRY(import_work(import, attribute_work(value)));
-    TRY(import_attribute(scope, info, name, value, captures, &attrs[node->attr_count]));
+    TRY(import_attribute(scope, info, of, name, value, captures, &attrs[node->attr_count]));
     node->attr_count++; /* from here on the graph owns what it holds */
     return STATUS_OK;
 }
@@ -303,7 +309,7 @@ static enum status import_attributes(struct scope *scope, const struct op_info *
         return error_no_memory(import->err, "while building the graph");
     node->attrs = attrs;
     for (size_t i = 0; status == STATUS_OK && i < proto->n_attribute; i++) {
-        status = one_attribute(scope, info, proto->attribute[i], node, attrs, &captures);
+        status = one_attribute(scope, info, proto, proto->attribute[i], node, attrs, &captures);
         if (status != STATUS_OK)
             status = error_prefix(import->err, "attribute '%.60s'",
                                   text_or_empty(proto->attribute[i]->name));
@@ -402,16 +408,18 @@ static size_t trimmed(char *const *names, size_t count)
     return count;
 }
 
-static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto, enum op op,
-                              int opset, const char *name)
+static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
+                              const struct op_info *spec, int opset, const char *name,
+                              struct node **ret)
 {
     struct import *import = scope->import;
     size_t inputs = trimmed(proto->input, proto->n_input);
-    size_t outputs = op == OP_SPLIT ? proto->n_output : trimmed(proto->output, proto->n_output);
+    size_t outputs =
+        spec->op == OP_SPLIT ? proto->n_output : trimmed(proto->output, proto->n_output);
     TRY(onnx_charge(import->file,
                     sizeof(struct node) + (inputs + outputs) * sizeof(void *) + strlen(name),
                     import->err));
-    struct node *node = graph_add_node(scope->graph, op, name, inputs, outputs);
+    struct node *node = *ret = graph_add_node(scope->graph, spec->op, name, inputs, outputs);
     if (!node)
         return error_no_memory(import->err, "while building the graph");
     node->opset = opset;
@@ -422,18 +430,17 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
     }
     for (size_t i = 0; i < inputs; i++)
         TRY(scope_resolve(scope, proto->input[i], &node->inputs[i]));
-    return import_attributes(scope, op_find(op, opset), proto, node);
+    return import_attributes(scope, spec, proto, node);
 }
 
 /* From here on operators are added that stand for several of older opsets. */
 #define FUSED_OPSET 23
 
 /* lensd has the operator, at other opsets. */
-static enum status refuse_version(struct import *import, enum op op, const char *domain,
-                                  const char *op_type, int opset)
+static enum status refuse_version(struct import *import, const Onnx__NodeProto *node,
+                                  const char *domain, int opset, int first, int last)
 {
-    int first, last;
-    opsets_of(op, NULL, &first, &last);
+    const char *op_type = text_or_empty(node->op_type);
     (void)error_set(import->err, STATUS_UNSUPPORTED,
                     "operator %.60s%s%.60s is not supported at opset %d, only from %d to %d",
                     domain, *domain ? "." : "", op_type, opset, first, last);
@@ -441,18 +448,20 @@ static enum status refuse_version(struct import *import, enum op op, const char 
                                      "again, with one of those");
 }
 
-static enum status refuse_operator(struct import *import, enum op op, const char *domain,
-                                   const char *op_type, int opset)
+static enum status refuse_operator(struct import *import, const Onnx__NodeProto *node,
+                                   const char *domain, int opset)
 {
-    const char *dot = *domain ? "." : "";
+    const char *dot = *domain ? "." : "", *op_type = text_or_empty(node->op_type);
+    int first, last;
+    opsets_of(node, NULL, &first, &last);
     if (!*op_type)
         return error_set(import->err, STATUS_MODEL, "the node has no operator");
-    if (op != OP_NONE && !opset)
+    if (first && !opset)
         return error_set(import->err, STATUS_MODEL,
                          "the operator set '%.60s' of %.60s is not imported by the model",
                          *domain ? domain : "ai.onnx", op_type);
-    if (op != OP_NONE)
-        return refuse_version(import, op, domain, op_type, opset);
+    if (first)
+        return refuse_version(import, node, domain, opset, first, last);
     bool is_own =
         *domain && strncmp(domain, "ai.onnx", 7) != 0 && strcmp(domain, "com.microsoft") != 0;
     (void)error_set(import->err, STATUS_UNSUPPORTED,
@@ -484,19 +493,23 @@ enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_
     else
         snprintf(name, sizeof name, "%s%.60s_%zu", scope->prefix, op_type, position);
 
-    enum op op = op_by_name(domain, op_type);
     int opset = opset_of(&scope->opsets, domain);
+    const struct onnx_form *form = opset ? onnx_form_find(domain, op_type, opset) : NULL;
+    const struct op_info *spec = opset ? onnx_spec(domain, op_type, opset) : NULL;
+    struct node *node;
     enum status status;
-    if (op == OP_CONSTANT && opset) {
+    if (spec && spec->op == OP_CONSTANT) {
         status = import_constant(scope, proto);
-    } else if (op != OP_NONE && opset && op_find(op, opset)) {
-        status = build_node(scope, proto, op, opset, name);
+    } else if (spec) {
+        status = build_node(scope, proto, spec, opset, name, &node);
+        if (status == STATUS_OK && form)
+            status = onnx_form_rewrite(form, scope->graph, node, import->err);
     } else {
         const Onnx__FunctionProto *function =
             function_find(import, domain, op_type, text_or_empty(proto->overload));
         if (function) /* errors inside are named after the inner node */
             return function_call(scope, proto, function, name);
-        status = refuse_operator(import, op, domain, op_type, opset);
+        status = refuse_operator(import, proto, domain, opset);
     }
     return status == STATUS_OK ? status
                                : error_prefix(import->err, "node '%.100s' (%.60s)", name, op_type);

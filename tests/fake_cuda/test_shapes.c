@@ -10,6 +10,7 @@
 #include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
 #include "tests/fake_cuda/module_cases.h"
+#include "tests/unit/axes.h"
 #include "tests/unit/random_graph.h"
 
 TestSuite(shapes, .init = find_fake_module, .timeout = 120);
@@ -259,7 +260,7 @@ Test(shapes, batches_of_many_products_end_where_they_should)
     struct value *kept = add_node(graph, OP_EXP, first, NULL)->outputs[0];
     const int64_t last = 3;
     struct node *greatest = add_node(graph, OP_REDUCE_MAX, first, NULL);
-    cr_assert(node_set_ints(graph, greatest, "axes", &last, 1));
+    cr_assert(set_axes(graph, greatest, &last, 1));
     struct value *also = greatest->outputs[0];
     struct value *constant = graph_add_constant(graph, "", more);
     struct value *second = add_node(graph, OP_MATMUL, graph->inputs[0], constant)->outputs[0];
@@ -363,10 +364,7 @@ Test(shapes, nothing_folds_to_what_the_interpreter_says)
             cr_assert_eq(tensor_create(NULL, DTYPE_I64, &SHAPE(1), &axes, &err), STATUS_OK);
             *(int64_t *)axes->data = axis;
             struct tensor *operands[] = {x, axes};
-            const bool by_operand = ops[i] == OP_REDUCE_SUM;
-            struct graph *graph = single(ops[i], operands, by_operand ? 2 : 1, 1);
-            if (!by_operand)
-                cr_assert(node_set_ints(graph, graph->nodes[0], "axes", &axis, 1));
+            struct graph *graph = single(ops[i], operands, 2, 1);
             compare(graph, operands, op_name(ops[i]));
             tensor_unref(x);
             tensor_unref(axes);

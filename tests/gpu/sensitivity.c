@@ -102,7 +102,7 @@ static float step_of(const struct node_call *call, size_t i, const struct noise 
 /* Numbers that say what to compute, not with what. */
 static bool is_parameter(const struct node_call *call, size_t i)
 {
-    return i > 0 && (call->node->op == OP_RESIZE || call->node->op == OP_UPSAMPLE);
+    return i > 0 && call->node->op == OP_RESIZE;
 }
 
 /* ret[input_count]: what the kernel reads; owned: what of it is disturbed, to be released. */

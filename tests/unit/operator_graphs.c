@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "tests/unit/axes.h"
 #include "tests/unit/random_build.h"
 
 /* ---- attributes ---- */
@@ -320,7 +321,7 @@ static struct value *reduced(struct builder *b, enum op op, struct value *x, con
                              size_t count)
 {
     struct node *node = start(b, op, 1, &x, 1);
-    return node && node_set_ints(b->graph, node, "axes", axes, count) ? done(b, node) : NULL;
+    return node && set_axes(b->graph, node, axes, count) ? done(b, node) : NULL;
 }
 
 /* Each fold over axes that do not lie together, and its sum with the image. */
@@ -501,10 +502,10 @@ static struct value *scattered(struct builder *b, struct value *x)
 
 static struct value *grid_sampled(struct builder *b, struct value *x)
 {
-    b->graph->opset = 16;
+    b->graph->opset = 20;
     struct value *grid = constant(b, SHAPE(1, 6, 7, 2), 1.1f, 0);
     struct node *node = start(b, OP_GRID_SAMPLE, 2, (struct value *[]){x, grid}, 1);
-    return node && set_text(b, node, "mode", "bilinear") &&
+    return node && set_text(b, node, "mode", "linear") &&
                    set_text(b, node, "padding_mode", "border")
                ? done(b, node)
                : NULL;

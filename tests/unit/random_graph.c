@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/axes.h"
 #include "tests/unit/random_build.h"
 
 uint32_t random_next(uint32_t *state)
@@ -318,7 +319,7 @@ static struct value *reduce(struct builder *b, struct value *x)
     if (b->failed)
         return NULL;
     int64_t axis = 1 + random_below(&b->state, 3);
-    node_set_ints(b->graph, node, "axes", &axis, 1);
+    set_axes(b->graph, node, &axis, 1);
     return finish(b, node);
 }
 

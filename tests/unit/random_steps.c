@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tests/unit/axes.h"
 #include "tests/unit/random_build.h"
 
 static bool coin(struct builder *b)
@@ -274,7 +275,7 @@ static struct value *mean_of(struct builder *b, struct value *x, int64_t axis)
 {
     struct node *node;
     add(b, OP_REDUCE_MEAN, 1, &x, 1, &node);
-    return b->failed || !node_set_ints(b->graph, node, "axes", &axis, 1) ? NULL : finish(b, node);
+    return b->failed || !set_axes(b->graph, node, &axis, 1) ? NULL : finish(b, node);
 }
 
 /* LayerNormalization in primitives over the last dimension, or, the same nodes, over channels. */

@@ -232,5 +232,4 @@ static enum status lower_resize(const struct lowering *lowering, struct step **r
     return STATUS_OK;
 }
 
-const struct cpu_kernel cpu_resize = {{"resize", {OP_RESIZE, OP_UPSAMPLE}, resize_claim},
-                                      lower_resize};
+const struct cpu_kernel cpu_resize = {{"resize", {OP_RESIZE}, resize_claim}, lower_resize};

@@ -106,21 +106,13 @@ static bool read_fold(const struct node *node, struct axis_step *s)
     return true;
 }
 
-/* Before opset 13 the axis and all behind it count as one. */
 static bool read_softmax(const struct node *node, struct axis_step *s)
 {
-    const bool coerced = node->opset < 13;
     s->softmax = node->op == OP_SOFTMAX       ? CUDA_SOFTMAX
                  : node->op == OP_LOG_SOFTMAX ? CUDA_LOG_SOFTMAX
                                               : CUDA_HARDMAX;
-    if (!is_computed(node->inputs[0]->dtype) ||
-        !axis_of(node, node_int(node, "axis", coerced ? 1 : -1), &s->axis))
-        return false;
-    if (coerced) {
-        s->axis.extent *= s->axis.inner;
-        s->axis.inner = 1;
-    }
-    return true;
+    return is_computed(node->inputs[0]->dtype) &&
+           axis_of(node, node_int(node, "axis", -1), &s->axis);
 }
 
 static bool read_sum(const struct node *node, struct axis_step *s)
@@ -135,12 +127,9 @@ static bool read_sum(const struct node *node, struct axis_step *s)
 static bool read_top(const struct node *node, struct axis_step *s)
 {
     const struct value *count = node_input(node, 1);
-    int64_t k = node_int(node, "k", 0);
-    if (node->opset >= 10) {
-        if (!count || !count->known || shape_count(&count->known->shape) != 1)
-            return false;
-        k = tensor_int(count->known, 0);
-    }
+    if (!count || !count->known || shape_count(&count->known->shape) != 1)
+        return false;
+    const int64_t k = tensor_int(count->known, 0);
     s->is_least = !node_int(node, "largest", 1);
     if (!axis_of(node, node_int(node, "axis", -1), &s->axis) || k < 1 || k > MOST_TOP ||
         (size_t)k > s->axis.extent)

@@ -210,10 +210,9 @@ static enum status lower_resize(const struct cuda_lowering *compile, struct cuda
     return make_tables(compile, &plan, node->channels_last ? last : own, s, err);
 }
 
-const struct cuda_kernel cuda_kernel_resize = {{"resize", {OP_RESIZE, OP_UPSAMPLE}, resize_claim},
-                                               lower_resize};
-const struct cuda_kernel cuda_kernel_resize_any = {
-    {"resize any", {OP_RESIZE, OP_UPSAMPLE}, resize_any_claim}, lower_resize};
+const struct cuda_kernel cuda_kernel_resize = {{"resize", {OP_RESIZE}, resize_claim}, lower_resize};
+const struct cuda_kernel cuda_kernel_resize_any = {{"resize any", {OP_RESIZE}, resize_any_claim},
+                                                   lower_resize};
 
 /* ---- GroupNormalization, InstanceNormalization, LRN ---- */
 

@@ -172,11 +172,6 @@ static bool clip_of(const struct node *node, struct cuda_numbers *n)
     n->beta = INFINITY;
     n->lowest = INT64_MIN;
     n->highest = INT64_MAX;
-    if (node->opset < 11) {
-        n->alpha = (double)node_float(node, "min", -INFINITY);
-        n->beta = (double)node_float(node, "max", INFINITY);
-        return n->domain != CUDA_IN_WHOLE;
-    }
     for (size_t i = 1; i < 3; i++) {
         const struct value *bound = node_input(node, i);
         if (!bound)
@@ -208,8 +203,6 @@ static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
         is_constant = is_constant && node->inputs[i]->known;
     }
     enum cuda_domain domain;
-    if (node->op == OP_SELU && node->opset < 6) /* other defaults */
-        return false;
     if (is_constant || !numbers_domain_of(node, entry, &domain))
         return false;
     *n = (struct cuda_numbers){.op = entry->number, .domain = domain, .operands = entry->operands};
@@ -247,19 +240,6 @@ static enum status set_operand(const struct cuda_lowering *compile, struct numbe
     return cuda_operand_of(compile, value, value->dtype, &launch->operands[o], err);
 }
 
-/* The operand's shape as numpy broadcasts it. */
-static enum status operand_shape(const struct node *node, size_t i, struct shape *ret,
-                                 struct error *err)
-{
-    *ret = node->inputs[i]->shape;
-    if (i == 1 && node->op == OP_PRELU)
-        resolve_slope(node, &node->inputs[0]->shape, &node->inputs[1]->shape, ret);
-    else if (i == 1 && node->input_count == 2)
-        return resolve_legacy_broadcast(node, &node->inputs[0]->shape, &node->inputs[1]->shape, ret,
-                                        err);
-    return STATUS_OK;
-}
-
 /* Launch l of a chain: y = y op operand l + 1; launch 0 takes the first two operands. */
 static enum status fill_launch(const struct cuda_lowering *compile, const struct cuda_numbers *n,
                                size_t l, struct numbers_launch *launch, struct error *err)
@@ -272,10 +252,7 @@ static enum status fill_launch(const struct cuda_lowering *compile, const struct
     for (int o = 0; o < n->operands; o++) {
         const size_t input = l ? l + 1 : (size_t)o;
         const bool is_y = l && o == 0;
-        if (is_y)
-            shapes[o] = y->shape;
-        else
-            TRY(operand_shape(node, input, &shapes[o], err));
+        shapes[o] = is_y ? y->shape : node->inputs[input]->shape;
         TRY(set_operand(compile, launch, o, is_y ? y : node->inputs[input], err));
     }
     launch->numbers.map = cuda_map_broadcast(&y->shape, shapes, n->operands);

@@ -92,15 +92,11 @@ static bool read_pad(const struct node *node, struct pick_step *s)
             ? resolve_center(node, &x->shape, operands, &padding, NULL) != STATUS_OK
             : resolve_pad(node, &x->shape, operands, &padding, NULL) != STATUS_OK)
         return false;
-    const struct tensor *fill = node->op == OP_PAD && node->opset >= 11 ? operands[2] : NULL;
+    const struct tensor *fill = node->op == OP_PAD ? operands[2] : NULL;
     if (fill && fill->bytes && fill->dtype != x->dtype)
         return false;
     if (fill && fill->bytes)
         memcpy(&p->fill, fill->data, dtype_size(fill->dtype));
-    else if (node->op == OP_PAD && node->opset < 11 && is_computed(x->dtype))
-        p->fill = narrow_number(node_float(node, "value", 0), x->dtype);
-    else if (node->op == OP_PAD && node->opset < 11 && node_float(node, "value", 0) != 0)
-        return false;
     p->mode = padding.mode == PAD_REFLECT ? CUDA_PAD_REFLECT
               : padding.mode == PAD_EDGE  ? CUDA_PAD_EDGE
               : padding.mode == PAD_WRAP  ? CUDA_PAD_WRAP
@@ -125,7 +121,7 @@ static bool read_tile(const struct node *node, struct pick_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
     int64_t steps[TENSOR_MAX_RANK] = {0};
-    if (node->inputs[0]->known || node->opset < 6)
+    if (node->inputs[0]->known)
         return false;
     cuda_dense_steps(x, steps);
     for (int d = 0; d < x->rank; d++) {
@@ -269,7 +265,6 @@ static const struct {
                {OP_GATHER_ELEMENTS, read_along, false},
                {OP_GATHER_ND, read_tuples, false},
                {OP_SCATTER_ND, read_tuples, true},
-               {OP_SCATTER, read_along, true},
                {OP_SCATTER_ELEMENTS, read_along, true}};
 
 static bool picks_classify(const struct node *node, struct pick_step *s)

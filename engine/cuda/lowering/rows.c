@@ -55,7 +55,7 @@ static bool reduced_block(const struct node *node, struct rows_step *s)
     const struct value *axes = node_input(node, 1);
     const struct tensor *operands[2] = {NULL, axes ? axes->known : NULL};
     struct reduction reduction;
-    if ((axes && !axes->known) || (!axes && !node_attr(node, "axes")) ||
+    if (!axes || !axes->known ||
         resolve_reduction(node, x, operands, &reduction, NULL) != STATUS_OK || !reduction.axes)
         return false;
     const int first = __builtin_ctz(reduction.axes), end = 32 - __builtin_clz(reduction.axes);

@@ -189,47 +189,17 @@ Test(ops_elementwise, operands_are_checked)
         {"bool", "expected one of", OP_MUL, 14, STATUS_MODEL, {0}, {0}, DTYPE_BOOL, DTYPE_BOOL},
         {"not bool", "expected one of", OP_AND, 7, STATUS_MODEL, {0}, {0}, DTYPE_F32, DTYPE_F32},
         {"slope", "slope", OP_PRELU, 9, STATUS_SHAPE, {1, {3}}, {2, {2, 3}}, DTYPE_F32, DTYPE_F32},
-        {"old broadcast",
-         "fit",
-         OP_ADD,
-         6,
-         STATUS_SHAPE,
-         {1, {3}},
-         {2, {1, 3}},
-         DTYPE_F32,
-         DTYPE_F32},
         {"opset", "opset", OP_MOD, 9, STATUS_UNSUPPORTED, {0}, {0}, DTYPE_I32, DTYPE_I32},
     };
     const double data[8] = {0};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct one_node one;
         one_start(&one, cases[i].op, cases[i].opset, 2, 1);
-        if (cases[i].opset == 6)
-            one_int(&one, "broadcast", 1);
         one_input(&one, 0, cases[i].a_dtype, cases[i].a, data);
         one_input(&one, 1, cases[i].b_dtype, cases[i].b, data);
         one_fails(&one, cases[i].status, cases[i].words);
         one_end(&one);
     }
-}
-
-Test(ops_elementwise, old_broadcast_places_the_second_operand)
-{
-    float a[24], expected[24];
-    const float b[] = {100, 200, 300};
-    for (int i = 0; i < 24; i++) {
-        a[i] = (float)i;
-        expected[i] = (float)i + b[i / 4 % 3];
-    }
-    struct one_node one;
-    one_start(&one, OP_ADD, 6, 2, 1);
-    one_int(&one, "broadcast", 1);
-    one_int(&one, "axis", 1);
-    one_input(&one, 0, DTYPE_F32, SHAPE(2, 3, 4), a);
-    one_input(&one, 1, DTYPE_F32, SHAPE(3), b);
-    cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
-    one_equals(&one, 0, DTYPE_F32, SHAPE(2, 3, 4), expected);
-    one_end(&one);
 }
 
 /* Every pattern of broadcasting over three axes against the plain formula. */
@@ -370,37 +340,5 @@ Test(ops_elementwise, empty_tensors_and_every_float_type)
                       dtype_name(dtypes[d]), first, last);
             one_end(&one);
         }
-    }
-}
-
-/* Before opset 7 an operand lies at `axis` of the other, and a slope of rank 1 along the channels;
- * from then on both are numpy's. */
-Test(ops_elementwise, broadcasts_as_the_opset_says)
-{
-    const float a[] = {0, 0, 0, 0}, b[] = {1, 2};
-    const float by_row[] = {1, 1, 2, 2}, by_column[] = {1, 2, 1, 2};
-    for (int opset = 6; opset <= 7; opset++) {
-        struct one_node one;
-        one_start(&one, OP_ADD, opset, 2, 1);
-        one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), a);
-        one_input(&one, 1, DTYPE_F32, SHAPE(2), b);
-        if (opset == 6) {
-            one_int(&one, "broadcast", 1);
-            one_int(&one, "axis", 0);
-        }
-        cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
-        one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2), opset == 6 ? by_row : by_column);
-        one_end(&one);
-    }
-    const float minus[] = {-1, -1, -1, -1}, by_channel[] = {-1, -1, -2, -2};
-    const float by_last[] = {-1, -2, -1, -2};
-    for (int opset = 6; opset <= 7; opset++) {
-        struct one_node one;
-        one_start(&one, OP_PRELU, opset, 2, 1);
-        one_input(&one, 0, DTYPE_F32, SHAPE(1, 2, 2), minus);
-        one_input(&one, 1, DTYPE_F32, SHAPE(2), b);
-        cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
-        one_equals(&one, 0, DTYPE_F32, SHAPE(1, 2, 2), opset == 6 ? by_channel : by_last);
-        one_end(&one);
     }
 }

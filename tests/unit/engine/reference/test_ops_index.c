@@ -13,8 +13,8 @@ static const float numbers[24] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11
 Test(ops_index, indices_out_of_range_are_named)
 {
     static const int64_t bad[] = {3, -4, INT64_MAX, INT64_MIN};
-    static const enum op ops[] = {OP_GATHER,  OP_GATHER_ELEMENTS,  OP_GATHER_ND,
-                                  OP_SCATTER, OP_SCATTER_ELEMENTS, OP_SCATTER_ND};
+    static const enum op ops[] = {OP_GATHER, OP_GATHER_ELEMENTS, OP_GATHER_ND, OP_SCATTER_ELEMENTS,
+                                  OP_SCATTER_ND};
     for (size_t o = 0; o < COUNT_OF(ops); o++) {
         for (size_t i = 0; i < COUNT_OF(bad); i++) {
             struct one_node one;

@@ -106,24 +106,6 @@ static void softmax(struct one_node *one, enum op op, int opset, struct shape sh
     one_input(one, 0, DTYPE_F32, shape, data);
 }
 
-Test(ops_norm, old_softmax_spans_everything_from_the_axis_on)
-{
-    const double quarter[] = {0.25, 0.25, 0.25, 0.25}, half[] = {0.5, 0.5, 0.5, 0.5};
-    struct one_node one;
-    softmax(&one, OP_SOFTMAX, 11, SHAPE(1, 2, 2), ones);
-    run_ok(&one);
-    expect_near(&one, 0, quarter, 4);
-    one_end(&one);
-    softmax(&one, OP_SOFTMAX, 13, SHAPE(1, 2, 2), ones);
-    run_ok(&one);
-    expect_near(&one, 0, half, 4);
-    one_end(&one);
-    softmax(&one, OP_HARDMAX, 11, SHAPE(1, 2, 2), ones);
-    run_ok(&one);
-    expect_near(&one, 0, (const double[]){1, 0, 0, 0}, 4);
-    one_end(&one);
-}
-
 Test(ops_norm, softmax_of_numbers_at_the_edge)
 {
     const float data[] = {1e38f, 1e38f, -1e38f, -INFINITY};

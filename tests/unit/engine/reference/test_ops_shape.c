@@ -113,7 +113,6 @@ Test(ops_shape, wrong_axes_and_lists)
         {OP_UNSQUEEZE, 13, {2, {2, 3}}, NULL, 0, {0, 0}, 2, "twice"},
         {OP_UNSQUEEZE, 13, {2, {2, 3}}, NULL, 0, {0, -4}, 2, "twice"},
         {OP_UNSQUEEZE, 13, {2, {2, 3}}, NULL, 0, {4}, 1, "axis 4"},
-        {OP_UNSQUEEZE, 11, {2, {2, 3}}, NULL, 0, {0}, -1, "'axes'"},
         {OP_SPLIT, 13, {2, {2, 3}}, NULL, 0, {3}, 1, "add up"},
         {OP_SPLIT, 13, {2, {2, 3}}, NULL, 0, {-2}, 1, "expected"},
         {OP_SPLIT, 13, {2, {2, 3}}, NULL, 0, {1, 1}, 2, "2 extents for 1 outputs"},

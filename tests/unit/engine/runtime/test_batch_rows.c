@@ -133,10 +133,10 @@ static struct value *resized_images(struct builder *b, struct value *x)
     struct node *node;
     struct value *scales = constant(b, SHAPE(3), 0, 1);
     ((float *)scales->known->data)[0] = 1.2f;
-    struct value *const operands[] = {x, scales};
-    add(b, OP_RESIZE, 2, operands, 1, &node);
+    struct value *const operands[] = {x, NULL, scales};
+    add(b, OP_RESIZE, 3, operands, 1, &node);
     cr_assert_not_null(node);
-    node->opset = 10;
+    node->opset = 18;
     return finish(b, node);
 }
 

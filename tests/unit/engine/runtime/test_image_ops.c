@@ -12,6 +12,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
+#include "tests/unit/axes.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
 #include "tests/unit/random_graph.h"
 
@@ -355,7 +356,7 @@ static struct value *make_mean(struct build *b, struct value *x, const void *par
     static const int64_t axes[2] = {2, -1};
     (void)parameters;
     struct node *node = add_node(b, OP_REDUCE_MEAN, 13, 1, &x);
-    cr_assert(node_set_ints(b->graph, node, "axes", axes, 2));
+    cr_assert(set_axes(b->graph, node, axes, 2));
     return node->outputs[0];
 }
 

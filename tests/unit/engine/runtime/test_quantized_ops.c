@@ -9,6 +9,7 @@
 #include "engine/passes/optimize.h"
 #include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
+#include "tests/unit/axes.h"
 #include "tests/unit/engine/cpu/cpu_without_vnni.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
 #include "tests/unit/random_graph.h"
@@ -395,7 +396,7 @@ static struct value *mean(struct maker *m, struct value *x)
 {
     const int64_t axes[2] = {2, -1};
     struct value *y = unary(m, OP_REDUCE_MEAN, x);
-    cr_assert(node_set_ints(m->graph, y->producer, "axes", axes, 2));
+    cr_assert(set_axes(m->graph, y->producer, axes, 2));
     return y;
 }
 

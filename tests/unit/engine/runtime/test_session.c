@@ -13,6 +13,7 @@
 #include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
 #include "engine/runtime/session_internal.h"
+#include "tests/unit/axes.h"
 #include "tests/unit/random_graph.h"
 
 struct comparison {
@@ -163,7 +164,7 @@ static void expect_mixed(bool first_only)
         ((int64_t *)first->data)[0] = 0;
         of_batch->inputs[1] = graph_add_constant(graph, "first", first);
     } else {
-        cr_assert(node_set_ints(graph, of_batch, "axes", axes, 1));
+        cr_assert(set_axes(graph, of_batch, axes, 1));
     }
     node_set_output(of_batch, 0, graph_add_value(graph, "same for all", DTYPE_F32, NULL));
     struct node *sub = graph_add_node(graph, OP_SUB, "sub", 2, 1);

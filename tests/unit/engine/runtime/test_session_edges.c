@@ -10,6 +10,7 @@
 
 #include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
+#include "tests/unit/axes.h"
 #include "tests/unit/random_build.h"
 
 enum { MOST_ENDS = 3 };
@@ -194,11 +195,11 @@ Test(session_edges, layer_norm_does_not_broadcast)
         struct node *node;
         int64_t last = -1;
         add(&b, OP_REDUCE_MEAN, 1, &x, 1, &node);
-        node_set_ints(b.graph, node, "axes", &last, 1);
+        set_axes(b.graph, node, &last, 1);
         struct value *d = binary(&b, OP_SUB, x, finish(&b, node));
         struct value *v = binary(&b, OP_MUL, d, d);
         add(&b, OP_REDUCE_MEAN, 1, &v, 1, &node);
-        node_set_ints(b.graph, node, "axes", &last, 1);
+        set_axes(b.graph, node, &last, 1);
         v = binary(&b, OP_ADD, finish(&b, node), constant(&b, SHAPE(1), 0, 1e-5f));
         struct value *y = binary(&b, OP_DIV, d, unary(&b, OP_SQRT, v));
         y = binary(&b, OP_MUL, y, constant(&b, SHAPE(3), 0.5f, 1));
@@ -236,7 +237,7 @@ Test(session_edges, mean_square_of_rows)
             x = binary(&b, OP_POW, x, graph_add_constant(b.graph, "two", exponent));
             tensor_unref(exponent);
             x = unary(&b, OP_REDUCE_MEAN, x);
-            cr_assert(node_set_ints(b.graph, x->producer, "axes", axes, 1));
+            cr_assert(set_axes(b.graph, x->producer, axes, 1));
             cr_assert(node_set_int(b.graph, x->producer, "keepdims", keep));
             x->shape = keep ? SHAPE(3, 5, 1) : SHAPE(3, 5);
             end_at(&b, x);
@@ -246,14 +247,6 @@ Test(session_edges, mean_square_of_rows)
 }
 
 /* Until opset 3 Concat's axis is 1 where it is left out. */
-Test(session_edges, concat_of_old_opsets)
-{
-    struct builder b;
-    struct value *x = begin(&b, DTYPE_F32, SHAPE(2, 3), 3);
-    end_at(&b, one_node(&b, OP_CONCAT, 2, (struct value *[]){x, constant(&b, SHAPE(2, 2), 1, 0)}));
-    agrees(&b);
-}
-
 /* Parts that nobody asked for, the first among them: no reason for a slow copy. */
 Test(session_edges, split_leaves_parts_out)
 {
@@ -263,14 +256,13 @@ Test(session_edges, split_leaves_parts_out)
         struct node *node;
         struct session_step *steps;
         size_t count;
-        struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 11, 5, 4), 12);
+        struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 11, 5, 4), 13);
         if (is_image) /* channels-last from here on */
             x = one_node(&b, OP_CONV, 2,
                          (struct value *[]){x, constant(&b, SHAPE(11, 11, 1, 1), 1, 0)});
         static const int64_t sizes[] = {2, 4, 1, 4};
-        add(&b, OP_SPLIT, 1, &x, 4, &node);
+        add(&b, OP_SPLIT, 2, (struct value *[]){x, ints(&b, sizes, 4)}, 4, &node);
         node_set_int(b.graph, node, "axis", 1);
-        node_set_ints(b.graph, node, "split", sizes, 4);
         node->outputs[0] = node->outputs[2] = NULL;
         cr_assert_eq(graph_infer_node(node, &err), STATUS_OK, "%s", err.message);
         struct value *kept[2] = {node->outputs[1], node->outputs[3]};
@@ -537,7 +529,7 @@ Test(session_edges, images_of_other_dtypes_that_mix)
             node_set_int(b.graph, node, "to", DTYPE_F32);
             struct value *y = finish(&b, node);
             add(&b, OP_REDUCE_MEAN, 1, &y, 1, &node);
-            node_set_ints(b.graph, node, "axes", (int64_t[]){0}, 1);
+            set_axes(b.graph, node, (int64_t[]){0}, 1);
             end_at(&b, binary(&b, OP_SUB, y, finish(&b, node)));
             refuses_batches(&b, (struct session_options){
                                     .image_layout = layout ? IMAGE_NHWC_F32 : IMAGE_AS_DECLARED});

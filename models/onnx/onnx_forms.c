@@ -1,0 +1,835 @@
+/* Older spellings of operators, and com.microsoft's fused ones, as nodes of today's operators.
+ *
+ * Sources: ONNX's Changelog.md, ONNX Runtime's ContribOperators.md. Shapes are not known yet: what
+ * depends on a rank that the file does not declare becomes shape arithmetic, which is folded once
+ * the shapes are known. */
+#include "models/onnx/onnx_forms.h"
+
+#include <string.h>
+
+#include "engine/base/size.h"
+
+struct onnx_rewrite {
+    struct graph *graph;
+    struct node *node;
+    struct value *result; /* the node's, which nodes that follow it make instead */
+    struct error *err;
+    enum status status;
+};
+
+/* ---- building blocks: after a failure they do nothing and return NULL ---- */
+
+static void fail(struct onnx_rewrite *r, enum status status)
+{
+    if (r->status == STATUS_OK)
+        r->status = status;
+}
+
+static void fail_memory(struct onnx_rewrite *r)
+{
+    if (r->status == STATUS_OK)
+        r->status = error_no_memory(r->err, "while building the graph");
+}
+
+static struct value *form_constant(struct onnx_rewrite *r, enum dtype dtype, struct shape shape,
+                                   const void *data)
+{
+    struct tensor *tensor;
+    if (r->status == STATUS_OK)
+        r->status = tensor_create(NULL, dtype, &shape, &tensor, r->err);
+    if (r->status != STATUS_OK)
+        return NULL;
+    if (tensor->bytes)
+        memcpy(tensor->data, data, tensor->bytes);
+    struct value *value = graph_add_constant(r->graph, "", tensor);
+    tensor_unref(tensor);
+    if (!value)
+        fail_memory(r);
+    return value;
+}
+
+static struct value *form_ints(struct onnx_rewrite *r, size_t count, const int64_t *data)
+{
+    return form_constant(r, DTYPE_I64, SHAPE((int64_t)count), data);
+}
+
+static struct value *form_int(struct onnx_rewrite *r, int64_t number)
+{
+    return form_ints(r, 1, &number);
+}
+
+static struct value *form_float(struct onnx_rewrite *r, float number)
+{
+    return form_constant(r, DTYPE_F32, SHAPE_SCALAR, &number);
+}
+
+static void set_input(struct onnx_rewrite *r, size_t at, struct value *value)
+{
+    struct node *node = r->node;
+    if (at >= node->input_count) {
+        struct value **inputs = arena_alloc(r->graph->arena, at + 1, sizeof *inputs);
+        if (!inputs) {
+            fail_memory(r);
+            return;
+        }
+        for (size_t i = 0; i <= at; i++)
+            inputs[i] = i < node->input_count ? node->inputs[i] : NULL;
+        node->inputs = inputs;
+        node->input_count = at + 1;
+    }
+    node->inputs[at] = value;
+}
+
+static struct node *form_node(struct onnx_rewrite *r, enum op op, size_t count,
+                              struct value *const *inputs)
+{
+    if (r->status != STATUS_OK)
+        return NULL;
+    struct node *node = graph_add_node(r->graph, op, r->node->name, count, 1);
+    if (!node) {
+        fail_memory(r);
+        return NULL;
+    }
+    for (size_t i = 0; i < count; i++)
+        node->inputs[i] = inputs[i];
+    const int since = op_record(op)->since;
+    node->opset = r->node->opset > since ? r->node->opset : since;
+    return node;
+}
+
+/* A new value that a new node makes of a and b (NULL: of a alone). */
+static struct value *apply(struct onnx_rewrite *r, enum op op, struct value *a, struct value *b)
+{
+    struct node *node = form_node(r, op, b ? 2 : 1, (struct value *[]){a, b});
+    struct value *value = node ? graph_add_value(r->graph, "", DTYPE_NONE, NULL) : NULL;
+    if (node && !value)
+        fail_memory(r);
+    if (value)
+        node_set_output(node, 0, value);
+    return value;
+}
+
+/* A new node after the one that makes the result: it makes the result instead, of that and b (NULL:
+ * of that alone). */
+static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
+{
+    if (!r->result || r->status != STATUS_OK)
+        return NULL;
+    struct node *from = r->result->producer;
+    struct value *between = graph_add_value(r->graph, "", DTYPE_NONE, NULL);
+    struct node *node =
+        between ? form_node(r, op, b ? 2 : 1, (struct value *[]){between, b}) : NULL;
+    if (!node) {
+        fail_memory(r);
+        return NULL;
+    }
+    node_set_output(from, 0, between);
+    node_set_output(node, 0, r->result);
+    return node;
+}
+
+static void drop(struct onnx_rewrite *r, const char *name)
+{
+    struct node *node = r->node;
+    struct attr *attrs = arena_alloc(r->graph->arena, node->attr_count, sizeof *attrs);
+    size_t kept = 0;
+    if (!attrs) {
+        fail_memory(r);
+        return;
+    }
+    for (size_t a = 0; a < node->attr_count; a++)
+        if (strcmp(node->attrs[a].name, name) != 0)
+            attrs[kept++] = node->attrs[a];
+    node->attrs = attrs;
+    node->attr_count = kept;
+}
+
+static void set_int(struct onnx_rewrite *r, struct node *node, const char *name, int64_t value)
+{
+    if (node && !node_set_int(r->graph, node, name, value))
+        fail_memory(r);
+}
+
+static void set_float(struct onnx_rewrite *r, struct node *node, const char *name, float value)
+{
+    if (node && !node_set_float(r->graph, node, name, value))
+        fail_memory(r);
+}
+
+static void set_string(struct onnx_rewrite *r, struct node *node, const char *name,
+                       const char *text)
+{
+    if (!node)
+        return;
+    if (node == r->node)
+        drop(r, name);
+    struct attr *attrs = arena_alloc(r->graph->arena, node->attr_count + 1, sizeof *attrs);
+    if (!attrs) {
+        fail_memory(r);
+        return;
+    }
+    if (node->attr_count)
+        memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
+    attrs[node->attr_count] =
+        (struct attr){.name = name, .kind = ATTR_STRING, .count = strlen(text), .s = text};
+    node->attrs = attrs;
+    node->attr_count++;
+}
+
+/* ---- attributes that have become operands ---- */
+
+/* A list or number becomes operand `at`, if the node has it. */
+static bool to_operand(struct onnx_rewrite *r, const char *name, size_t at)
+{
+    const struct attr *attr = node_attr(r->node, name);
+    if (!attr)
+        return false;
+    const struct shape list = SHAPE((int64_t)attr->count);
+    struct value *value = attr->kind == ATTR_INTS ? form_constant(r, DTYPE_I64, list, attr->ints)
+                          : attr->kind == ATTR_FLOATS
+                              ? form_constant(r, DTYPE_F32, list, attr->floats)
+                          : attr->kind == ATTR_FLOAT ? form_float(r, attr->f)
+                                                     : form_int(r, attr->i);
+    set_input(r, at, value);
+    drop(r, name);
+    return true;
+}
+
+static void needs_operand(struct onnx_rewrite *r, const char *name, size_t at)
+{
+    if (!to_operand(r, name, at))
+        fail(r, error_set(r->err, STATUS_MODEL, "attribute '%s' is missing", name));
+}
+
+static void axes_operand(struct onnx_rewrite *r)
+{
+    to_operand(r, "axes", 1);
+}
+
+static void needs_axes(struct onnx_rewrite *r)
+{
+    needs_operand(r, "axes", 1);
+}
+
+static void shape_operand(struct onnx_rewrite *r)
+{
+    if (!to_operand(r, "shape", 1))
+        set_input(r, 1, form_ints(r, 0, NULL));
+}
+
+static void k_operand(struct onnx_rewrite *r)
+{
+    needs_operand(r, "k", 1);
+}
+
+static void split_operand(struct onnx_rewrite *r)
+{
+    if (!to_operand(r, "split", 1) && !node_input(r->node, 1))
+        set_int(r, r->node, "num_outputs", (int64_t)r->node->output_count);
+}
+
+static void clip_operands(struct onnx_rewrite *r)
+{
+    to_operand(r, "min", 1);
+    to_operand(r, "max", 2);
+}
+
+static void slice_operands(struct onnx_rewrite *r)
+{
+    needs_operand(r, "starts", 1);
+    needs_operand(r, "ends", 2);
+    to_operand(r, "axes", 3);
+}
+
+static void pad_operands(struct onnx_rewrite *r)
+{
+    if (!to_operand(r, "paddings", 1)) /* opset 1 */
+        needs_operand(r, "pads", 1);
+    if (node_float(r->node, "value", 0) != 0)
+        to_operand(r, "value", 2);
+    drop(r, "value");
+}
+
+/* ---- broadcasting before opset 7 ---- */
+
+static struct value *shape_of(struct onnx_rewrite *r, struct value *x)
+{
+    return apply(r, OP_SHAPE, x, NULL);
+}
+
+/* [rank], a constant where the file declares the shape. */
+static struct value *rank_of(struct onnx_rewrite *r, struct value *x)
+{
+    return x->shape.rank >= 0 ? form_int(r, x->shape.rank) : shape_of(r, shape_of(r, x));
+}
+
+static struct value *join(struct onnx_rewrite *r, struct value *a, struct value *b)
+{
+    struct value *joined = apply(r, OP_CONCAT, a, b);
+    if (joined)
+        set_int(r, joined->producer, "axis", 0);
+    return joined;
+}
+
+static struct value *int64_fill(struct onnx_rewrite *r, struct value *shape, int64_t number)
+{
+    static const char name[] = "value";
+    struct value *filled = apply(r, OP_CONSTANT_OF_SHAPE, shape, NULL);
+    struct attr *attr = filled ? arena_alloc(r->graph->arena, 1, sizeof *attr) : NULL;
+    struct tensor *tensor;
+    if (!attr) {
+        fail_memory(r);
+        return NULL;
+    }
+    r->status = tensor_create(NULL, DTYPE_I64, &SHAPE(1), &tensor, r->err);
+    if (r->status != STATUS_OK)
+        return NULL;
+    *(int64_t *)tensor->data = number;
+    *attr = (struct attr){.name = name, .kind = ATTR_TENSOR, .t = tensor};
+    filled->producer->attrs = attr;
+    filled->producer->attr_count = 1;
+    return filled;
+}
+
+/* b with ones appended, so that it begins at `axis` of a. */
+static struct value *placed(struct onnx_rewrite *r, struct value *a, struct value *b, int64_t axis)
+{
+    struct value *from = form_int(r, axis);
+    if (axis < 0)
+        from = apply(r, OP_ADD, from, rank_of(r, a));
+    struct value *missing = apply(r, OP_SUB, rank_of(r, a), apply(r, OP_ADD, from, rank_of(r, b)));
+    return apply(r, OP_RESHAPE, b, join(r, shape_of(r, b), int64_fill(r, missing, 1)));
+}
+
+static void broadcast_as_numpy(struct onnx_rewrite *r)
+{
+    struct node *node = r->node;
+    const bool is_placed = node_int(node, "broadcast", 0) != 0 && node_attr(node, "axis") != NULL;
+    const int64_t axis = node_int(node, "axis", 0);
+    if (is_placed)
+        set_input(r, 1, placed(r, node->inputs[0], node->inputs[1], axis));
+    drop(r, "axis");
+    drop(r, "broadcast");
+}
+
+/* A list is one slope a channel. */
+static void slope_of_channels(struct onnx_rewrite *r)
+{
+    struct value *x = r->node->inputs[0], *slope = r->node->inputs[1];
+    if (slope->shape.rank == 1 && slope->shape.dims[0] != 1 && x->shape.rank != 1)
+        set_input(r, 1, placed(r, x, slope, 1));
+}
+
+/* ---- other old forms ---- */
+
+/* Before opset 13 all dimensions from the axis on counted as one. */
+static void softmax_of_one_axis(struct onnx_rewrite *r)
+{
+    struct node *node = r->node;
+    struct value *x = node->inputs[0];
+    const int64_t axis = node_int(node, "axis", 1);
+    drop(r, "axis");
+    set_int(r, node, "axis", -1);
+    if (axis == -1 || (x->shape.rank > 0 && axis == x->shape.rank - 1))
+        return;
+    struct value *flat = apply(r, OP_FLATTEN, x, NULL);
+    if (flat)
+        set_int(r, flat->producer, "axis", axis);
+    set_input(r, 0, flat);
+    follow(r, OP_RESHAPE, shape_of(r, x));
+}
+
+/* The names of TensorProto.DataType, at their numbers. */
+static void cast_by_number(struct onnx_rewrite *r)
+{
+    static const char *const names[] = {
+        [DTYPE_F32] = "FLOAT",  [DTYPE_U8] = "UINT8",   [DTYPE_I8] = "INT8",
+        [DTYPE_U16] = "UINT16", [DTYPE_I16] = "INT16",  [DTYPE_I32] = "INT32",
+        [DTYPE_I64] = "INT64",  [DTYPE_BOOL] = "BOOL",  [DTYPE_F16] = "FLOAT16",
+        [DTYPE_F64] = "DOUBLE", [DTYPE_U32] = "UINT32", [DTYPE_U64] = "UINT64",
+    };
+    const char *name = node_string(r->node, "to", "");
+    drop(r, "to");
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (names[i] && !strcmp(name, names[i])) {
+            set_int(r, r->node, "to", (int64_t)i);
+            return;
+        }
+    fail(r, error_set(r->err, STATUS_UNSUPPORTED,
+                      "a cast to '%.40s'; lensd has float, integer and bool tensors", name));
+}
+
+/* Before opset 10 the mask had the data's type. */
+static void dropout_without_ratio(struct onnx_rewrite *r)
+{
+    drop(r, "ratio");
+    drop(r, "is_test");
+    struct value *mask = node_output(r->node, 1);
+    struct value *bools =
+        mask && r->node->opset < 10 ? graph_add_value(r->graph, "", DTYPE_NONE, NULL) : NULL;
+    if (!bools)
+        return;
+    struct node *cast = form_node(r, OP_CAST, 1, &bools);
+    if (cast) {
+        node_set_output(r->node, 1, bools);
+        node_set_output(cast, 0, mask);
+    }
+    set_int(r, cast, "to", DTYPE_F32);
+}
+
+static void tile_by_repeats(struct onnx_rewrite *r)
+{
+    struct node *node = r->node;
+    struct value *operands[2]; /* tiles, axis */
+    for (size_t i = 0; i < 2; i++) {
+        struct value *number = apply(r, OP_CAST, node->inputs[1 + i], NULL);
+        if (number)
+            set_int(r, number->producer, "to", DTYPE_I64);
+        operands[i] = apply(r, OP_RESHAPE, number, form_int(r, 1));
+    }
+    struct value *ones = int64_fill(r, rank_of(r, node->inputs[0]), 1);
+    struct value *inputs[3] = {ones, operands[1], operands[0]};
+    struct node *scatter = form_node(r, OP_SCATTER_ELEMENTS, 3, inputs);
+    struct value *repeats = scatter ? graph_add_value(r->graph, "", DTYPE_NONE, NULL) : NULL;
+    if (!repeats) {
+        fail_memory(r);
+        return;
+    }
+    node_set_output(scatter, 0, repeats);
+    node->inputs[1] = repeats;
+    node->input_count = 2;
+}
+
+static void axis_1(struct onnx_rewrite *r)
+{
+    if (!node_attr(r->node, "axis"))
+        set_int(r, r->node, "axis", 1);
+}
+
+static void norm_as_int(struct onnx_rewrite *r)
+{
+    const float p = node_float(r->node, "p", 2);
+    if (p >= 1 && p <= 1024 && p == (float)(int)p) {
+        drop(r, "p");
+        set_int(r, r->node, "p", (int64_t)p);
+    }
+}
+
+static void selu_of_opset_1(struct onnx_rewrite *r)
+{
+    set_float(r, r->node, "alpha", node_float(r->node, "alpha", 1.6732f));
+    set_float(r, r->node, "gamma", node_float(r->node, "gamma", 1.0507f));
+}
+
+static void roi_without_half_pixel(struct onnx_rewrite *r)
+{
+    if (!node_attr(r->node, "coordinate_transformation_mode"))
+        set_string(r, r->node, "coordinate_transformation_mode", "output_half_pixel");
+}
+
+static void grid_modes(struct onnx_rewrite *r)
+{
+    const char *mode = node_string(r->node, "mode", "bilinear");
+    set_string(r, r->node, "mode",
+               !strcmp(mode, "bilinear")  ? "linear"
+               : !strcmp(mode, "bicubic") ? "cubic"
+                                          : mode);
+}
+
+/* Coordinates were asymmetric, and the nearest pixel below, or above where the image shrinks. */
+static void resize_of_scales(struct onnx_rewrite *r)
+{
+    struct node *node = r->node;
+    struct value *scales = node_input(node, 1);
+    bool shrinks = false;
+    for (size_t i = 0; scales && scales->known && i < shape_count(&scales->shape); i++)
+        shrinks = shrinks || tensor_number(scales->known, i) < 1;
+    if (!scales)
+        fail(r, error_set(r->err, STATUS_MODEL, "scales are missing"));
+    set_input(r, 2, scales);
+    node->inputs[1] = NULL;
+    if (!strcmp(node_string(node, "mode", ""), "bilinear"))
+        set_string(r, node, "mode", "linear");
+    set_string(r, node, "coordinate_transformation_mode", "asymmetric");
+    set_string(r, node, "nearest_mode", shrinks ? "ceil" : "floor");
+}
+
+static void upsample_by_attribute(struct onnx_rewrite *r)
+{
+    const float first[4] = {1, 1, node_float(r->node, "height_scale", 0),
+                            node_float(r->node, "width_scale", 0)}; /* before opset 7 */
+    if (!to_operand(r, "scales", 1) && !node_input(r->node, 1))
+        set_input(r, 1, form_constant(r, DTYPE_F32, SHAPE(4), first));
+    drop(r, "height_scale");
+    drop(r, "width_scale");
+    resize_of_scales(r);
+}
+
+/* ---- experimental operators of opset 1 to 9 ---- */
+
+static void affine(struct onnx_rewrite *r)
+{
+    set_input(r, 1, form_float(r, node_float(r->node, "alpha", 1)));
+    follow(r, OP_ADD, form_float(r, node_float(r->node, "beta", 0)));
+    r->node->attr_count = 0;
+}
+
+static void image_scaler(struct onnx_rewrite *r)
+{
+    size_t count;
+    const float *bias = node_floats(r->node, "bias", &count);
+    if (!bias)
+        fail(r, error_set(r->err, STATUS_MODEL, "attribute 'bias' is missing"));
+    set_input(r, 1, form_float(r, node_float(r->node, "scale", 1)));
+    follow(r, OP_ADD, form_constant(r, DTYPE_F32, SHAPE((int64_t)count, 1, 1), bias));
+    r->node->attr_count = 0;
+}
+
+/* border: what is cut off left, at the top, right and at the bottom; with `scale` the height and
+ * width that are kept. */
+static void crop(struct onnx_rewrite *r)
+{
+    static const int64_t axes[2] = {2, 3};
+    size_t borders, scales;
+    const int64_t *border = node_ints(r->node, "border", &borders);
+    const int64_t *scale = node_ints(r->node, "scale", &scales);
+    bool fits = borders == 4 && (!scale || scales == 2);
+    int64_t starts[2], ends[2];
+    for (size_t i = 0; fits && i < 2; i++) {
+        starts[i] = border[1 - i];
+        ends[i] = border[3 - i] ? -border[3 - i] : INT64_MAX;
+        fits =
+            border[1 - i] >= 0 && (scale || border[3 - i] >= 0) &&
+            (!scale || (scale[i] >= 0 && !__builtin_add_overflow(starts[i], scale[i], &ends[i])));
+    }
+    if (!fits) {
+        fail(r, error_set(r->err, STATUS_MODEL,
+                          "cannot crop: expected a border of four numbers and a scale of two, 0 "
+                          "or more"));
+        return;
+    }
+    set_input(r, 1, form_ints(r, 2, starts));
+    set_input(r, 2, form_ints(r, 2, ends));
+    set_input(r, 3, form_ints(r, 2, axes));
+    r->node->attr_count = 0;
+}
+
+/* ---- com.microsoft ---- */
+
+/* They have a scale for each channel, as ONNX's since opset 13. */
+static void quantize_as_13(struct onnx_rewrite *r)
+{
+    r->node->opset = 13;
+}
+
+/* The activation that a fused node ends with. */
+static void activate(struct onnx_rewrite *r, const char *name, const float *params, size_t count)
+{
+    static const struct {
+        const char *name;
+        enum op op;
+        size_t params;
+    } activations[] = {{"Relu", OP_RELU, 0},
+                       {"Sigmoid", OP_SIGMOID, 0},
+                       {"Tanh", OP_TANH, 0},
+                       {"LeakyRelu", OP_LEAKY_RELU, 1},
+                       {"Clip", OP_CLIP, 2},
+                       {"HardSigmoid", OP_HARD_SIGMOID, 2},
+                       {"HardSwish", OP_HARD_SWISH, 0},
+                       {"Gelu", OP_GELU, 0}};
+    if (!*name)
+        return;
+    size_t i = 0;
+    while (i < COUNT_OF(activations) && strcmp(name, activations[i].name) != 0)
+        i++;
+    if (i == COUNT_OF(activations)) {
+        fail(r, error_set(r->err, STATUS_UNSUPPORTED, "lensd does not have the activation '%.40s'",
+                          name));
+        return;
+    }
+    if (count < activations[i].params) {
+        fail(r, error_set(r->err, STATUS_MODEL, "activation %s needs %zu activation_params", name,
+                          activations[i].params));
+        return;
+    }
+    struct node *node = follow(r, activations[i].op, NULL);
+    if (node && activations[i].op == OP_CLIP) {
+        struct value *inputs[3] = {node->inputs[0], form_float(r, params[0]),
+                                   form_float(r, params[1])};
+        struct value **room = arena_alloc(r->graph->arena, 3, sizeof *room);
+        if (!room) {
+            fail_memory(r);
+            return;
+        }
+        memcpy(room, inputs, sizeof inputs);
+        node->inputs = room;
+        node->input_count = 3;
+        return;
+    }
+    if (activations[i].params > 0)
+        set_float(r, node, "alpha", params[0]);
+    if (activations[i].params > 1)
+        set_float(r, node, "beta", params[1]);
+}
+
+static void fused_conv(struct onnx_rewrite *r)
+{
+    struct node *node = r->node;
+    struct value *added = node_input(node, 3);
+    const char *name = node_string(node, "activation", "");
+    size_t count;
+    const float *params = node_floats(node, "activation_params", &count);
+    node->input_count = node->input_count > 3 ? 3 : node->input_count;
+    drop(r, "activation");
+    drop(r, "activation_params");
+    if (added)
+        follow(r, OP_ADD, added);
+    activate(r, name, params, count);
+}
+
+static void fused_gemm(struct onnx_rewrite *r)
+{
+    const char *name = node_string(r->node, "activation", "");
+    const float params[2] = {node_float(r->node, "activation_alpha", 0),
+                             node_float(r->node, "activation_beta", 0)};
+    drop(r, "activation");
+    drop(r, "activation_alpha");
+    drop(r, "activation_beta");
+    drop(r, "activation_gamma");
+    activate(r, name, params, 2);
+}
+
+/* The operand with its last two dimensions exchanged; without a declared rank NULL. */
+static struct value *transposed(struct onnx_rewrite *r, struct value *x)
+{
+    int64_t perm[TENSOR_MAX_RANK];
+    const int rank = x->shape.rank;
+    if (rank < 2)
+        return NULL;
+    for (int i = 0; i < rank; i++)
+        perm[i] = i < rank - 2 ? i : 2 * rank - 3 - i;
+    struct value *value = apply(r, OP_TRANSPOSE, x, NULL);
+    if (value && !node_set_ints(r->graph, value->producer, "perm", perm, (size_t)rank))
+        fail_memory(r);
+    return value;
+}
+
+/* alpha * a b, of which each may be transposed. */
+static void fused_matmul(struct onnx_rewrite *r)
+{
+    struct node *node = r->node;
+    static const char *const equations[4] = {"...ij,...jk->...ik", "...ji,...jk->...ik",
+                                             "...ij,...kj->...ik", "...ji,...kj->...ik"};
+    const float alpha = node_float(node, "alpha", 1);
+    const bool flips[2] = {node_int(node, "transA", 0) != 0, node_int(node, "transB", 0) != 0};
+    bool is_einsum = false;
+    if (node_int(node, "transBatchA", 0) || node_int(node, "transBatchB", 0))
+        fail(r, error_set(r->err, STATUS_UNSUPPORTED, "lensd does not have transBatchA and B"));
+    node->attr_count = 0;
+    for (size_t i = 0; i < 2; i++)
+        is_einsum = is_einsum || (flips[i] && node->inputs[i]->shape.rank < 2);
+    for (size_t i = 0; i < 2 && !is_einsum; i++)
+        if (flips[i])
+            set_input(r, i, transposed(r, node->inputs[i]));
+    if (is_einsum) {
+        node->op = OP_EINSUM;
+        set_string(r, node, "equation", equations[flips[0] + 2 * flips[1]]);
+    }
+    if (alpha != 1)
+        follow(r, OP_MUL, form_float(r, alpha));
+}
+
+/* x * sigmoid(alpha * x): the node is the last Mul. */
+static void quick_gelu(struct onnx_rewrite *r)
+{
+    const float alpha = node_float(r->node, "alpha", 1.702f);
+    struct value *scaled = apply(r, OP_MUL, r->node->inputs[0], form_float(r, alpha));
+    r->node->attr_count = 0;
+    set_input(r, 1, apply(r, OP_SIGMOID, scaled, NULL));
+}
+
+/* The node becomes the sum; a Gelu follows. */
+static struct node *gelu_of_sum(struct onnx_rewrite *r)
+{
+    if (node_input(r->node, 1))
+        return follow(r, OP_GELU, NULL);
+    r->node->op = OP_GELU;
+    r->node->input_count = 1;
+    return r->node;
+}
+
+static void bias_gelu(struct onnx_rewrite *r)
+{
+    gelu_of_sum(r);
+}
+
+static void fast_gelu(struct onnx_rewrite *r)
+{
+    set_string(r, gelu_of_sum(r), "approximate", "tanh");
+}
+
+/* Inputs: x, skip, gamma, beta or (simplified) bias. Output 3: what is normalised. */
+static void skip_norm(struct onnx_rewrite *r, size_t bias)
+{
+    struct node *node = r->node;
+    struct value *sum = apply(r, OP_ADD, node->inputs[0], node->inputs[1]);
+    struct value *further = node_input(node, bias), *beta = bias == 4 ? node_input(node, 3) : NULL;
+    const float epsilon = node_float(node, "epsilon", 1e-12f);
+    if (further)
+        sum = apply(r, OP_ADD, sum, further);
+    if (node_output(node, 1) || node_output(node, 2))
+        fail(r, error_set(r->err, STATUS_UNSUPPORTED, "lensd does not make mean and inv_std_var"));
+    if (r->status != STATUS_OK)
+        return;
+    struct value *kept = node_output(node, 3);
+    struct node *copy = NULL;
+    node->output_count = 1;
+    if (kept) /* an Identity makes it: its name is the file's */
+        copy = form_node(r, OP_IDENTITY, 1, &sum);
+    if (copy)
+        node_set_output(copy, 0, kept);
+    node->inputs[0] = sum;
+    node->inputs[1] = node->inputs[2];
+    node->inputs[2] = beta;
+    node->input_count = beta ? 3 : 2;
+    node->attr_count = 0;
+    set_int(r, node, "axis", -1);
+    set_float(r, node, "epsilon", epsilon);
+}
+
+static void skip_layer_norm(struct onnx_rewrite *r)
+{
+    skip_norm(r, 4);
+}
+
+static void skip_rms_norm(struct onnx_rewrite *r)
+{
+    skip_norm(r, 3);
+}
+
+/* ---- the table ---- */
+
+#define WINDOW "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
+#define FORM(domain, name, op, first, last, min_in, max_in, min_out, max_out, attrs, rewrite)      \
+    {                                                                                              \
+        domain, name, {OP_##op, first,    last,  min_in, max_in, min_out,                          \
+                       max_out, OP_PLAIN, attrs, NULL,   NULL,   NULL},                            \
+            rewrite                                                                                \
+    }
+#define OLD(name, op, last, inputs, attrs, rewrite)                                                \
+    FORM("", name, op, 1, last, inputs, inputs, 1, 1, attrs, rewrite)
+#define BINARY(name, op)        OLD(name, op, 6, 2, "axis:int broadcast:int", broadcast_as_numpy)
+#define REDUCE(name, op, moved) OLD(name, op, moved - 1, 1, "axes:ints keepdims:int", axes_operand)
+#define MS(name, op, min_in, max_in, attrs, rewrite)                                               \
+    FORM("com.microsoft", name, op, 1, 0, min_in, max_in, 1, 1, attrs, rewrite)
+#define QUANTIZE_ATTRS "axis:int saturate:int block_size:int output_dtype:int precision:int"
+
+static const struct onnx_form forms[] = {
+    BINARY("Add", ADD),
+    BINARY("Sub", SUB),
+    BINARY("Mul", MUL),
+    BINARY("Div", DIV),
+    BINARY("Pow", POW),
+    BINARY("And", AND),
+    BINARY("Or", OR),
+    BINARY("Xor", XOR),
+    BINARY("Equal", EQUAL),
+    BINARY("Greater", GREATER),
+    BINARY("Less", LESS),
+    OLD("PRelu", PRELU, 6, 2, NULL, slope_of_channels),
+    OLD("Clip", CLIP, 10, 1, "min:float max:float", clip_operands),
+    OLD("Cast", CAST, 5, 1, "to:string", cast_by_number),
+    FORM("", "Dropout", DROPOUT, 1, 11, 1, 1, 1, 2, "ratio:float is_test:int",
+         dropout_without_ratio),
+    OLD("Selu", SELU, 5, 1, "alpha:float gamma:float", selu_of_opset_1),
+    OLD("Affine", MUL, 9, 1, "alpha:float beta:float", affine),
+    OLD("ImageScaler", MUL, 9, 1, "bias:floats scale:float", image_scaler),
+    OLD("Crop", SLICE, 9, 1, "border:ints scale:ints", crop),
+    OLD("Reshape", RESHAPE, 4, 1, "shape:ints", shape_operand),
+    OLD("Squeeze", SQUEEZE, 12, 1, "axes:ints", axes_operand),
+    OLD("Unsqueeze", UNSQUEEZE, 12, 1, "axes:ints", needs_axes),
+    FORM("", "Concat", CONCAT, 1, 3, 1, OP_VARIADIC, 1, 1, "axis:int", axis_1),
+    FORM("", "Split", SPLIT, 1, 12, 1, 1, 1, OP_VARIADIC, "axis:int split:ints", split_operand),
+    FORM("", "Split", SPLIT, 13, 17, 1, 2, 1, OP_VARIADIC, "axis:int num_outputs:int",
+         split_operand),
+    OLD("Slice", SLICE, 9, 1, "starts:ints ends:ints axes:ints", slice_operands),
+    OLD("Tile", TILE, 5, 3, NULL, tile_by_repeats),
+    OLD("Pad", PAD, 10, 1, "mode:string paddings:ints pads:ints value:float", pad_operands),
+    FORM("", "Scatter", SCATTER_ELEMENTS, 9, 0, 3, 3, 1, 1, "axis:int", NULL),
+    FORM("", "TopK", TOP_K, 1, 9, 1, 1, 2, 2, "axis:int k:int largest:int sorted:int", k_operand),
+    REDUCE("ReduceSum", REDUCE_SUM, 13),
+    REDUCE("ReduceMean", REDUCE_MEAN, 18),
+    REDUCE("ReduceMax", REDUCE_MAX, 18),
+    REDUCE("ReduceMin", REDUCE_MIN, 18),
+    REDUCE("ReduceProd", REDUCE_PROD, 18),
+    REDUCE("ReduceL1", REDUCE_L1, 18),
+    REDUCE("ReduceL2", REDUCE_L2, 18),
+    REDUCE("ReduceLogSum", REDUCE_LOG_SUM, 18),
+    REDUCE("ReduceLogSumExp", REDUCE_LOG_SUM_EXP, 18),
+    REDUCE("ReduceSumSquare", REDUCE_SUM_SQUARE, 18),
+    OLD("LpPool", LP_POOL, 1, 1, "auto_pad:string kernel_shape:ints p:float pads:ints strides:ints",
+        norm_as_int),
+    OLD("GlobalLpPool", GLOBAL_LP_POOL, 1, 1, "p:float", norm_as_int),
+    OLD("Softmax", SOFTMAX, 12, 1, "axis:int", softmax_of_one_axis),
+    OLD("LogSoftmax", LOG_SOFTMAX, 12, 1, "axis:int", softmax_of_one_axis),
+    OLD("Hardmax", HARDMAX, 12, 1, "axis:int", softmax_of_one_axis),
+    FORM("", "Resize", RESIZE, 10, 10, 2, 2, 1, 1, "mode:string", resize_of_scales),
+    OLD("Upsample", RESIZE, 6, 1, "mode:string height_scale:float width_scale:float",
+        upsample_by_attribute),
+    FORM("", "Upsample", RESIZE, 7, 9, 1, 2, 1, 1, "mode:string scales:floats",
+         upsample_by_attribute),
+    FORM("", "GridSample", GRID_SAMPLE, 16, 19, 2, 2, 1, 1,
+         "align_corners:int mode:string padding_mode:string", grid_modes),
+    FORM("", "RoiAlign", ROI_ALIGN, 10, 15, 3, 3, 1, 1,
+         "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
+         "sampling_ratio:int spatial_scale:float",
+         roi_without_half_pixel),
+    MS("QuantizeLinear", QUANTIZE_LINEAR, 2, 3, QUANTIZE_ATTRS, quantize_as_13),
+    MS("DequantizeLinear", DEQUANTIZE_LINEAR, 2, 3, QUANTIZE_ATTRS, quantize_as_13),
+    MS("FusedConv", CONV, 2, 4, WINDOW " group:int activation:string activation_params:floats",
+       fused_conv),
+    MS("FusedGemm", GEMM, 2, 3,
+       "alpha:float beta:float transA:int transB:int activation:string activation_alpha:float "
+       "activation_beta:float activation_gamma:float",
+       fused_gemm),
+    MS("FusedMatMul", MATMUL, 2, 2,
+       "alpha:float transA:int transB:int transBatchA:int transBatchB:int", fused_matmul),
+    MS("TransposeMatMul", MATMUL, 2, 2, "alpha:float transA:int transB:int", fused_matmul),
+    MS("Gelu", GELU, 1, 1, NULL, NULL),
+    MS("BiasGelu", ADD, 2, 2, NULL, bias_gelu),
+    MS("FastGelu", ADD, 1, 2, NULL, fast_gelu),
+    MS("QuickGelu", MUL, 1, 1, "alpha:float", quick_gelu),
+    FORM("com.microsoft", "SkipLayerNormalization", LAYER_NORMALIZATION, 1, 0, 3, 5, 1, 4,
+         "epsilon:float", skip_layer_norm),
+    FORM("com.microsoft", "SkipSimplifiedLayerNormalization", RMS_NORMALIZATION, 1, 0, 3, 4, 1, 4,
+         "epsilon:float", skip_rms_norm),
+};
+
+const struct onnx_form *onnx_form_find(const char *domain, const char *name, int opset)
+{
+    for (size_t i = 0; i < COUNT_OF(forms); i++)
+        if (!strcmp(forms[i].name, name) && !strcmp(forms[i].domain, domain) &&
+            opset >= forms[i].spec.since && (!forms[i].spec.until || opset <= forms[i].spec.until))
+            return &forms[i];
+    return NULL;
+}
+
+const struct op_info *onnx_spec(const char *domain, const char *name, int opset)
+{
+    const struct onnx_form *form = onnx_form_find(domain, name, opset);
+    return form ? &form->spec : op_find(op_by_name(domain, name), opset);
+}
+
+enum status onnx_form_rewrite(const struct onnx_form *form, struct graph *graph, struct node *node,
+                              struct error *err)
+{
+    struct onnx_rewrite r = {
+        .graph = graph, .node = node, .result = node_output(node, 0), .err = err};
+    TRY(op_check_operands(node, &form->spec, err));
+    if (form->rewrite)
+        form->rewrite(&r);
+    const int last = form->spec.until, since = op_record(node->op)->since;
+    node->opset = node->opset > last ? node->opset : last + 1;
+    node->opset = node->opset > since ? node->opset : since;
+    return r.status;
+}

@@ -1,0 +1,463 @@
+/* Spellings of older opsets and of com.microsoft, which the importer rewrites. Expected numbers of
+ * ImageScaler, Crop and Affine are ONNX Runtime 1.32's. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/onnx/onnx_forms.h"
+#include "tests/unit/engine/reference/one_node.h"
+
+static const float ramp[20] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,
+                               10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
+
+static const struct onnx_form *form; /* of the node that is tested */
+
+static void start_of(struct one_node *one, const char *domain, const char *name, int opset,
+                     size_t inputs, size_t outputs)
+{
+    form = onnx_form_find(domain, name, opset);
+    cr_assert_not_null(form, "%s", name);
+    one_start(one, form->spec.op, opset, inputs, outputs);
+}
+
+static void start(struct one_node *one, const char *name, int opset, size_t inputs, size_t outputs)
+{
+    start_of(one, "", name, opset, inputs, outputs);
+}
+
+static enum status run(struct one_node *one)
+{
+    struct graph *graph = one->graph;
+    struct value *outputs[ONE_MAX];
+    size_t count = 0;
+    for (size_t i = 0; i < one->node->output_count; i++)
+        if (one->node->outputs[i])
+            outputs[count++] = one->node->outputs[i];
+    graph->outputs = outputs;
+    graph->output_count = count;
+    TRY(onnx_form_rewrite(form, graph, one->node, &one->err));
+    TRY(graph_sort(graph, &one->err));
+    return interpret(graph, NULL, one->out, &one->budget, NULL, &one->err);
+}
+
+static void run_ok(struct one_node *one)
+{
+    cr_assert_eq(run(one), STATUS_OK, "%s", one->err.message);
+}
+
+static void fails(struct one_node *one, enum status status, const char *words)
+{
+    cr_expect_eq(run(one), status, "%s", one->err.message);
+    cr_expect(strstr(one->err.message, words), "%s", one->err.message);
+}
+
+static void expect_near(const struct one_node *one, const double *expected, size_t n)
+{
+    cr_assert_eq(shape_count(&one->out[0]->shape), n);
+    for (size_t i = 0; i < n; i++) {
+        const double got = tensor_number(one->out[0], i);
+        cr_expect(fabs(got - expected[i]) <= 1e-5, "element %zu is %.9g, expected %.9g", i, got,
+                  expected[i]);
+    }
+}
+
+/* ---- experimental ---- */
+
+Test(onnx_forms, image_scaler_adds_a_bias_to_each_channel)
+{
+    static const float bias[] = {10, -1};
+    static const float scaled[] = {10, 12, 14, 16, 18, 20, 11, 13, 15, 17, 19, 21};
+    static const float plain[] = {10, 11, 12, 13, 14, 15, 5, 6, 7, 8, 9, 10};
+    for (int with = 0; with < 2; with++) {
+        struct one_node one;
+        start(&one, "ImageScaler", 7, 1, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 2, 2, 3), ramp);
+        one_floats(&one, "bias", bias, 2);
+        if (with)
+            one_float(&one, "scale", 2);
+        run_ok(&one);
+        one_equals(&one, 0, DTYPE_F32, SHAPE(1, 2, 2, 3), with ? scaled : plain);
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, image_scaler_needs_a_bias)
+{
+    struct one_node one;
+    start(&one, "ImageScaler", 7, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 2, 2, 3), ramp);
+    fails(&one, STATUS_MODEL, "'bias' is missing");
+    one_end(&one);
+}
+
+Test(onnx_forms, crop_cuts_borders_or_keeps_an_extent)
+{
+    static const struct {
+        int64_t border[4], scale[2], out[2];
+        float expected[6];
+    } cases[] = {
+        {{1, 0, 2, 1}, {0, 0}, {3, 2}, {1, 2, 6, 7, 11, 12}},
+        {{1, 2, 0, 0}, {2, 3}, {2, 3}, {11, 12, 13, 16, 17, 18}},
+        {{0, 0, 0, 0}, {2, 3}, {2, 3}, {0, 1, 2, 5, 6, 7}},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct one_node one;
+        start(&one, "Crop", 7, 1, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 4, 5), ramp);
+        one_ints(&one, "border", cases[i].border, 4);
+        if (cases[i].scale[0])
+            one_ints(&one, "scale", cases[i].scale, 2);
+        run_ok(&one);
+        one_equals(&one, 0, DTYPE_F32, SHAPE(1, 1, cases[i].out[0], cases[i].out[1]),
+                   cases[i].expected);
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, crop_refuses_what_is_no_border)
+{
+    static const struct {
+        int64_t border[4], scale[2];
+        size_t borders, scales;
+    } cases[] = {
+        {{-1, 0, 0, 0}, {0}, 4, 0},
+        {{0, 0, INT64_MIN, 0}, {0}, 4, 0},
+        {{1, 1, 0, 0}, {INT64_MAX, 1}, 4, 2},
+        {{0, 0, 0, 0}, {0}, 2, 0},
+        {{0, 0, 0, 0}, {2}, 4, 1},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct one_node one;
+        start(&one, "Crop", 7, 1, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 4, 5), ramp);
+        one_ints(&one, "border", cases[i].border, cases[i].borders);
+        if (cases[i].scales)
+            one_ints(&one, "scale", cases[i].scale, cases[i].scales);
+        fails(&one, STATUS_MODEL, "cannot crop");
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, affine)
+{
+    static const float expected[] = {-1, 1, 3};
+    struct one_node one;
+    start(&one, "Affine", 7, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), ramp);
+    one_float(&one, "alpha", 2);
+    one_float(&one, "beta", -1);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(3), expected);
+    one_end(&one);
+    start(&one, "Affine", 7, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), ramp);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(3), ramp);
+    one_end(&one);
+}
+
+/* ---- first opsets ---- */
+
+Test(onnx_forms, upsample_1_takes_a_scale_for_each_axis_of_the_image)
+{
+    static const float x[] = {1, 2, 3, 4}, scales[] = {1, 1, 2, 3};
+    static const float expected[] = {1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2,
+                                     3, 3, 3, 4, 4, 4, 3, 3, 3, 4, 4, 4};
+    struct one_node one, other;
+    for (int linear = 0; linear < 2; linear++) {
+        start(&one, "Upsample", 1, 1, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 2, 2), x);
+        one_float(&one, "height_scale", 2);
+        one_float(&one, "width_scale", 3);
+        one_string(&one, "mode", linear ? "bilinear" : "nearest");
+        run_ok(&one);
+        start(&other, "Upsample", 7, 1, 1);
+        one_input(&other, 0, DTYPE_F32, SHAPE(1, 1, 2, 2), x);
+        one_floats(&other, "scales", scales, 4);
+        one_string(&other, "mode", linear ? "linear" : "nearest");
+        run_ok(&other);
+        one_equals(&one, 0, DTYPE_F32, SHAPE(1, 1, 4, 6), other.out[0]->data);
+        if (!linear)
+            one_equals(&one, 0, DTYPE_F32, SHAPE(1, 1, 4, 6), expected);
+        one_end(&one);
+        one_end(&other);
+    }
+    start(&one, "Upsample", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 2, 2), x);
+    one_float(&one, "height_scale", 2);
+    fails(&one, STATUS_SHAPE, "a scale is 0");
+    one_end(&one);
+    start(&one, "Upsample", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), x);
+    one_float(&one, "height_scale", 2);
+    one_float(&one, "width_scale", 2);
+    fails(&one, STATUS_SHAPE, "scales has 4 numbers, expected 2");
+    one_end(&one);
+}
+
+Test(onnx_forms, selu_1_has_rounded_defaults)
+{
+    static const float x[] = {-1, 0, 2};
+    const double expected[] = {1.0507 * 1.6732 * expm1(-1), 0, 2 * 1.0507};
+    struct one_node one;
+    start(&one, "Selu", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), x);
+    run_ok(&one);
+    for (size_t i = 0; i < 3; i++)
+        cr_expect(fabs(tensor_number(one.out[0], i) - expected[i]) <= 3e-7);
+    one_end(&one);
+}
+
+Test(onnx_forms, cast_1_names_its_type)
+{
+    static const float x[] = {1.75f, -2.25f};
+    static const int32_t expected[] = {1, -2};
+    struct one_node one;
+    start(&one, "Cast", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2), x);
+    one_string(&one, "to", "INT32");
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_I32, SHAPE(2), expected);
+    one_end(&one);
+    start(&one, "Cast", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2), x);
+    one_string(&one, "to", "STRING");
+    fails(&one, STATUS_UNSUPPORTED, "a cast to 'STRING'");
+    one_end(&one);
+}
+
+static void tile(struct one_node *one, float tiles, float axis)
+{
+    start(one, "Tile", 1, 3, 1);
+    one_input(one, 0, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_input(one, 1, DTYPE_F32, SHAPE_SCALAR, &tiles);
+    one_input(one, 2, DTYPE_F32, SHAPE(1), &axis);
+}
+
+Test(onnx_forms, tile_1_repeats_along_one_axis)
+{
+    static const float columns[] = {0, 1, 0, 1, 2, 3, 2, 3}, rows[] = {0, 1, 2, 3, 0, 1, 2, 3};
+    static const float bad[][2] = {{2, 2}, {-1, 0}, {1e30f, 0}, {0x1p61f, 0}};
+    struct one_node one;
+    tile(&one, 2, 1);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2, 4), columns);
+    one_end(&one);
+    tile(&one, 2, -2);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(4, 2), rows);
+    one_end(&one);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        tile(&one, bad[i][0], bad[i][1]);
+        cr_expect(run(&one) != STATUS_OK, "case %zu", i);
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, pad_1_and_split_1)
+{
+    static const int64_t paddings[] = {0, 1, 1, 0}, split[] = {1, 2};
+    static const float padded[] = {9, 0, 1, 9, 2, 3, 9, 9, 9};
+    struct one_node one;
+    start(&one, "Pad", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_ints(&one, "paddings", paddings, 4);
+    one_float(&one, "value", 9);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(3, 3), padded);
+    one_end(&one);
+    start(&one, "Split", 1, 1, 2);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), ramp);
+    one_ints(&one, "split", split, 2);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(1), ramp);
+    one_equals(&one, 1, DTYPE_F32, SHAPE(2), ramp + 1);
+    one_end(&one);
+}
+
+Test(onnx_forms, lp_pools_of_any_norm)
+{
+    static const float x[] = {3, -4, 1};
+    static const int64_t kernel[] = {2};
+    const double windows[] = {pow(pow(3, 1.5) + 8, 1 / 1.5), pow(8 + 1, 1 / 1.5)};
+    const double all[] = {pow(pow(3, 1.5) + 8 + 1, 1 / 1.5)};
+    struct one_node one;
+    start(&one, "LpPool", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 3), x);
+    one_ints(&one, "kernel_shape", kernel, 1);
+    one_float(&one, "p", 1.5f);
+    run_ok(&one);
+    expect_near(&one, windows, 2);
+    one_end(&one);
+    start(&one, "GlobalLpPool", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 3), x);
+    one_float(&one, "p", 1.5f);
+    run_ok(&one);
+    expect_near(&one, all, 1);
+    one_end(&one);
+    static const float bad[] = {0.5f, NAN, INFINITY};
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        start(&one, "GlobalLpPool", 1, 1, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 3), x);
+        one_float(&one, "p", bad[i]);
+        fails(&one, STATUS_MODEL, "expected at least 1");
+        one_end(&one);
+    }
+}
+
+/* ---- broadcasting and axes ---- */
+
+Test(onnx_forms, add_6_places_its_operand_at_an_axis)
+{
+    static const float b[] = {10, 20},
+                       expected[] = {10, 11, 12, 13, 14, 15, 26, 27, 28, 29, 30, 31};
+    for (int64_t axis = -2; axis <= 1; axis += 3) {
+        struct one_node one;
+        start(&one, "Add", 6, 2, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 2, 6), ramp);
+        one_input(&one, 1, DTYPE_F32, SHAPE(2), b);
+        one_int(&one, "broadcast", 1);
+        one_int(&one, "axis", axis);
+        run_ok(&one);
+        one_equals(&one, 0, DTYPE_F32, SHAPE(1, 2, 6), expected);
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, prelu_6_has_a_slope_for_each_channel)
+{
+    static const float x[] = {-1, -2, -3, 4}, slopes[] = {2, 10}, expected[] = {-2, -4, -30, 4};
+    struct one_node one;
+    start(&one, "PRelu", 6, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 2, 2), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2), slopes);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(1, 2, 2), expected);
+    one_end(&one);
+}
+
+Test(onnx_forms, concat_3_joins_along_axis_1)
+{
+    static const float expected[] = {0, 0, 1, 1, 2, 3};
+    struct one_node one;
+    start(&one, "Concat", 3, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 1), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2, 2), ramp);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2, 3), expected);
+    one_end(&one);
+}
+
+Test(onnx_forms, softmax_12_takes_all_from_its_axis_on)
+{
+    static const float x[8] = {0};
+    static const float expected[8] = {.25f, .25f, .25f, .25f, .25f, .25f, .25f, .25f};
+    struct one_node one;
+    start(&one, "Softmax", 12, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2, 2), x);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2, 2), expected);
+    one_end(&one);
+}
+
+/* ---- com.microsoft ---- */
+
+Test(onnx_forms, fused_conv_adds_and_activates)
+{
+    static const float weights[] = {1, -1}, bias[] = {1, 0}, added[] = {0, 0, -5, 1, 1, 1};
+    static const float expected[] = {1, 2, 0, 1, 0, 0};
+    struct one_node one;
+    start_of(&one, "com.microsoft", "FusedConv", 1, 4, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 3), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2, 1, 1), weights);
+    one_input(&one, 2, DTYPE_F32, SHAPE(2), bias);
+    one_input(&one, 3, DTYPE_F32, SHAPE(1, 2, 3), added);
+    one_string(&one, "activation", "Relu");
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(1, 2, 3), expected);
+    one_end(&one);
+    start_of(&one, "com.microsoft", "FusedConv", 1, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 3), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2, 1, 1), weights);
+    one_string(&one, "activation", "LeakyRelu");
+    fails(&one, STATUS_MODEL, "needs 1 activation_params");
+    one_end(&one);
+    start_of(&one, "com.microsoft", "FusedConv", 1, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 3), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2, 1, 1), weights);
+    one_string(&one, "activation", "Cosine");
+    fails(&one, STATUS_UNSUPPORTED, "does not have the activation 'Cosine'");
+    one_end(&one);
+}
+
+Test(onnx_forms, fused_matmul_transposes_and_scales)
+{
+    static const float expected[] = {2, 6, 6, 26};
+    struct one_node one;
+    start_of(&one, "com.microsoft", "FusedMatMul", 1, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_int(&one, "transB", 1);
+    one_float(&one, "alpha", 2);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2), expected);
+    one_end(&one);
+}
+
+Test(onnx_forms, fused_gemm_activates)
+{
+    static const float b[] = {1, 0, 0, -1}, expected[] = {0, 0, 2, 0};
+    struct one_node one;
+    start_of(&one, "com.microsoft", "FusedGemm", 1, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2, 2), b);
+    one_string(&one, "activation", "Relu");
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2), expected);
+    one_end(&one);
+}
+
+Test(onnx_forms, gelus)
+{
+    static const float x[] = {-1, 0.5f, 2}, bias[] = {1, 1, 1};
+    static const double quick[] = {-0.15420424, 0.35038633, 1.93565865};
+    static const double biased[] = {0, 1.39978919, 2.99595031};
+    static const double fast[] = {0, 1.39957249, 2.99636267};
+    struct one_node one;
+    start_of(&one, "com.microsoft", "QuickGelu", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), x);
+    run_ok(&one);
+    expect_near(&one, quick, 3);
+    one_end(&one);
+    start_of(&one, "com.microsoft", "BiasGelu", 1, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE(3), bias);
+    run_ok(&one);
+    expect_near(&one, biased, 3);
+    one_end(&one);
+    start_of(&one, "com.microsoft", "FastGelu", 1, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE(3), bias);
+    run_ok(&one);
+    expect_near(&one, fast, 3);
+    one_end(&one);
+}
+
+Test(onnx_forms, skip_layer_normalization_normalises_a_sum)
+{
+    static const float skip[] = {1, 1, 1, 1}, scale[] = {1, 1, 2, 2}, shift[] = {0, 0, 0, 1};
+    static const float sum[] = {1, 2, 3, 4};
+    static const double expected[] = {-1.34164079, -0.4472136, 0.8944272, 3.68328157};
+    struct one_node one;
+    start_of(&one, "com.microsoft", "SkipLayerNormalization", 1, 4, 4);
+    one.node->outputs[1] = one.node->outputs[2] = NULL;
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 4), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(1, 4), skip);
+    one_input(&one, 2, DTYPE_F32, SHAPE(4), scale);
+    one_input(&one, 3, DTYPE_F32, SHAPE(4), shift);
+    run_ok(&one);
+    expect_near(&one, expected, 4);
+    one_equals(&one, 1, DTYPE_F32, SHAPE(1, 4), sum);
+    one_end(&one);
+}
