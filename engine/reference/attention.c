@@ -52,7 +52,8 @@ static double score_row(const struct attention *a, const struct operand_of *q,
     return sum;
 }
 
-static void attend(const struct attention *a, const struct kernel_args *args, double *scores)
+static enum status attend(const struct attention *a, const struct kernel_args *args, double *scores,
+                          struct error *err)
 {
     struct operand_of q = {args->in[0], &a->q, 0}, k = {args->in[1], &a->k, 0};
     struct operand_of v = {args->in[2], &a->v, 0}, bias[ATTENTION_BIASES];
@@ -67,6 +68,7 @@ static void attend(const struct attention *a, const struct kernel_args *args, do
         for (size_t b = 0; b < a->bias_count; b++)
             enter_matrix(&bias[b], matrix);
         for (int64_t row = 0; row < a->rows; row++) {
+            TRY(kernel_goes_on(args, (size_t)(a->keys * (a->depth + a->width)), err));
             const double sum = score_row(a, &q, &k, bias, row, scores);
             for (int64_t d = 0; d < a->width; d++) {
                 double result = 0;
@@ -79,6 +81,7 @@ static void attend(const struct attention *a, const struct kernel_args *args, do
             }
         }
     }
+    return STATUS_OK;
 }
 
 KERNEL(kernel_attention)
@@ -89,8 +92,7 @@ KERNEL(kernel_attention)
     double *scores = kernel_scratch(args, (size_t)attention.keys, sizeof *scores, err);
     if (!scores)
         return STATUS_NO_MEMORY;
-    attend(&attention, args, scores);
-    return STATUS_OK;
+    return attend(&attention, args, scores, err);
 }
 
 KERNEL(kernel_move)

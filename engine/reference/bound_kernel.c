@@ -61,11 +61,14 @@ void bound_kernel_free(struct bound_kernel *bound)
     free(bound->constant);
 }
 
-enum status bound_kernel_run(struct bound_kernel *bound, struct error *err)
+enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),
+                             void *stop_context, struct error *err)
 {
     const struct kernel_args args = {.node = &bound->node,
                                      .in = (const struct tensor *const *)bound->in,
-                                     .out = (struct tensor * *const *)bound->out_slots};
+                                     .out = (struct tensor * *const *)bound->out_slots,
+                                     .stop = stop,
+                                     .stop_context = stop_context};
     for (size_t i = 0; i < bound->node.input_count; i++) {
         struct value *value = bound->node.inputs[i];
         bound->lent[i] = value && !value->known;

@@ -22,9 +22,11 @@ enum status bound_kernel_create(const struct node *node, bool own_memory, struct
                                 struct error *err) MUST_USE;
 void bound_kernel_free(struct bound_kernel *bound);
 
-/* Runs the kernel; an error names the node. While it runs, the values of the node's inputs name
- * their tensors, as in the interpreter: one thread at a time for each graph. */
-enum status bound_kernel_run(struct bound_kernel *bound, struct error *err) MUST_USE;
+/* Runs the kernel; an error names the node. `stop` and its context: as in kernel_args. While it
+ * runs, the values of the node's inputs name their tensors, as in the interpreter: one thread at a
+ * time for each graph. */
+enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),
+                             void *stop_context, struct error *err) MUST_USE;
 
 /* Is there something that the kernel does not compute: a bias, a residual, an activation, storing?
  */

@@ -152,7 +152,7 @@ static enum status collection_tensor(const struct kernel_args *args, const struc
     size_t outer = 1, inner = dtype_size(c->dtype);
     for (int i = 0; i < c->item.rank; i++)
         *(i < axis ? &outer : &inner) *= (size_t)c->item.dims[i];
-    for (size_t n = 0; n < c->count; n++) {
+    for (size_t n = 0; n < c->count && tensor->bytes; n++) {
         size_t place = prepends ? c->count - 1 - n : n;
         for (size_t o = 0; o < outer; o++)
             copy_bytes((char *)tensor->data + (o * c->count + place) * inner,

@@ -120,6 +120,7 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
             size_t count = positions - t < PANEL_COLUMNS ? positions - t : PANEL_COLUMNS;
             for (size_t k = 0; k < depth; k += PANEL_ROWS) {
                 size_t part = depth - k < PANEL_ROWS ? depth - k : PANEL_ROWS;
+                TRY(kernel_goes_on(args, (rows + 1) * count * part, err));
                 for (size_t i = 0; i < part; i++)
                     fill_panel_row(&p, panel + i * count * size, k + i, t, count);
                 gemm_nn(arithmetic, rows, count, part, matrix + k * size, depth, 1, panel, count,

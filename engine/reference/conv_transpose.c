@@ -58,9 +58,10 @@ static void scatter_row(const struct window *w, enum arithmetic arithmetic, char
 
 /* One group of one image: src [channels, in …], weights [channels, outputs, taps], dst
  * [outputs, out …] which starts as the bias. */
-static void transpose_group(const struct window *w, enum arithmetic arithmetic, size_t channels,
-                            size_t outputs, const char *src, const char *weights, char *dst,
-                            char *column)
+static enum status transpose_group(const struct kernel_args *args, const struct window *w,
+                                   enum arithmetic arithmetic, size_t channels, size_t outputs,
+                                   const char *src, const char *weights, char *dst, char *column,
+                                   struct error *err)
 {
     size_t size = arithmetic_size(arithmetic);
     size_t taps = window_size(w), rows = outputs * taps;
@@ -69,6 +70,7 @@ static void transpose_group(const struct window *w, enum arithmetic arithmetic, 
         size_t count = positions - t < COLUMN_COLUMNS ? positions - t : COLUMN_COLUMNS;
         for (size_t r = 0; r < rows; r += COLUMN_ROWS) {
             size_t part = rows - r < COLUMN_ROWS ? rows - r : COLUMN_ROWS;
+            TRY(kernel_goes_on(args, (channels + 1) * count * part, err));
             zero_bytes(column, part * count * size);
             gemm_nn(arithmetic, part, count, channels, weights + r * size, 1, rows, src + t * size,
                     positions, column, count);
@@ -77,6 +79,7 @@ static void transpose_group(const struct window *w, enum arithmetic arithmetic, 
                             column + i * count * size, t, count);
         }
     }
+    return STATUS_OK;
 }
 
 KERNEL(kernel_conv_transpose)
@@ -103,10 +106,10 @@ KERNEL(kernel_conv_transpose)
         conv_start_rows((char *)dst + n * conv.out_channels * out * size, bias, conv.out_channels,
                         out, size);
     for (size_t ng = 0; ng < conv.batch * conv.group; ng++)
-        transpose_group(&window, arithmetic, channels, outputs,
-                        (const char *)src + ng * channels * in * size,
-                        (const char *)weights + ng % conv.group * matrix * size,
-                        (char *)dst + ng * outputs * out * size, column);
+        TRY(transpose_group(args, &window, arithmetic, channels, outputs,
+                            (const char *)src + ng * channels * in * size,
+                            (const char *)weights + ng % conv.group * matrix * size,
+                            (char *)dst + ng * outputs * out * size, column, err));
     result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }

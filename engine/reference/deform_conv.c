@@ -101,8 +101,9 @@ static void fill_panel(const struct deform *d, size_t t, size_t count)
 }
 
 /* One image: dst [M, positions]. */
-static void deform_image(const struct deform *d, const double *weights, const double *bias,
-                         double *dst)
+static enum status deform_image(const struct kernel_args *args, const struct deform *d,
+                                const double *weights, const double *bias, double *dst,
+                                struct error *err)
 {
     const struct conv_shape *conv = &d->conv;
     size_t rows = conv->out_channels / conv->group;
@@ -112,24 +113,28 @@ static void deform_image(const struct deform *d, const double *weights, const do
             dst[m * d->positions + t] = bias ? bias[m] : 0;
     for (size_t t = 0; t < d->positions; t += POSITIONS) {
         size_t count = d->positions - t < POSITIONS ? d->positions - t : POSITIONS;
+        TRY(kernel_goes_on(args, (rows * conv->group + 1) * depth * count, err));
         fill_panel(d, t, count);
         for (size_t g = 0; g < conv->group; g++)
             gemm_nn(ARITHMETIC_F64, rows, count, depth, weights + g * rows * depth, depth, 1,
                     d->panel + g * depth * count, count, dst + g * rows * d->positions + t,
                     d->positions);
     }
+    return STATUS_OK;
 }
 
-static void deform_batch(struct deform *d, const double *src, const double *weights,
-                         const double *offset, const double *bias, const double *mask, double *dst)
+static enum status deform_batch(const struct kernel_args *args, struct deform *d,
+                                const double *const *in, double *dst, struct error *err)
 {
     size_t taps = d->offset_groups * d->taps * d->positions;
     for (size_t n = 0; n < d->conv.batch; n++) {
-        d->src = src + n * d->conv.in_channels * d->plane;
-        d->offset = offset + n * taps * (size_t)d->conv.window.spatial;
-        d->mask = mask ? mask + n * taps : NULL;
-        deform_image(d, weights, bias, dst + n * d->conv.out_channels * d->positions);
+        d->src = in[0] + n * d->conv.in_channels * d->plane;
+        d->offset = in[2] + n * taps * (size_t)d->conv.window.spatial;
+        d->mask = in[4] ? in[4] + n * taps : NULL;
+        TRY(deform_image(args, d, in[1], in[3], dst + n * d->conv.out_channels * d->positions,
+                         err));
     }
+    return STATUS_OK;
 }
 
 KERNEL(kernel_deform_conv)
@@ -150,7 +155,7 @@ KERNEL(kernel_deform_conv)
         return STATUS_NO_MEMORY;
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
     TRY(result_open_doubles(args, 0, &dst, err));
-    deform_batch(&d, in[0], in[1], in[2], in[3], in[4], dst);
+    TRY(deform_batch(args, &d, in, dst, err));
     result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }

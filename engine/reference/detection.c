@@ -27,9 +27,12 @@ struct roi_tap {
 /* Samples along one axis of one region: bins of `grid` samples, `step` apart. */
 struct roi_axis {
     float start, bin, step;
-    double grid; /* samples in a bin; may be far more than the feature map has pixels */
+    int64_t grid;               /* samples in a bin, at most MOST_GRID */
     const struct roi_tap *taps; /* [pooled * grid], the same for each channel; NULL: too many */
 };
+
+/* With more samples in a bin, a float would not tell two of them apart. */
+#define MOST_GRID ((int64_t)1 << 24)
 
 static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float end,
                                 int64_t pooled)
@@ -40,31 +43,30 @@ static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float
     if (!s->half_pixel && !(extent >= 1))
         extent = 1;
     struct roi_axis axis = {.start = start, .bin = extent / (float)pooled};
-    axis.grid = s->sampling > 0 ? (double)s->sampling : ceil(axis.bin);
-    if (!(axis.grid >= 0))
-        axis.grid = 0;
-    axis.step = axis.grid > 0 ? (float)(axis.bin / axis.grid) : 0;
+    axis.grid = s->sampling > 0 ? s->sampling : double_to_int64(ceil(axis.bin));
+    axis.grid = axis.grid < 0 ? 0 : axis.grid > MOST_GRID ? MOST_GRID : axis.grid;
+    axis.step = axis.grid > 0 ? (float)(axis.bin / (double)axis.grid) : 0;
     return axis;
 }
 
 /* Samples of bin `at` that lie in -1 … extent, the others being zero: *first … *end-1. So that the
  * work is bounded by the feature map, whatever the region. */
-static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent, double *first,
-                        double *end)
+static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent, int64_t *first,
+                        int64_t *end)
 {
     double start = axis->start + (double)at * axis->bin, step = axis->step;
     *first = 0;
     *end = axis->grid;
     if (step > 0) {
         /* one more on each side: the sample itself is checked again */
-        double low = floor((-1 - start) / step - 0.5) - 1;
-        double high = ceil(((double)extent - start) / step - 0.5) + 2;
+        int64_t low = double_to_int64(floor((-1 - start) / step - 0.5) - 1);
+        int64_t high = double_to_int64(ceil(((double)extent - start) / step - 0.5) + 2);
         *first = low > 0 ? low : 0;
         *end = high < axis->grid ? high : axis->grid;
     }
 }
 
-static struct roi_tap roi_tap(const struct roi_axis *axis, int64_t at, double sample,
+static struct roi_tap roi_tap(const struct roi_axis *axis, int64_t at, int64_t sample,
                               int64_t extent)
 {
     struct roi_tap tap = {0};
@@ -91,20 +93,18 @@ enum { MOST_TAPS = 4096 };
 static void roi_tabulate(struct roi_axis *axis, int64_t pooled, int64_t extent,
                          struct roi_tap taps[static MOST_TAPS])
 {
-    if (!(axis->grid * (double)pooled <= MOST_TAPS))
+    if (axis->grid > MOST_TAPS / pooled)
         return;
-    int64_t grid = (int64_t)axis->grid;
     for (int64_t at = 0; at < pooled; at++)
-        for (int64_t sample = 0; sample < grid; sample++)
-            taps[at * grid + sample] = roi_tap(axis, at, (double)sample, extent);
+        for (int64_t sample = 0; sample < axis->grid; sample++)
+            taps[at * axis->grid + sample] = roi_tap(axis, at, sample, extent);
     axis->taps = taps;
 }
 
-static struct roi_tap roi_tap_of(const struct roi_axis *axis, int64_t at, double sample,
+static struct roi_tap roi_tap_of(const struct roi_axis *axis, int64_t at, int64_t sample,
                                  int64_t extent)
 {
-    return axis->taps ? axis->taps[at * (int64_t)axis->grid + (int64_t)sample]
-                      : roi_tap(axis, at, sample, extent);
+    return axis->taps ? axis->taps[at * axis->grid + sample] : roi_tap(axis, at, sample, extent);
 }
 
 static double roi_pixel(const void *plane, bool wide, size_t at)
@@ -125,15 +125,19 @@ static double roi_value(const struct roi_settings *s, const void *plane, struct 
     return s->max ? fmax(fmax(a, b), fmax(c, d)) : a + b + c + d;
 }
 
-static double roi_bin(const struct roi_settings *s, const void *plane, const struct roi_axis *rows,
-                      const struct roi_axis *columns, int64_t row, int64_t column)
+static enum status roi_bin(const struct kernel_args *args, const struct roi_settings *s,
+                           const void *plane, const struct roi_axis *rows,
+                           const struct roi_axis *columns, int64_t row, int64_t column, double *ret,
+                           struct error *err)
 {
-    double y_first, y_end, x_first, x_end, sum = 0, best = -INFINITY, inside = 0;
+    int64_t y_first, y_end, x_first, x_end;
+    double sum = 0, best = -INFINITY, inside = 0;
     roi_samples(rows, row, s->height, &y_first, &y_end);
     roi_samples(columns, column, s->width, &x_first, &x_end);
-    for (double iy = y_first; iy < y_end; iy++) {
+    for (int64_t iy = y_first; iy < y_end; iy++) {
         struct roi_tap y = roi_tap_of(rows, row, iy, s->height);
-        for (double ix = x_first; ix < x_end && y.inside; ix++) {
+        TRY(kernel_goes_on(args, y.inside && x_end > x_first ? (size_t)(x_end - x_first) : 1, err));
+        for (int64_t ix = x_first; ix < x_end && y.inside; ix++) {
             struct roi_tap x = roi_tap_of(columns, column, ix, s->width);
             if (!x.inside)
                 continue;
@@ -143,16 +147,17 @@ static double roi_bin(const struct roi_settings *s, const void *plane, const str
             inside++;
         }
     }
-    double count = rows->grid * columns->grid;
+    double count = (double)rows->grid * (double)columns->grid;
     if (!s->max)
-        return sum / (count > 1 ? count : 1);
-    if (count <= 0)
-        return 0;
-    return inside < count && !(best > 0) ? 0 : best; /* samples outside are 0 */
+        *ret = sum / (count > 1 ? count : 1);
+    else /* samples outside are 0 */
+        *ret = count <= 0 || (inside < count && !(best > 0)) ? 0 : best;
+    return STATUS_OK;
 }
 
-static void roi_region(const struct roi_settings *s, const char *image, const float *box, void *dst,
-                       struct roi_tap *taps)
+static enum status roi_region(const struct kernel_args *args, const struct roi_settings *s,
+                              const char *image, const float *box, void *dst, struct roi_tap *taps,
+                              struct error *err)
 {
     /* boxes are x1, y1, x2, y2 */
     struct roi_axis columns = roi_axis(s, box[0], box[2], s->pooled_width);
@@ -169,13 +174,16 @@ static void roi_region(const struct roi_settings *s, const char *image, const fl
         const char *plane = image + c * plane_bytes;
         for (int64_t row = 0; row < s->pooled_height; row++)
             for (int64_t column = 0; column < s->pooled_width; column++, at++) {
-                double value = finite ? roi_bin(s, plane, &rows, &columns, row, column) : 0;
+                double value = 0;
+                if (finite)
+                    TRY(roi_bin(args, s, plane, &rows, &columns, row, column, &value, err));
                 if (s->wide)
                     ((double *)dst)[at] = value;
                 else
                     ((float *)dst)[at] = (float)value;
             }
     }
+    return STATUS_OK;
 }
 
 static void read_roi_settings(const struct node *node, const struct shape *x,
@@ -223,8 +231,8 @@ KERNEL(kernel_roi_align)
         if (!image)
             memset((char *)dst + i * region, 0, region);
         else
-            roi_region(&s, (const char *)src + (size_t)n * image, (const float *)boxes + i * 4,
-                       (char *)dst + i * region, taps);
+            TRY(roi_region(args, &s, (const char *)src + (size_t)n * image,
+                           (const float *)boxes + i * 4, (char *)dst + i * region, taps, err));
     }
     result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
@@ -330,6 +338,7 @@ static enum status suppress_class(const struct kernel_args *args, struct suppres
         size_t at = s->candidates[i].box;
         struct box box = box_of(boxes + 4 * at, s->center);
         bool keep = true;
+        TRY(kernel_goes_on(args, selected + 1, err));
         for (size_t k = 0; k < selected && keep; k++)
             keep = !overlaps(&box, &s->selected[k], s->iou_threshold);
         if (!keep)

@@ -75,12 +75,13 @@ static void reduce(enum arithmetic arithmetic, const struct labelled *a, size_t 
 }
 
 /* dst[out labels] = sum over all other labels of a * b. */
-static void contract(const struct einsum_plan *plan, enum arithmetic arithmetic,
-                     const struct labelled *a, const struct labelled *b, const int8_t *out,
-                     int out_rank, void *dst)
+static enum status contract(const struct kernel_args *args, const struct einsum_plan *plan,
+                            enum arithmetic arithmetic, const struct labelled *a,
+                            const struct labelled *b, const int8_t *out, int out_rank, void *dst,
+                            struct error *err)
 {
     struct axis outer[EINSUM_MAX_LABELS], inner[EINSUM_MAX_LABELS + 1];
-    size_t at[EINSUM_MAX_LABELS] = {0}, a_at = 0, b_at = 0, done = 0;
+    size_t at[EINSUM_MAX_LABELS] = {0}, a_at = 0, b_at = 0, done = 0, terms = 1;
     uint64_t rest = a->labels | b->labels;
     int inner_rank = 0;
     bool empty = false;
@@ -89,7 +90,7 @@ static void contract(const struct einsum_plan *plan, enum arithmetic arithmetic,
         outer[i] = (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
         rest &= ~(UINT64_C(1) << label);
         if (!outer[i].extent)
-            return;
+            return STATUS_OK;
     }
     for (int label = 0; label < EINSUM_MAX_LABELS; label++) {
         if (!(rest >> label & 1))
@@ -97,16 +98,20 @@ static void contract(const struct einsum_plan *plan, enum arithmetic arithmetic,
         inner[inner_rank++] =
             (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
         empty = empty || !plan->extent[label];
+        if (!size_mul(terms, (size_t)plan->extent[label], &terms))
+            terms = KERNEL_ASKS; /* as after an overflow */
     }
     if (!inner_rank)
         inner[inner_rank++] = (struct axis){1, 0, 0};
     do {
+        TRY(kernel_goes_on(args, terms + 1, err));
         if (empty)
             ((uint64_t *)dst)[done] = 0; /* 0.0 has the same bits */
         else
             reduce(arithmetic, a, a_at, b, b_at, inner, inner_rank, dst, done);
         done++;
     } while (advance(outer, out_rank, at, &a_at, &b_at));
+    return STATUS_OK;
 }
 
 static void label_operand(const struct einsum_plan *plan, size_t i, const struct shape *shape,
@@ -172,12 +177,12 @@ static enum status contract_all(const struct kernel_args *args, const struct ein
         int rank = 0;
         uint64_t labels = (left.labels | operands[i].labels) & needed_labels(plan, operands, i + 1);
         TRY(intermediate(args, plan, labels, list, &rank, &next, &fresh, err));
-        contract(plan, arithmetic, &left, &operands[i], list, rank, fresh);
+        TRY(contract(args, plan, arithmetic, &left, &operands[i], list, rank, fresh, err));
         left = next;
     }
-    contract(plan, arithmetic, &left, plan->operands > 1 ? &operands[plan->operands - 1] : &one,
-             plan->out_label, plan->out.rank, dst);
-    return STATUS_OK;
+    return contract(args, plan, arithmetic, &left,
+                    plan->operands > 1 ? &operands[plan->operands - 1] : &one, plan->out_label,
+                    plan->out.rank, dst, err);
 }
 
 KERNEL(kernel_einsum)

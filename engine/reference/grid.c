@@ -162,10 +162,12 @@ static void combine(const struct sampler *s, const struct grid_axis_taps *axes,
     }
 }
 
-static void sample_image(const struct sampler *s, const double *src, const double *grid,
-                         double *dst, size_t channels, size_t plane, size_t positions)
+static enum status sample_image(const struct kernel_args *args, const struct sampler *s,
+                                const double *src, const double *grid, double *dst, size_t channels,
+                                size_t plane, size_t positions, struct error *err)
 {
     for (size_t p = 0; p < positions; p++) {
+        TRY(kernel_goes_on(args, channels + MAX_TAPS, err));
         struct grid_axis_taps axes[3];
         struct grid_taps taps;
         for (int i = 0; i < s->spatial; i++)
@@ -179,6 +181,7 @@ static void sample_image(const struct sampler *s, const double *src, const doubl
             dst[c * positions + p] = sum;
         }
     }
+    return STATUS_OK;
 }
 
 KERNEL(kernel_grid_sample)
@@ -193,9 +196,9 @@ KERNEL(kernel_grid_sample)
     size_t channels = (size_t)x->dims[1], count = shape_count(out);
     size_t plane = resolve_extent(x, 2, x->rank), positions = resolve_extent(out, 2, x->rank);
     for (size_t n = 0; n < (size_t)x->dims[0] && channels && positions; n++)
-        sample_image(&sampler, in[0] + n * channels * plane,
-                     in[1] + n * positions * (size_t)sampler.spatial,
-                     dst + n * channels * positions, channels, plane, positions);
+        TRY(sample_image(args, &sampler, in[0] + n * channels * plane,
+                         in[1] + n * positions * (size_t)sampler.spatial,
+                         dst + n * channels * positions, channels, plane, positions, err));
     for (size_t i = 0; i < count && !dtype_is_float(args->in[0]->dtype); i++)
         dst[i] = rint(dst[i]);
     result_store(args, 0, ARITHMETIC_F64, dst);

@@ -145,6 +145,7 @@ KERNEL(kernel_top_k)
     struct sort_line line = {x, 0, inner, count, node_int(args->node, "largest", 1) != 0};
     for (size_t o = 0; k && o < outer; o++) {
         for (size_t i = 0; i < inner; i++) {
+            TRY(kernel_goes_on(args, count, err));
             line.start = o * count * inner + i;
             line_keys(&line, keys);
             choose_first(keys, count, chosen, k);
@@ -192,7 +193,7 @@ static void slices_read(const struct tensor *x, size_t outer, size_t inner, stru
         order_keys(x->data, x->dtype, slices->keys, slices->count * slices->width);
         return;
     }
-    for (size_t o = 0; o < outer; o++)
+    for (size_t o = 0; o < outer && inner; o++)
         for (size_t s = 0; s < slices->count; s++)
             order_keys(element(x->data, x->dtype, (o * slices->count + s) * inner), x->dtype,
                        slices->keys + s * slices->width + o * inner, inner);

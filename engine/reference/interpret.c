@@ -58,7 +58,7 @@ struct run {
 
 static enum status take_step(struct interpreter *interpreter, struct error *err)
 {
-    if (interpreter->depth > 0 && interpreter->stop && interpreter->stop(interpreter->stop_context))
+    if (interpreter->stop && interpreter->stop(interpreter->stop_context))
         return error_set(err, STATUS_CANCELLED, "the run was cancelled");
     if (interpreter->steps++ >= interpreter->max_steps)
         return error_set(
@@ -159,7 +159,9 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
                                .out = operands->slots,
                                .budget = interpreter->budget,
                                .run_body = run_body,
-                               .interpreter = interpreter};
+                               .interpreter = interpreter,
+                               .stop = interpreter->stop,
+                               .stop_context = interpreter->stop_context};
     TRY(kernel_call(kernel, &args, err));
     for (size_t i = 0; i < node->output_count; i++)
         if (node->outputs[i] && !operands->out[i])

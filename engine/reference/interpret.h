@@ -31,8 +31,8 @@ struct interpreter_limits {
     uint64_t max_steps; /* node executions, loops included; 0 = 100 million */
     double max_work;    /* limit for the sum of node_work() over all bodies; 0 = 3e11 */
     int max_depth;      /* 0 = 16 */
-    /* Called before each node of a body; if it returns true, the run ends with STATUS_CANCELLED.
-     * NULL: nothing stops the run. */
+    /* Called before each node, and inside of kernels (kernel_goes_on); if it returns true, the run
+     * ends with STATUS_CANCELLED. NULL: nothing stops the run. */
     bool (*stop)(void *context);
     void *stop_context;
     const struct node_runner *runner; /* is asked before the reference kernel; or NULL */

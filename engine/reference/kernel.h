@@ -26,22 +26,32 @@ struct kernel_args {
                             struct tensor *const *inputs, struct tensor **outputs,
                             struct error *err);
     struct interpreter *interpreter;
-    struct scratch_block **scratch; /* kernel_call()'s */
+    bool (*stop)(void *context); /* if it returns true, the run is to end; NULL: nothing stops it */
+    void *stop_context;
+    struct scratch_block **scratch; /* kernel_call()'s, as is the next one */
+    size_t *unasked;                /* elements computed since `stop` was called */
 };
 
 /* Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_INVALID for contents that no inference could check
- * (an index out of range, division of INT_MIN by -1 …), STATUS_NO_MEMORY. Never crashes on any
- * contents. On failure outputs are undefined but still owned by the caller. Called through
- * kernel_call(). */
+ * (an index out of range, division of INT_MIN by -1 …), STATUS_NO_MEMORY, STATUS_CANCELLED. Never
+ * crashes on any contents. On failure outputs are undefined but still owned by the caller. Called
+ * through kernel_call(). */
 typedef enum status kernel_function(const struct kernel_args *args, struct error *err);
 typedef kernel_function *kernel_fn;
 
 /* The kernel of an operator, or NULL. */
 kernel_fn kernel_find(enum op op);
 
-/* Runs a kernel, then frees its scratch memory. */
+/* Runs a kernel, unless all outputs are allocated and empty, then frees its scratch memory. */
 enum status kernel_call(kernel_fn kernel, const struct kernel_args *args,
                         struct error *err) MUST_USE;
+
+/* Kernels whose work can exceed the elements of their operands many times call this in their loops,
+ * before they compute `elements` more. It asks kernel_args.stop once in KERNEL_ASKS elements:
+ * STATUS_CANCELLED. */
+enum { KERNEL_ASKS = 1 << 22 };
+enum status kernel_goes_on(const struct kernel_args *args, size_t elements,
+                           struct error *err) MUST_USE;
 
 /* Input i; NULL if it is left out. */
 static inline const struct tensor *kernel_input(const struct kernel_args *args, size_t i)

@@ -1,5 +1,5 @@
-/* Calls reference kernels, and allocates their scratch memory and outputs of data-dependent shape.
- */
+/* Calls reference kernels, stops them, and allocates their scratch memory and outputs of
+ * data-dependent shape. */
 #include <stdalign.h>
 #include <stdlib.h>
 
@@ -21,11 +21,35 @@ struct scratch_block {
     alignas(max_align_t) char bytes[];
 };
 
+/* Loops over the outer dimensions of nothing may be endless: [2^40, 0] has no bytes. */
+static bool is_empty(const struct kernel_args *args)
+{
+    bool is_empty = args->node->output_count > 0;
+    for (size_t i = 0; i < args->node->output_count; i++)
+        is_empty = is_empty && (!args->out[i] || (*args->out[i] && !(*args->out[i])->bytes));
+    return is_empty;
+}
+
+enum status kernel_goes_on(const struct kernel_args *args, size_t elements, struct error *err)
+{
+    *args->unasked += elements;
+    if (*args->unasked < KERNEL_ASKS)
+        return STATUS_OK;
+    *args->unasked = 0;
+    return args->stop && args->stop(args->stop_context)
+               ? error_set(err, STATUS_CANCELLED, "the run was cancelled")
+               : STATUS_OK;
+}
+
 enum status kernel_call(kernel_fn kernel, const struct kernel_args *args, struct error *err)
 {
     struct scratch_block *blocks = NULL;
+    size_t unasked = 0;
     struct kernel_args own = *args;
+    if (is_empty(args))
+        return STATUS_OK;
     own.scratch = &blocks;
+    own.unasked = &unasked;
     enum status status = kernel(&own, err);
     while (blocks) {
         struct scratch_block *block = blocks;

@@ -9,28 +9,43 @@
 
 /* ---- Gemm ---- */
 
+/* c[m, n] += a[m, k] * b, a few rows of c at a time; b is transposed (gemm_nt) or not (gemm_nn). */
+static enum status multiply_rows(const struct kernel_args *args, const struct gemm_shape *gemm,
+                                 enum arithmetic arithmetic, const char *a, size_t a_row,
+                                 size_t a_col, const void *b, char *c, struct error *err)
+{
+    const size_t n = gemm->n, k = gemm->k, size = arithmetic_size(arithmetic);
+    const double most = 8.0 * KERNEL_ASKS / ((double)n * (double)k + 1);
+    const size_t step = most < 32 ? 32 : (size_t)most; /* fewer would share too little of b */
+    for (size_t i = 0; i < gemm->m; i += step) {
+        const size_t rows = gemm->m - i < step ? gemm->m - i : step;
+        const char *left = a + i * a_row * size;
+        TRY(kernel_goes_on(args, rows == step ? KERNEL_ASKS : rows * (n + k), err));
+        if (gemm->trans_b)
+            gemm_nt(arithmetic, rows, n, k, left, k, b, k, c + i * n * size, n);
+        else
+            gemm_nn(arithmetic, rows, n, k, left, a_row, a_col, b, n, c + i * n * size, n);
+    }
+    return STATUS_OK;
+}
+
 /* Transposed operands are read in place where the products can, else transposed first. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
                          enum arithmetic arithmetic, const void *a, const void *b, void *y,
                          struct error *err)
 {
-    size_t m = gemm->m, n = gemm->n, k = gemm->k, size = arithmetic_size(arithmetic);
-    if (!gemm->trans_b) {
-        gemm_nn(arithmetic, m, n, k, a, gemm->trans_a ? 1 : k, gemm->trans_a ? m : 1, b, n, y, n);
-        return STATUS_OK;
-    }
-    if (!gemm->trans_a) {
-        gemm_nt(arithmetic, m, n, k, a, k, b, k, y, n);
-        return STATUS_OK;
-    }
+    size_t m = gemm->m, k = gemm->k, size = arithmetic_size(arithmetic);
+    if (!gemm->trans_a)
+        return multiply_rows(args, gemm, arithmetic, a, k, 1, b, y, err);
+    if (!gemm->trans_b)
+        return multiply_rows(args, gemm, arithmetic, a, 1, m, b, y, err);
     void *transposed = kernel_scratch(args, m * k, size, err); /* as many as a has */
     if (!transposed)
         return STATUS_NO_MEMORY;
     struct copy_dim dims[] = {{m, (ptrdiff_t)(k * size), (ptrdiff_t)size},
                               {k, (ptrdiff_t)size, (ptrdiff_t)(m * size)}};
     copy_strided(transposed, a, size, dims, 2);
-    gemm_nt(arithmetic, m, n, k, transposed, k, b, k, y, n);
-    return STATUS_OK;
+    return multiply_rows(args, gemm, arithmetic, transposed, k, 1, b, y, err);
 }
 
 void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column)
@@ -119,9 +134,11 @@ struct strided_iterator batch_iterator(const struct matmul_shape *shape)
     return it;
 }
 
-void multiply_batches(const struct matmul_shape *shape, enum arithmetic arithmetic, const void *a,
-                      const void *b, void *y)
+enum status multiply_batches(const struct kernel_args *args, const struct matmul_shape *shape,
+                             enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                             struct error *err)
 {
+    const struct gemm_shape gemm = {.m = shape->m, .n = shape->n, .k = shape->k};
     struct strided_iterator matrix = batch_iterator(shape);
     size_t size = arithmetic_size(arithmetic), done = 0;
     size_t a_bytes = shape->m * shape->k * size, b_bytes = shape->k * shape->n * size;
@@ -130,13 +147,13 @@ void multiply_batches(const struct matmul_shape *shape, enum arithmetic arithmet
     for (int i = 0; i < shape->batch_rank; i++)
         empty = empty || !shape->batch[i];
     if (empty)
-        return;
+        return STATUS_OK;
     do
-        gemm_nn(arithmetic, shape->m, shape->n, shape->k,
-                (const char *)a + matrix.offset[0] * a_bytes, shape->k, 1,
-                (const char *)b + matrix.offset[1] * b_bytes, shape->n,
-                (char *)y + done++ * y_bytes, shape->n);
+        TRY(multiply_rows(args, &gemm, arithmetic, (const char *)a + matrix.offset[0] * a_bytes,
+                          shape->k, 1, (const char *)b + matrix.offset[1] * b_bytes,
+                          (char *)y + done++ * y_bytes, err));
     while (strided_next(&matrix, 2));
+    return STATUS_OK;
 }
 
 KERNEL(kernel_matmul)
@@ -153,7 +170,7 @@ KERNEL(kernel_matmul)
     TRY(operand_open(args, epilogue_residual(args), arithmetic, &extra, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
     zero_bytes(dst, count * arithmetic_size(arithmetic));
-    multiply_batches(&shape, arithmetic, left, right, dst);
+    TRY(multiply_batches(args, &shape, arithmetic, left, right, dst, err));
     if (arithmetic == ARITHMETIC_F32 || arithmetic == ARITHMETIC_F64)
         epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, count);
     result_store(args, 0, arithmetic, dst);

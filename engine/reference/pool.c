@@ -98,32 +98,32 @@ static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t
         return best;                                                                               \
     }                                                                                              \
                                                                                                    \
-    static void max_plane_##suffix(const void *src, void *dst, int64_t *indices,                   \
-                                   const struct window *window)                                    \
+    static enum status max_plane_##suffix(const struct kernel_args *args, const void *src,         \
+                                          void *dst, int64_t *indices,                             \
+                                          const struct window *window, struct error *err)          \
     {                                                                                              \
         struct window_cursor cursor;                                                               \
         size_t positions = window_outputs(window), at;                                             \
         window_cursor_start(&cursor, window);                                                      \
         for (size_t i = 0; i < positions; i++, window_cursor_next(&cursor)) {                      \
+            TRY(kernel_goes_on(args, window_size(window), err));                                   \
             ((type *)dst)[i] = max_##suffix(src, &cursor, &at);                                    \
             if (indices)                                                                           \
                 indices[i] = (int64_t)at;                                                          \
         }                                                                                          \
+        return STATUS_OK;                                                                          \
     }
 MAX_TYPES(DEFINE_MAX)
 #undef DEFINE_MAX
 
-static void max_plane(enum dtype dtype, const void *src, void *dst, int64_t *indices,
-                      const struct window *window)
+static enum status max_plane(const struct kernel_args *args, enum dtype dtype, const void *src,
+                             void *dst, int64_t *indices, const struct window *window,
+                             struct error *err)
 {
-    if (dtype == DTYPE_F32)
-        max_plane_f32(src, dst, indices, window);
-    else if (dtype == DTYPE_F64)
-        max_plane_f64(src, dst, indices, window);
-    else if (dtype == DTYPE_I8)
-        max_plane_i8(src, dst, indices, window);
-    else
-        max_plane_u8(src, dst, indices, window);
+    return dtype == DTYPE_F32   ? max_plane_f32(args, src, dst, indices, window, err)
+           : dtype == DTYPE_F64 ? max_plane_f64(args, src, dst, indices, window, err)
+           : dtype == DTYPE_I8  ? max_plane_i8(args, src, dst, indices, window, err)
+                                : max_plane_u8(args, src, dst, indices, window, err);
 }
 
 /* Positions within a plane become positions within the tensor; storage_order 1 counts columns
@@ -171,9 +171,9 @@ KERNEL(kernel_max_pool)
         if (!direct)
             convert_row(src, x->dtype, in_room, dtype, in);
         bool write = direct && y;
-        max_plane(dtype, direct ? src : in_room,
-                  write ? element_at(y->data, y->dtype, i * out) : out_room,
-                  indices ? indices + i * out : NULL, &window);
+        TRY(max_plane(args, dtype, direct ? src : in_room,
+                      write ? element_at(y->data, y->dtype, i * out) : out_room,
+                      indices ? indices + i * out : NULL, &window, err));
         if (y && !direct)
             convert_row(out_room, dtype, element_at(y->data, y->dtype, i * out), y->dtype, out);
         if (indices)
@@ -240,6 +240,7 @@ static enum status pool_sums(const struct kernel_args *args, double p, struct er
         struct window_cursor cursor;
         window_cursor_start(&cursor, &w);
         for (size_t i = 0; i < out; i++, window_cursor_next(&cursor)) {
+            TRY(kernel_goes_on(args, window_size(&w), err));
             double sum = arithmetic == ARITHMETIC_F64
                              ? sum_f64((const double *)src + n * in, &cursor, p)
                              : sum_f32((const float *)src + n * in, &cursor, p);

@@ -50,8 +50,9 @@ enum status gemm_product(const struct kernel_args *args, const struct gemm_shape
                          struct error *err) MUST_USE;
 
 /* All matrices of the batch; y starts as zeros. */
-void multiply_batches(const struct matmul_shape *shape, enum arithmetic arithmetic, const void *a,
-                      const void *b, void *y);
+enum status multiply_batches(const struct kernel_args *args, const struct matmul_shape *shape,
+                             enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                             struct error *err) MUST_USE;
 
 /* Element (row, column) of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a
  * matrix: row * *ret_row + column * *ret_column. */

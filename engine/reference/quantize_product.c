@@ -140,8 +140,7 @@ static enum status multiply(const struct kernel_args *args, const struct matmul_
     int32_t *a = NULL, *b = NULL;
     TRY(widen_matrices(args, args->in[left], left_zero, true, shape->m, shape->k, &a, err));
     TRY(widen_matrices(args, args->in[right], right_zero, false, shape->k, shape->n, &b, err));
-    multiply_batches(shape, ARITHMETIC_U32, a, b, y);
-    return STATUS_OK;
+    return multiply_batches(args, shape, ARITHMETIC_U32, a, b, y, err);
 }
 
 KERNEL(kernel_matmul_integer)
@@ -206,7 +205,7 @@ KERNEL(kernel_matmul_nbits)
     TRY(operand_open(args, 0, ARITHMETIC_F32, &left, err));
     TRY(result_open(args, 0, ARITHMETIC_F32, &dst, err));
     zero_bytes(dst, count * sizeof(float));
-    multiply_batches(&matmul, ARITHMETIC_F32, left, weights, dst);
+    TRY(multiply_batches(args, &matmul, ARITHMETIC_F32, left, weights, dst, err));
     for (size_t i = 0; bias && i < count; i++)
         ((float *)dst)[i] += (float)tensor_number(bias, i % shape.n);
     result_store(args, 0, ARITHMETIC_F32, dst);

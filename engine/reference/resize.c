@@ -29,9 +29,11 @@ static enum status table_fill(const struct kernel_args *args, const struct resiz
                           .outside = kernel_scratch(args, out, sizeof *ret->outside, err)};
     if (!ret->index || !ret->weight || !ret->outside)
         return STATUS_NO_MEMORY;
-    for (size_t i = 0; i < out; i++)
+    for (size_t i = 0; i < out; i++) {
+        TRY(kernel_goes_on(args, taps, err));
         ret->outside[i] =
             resize_taps(plan, axis, (int64_t)i, ret->index + i * taps, ret->weight + i * taps);
+    }
     return STATUS_OK;
 }
 
@@ -81,13 +83,15 @@ static void weigh_elements(double *dst, const double *src, const struct table *t
     }
 }
 
-static void pass(const struct stage *from, char *dst, const struct table *table, int axis,
-                 size_t out, bool nearest)
+static enum status pass(const struct kernel_args *args, const struct stage *from, char *dst,
+                        const struct table *table, int axis, size_t out, bool nearest,
+                        struct error *err)
 {
     size_t outer = stage_product(from, 0, axis), in = (size_t)from->dims[axis];
     size_t inner = stage_product(from, axis + 1, from->rank), row = inner * from->item;
     for (size_t o = 0; o < outer; o++) {
         const char *src = from->data + o * in * row;
+        TRY(kernel_goes_on(args, out * table->taps * inner, err));
         if (inner == 1 && !nearest) {
             weigh_elements((double *)dst, (const double *)src, table, out);
             dst += out * row;
@@ -102,6 +106,7 @@ static void pass(const struct stage *from, char *dst, const struct table *table,
                           table->weight + i * table->taps, table->taps, inner);
         }
     }
+    return STATUS_OK;
 }
 
 /* Runs the pass along one axis; *stage becomes its result. */
@@ -121,7 +126,8 @@ static enum status advance(const struct kernel_args *args, const struct resize_p
     if (!data)
         return STATUS_NO_MEMORY;
     if (count)
-        pass(stage, data, table, axis, (size_t)a->out, plan->mode == RESIZE_NEAREST);
+        TRY(pass(args, stage, data, table, axis, (size_t)a->out, plan->mode == RESIZE_NEAREST,
+                 err));
     next.data = data;
     *stage = next;
     return STATUS_OK;

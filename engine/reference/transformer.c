@@ -106,7 +106,8 @@ static void attend_row(struct attend_call *a, const double *q, int64_t image, in
         memcpy(a->shown, a->row, (size_t)call->keys * sizeof *a->row);
 }
 
-static void attend_all(struct attend_call *a)
+static enum status attend_all(const struct kernel_args *args, struct attend_call *a,
+                              struct error *err)
 {
     const struct attention_call *call = &a->call;
     struct cache queries = {.added = a->in[ATTENTION_Q],
@@ -121,6 +122,7 @@ static void attend_all(struct attend_call *a)
                 const int64_t shared = head / (call->q_heads / call->kv_heads);
                 const int64_t at = call->merged ? (image * call->rows + row) * call->q_heads + head
                                                 : (image * call->q_heads + head) * call->rows + row;
+                TRY(kernel_goes_on(args, (size_t)(call->keys * (call->depth + call->width)), err));
                 attend_row(a, cache_row(&queries, image, head, row), image, head, row);
                 if (scores)
                     memcpy(scores +
@@ -133,6 +135,7 @@ static void attend_all(struct attend_call *a)
                         y[at * call->width + d] +=
                             a->row[key] * cache_row(&a->v, image, shared, key)[d];
             }
+    return STATUS_OK;
 }
 
 static void open_mask(const struct kernel_args *args, struct attend_call *a)
@@ -206,7 +209,7 @@ KERNEL(kernel_onnx_attention)
     struct attend_call a = {0};
     TRY(attention_call_load(args->node, &a.call, err));
     TRY(open_attend(args, &a, err));
-    attend_all(&a);
+    TRY(attend_all(args, &a, err));
     result_store(args, ATTENTION_Y, ARITHMETIC_F64, a.y);
     result_store(args, ATTENTION_SCORES, ARITHMETIC_F64, a.scores);
     store_cache(args, ATTENTION_PRESENT_KEY, &a.call, &a.k);

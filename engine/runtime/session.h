@@ -106,10 +106,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
 
-/* Sets a function that runs call before each node in the body of a Loop, Scan or If, and on a CPU
- * before each step, on the thread that runs the session. If it returns true, the run ends with
- * STATUS_CANCELLED. NULL: nothing stops a run. This replaces options.cancel for runs. Do not call
- * it during a run. */
+/* Sets a function that runs call before each step on a CPU, before each node that the interpreter
+ * runs, and inside of reference kernels, on the thread that runs the session. If it returns true,
+ * the run ends with STATUS_CANCELLED. NULL: nothing stops a run. This replaces options.cancel for
+ * runs. Do not call it during a run. */
 void session_set_stop(struct session *session, bool (*stop)(void *context), void *context);
 
 /* Returns the pages of activations to the system. The next run allocates them again on first use.

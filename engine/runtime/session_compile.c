@@ -150,7 +150,9 @@ static enum status open_tail_backend(struct session *session, struct error *err)
                                       .precision = PRECISION_FP32,
                                       .threads = session->options.threads,
                                       .poison = session->options.poison,
-                                      .no_kernel_tuning = true}; /* it compiles while it runs */
+                                      .no_kernel_tuning = true, /* it compiles while it runs */
+                                      .is_stopped = session_is_stopped,
+                                      .context = session};
     if (session->tail_backend || !session->ops->run_node)
         return STATUS_OK;
     return session->ops->open(&options, &session->tail_backend, err);

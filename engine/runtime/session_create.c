@@ -72,12 +72,6 @@ static void progress(const struct session *session, const char *phase, double fr
         session->options.on_progress(session->options.progress_context, phase, fraction);
 }
 
-static bool is_stopped(void *context)
-{
-    const struct session *session = context;
-    return session->stop && session->stop(session->stop_context);
-}
-
 static bool on_node(void *context, size_t done, size_t count)
 {
     struct session *session = context;
@@ -89,7 +83,7 @@ static bool on_node(void *context, size_t done, size_t count)
     else if (at > 0)
         fraction = PROGRESS_FIRST + (PROGRESS_ALL - PROGRESS_FIRST) * (at - 1 + part) / others;
     progress(session, PHASE_COMPILE, fraction);
-    return !is_stopped(session);
+    return !session_is_stopped(session);
 }
 
 static bool file_fixes_batch(const struct session *session)
@@ -131,7 +125,7 @@ static enum status compile_all(struct session *session, struct error *err)
     }
     session->info.batched = true;
     for (int i = 0; i < count; i++) {
-        if (is_stopped(session))
+        if (session_is_stopped(session))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
         struct compiled_size *c = &session->compiled[i];
         session->compiling.at = i;
@@ -264,7 +258,7 @@ static enum status build(struct session *session, const struct graph *graph, str
                                             .no_kernel_tuning = session->options.no_kernel_tuning,
                                             .memory = is_cpu ? &session->memory : NULL,
                                             .on_node = on_node,
-                                            .is_stopped = is_stopped,
+                                            .is_stopped = session_is_stopped,
                                             .context = session};
     progress(session, PHASE_OPTIMISE, PROGRESS_WEIGHTS);
     TRY(session->ops->open(&options, &session->backend, err));

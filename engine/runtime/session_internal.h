@@ -86,6 +86,9 @@ struct session {
 /* Sets the error "out of memory while creating a session" and returns STATUS_NO_MEMORY. */
 enum status session_no_memory(struct error *err);
 
+/* Whether to stop (session_set_stop); for backend_options.is_stopped of a struct session. */
+bool session_is_stopped(void *session);
+
 /* The smallest compiled size for n images; NULL when n is less than 1 or above the largest. */
 struct compiled_size *compiled_for(struct session *session, int n);
 

@@ -95,7 +95,7 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     struct session_measurement *m = context;
     struct session *session = m->session;
     const struct session_options *options = &session->options;
-    if (session->stop && session->stop(session->stop_context))
+    if (session_is_stopped(session))
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
     const double before = session_cpu_ms(session);
     const int64_t start = clock_now();

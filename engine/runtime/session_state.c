@@ -44,6 +44,12 @@ const struct session_tensor *session_output(const struct session *session, size_
     return &session->outputs[i];
 }
 
+bool session_is_stopped(void *session)
+{
+    const struct session *s = session;
+    return s->stop && s->stop(s->stop_context);
+}
+
 struct compiled_size *compiled_for(struct session *session, int n)
 {
     for (size_t i = 0; n >= 1 && i < session->compiled_count; i++)

@@ -191,6 +191,22 @@ def loops_when_light(folder, threshold, trips=0, side=8):
         json.dump({"size": side, "do_normalize": False}, file)
 
 
+def regions(path, side=4):
+    """RoiAlign of a client's image, box and index of an image, with as many samples as the box has pixels."""
+    write(path, [node("RoiAlign", ["image", "boxes", "which"], ["pooled"])], [],
+          [tensor_info("image", 1, 1, side, side), tensor_info("boxes", 1, 4), value("which", 7, 1)],
+          [tensor_info("pooled", 1, 1, 1, 1)])
+
+
+def suppression(path, boxes, classes):
+    """NonMaxSuppression of a client's boxes; each class has the same scores. `most` boxes of each are left."""
+    write(path, [node("Expand", ["scores", "shape"], ["all"]),
+                 node("NonMaxSuppression", ["boxes", "all", "most"], ["selected"])],
+          [integers("shape", [1, classes, boxes])],
+          [tensor_info("boxes", 1, boxes, 4), tensor_info("scores", 1, 1, boxes), value("most", 7, 1)],
+          [value("selected", 7, "n", 3)])
+
+
 def unknown_operator(path):
     """A model with an operator that nobody has."""
     write(path, [node("Frobnicate", ["image"], ["scores"])], [],

@@ -49,7 +49,8 @@ static enum status generic_run(struct step *base, struct program *program, struc
     for (size_t i = 0; i < bound->node.output_count; i++)
         if (bound->out[i])
             bound->out[i]->data = program->data[bound->node.outputs[i]->index];
-    TRY(bound_kernel_run(&s->bound, err));
+    const struct backend_options *options = &program->backend->options;
+    TRY(bound_kernel_run(&s->bound, options->is_stopped, options->context, err));
     if (bound_kernel_has_more(bound))
         apply_epilogue(s, program);
     return STATUS_OK;

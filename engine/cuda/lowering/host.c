@@ -60,7 +60,8 @@ static enum status host_run(struct cuda_step *base, struct cuda_program *program
 {
     struct host_step *s = (struct host_step *)base;
     TRY(copy_down(s, program, err));
-    TRY(bound_kernel_run(&s->bound, err));
+    const struct backend_options *options = &program->backend->options;
+    TRY(bound_kernel_run(&s->bound, options->is_stopped, options->context, err));
     return copy_up(s, program, err);
 }
 
