@@ -29,7 +29,8 @@ An empty variable is treated as unset. An empty model is an error: `lensd serve 
 BYTES take the suffixes K, M and G (of 1024). TIME is in seconds, or with ms, s or m.
 """
 EXIT = [("0", "success"), ("1", "the work failed: an image, an output, a server that is not ready, a model that memory has no room for"),
-        ("2", "wrong options or settings, or a model that cannot be served")]
+        ("2", "wrong options or settings, or a model that cannot be served"),
+        ("3", "a drain ended without what was stuck: the log names it (stopped)")]
 
 
 def commands():

@@ -41,11 +41,10 @@ static void write_stages(struct writer *w, json_node *entry, const struct model_
 
 const char *status_state(struct pipeline *pipeline, bool draining)
 {
-    static const char *const states[] = {[PIPELINE_LOADING] = "loading",
-                                         [PIPELINE_READY] = "ready",
-                                         [PIPELINE_DRAINING] = "draining",
-                                         [PIPELINE_FAILED] = "failed",
-                                         [PIPELINE_UNLOADED] = "unloaded"};
+    static const char *const states[] = {
+        [PIPELINE_LOADING] = "loading",   [PIPELINE_READY] = "ready",
+        [PIPELINE_DRAINING] = "draining", [PIPELINE_FAILED] = "failed",
+        [PIPELINE_STUCK] = "stuck",       [PIPELINE_UNLOADED] = "unloaded"};
     return states[draining ? PIPELINE_DRAINING : pipeline_readiness(pipeline)];
 }
 
@@ -55,7 +54,7 @@ static void write_quarantines(struct writer *w, json_node *entry, const struct m
     json_node *list = NULL;
     char id[DEVICE_TEXT];
     for (size_t i = 0; i < model->lane_count; i++) {
-        if (!model->health[i].is_quarantined)
+        if (!model->health[i].is_quarantined && !model->health[i].is_stuck)
             continue;
         if (!list)
             list = write_array(w, entry, "quarantined");

@@ -43,6 +43,11 @@
 /* Extra time after --grace, in which requests that were cut short still get their answers. */
 #define LAST_WORDS_MS 1000
 
+/* What is still under way so long after --grace is stuck: the process ends without it. */
+#define STUCK_MS   10000
+#define STUCK_EXIT 3
+#define LOOK_MS    500
+
 /* The same signal within this time counts as one signal sent twice. */
 #define SAME_SIGNAL_MS 1000
 
@@ -71,7 +76,8 @@ struct serve {
     int signal_fd;
     int first_signal; /* 0: none came, the model could not be loaded */
     int64_t first_signal_time;
-    pthread_t watcher; /* waits for the second signal */
+    _Atomic int64_t end_by; /* of clock_now(): when the drain must have ended; 0: no drain */
+    pthread_t watcher;      /* waits for the second signal, or for `end_by` */
     bool has_watcher;
 };
 
@@ -278,6 +284,14 @@ static enum status set_up(struct serve *serve, struct error *err)
     return loader_start(serve->loader, serve->loaded_fd, err);
 }
 
+static void remove_numbers(const struct serve *serve)
+{
+    if (serve->config->pid_file)
+        process_remove_number(serve->config->pid_file, (long)getpid());
+    if (serve->port)
+        process_remove_number(serve->config->port_file, serve->port);
+}
+
 static void tear_down(struct serve *serve)
 {
     if (serve->loader)
@@ -290,10 +304,7 @@ static void tear_down(struct serve *serve)
     loader_free(serve->loader);
     pipeline_free(serve->pipeline);
     metrics_free(serve->metrics);
-    if (serve->config->pid_file)
-        process_remove_number(serve->config->pid_file, (long)getpid());
-    if (serve->port)
-        process_remove_number(serve->config->port_file, serve->port);
+    remove_numbers(serve);
     if (serve->has_watcher) {
         pthread_cancel(serve->watcher);
         pthread_join(serve->watcher, NULL);
@@ -457,16 +468,32 @@ static bool is_end(const struct signalfd_siginfo *info)
     }
 }
 
+/* The main thread waits for what does not end. */
+static void end_stuck(const struct serve *serve)
+{
+    char models[256];
+    (void)pipeline_is_stuck(serve->pipeline, models, sizeof models);
+    log_event(LOG_ERROR, "stopped", LOG_BOOL("all_answered", false),
+              LOG_STR("model", models[0] ? models : NULL),
+              LOG_STR("text", models[0] ? "a pass is stuck: exiting without its answers"
+                                        : "the loader is stuck: exiting without it"));
+    remove_numbers(serve);
+    log_flush();
+    _exit(STUCK_EXIT);
+}
+
 /* A second signal: stop at once. */
 static void *watch_signals(void *context)
 {
     struct serve *serve = context;
     struct signalfd_siginfo info;
+    struct pollfd signals = {.fd = serve->signal_fd, .events = POLLIN};
     for (;;) {
-        ssize_t got = read(serve->signal_fd, &info, sizeof info); /* a cancellation point */
-        if (got < 0 && errno != EINTR)
-            return NULL;
-        if (got != sizeof info)
+        const int ready = poll(&signals, 1, LOOK_MS); /* a cancellation point */
+        const int64_t end_by = atomic_load(&serve->end_by);
+        if (end_by && clock_now() >= end_by)
+            end_stuck(serve);
+        if (ready <= 0 || read(serve->signal_fd, &info, sizeof info) != sizeof info)
             continue;
         if (!is_end(&info))
             continue; /* too late to change anything */
@@ -501,9 +528,12 @@ static void drain(struct serve *serve, const char *cause)
               LOG_REAL("delay_s", (double)config->drain_delay / 1000),
               LOG_REAL("grace_s", (double)config->grace / 1000));
     supervisor_say(serve->supervisor, "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
-                   (long long)(config->drain_delay + config->grace + 2 * LAST_WORDS_MS) * 1000);
+                   (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
+    const int64_t most = (config->drain_delay + config->grace + STUCK_MS) * MILLION;
+    atomic_store(&serve->end_by, clock_now() + most);
     http_server_begin_drain(serve->http);
     loader_stop(serve->loader);
+    atomic_store(&serve->end_by, clock_now() + most);
     serve_sleep_ms(config->drain_delay);
     http_server_stop_accepting(serve->http);
     int64_t deadline = clock_now() + config->grace * MILLION;
@@ -512,6 +542,7 @@ static void drain(struct serve *serve, const char *cause)
     bool all = pipeline_drain(serve->pipeline, left_ms > 0 ? (int)left_ms : 0);
     if (!quiet)
         (void)http_server_wait_quiet(serve->http, clock_now() + LAST_WORDS_MS * MILLION);
+    atomic_store(&serve->end_by, 0);
     log_event(quiet && all ? LOG_INFO : LOG_WARN, "stopped",
               LOG_BOOL("all_answered", quiet && all));
 }

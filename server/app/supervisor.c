@@ -159,12 +159,17 @@ static struct pulse *find_pulse(struct supervisor *supervisor, const struct mode
     return unused;
 }
 
-/* Whether a model has images waiting and has answered none for the whole span. */
+/* Whether a pass is stuck, or a model has images waiting and has answered none for the whole span.
+ */
 static bool supervisor_look(struct supervisor *supervisor)
 {
     size_t count = pipeline_models(supervisor->pipeline, supervisor->models, PIPELINE_MAX_MODELS);
     int64_t now = clock_now(), step = now - supervisor->looked;
-    bool stuck = false;
+    char names[256];
+    bool stuck = pipeline_is_stuck(supervisor->pipeline, names, sizeof names);
+    if (stuck && !supervisor->is_stuck)
+        log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
+                  LOG_STR("text", "a pass does not end; the watchdog is not told any more"));
     /* The whole process may have been stopped meanwhile: that is no fault of a model. */
     if (step > supervisor->limit_ns / 2)
         step = supervisor->limit_ns / 2;

@@ -1,5 +1,6 @@
 /* Makes chosen calls of the program that it is preloaded into (LD_PRELOAD) fail, as on a machine
- * that runs out of memory, descriptors, threads or disk. It also moves the program's wall clock.
+ * that runs out of memory, descriptors, threads or disk, or not return. It also moves the program's
+ * wall clock.
  *
  * The calls of each kind are counted from the start of main(). The file that FAULTS_CONTROL names
  * holds the counters and which calls fail; test_faults.py maps it too, and reads and changes it at
@@ -9,6 +10,8 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -37,6 +40,7 @@ enum fault_kind {
     FAULT_ACCEPT,
     FAULT_THREAD,
     FAULT_DISK,
+    FAULT_STUCK,
     FAULT_KINDS
 };
 
@@ -382,6 +386,16 @@ EXPORT int openat(int folder, const char *path, int flags, ...)
 EXPORT int openat64(int folder, const char *path, int flags, ...)
 {
     return open_counted(folder, path, flags, MODE_OF(flags));
+}
+
+/* ---- operators ---- */
+
+/* Erf of float64 numbers calls it; it does not return while the driver chooses its calls. */
+EXPORT double erf(double x)
+{
+    while (fails(FAULT_STUCK, 0))
+        (void)poll(NULL, 0, 10);
+    return NEXT(erf)(x);
 }
 
 /* ---- the wall clock ---- */

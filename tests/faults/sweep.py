@@ -15,7 +15,7 @@ import harness  # noqa: E402
 from test_tls import TlsServer  # noqa: E402
 
 LIBRARY = os.environ.get("FAULTS_LIBRARY", os.path.join(harness.ROOT, "build", "tests", "faults", "libfaults.so"))
-KINDS = ("memory", "read", "write", "accept", "thread", "disk")  # as in faults.c
+KINDS = ("memory", "read", "write", "accept", "thread", "disk", "stuck")  # as in faults.c
 
 # struct fault_control of faults.c. Numbers are written whole ("@q"), because the server reads them meanwhile.
 WHERE_BYTES, STACKS = 1000, 1 << 17

@@ -78,6 +78,40 @@ class Case(unittest.TestCase):
             print(f"{self.id()}: {what}: {outcomes}", file=sys.stderr, flush=True)
 
 
+class Stuck(Case):
+    """An operator that does not return."""
+
+    def serve(self, *arguments):
+        path = self.path("stuck.onnx")
+        small_onnx.write(path, [small_onnx.node("Erf", ["x"], ["y"])], [], [small_onnx.value("x", 11, "N", 4)],
+                         [small_onnx.value("y", 11, "N", 4)])
+        server = self.enterContext(serving(path, "--precision", "fp32", *arguments))
+        body = json.dumps({"inputs": [{"name": "x", "datatype": "FP64", "shape": [1, 4], "data": [0, 0, 0, 0]}]})
+        server.faults.fail("stuck", 1, count=1 << 40)
+        connection = server.connect()
+        self.addCleanup(connection.close)
+        connection.sendall(b"POST /v2/models/stuck/infer HTTP/1.1\r\nHost: x\r\nX-Request-Timeout-Ms: 100\r\n"
+                           b"Content-Length: %d\r\n\r\n" % len(body) + body.encode())
+        server.wait_for(lambda: server.faults.get("stuck", sweep.FAILED), "the operator to be stuck")
+        return server
+
+    def test_it_is_not_ready(self):
+        server = self.serve()
+        server.wait_for(lambda: server.get("/readyz").json() == {"status": "stuck"}, "the stuck pass to be seen")
+        self.assertEqual(server.get("/readyz").status, 503)
+        self.assertIn("a pass goes on", server.get("/health").json()["models"][0]["quarantined"][0]["reason"])
+        server.faults.stop()
+        server.wait_ready()
+
+    def test_a_drain_ends_without_it(self):
+        server = self.serve("--grace", "0.1s")
+        server.signal()
+        self.assertEqual(server.wait(), 3, server.log())
+        line = server.log().splitlines()[-1]
+        self.assertIn("stuck", line)
+        self.assertIn("exiting", line)
+
+
 class Start(Case):
     """From main() until it is ready, and to its end."""
 

@@ -98,6 +98,7 @@ static enum status check_state(struct exchange *x, struct error *err)
     enum status status;
     switch (pipeline_state(x->server->options.pipeline)) {
     case PIPELINE_READY:
+    case PIPELINE_STUCK:
     case PIPELINE_UNLOADED: /* it says which model was */
         return check_room(x, err);
     case PIPELINE_LOADING: /* its model may be ready */

@@ -31,6 +31,10 @@ size_t lane_bytes(const struct lane *lane); /* what it takes of its device's bud
 /* Whether it is quarantined because its device fails. Any thread. */
 void lane_describe_health(struct lane *lane, struct lane_health *ret);
 
+/* Whether a pass goes on that should have ended long ago, or that the end of the grace time does
+ * not stop. Any thread. */
+bool lane_is_stuck(const struct lane *lane);
+
 /* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which outlives it. STATUS_NO_MEMORY
  * when there is no thread to be had.
  */

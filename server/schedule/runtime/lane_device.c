@@ -47,6 +47,13 @@ void lane_describe_health(struct lane *lane, struct lane_health *ret)
         ret->quarantined_s = clock_ms(clock_now() - lane->quarantined_since) / 1000;
     }
     pthread_mutex_unlock(&lane->lock);
+    ret->is_stuck = !ret->is_quarantined && lane_is_stuck(lane);
+    if (ret->is_stuck) {
+        char device[DEVICE_TEXT];
+        snprintf(ret->reason, sizeof ret->reason,
+                 "%s: a pass goes on far longer than was predicted or than its clients wait",
+                 device_text(lane->info.device, device));
+    }
 }
 
 bool lane_is_quarantined(struct lane *lane)

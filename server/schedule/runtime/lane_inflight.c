@@ -138,11 +138,10 @@ static struct outcome inflight_collect(struct lane *lane, struct inflight_batch 
                               .copy_in_ms = inflight->copy_in_ms,
                               .status = inflight->status,
                               .failure = inflight->error};
-    lane->running = &inflight->batch;
-    lane->part = (struct image_range){0, inflight->batch.count};
+    lane_begin_pass(lane, &inflight->batch, (struct image_range){0, inflight->batch.count});
     if (inflight->is_submitted)
         outcome.status = session_collect(lane->session, lane->outputs, &outcome.failure);
-    lane->running = NULL;
+    lane_end_pass(lane);
     const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
     lane->ended = outcome.ended = clock_now();
     lane->has_best = inflight->want.best > 0;

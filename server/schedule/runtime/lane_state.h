@@ -55,6 +55,9 @@ struct lane {
     struct device_turn borrowed; /* the turn of who borrows the session */
     int64_t borrowed_at;         /* of clock_now() */
 
+    _Atomic int64_t stuck_at; /* of clock_now(): when the pass being collected counts as stuck; 0:
+                                 no pass is */
+
     pthread_mutex_t lock;
     int64_t quarantined_since; /* guarded by lock; 0: it works */
     char quarantine_reason[sizeof((struct lane_health *)0)->reason];
@@ -125,6 +128,10 @@ void lane_note_pass(struct lane *lane, int count, int64_t took, enum status stat
 /* Whether to stop a run (session_set_stop): no client waits for an image of the pass any more, or
  * the grace time is over. `lane` is a struct lane. */
 bool lane_is_unwanted(void *lane);
+
+/* Around the collection of a pass that runs `part` of `batch`. */
+void lane_begin_pass(struct lane *lane, const struct batch *batch, struct image_range part);
+void lane_end_pass(struct lane *lane);
 
 /* Which rows from `first` on are bytes, not floats (session_run.are_pixels). NULL: none. */
 const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first);

@@ -551,7 +551,10 @@ enum pipeline_state pipeline_readiness(struct pipeline *pipeline)
     if (state == PIPELINE_READY && pipeline->options.ready_strict)
         state = required_state_locked(pipeline);
     pthread_mutex_unlock(&pipeline->lock);
-    return state;
+    char models[256];
+    return state == PIPELINE_READY && pipeline_is_stuck(pipeline, models, sizeof models)
+               ? PIPELINE_STUCK
+               : state;
 }
 
 size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max)
@@ -593,6 +596,9 @@ size_t pipeline_memory(struct pipeline *pipeline, struct device_id device, size_
     return budget_used(pipeline->budget, device, ret_limit);
 }
 
+/* Those that are served, and those that are being replaced. */
+#define MOST_INSTANCES (2 * PIPELINE_MAX_MODELS * (1 + INSTANCE_SIZES))
+
 /* Adds an instance (NULL: none) and its other sizes to a list, with the caller as a user of each.
  */
 static void use_with_sizes(struct instance *instance, struct instance **all, size_t max,
@@ -620,6 +626,26 @@ static size_t use_all(struct pipeline *pipeline, struct instance **all, size_t m
     return count;
 }
 
+bool pipeline_is_stuck(struct pipeline *pipeline, char *ret_models, size_t size)
+{
+    struct instance *all[MOST_INSTANCES];
+    const size_t count = use_all(pipeline, all, COUNT_OF(all));
+    size_t used = 0;
+    bool is_stuck = false;
+    ret_models[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        bool is_here = false;
+        for (size_t k = 0; k < all[i]->lane_count; k++)
+            is_here = is_here || lane_is_stuck(all[i]->lanes[k]);
+        if (is_here && used < size)
+            used += (size_t)snprintf(ret_models + used, size - used, "%s%s", used ? ", " : "",
+                                     scheduler_model(all[i]->scheduler)->name);
+        is_stuck = is_stuck || is_here;
+        table_release(pipeline, all[i]);
+    }
+    return is_stuck;
+}
+
 bool pipeline_drain(struct pipeline *pipeline, int grace_ms)
 {
     int64_t until = clock_now() + (int64_t)(grace_ms > 0 ? grace_ms : 0) * 1000000;
@@ -628,7 +654,7 @@ bool pipeline_drain(struct pipeline *pipeline, int grace_ms)
     table_update_state_locked(pipeline);
     pthread_mutex_unlock(&pipeline->lock);
 
-    struct instance *all[2 * PIPELINE_MAX_MODELS * (1 + INSTANCE_SIZES)];
+    struct instance *all[MOST_INSTANCES];
     size_t count = use_all(pipeline, all, COUNT_OF(all));
     bool complete = true;
     for (size_t i = 0; i < count; i++)

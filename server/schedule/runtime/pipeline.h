@@ -45,6 +45,7 @@ enum pipeline_state {
     PIPELINE_READY,
     PIPELINE_DRAINING,
     PIPELINE_FAILED,   /* a required model did not load */
+    PIPELINE_STUCK,    /* pipeline_is_stuck(); only pipeline_readiness() says so */
     PIPELINE_UNLOADED, /* a required model was removed, and nothing is being loaded */
 };
 
@@ -332,8 +333,8 @@ void pipeline_settle(struct pipeline *pipeline);
 enum pipeline_state pipeline_state(const struct pipeline *pipeline);
 
 /* What probes are told: pipeline_state(), but PIPELINE_FAILED when a model that is served has no
- * device left that works. With options.ready_strict, if a required model is not served: whether it
- * is loading, has failed or was unloaded. */
+ * device left that works, and PIPELINE_STUCK. With options.ready_strict, if a required model is
+ * not served: whether it is loading, has failed or was unloaded. */
 enum pipeline_state pipeline_readiness(struct pipeline *pipeline);
 
 /* Seconds after which it is worth asking for readiness again: an estimate while models load, else
@@ -384,9 +385,9 @@ void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
  * refused or never submitted. */
 void predict_request_free_results(struct predict_request *request);
 
-/* Whether a lane works, or is quarantined because its device fails. */
+/* Whether a lane works, is quarantined because its device fails, or is stuck in a pass. */
 struct lane_health {
-    bool is_quarantined;
+    bool is_quarantined, is_stuck;
     double quarantined_s; /* for how long */
     char reason[256];     /* "cuda:1: …" */
 };
@@ -421,6 +422,10 @@ struct model_status {
     size_t stage_count;                    /* 0: it is no pipeline */
     bool is_first; /* made for a quick start; what runs batches is to follow */
 };
+
+/* Is a pass of a model stuck: it takes far longer than was predicted or than its clients wait, and
+ * other passes on its device wait for it? ret_models: which, with commas. */
+bool pipeline_is_stuck(struct pipeline *pipeline, char *ret_models, size_t size);
 
 /* Bytes that models take of a device (weights, activations, batches of inputs); *ret_limit: how
  * many they may take, 0 without a limit. */
