@@ -32,7 +32,7 @@
 #include "server/http/transport/connections.h"
 #include "server/http/transport/proxied.h"
 #include "server/http/transport/raw_answer.h"
-#include "server/http/transport/reading.h"
+#include "server/http/transport/recv_hook.h"
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/request_trace.h"
 #include "server/http/transport/respond.h"
@@ -312,7 +312,7 @@ static void refuse_now(struct exchange *x)
 static void answer_broken(struct http_server *server, unsigned status)
 {
     char dropped[16 * 1024];
-    const int fd = reading_fd();
+    const int fd = recv_hook_fd();
     struct connection *connection = connections_find(server->connections, fd);
     struct exchange *x = connection ? connection_exchange(connection) : NULL, *made = NULL;
     if (connection && !x) /* the request line has not been read */
@@ -359,7 +359,7 @@ static void note_socket(struct MHD_Connection *handle)
 {
     const union MHD_ConnectionInfo *fd =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
-    reading_set(fd ? fd->connect_fd : -1);
+    recv_hook_set(fd ? fd->connect_fd : -1);
 }
 
 /* The request line has arrived. */

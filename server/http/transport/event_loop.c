@@ -118,7 +118,7 @@ static void *event_loop_run(void *context)
             {.fd = loop->proxied ? proxied_fd(loop->proxied) : -1, .events = POLLIN}};
         is_due = poll(wakers, COUNT_OF(wakers), sleep_ms(loop, is_paused)) > 0 && wakers[0].revents;
     }
-    /* On this thread, because its callbacks use a variable of it (reading.c). */
+    /* On this thread, because its callbacks use a variable of it (recv_hook.c). */
     stop_daemon(loop);
     return NULL;
 }

@@ -123,7 +123,7 @@ bool proxied_accept(struct proxied *proxied, int listen_fd, proxied_take *take, 
 static enum proxy_header_state proxied_read(int fd, struct proxy_header *ret)
 {
     uint8_t bytes[PROXY_HEADER_MAX];
-    /* Not recv(): reading.c must note what libmicrohttpd reads, and nothing else. */
+    /* Not recv(): recv_hook.c must note what libmicrohttpd reads, and nothing else. */
     ssize_t got = recvfrom(fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return PROXY_HEADER_MORE;

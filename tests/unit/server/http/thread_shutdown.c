@@ -1,5 +1,5 @@
 /* The order in which the HTTP server's threads end: the watcher of connections before the event
- * loops, each of which stops its libmicrohttpd on its own thread; what reading.c keeps for each
+ * loops, each of which stops its libmicrohttpd on its own thread; what recv_hook.c keeps for each
  * thread; and what has been read of a connection that goes on sending. A plain program, so that it
  * also runs under ThreadSanitizer. */
 #include <arpa/inet.h>
@@ -14,7 +14,7 @@
 #include "server/http/transport/connection_table.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/event_loop.h"
-#include "server/http/transport/reading.h"
+#include "server/http/transport/recv_hook.h"
 #include "tests/unit/tap.h"
 
 /* ---- an event loop ---- */
@@ -87,7 +87,7 @@ static void test_a_daemon_stops_on_the_thread_of_its_loop(void)
     close(listening);
 }
 
-/* ---- reading.c ---- */
+/* ---- recv_hook.c ---- */
 
 /* Where libmicrohttpd does not read with that recv(), a refusal must not go to some other socket.
  */
@@ -95,13 +95,13 @@ static void test_the_socket_is_unknown_before_recv(void)
 {
     int pair[2];
     char byte;
-    CHECK(reading_fd() == -1);
-    reading_set(7);
-    CHECK(reading_fd() == -1);
+    CHECK(recv_hook_fd() == -1);
+    recv_hook_set(7);
+    CHECK(recv_hook_fd() == -1);
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair) && write(pair[0], "x", 1) == 1);
-    CHECK(recv(pair[1], &byte, 1, 0) == 1 && reading_fd() == pair[1]);
-    reading_set(7);
-    CHECK(reading_fd() == 7);
+    CHECK(recv(pair[1], &byte, 1, 0) == 1 && recv_hook_fd() == pair[1]);
+    recv_hook_set(7);
+    CHECK(recv_hook_fd() == 7);
     close(pair[0]);
     close(pair[1]);
 }

@@ -1,6 +1,6 @@
 /* Defines recv() to note the socket of each call. */
 #undef _FORTIFY_SOURCE /* it defines recv() inline */
-#include "server/http/transport/reading.h"
+#include "server/http/transport/recv_hook.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,12 +16,12 @@ ssize_t recv(int fd, void *bytes, size_t size, int flags)
     return recvfrom(fd, bytes, size, flags, NULL, NULL);
 }
 
-int reading_fd(void)
+int recv_hook_fd(void)
 {
     return notes_reads ? last : -1;
 }
 
-void reading_set(int fd)
+void recv_hook_set(int fd)
 {
     last = fd;
 }
