@@ -18,14 +18,9 @@
 
 /* What is being built. */
 struct building {
-    const struct pipeline_options *options;
-    struct pool *pool;
-    struct device_budgets *budget;
-    struct device_queue *const *device_queues;
+    const struct instance_options *options;
     struct model *model; /* NULL once the description owns it */
     struct instance *instance;
-    void (*on_progress)(void *context, const char *phase, double fraction);
-    void *progress_context;
 };
 
 /* Of the whole, for the files that have been read. */
@@ -35,10 +30,11 @@ static void on_lane_progress(void *context, const char *phase, double fraction)
 {
     const struct building *building = context;
     const double done = (double)building->instance->lane_count + fraction;
-    const double share = done / (double)building->options->device_count;
-    if (building->on_progress)
-        building->on_progress(building->progress_context, phase,
-                              PROGRESS_READ + (1 - PROGRESS_READ) * share);
+    const struct instance_options *options = building->options;
+    const double share = done / (double)options->host->device_count;
+    if (options->on_progress)
+        options->on_progress(options->progress_context, phase,
+                             PROGRESS_READ + (1 - PROGRESS_READ) * share);
 }
 
 /* What the operator says binds; the model's own wish (config.pbtxt) goes before the default. */
@@ -95,9 +91,8 @@ static void log_choice(const struct model *model, struct device_id device,
 static enum status open_session(struct building *building, struct session_options *options,
                                 struct session **ret, struct error *err)
 {
-    const struct pipeline_options *pipeline = building->options;
     struct precision_choice *choice = &building->instance->choices[options->device.kind];
-    const struct precision_options how = precision_options_of(pipeline);
+    const struct precision_options how = precision_options_of(building->options->host);
     if (choice->why[0]) {
         options->precision = choice->precision;
         return precision_session(building->model, &how, options, ret, err);
@@ -128,12 +123,13 @@ static struct session_pixels pixels_of(const struct model *model)
     return pixels;
 }
 
-/* Options of the session on options->devices[i]. `pixels` is borrowed. */
-static struct session_options options_of_lane(const struct pipeline_options *options, size_t i,
-                                              struct device_budgets *budget,
-                                              const struct model *model,
+/* Options of the session on host->devices[i]. `pixels` is borrowed. */
+static struct session_options options_of_lane(const struct instance_options *instance, size_t i,
                                               const struct session_pixels *pixels)
 {
+    const struct pipeline_options *options = instance->host;
+    const struct model *model = instance->model;
+    struct device_budgets *budget = instance->budget;
     const size_t image_input = served_image_input(model);
     const bool takes_pixels = image_input != SIZE_MAX && !model->preprocess.pads_normalised;
     struct session_options session = {
@@ -151,34 +147,32 @@ static struct session_options options_of_lane(const struct pipeline_options *opt
         .memory_limit = budget_share(budget, options->devices[i], lanes_to_come(options, i)),
         .batch_memory = budget_batch_share(budget, options->devices[i], lanes_to_come(options, i)),
         .max_batch_is_pinned = options->max_batch > 0,
+        .cancel = instance->cancel,
     };
     count_inputs(options, &session);
     return session;
 }
 
 /* A session on every device. */
-static enum status create_lanes_in_turn(struct building *building, const _Atomic int *cancel,
-                                        struct error *err)
+static enum status create_lanes_in_turn(struct building *building, struct error *err)
 {
-    const struct pipeline_options *options = building->options;
-    const struct model *model = building->model;
+    const struct instance_options *options = building->options;
+    const struct model *model = options->model;
     struct instance *instance = building->instance;
     const struct session_pixels pixels = pixels_of(model);
     malloc_trim(0); /* what sessions before this one have freed lies between what stays */
-    if (building->on_progress)
-        building->on_progress(building->progress_context, "reading", PROGRESS_READ);
-    for (size_t i = 0; i < options->device_count; i++) {
-        struct session_options session =
-            options_of_lane(options, i, building->budget, model, &pixels);
+    if (options->on_progress)
+        options->on_progress(options->progress_context, "reading", PROGRESS_READ);
+    for (size_t i = 0; i < options->host->device_count; i++) {
+        struct session_options session = options_of_lane(options, i, &pixels);
         session.no_kernel_tuning = session.no_kernel_tuning || instance->plan != PLAN_MEASURE;
         if (instance->plan == PLAN_FIRST)
             session.batches[0] = 1; /* max_batch is part of the key of a choice */
         session.on_progress = on_lane_progress;
         session.progress_context = building;
-        session.cancel = cancel;
         struct session *opened;
         TRY(open_session(building, &session, &opened, err));
-        TRY(lane_create(model, opened, &session, building->budget, building->device_queues[i],
+        TRY(lane_create(model, opened, &session, options->budget, options->device_queues[i],
                         &instance->lanes[i], err));
         const struct session_info *info = lane_info(instance->lanes[instance->lane_count++]);
         if (info->batched && session.batches[0] == 0 &&
@@ -194,7 +188,7 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
  * weights are packed they are in memory twice. */
 static bool leaves_room(const struct building *building)
 {
-    const struct pipeline_options *options = building->options;
+    const struct pipeline_options *options = building->options->host;
     const struct instance *instance = building->instance;
     const size_t most = (size_t)choose_max_batch(options, building->model);
     size_t needed = 0;
@@ -202,26 +196,25 @@ static bool leaves_room(const struct building *building)
         const size_t weights = lane_info(instance->lanes[i])->parameter_bytes;
         needed += 2 * weights + most * (lane_bytes(instance->lanes[i]) - weights);
     }
-    const size_t left = budget_share(building->budget, options->devices[0], 1);
+    const size_t left = budget_share(building->options->budget, options->devices[0], 1);
     return left == 0 || needed <= left;
 }
 
-static enum status create_lanes(struct building *building, const _Atomic int *cancel,
-                                struct error *err)
+static enum status create_lanes(struct building *building, struct error *err)
 {
-    if (!budget_begin(building->budget, cancel))
+    if (!budget_begin(building->options->budget, building->options->cancel))
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
     struct instance *instance = building->instance;
-    enum status status = create_lanes_in_turn(building, cancel, err);
+    enum status status = create_lanes_in_turn(building, err);
     if (status == STATUS_OK && instance->plan == PLAN_FIRST && !leaves_room(building)) {
         while (instance->lane_count > 0) {
             lane_free(instance->lanes[--instance->lane_count]);
             instance->lanes[instance->lane_count] = NULL;
         }
         instance->plan = PLAN_MEASURE;
-        status = create_lanes_in_turn(building, cancel, err);
+        status = create_lanes_in_turn(building, err);
     }
-    budget_end(building->budget);
+    budget_end(building->options->budget);
     return status;
 }
 
@@ -237,7 +230,7 @@ static enum status describe_instance(struct building *building, struct error *er
 
 static enum status create_scheduler(struct building *building, struct error *err)
 {
-    const struct pipeline_options *options = building->options;
+    const struct pipeline_options *options = building->options->host;
     struct instance *instance = building->instance;
     /* Every lane must be able to run every batch. */
     int max_batch = choose_max_batch(options, instance->served->model), padded_batch = 1;
@@ -267,7 +260,7 @@ static enum status create_scheduler(struct building *building, struct error *err
     struct scheduler_options scheduler = {
         .served = instance->served,
         .metrics = options->metrics,
-        .pool = building->pool,
+        .pool = building->options->pool,
         .admission = {.max_images = options->max_queue,
                       .max_bytes = options->max_queue_bytes,
                       .max_wait_ns = options->max_queue_ms * 1000000},
@@ -288,33 +281,21 @@ static enum status create_scheduler(struct building *building, struct error *err
     return status;
 }
 
-enum status instance_create(const struct pipeline_options *options, struct pool *pool,
-                            struct device_budgets *budget,
-                            struct device_queue *const *device_queues, struct model *model,
-                            const struct precision_choice *choices, enum instance_plan plan,
-                            void (*on_progress)(void *context, const char *phase, double fraction),
-                            void *progress_context, const _Atomic int *cancel,
-                            struct instance **ret, struct error *err)
+enum status instance_create(const struct instance_options *options, struct instance **ret,
+                            struct error *err)
 {
-    struct building building = {.options = options,
-                                .pool = pool,
-                                .budget = budget,
-                                .device_queues = device_queues,
-                                .model = model,
-                                .instance = calloc(1, sizeof *building.instance),
-                                .on_progress = on_progress,
-                                .progress_context = progress_context};
+    struct building building = {options, options->model, calloc(1, sizeof *building.instance)};
     int64_t start = clock_now();
     const double start_ms = clock_ms(clock_thread());
     enum status status = STATUS_OK;
     if (!building.instance)
         status = error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
-    else if (choices)
-        memcpy(building.instance->choices, choices, sizeof building.instance->choices);
+    else if (options->choices)
+        memcpy(building.instance->choices, options->choices, sizeof building.instance->choices);
     if (status == STATUS_OK)
-        building.instance->plan = plan;
+        building.instance->plan = options->plan;
     if (status == STATUS_OK)
-        status = create_lanes(&building, cancel, err);
+        status = create_lanes(&building, err);
     if (status == STATUS_OK)
         status = describe_instance(&building, err);
     if (status == STATUS_OK)
@@ -356,19 +337,15 @@ static void *measure_kernels(void *context)
     return NULL;
 }
 
-enum status instance_measure_kernels(const struct pipeline_options *options,
-                                     struct device_budgets *budget, const struct model *model,
-                                     const struct precision_choice *choices,
-                                     const _Atomic int *cancel, struct error *err)
+enum status instance_measure_kernels(const struct instance_options *options, struct error *err)
 {
-    const struct session_pixels pixels = pixels_of(model);
-    struct kernel_measuring m = {.model = model,
-                                 .how = precision_options_of(options),
-                                 .session = options_of_lane(options, 0, budget, model, &pixels)};
+    const struct session_pixels pixels = pixels_of(options->model);
+    struct kernel_measuring m = {.model = options->model,
+                                 .how = precision_options_of(options->host),
+                                 .session = options_of_lane(options, 0, &pixels)};
     pthread_t thread;
-    m.session.precision = choices[m.session.device.kind].precision;
+    m.session.precision = options->choices[m.session.device.kind].precision;
     m.session.trial = true;
-    m.session.cancel = cancel;
     /* Batches of 2 and more share the kernels measured for 2. */
     m.session.batches[0] = 1;
     m.session.batches[1] = m.session.max_batch > 1 ? 2 : 0;
@@ -389,24 +366,23 @@ static void gate_end(void *lane)
 }
 
 enum status instance_try_precision(struct instance *instance,
-                                   const struct pipeline_options *options,
-                                   struct device_budgets *budget, const struct model *model,
-                                   const _Atomic int *cancel, struct precision_choice *choices,
-                                   struct error *err)
+                                   const struct instance_options *options,
+                                   struct precision_choice *choices, struct error *err)
 {
-    const struct precision_options how = precision_options_of(options);
+    const struct precision_options how = precision_options_of(options->host);
+    const struct model *model = options->model;
     const struct session_pixels pixels = pixels_of(model);
     for (size_t i = 0; i < instance->lane_count; i++) {
         struct lane *lane = instance->lanes[i];
-        struct precision_choice *choice = &choices[options->devices[i].kind];
+        const struct device_id device = options->host->devices[i];
+        struct precision_choice *choice = &choices[device.kind];
         if (choice->origin != CHOICE_PENDING)
             continue;
-        struct session_options session = options_of_lane(options, i, budget, model, &pixels);
-        session.cancel = cancel;
+        const struct session_options session = options_of_lane(options, i, &pixels);
         const struct precision_gate gate = {gate_begin, gate_end, lane};
         TRY(precision_try(model, &how, &session, lane_session(lane), &gate,
                           precision_trial_ms(instance->load_ms), choice, err));
-        log_choice(model, options->devices[i], choice, LOG_INFO);
+        log_choice(model, device, choice, LOG_INFO);
     }
     return STATUS_OK;
 }

@@ -53,34 +53,37 @@ struct instance {
     uint64_t used_at;                /* number of this use, counted over all uses of `sizes` */
 };
 
-/* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success
- * and on failure. Its memory is booked in `budget`; its lane on options->devices[i]
- * takes turns in device_queues[i]. `choices`: the precisions by enum device_kind, or NULL.
- * Errors as pipeline_add_model's. */
-enum status instance_create(const struct pipeline_options *options, struct pool *pool,
-                            struct device_budgets *budget,
-                            struct device_queue *const *device_queues, struct model *model,
-                            const struct precision_choice *choices, enum instance_plan plan,
-                            void (*on_progress)(void *context, const char *phase, double fraction),
-                            void *progress_context, const _Atomic int *cancel,
-                            struct instance **ret, struct error *err) MUST_USE;
+/* What instances are made with; borrowed, but for `model` where a function takes it over. */
+struct instance_options {
+    const struct pipeline_options *host;
+    struct pool *pool;
+    struct device_budgets *budget;             /* books the memory of sessions */
+    struct device_queue *const *device_queues; /* the lane on host->devices[i] uses number i */
+    struct model *model;
+    const struct precision_choice *choices; /* by enum device_kind; NULL: they are made now */
+    enum instance_plan plan;
+    void (*on_progress)(void *context, const char *phase, double fraction); /* may be NULL */
+    void *progress_context;
+    const _Atomic int *cancel; /* may be NULL */
+};
 
-/* Measures the kernels of the model's layers for the tuning store, on a thread of its own that
- * leaves most of the CPU to threads that serve. `choices`: the precisions by enum device_kind. What
- * fails leaves layers unmeasured. STATUS_CANCELLED. */
-enum status instance_measure_kernels(const struct pipeline_options *options,
-                                     struct device_budgets *budget, const struct model *model,
-                                     const struct precision_choice *choices,
-                                     const _Atomic int *cancel, struct error *err) MUST_USE;
+/* Compiles the model on the host's devices and starts its threads. Takes over the model on success
+ * and on failure. Errors as pipeline_add_model's. */
+enum status instance_create(const struct instance_options *options, struct instance **ret,
+                            struct error *err) MUST_USE;
 
-/* Makes the trials that are pending, on the lanes' sessions while they serve. `choices`: the
- * instance's, of which those that were pending are replaced. `model` is the served one with its
- * graph. Errors as precision_try's. */
+/* Measures the kernels of the model's layers for the tuning store, on its own thread, which leaves
+ * most of the CPU to threads that serve. Needs `choices`; ignores `plan`. Layers stay unmeasured
+ * if this fails. STATUS_CANCELLED. */
+enum status instance_measure_kernels(const struct instance_options *options,
+                                     struct error *err) MUST_USE;
+
+/* Runs the pending trials on the lanes' sessions while they serve. Replaces those of `choices` (by
+ * enum device_kind) that were pending. The options' model is the instance's, with its graph.
+ * Errors as precision_try's. */
 enum status instance_try_precision(struct instance *instance,
-                                   const struct pipeline_options *options,
-                                   struct device_budgets *budget, const struct model *model,
-                                   const _Atomic int *cancel, struct precision_choice *choices,
-                                   struct error *err) MUST_USE;
+                                   const struct instance_options *options,
+                                   struct precision_choice *choices, struct error *err) MUST_USE;
 
 /* Refuses further requests and returns when every admitted image is answered (however long that
  * takes) and no worker is inside. */

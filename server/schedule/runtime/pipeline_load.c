@@ -152,14 +152,15 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
     struct loading loading = {pipeline, name, version, .completes = choices};
-    const enum instance_plan plan = choices                           ? PLAN_KNOWN
-                                    : starts_quickly(pipeline, model) ? PLAN_FIRST
-                                                                      : PLAN_MEASURE;
+    struct instance_options options = table_instance_options(pipeline, model, choices, cancel);
+    options.plan = choices                           ? PLAN_KNOWN
+                   : starts_quickly(pipeline, model) ? PLAN_FIRST
+                                                     : PLAN_MEASURE;
+    options.on_progress = on_progress;
+    options.progress_context = &loading;
     struct instance *instance = NULL, *old = NULL;
     table_plan_memory(pipeline);
-    status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
-                             pipeline->device_queues, model, choices, plan, on_progress, &loading,
-                             cancel, &instance, &failure);
+    status = instance_create(&options, &instance, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
     if (status == STATUS_OK && choices)
@@ -293,8 +294,9 @@ static enum status complete(struct pipeline *pipeline, struct model *model,
     char name[128], version[16];
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    enum status status =
-        instance_measure_kernels(&pipeline->options, pipeline->budget, model, choices, cancel, err);
+    const struct instance_options options =
+        table_instance_options(pipeline, model, choices, cancel);
+    enum status status = instance_measure_kernels(&options, err);
     if (status == STATUS_OK)
         status = add_model(pipeline, model, choices, cancel, err);
     else
@@ -321,8 +323,9 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
         table_release(pipeline, instance);
         return complete(pipeline, model, choices, cancel, err);
     }
-    enum status status = instance_try_precision(instance, &pipeline->options, pipeline->budget,
-                                                model, cancel, choices, err);
+    const struct instance_options options =
+        table_instance_options(pipeline, model, choices, cancel);
+    enum status status = instance_try_precision(instance, &options, choices, err);
     bool has_won = false;
     for (size_t k = 0; k < DEVICE_KINDS; k++)
         has_won = has_won || (choices[k].why[0] && choices[k].precision != PRECISION_FP32);

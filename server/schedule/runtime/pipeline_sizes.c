@@ -405,9 +405,9 @@ static enum status create_size(struct pipeline *pipeline, const struct instance 
     table_plan_memory(pipeline);
     model->task.options = base->served->model->task.options;
     model_set_size(model, size.height, size.width);
-    return instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
-                           pipeline->device_queues, model, choices, PLAN_MEASURE, NULL, NULL,
-                           cancel, ret, err);
+    const struct instance_options options =
+        table_instance_options(pipeline, model, choices, cancel);
+    return instance_create(&options, ret, err);
 }
 
 /* Puts `instance` (NULL: none) in the place of a size; returns that one, on the list; NULL: the

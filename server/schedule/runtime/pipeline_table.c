@@ -298,6 +298,19 @@ void pipeline_settle(struct pipeline *pipeline)
     pthread_mutex_unlock(&pipeline->lock);
 }
 
+struct instance_options table_instance_options(const struct pipeline *pipeline, struct model *model,
+                                               const struct precision_choice *choices,
+                                               const _Atomic int *cancel)
+{
+    return (struct instance_options){.host = &pipeline->options,
+                                     .pool = pipeline->pool,
+                                     .budget = pipeline->budget,
+                                     .device_queues = pipeline->device_queues,
+                                     .model = model,
+                                     .choices = choices,
+                                     .cancel = cancel};
+}
+
 /* --- leaving --- */
 
 void table_begin_retiring_locked(struct pipeline *pipeline, struct instance *instance)

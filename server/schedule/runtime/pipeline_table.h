@@ -97,6 +97,11 @@ void table_begin_retiring_locked(struct pipeline *pipeline, struct instance *ins
 /* Of an instance on that list: returns when it is gone. */
 void table_retire(struct pipeline *pipeline, struct instance *instance);
 
+/* What the host gives to each of its instances; the caller adds the rest. */
+struct instance_options table_instance_options(const struct pipeline *pipeline, struct model *model,
+                                               const struct precision_choice *choices,
+                                               const _Atomic int *cancel);
+
 /* ---- pipeline_sizes.c ---- */
 
 /* Which load the instance and its sizes belong to. */
