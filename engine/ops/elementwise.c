@@ -134,20 +134,6 @@ static unsigned binary_types(enum op op)
     }
 }
 
-static bool is_predicate(enum op op)
-{
-    switch (op) {
-    case OP_EQUAL:
-    case OP_GREATER:
-    case OP_LESS:
-    case OP_GREATER_OR_EQUAL:
-    case OP_LESS_OR_EQUAL:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Two operands of one type. */
 static enum status infer_binary(struct node *node, struct error *err)
 {
@@ -156,7 +142,7 @@ static enum status infer_binary(struct node *node, struct error *err)
     TRY(operand_dtype(node, 0, "input", binary_types(node->op), err));
     TRY(operand_same_dtype(node, 1, "B", err));
     TRY(infer_broadcast(&a->shape, &b->shape, &out, err));
-    return infer_output(node, 0, is_predicate(node->op) ? DTYPE_BOOL : a->dtype, &out, err);
+    return infer_output(node, 0, op_has(node->op, OP_PREDICATE) ? DTYPE_BOOL : a->dtype, &out, err);
 }
 
 /* The exponent may have another type than the base. */
@@ -223,8 +209,13 @@ static enum status infer_where(struct node *node, struct error *err)
     }
 #define PREDICATE(id, first, attributes)                                                           \
     {                                                                                              \
-        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_predicate, &batch_elementwise,  \
-            work_elements                                                                          \
+        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY | OP_PREDICATE, attributes, infer_predicate,       \
+            &batch_elementwise, work_elements                                                      \
+    }
+#define COMPARISON(id, first)                                                                      \
+    {                                                                                              \
+        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST | OP_PREDICATE, NULL, infer_binary,            \
+            &batch_elementwise, work_elements                                                      \
     }
 #define BINARY(id, first, infer)                                                                   \
     {                                                                                              \
@@ -268,7 +259,7 @@ static const struct op_info table[] = {
     {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, "approximate:string", infer_gelu, &batch_elementwise,
      work_elements},
     UNARY(SHRINK, 9, "bias:float lambd:float"),
-    UNARY(NOT, 1, NULL),
+    PREDICATE(NOT, 1, NULL),
     UNARY(SILU, 1, "alpha:float"),
     {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_unary, &batch_mixes, work_elements},
     {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, OP_PLAIN, "keys:int", infer_unary, &batch_unary,
@@ -299,11 +290,11 @@ static const struct op_info table[] = {
     BINARY(AND, 7, infer_binary),
     BINARY(OR, 7, infer_binary),
     BINARY(XOR, 7, infer_binary),
-    BINARY(EQUAL, 7, infer_binary),
-    BINARY(GREATER, 7, infer_binary),
-    BINARY(LESS, 7, infer_binary),
-    BINARY(GREATER_OR_EQUAL, 12, infer_binary),
-    BINARY(LESS_OR_EQUAL, 12, infer_binary),
+    COMPARISON(EQUAL, 7),
+    COMPARISON(GREATER, 7),
+    COMPARISON(LESS, 7),
+    COMPARISON(GREATER_OR_EQUAL, 12),
+    COMPARISON(LESS_OR_EQUAL, 12),
     {OP_WHERE, 9, 0, 3, 3, 1, 1, OP_BROADCAST, NULL, infer_where, &batch_elementwise,
      work_elements},
 };

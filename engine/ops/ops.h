@@ -40,6 +40,7 @@ enum op_trait {
     OP_PROBABILITIES = 1u << 8, /* outputs lie between 0 and 1, made from logits */
     OP_SHAPE_ONLY = 1u << 9,    /* reads only the shape of input 0 */
     OP_HEAVY = 1u << 10,        /* the work may be more than proportional to the elements */
+    OP_PREDICATE = 1u << 13,    /* outputs are bool */
     OP_DATA_SHAPE = 1u << 11,   /* output shapes depend on contents even when shapes are known */
     OP_NO_FOLD = 1u << 12,      /* never folded to a constant */
 };

@@ -2,6 +2,7 @@
  * them while the result is still in registers. */
 #include <string.h>
 
+#include "engine/ops/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
@@ -66,8 +67,7 @@ static bool is_integer_product(const struct edit *edit, const struct node *node)
 
 static bool is_product(const struct edit *edit, const struct node *node)
 {
-    return node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE || node->op == OP_GEMM ||
-           node->op == OP_MATMUL || is_integer_product(edit, node);
+    return op_has(node->op, OP_PRODUCT) || is_integer_product(edit, node);
 }
 
 static bool takes_activation(const struct edit *edit, const struct node *node)

@@ -51,7 +51,7 @@ static bool worth_folding(const struct node *node)
 
 bool fold_needs_shape_only(const struct node *node)
 {
-    return (node->op == OP_SHAPE || node->op == OP_SIZE) && node->inputs[0] &&
+    return op_has(node->op, OP_SHAPE_ONLY) && node->inputs[0] &&
            shape_is_known(&node->inputs[0]->shape);
 }
 
@@ -144,8 +144,7 @@ static void drop_identity(struct graph *graph, struct node *node)
 
 static bool may_fold(const struct node *node)
 {
-    const struct op_info *info = op_find(node->op, node->opset);
-    return info && !(info->traits & OP_NO_FOLD) && !edit_has_body(node);
+    return !op_has(node->op, OP_NO_FOLD) && !edit_has_body(node);
 }
 
 /* Flatten → Softmax → Reshape back, as the importer writes Softmax of older opsets, is a Softmax

@@ -1,6 +1,7 @@
 /* Moves: a chain of Transposes, Reshapes, Slices, Gathers of one index, Expands … whose last value
  * something reads that computes becomes one copy from where the chain begins (OP_MOVE), or nothing
  * where the elements stay in their order: window partitions, channel shuffles, patch merging. */
+#include "engine/ops/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/view.h"
 
@@ -10,7 +11,7 @@ static void shorten(struct edit *edit, struct value *value)
     struct graph *graph = edit->graph;
     struct node *last = value->producer;
     struct view view;
-    if (!last || !view_only_moves(last->op) || value->known || value->shape.rank < 1 ||
+    if (!last || !op_has(last->op, OP_MOVES) || value->known || value->shape.rank < 1 ||
         !shape_count(&value->shape))
         return;
     view_of(value, false, &view);
@@ -43,7 +44,7 @@ static bool moves_visit(struct edit *edit, size_t *n)
     struct graph *graph = edit->graph;
     const struct node *node = graph->nodes[*n];
     const size_t before = graph->node_count;
-    for (size_t i = 0; i < node->input_count && !view_only_moves(node->op); i++)
+    for (size_t i = 0; i < node->input_count && !op_has(node->op, OP_MOVES); i++)
         if (node->inputs[i])
             shorten(edit, node->inputs[i]);
     *n += graph->node_count - before; /* nodes were inserted before this one */

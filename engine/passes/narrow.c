@@ -154,19 +154,8 @@ static void narrow_nodes(struct narrow *narrow)
 
 static bool is_product(const struct node *node)
 {
-    switch (node->op) {
-    case OP_CONV:
-    case OP_CONV_TRANSPOSE:
-    case OP_GEMM:
-    case OP_MATMUL:
-    case OP_ATTENTION:
-    case OP_ONNX_ATTENTION:
-        return true;
-    case OP_EINSUM:
-        return node->input_count > 1;
-    default:
-        return false;
-    }
+    return op_has(node->op, OP_PRODUCT) || node->op == OP_ATTENTION ||
+           (node->op == OP_EINSUM && node->input_count > 1);
 }
 
 static void find_ends(struct narrow *narrow)

@@ -9,6 +9,7 @@
  * Reshape …) work on the stored integers, their DequantizeLinear behind them; activations become
  * tables (quantize_table.c). What does not match stays as the file has it. */
 #include "engine/passes/quantize.h"
+#include "engine/ops/ops.h"
 
 #include <math.h>
 #include <string.h>
@@ -235,28 +236,13 @@ static void add_zero(struct edit *edit, struct node *node)
 
 bool optimize_keeps_numbers(const struct node *node)
 {
-    switch (node->op) {
-    case OP_MAX_POOL:
+    if (node->op == OP_MAX_POOL)
         return node->opset >= 12 && !node_output(node, 1);
-    case OP_RESIZE:
-        return node->opset >= 11 && strcmp(node_string(node, "mode", "nearest"), "nearest") == 0 &&
+    if (node->op == OP_RESIZE)
+        return strcmp(node_string(node, "mode", "nearest"), "nearest") == 0 &&
                strcmp(node_string(node, "coordinate_transformation_mode", "half_pixel"),
                       "tf_crop_and_resize") != 0;
-    case OP_RESHAPE:
-    case OP_FLATTEN:
-    case OP_TRANSPOSE:
-    case OP_SQUEEZE:
-    case OP_UNSQUEEZE:
-    case OP_IDENTITY:
-    case OP_SLICE:
-    case OP_SPLIT:
-    case OP_EXPAND:
-    case OP_DEPTH_TO_SPACE:
-    case OP_SPACE_TO_DEPTH:
-        return true;
-    default:
-        return false;
-    }
+    return op_has(node->op, OP_KEEPS_NUMBERS);
 }
 
 /* DequantizeLinear → move becomes move → DequantizeLinear, one behind each result. */

@@ -79,10 +79,8 @@ static bool table_push(struct expression *e, struct node *node)
 /* A Clip's limits are constants as well, or it is none that fits. */
 static bool is_elementwise(const struct node *node)
 {
-    const struct op_info *info = op_find(node->op, node->opset);
-    return info && (info->traits & (OP_UNARY | OP_BROADCAST) || node->op == OP_CLIP) &&
-           !(info->traits & OP_NO_FOLD) && node->op != OP_LOOKUP && node->op != OP_DYNAMIC_ROUND &&
-           !node->capture_count;
+    return op_has(node->op, OP_UNARY | OP_BROADCAST) && node->op != OP_LOOKUP &&
+           node->op != OP_DYNAMIC_ROUND;
 }
 
 /* `value` and all that it is computed from; depth bounds the search. */

@@ -3,14 +3,14 @@
  *     LayerNormalization → Transpose → QuantizeLinear   ─▶   LayerNormalization → Transpose
  *
  * The node in front of the moves stores its result itself, so that the moves are of bytes. */
+#include "engine/ops/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
 /* Does the node keep all elements, in whatever order? */
 static bool only_moves_elements(const struct node *node)
 {
-    return node->op == OP_RESHAPE || node->op == OP_TRANSPOSE || node->op == OP_FLATTEN ||
-           node->op == OP_SQUEEZE || node->op == OP_UNSQUEEZE || node->op == OP_IDENTITY;
+    return op_has(node->op, OP_MOVES) && (op_has(node->op, OP_VIEW) || node->op == OP_TRANSPOSE);
 }
 
 bool pass_storing(struct edit *edit, size_t *n)

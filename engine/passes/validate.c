@@ -27,38 +27,6 @@ struct validation {
     struct error *err;
 };
 
-static bool is_heavy(enum op op)
-{
-    switch (op) {
-    case OP_GEMM:
-    case OP_MATMUL:
-    case OP_EINSUM:
-    case OP_ONNX_ATTENTION:
-    case OP_CONV:
-    case OP_CONV_TRANSPOSE:
-    case OP_DEFORM_CONV:
-    case OP_MAX_POOL:
-    case OP_AVERAGE_POOL:
-    case OP_LP_POOL:
-    case OP_RESIZE:
-    case OP_GRID_SAMPLE:
-    case OP_ROI_ALIGN:
-    case OP_NON_MAX_SUPPRESSION:
-    case OP_QLINEAR_CONV:
-    case OP_QLINEAR_MATMUL:
-    case OP_CONV_INTEGER:
-    case OP_MATMUL_INTEGER:
-    case OP_QLINEAR_AVERAGE_POOL:
-    case OP_QGEMM:
-    case OP_MATMUL_NBITS:
-    case OP_LRN:
-    case OP_COL2IM:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Elements of what a node reads and makes; SIZE_MAX when an input's contents are not known. */
 static size_t node_elements(const struct node *node)
 {
@@ -79,12 +47,11 @@ static size_t node_elements(const struct node *node)
 
 static bool may_compute(struct validation *v, const struct node *node)
 {
-    const struct op_info *info = op_find(node->op, node->opset);
-    if (!info || (info->traits & OP_NO_FOLD) || !kernel_find(node->op) || edit_has_body(node) ||
+    if (op_has(node->op, OP_NO_FOLD) || !kernel_find(node->op) || edit_has_body(node) ||
         node->output_count > MAX_OUTPUTS)
         return false;
     size_t elements = node_elements(node);
-    if (elements > (is_heavy(node->op) ? HEAVY_ELEMENTS : NODE_ELEMENTS) ||
+    if (elements > (op_has(node->op, OP_HEAVY) ? HEAVY_ELEMENTS : NODE_ELEMENTS) ||
         elements + 1 > v->fold_left)
         return false;
     v->fold_left -= elements + 1;

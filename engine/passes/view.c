@@ -1,5 +1,6 @@
 /* Traces a value back through the nodes that only move elements, to the value they start from. */
 #include "engine/passes/view.h"
+#include "engine/ops/ops.h"
 
 #include <string.h>
 
@@ -228,31 +229,10 @@ static bool through_scale(struct view *view, const struct node *node, const stru
     return true;
 }
 
-bool view_only_moves(enum op op)
-{
-    switch (op) {
-    case OP_RESHAPE:
-    case OP_FLATTEN:
-    case OP_SQUEEZE:
-    case OP_UNSQUEEZE:
-    case OP_IDENTITY:
-    case OP_TRANSPOSE:
-    case OP_SPLIT:
-    case OP_SLICE:
-    case OP_GATHER:
-    case OP_EXPAND:
-    case OP_DEPTH_TO_SPACE:
-    case OP_SPACE_TO_DEPTH:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* The operand whose elements the node hands on. */
 static struct value *passes_on(const struct node *node, bool scaled)
 {
-    if (view_only_moves(node->op))
+    if (op_has(node->op, OP_MOVES))
         return node->inputs[0];
     if (scaled && (node->op == OP_MUL || node->op == OP_DIV))
         return node->inputs[node->inputs[0]->known ? 1 : 0];
@@ -293,12 +273,6 @@ bool view_through(struct view *view, const struct node *node, const struct value
     }
 }
 
-static bool is_free(enum op op)
-{
-    return op == OP_RESHAPE || op == OP_FLATTEN || op == OP_SQUEEZE || op == OP_UNSQUEEZE ||
-           op == OP_IDENTITY;
-}
-
 void view_of(struct value *value, bool scaled, struct view *ret)
 {
     enum { LONGEST = 32 };
@@ -322,7 +296,7 @@ void view_of(struct value *value, bool scaled, struct view *ret)
                 continue;
             }
         }
-        view.moves += !is_free(node->op);
+        view.moves += !op_has(node->op, OP_VIEW);
     }
     *ret = view;
 }

@@ -15,10 +15,6 @@ struct view {
     size_t moves; /* nodes between base and value that would have moved bytes or computed */
 };
 
-/* Operators that compute nothing: each element of the result is one of the first operand's. Of
- * Gather, only that of one index is an access map. */
-bool view_only_moves(enum op op);
-
 /* The value itself. */
 void view_init(struct view *view, struct value *value);
 

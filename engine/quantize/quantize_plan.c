@@ -56,25 +56,11 @@ static bool has_one_activation(const struct node *node)
     return activation != NULL;
 }
 
+/* Of one activation, a number for each number of it. */
 static bool is_unary(const struct node *node)
 {
-    const struct op_info *info = op_find(node->op, node->opset);
-    switch (node->op) {
-    case OP_CAST:
-    case OP_CAST_LIKE:
-    case OP_NOT:
-    case OP_IS_NAN:
-    case OP_IS_INF:
-    case OP_EQUAL:
-    case OP_GREATER:
-    case OP_LESS:
-    case OP_GREATER_OR_EQUAL:
-    case OP_LESS_OR_EQUAL:
-    case OP_WHERE:
-        return false;
-    default:
-        return info && (info->traits & (OP_UNARY | OP_BROADCAST)) && has_one_activation(node);
-    }
+    return op_has(node->op, OP_UNARY | OP_BROADCAST) && !op_has(node->op, OP_PREDICATE) &&
+           node->op != OP_CAST && node->op != OP_WHERE && has_one_activation(node);
 }
 
 static bool is_spatial_mean(const struct node *node)
@@ -183,19 +169,8 @@ static bool can_store(const struct quantize_plan *plan, const struct value *valu
 /* Whether inputs of the node are part of the answer if its output is. */
 static bool passes_answers(const struct quantize_plan *plan, size_t n)
 {
-    switch (plan->graph->nodes[n]->op) {
-    case OP_CONV:
-    case OP_CONV_TRANSPOSE:
-    case OP_GEMM:
-    case OP_MATMUL:
-    case OP_BATCH_NORMALIZATION:
-    case OP_LAYER_NORMALIZATION:
-    case OP_INSTANCE_NORMALIZATION:
-    case OP_GROUP_NORMALIZATION:
-        return false;
-    default:
-        return plan->kinds[n] != QUANTIZE_POOL && plan->kinds[n] != QUANTIZE_LAYER;
-    }
+    return !op_has(plan->graph->nodes[n]->op, OP_PRODUCT | OP_NORMALIZATION) &&
+           plan->kinds[n] != QUANTIZE_POOL && plan->kinds[n] != QUANTIZE_LAYER;
 }
 
 static void find_answers(struct quantize_plan *plan)

@@ -2,22 +2,17 @@
 #include "engine/reference/kernels.h"
 
 static const kernel_fn kernels[OP_COUNT] = {
-    /* elementwise; the operators of one operand are all rows of one kernel */
-    [OP_ABS... OP_IS_INF] = kernel_unary,
+    /* elementwise, but for those of kernel_unary and kernel_binary */
     [OP_CLIP] = kernel_clip,
     [OP_CAST] = kernel_cast,
     [OP_CAST_LIKE] = kernel_cast,
     [OP_IDENTITY] = kernel_view,
     [OP_DROPOUT] = kernel_dropout,
-    [OP_ADD] = kernel_binary,
-    [OP_SUB] = kernel_binary,
-    [OP_MUL] = kernel_binary,
-    [OP_DIV] = kernel_binary,
     [OP_POW] = kernel_pow,
-    [OP_MOD] = kernel_binary,
-    [OP_PRELU] = kernel_binary,
-    [OP_MAX... OP_MEAN] = kernel_variadic,
-    [OP_AND... OP_LESS_OR_EQUAL] = kernel_binary,
+    [OP_MAX] = kernel_variadic,
+    [OP_MIN] = kernel_variadic,
+    [OP_SUM] = kernel_variadic,
+    [OP_MEAN] = kernel_variadic,
     [OP_WHERE] = kernel_where,
     /* shape and layout */
     [OP_CONSTANT] = kernel_constant,
@@ -95,7 +90,6 @@ static const kernel_fn kernels[OP_COUNT] = {
     [OP_LOG_SOFTMAX] = kernel_softmax,
     [OP_HARDMAX] = kernel_hardmax,
     [OP_SCALE_SHIFT] = kernel_scale_shift,
-    [OP_SILU] = kernel_unary,
     /* resampling and detection */
     [OP_RESIZE] = kernel_resize,
     [OP_GRID_SAMPLE] = kernel_grid_sample,
@@ -138,5 +132,7 @@ static const kernel_fn kernels[OP_COUNT] = {
 
 kernel_fn kernel_find(enum op op)
 {
-    return op > OP_NONE && op < OP_COUNT ? kernels[op] : NULL;
+    if (op <= OP_NONE || op >= OP_COUNT || kernels[op])
+        return op > OP_NONE && op < OP_COUNT ? kernels[op] : NULL;
+    return op_has(op, OP_UNARY) ? kernel_unary : op_has(op, OP_BROADCAST) ? kernel_binary : NULL;
 }

@@ -8,6 +8,7 @@
 
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/validate.h"
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
@@ -180,26 +181,13 @@ static enum status fit_size(struct model *model, const struct described_image *i
 static bool ends_in_probabilities(const struct value *output)
 {
     for (int steps = 0; output && output->producer && steps < 16; steps++) {
-        switch (output->producer->op) {
-        case OP_SOFTMAX:
-        case OP_QLINEAR_SOFTMAX:
-        case OP_SIGMOID:
-        case OP_QLINEAR_SIGMOID:
+        const enum op op = output->producer->op;
+        if (op_has(op, OP_PROBABILITIES))
             return true;
-        case OP_IDENTITY:
-        case OP_CAST:
-        case OP_RESHAPE:
-        case OP_FLATTEN:
-        case OP_SQUEEZE:
-        case OP_UNSQUEEZE:
-        case OP_DEQUANTIZE_LINEAR:
-        case OP_QUANTIZE_LINEAR:
-        case OP_DROPOUT:
-            output = node_input(output->producer, 0);
-            break;
-        default:
+        if (!op_has(op, OP_VIEW) && op != OP_CAST && op != OP_QUANTIZE_LINEAR &&
+            op != OP_DEQUANTIZE_LINEAR)
             return false;
-        }
+        output = node_input(output->producer, 0);
     }
     return false;
 }
