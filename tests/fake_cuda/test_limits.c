@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cuda/kernels/kernels_axis.h"
-#include "engine/cuda/kernels/kernels_image.h"
+#include "engine/cuda/kernels/kernels_gather_scatter.h"
 #include "engine/cuda/kernels/kernels_int8.h"
-#include "engine/cuda/kernels/kernels_pick.h"
+#include "engine/cuda/kernels/kernels_reduce.h"
+#include "engine/cuda/kernels/kernels_spatial.h"
 #include "engine/graph/graph.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/kernel_cases.h"
@@ -278,13 +278,13 @@ Test(limits, elements_of_nothing)
     }
     const void *const numbers[CUDA_OPERANDS] = {o.x.data, o.w.data, o.w.data};
     for (int operands = 1; operands <= 3; operands++) {
-        const struct cuda_numbers n = {.op = operands == 3 ? CUDA_N_WHERE : CUDA_N_ADD,
-                                       .domain = (enum cuda_domain)(operands % 3),
-                                       .operands = operands,
-                                       .dtypes = {DTYPE_F32, DTYPE_F32, DTYPE_F32},
-                                       .y_dtype = DTYPE_F32,
-                                       .map = {.rank = 1, .steps = {{1}, {1}, {1}}}};
-        cuda_compute_numbers(stream, numbers, o.y.data, &n);
+        const struct cuda_pointwise n = {.op = operands == 3 ? CUDA_N_WHERE : CUDA_N_ADD,
+                                         .domain = (enum cuda_domain)(operands % 3),
+                                         .operands = operands,
+                                         .dtypes = {DTYPE_F32, DTYPE_F32, DTYPE_F32},
+                                         .y_dtype = DTYPE_F32,
+                                         .map = {.rank = 1, .steps = {{1}, {1}, {1}}}};
+        cuda_compute_pointwise(stream, numbers, o.y.data, &n);
     }
     expect_nothing(&o, "numbers");
     operands_free(&o);
@@ -345,7 +345,7 @@ Test(limits, rows_and_axes_of_nothing)
             .each = 100};
         cuda_fold_axes(stream, o.x.data, o.y.data, &fold);
         cuda_find_extreme(stream, o.x.data, (int64_t *)(void *)o.y.data, &axis, 0, 0);
-        cuda_sum_so_far(stream, o.x.data, o.y.data, &axis, 0, 0);
+        cuda_cumsum(stream, o.x.data, o.y.data, &axis, 0, 0);
         cuda_top_k(stream, o.x.data, o.y.data, (int64_t *)(void *)o.z.data, &axis, 2, 0,
                    o.workspace.data);
         if (d == 0)
@@ -499,7 +499,7 @@ Test(limits, one_number)
     EXPECT(cuda_conv_transposed(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);
     EXPECT(cuda_fold_axes(stream, o.x.data, y, &fold), 2);
     EXPECT(cuda_softmax_axis(stream, o.x.data, y, &axis, CUDA_HARDMAX), 1);
-    EXPECT(cuda_sum_so_far(stream, o.x.data, y, &axis, 0, 0), 2);
+    EXPECT(cuda_cumsum(stream, o.x.data, y, &axis, 0, 0), 2);
     EXPECT(
         cuda_top_k(stream, o.x.data, y, (int64_t *)(void *)o.z.data, &axis, 1, 0, o.workspace.data),
         2);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"
-#include "engine/cuda/kernels/kernels_number.h"
+#include "engine/cuda/kernels/kernels_pointwise.h"
 
 /* dtypes and their C++ types; BOOL and I64 stand apart */
 #define NUMBERS(X)                                                                                 \

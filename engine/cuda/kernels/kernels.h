@@ -194,7 +194,7 @@ void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float 
 void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
                  size_t outer, size_t reduced, size_t inner);
 
-/* ---- the ends of a run (ends.cu) ---- */
+/* ---- the ends of a run (argbest.cu) ---- */
 
 /* Converts an image batch. For a row of bytes y[r, e] = table[c][byte] with e = pixel * C + c; a
  * row of floats is copied. Rows of x are `pitch` bytes apart, rows of y `row` elements. With

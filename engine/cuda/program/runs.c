@@ -26,7 +26,7 @@
 
 #define SPIN (INT64_C(200) * 1000) /* ns */
 
-_Static_assert(offsetof(struct session_best, scores) == 24, "as ends.cu writes it");
+_Static_assert(offsetof(struct session_best, scores) == 24, "as argbest.cu writes it");
 
 static size_t best_step(int best)
 {

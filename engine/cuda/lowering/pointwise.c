@@ -1,6 +1,6 @@
 /* Elementwise operators that elementwise.c does not take: integers, booleans, float64, comparisons,
  * Where, Cast, PRelu, powers and roots, Sum, Mean, Max and Min of any number of operands. */
-#include "engine/cuda/kernels/kernels_number.h"
+#include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <math.h>
@@ -11,34 +11,34 @@
 
 /* A step is one launch. With more than two operands, each further operand is one more launch, whose
  * left operand is y. */
-struct numbers_launch {
-    struct cuda_numbers numbers;
+struct pointwise_launch {
+    struct cuda_pointwise numbers;
     struct cuda_operand operands[CUDA_OPERANDS];
 };
 
-struct numbers_step {
+struct pointwise_step {
     struct cuda_step step;
     uint32_t y;
-    struct numbers_launch *launches;
+    struct pointwise_launch *launches;
     size_t count;
 };
 
-static void numbers_free(struct cuda_step *base)
+static void pointwise_free(struct cuda_step *base)
 {
-    free(((struct numbers_step *)base)->launches);
+    free(((struct pointwise_step *)base)->launches);
 }
 
-static enum status numbers_run(struct cuda_step *base, struct cuda_program *program,
-                               struct error *err)
+static enum status pointwise_run(struct cuda_step *base, struct cuda_program *program,
+                                 struct error *err)
 {
-    struct numbers_step *s = (struct numbers_step *)base;
+    struct pointwise_step *s = (struct pointwise_step *)base;
     for (size_t l = 0; l < s->count; l++) {
-        const struct numbers_launch *launch = &s->launches[l];
+        const struct pointwise_launch *launch = &s->launches[l];
         const void *operands[CUDA_OPERANDS] = {0};
         for (int o = 0; o < launch->numbers.operands; o++)
             operands[o] = cuda_operand_at(program, &launch->operands[o]);
-        cuda_compute_numbers(program->backend->stream, operands, program->data[s->y],
-                             &launch->numbers);
+        cuda_compute_pointwise(program->backend->stream, operands, program->data[s->y],
+                               &launch->numbers);
     }
     return cuda_launched(base, program, err);
 }
@@ -53,16 +53,16 @@ enum kind {
     KIND_SMOOTH = 16 /* smooth enough for 16-bit numbers */
 };
 
-struct numbers_entry {
+struct pointwise_entry {
     enum op op;
-    enum cuda_number_op number;
+    enum cuda_pointwise_op number;
     int operands;
     unsigned kinds;
     const char *alpha_name, *beta_name; /* attributes; NULL: none */
     double alpha, beta;
 };
 
-static const struct numbers_entry table[] = {
+static const struct pointwise_entry table[] = {
     {OP_CAST, CUDA_N_COPY, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_CAST_LIKE, CUDA_N_COPY, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_ABS, CUDA_N_ABS, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
@@ -114,7 +114,7 @@ static const struct numbers_entry table[] = {
     {OP_WHERE, CUDA_N_WHERE, 3, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
 };
 
-static const struct numbers_entry *entry_of(enum op op)
+static const struct pointwise_entry *entry_of(enum op op)
 {
     for (size_t i = 0; i < COUNT_OF(table); i++)
         if (table[i].op == op)
@@ -123,14 +123,14 @@ static const struct numbers_entry *entry_of(enum op op)
 }
 
 /* Operands that are computed with: neither the target type of CastLike nor Clip's bounds. */
-static size_t number_count(const struct node *node, const struct numbers_entry *entry)
+static size_t number_count(const struct node *node, const struct pointwise_entry *entry)
 {
     return entry->kinds & KIND_CHAIN ? node->input_count : (size_t)entry->operands;
 }
 
 /* The type to compute in; false if there is none. */
-static bool numbers_domain_of(const struct node *node, const struct numbers_entry *entry,
-                              enum cuda_domain *ret)
+static bool pointwise_domain_of(const struct node *node, const struct pointwise_entry *entry,
+                                enum cuda_domain *ret)
 {
     const size_t first = node->op == OP_WHERE ? 1 : 0, count = number_count(node, entry);
     bool narrow = true, whole = true, is_unsigned = false;
@@ -166,7 +166,7 @@ static bool divides_safely(const struct node *node)
 }
 
 /* Clip's bounds; false if a run computes them. */
-static bool clip_of(const struct node *node, struct cuda_numbers *n)
+static bool clip_of(const struct node *node, struct cuda_pointwise *n)
 {
     n->alpha = -INFINITY;
     n->beta = INFINITY;
@@ -187,9 +187,9 @@ static bool clip_of(const struct node *node, struct cuda_numbers *n)
 }
 
 /* What the node alone says; false when it is not taken. */
-static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
+static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n)
 {
-    const struct numbers_entry *entry = entry_of(node->op);
+    const struct pointwise_entry *entry = entry_of(node->op);
     const struct value *y = node_output(node, 0);
     if (!entry || !y ||
         node->input_count < (entry->kinds & KIND_CHAIN ? 1 : (size_t)entry->operands) ||
@@ -203,9 +203,10 @@ static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
         is_constant = is_constant && node->inputs[i]->known;
     }
     enum cuda_domain domain;
-    if (is_constant || !numbers_domain_of(node, entry, &domain))
+    if (is_constant || !pointwise_domain_of(node, entry, &domain))
         return false;
-    *n = (struct cuda_numbers){.op = entry->number, .domain = domain, .operands = entry->operands};
+    *n =
+        (struct cuda_pointwise){.op = entry->number, .domain = domain, .operands = entry->operands};
     n->alpha =
         entry->alpha_name ? (double)node_float(node, entry->alpha_name, (float)entry->alpha) : 0;
     n->beta = entry->beta_name ? (double)node_float(node, entry->beta_name, (float)entry->beta) : 0;
@@ -221,10 +222,10 @@ static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
     return node->op != OP_CLIP || clip_of(node, n);
 }
 
-static bool numbers_claim(const struct node *node, struct kernel_caps *ret)
+static bool pointwise_claim(const struct node *node, struct kernel_caps *ret)
 {
-    struct cuda_numbers ignored;
-    if (!numbers_classify(node, &ignored))
+    struct cuda_pointwise ignored;
+    if (!pointwise_classify(node, &ignored))
         return false;
     if (entry_of(node->op)->kinds & KIND_SMOOTH)
         ret->narrow = NARROW_SAME;
@@ -233,7 +234,7 @@ static bool numbers_claim(const struct node *node, struct kernel_caps *ret)
 
 /* ---- the lowering ---- */
 
-static enum status set_operand(const struct cuda_lowering *compile, struct numbers_launch *launch,
+static enum status set_operand(const struct cuda_lowering *compile, struct pointwise_launch *launch,
                                int o, const struct value *value, struct error *err)
 {
     launch->numbers.dtypes[o] = (int)value->dtype;
@@ -241,8 +242,8 @@ static enum status set_operand(const struct cuda_lowering *compile, struct numbe
 }
 
 /* Launch l of a chain: y = y op operand l + 1; launch 0 takes the first two operands. */
-static enum status fill_launch(const struct cuda_lowering *compile, const struct cuda_numbers *n,
-                               size_t l, struct numbers_launch *launch, struct error *err)
+static enum status fill_launch(const struct cuda_lowering *compile, const struct cuda_pointwise *n,
+                               size_t l, struct pointwise_launch *launch, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *y = node->outputs[0];
@@ -261,23 +262,24 @@ static enum status fill_launch(const struct cuda_lowering *compile, const struct
 
 /* y = `from` * scale: the division of a mean, or a single operand as it is. */
 static enum status fill_single(const struct cuda_lowering *compile, const struct value *from,
-                               double scale, struct numbers_launch *launch, struct error *err)
+                               double scale, struct pointwise_launch *launch, struct error *err)
 {
     const struct value *y = compile->node->outputs[0];
-    launch->numbers = (struct cuda_numbers){.op = CUDA_N_SCALE,
-                                            .domain = y->dtype == DTYPE_F64   ? CUDA_IN_DOUBLE
-                                                      : is_computed(y->dtype) ? CUDA_IN_FLOAT
-                                                                              : CUDA_IN_WHOLE,
-                                            .operands = 1,
-                                            .y_dtype = (int)y->dtype,
-                                            .alpha = scale};
+    launch->numbers = (struct cuda_pointwise){.op = CUDA_N_SCALE,
+                                              .domain = y->dtype == DTYPE_F64   ? CUDA_IN_DOUBLE
+                                                        : is_computed(y->dtype) ? CUDA_IN_FLOAT
+                                                                                : CUDA_IN_WHOLE,
+                                              .operands = 1,
+                                              .y_dtype = (int)y->dtype,
+                                              .alpha = scale};
     TRY(set_operand(compile, launch, 0, from, err));
     launch->numbers.map = cuda_map_broadcast(&y->shape, &from->shape, 1);
     return STATUS_OK;
 }
 
-static enum status numbers_fill(const struct cuda_lowering *compile, const struct cuda_numbers *n,
-                                struct numbers_step *s, struct error *err)
+static enum status pointwise_fill(const struct cuda_lowering *compile,
+                                  const struct cuda_pointwise *n, struct pointwise_step *s,
+                                  struct error *err)
 {
     const struct node *node = compile->node;
     const bool is_chain = entry_of(node->op)->kinds & KIND_CHAIN;
@@ -298,25 +300,25 @@ static enum status numbers_fill(const struct cuda_lowering *compile, const struc
     return STATUS_OK;
 }
 
-static enum status lower_numbers(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                 struct error *err)
+static enum status lower_pointwise(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                   struct error *err)
 {
     const struct node *node = compile->node;
-    struct cuda_numbers numbers;
-    (void)numbers_classify(node, &numbers);
-    struct numbers_step *s = cuda_step_create(compile, NULL, sizeof *s, numbers_run, ret, err);
+    struct cuda_pointwise numbers;
+    (void)pointwise_classify(node, &numbers);
+    struct pointwise_step *s = cuda_step_create(compile, NULL, sizeof *s, pointwise_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
-    s->step.free = numbers_free;
-    s->step.kernel = "numbers";
+    s->step.free = pointwise_free;
+    s->step.kernel = "pointwise";
     s->y = node->outputs[0]->index;
     for (size_t i = 0; i < node->input_count; i++)
         if (node->inputs[i])
             s->step.bytes +=
                 shape_count(&node->inputs[i]->shape) * dtype_size(node->inputs[i]->dtype);
     s->step.bytes += shape_count(&node->outputs[0]->shape) * dtype_size(node->outputs[0]->dtype);
-    return numbers_fill(compile, &numbers, s, err);
+    return pointwise_fill(compile, &numbers, s, err);
 }
 
-const struct cuda_kernel cuda_kernel_numbers = {{"numbers", {OP_NONE}, numbers_claim},
-                                                lower_numbers};
+const struct cuda_kernel cuda_kernel_pointwise = {{"pointwise", {OP_NONE}, pointwise_claim},
+                                                  lower_pointwise};

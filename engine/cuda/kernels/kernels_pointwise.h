@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 /* One operand: a; two: a and b; WHERE: a ? b : c. */
-enum cuda_number_op {
+enum cuda_pointwise_op {
     CUDA_N_COPY, /* converts */
     CUDA_N_SCALE,
     CUDA_N_ABS,
@@ -62,8 +62,8 @@ enum cuda_domain { CUDA_IN_FLOAT, CUDA_IN_DOUBLE, CUDA_IN_WHOLE };
 /* y, from operands that lie as the map says. Computed in float32, in float64 or in 64-bit integers;
  * what does not fit y's dtype wraps when it comes from an integer and ends at the nearer end when
  * it comes from a float, whose NaN is 0. */
-struct cuda_numbers {
-    enum cuda_number_op op;
+struct cuda_pointwise {
+    enum cuda_pointwise_op op;
     enum cuda_domain domain;
     int operands;
     int dtypes[CUDA_OPERANDS], y_dtype;
@@ -71,8 +71,8 @@ struct cuda_numbers {
     double alpha, beta;      /* of an operator that has such */
     int64_t lowest, highest; /* CLIP of integers */
 };
-void cuda_compute_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
-                          const struct cuda_numbers *numbers);
+void cuda_compute_pointwise(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
+                            const struct cuda_pointwise *numbers);
 
 #ifdef __cplusplus
 }

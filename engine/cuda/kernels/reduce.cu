@@ -1,7 +1,7 @@
 /* Kernels along axes of a tensor: folds over any of them, extremes, softmax, sorting. A block works
  * on a line if lines are long and dense, else a thread does. */
 #include "engine/cuda/kernels/any.cuh"
-#include "engine/cuda/kernels/kernels_axis.h"
+#include "engine/cuda/kernels/kernels_reduce.h"
 
 namespace
 {
@@ -360,8 +360,8 @@ void run_softmax(cudaStream_t stream, const T *x, T *y, const struct cuda_axis *
 /* ---- sums so far ---- */
 
 template <typename C>
-__global__ void sum_so_far_kernel(const void *x, void *y, cuda_axis axis, int is_reverse,
-                                  int is_exclusive, size_t count)
+__global__ void cumsum_kernel(const void *x, void *y, cuda_axis axis, int is_reverse,
+                              int is_exclusive, size_t count)
 {
     FOR_EACH(i, count)
     {
@@ -385,11 +385,11 @@ void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct
     WITH_TYPE(axis->dtype, run_softmax(stream, (const T *)x, (T *)y, axis, (int)kind));
 }
 
-void cuda_sum_so_far(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
-                     int is_reverse, int is_exclusive)
+void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
+                 int is_reverse, int is_exclusive)
 {
     const size_t count = axis->outer * axis->inner;
-    WITH_DOMAIN(axis->domain, LAUNCH(sum_so_far_kernel<C>, blocks_for(count), THREADS, stream, x, y,
+    WITH_DOMAIN(axis->domain, LAUNCH(cumsum_kernel<C>, blocks_for(count), THREADS, stream, x, y,
                                      *axis, is_reverse, is_exclusive, count));
 }
 

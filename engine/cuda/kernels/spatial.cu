@@ -1,7 +1,7 @@
 /* Operators on images beside convolutions and pools: Resize, GroupNormalization, LRN,
  * ConvTranspose, GridSample. */
 #include "engine/cuda/kernels/device.cuh"
-#include "engine/cuda/kernels/kernels_image.h"
+#include "engine/cuda/kernels/kernels_spatial.h"
 
 namespace
 {

@@ -4,7 +4,7 @@
 #include "engine/ops/families.h"
 #include "engine/ops/resolve.h"
 
-struct rows_step {
+struct row_norms_step {
     struct cuda_step step;
     enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_REDUCE, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
     enum cuda_reduction reduction;
@@ -19,9 +19,10 @@ struct rows_step {
     bool is_max;
 };
 
-static enum status rows_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
+static enum status row_norms_run(struct cuda_step *base, struct cuda_program *program,
+                                 struct error *err)
 {
-    struct rows_step *s = (struct rows_step *)base;
+    struct row_norms_step *s = (struct row_norms_step *)base;
     cudaStream_t stream = program->backend->stream;
     const void *x = program->data[s->x];
     void *y = program->data[s->y];
@@ -49,7 +50,7 @@ static enum status rows_run(struct cuda_step *base, struct cuda_program *program
 
 /* The axes are neighbours: x is [outer, reduced, inner]. False otherwise, or when they are not
  * known. */
-static bool reduced_block(const struct node *node, struct rows_step *s)
+static bool reduced_block(const struct node *node, struct row_norms_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape;
     const struct value *axes = node_input(node, 1);
@@ -74,7 +75,7 @@ static bool rows_fit(const struct node *node)
 }
 
 /* Softmax and normalisations. The functions set what depends on the node alone. */
-static bool read_rows(const struct node *node, struct rows_step *s)
+static bool read_rows(const struct node *node, struct row_norms_step *s)
 {
     const struct value *bias = node_input(node, 2);
     s->kind = node->op == OP_SOFTMAX ? ROWS_SOFTMAX : ROWS_LAYER_NORM;
@@ -87,7 +88,7 @@ static bool read_rows(const struct node *node, struct rows_step *s)
             (claim_is_row(node, node->inputs[1]) && (!bias || claim_is_row(node, bias))));
 }
 
-static bool read_pool(const struct node *node, struct rows_step *s)
+static bool read_pool(const struct node *node, struct row_norms_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape;
     s->is_max = node->op == OP_GLOBAL_MAX_POOL;
@@ -98,7 +99,7 @@ static bool read_pool(const struct node *node, struct rows_step *s)
     return s->kind == ROWS_POOL_GLOBAL || (x->rank == 4 && !node_output(node, 1));
 }
 
-static bool read_reduce(const struct node *node, struct rows_step *s)
+static bool read_reduce(const struct node *node, struct row_norms_step *s)
 {
     s->kind = ROWS_REDUCE;
     s->reduction = node->op == OP_REDUCE_SUM    ? CUDA_FOLD_SUM
@@ -110,14 +111,14 @@ static bool read_reduce(const struct node *node, struct rows_step *s)
 
 static bool rows_claim(const struct node *node, struct kernel_caps *ret)
 {
-    struct rows_step ignored = {0};
+    struct row_norms_step ignored = {0};
     ret->narrow = NARROW_SAME;
     return rows_fit(node) && read_rows(node, &ignored);
 }
 
 static bool rows_pool_claim(const struct node *node, struct kernel_caps *ret)
 {
-    struct rows_step ignored = {0};
+    struct row_norms_step ignored = {0};
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
     return rows_fit(node) && claim_reads_image(node) && read_pool(node, &ignored);
@@ -125,16 +126,17 @@ static bool rows_pool_claim(const struct node *node, struct kernel_caps *ret)
 
 static bool rows_reduce_claim(const struct node *node, struct kernel_caps *ret)
 {
-    struct rows_step ignored = {0};
+    struct row_norms_step ignored = {0};
     ret->narrow = NARROW_SAME;
     return rows_fit(node) && read_reduce(node, &ignored);
 }
 
-static enum status create_rows(const struct cuda_lowering *compile, const struct rows_step *proto,
-                               struct cuda_step **ret, struct error *err)
+static enum status create_rows(const struct cuda_lowering *compile,
+                               const struct row_norms_step *proto, struct cuda_step **ret,
+                               struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
-    struct rows_step *s = cuda_step_create(compile, proto, sizeof *s, rows_run, ret, err);
+    struct row_norms_step *s = cuda_step_create(compile, proto, sizeof *s, row_norms_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->dtype = x->dtype;
@@ -145,11 +147,11 @@ static enum status create_rows(const struct cuda_lowering *compile, const struct
     return STATUS_OK;
 }
 
-static enum status lower_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
-                              struct error *err)
+static enum status lower_row_norms(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                   struct error *err)
 {
     const struct node *node = compile->node;
-    struct rows_step proto = {0};
+    struct row_norms_step proto = {0};
     (void)read_rows(node, &proto);
     if (proto.kind == ROWS_LAYER_NORM) {
         TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &proto.scale, err));
@@ -161,7 +163,7 @@ static enum status lower_rows(const struct cuda_lowering *compile, struct cuda_s
 static enum status lower_pool(const struct cuda_lowering *compile, struct cuda_step **ret,
                               struct error *err)
 {
-    struct rows_step proto = {0};
+    struct row_norms_step proto = {0};
     (void)read_pool(compile->node, &proto);
     if (proto.kind == ROWS_POOL)
         TRY(window_of_pool(compile->node, &proto.pool, err));
@@ -171,13 +173,14 @@ static enum status lower_pool(const struct cuda_lowering *compile, struct cuda_s
 static enum status lower_reduce(const struct cuda_lowering *compile, struct cuda_step **ret,
                                 struct error *err)
 {
-    struct rows_step proto = {0};
+    struct row_norms_step proto = {0};
     (void)read_reduce(compile->node, &proto);
     return create_rows(compile, &proto, ret, err);
 }
 
-const struct cuda_kernel cuda_kernel_rows = {
-    {"rows", {OP_SOFTMAX, OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION}, rows_claim}, lower_rows};
+const struct cuda_kernel cuda_kernel_row_norms = {
+    {"row norms", {OP_SOFTMAX, OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION}, rows_claim},
+    lower_row_norms};
 const struct cuda_kernel cuda_kernel_pool = {
     {"pool",
      {OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL},

@@ -1,6 +1,6 @@
 /* One block, one row (or one column of rows): softmax, LayerNormalization, reductions, pools. */
 #include "engine/cuda/kernels/device.cuh"
-#include "engine/cuda/kernels/kernels_axis.h"
+#include "engine/cuda/kernels/kernels_reduce.h"
 
 struct add_op {
     __device__ float operator()(float a, float b) const

@@ -1,6 +1,6 @@
 /* One thread, some elements that are picked: padding, gathers, scatters. */
 #include "engine/cuda/kernels/device.cuh"
-#include "engine/cuda/kernels/kernels_pick.h"
+#include "engine/cuda/kernels/kernels_gather_scatter.h"
 
 namespace
 {

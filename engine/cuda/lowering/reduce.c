@@ -1,6 +1,6 @@
-/* Steps that work along axes of a tensor: reductions that rows.c does not take, ArgMax, ArgMin,
+/* Steps that work along axes of a tensor: reductions that row_norms.c does not take, ArgMax, ArgMin,
  * softmax along any axis, CumSum, TopK. */
-#include "engine/cuda/kernels/kernels_axis.h"
+#include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
@@ -20,7 +20,8 @@ struct axis_step {
     size_t k;
 };
 
-static enum status axes_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
+static enum status reduce_axes_run(struct cuda_step *base, struct cuda_program *program,
+                                   struct error *err)
 {
     struct axis_step *s = (struct axis_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -37,7 +38,7 @@ static enum status axes_run(struct cuda_step *base, struct cuda_program *program
         cuda_softmax_axis(stream, x, y, &s->axis, s->softmax);
         break;
     case AXIS_SUM:
-        cuda_sum_so_far(stream, x, y, &s->axis, s->is_reverse, s->is_exclusive);
+        cuda_cumsum(stream, x, y, &s->axis, s->is_reverse, s->is_exclusive);
         break;
     case AXIS_TOP:
         cuda_top_k(stream, x, y, s->has_indices ? program->data[s->indices] : NULL, &s->axis, s->k,
@@ -168,7 +169,7 @@ static const struct {
                {OP_REDUCE_LOG_SUM, AXIS_FOLD, CUDA_FOLD_LOG_SUM, read_fold},
                {OP_REDUCE_LOG_SUM_EXP, AXIS_FOLD, CUDA_FOLD_LOG_SUM_EXP, read_fold}};
 
-static bool axes_classify(const struct node *node, struct axis_step *s)
+static bool reduce_axes_classify(const struct node *node, struct axis_step *s)
 {
     const struct value *x = node_input(node, 0);
     if (!x || x->known || !shape_count(&x->shape) || node->epilogue.activation ||
@@ -183,22 +184,22 @@ static bool axes_classify(const struct node *node, struct axis_step *s)
     return false;
 }
 
-static bool axes_claim(const struct node *node, struct kernel_caps *ret)
+static bool reduce_axes_claim(const struct node *node, struct kernel_caps *ret)
 {
     struct axis_step ignored = {0};
     (void)ret;
-    return axes_classify(node, &ignored);
+    return reduce_axes_classify(node, &ignored);
 }
 
-static enum status lower_axes(const struct cuda_lowering *compile, struct cuda_step **ret,
-                              struct error *err)
+static enum status lower_reduce_axes(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                     struct error *err)
 {
-    static const char *const names[] = {"reduce", "extreme", "softmax", "sum so far", "top k"};
+    static const char *const names[] = {"reduce", "extreme", "softmax", "cumsum", "top k"};
     const struct node *node = compile->node;
     const struct value *y = node_output(node, 0), *indices = node_output(node, 1);
     struct axis_step proto = {0};
-    (void)axes_classify(node, &proto);
-    struct axis_step *s = cuda_step_create(compile, &proto, sizeof *s, axes_run, ret, err);
+    (void)reduce_axes_classify(node, &proto);
+    struct axis_step *s = cuda_step_create(compile, &proto, sizeof *s, reduce_axes_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->step.kernel = names[s->kind];
@@ -214,4 +215,5 @@ static enum status lower_axes(const struct cuda_lowering *compile, struct cuda_s
     return STATUS_OK;
 }
 
-const struct cuda_kernel cuda_kernel_axes = {{"axes", {OP_NONE}, axes_claim}, lower_axes};
+const struct cuda_kernel cuda_kernel_reduce_axes = {{"reduce axes", {OP_NONE}, reduce_axes_claim},
+                                                    lower_reduce_axes};

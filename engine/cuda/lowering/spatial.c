@@ -1,6 +1,6 @@
 /* Steps of operators on images beside convolutions and pools: Resize, GroupNormalization,
  * InstanceNormalization, LRN, ConvTranspose, GridSample. All but GridSample read [N, H, W, C]. */
-#include "engine/cuda/kernels/kernels_image.h"
+#include "engine/cuda/kernels/kernels_spatial.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>
@@ -10,12 +10,19 @@
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 
-struct image_step {
+struct spatial_step {
     struct cuda_step step;
     uint32_t x, y;
     struct cuda_operand grid;
     enum dtype dtype, y_dtype;
-    enum { IMAGE_RESIZE, IMAGE_RESIZE_ANY, IMAGE_GROUPS, IMAGE_LRN, IMAGE_CONV, IMAGE_SAMPLE } kind;
+    enum {
+        SPATIAL_RESIZE,
+        SPATIAL_RESIZE_ANY,
+        SPATIAL_GROUPS,
+        SPATIAL_LRN,
+        SPATIAL_CONV,
+        SPATIAL_SAMPLE
+    } kind;
     struct cuda_resize resize;
     const void *index, *weight; /* tables of int32 and float32 */
     struct cuda_groups groups;
@@ -29,34 +36,34 @@ struct image_step {
     struct cuda_grid_sample sample;
 };
 
-static enum status images_run(struct cuda_step *base, struct cuda_program *program,
-                              struct error *err)
+static enum status spatial_run(struct cuda_step *base, struct cuda_program *program,
+                               struct error *err)
 {
-    struct image_step *s = (struct image_step *)base;
+    struct spatial_step *s = (struct spatial_step *)base;
     cudaStream_t stream = program->backend->stream;
     const void *x = program->data[s->x];
     void *y = program->data[s->y];
     const int dtype = (int)s->dtype;
     switch (s->kind) {
-    case IMAGE_RESIZE:
+    case SPATIAL_RESIZE:
         cuda_resize_image(stream, dtype, x, y, s->index, s->weight, &s->resize);
         break;
-    case IMAGE_RESIZE_ANY:
+    case SPATIAL_RESIZE_ANY:
         cuda_resize_any(stream, dtype, x, y, s->index, s->weight, &s->resize);
         break;
-    case IMAGE_GROUPS:
+    case SPATIAL_GROUPS:
         cuda_normalise_groups(stream, dtype, x, s->scale, s->bias, y, &s->groups,
                               program->backend->arena + program->value_bytes);
         break;
-    case IMAGE_LRN:
+    case SPATIAL_LRN:
         cuda_lrn(stream, dtype, x, y, s->pixels, s->channels, s->size, s->factor, s->addend,
                  s->beta);
         break;
-    case IMAGE_CONV:
+    case SPATIAL_CONV:
         cuda_conv_transposed(stream, dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
                              &s->epilogue);
         break;
-    case IMAGE_SAMPLE:
+    case SPATIAL_SAMPLE:
         cuda_sample_grid(stream, dtype, x, cuda_operand_at(program, &s->grid), y, &s->sample);
         break;
     }
@@ -73,12 +80,12 @@ static bool image_is_kept(const struct node *node)
 }
 
 /* NULL when out of memory. */
-static struct image_step *images_create(const struct cuda_lowering *compile, int kind,
-                                        const char *kernel, struct cuda_step **ret,
-                                        struct error *err)
+static struct spatial_step *spatial_create(const struct cuda_lowering *compile, int kind,
+                                           const char *kernel, struct cuda_step **ret,
+                                           struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
-    struct image_step *s = cuda_step_create(compile, NULL, sizeof *s, images_run, ret, err);
+    struct spatial_step *s = cuda_step_create(compile, NULL, sizeof *s, spatial_run, ret, err);
     if (!s)
         return NULL;
     s->kind = kind;
@@ -140,7 +147,7 @@ static void fill_axis(const struct resize_plan *plan, const struct resize_axis *
 /* Fills `resize`'s taps and its tables on the device. axes[d]: which of the plan's is dimension d.
  */
 static enum status make_tables(const struct cuda_lowering *compile, const struct resize_plan *plan,
-                               const int *axes, struct image_step *s, struct error *err)
+                               const int *axes, struct spatial_step *s, struct error *err)
 {
     struct cuda_resize *r = &s->resize;
     size_t total = 0, most = 1;
@@ -201,8 +208,8 @@ static enum status lower_resize(const struct cuda_lowering *compile, struct cuda
     TRY(resize_plan_init(node, &plain, &plan, &is_known, err));
     if (!is_known)
         return STATUS_OK;
-    struct image_step *s = images_create(
-        compile, node->channels_last ? IMAGE_RESIZE : IMAGE_RESIZE_ANY, "resize", ret, err);
+    struct spatial_step *s = spatial_create(
+        compile, node->channels_last ? SPATIAL_RESIZE : SPATIAL_RESIZE_ANY, "resize", ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->resize.rank = x->rank;
@@ -231,7 +238,7 @@ static enum status lower_groups(const struct cuda_lowering *compile, struct cuda
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
-    struct image_step *s = images_create(compile, IMAGE_GROUPS, "groups", ret, err);
+    struct spatial_step *s = spatial_create(compile, SPATIAL_GROUPS, "groups", ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
@@ -264,7 +271,7 @@ static enum status lower_lrn(const struct cuda_lowering *compile, struct cuda_st
 {
     const struct node *node = compile->node;
     const struct shape *x = &node->inputs[0]->shape;
-    struct image_step *s = images_create(compile, IMAGE_LRN, "lrn", ret, err);
+    struct spatial_step *s = spatial_create(compile, SPATIAL_LRN, "lrn", ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->channels = (size_t)x->dims[x->rank - 1];
@@ -302,7 +309,7 @@ static enum status lower_transposed(const struct cuda_lowering *compile, struct 
     const void *bias;
     TRY(conv_transpose_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
     TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
-    struct image_step *s = images_create(compile, IMAGE_CONV, "transposed conv", ret, err);
+    struct spatial_step *s = spatial_create(compile, SPATIAL_CONV, "transposed conv", ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_TAPS, x->dtype,
@@ -337,7 +344,7 @@ static enum status lower_sample(const struct cuda_lowering *compile, struct cuda
     const char *mode = node_string(node, "mode", "linear");
     const char *border = node_string(node, "padding_mode", "zeros");
     const int64_t *in = x->shape.dims, *out = node->outputs[0]->shape.dims;
-    struct image_step *s = images_create(compile, IMAGE_SAMPLE, "grid sample", ret, err);
+    struct spatial_step *s = spatial_create(compile, SPATIAL_SAMPLE, "grid sample", ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     TRY(cuda_operand_of(compile, grid, x->dtype, &s->grid, err));

@@ -2,7 +2,7 @@
  * kernels.h. */
 #pragma once
 
-#include "engine/cuda/kernels/kernels_number.h"
+#include "engine/cuda/kernels/kernels_pointwise.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,8 +38,8 @@ void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct
 
 /* Sums so far, in the other direction with is_reverse, without the element itself with
  * is_exclusive. */
-void cuda_sum_so_far(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
-                     int is_reverse, int is_exclusive);
+void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
+                 int is_reverse, int is_exclusive);
 
 /* The k first elements of each line in the order of size, equal ones in their own order; NaN is
  * beyond any number. values, [outer, k, inner] of x's dtype, and indices, int64, may be NULL.

@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
 
-struct cuda_parts_step {
+struct cuda_concat_step {
     struct cuda_step step;
     uint32_t whole;
     size_t count;
@@ -24,10 +24,10 @@ struct cuda_parts_step {
     enum dtype dtype;
 };
 
-static enum status parts_run(struct cuda_step *base, struct cuda_program *program,
-                             struct error *err)
+static enum status concat_run(struct cuda_step *base, struct cuda_program *program,
+                              struct error *err)
 {
-    struct cuda_parts_step *s = (struct cuda_parts_step *)base;
+    struct cuda_concat_step *s = (struct cuda_concat_step *)base;
     for (size_t first = 0; first < s->count; first += CUDA_PARTS) {
         struct cuda_parts parts = s->form;
         for (size_t p = first; p < s->count && p < first + CUDA_PARTS; p++)
@@ -45,9 +45,9 @@ static enum status parts_run(struct cuda_step *base, struct cuda_program *progra
     return cuda_launched(base, program, err);
 }
 
-static void parts_free(struct cuda_step *base)
+static void concat_free(struct cuda_step *base)
 {
-    free(((struct cuda_parts_step *)base)->parts);
+    free(((struct cuda_concat_step *)base)->parts);
 }
 
 /* Makes the table that converts numbers from one quantization to another; *ret stays NULL if both
@@ -102,7 +102,7 @@ static bool scaled_parts_claim(const struct node *node, struct kernel_caps *ret)
     return is_computed(dtype);
 }
 
-static bool parts_claim(const struct node *node, struct kernel_caps *ret)
+static bool concat_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (node->op == OP_SPLIT) {
@@ -130,7 +130,7 @@ static const struct value *part_of(const struct node *node, size_t p)
                                         : node->inputs[2 + 3 * p];
 }
 
-static enum status add_part(const struct cuda_lowering *compile, struct cuda_parts_step *s,
+static enum status add_part(const struct cuda_lowering *compile, struct cuda_concat_step *s,
                             size_t p, size_t width, enum dtype dtype, struct error *err)
 {
     const struct node *node = compile->node;
@@ -152,8 +152,8 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_par
     return cuda_operand_of(compile, part, dtype, &to->operand, err);
 }
 
-static enum status lower_parts(const struct cuda_lowering *compile, struct cuda_step **ret,
-                               struct error *err)
+static enum status lower_concat(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                struct error *err)
 {
     const struct node *node = compile->node;
     const bool splits = node->op == OP_SPLIT;
@@ -168,10 +168,10 @@ static enum status lower_parts(const struct cuda_lowering *compile, struct cuda_
     const int at = (int)(axis < 0 ? axis + whole->shape.rank : axis);
     const size_t inner =
         dtype_size(whole->dtype) * resolve_extent(&whole->shape, at + 1, whole->shape.rank);
-    struct cuda_parts_step *s = cuda_step_create(compile, NULL, sizeof *s, parts_run, ret, err);
+    struct cuda_concat_step *s = cuda_step_create(compile, NULL, sizeof *s, concat_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
-    s->step.free = parts_free;
+    s->step.free = concat_free;
     s->step.kernel = node->op == OP_QLINEAR_CONCAT ? "int8 concat"
                      : node->op == OP_SCALE_SHIFT
                          ? (count > 1 ? "scale_shift:parts" : "scale_shift")
@@ -200,7 +200,7 @@ static enum status lower_parts(const struct cuda_lowering *compile, struct cuda_
     return STATUS_OK;
 }
 
-const struct cuda_kernel cuda_kernel_parts = {
-    {"concat", {OP_CONCAT, OP_SPLIT, OP_QLINEAR_CONCAT}, parts_claim}, lower_parts};
+const struct cuda_kernel cuda_kernel_concat = {
+    {"concat", {OP_CONCAT, OP_SPLIT, OP_QLINEAR_CONCAT}, concat_claim}, lower_concat};
 const struct cuda_kernel cuda_kernel_scaled_parts = {
-    {"scale_shift", {OP_SCALE_SHIFT}, scaled_parts_claim}, lower_parts};
+    {"scale_shift", {OP_SCALE_SHIFT}, scaled_parts_claim}, lower_concat};

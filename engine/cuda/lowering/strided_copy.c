@@ -6,7 +6,7 @@
 #include "engine/ops/access_map.h"
 #include "engine/ops/resolve.h"
 
-struct cuda_move_step {
+struct cuda_copy_step {
     struct cuda_step step;
     enum { MOVE_MAP, MOVE_CONVERT, MOVE_BYTES } kind;
     uint32_t x, y;
@@ -18,7 +18,7 @@ struct cuda_move_step {
 
 static enum status move_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
 {
-    struct cuda_move_step *s = (struct cuda_move_step *)base;
+    struct cuda_copy_step *s = (struct cuda_copy_step *)base;
     cudaStream_t stream = program->backend->stream;
     const void *x = program->data[s->x];
     void *y = program->data[s->y];
@@ -79,10 +79,10 @@ static bool slice_map(const struct node *node, struct cuda_access_map *map)
 }
 
 static enum status move_create(const struct cuda_lowering *compile,
-                               const struct cuda_move_step *proto, const char *kernel,
+                               const struct cuda_copy_step *proto, const char *kernel,
                                struct cuda_step **ret, struct error *err)
 {
-    struct cuda_move_step *s = cuda_step_create(compile, proto, sizeof *s, move_run, ret, err);
+    struct cuda_copy_step *s = cuda_step_create(compile, proto, sizeof *s, move_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     s->step.kernel = kernel;
@@ -97,7 +97,7 @@ static enum status lower_map(const struct cuda_lowering *compile, struct cuda_st
                              struct error *err)
 {
     const struct node *node = compile->node;
-    struct cuda_move_step s = {.kind = MOVE_MAP};
+    struct cuda_copy_step s = {.kind = MOVE_MAP};
     s.size = (int)dtype_size(node->inputs[0]->dtype);
     if (!(node->op == OP_TRANSPOSE ? transpose_map
           : node->op == OP_SLICE   ? slice_map
@@ -111,7 +111,7 @@ static enum status lower_chain(const struct cuda_lowering *compile, struct cuda_
                                struct error *err)
 {
     const struct value *x = compile->node->inputs[0];
-    struct cuda_move_step s = {.kind = MOVE_MAP, .size = (int)dtype_size(x->dtype)};
+    struct cuda_copy_step s = {.kind = MOVE_MAP, .size = (int)dtype_size(x->dtype)};
     struct access_map walk;
     TRY(access_map_load(compile->node, "map", 1, shape_count(&x->shape), &walk, err));
     const struct access_map_group *group = &walk.group[0];
@@ -132,7 +132,7 @@ static enum status lower_convert(const struct cuda_lowering *compile, struct cud
                   (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16 || y->dtype == DTYPE_F16);
     if ((!same && !floats) || shape_count(&x->shape) != shape_count(&y->shape))
         return STATUS_OK;
-    struct cuda_move_step s = {.kind = same ? MOVE_BYTES : MOVE_CONVERT,
+    struct cuda_copy_step s = {.kind = same ? MOVE_BYTES : MOVE_CONVERT,
                                .from = x->dtype,
                                .to = y->dtype,
                                .count = shape_count(&x->shape),
@@ -156,7 +156,7 @@ static bool move_claim(const struct node *node, struct kernel_caps *ret)
 
 const struct cuda_kernel cuda_kernel_transpose = {{"transpose", {OP_TRANSPOSE}, move_claim},
                                                   lower_map};
-const struct cuda_kernel cuda_kernel_move = {{"move", {OP_MOVE}, move_claim}, lower_chain};
+const struct cuda_kernel cuda_kernel_strided_copy = {{"move", {OP_MOVE}, move_claim}, lower_chain};
 const struct cuda_kernel cuda_kernel_view = {
     {"view", {OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim}, lower_convert};
 const struct cuda_kernel cuda_kernel_slice = {{"slice", {OP_EXPAND, OP_SLICE}, convert_claim},

@@ -4,7 +4,7 @@
  * be in range (bounds.c). Scatters that write a place twice depend on the order; here no two
  * indices are equal, which only constants can show.
  */
-#include "engine/cuda/kernels/kernels_pick.h"
+#include "engine/cuda/kernels/kernels_gather_scatter.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
 
-struct pick_step {
+struct gather_scatter_step {
     struct cuda_step step;
-    enum { PICK_PAD, PICK_REPEAT, PICK_TUPLES, PICK_ALONG } kind;
+    enum { GATHER_PAD, GATHER_REPEAT, GATHER_TUPLES, GATHER_ALONG } kind;
     int size;
     bool scatters; /* `from` goes over a copy of x */
     struct cuda_operand x, from, indices;
@@ -28,15 +28,15 @@ struct pick_step {
     int64_t extent, axis_step;
 };
 
-static void run_indexed(const struct pick_step *s, struct cuda_program *program, const void *x,
-                        void *y)
+static void run_indexed(const struct gather_scatter_step *s, struct cuda_program *program,
+                        const void *x, void *y)
 {
     cudaStream_t stream = program->backend->stream;
     const void *indices = cuda_operand_at(program, &s->indices);
     const void *from = s->scatters ? cuda_operand_at(program, &s->from) : x;
-    if (s->kind == PICK_TUPLES && s->scatters)
+    if (s->kind == GATHER_TUPLES && s->scatters)
         cuda_scatter_tuples(stream, s->size, from, indices, y, &s->tuples);
-    else if (s->kind == PICK_TUPLES)
+    else if (s->kind == GATHER_TUPLES)
         cuda_gather_tuples(stream, s->size, from, indices, y, &s->tuples);
     else if (s->scatters)
         cuda_scatter_along(stream, s->size, from, indices, s->index_bytes, y, &s->map, s->extent,
@@ -46,19 +46,19 @@ static void run_indexed(const struct pick_step *s, struct cuda_program *program,
                           s->axis_step);
 }
 
-static enum status picks_run(struct cuda_step *base, struct cuda_program *program,
-                             struct error *err)
+static enum status gather_scatter_run(struct cuda_step *base, struct cuda_program *program,
+                                      struct error *err)
 {
-    struct pick_step *s = (struct pick_step *)base;
+    struct gather_scatter_step *s = (struct gather_scatter_step *)base;
     cudaStream_t stream = program->backend->stream;
     const void *x = cuda_operand_at(program, &s->x);
     void *y = program->data[s->y];
     if (s->scatters && x != y)
         TRY(cuda_check(cudaMemcpyAsync(y, x, s->bytes, cudaMemcpyDeviceToDevice, stream),
                        program->backend->device, base->name, err));
-    if (s->kind == PICK_PAD)
+    if (s->kind == GATHER_PAD)
         cuda_pad_any(stream, s->size, x, y, &s->pad);
-    else if (s->kind == PICK_REPEAT)
+    else if (s->kind == GATHER_REPEAT)
         cuda_copy_strided(stream, s->size, x, y, &s->map);
     else
         run_indexed(s, program, x, y);
@@ -78,7 +78,7 @@ static uint64_t narrow_number(float x, enum dtype dtype)
     return bits;
 }
 
-static bool read_pad(const struct node *node, struct pick_step *s)
+static bool read_pad(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *operands[4] = {0};
@@ -111,13 +111,13 @@ static bool read_pad(const struct node *node, struct pick_step *s)
         p->kept[d] = x->shape.dims[d] - p->first[d] + (end < 0 ? end : 0);
         p->steps[d] = steps[d];
     }
-    s->kind = PICK_PAD;
+    s->kind = GATHER_PAD;
     return true;
 }
 
 /* ---- Tile: dimensions of repetitions, in which x does not move ---- */
 
-static bool read_tile(const struct node *node, struct pick_step *s)
+static bool read_tile(const struct node *node, struct gather_scatter_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
     int64_t steps[TENSOR_MAX_RANK] = {0};
@@ -131,7 +131,7 @@ static bool read_tile(const struct node *node, struct pick_step *s)
                 return false;
         }
     }
-    s->kind = PICK_REPEAT;
+    s->kind = GATHER_REPEAT;
     return node->inputs[1]->known != NULL;
 }
 
@@ -147,7 +147,7 @@ static bool read_axis(const struct node *node, int64_t *ret)
 }
 
 /* Gather: each tuple has one index; all positions before the axis use the same tuples. */
-static bool read_gather(const struct node *node, struct pick_step *s)
+static bool read_gather(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];
     int64_t axis;
@@ -155,7 +155,7 @@ static bool read_gather(const struct node *node, struct pick_step *s)
         return false;
     struct cuda_tuples *t = &s->tuples;
     const size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
-    s->kind = PICK_TUPLES;
+    s->kind = GATHER_TUPLES;
     *t = (struct cuda_tuples){.depth = 1,
                               .extent = {x->shape.dims[axis]},
                               .step = {(int64_t)inner},
@@ -167,7 +167,7 @@ static bool read_gather(const struct node *node, struct pick_step *s)
     return true;
 }
 
-static bool read_tuples(const struct node *node, struct pick_step *s)
+static bool read_tuples(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];
     const struct shape *list = &indices->shape;
@@ -192,18 +192,18 @@ static bool read_tuples(const struct node *node, struct pick_step *s)
     t->slice = resolve_extent(&x->shape, batch_dims + t->depth, x->shape.rank);
     t->per_batch = t->count / batches;
     t->batch_step = (int64_t)resolve_extent(&x->shape, batch_dims, x->shape.rank);
-    s->kind = PICK_TUPLES;
+    s->kind = GATHER_TUPLES;
     return t->count > 0 && t->slice > 0;
 }
 
-static bool read_along(const struct node *node, struct pick_step *s)
+static bool read_along(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];
     int64_t axis, steps[TENSOR_MAX_RANK] = {0};
     if (!read_axis(node, &axis) || !indices_stay_within(indices, x->shape.dims[axis]))
         return false;
     cuda_dense_steps(&x->shape, steps);
-    s->kind = PICK_ALONG;
+    s->kind = GATHER_ALONG;
     s->extent = x->shape.dims[axis];
     s->axis_step = steps[axis];
     s->map.rank = x->shape.rank;
@@ -215,10 +215,10 @@ static bool read_along(const struct node *node, struct pick_step *s)
 }
 
 /* Where in x the i-th index of a scatter goes, as the kernels have it. */
-static size_t place_of(const struct pick_step *s, const struct tensor *indices, size_t i)
+static size_t place_of(const struct gather_scatter_step *s, const struct tensor *indices, size_t i)
 {
     int64_t at = 0;
-    if (s->kind == PICK_TUPLES) {
+    if (s->kind == GATHER_TUPLES) {
         for (int k = 0; k < s->tuples.depth; k++) {
             const int64_t index = tensor_int(indices, i * (size_t)s->tuples.depth + (size_t)k);
             at += (index < 0 ? index + s->tuples.extent[k] : index) * s->tuples.step[k];
@@ -235,12 +235,12 @@ static size_t place_of(const struct pick_step *s, const struct tensor *indices, 
     return (size_t)at;
 }
 
-static bool goes_nowhere_twice(const struct node *node, const struct pick_step *s)
+static bool goes_nowhere_twice(const struct node *node, const struct gather_scatter_step *s)
 {
     const struct tensor *indices = node->inputs[1]->known;
     if (!indices || strcmp(node_string(node, "reduction", "none"), "none") != 0)
         return false;
-    const size_t count = s->kind == PICK_TUPLES ? s->tuples.count : shape_count(&indices->shape);
+    const size_t count = s->kind == GATHER_TUPLES ? s->tuples.count : shape_count(&indices->shape);
     bool *taken = calloc(shape_count(&node->inputs[0]->shape), sizeof *taken);
     bool once = taken != NULL;
     for (size_t i = 0; i < count && once; i++) {
@@ -256,7 +256,7 @@ static bool goes_nowhere_twice(const struct node *node, const struct pick_step *
 
 static const struct {
     enum op op;
-    bool (*read)(const struct node *node, struct pick_step *s);
+    bool (*read)(const struct node *node, struct gather_scatter_step *s);
     bool scatters;
 } readers[] = {{OP_PAD, read_pad, false},
                {OP_CENTER_CROP_PAD, read_pad, false},
@@ -267,7 +267,7 @@ static const struct {
                {OP_SCATTER_ND, read_tuples, true},
                {OP_SCATTER_ELEMENTS, read_along, true}};
 
-static bool picks_classify(const struct node *node, struct pick_step *s)
+static bool gather_scatter_classify(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape) || node->channels_last ||
@@ -282,29 +282,30 @@ static bool picks_classify(const struct node *node, struct pick_step *s)
     return false;
 }
 
-static bool picks_claim(const struct node *node, struct kernel_caps *ret)
+static bool gather_scatter_claim(const struct node *node, struct kernel_caps *ret)
 {
-    struct pick_step ignored = {0};
+    struct gather_scatter_step ignored = {0};
     (void)ret;
-    return picks_classify(node, &ignored);
+    return gather_scatter_classify(node, &ignored);
 }
 
-static enum status lower_picks(const struct cuda_lowering *compile, struct cuda_step **ret,
-                               struct error *err)
+static enum status lower_gather_scatter(const struct cuda_lowering *compile, struct cuda_step **ret,
+                                        struct error *err)
 {
     const struct node *node = compile->node;
-    struct pick_step proto = {0};
-    (void)picks_classify(node, &proto);
-    struct pick_step *s = cuda_step_create(compile, &proto, sizeof *s, picks_run, ret, err);
+    struct gather_scatter_step proto = {0};
+    (void)gather_scatter_classify(node, &proto);
+    struct gather_scatter_step *s =
+        cuda_step_create(compile, &proto, sizeof *s, gather_scatter_run, ret, err);
     if (!s)
         return STATUS_NO_MEMORY;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    s->step.kernel = s->kind == PICK_PAD ? "pad" : s->kind == PICK_REPEAT ? "copy" : "gather";
+    s->step.kernel = s->kind == GATHER_PAD ? "pad" : s->kind == GATHER_REPEAT ? "copy" : "gather";
     s->y = y->index;
     s->bytes = shape_count(&x->shape) * dtype_size(x->dtype);
     s->step.bytes = 2 * shape_count(&y->shape) * dtype_size(y->dtype);
     TRY(cuda_operand_of(compile, x, x->dtype, &s->x, err));
-    if (s->kind != PICK_TUPLES && s->kind != PICK_ALONG)
+    if (s->kind != GATHER_TUPLES && s->kind != GATHER_ALONG)
         return STATUS_OK;
     s->index_bytes = s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
     TRY(cuda_operand_of(compile, node->inputs[1], node->inputs[1]->dtype, &s->indices, err));
@@ -314,4 +315,5 @@ static enum status lower_picks(const struct cuda_lowering *compile, struct cuda_
     return cuda_operand_of(compile, node->inputs[2], node->inputs[2]->dtype, &s->from, err);
 }
 
-const struct cuda_kernel cuda_kernel_picks = {{"picks", {OP_NONE}, picks_claim}, lower_picks};
+const struct cuda_kernel cuda_kernel_gather_scatter = {{"gather", {OP_NONE}, gather_scatter_claim},
+                                                       lower_gather_scatter};

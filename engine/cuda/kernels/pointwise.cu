@@ -1,7 +1,7 @@
 /* Elementwise operators on numbers of any dtype, with numpy broadcasting. The large float tensors
  * between layers use elementwise.cu. */
 #include "engine/cuda/kernels/any.cuh"
-#include "engine/cuda/kernels/kernels_number.h"
+#include "engine/cuda/kernels/kernels_pointwise.h"
 
 namespace
 {
@@ -53,7 +53,7 @@ __device__ inline double floor_mod(double x, double y)
     return (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
 
-template <typename C> __device__ inline C unary(const cuda_numbers &n, C x)
+template <typename C> __device__ inline C unary(const cuda_pointwise &n, C x)
 {
     const C alpha = (C)n.alpha, beta = (C)n.beta;
     switch (n.op) {
@@ -113,7 +113,7 @@ template <typename C> __device__ inline C unary(const cuda_numbers &n, C x)
     }
 }
 
-template <typename C> __device__ inline C binary(const cuda_numbers &n, C x, C y)
+template <typename C> __device__ inline C binary(const cuda_pointwise &n, C x, C y)
 {
     switch (n.op) {
     case CUDA_N_ADD:
@@ -141,7 +141,7 @@ template <typename C> __device__ inline C binary(const cuda_numbers &n, C x, C y
     }
 }
 
-template <typename C> __device__ inline bool compared(const cuda_numbers &n, C x, C y)
+template <typename C> __device__ inline bool compared(const cuda_pointwise &n, C x, C y)
 {
     switch (n.op) {
     case CUDA_N_AND:
@@ -164,7 +164,7 @@ template <typename C> __device__ inline bool compared(const cuda_numbers &n, C x
 }
 
 /* Integers; sums and products are unsigned, so that they wrap. */
-template <> __device__ inline int64_t unary<int64_t>(const cuda_numbers &n, int64_t x)
+template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, int64_t x)
 {
     switch (n.op) {
     case CUDA_N_ABS:
@@ -203,7 +203,7 @@ __device__ inline int64_t power(int64_t base, int64_t exponent)
     return (int64_t)result;
 }
 
-template <> __device__ inline int64_t binary<int64_t>(const cuda_numbers &n, int64_t x, int64_t y)
+template <> __device__ inline int64_t binary<int64_t>(const cuda_pointwise &n, int64_t x, int64_t y)
 {
     const uint64_t a = (uint64_t)x, b = (uint64_t)y;
     switch (n.op) {
@@ -235,8 +235,8 @@ template <> __device__ inline int64_t binary<int64_t>(const cuda_numbers &n, int
 }
 
 template <typename C, int OPERANDS>
-__global__ void numbers_kernel(const void *a, const void *b, const void *c, void *y, cuda_numbers n,
-                               size_t count)
+__global__ void pointwise_kernel(const void *a, const void *b, const void *c, void *y,
+                                 cuda_pointwise n, size_t count)
 {
     FOR_EACH(i, count)
     {
@@ -260,7 +260,7 @@ __global__ void numbers_kernel(const void *a, const void *b, const void *c, void
 
 /* One operand of the result's dtype, read from front to back: eight at a time. */
 template <typename T>
-__global__ void unary_eights_kernel(const T *x, T *y, cuda_numbers n, size_t count)
+__global__ void unary_eights_kernel(const T *x, T *y, cuda_pointwise n, size_t count)
 {
     const size_t eights = count / 8;
     FOR_EACH(i, eights)
@@ -278,27 +278,27 @@ __global__ void unary_eights_kernel(const T *x, T *y, cuda_numbers n, size_t cou
 
 template <typename C>
 void run_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
-                 const struct cuda_numbers *n, size_t count)
+                 const struct cuda_pointwise *n, size_t count)
 {
     if (n->operands == 1)
-        LAUNCH((numbers_kernel<C, 1>), blocks_for(count), THREADS, stream, operands[0], operands[1],
-               operands[2], y, *n, count);
+        LAUNCH((pointwise_kernel<C, 1>), blocks_for(count), THREADS, stream, operands[0],
+               operands[1], operands[2], y, *n, count);
     else if (n->operands == 2)
-        LAUNCH((numbers_kernel<C, 2>), blocks_for(count), THREADS, stream, operands[0], operands[1],
-               operands[2], y, *n, count);
+        LAUNCH((pointwise_kernel<C, 2>), blocks_for(count), THREADS, stream, operands[0],
+               operands[1], operands[2], y, *n, count);
     else
-        LAUNCH((numbers_kernel<C, 3>), blocks_for(count), THREADS, stream, operands[0], operands[1],
-               operands[2], y, *n, count);
+        LAUNCH((pointwise_kernel<C, 3>), blocks_for(count), THREADS, stream, operands[0],
+               operands[1], operands[2], y, *n, count);
 }
 
-bool is_even(const struct cuda_numbers *n)
+bool is_even(const struct cuda_pointwise *n)
 {
     return n->map.rank == 0 || (n->map.rank == 1 && n->map.steps[0][0] == 1);
 }
 } // namespace
 
-void cuda_compute_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
-                          const struct cuda_numbers *n)
+void cuda_compute_pointwise(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
+                            const struct cuda_pointwise *n)
 {
     const size_t count = element_count(n->map.rank, n->map.dims);
     if (n->domain == CUDA_IN_FLOAT && n->operands == 1 && n->dtypes[0] == n->y_dtype &&

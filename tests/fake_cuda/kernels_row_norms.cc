@@ -1,0 +1,1 @@
+#include "engine/cuda/kernels/row_norms.cu"
