@@ -39,8 +39,8 @@ struct backend_options {
 /* A run as a backend gets it. */
 struct run_request {
     const void *const *inputs; /* host memory, one per graph input */
-    int rows, fed;             /* of the program's batch: rows wanted, rows the inputs hold; 0:
-                                  all of them */
+    int rows, valid_rows;      /* of the program's batch: rows wanted, rows the inputs hold; 0:
+                           all of them */
     const uint8_t *are_pixels; /* as session_run.are_pixels */
     const bool *wanted;        /* by graph output; NULL: all */
     int best;                  /* as session_want.best, of graph output `scores` */

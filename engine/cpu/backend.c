@@ -20,7 +20,7 @@ void cpu_prefer_own_kernels(bool prefer)
 
 /* Starts this thread's team before a loop is split over it. oneDNN's kernels need all the members
  * they were made for: some wait for each other. */
-static enum status take_threads(int threads, struct error *err)
+static enum status start_threads(int threads, struct error *err)
 {
     errno = 0;
     const int there = forkjoin_prepare(threads);
@@ -45,7 +45,7 @@ static double cpu_time_ms(const struct backend *backend)
 
 static enum status cpu_enter(struct backend *backend, struct error *err)
 {
-    return take_threads(backend->options.threads, err);
+    return start_threads(backend->options.threads, err);
 }
 
 static enum status cpu_open(const struct backend_options *options, struct backend **ret,
@@ -59,7 +59,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();
     forkjoin_set_threads(backend->options.threads);
-    enum status status = take_threads(backend->options.threads, err);
+    enum status status = start_threads(backend->options.threads, err);
     if (status == STATUS_OK)
         status = onednn_open(&backend->onednn, err);
     if (status != STATUS_OK) {

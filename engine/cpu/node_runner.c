@@ -3,7 +3,7 @@
  * which is kept for the next run that has them.
  *
  *     node, shapes ──▶ kept? ──▶ program: [Transpose] product [Transpose] ──▶ out->data
- *                       └─ no ─▶ graph of one node ─ optimize_kernels ─▶ cpu_compile
+ *                       └─ no ─▶ graph of one node ─ optimize_for_backend ─▶ cpu_compile
  *
  * The number of programs is bounded; the least recently used one is freed. Packed weights stay:
  * they do not depend on the shapes, but for the few layouts that oneDNN chooses from. The arena
@@ -159,7 +159,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
         return error_no_memory(err, "while compiling a node");
     enum status status = graph_of(call, kept, graph, err);
     if (status == STATUS_OK)
-        status = optimize_kernels(graph, &optimize, err);
+        status = optimize_for_backend(graph, &optimize, err);
     if (status == STATUS_OK)
         status = cpu_compile(backend, graph, &kept->program, err);
     if (status == STATUS_OK) {

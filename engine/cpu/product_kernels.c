@@ -31,11 +31,11 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 #define SLACK_BYTES ((size_t)1 << 20)
 
 /* Another kernel replaces the rule's when it takes less than this share of its time. */
-#define CLEARLY 0.92
+#define SWITCH_RATIO 0.92
 
 /* How much slower a kernel may be that reads weights already packed for other steps: about the
  * error of a measurement. */
-#define AS_QUICK 1.03
+#define SAME_SPEED_RATIO 1.03
 
 /* ---- a layer's geometry ---- */
 
@@ -122,7 +122,7 @@ static enum status create(size_t k, const struct lowering *lowering, struct step
         return status;
     step_free(*ret);
     *ret = NULL;
-    weights_drop(backend, backend->weights, before);
+    weights_free_since(backend, backend->weights, before);
     return STATUS_OK;
 }
 
@@ -221,7 +221,7 @@ static size_t prefer_shared_weights(const struct kernel_measurement *m, const do
                                     size_t best)
 {
     for (size_t c = 0; c < m->count && packed_its_own(m, best); c++)
-        if (!packed_its_own(m, c) && costs[c] <= costs[best] * AS_QUICK)
+        if (!packed_its_own(m, c) && costs[c] <= costs[best] * SAME_SPEED_RATIO)
             best = c;
     return best;
 }
@@ -233,8 +233,8 @@ static void drop_others(struct kernel_measurement *m, size_t chosen)
         if (c == chosen)
             continue;
         step_free(m->candidates[c].step);
-        weights_drop(m->lowering->backend, m->candidates[c].newest,
-                     c ? m->candidates[c - 1].newest : m->before);
+        weights_free_since(m->lowering->backend, m->candidates[c].newest,
+                           c ? m->candidates[c - 1].newest : m->before);
     }
 }
 
@@ -262,8 +262,11 @@ static enum status gather_candidates(struct kernel_measurement *m, size_t ruled,
 static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen, struct error *err)
 {
     double costs[KERNELS];
-    struct autotune tune = {
-        .count = m->count, .rounds = ROUNDS, .clear = CLEARLY, .run = run_candidate, .context = m};
+    struct autotune tune = {.count = m->count,
+                            .rounds = ROUNDS,
+                            .clear = SWITCH_RATIO,
+                            .run = run_candidate,
+                            .context = m};
     TRY(make_block(m, err));
     tune.budget = BUDGET_MS - spent_ms(m);
     /* As oneDNN splits its loops: else a kernel whose threads take over a late one's chunks would

@@ -8,7 +8,7 @@
  * false or NULL; the pass then returns without reporting the error itself. */
 struct edit {
     struct graph *graph;
-    const struct optimize_options *options; /* of optimize_kernels(); NULL elsewhere */
+    const struct optimize_options *options; /* of optimize_for_backend(); NULL elsewhere */
     struct error *err;
     enum status status; /* of the first failure */
     /* By value->index: how many nodes (residuals and captures included) and graph outputs read each

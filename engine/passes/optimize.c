@@ -14,8 +14,8 @@ static void copy_inputs_to_outputs(struct edit *edit)
     }
 }
 
-enum status optimize_kernels(struct graph *graph, const struct optimize_options *options,
-                             struct error *err)
+enum status optimize_for_backend(struct graph *graph, const struct optimize_options *options,
+                                 struct error *err)
 {
     struct edit edit = {.graph = graph, .options = options, .err = err};
     copy_inputs_to_outputs(&edit);

@@ -6,7 +6,7 @@
  *                      optimize_weights     f16 → f32, constants, BatchNormalization into Conv
  *     per batch size:  optimize_specialise  concrete input shapes: inference, shape arithmetic
  *     (on a clone)     optimize_split       moves data-dependent nodes to another graph, the tail
- *                      optimize_kernels     epilogues, channels-last, 16-bit activations
+ *                      optimize_for_backend     epilogues, channels-last, 16-bit activations
  *
  * All functions change the graph they are given, which must belong to the caller alone. Sources for
  * the patterns: what torch.onnx, tf2onnx and the model zoo emit.
@@ -69,8 +69,8 @@ enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **r
                            struct error *err) MUST_USE;
 
 /* Shape-dependent rewrites for a backend; every shape in the graph must be known. */
-enum status optimize_kernels(struct graph *graph, const struct optimize_options *options,
-                             struct error *err) MUST_USE;
+enum status optimize_for_backend(struct graph *graph, const struct optimize_options *options,
+                                 struct error *err) MUST_USE;
 
 /* The activation that a node computes of its first operand, as an epilogue without a residual;
  * false when it computes none, or one whose parameters only a run knows. */

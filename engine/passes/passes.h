@@ -1,4 +1,4 @@
-/* Private to engine/passes/: the passes of optimize_kernels(), which has their order. All need
+/* Private to engine/passes/: the passes of optimize_for_backend(), which has their order. All need
  * known shapes; none re-infers them. Those with *n are called by edit_nodes() for each node. */
 #pragma once
 

@@ -152,8 +152,8 @@ struct session_request {
                                 */
     const uint8_t *are_pixels; /* by image, 0 or 1: the row is bytes; NULL: none is. Only where
                                   info.takes_pixels. */
-    int fed; /* images that the inputs hold: those behind `batch` are read, too, as padding; at
-                least `batch`, at most session_batch_for(batch) */
+    int valid_rows; /* images that the inputs hold: those behind `batch` are read, too, as padding;
+                at least `batch`, at most session_batch_for(batch) */
     struct session_want want;
 };
 

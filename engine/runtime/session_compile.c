@@ -216,7 +216,7 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
                                                                  : DTYPE_NONE,
         .is_int8 = session->options.precision == PRECISION_INT8,
     };
-    TRY(optimize_kernels(c->graph, &optimize, err));
+    TRY(optimize_for_backend(c->graph, &optimize, err));
     TRY(session_take_image(session, c->graph, session->compiled_count == 0, err));
     TRY(session->ops->compile(session->backend, c->graph, &c->program, err));
     TRY(wrap_outputs(session, c, err));

@@ -75,7 +75,7 @@ static bool all_convert(const struct edit *edit, const struct value *image,
 
 /* Makes the image input take converted numbers and removes the conversions behind `last`, which is
  * the image or its last Reshape. */
-static void take_converted(struct edit *edit, struct value *last, enum dtype dtype)
+static void become_converted(struct edit *edit, struct value *last, enum dtype dtype)
 {
     struct graph *graph = edit->graph;
     /* backwards: readers of what is replaced have been passed */
@@ -123,7 +123,7 @@ enum status session_take_image(struct session *session, struct graph *graph, boo
     if (is_first && all)
         *settled = numbers;
     if (all && image_numbers_equal(&numbers, settled))
-        take_converted(&edit, last, settled->dtype);
+        become_converted(&edit, last, settled->dtype);
     else if (!is_first && settled->dtype == DTYPE_BF16)
         widen_image(&edit, input);
     else if (!is_first)

@@ -95,7 +95,7 @@ static struct run_request request_of(struct session *session, const struct compi
     const struct session_want *want = &run->want;
     struct run_request request = {.inputs = run->inputs,
                                   .rows = has_rows ? run->batch : 0,
-                                  .fed = c->size > 1 ? run->fed : 0,
+                                  .valid_rows = c->size > 1 ? run->valid_rows : 0,
                                   .are_pixels = run->are_pixels,
                                   .best = want->best};
     if (want->best)
@@ -156,7 +156,7 @@ enum status session_run(struct session *session, int batch, const void *const *i
                         const struct tensor **outputs, struct error *err)
 {
     const struct session_request run = {
-        .batch = batch, .inputs = inputs, .fed = session_batch_for(session, batch)};
+        .batch = batch, .inputs = inputs, .valid_rows = session_batch_for(session, batch)};
     TRY(session_submit(session, &run, err));
     return session_collect(session, outputs, err);
 }

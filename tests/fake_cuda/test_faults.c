@@ -450,7 +450,7 @@ Test(faults, what_is_measured_beside_batches_is_not_kept)
     cr_assert_eq(open_on(gpu, PRECISION_FP32, &serving, &err), STATUS_OK, "%s", err.message);
     const size_t untuned = operations_at_once_to_open();
     unsetenv("LENSD_CUDA_TUNING");
-    const struct session_request batch = {.batch = MOST, .inputs = inputs, .fed = MOST};
+    const struct session_request batch = {.batch = MOST, .inputs = inputs, .valid_rows = MOST};
     cr_assert_eq(session_submit(serving, &batch, &err), STATUS_OK, "%s", err.message);
     const size_t first = operations_to_open();
     cr_assert_eq(operations_at_once_to_open(), untuned, "trials go before batches");

@@ -112,7 +112,7 @@ static void compare_pixels(int channels, bool is_reversed, enum precision precis
         memcpy(expected, output->data, sizeof expected);
         inputs[0] = slots;
         const struct session_request run = {
-            .batch = MOST, .inputs = inputs, .are_pixels = are_pixels, .fed = MOST};
+            .batch = MOST, .inputs = inputs, .are_pixels = are_pixels, .valid_rows = MOST};
         cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
         cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
         cr_assert_eq(memcmp(expected, output->data, sizeof expected), 0, "mixture %x", kinds);
@@ -165,7 +165,7 @@ Test(runs, a_photo_is_a_quarter_of_the_bytes)
     const void *inputs[] = {slots};
     const struct tensor *output;
     const struct session_request run = {
-        .batch = 3, .inputs = inputs, .are_pixels = are_pixels, .fed = 3};
+        .batch = 3, .inputs = inputs, .are_pixels = are_pixels, .valid_rows = 3};
     size_t in = fake.count(FAKE_CUDA_BYTES_IN, 0), out = fake.count(FAKE_CUDA_BYTES_OUT, 0);
     cr_assert_eq(session_submit(session, &run, &err), STATUS_OK);
     cr_assert_eq(session_collect(session, &output, &err), STATUS_OK);
@@ -208,7 +208,7 @@ Test(runs, the_best_classes_come_alone)
         memcpy(scores, output->data, sizeof scores);
         size_t out = fake.count(FAKE_CUDA_BYTES_OUT, 0);
         const struct session_request run = {
-            .batch = 3, .inputs = inputs, .fed = 3, .want = {.best = k, .scores = 0}};
+            .batch = 3, .inputs = inputs, .valid_rows = 3, .want = {.best = k, .scores = 0}};
         cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
         cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
         cr_assert_eq(fake.count(FAKE_CUDA_BYTES_OUT, 0) - out, 3 * (24 + 8 * (size_t)k));
@@ -221,7 +221,7 @@ Test(runs, the_best_classes_come_alone)
     batch[ROW] = NAN;
     const void *inputs[] = {batch};
     const struct session_request run = {
-        .batch = 2, .inputs = inputs, .fed = 2, .want = {.best = 30, .scores = 0}};
+        .batch = 2, .inputs = inputs, .valid_rows = 2, .want = {.best = 30, .scores = 0}};
     cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(session_best_of(session, 0)->count, CLASSES);
@@ -246,7 +246,7 @@ static int run_stream(struct session *session, float *const *batches,
         if (i < STREAM) {
             inputs[i] = batches[i];
             const struct session_request run = {
-                .batch = sizes[i], .inputs = &inputs[i], .fed = sizes[i]};
+                .batch = sizes[i], .inputs = &inputs[i], .valid_rows = sizes[i]};
             cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
         }
         if (i == 0)
@@ -317,7 +317,7 @@ Test(runs, sessions_do_not_share_what_they_write)
     fake.check_order(1);
     fake.delay(200);
     const void *inputs[] = {batches[0]};
-    const struct session_request run = {.batch = 4, .inputs = inputs, .fed = 4};
+    const struct session_request run = {.batch = 4, .inputs = inputs, .valid_rows = 4};
     cr_assert_eq(session_submit(two, &run, &err), STATUS_OK);
     cr_assert_eq(run_stream(one, batches, expected), STREAM);
     cr_assert_eq(session_collect(two, &output, &err), STATUS_OK);

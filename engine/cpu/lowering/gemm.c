@@ -339,7 +339,7 @@ static bool reads_in_place(const struct dense_step *s)
            w->pad_begin[1] >= 0 && s->k * s->n * sizeof(float) <= NEAR;
 }
 
-static bool takes_gate(const struct node *node)
+static bool multiplies_gate(const struct node *node)
 {
     struct window w;
     struct error ignored;
@@ -360,7 +360,7 @@ static bool dense_claim(const struct node *node, struct kernel_caps *ret)
                shape_count(&y->shape);
     if (!node->channels_last || x->shape.rank != 4 || node_int(node, "group", 1) != 1)
         return false;
-    if (takes_gate(node))
+    if (multiplies_gate(node))
         ret->can |= KERNEL_GATE;
     return true;
 }

@@ -78,7 +78,7 @@ void program_free(struct program *program)
     for (size_t i = 0; i < program->step_count; i++)
         step_free(program->steps[i]);
     if (is_newest) /* no other program reads what was packed for it */
-        weights_drop(program->backend, program->backend->weights, program->weights_before);
+        weights_free_since(program->backend, program->backend->weights, program->weights_before);
     for (size_t i = 0; i < program->constant_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);

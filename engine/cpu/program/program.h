@@ -160,7 +160,8 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
                              const float **ret, struct error *err) MUST_USE;
 /* Frees the packed weights from `newest` back to `oldest`, which stays; both are values that
  * backend->weights has had. No step may read them. */
-void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest);
+void weights_free_since(struct backend *backend, struct weight *newest,
+                        const struct weight *oldest);
 /* Ends compiling: releases the constants that were packed into another layout. */
 void weights_seal(struct backend *backend);
 void weights_free(struct backend *backend);

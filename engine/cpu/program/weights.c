@@ -107,7 +107,7 @@ static void weight_release(struct backend *backend, const struct weight *weight)
 }
 
 /* Gives the pages of a constant in a mapped file back to the system after it was read. */
-static void let_go(const struct tensor *constant)
+static void release_mapping(const struct tensor *constant)
 {
     struct mapping *mapping = tensor_mapping(constant);
     if (mapping)
@@ -134,7 +134,7 @@ static enum status weight_enter(struct backend *backend, const struct weight *ma
     }
     *weight = *made;
     if (weight->owned)
-        let_go(constant);
+        release_mapping(constant);
     weight->constant = tensor_ref(constant);
     weight->next = backend->weights;
     backend->weights = weight;
@@ -186,7 +186,7 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
     return STATUS_OK;
 }
 
-void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest)
+void weights_free_since(struct backend *backend, struct weight *newest, const struct weight *oldest)
 {
     struct weight **link = &backend->weights;
     if (newest == oldest)

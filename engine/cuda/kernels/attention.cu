@@ -142,7 +142,7 @@ template <int DEPTH> struct row_state {
 
 /* The tile's scores become weights relative to the greatest score so far. */
 template <int DEPTH>
-__device__ static inline void take_tile(tile_scores &s, row_state<DEPTH> &state)
+__device__ static inline void accumulate_tile(tile_scores &s, row_state<DEPTH> &state)
 {
     UNROLL
     for (int r = 0; r < 2; r++) {
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(BLOCK)
         tile_scores s;
         score_tile<T, DEPTH>(q, own, s);
         finish_scores<T>(s, a, data, bias_rows, key);
-        take_tile(s, state);
+        accumulate_tile(s, state);
         add_values<T, DEPTH>(s, own + SIDE, state);
     }
     copies_wait<0>();

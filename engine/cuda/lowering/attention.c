@@ -29,7 +29,7 @@ static enum status attention_run(struct cuda_step *base, struct cuda_program *pr
     return cuda_launched(base, program, err);
 }
 
-static bool take_group(const struct access_map_group *group, struct cuda_group *ret)
+static bool convert_group(const struct access_map_group *group, struct cuda_group *ret)
 {
     if (group->count > CUDA_GROUP_PARTS)
         return false;
@@ -44,17 +44,17 @@ static bool take_group(const struct access_map_group *group, struct cuda_group *
     return true;
 }
 
-static bool take_map(const struct access_map *map, struct cuda_matrices *ret)
+static bool convert_map(const struct access_map *map, struct cuda_matrices *ret)
 {
     int64_t step;
     if (!access_map_is_even(&map->group[2], &step) || step > INT_MAX || step < INT_MIN)
         return false;
     ret->offset = map->offset;
     ret->column_step = (int)step;
-    return take_group(&map->group[0], &ret->batch) && take_group(&map->group[1], &ret->rows);
+    return convert_group(&map->group[0], &ret->batch) && convert_group(&map->group[1], &ret->rows);
 }
 
-static bool take(const struct attention *from, struct cuda_attention *ret)
+static bool convert_attention(const struct attention *from, struct cuda_attention *ret)
 {
     if (from->batch > INT_MAX || from->rows > INT_MAX || from->keys > INT_MAX ||
         from->depth > INT_MAX || from->width > INT_MAX || from->keys < 1)
@@ -68,10 +68,10 @@ static bool take(const struct attention *from, struct cuda_attention *ret)
                                    .nan_is_zero = from->nan_is_zero,
                                    .bias_count = (int)from->bias_count};
     for (size_t b = 0; b < from->bias_count; b++)
-        if (!take_map(&from->bias[b], &ret->bias[b]))
+        if (!convert_map(&from->bias[b], &ret->bias[b]))
             return false;
-    return take_map(&from->q, &ret->q) && take_map(&from->k, &ret->k) &&
-           take_map(&from->v, &ret->v) && take_map(&from->y, &ret->y);
+    return convert_map(&from->q, &ret->q) && convert_map(&from->k, &ret->k) &&
+           convert_map(&from->v, &ret->v) && convert_map(&from->y, &ret->y);
 }
 
 static bool attention_claim(const struct node *node, struct kernel_caps *ret)
@@ -98,7 +98,7 @@ static enum status lower_attention(const struct cuda_lowering *compile, struct c
     struct cuda_attention_step proto = {.dtype = node->outputs[0]->dtype};
     struct shape shape;
     TRY(attention_load(node, &loaded, &shape, err));
-    if (!take(&loaded, &proto.attention))
+    if (!convert_attention(&loaded, &proto.attention))
         return STATUS_OK;
     proto.on_tensor_cores = proto.dtype != DTYPE_F32 && has_tensor_cores(backend, proto.dtype) &&
                             cuda_attention_takes(&proto.attention, true, backend->shared_limit);

@@ -78,8 +78,8 @@ static bool of_remainder(const struct node *node, const struct bounds *a, const 
 {
     if (b->low <= 0)
         return false;
-    const bool takes_dividends_sign = node_int(node, "fmod", 0) != 0;
-    *ret = (struct bounds){takes_dividends_sign && a->low < 0 ? 1 - b->high : 0, b->high - 1};
+    const bool has_sign_of_dividend = node_int(node, "fmod", 0) != 0;
+    *ret = (struct bounds){has_sign_of_dividend && a->low < 0 ? 1 - b->high : 0, b->high - 1};
     return true;
 }
 

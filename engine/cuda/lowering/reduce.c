@@ -1,5 +1,5 @@
-/* Steps that work along axes of a tensor: reductions that row_norms.c does not take, ArgMax, ArgMin,
- * softmax along any axis, CumSum, TopK. */
+/* Steps that work along axes of a tensor: reductions that row_norms.c does not take, ArgMax,
+ * ArgMin, softmax along any axis, CumSum, TopK. */
 #include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/cuda/lowering/lowering.h"
 

@@ -53,7 +53,7 @@ static void place_values(struct cuda_program *program)
     runs_forget(program);
 }
 
-static enum status take_arena(struct cuda_backend *backend, struct error *err)
+static enum status allocate_arena(struct cuda_backend *backend, struct error *err)
 {
     size_t values = ARENA_ALIGN, staging, results;
     for (const struct cuda_program *p = backend->programs; p; p = p->next)
@@ -111,7 +111,7 @@ enum status cuda_programs_reserve(struct backend *base, struct error *err)
     for (const struct cuda_program *program = backend->programs; program; program = program->next)
         tuned.count += program->step_count;
     cuda_weights_settle(backend);
-    TRY(take_arena(backend, err));
+    TRY(allocate_arena(backend, err));
     for (struct cuda_program *program = backend->programs; program; program = program->next) {
         place_values(program);
         TRY(tune_steps(program, &tuned, err));

@@ -260,8 +260,8 @@ static void point_at_inputs(struct cuda_program *program, const struct cuda_slot
     }
 }
 
-static enum status take_inputs(struct cuda_program *program, const struct cuda_slot *slot,
-                               struct error *err)
+static enum status stage_inputs(struct cuda_program *program, const struct cuda_slot *slot,
+                                struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     const struct pixels *pixels = &program->pixels;
@@ -308,7 +308,7 @@ static enum status keep_results(struct cuda_program *program, const struct cuda_
 static enum status enqueue(struct cuda_program *program, const struct cuda_slot *slot,
                            struct error *err)
 {
-    TRY(take_inputs(program, slot, err));
+    TRY(stage_inputs(program, slot, err));
     TRY(run_steps(program, err));
     return keep_results(program, slot, err);
 }
@@ -393,14 +393,14 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 
 /* Rows of the image input: those that are bytes only as far as they go. */
 static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
-                                   const char *from, int fed, struct error *err)
+                                   const char *from, int valid_rows, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     const size_t input = backend->options.pixels_input;
     const size_t count = program->pixels.row_count, pitch = count * sizeof(float);
     unsigned char *to = slot->staging + program->input_offsets[input];
-    for (int first = 0, next; first < fed; first = next) {
-        for (next = first + 1; next < fed && slot->marks[next] == slot->marks[first];)
+    for (int first = 0, next; first < valid_rows; first = next) {
+        for (next = first + 1; next < valid_rows && slot->marks[next] == slot->marks[first];)
             next++;
         const size_t rows = (size_t)(next - first), at = (size_t)first * pitch;
         const struct pitched copy = {from + at, to + at, pitch, pitch, count, rows};
@@ -422,21 +422,21 @@ static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
 {
     struct cuda_backend *backend = program->backend;
     const struct graph *graph = program->graph;
-    const int fed = request->fed ? request->fed : program->rows;
+    const int valid_rows = request->valid_rows ? request->valid_rows : program->rows;
     const struct pixels *pixels = &program->pixels;
     for (int i = 0; pixels->are_there && i < program->rows; i++)
-        slot->marks[i] = request->are_pixels && i < fed ? request->are_pixels[i] : 0;
+        slot->marks[i] = request->are_pixels && i < valid_rows ? request->are_pixels[i] : 0;
     for (size_t i = 0; i < graph->input_count; i++) {
         size_t bytes = value_bytes(graph->inputs[i]);
         const struct shape *shape = &graph->inputs[i]->shape;
         if (bytes == 0)
             continue;
         if (pixels->are_there && i == backend->options.pixels_input) {
-            TRY(copy_image_rows(program, slot, request->inputs[i], fed, err));
+            TRY(copy_image_rows(program, slot, request->inputs[i], valid_rows, err));
             continue;
         }
         if (shape->rank > 0 && shape->dims[0] == program->rows)
-            bytes = bytes / (size_t)program->rows * (size_t)fed;
+            bytes = bytes / (size_t)program->rows * (size_t)valid_rows;
         TRY(cuda_check(cudaMemcpyAsync(slot->staging + program->input_offsets[i],
                                        request->inputs[i], bytes, cudaMemcpyHostToDevice,
                                        backend->in),
@@ -629,7 +629,7 @@ static enum status enqueue_profiled(void *context, struct error *err)
     const struct cuda_profile *p = context;
     struct cuda_program *program = p->program;
     const struct cuda_backend *backend = program->backend;
-    TRY(take_inputs(program, p->slot, err));
+    TRY(stage_inputs(program, p->slot, err));
     for (size_t i = 0; i <= program->step_count; i++) {
         TRY(cuda_check(cudaEventRecordWithFlags(p->events[i], backend->stream, p->flags),
                        backend->device, "profiling", err));

@@ -23,7 +23,7 @@ enum {
 
 /* Another candidate takes less than this share of the time of the best guess. A device repeats its
  * times within a per cent or two. */
-#define CLEARLY 0.98
+#define SWITCH_RATIO 0.98
 
 struct tune_measurement {
     struct cuda_step *step;
@@ -134,7 +134,7 @@ static enum status measure_all(struct tune_measurement *m, int count, int *ret_c
     size_t chosen = 0;
     const struct autotune tune = {.count = (size_t)count,
                                   .rounds = ROUNDS,
-                                  .clear = CLEARLY,
+                                  .clear = SWITCH_RATIO,
                                   .budget = BUDGET_MS,
                                   .run = run_candidate,
                                   .context = m};

@@ -69,7 +69,7 @@ static void inflight_submit(struct lane *lane, struct inflight_batch *inflight)
     const struct session_request run = {.batch = batch->count,
                                         .inputs = inflight->inputs,
                                         .are_pixels = lane_marks_of(lane, batch, 0),
-                                        .fed = batch->count,
+                                        .valid_rows = batch->count,
                                         .want = inflight->want};
     inflight->status = session_submit(lane->session, &run, &inflight->error);
     inflight->is_submitted = inflight->status == STATUS_OK;

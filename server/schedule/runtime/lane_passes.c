@@ -109,8 +109,10 @@ const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch,
  * many as it is padded to. */
 static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct error *err)
 {
-    const struct session_request run = {
-        .batch = count, .inputs = lane->inputs, .are_pixels = lane->marks, .fed = lane->fed};
+    const struct session_request run = {.batch = count,
+                                        .inputs = lane->inputs,
+                                        .are_pixels = lane->marks,
+                                        .valid_rows = lane->valid_rows};
     int64_t start = clock_now();
     enum status status = session_submit(lane->session, &run, err);
     if (status == STATUS_OK)
@@ -268,10 +270,10 @@ static void place_inputs(struct lane *lane, const struct batch *batch, struct im
 {
     size_t padded = (size_t)lane_padded_batch(lane, part.count), count = (size_t)part.count;
     lane->marks = lane_marks_of(lane, batch, part.first);
-    lane->fed = part.count;
+    lane->valid_rows = part.count;
     const bool is_padded = is_retry && padded != count;
     if (is_padded)
-        lane->fed = (int)padded;
+        lane->valid_rows = (int)padded;
     if (is_padded && lane->marks) {
         memset(lane->retry_marks, 0, padded);
         memcpy(lane->retry_marks, lane->marks, count);

@@ -79,7 +79,7 @@ struct lane {
     void *retry_rows; /* a batch of the smallest compiled size, for retries, probes and warm-up */
     uint8_t *retry_marks;
     const uint8_t *marks;        /* 1 for each image at `inputs` that is bytes; NULL: all floats */
-    int fed;                     /* number of images at `inputs` */
+    int valid_rows;              /* number of images at `inputs` */
     const struct batch *running; /* the batch whose pass is being collected; NULL: a probe */
     struct image_range part;     /* the part of it that the pass runs */
 };

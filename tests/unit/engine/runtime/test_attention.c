@@ -347,7 +347,7 @@ static void check_reference(const struct sample *s, const struct graph *graph,
     cr_assert_eq(graph_clone(graph, &fused, &err), STATUS_OK);
     cr_assert_eq(optimize_weights(fused, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(optimize_specialise(fused, shapes, &err), STATUS_OK, "%s", err.message);
-    cr_assert_eq(optimize_kernels(fused, &options, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(optimize_for_backend(fused, &options, &err), STATUS_OK, "%s", err.message);
     for (size_t n = 0; n < fused->node_count; n++) { /* the interpreter knows no epilogues */
         cr_assert_neq(fused->nodes[n]->op, OP_SOFTMAX);
         if (fused->nodes[n]->op == OP_MATMUL && fused->nodes[n]->input_count == 3) {
