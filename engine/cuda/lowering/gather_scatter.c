@@ -67,17 +67,6 @@ static enum status gather_scatter_run(struct cuda_step *base, struct cuda_progra
 
 /* ---- Pad ---- */
 
-static uint64_t narrow_number(float x, enum dtype dtype)
-{
-    uint64_t bits = 0;
-    const uint16_t half = dtype == DTYPE_F16 ? float_to_half(x) : float_to_bfloat16(x);
-    if (dtype == DTYPE_F32)
-        memcpy(&bits, &x, sizeof x);
-    else
-        memcpy(&bits, &half, sizeof half);
-    return bits;
-}
-
 static bool read_pad(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0];
