@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/trace_json.h"
+#include "proto/writer.h"
 #include "server/observe/log.h"
 
 #define SECOND INT64_C(1000000000)
@@ -110,10 +112,8 @@ struct trace_exporter {
     uint64_t sampled_below; /* of 2^64 - 1 */
     char *environment;      /* the texts below are parts of it */
     const char *keys[RESOURCE_MAX], *values[RESOURCE_MAX];
-    struct otlp_resource resource;
+    size_t resource_count;
     struct trace_record *batch; /* BATCH of them */
-    struct otlp_span *spans;    /* BATCH times TRACE_PHASES + 1 */
-    char (*ids)[17];            /* of the spans of phases */
     struct answer_text {
         char text[1024];
         size_t size;
@@ -129,18 +129,36 @@ static int64_t stop_at(struct trace_exporter *exporter)
 
 /* ---- records to spans ---- */
 
-static void add_text(struct otlp_span *span, const char *key, const char *text)
+/* 64-bit numbers are text in OTLP's JSON. */
+static void write_number(struct writer *w, json_node *parent, const char *key, int64_t value)
 {
-    if (text && text[0])
-        span->attributes[span->attribute_count++] =
-            (struct otlp_attribute){.key = key, .text = text};
+    char text[24];
+    snprintf(text, sizeof text, "%" PRId64, value);
+    write_text(w, parent, key, text);
 }
 
-static void add_number(struct otlp_span *span, const char *key, int64_t number)
+static void write_attribute(struct writer *w, json_node *attributes, const char *key,
+                            const char *text)
 {
-    if (number)
-        span->attributes[span->attribute_count++] =
-            (struct otlp_attribute){.key = key, .number = number};
+    json_node *entry = write_object(w, attributes, NULL);
+    write_text(w, entry, "key", key);
+    write_text(w, write_object(w, entry, "value"), "stringValue", text);
+}
+
+/* `key` follows OpenTelemetry's semantic conventions. Nothing for NULL, "" and 0. */
+static void add_text(struct writer *w, json_node *attributes, const char *key, const char *text)
+{
+    if (text && text[0])
+        write_attribute(w, attributes, key, text);
+}
+
+static void add_number(struct writer *w, json_node *attributes, const char *key, int64_t number)
+{
+    if (!number)
+        return;
+    json_node *entry = write_object(w, attributes, NULL);
+    write_text(w, entry, "key", key);
+    write_number(w, write_object(w, entry, "value"), "intValue", number);
 }
 
 /* Nanoseconds from clock_now() to the time of day. */
@@ -151,59 +169,85 @@ static int64_t epoch(void)
     return (int64_t)now.tv_sec * SECOND + now.tv_nsec - clock_now();
 }
 
-/* The request's span and one for each phase; names after OpenTelemetry's conventions for HTTP. */
-static size_t write_spans(struct trace_exporter *exporter, const struct trace_record *record,
-                          int64_t since, char name[static 160], size_t used)
+enum span_kind { SPAN_INTERNAL = 1, SPAN_SERVER = 2 };
+
+struct span {
+    const char *trace, *id, *parent, *name; /* parent "": none */
+    enum span_kind kind;
+    int64_t begin, end; /* clock_now() */
+};
+
+/* Returns its list of attributes. `since`: epoch(). */
+static json_node *write_span(struct writer *w, json_node *list, const struct span *span,
+                             int64_t since, bool failed)
 {
-    struct otlp_span *span = &exporter->spans[used];
-    snprintf(name, 160, "%s %s", record->method, record->route);
-    *span = (struct otlp_span){.trace = record->trace,
-                               .id = record->span,
-                               .parent = record->parent,
-                               .name = name,
-                               .kind = OTLP_SERVER,
-                               .begin = (uint64_t)(record->begin + since),
-                               .end = (uint64_t)(record->end + since),
-                               .failed = record->status >= 500};
-    add_text(span, "http.request.method", record->method);
-    add_text(span, "http.route", record->route);
-    add_number(span, "http.response.status_code", record->status);
-    add_number(span, "http.request.body.size", record->bytes_in);
-    add_number(span, "http.response.body.size", record->bytes_out);
-    add_text(span, "client.address", record->client);
-    add_text(span, "error.type", record->code);
-    add_text(span, "lensd.request.id", record->id);
-    add_text(span, "lensd.model", record->model);
-    add_text(span, "lensd.device", record->device);
-    add_text(span, "lensd.cache", record->cache);
-    add_number(span, "lensd.images", record->images);
-    add_number(span, "lensd.batch.size", record->batch);
+    json_node *entry = write_object(w, list, NULL);
+    write_text(w, entry, "traceId", span->trace);
+    write_text(w, entry, "spanId", span->id);
+    if (span->parent[0])
+        write_text(w, entry, "parentSpanId", span->parent);
+    write_text(w, entry, "name", span->name);
+    write_count(w, entry, "kind", (unsigned long long)span->kind);
+    write_number(w, entry, "startTimeUnixNano", span->begin + since);
+    write_number(w, entry, "endTimeUnixNano", span->end + since);
+    json_node *attributes = write_array(w, entry, "attributes");
+    if (failed)
+        write_count(w, write_object(w, entry, "status"), "code", 2);
+    return attributes;
+}
+
+/* The request's span and one for each phase; names after OpenTelemetry's conventions for HTTP. */
+static void write_record(struct writer *w, json_node *list, const struct trace_record *record,
+                         int64_t since)
+{
+    char name[160];
+    snprintf(name, sizeof name, "%s %s", record->method, record->route);
+    const struct span request = {record->trace, record->span,  record->parent, name,
+                                 SPAN_SERVER,   record->begin, record->end};
+    json_node *attributes = write_span(w, list, &request, since, record->status >= 500);
+    add_text(w, attributes, "http.request.method", record->method);
+    add_text(w, attributes, "http.route", record->route);
+    add_number(w, attributes, "http.response.status_code", record->status);
+    add_number(w, attributes, "http.request.body.size", record->bytes_in);
+    add_number(w, attributes, "http.response.body.size", record->bytes_out);
+    add_text(w, attributes, "client.address", record->client);
+    add_text(w, attributes, "error.type", record->code);
+    add_text(w, attributes, "lensd.request.id", record->id);
+    add_text(w, attributes, "lensd.model", record->model);
+    add_text(w, attributes, "lensd.device", record->device);
+    add_text(w, attributes, "lensd.cache", record->cache);
+    add_number(w, attributes, "lensd.images", record->images);
+    add_number(w, attributes, "lensd.batch.size", record->batch);
     const uint64_t own = strtoull(record->span, NULL, 16);
     for (size_t i = 0; i < record->phase_count; i++) {
         const struct trace_phase *phase = &record->phases[i];
-        /* Made from the id of the request's span, and different for each phase. */
-        snprintf(exporter->ids[used + 1 + i], 17, "%016llx",
+        char id[17]; /* made from that of the request's span, and different for each phase */
+        snprintf(id, sizeof id, "%016llx",
                  (unsigned long long)((own ^ ((i + 1) * 0x9E3779B97F4A7C15u)) | 1));
-        exporter->spans[used + 1 + i] =
-            (struct otlp_span){.trace = record->trace,
-                               .id = exporter->ids[used + 1 + i],
-                               .parent = record->span,
-                               .name = phase->name,
-                               .kind = OTLP_INTERNAL,
-                               .begin = (uint64_t)(phase->begin + since),
-                               .end = (uint64_t)(phase->end + since)};
+        const struct span span = {record->trace, id,           record->span, phase->name,
+                                  SPAN_INTERNAL, phase->begin, phase->end};
+        write_span(w, list, &span, since, false);
     }
-    return used + 1 + record->phase_count;
 }
 
+/* Spans as OTLP/HTTP sends them in JSON (opentelemetry-proto 1.x, ExportTraceServiceRequest). */
 static char *batch_json(struct trace_exporter *exporter, size_t count, size_t *ret_size)
 {
-    static char names[BATCH][160]; /* one exporter, one thread */
     const int64_t since = epoch();
-    size_t used = 0;
+    struct writer w = {false};
+    json_node *root = write_root();
+    json_node *entry = write_object(&w, write_array(&w, root, "resourceSpans"), NULL);
+    json_node *attributes = write_array(&w, write_object(&w, entry, "resource"), "attributes");
+    for (size_t i = 0; i < exporter->resource_count; i++)
+        write_attribute(&w, attributes, exporter->keys[i], exporter->values[i]);
+    entry = write_object(&w, write_array(&w, entry, "scopeSpans"), NULL);
+    json_node *scope = write_object(&w, entry, "scope");
+    write_text(&w, scope, "name", "lensd");
+    write_text(&w, scope, "version", LENSD_VERSION);
+    json_node *list = write_array(&w, entry, "spans");
     for (size_t i = 0; i < count; i++)
-        used = write_spans(exporter, &exporter->batch[i], since, names[i], used);
-    return otlp_spans_json(&exporter->resource, exporter->spans, used, ret_size);
+        write_record(&w, list, &exporter->batch[i], since);
+    return write_finish(&w, root, ret_size);
 }
 
 /* ---- sending ---- */
@@ -426,11 +470,10 @@ static enum status next_pair(char **rest, const char *variable, char **ret_key, 
 
 static void add_resource(struct trace_exporter *exporter, const char *key, const char *value)
 {
-    struct otlp_resource *resource = &exporter->resource;
-    if (resource->count == RESOURCE_MAX)
+    if (exporter->resource_count == RESOURCE_MAX)
         return;
-    exporter->keys[resource->count] = key;
-    exporter->values[resource->count++] = value;
+    exporter->keys[exporter->resource_count] = key;
+    exporter->values[exporter->resource_count++] = value;
 }
 
 /* One after another in exporter->environment: the list of attributes, the host's name. */
@@ -445,7 +488,6 @@ static enum status read_resource(struct trace_exporter *exporter, struct error *
         return error_no_memory(err, "attributes of traces");
     char *host = exporter->environment + size;
     memcpy(exporter->environment, given ? given : "", size);
-    exporter->resource = (struct otlp_resource){exporter->keys, exporter->values, 0, LENSD_VERSION};
     bool is_named = service && service[0];
     if (is_named)
         add_resource(exporter, "service.name", service);
@@ -515,10 +557,8 @@ static enum status set_up(struct trace_exporter *exporter,
     exporter->sampled_below =
         options->sample >= 1 ? UINT64_MAX : (uint64_t)(options->sample * 0x1p64);
     exporter->batch = alloc_array(BATCH, sizeof *exporter->batch);
-    exporter->spans = alloc_array(BATCH * (TRACE_PHASES + 1), sizeof *exporter->spans);
-    exporter->ids = alloc_array(BATCH * (TRACE_PHASES + 1), sizeof *exporter->ids);
     exporter->handle = curl.init();
-    if (!exporter->batch || !exporter->spans || !exporter->ids || !exporter->handle)
+    if (!exporter->batch || !exporter->handle)
         return error_no_memory(err, "traces");
     TRY(read_resource(exporter, err));
     TRY(read_headers(exporter, err));
@@ -558,8 +598,6 @@ static void free_exporter(struct trace_exporter *exporter)
     pthread_mutex_destroy(&exporter->lock);
     free(exporter->environment);
     free(exporter->batch);
-    free(exporter->spans);
-    free(exporter->ids);
     free(exporter);
 }
 
