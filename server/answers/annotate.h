@@ -1,7 +1,7 @@
 /* Draws what a model found into the photo. Any thread; takes long for large photos. */
 #pragma once
 
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 enum annotate_format { ANNOTATE_JPEG, ANNOTATE_PNG };
 

@@ -1,9 +1,9 @@
-/* Answers to photos, which the server and the command line both show: from the pipeline's structs
+/* Answers to photos, which the server and the command line both show: from the model host's structs
  * to the plain descriptions of proto/answers.h. */
 #pragma once
 
 #include "proto/dialects.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 /* The answer to a request that is done (on_done was called), as a list, each with the precision it
  * was computed in where `model` (NULL: not known) tells it. total_ms: since request->started.

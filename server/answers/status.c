@@ -9,10 +9,11 @@
 #include "proto/writer.h"
 
 /* A snapshot of the models; NULL when out of memory. */
-static struct model_status *take_snapshot(struct pipeline *pipeline, size_t *ret_count)
+static struct model_status *take_snapshot(struct model_host *model_host, size_t *ret_count)
 {
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
-    *ret_count = models && pipeline ? pipeline_models(pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
+    *ret_count =
+        models && model_host ? model_host_models(model_host, models, MODEL_HOST_MAX_MODELS) : 0;
     return models;
 }
 
@@ -39,13 +40,13 @@ static void write_stages(struct writer *w, json_node *entry, const struct model_
 
 /* ---- /health ---- */
 
-const char *status_state(struct pipeline *pipeline, bool draining)
+const char *status_state(struct model_host *model_host, bool draining)
 {
     static const char *const states[] = {
-        [PIPELINE_LOADING] = "loading",   [PIPELINE_READY] = "ready",
-        [PIPELINE_DRAINING] = "draining", [PIPELINE_FAILED] = "failed",
-        [PIPELINE_STUCK] = "stuck",       [PIPELINE_UNLOADED] = "unloaded"};
-    return states[draining ? PIPELINE_DRAINING : pipeline_readiness(pipeline)];
+        [MODEL_HOST_LOADING] = "loading",   [MODEL_HOST_READY] = "ready",
+        [MODEL_HOST_DRAINING] = "draining", [MODEL_HOST_FAILED] = "failed",
+        [MODEL_HOST_STUCK] = "stuck",       [MODEL_HOST_UNLOADED] = "unloaded"};
+    return states[draining ? MODEL_HOST_DRAINING : model_host_readiness(model_host)];
 }
 
 /* The devices that are quarantined for one model. */
@@ -86,12 +87,12 @@ static void write_health_model(struct writer *w, json_node *list, const struct m
     write_count(w, entry, "in_flight", model->in_flight);
 }
 
-char *status_health_json(struct pipeline *pipeline, bool draining, double uptime_s,
+char *status_health_json(struct model_host *model_host, bool draining, double uptime_s,
                          const char *note, const char *confinement, size_t *ret_size)
 {
     size_t count;
-    struct model_status *models = take_snapshot(pipeline, &count);
-    const char *formats[IMAGE_FORMATS], *state = status_state(pipeline, draining);
+    struct model_status *models = take_snapshot(model_host, &count);
+    const char *formats[IMAGE_FORMATS], *state = status_state(model_host, draining);
     const size_t format_count = image_formats(formats);
     struct writer w = {.failed = !models};
     json_node *root = write_root();
@@ -185,10 +186,10 @@ static void write_lane(struct writer *w, json_node *list, const struct model_sta
 }
 
 static void write_memory(struct writer *w, json_node *entry, const struct device_info *device,
-                         struct pipeline *pipeline)
+                         struct model_host *model_host)
 {
     size_t limit = 0;
-    const size_t used = pipeline ? pipeline_memory(pipeline, device->id, &limit) : 0;
+    const size_t used = model_host ? model_host_memory(model_host, device->id, &limit) : 0;
     json_node *memory = write_object(w, entry, "memory");
     write_count(w, memory, "total_bytes", device->total_bytes);
     write_count(w, memory, "free_bytes", device->free_bytes);
@@ -204,7 +205,7 @@ static bool is_on(const struct session_info *lane, struct device_id device)
 
 static void write_device(struct writer *w, json_node *list, const struct device_info *device,
                          const struct model_status *models, size_t model_count,
-                         struct pipeline *pipeline)
+                         struct model_host *model_host)
 {
     char id[DEVICE_TEXT];
     bool is_used = false;
@@ -220,7 +221,7 @@ static void write_device(struct writer *w, json_node *list, const struct device_
         if (!is_used) /* the models of a device that has failed are still shown */
             return;
     }
-    write_memory(w, entry, device, pipeline);
+    write_memory(w, entry, device, model_host);
     write_positive(w, entry, "threads", device->threads);
     write_positive(w, entry, "cores", device->cores);
     write_given(w, entry, "isa", device->isa);
@@ -236,17 +237,17 @@ static void write_device(struct writer *w, json_node *list, const struct device_
                 write_lane(w, lanes, &models[m], k);
 }
 
-char *status_devices_json(struct pipeline *pipeline, const char *note, size_t *ret_size)
+char *status_devices_json(struct model_host *model_host, const char *note, size_t *ret_size)
 {
     struct device_info devices[DEVICE_MAX];
     const size_t device_count = device_list(devices, DEVICE_MAX);
     size_t count;
-    struct model_status *models = take_snapshot(pipeline, &count);
+    struct model_status *models = take_snapshot(model_host, &count);
     struct writer w = {.failed = !models};
     json_node *root = write_root(), *pipelines = NULL;
     json_node *list = write_array(&w, root, "devices");
     for (size_t i = 0; i < device_count; i++)
-        write_device(&w, list, &devices[i], models, count, pipeline);
+        write_device(&w, list, &devices[i], models, count, model_host);
     for (size_t i = 0; i < count; i++) {
         if (!models[i].stage_count)
             continue;

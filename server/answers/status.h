@@ -3,19 +3,19 @@
  * not. *ret_size may be NULL. */
 #pragma once
 
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
-/* "loading", "ready", "draining", "failed", "unloaded"; `draining` overrules the pipeline. */
-const char *status_state(struct pipeline *pipeline, bool draining);
+/* "loading", "ready", "draining", "failed", "unloaded"; `draining` overrules the model host. */
+const char *status_state(struct model_host *model_host, bool draining);
 
 /* {"status","ready","version","uptime_seconds","note"?,"confinement"?,"formats":[…],"models":[…]}:
  * the state, the models and their progress. `confinement`: "seccomp, Landlock 4"; NULL: not settled
  * yet. */
-char *status_health_json(struct pipeline *pipeline, bool draining, double uptime_s,
+char *status_health_json(struct model_host *model_host, bool draining, double uptime_s,
                          const char *note, const char *confinement, size_t *ret_size);
 
 /* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
  * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"fast_precisions":[…],
  * "models":[…]}],"pipelines"?:[{"name","stages":[…]}],"note"?}: every device of the machine with
- * the models that `pipeline` (NULL: none) has on it. */
-char *status_devices_json(struct pipeline *pipeline, const char *note, size_t *ret_size);
+ * the models that `model_host` (NULL: none) has on it. */
+char *status_devices_json(struct model_host *model_host, const char *note, size_t *ret_size);

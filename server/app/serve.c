@@ -60,7 +60,7 @@
 struct serve {
     const struct config *config;
     struct metrics *metrics;
-    struct pipeline *pipeline;
+    struct model_host *model_host;
     struct trace_exporter *traces;
     struct http_server *http;
     struct loader *loader;
@@ -181,16 +181,16 @@ static enum status find_all(struct serve *serve, struct error *err)
     TRY(settings_traces(config, serve->metrics, &trace_options, err));
     if (trace_options.endpoint && !config->check)
         TRY(trace_exporter_create(&trace_options, &serve->traces, err));
-    struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
+    struct model_host_options model_host_options = settings_model_host(config, serve->metrics);
     if (is_confined(config))
-        pipeline_options.worker_begin = confine_decode_worker;
-    TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
+        model_host_options.worker_begin = confine_decode_worker;
+    TRY(model_host_create(&model_host_options, &serve->model_host, err));
     struct loader_options loader_options = {.models = config->models,
                                             .model = config->model,
                                             .model_name = config->model_name,
                                             .default_model = config->default_model,
                                             .watch = config->watch,
-                                            .pipeline = serve->pipeline};
+                                            .model_host = serve->model_host};
     return loader_create(&loader_options, &serve->loader, err);
 }
 
@@ -265,7 +265,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     serve->supervisor = supervisor_create();
     TRY(find_all(serve, err));
     struct http_options http_options =
-        settings_http(config, serve->pipeline, serve->loader, serve->metrics);
+        settings_http(config, serve->model_host, serve->loader, serve->metrics);
     http_options.traces = serve->traces;
     count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
     TRY(http_server_start(&http_options, &serve->http, err));
@@ -274,7 +274,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     if (config->port_file)
         TRY(write_port(serve, err));
     TRY(give_up_root(serve, err));
-    supervisor_watch(serve->supervisor, serve->pipeline);
+    supervisor_watch(serve->supervisor, serve->model_host);
     supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->loader));
     log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
               LOG_STR("version", LENSD_VERSION));
@@ -296,13 +296,13 @@ static void tear_down(struct serve *serve)
 {
     if (serve->loader)
         loader_stop(serve->loader);
-    if (serve->pipeline)
-        (void)pipeline_drain(serve->pipeline, 0);
+    if (serve->model_host)
+        (void)model_host_drain(serve->model_host, 0);
     http_server_free(serve->http);
     trace_exporter_free(serve->traces);
     supervisor_free(serve->supervisor);
     loader_free(serve->loader);
-    pipeline_free(serve->pipeline);
+    model_host_free(serve->model_host);
     metrics_free(serve->metrics);
     remove_numbers(serve);
     if (serve->has_watcher) {
@@ -399,7 +399,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
     name_model(status, name, sizeof name);
     /* Devices and threads are those of the model that answers; a pipeline has none of its own. */
-    if (status->is_default && pipeline_has_choice(serve->pipeline))
+    if (status->is_default && model_host_has_choice(serve->model_host))
         snprintf(choice, sizeof choice, "; %s answers", name);
     if (status->answers_photos && !status->is_default)
         snprintf(call, sizeof call, "--data-binary @photo.jpg '%s/predict?model=%s'", url,
@@ -421,8 +421,8 @@ static void print_banner(const struct serve *serve, const struct model_status *s
 
 static void say_ready(struct serve *serve)
 {
-    struct model_status *models = calloc(PIPELINE_MAX_MODELS, sizeof *models);
-    size_t count = models ? pipeline_models(serve->pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    struct model_status *models = calloc(MODEL_HOST_MAX_MODELS, sizeof *models);
+    size_t count = models ? model_host_models(serve->model_host, models, MODEL_HOST_MAX_MODELS) : 0;
     const struct model_status *status = find_shown(models, count);
     char devices[DEVICE_MAX * (DEVICE_TEXT + 32)] = "";
     const char *precision = NULL;
@@ -472,7 +472,7 @@ static bool is_end(const struct signalfd_siginfo *info)
 static void end_stuck(const struct serve *serve)
 {
     char models[256];
-    (void)pipeline_is_stuck(serve->pipeline, models, sizeof models);
+    (void)model_host_is_stuck(serve->model_host, models, sizeof models);
     log_event(LOG_ERROR, "stopped", LOG_BOOL("all_answered", false),
               LOG_STR("model", models[0] ? models : NULL),
               LOG_STR("text", models[0] ? "a pass is stuck: exiting without its answers"
@@ -539,7 +539,7 @@ static void drain(struct serve *serve, const char *cause)
     int64_t deadline = clock_now() + config->grace * MILLION;
     bool quiet = http_server_wait_quiet(serve->http, deadline);
     int64_t left_ms = (deadline - clock_now()) / MILLION;
-    bool all = pipeline_drain(serve->pipeline, left_ms > 0 ? (int)left_ms : 0);
+    bool all = model_host_drain(serve->model_host, left_ms > 0 ? (int)left_ms : 0);
     if (!quiet)
         (void)http_server_wait_quiet(serve->http, clock_now() + LAST_WORDS_MS * MILLION);
     atomic_store(&serve->end_by, 0);
@@ -593,8 +593,9 @@ static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *in
 /* The model that is being loaded, how far it is, and how long the rest will take. */
 static void log_loading(const struct serve *serve)
 {
-    struct model_status *models = calloc(PIPELINE_MAX_MODELS, sizeof *models);
-    const size_t count = models ? pipeline_models(serve->pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    struct model_status *models = calloc(MODEL_HOST_MAX_MODELS, sizeof *models);
+    const size_t count =
+        models ? model_host_models(serve->model_host, models, MODEL_HOST_MAX_MODELS) : 0;
     for (size_t i = 0; i < count; i++)
         if (models[i].state == MODEL_LOADING && models[i].progress > 0)
             log_event(LOG_INFO, "loading", LOG_STR("model", models[i].name),
@@ -653,7 +654,7 @@ static enum status serve_check(struct serve *serve, struct error *err)
     serve->loaded_fd = -1;
     TRY(find_user(serve, err));
     TRY(find_all(serve, err));
-    options = settings_http(serve->config, serve->pipeline, serve->loader, serve->metrics);
+    options = settings_http(serve->config, serve->model_host, serve->loader, serve->metrics);
     TRY(http_server_check(&options, &warnings, err));
     if (warnings.port[0])
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));

@@ -1,4 +1,4 @@
-/* Translates the options of the command line into those of the pipeline and the HTTP server. */
+/* Translates the options of the command line into those of the model host and the HTTP server. */
 #include "server/app/settings.h"
 
 #include <stdlib.h>
@@ -6,33 +6,33 @@
 
 #include "server/http/api/route_table.h"
 
-struct pipeline_options settings_pipeline(const struct config *config, struct metrics *metrics)
+struct model_host_options settings_model_host(const struct config *config, struct metrics *metrics)
 {
-    struct pipeline_options options = {.device_count = config->device_count,
-                                       .precision = (enum precision)config->precision,
-                                       .cache = config->cache_folder,
-                                       .trials = config->command == COMMAND_PREDICT ? TRIALS_NONE
-                                                                                    : TRIALS_LATER,
-                                       .threads = (int)config->threads,
-                                       .workers = (int)config->workers,
-                                       .max_batch = (int)config->max_batch,
-                                       .max_queue = (size_t)config->max_queue,
-                                       .max_queue_bytes = (size_t)config->max_queue_bytes,
-                                       .max_queue_ms = config->max_queue_ms,
-                                       .limits = {.max_pixels = (uint64_t)config->max_pixels,
-                                                  .max_side = (uint32_t)config->max_side,
-                                                  .max_scans = (uint32_t)config->max_scans},
-                                       .fast_decode = config->fast_decode,
-                                       .task_options = &config->task_options,
-                                       .default_model = config->default_model,
-                                       .ready_strict = config->ready == CONFIG_READY_STRICT,
-                                       .metrics = metrics};
+    struct model_host_options options = {
+        .device_count = config->device_count,
+        .precision = (enum precision)config->precision,
+        .cache = config->cache_folder,
+        .trials = config->command == COMMAND_PREDICT ? TRIALS_NONE : TRIALS_LATER,
+        .threads = (int)config->threads,
+        .workers = (int)config->workers,
+        .max_batch = (int)config->max_batch,
+        .max_queue = (size_t)config->max_queue,
+        .max_queue_bytes = (size_t)config->max_queue_bytes,
+        .max_queue_ms = config->max_queue_ms,
+        .limits = {.max_pixels = (uint64_t)config->max_pixels,
+                   .max_side = (uint32_t)config->max_side,
+                   .max_scans = (uint32_t)config->max_scans},
+        .fast_decode = config->fast_decode,
+        .task_options = &config->task_options,
+        .default_model = config->default_model,
+        .ready_strict = config->ready == CONFIG_READY_STRICT,
+        .metrics = metrics};
     memcpy(options.devices, config->devices, sizeof options.devices);
     memcpy(options.memory_limits, config->memory_limits, sizeof options.memory_limits);
     return options;
 }
 
-struct http_options settings_http(const struct config *config, struct pipeline *pipeline,
+struct http_options settings_http(const struct config *config, struct model_host *model_host,
                                   struct loader *loader, struct metrics *metrics)
 {
     return (struct http_options){
@@ -71,7 +71,7 @@ struct http_options settings_http(const struct config *config, struct pipeline *
                  .metrics = metrics},
         .routes = &http_route_table,
         .grpc_routes = &grpc_route_table,
-        .pipeline = pipeline,
+        .model_host = model_host,
         .loader = loader,
         .metrics = metrics,
     };

@@ -1,15 +1,15 @@
-/* Translates the user's options into those of the pipeline, the HTTP server and traces. */
+/* Translates the user's options into those of the model host, the HTTP server and traces. */
 #pragma once
 
 #include "server/app/config.h"
 #include "server/http/transport/server.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 /* `metrics` may be NULL. */
-struct pipeline_options settings_pipeline(const struct config *config, struct metrics *metrics);
+struct model_host_options settings_model_host(const struct config *config, struct metrics *metrics);
 
 /* Texts are borrowed from *config. `loader` may be NULL. */
-struct http_options settings_http(const struct config *config, struct pipeline *pipeline,
+struct http_options settings_http(const struct config *config, struct model_host *model_host,
                                   struct loader *loader, struct metrics *metrics);
 
 /* Options of the exporter; endpoint is NULL without --trace-endpoint. STATUS_CONFIG for a wrong

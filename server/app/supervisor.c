@@ -31,12 +31,12 @@ struct supervisor {
     int fd;
 
     int64_t limit_ns; /* WATCHDOG_USEC; 0: nobody asked */
-    struct pipeline *pipeline;
+    struct model_host *model_host;
     pthread_t thread;
     bool has_thread;
     /* Of the thread alone. */
     struct model_status *models;
-    struct pulse pulses[PIPELINE_MAX_MODELS];
+    struct pulse pulses[MODEL_HOST_MAX_MODELS];
     uint64_t round;
     int64_t looked; /* clock_now() of the last round */
     bool is_stuck;
@@ -163,10 +163,11 @@ static struct pulse *find_pulse(struct supervisor *supervisor, const struct mode
  */
 static bool supervisor_look(struct supervisor *supervisor)
 {
-    size_t count = pipeline_models(supervisor->pipeline, supervisor->models, PIPELINE_MAX_MODELS);
+    size_t count =
+        model_host_models(supervisor->model_host, supervisor->models, MODEL_HOST_MAX_MODELS);
     int64_t now = clock_now(), step = now - supervisor->looked;
     char names[256];
-    bool stuck = pipeline_is_stuck(supervisor->pipeline, names, sizeof names);
+    bool stuck = model_host_is_stuck(supervisor->model_host, names, sizeof names);
     if (stuck && !supervisor->is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
                   LOG_STR("text", "a pass does not end; the watchdog is not told any more"));
@@ -217,13 +218,13 @@ static void *supervisor_thread(void *context)
     return NULL;
 }
 
-void supervisor_watch(struct supervisor *supervisor, struct pipeline *pipeline)
+void supervisor_watch(struct supervisor *supervisor, struct model_host *model_host)
 {
     if (!supervisor || supervisor->limit_ns == 0 || supervisor->fd < 0)
         return;
-    supervisor->pipeline = pipeline;
+    supervisor->model_host = model_host;
     supervisor->looked = clock_now();
-    supervisor->models = alloc_array(PIPELINE_MAX_MODELS, sizeof *supervisor->models);
+    supervisor->models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *supervisor->models);
     supervisor->has_thread =
         supervisor->models &&
         pthread_create(&supervisor->thread, NULL, supervisor_thread, supervisor) == 0;

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 struct supervisor;
 
@@ -17,8 +17,8 @@ struct supervisor;
 struct supervisor *supervisor_create(void);
 void supervisor_free(struct supervisor *supervisor);
 
-/* Watches over `pipeline` until supervisor_free, which comes first. Only when systemd asked. */
-void supervisor_watch(struct supervisor *supervisor, struct pipeline *pipeline);
+/* Watches over `model_host` until supervisor_free, which comes first. Only when systemd asked. */
+void supervisor_watch(struct supervisor *supervisor, struct model_host *model_host);
 
 /* "READY=1", several with line ends between them; printf's arguments. */
 void supervisor_say(struct supervisor *supervisor, const char *format, ...)

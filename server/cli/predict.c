@@ -1,4 +1,4 @@
-/* lensd predict: images from files through the same pipeline the server uses. */
+/* lensd predict: images from files through the same model host as the server's. */
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@
 
 #define FILE_BYTES_MAX ((size_t)1 << 30)
 
-/* The main thread waits here for the pipeline. */
+/* The main thread waits here for the model host. */
 struct wait {
     pthread_mutex_t lock;
     pthread_cond_t done_changed;
@@ -322,17 +322,17 @@ static bool annotate_photo(const char *out, const char *path, const struct predi
     return status == STATUS_OK;
 }
 
-static int print_as_json(struct pipeline *pipeline, const struct predict_request *request)
+static int print_as_json(struct model_host *model_host, const struct predict_request *request)
 {
     struct model_status *model = calloc(1, sizeof *model);
-    bool known = model && pipeline_models(pipeline, model, 1) == 1;
+    bool known = model && model_host_models(model_host, model, 1) == 1;
     char *text = describe_predictions(request, known ? model : NULL,
                                       clock_ms(clock_now() - request->started), NULL);
     free(model);
     return print_json(text);
 }
 
-static int print_results(const struct config *config, struct pipeline *pipeline,
+static int print_results(const struct config *config, struct model_host *model_host,
                          const struct predict_request *request)
 {
     int failed = 0;
@@ -343,7 +343,7 @@ static int print_results(const struct config *config, struct pipeline *pipeline,
             !annotate_photo(config->annotate, config->arguments[i], &request->images[i]))
             failed = 1;
     if (config->json) {
-        int printed = print_as_json(pipeline, request);
+        int printed = print_as_json(model_host, request);
         return printed ? printed : failed;
     }
     for (size_t i = 0; i < request->image_count; i++)
@@ -351,12 +351,12 @@ static int print_results(const struct config *config, struct pipeline *pipeline,
     return failed;
 }
 
-static enum status predict_part(struct pipeline *pipeline, struct predict_request *request,
+static enum status predict_part(struct model_host *model_host, struct predict_request *request,
                                 struct wait *wait, struct error *err)
 {
     int retry_after_s;
     wait->done = false;
-    TRY(pipeline_submit(pipeline, request, &retry_after_s, err));
+    TRY(model_host_submit(model_host, request, &retry_after_s, err));
     pthread_mutex_lock(&wait->lock);
     while (!wait->done)
         pthread_cond_wait(&wait->done_changed, &wait->lock);
@@ -365,26 +365,26 @@ static enum status predict_part(struct pipeline *pipeline, struct predict_reques
 }
 
 /* *ret: NULL, or the stages of a pipeline, to be freed. */
-static enum status predict_run(struct pipeline *pipeline, struct predict_request *request,
+static enum status predict_run(struct model_host *model_host, struct predict_request *request,
                                struct staged_request **ret, struct error *err)
 {
     struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     int retry_after_s = 0;
     request->on_done = predict_on_done;
     request->context = &wait;
-    TRY(stages_begin(pipeline, request, ret, &retry_after_s, err));
+    TRY(stages_begin(model_host, request, ret, &retry_after_s, err));
     if (*ret)
         (*ret)->max_images = request->image_count > 64 ? request->image_count : 64;
-    enum status status = predict_part(pipeline, request, &wait, err);
+    enum status status = predict_part(model_host, request, &wait, err);
     struct request_part *part = NULL;
     while (status == STATUS_OK && *ret) {
         status = request->parts->next(request->parts, &part, &retry_after_s, err);
         if (status != STATUS_OK || !part)
             break;
-        status = predict_part(pipeline, &part->request, &wait, err);
+        status = predict_part(model_host, &part->request, &wait, err);
     }
     /* Everything the callback touches is on this stack: it must have returned. */
-    (void)pipeline_drain(pipeline, 0);
+    (void)model_host_drain(model_host, 0);
     return status;
 }
 
@@ -402,7 +402,7 @@ static enum status predict_set_size(struct model *model, const char *text, struc
 }
 
 /* The models of a pipeline, and the sizes that it names. */
-static enum status predict_add_stages(struct pipeline *pipeline,
+static enum status predict_add_stages(struct model_host *model_host,
                                       const struct repository *repository, struct error *err)
 {
     const struct repository_model *models = repository->models;
@@ -413,21 +413,21 @@ static enum status predict_add_stages(struct pipeline *pipeline,
         *err = models[0].problem;
         return err->status;
     }
-    TRY(pipeline_add_stages(pipeline, models[0].name, "1", models[0].stages, err));
+    TRY(model_host_add_pipeline(model_host, models[0].name, "1", models[0].stages, err));
     for (size_t i = 1; i < repository->count; i++) {
         TRY(model_load(models[i].path, models[i].name, NULL, &model, err));
-        TRY(pipeline_add_model(pipeline, model, NULL, err));
+        TRY(model_host_add_model(model_host, model, NULL, err));
     }
-    while (pipeline_next_size(pipeline, name, version, &height, &width)) {
+    while (model_host_next_size(model_host, name, version, &height, &width)) {
         TRY(model_load(repository_find(repository, name)->path, name, NULL, &model, err));
-        pipeline_add_size(pipeline, model, height, width, NULL);
+        model_host_add_size(model_host, model, height, width, NULL);
     }
     return STATUS_OK;
 }
 
 static enum status predict_open_pipeline(const struct config *config,
-                                         const struct pipeline_options *options,
-                                         bool *ret_is_pipeline, struct pipeline **ret,
+                                         const struct model_host_options *options,
+                                         bool *ret_is_pipeline, struct model_host **ret,
                                          struct error *err)
 {
     struct repository repository;
@@ -436,32 +436,32 @@ static enum status predict_open_pipeline(const struct config *config,
         repository_scan_model(config->model, NULL, &repository, err) != STATUS_OK)
         return STATUS_OK; /* model_open() says why */
     *ret_is_pipeline = repository.models[0].stages != NULL;
-    struct pipeline *pipeline = NULL;
+    struct model_host *model_host = NULL;
     enum status status = STATUS_OK;
     if (*ret_is_pipeline && config->size)
         status = error_set(err, STATUS_CONFIG,
                            "--size is for one model; a stage of " PIPELINE_FILE
                            " has \"sizes\" instead");
     if (*ret_is_pipeline && status == STATUS_OK)
-        status = pipeline_create(options, &pipeline, err);
+        status = model_host_create(options, &model_host, err);
     if (*ret_is_pipeline && status == STATUS_OK)
-        status = predict_add_stages(pipeline, &repository, err);
+        status = predict_add_stages(model_host, &repository, err);
     repository_done(&repository);
     if (status == STATUS_OK)
-        *ret = pipeline;
+        *ret = model_host;
     else
-        pipeline_free(pipeline);
+        model_host_free(model_host);
     return status;
 }
 
-static enum status open_pipeline(const struct config *config, struct pipeline **ret,
-                                 struct error *err)
+static enum status open_model_host(const struct config *config, struct model_host **ret,
+                                   struct error *err)
 {
-    struct pipeline_options options = settings_pipeline(config, NULL);
+    struct model_host_options options = settings_model_host(config, NULL);
     if (options.max_queue < config->argument_count)
         options.max_queue = config->argument_count;
     struct model *model;
-    struct pipeline *pipeline;
+    struct model_host *model_host;
     bool is_pipeline;
     TRY(predict_open_pipeline(config, &options, &is_pipeline, ret, err));
     if (is_pipeline)
@@ -469,31 +469,31 @@ static enum status open_pipeline(const struct config *config, struct pipeline **
     TRY(model_open(config->model, NULL, &model, err));
     enum status status = config->size ? predict_set_size(model, config->size, err) : STATUS_OK;
     if (status == STATUS_OK)
-        status = pipeline_create(&options, &pipeline, err);
+        status = model_host_create(&options, &model_host, err);
     if (status != STATUS_OK) {
         model_free(model);
         return status;
     }
-    pipeline_announce(pipeline, model->name, model->version, 1);
-    status = pipeline_add_model(pipeline, model, NULL, err);
+    model_host_announce(model_host, model->name, model->version, 1);
+    status = model_host_add_model(model_host, model, NULL, err);
     if (status != STATUS_OK) {
-        pipeline_free(pipeline);
+        model_host_free(model_host);
         return status;
     }
-    *ret = pipeline;
+    *ret = model_host;
     return STATUS_OK;
 }
 
 int command_predict(const struct config *config)
 {
     struct error err;
-    struct pipeline *pipeline;
+    struct model_host *model_host;
     command_notes(config);
-    if (open_pipeline(config, &pipeline, &err) != STATUS_OK)
+    if (open_model_host(config, &model_host, &err) != STATUS_OK)
         return process_failed(&err);
     size_t count = config->argument_count;
     if (prepare_annotate(config, &err) != STATUS_OK) {
-        pipeline_free(pipeline);
+        model_host_free(model_host);
         return process_failed(&err);
     }
     struct predict_request request = {
@@ -513,8 +513,8 @@ int command_predict(const struct config *config)
         if (predict_read_file(image->name, &files[i], &image->size, &image->preset) == STATUS_OK)
             image->data = files[i];
     }
-    if (predict_run(pipeline, &request, &staged, &err) == STATUS_OK)
-        hint_at_labels(&request), result = print_results(config, pipeline, &request);
+    if (predict_run(model_host, &request, &staged, &err) == STATUS_OK)
+        hint_at_labels(&request), result = print_results(config, model_host, &request);
     else
         result = process_failed(&err);
 out:
@@ -524,6 +524,6 @@ out:
         free(files[i]);
     free(files);
     free(request.images);
-    pipeline_free(pipeline);
+    model_host_free(model_host);
     return result;
 }

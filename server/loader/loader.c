@@ -103,16 +103,16 @@ static enum status check_default(const struct loader *loader, struct error *err)
 static void announce(const struct loader *loader, const struct repository *repository)
 {
     if (loader->is_embedded) {
-        pipeline_announce(loader->options.pipeline, loader->name, "1", 1);
+        model_host_announce(loader->options.model_host, loader->name, "1", 1);
         return;
     }
     for (size_t i = 0; i < repository->count; i++) {
         const struct repository_model *model = &repository->models[i];
         for (size_t v = 0; v < model->version_count; v++)
-            pipeline_announce(loader->options.pipeline, model->name, model->versions[v].version,
-                              repository->count);
+            model_host_announce(loader->options.model_host, model->name, model->versions[v].version,
+                                repository->count);
         if (model->version_count == 0)
-            pipeline_announce(loader->options.pipeline, model->name, NULL, repository->count);
+            model_host_announce(loader->options.model_host, model->name, NULL, repository->count);
     }
 }
 
@@ -244,12 +244,12 @@ static void say_assumptions(const struct model *model)
 
 /* Warns if photos can be sent to the model, but are refused because its outputs mean nothing here.
  */
-static void say_photos_refused(struct pipeline *pipeline, const char *name, const char *version)
+static void say_photos_refused(struct model_host *model_host, const char *name, const char *version)
 {
     struct served *served;
     struct error unloaded; /* meanwhile */
     char text[480];
-    if (pipeline_acquire(pipeline, name, version, &served, NULL, &unloaded) != STATUS_OK)
+    if (model_host_acquire(model_host, name, version, &served, NULL, &unloaded) != STATUS_OK)
         return;
     snprintf(text, sizeof text,
              "photos get no answer: %s; {\"task\": \"tensors\"} in lensd.json says that this is "
@@ -257,32 +257,32 @@ static void say_photos_refused(struct pipeline *pipeline, const char *name, cons
              served->no_answer);
     if (served->takes_images && served->no_answer[0] && !served->model->task.is_tensors)
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", text));
-    pipeline_release(pipeline, served);
+    model_host_release(model_host, served);
 }
 
 /* Reads, compiles and serves one version. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
                                 const char *version, struct error *err)
 {
-    struct pipeline *pipeline = loader->options.pipeline;
+    struct model_host *model_host = loader->options.model_host;
     struct model *loaded = NULL;
     int64_t start = clock_now();
     const char *name = model ? model->name : loader->name;
-    pipeline_announce(pipeline, name, version, 0);
+    model_host_announce(model_host, name, version, 0);
     if (model && model->stages)
-        return pipeline_add_stages(pipeline, name, version, model->stages, err);
+        return model_host_add_pipeline(model_host, name, version, model->stages, err);
     enum status status =
         model ? model_load_version(model->path, version, model->name, NULL, &loaded, err)
               : model_open(NULL, loader->name, &loaded, err);
     if (status != STATUS_OK) {
-        pipeline_fail(pipeline, name, version, err->message);
+        model_host_fail(model_host, name, version, err->message);
         return status;
     }
     if (loaded->warning[0])
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", loaded->warning));
     say_assumptions(loaded);
-    TRY(pipeline_add_model(pipeline, loaded, &loader->cancel, err));
-    say_photos_refused(pipeline, name, version);
+    TRY(model_host_add_model(model_host, loaded, &loader->cancel, err));
+    say_photos_refused(model_host, name, version);
     log_event(is_running(loader) ? LOG_INFO : LOG_DEBUG, "model loaded", LOG_STR("model", name),
               LOG_STR("version", version), LOG_REAL("ms", clock_ms(clock_now() - start)));
     return STATUS_OK;
@@ -294,7 +294,7 @@ static void mend(struct loader *loader, const char *name)
 {
     if (!find_known(loader, name, ""))
         return;
-    pipeline_mend(loader->options.pipeline, name);
+    model_host_clear_failure(loader->options.model_host, name);
     for (size_t i = 0; i < loader->known_count; i++)
         if (!loader->known[i].is_served && !strcmp(loader->known[i].name, name))
             loader->known[i].is_tried = false;
@@ -352,8 +352,8 @@ static enum status load_model(struct loader *loader, const struct repository_mod
     if (model->problem.status != STATUS_OK) {
         struct known *known = known_version(loader, model->name, "");
         if (known && (again || !known->is_seen)) {
-            pipeline_announce(loader->options.pipeline, model->name, NULL, 0);
-            pipeline_fail(loader->options.pipeline, model->name, NULL, model->problem.message);
+            model_host_announce(loader->options.model_host, model->name, NULL, 0);
+            model_host_fail(loader->options.model_host, model->name, NULL, model->problem.message);
             log_failure(loader, model->name, "", &model->problem);
         }
         if (known)
@@ -396,8 +396,8 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
             if (known->is_served)
                 log_event(LOG_INFO, "model removed", LOG_STR("model", known->name),
                           LOG_STR("version", known->version));
-            (void)!pipeline_remove_model(loader->options.pipeline, known->name,
-                                         model_is_there ? known->version : NULL, true, &ignored);
+            (void)!model_host_remove_model(loader->options.model_host, known->name,
+                                           model_is_there ? known->version : NULL, true, &ignored);
         }
         forget_version(loader, i);
     }
@@ -407,7 +407,7 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
 static void look_at_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];
-    const bool is_there = pipeline_default(loader->options.pipeline, name, sizeof name);
+    const bool is_there = model_host_default(loader->options.model_host, name, sizeof name);
     if (!strcmp(name, loader->default_name))
         return;
     if (loader->default_name[0])
@@ -439,14 +439,14 @@ static enum status look_at_stages(struct loader *loader, struct error *err)
         struct error failure = {0};
         const enum status status =
             known->is_served
-                ? stages_check(loader->options.pipeline, known->name, known->version, &failure)
+                ? stages_check(loader->options.model_host, known->name, known->version, &failure)
                 : STATUS_OK;
         if (first.status == STATUS_OK)
             first = failure;
         if (status != STATUS_OK)
             say_stages(known, "pipeline cannot answer", failure.message);
-        else if (known->is_served && pipeline_check_sizes(loader->options.pipeline, known->name,
-                                                          known->version, &failure) != STATUS_OK)
+        else if (known->is_served && model_host_check_sizes(loader->options.model_host, known->name,
+                                                            known->version, &failure) != STATUS_OK)
             say_stages(known, "too many sizes", failure.message);
         else
             say_stages(known, NULL, NULL);
@@ -464,7 +464,7 @@ static bool is_unloaded(const struct loader *loader, const char *name)
     return false;
 }
 
-/* One round: makes the pipeline serve what is on disk. Returns how many models failed. */
+/* One round: makes the model host serve what is on disk. Returns how many models failed. */
 static size_t reconcile(struct loader *loader, const struct repository *repository,
                         struct error *err)
 {
@@ -538,7 +538,7 @@ static enum status load_by_name(struct loader *loader, const char *name, struct 
 
 static enum status unload_by_name(struct loader *loader, const char *name, struct error *err)
 {
-    TRY(pipeline_remove_model(loader->options.pipeline, name, NULL, false, err));
+    TRY(model_host_remove_model(loader->options.model_host, name, NULL, false, err));
     for (size_t i = 0; i < loader->known_count; i++)
         if (!strcmp(loader->known[i].name, name))
             loader->known[i].is_served = false;
@@ -648,17 +648,17 @@ static bool make_size(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];
     char version[sizeof((struct model_status *)0)->version];
-    struct pipeline *pipeline = loader->options.pipeline;
+    struct model_host *model_host = loader->options.model_host;
     struct error err;
     struct model *model;
     int height, width;
-    if (loader->cancel || !pipeline_next_size(pipeline, name, version, &height, &width))
+    if (loader->cancel || !model_host_next_size(model_host, name, version, &height, &width))
         return false;
     if (read_again(loader, name, version, &model, &err) != STATUS_OK)
-        pipeline_fail_size(pipeline, name, version, height, width, &err);
+        model_host_fail_size(model_host, name, version, height, width, &err);
     else
-        pipeline_add_size(pipeline, model, height, width,
-                          is_running(loader) ? &loader->has_job : &loader->cancel);
+        model_host_add_size(model_host, model, height, width,
+                            is_running(loader) ? &loader->has_job : &loader->cancel);
     return true;
 }
 
@@ -676,15 +676,15 @@ static bool try_precision(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];
     char version[sizeof((struct model_status *)0)->version];
-    struct pipeline *pipeline = loader->options.pipeline;
+    struct model_host *model_host = loader->options.model_host;
     struct error err;
     struct model *model;
-    if (loader->cancel || !pipeline_next_trial(pipeline, name, version))
+    if (loader->cancel || !model_host_next_trial(model_host, name, version))
         return false;
     if (read_again(loader, name, version, &model, &err) != STATUS_OK)
-        pipeline_skip_trial(pipeline, name, version, err.message);
+        model_host_skip_trial(model_host, name, version, err.message);
     else
-        (void)!pipeline_try_precision(pipeline, model, &loader->interrupt, &err);
+        (void)!model_host_try_precision(model_host, model, &loader->interrupt, &err);
     return true;
 }
 
@@ -744,8 +744,8 @@ static void load_first(struct loader *loader)
     look_at_default(loader);
     (void)!look_at_stages(loader, NULL);
     if (loader->options.models && !lost)
-        pipeline_settle(loader->options.pipeline);
-    while (pipeline_state(loader->options.pipeline) == PIPELINE_LOADING && make_size(loader))
+        model_host_settle(loader->options.model_host);
+    while (model_host_state(loader->options.model_host) == MODEL_HOST_LOADING && make_size(loader))
         ;
     uint64_t one = 1;
     (void)!write(loader->loaded_fd, &one, sizeof one);
@@ -821,8 +821,8 @@ static void *loader_main(void *argument)
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err)
 {
     loader->loaded_fd = loaded_fd;
-    pipeline_set_source(loader->options.pipeline,
-                        &(struct pipeline_source){wake_for_size, read_again, loader});
+    model_host_set_source(loader->options.model_host,
+                          &(struct model_host_source){wake_for_size, read_again, loader});
     loader->started = true; /* before the thread reads it */
     if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0) {
         loader->started = false;

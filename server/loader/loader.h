@@ -1,4 +1,4 @@
-/* The loader: brings models into the pipeline, and out of it.
+/* The loader: brings models into the model host, and out of it.
  *
  *     start ─▶ look ─▶ load what is new or changed ─▶ remove what has gone ─▶ wait ─┐
  *                ▲                                                                   │
@@ -8,14 +8,14 @@
  * compiles sizes that clients ask for, and compares precisions for models that serve in fp32 until
  * then (precision.h). Signatures (models/folder/repository.h) show which files have changed. A
  * changed version is loaded while the old one serves, and replaces it once warm
- * (pipeline_add_model). If it does not load, the old one stays, and the log, /health and
+ * (model_host_add_model). If it does not load, the old one stays, and the log, /health and
  * /v2/repository/index say why. Older versions are removed when a newer one serves.
  *
  * Watching: inotify, and a scan from time to time, because not every file system reports changes. A
  * change is acted on when the files have not been touched for half a second. */
 #pragma once
 
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 struct loader_options {
     const char *models;        /* the repository's folder; NULL: one model */
@@ -23,13 +23,14 @@ struct loader_options {
     const char *model_name;    /* without `models`: the name to serve it under; NULL: its own */
     const char *default_model; /* must be there, unless `watch`ed for in `models`; NULL: any */
     bool watch;
-    struct pipeline *pipeline; /* borrowed; outlives the loader */
+    struct model_host *model_host; /* borrowed; outlives the loader */
 };
 
 struct loader;
 
-/* Looks at what is there, and announces it to the pipeline; loads nothing yet. Texts are borrowed.
- * STATUS_NOT_FOUND, STATUS_IO, STATUS_CONFIG with a sentence when there is nothing to begin with.
+/* Looks at what is there, and announces it to the model host; loads nothing yet. Texts are
+ * borrowed. STATUS_NOT_FOUND, STATUS_IO, STATUS_CONFIG with a sentence when there is nothing to
+ * begin with.
  */
 enum status loader_create(const struct loader_options *options, struct loader **ret,
                           struct error *err) MUST_USE;

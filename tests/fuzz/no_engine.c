@@ -1,9 +1,9 @@
-/* Fakes of what the server's parsers link with but do not need: the pipeline, calibration pictures,
- * GPUs. */
+/* Fakes of what the server's parsers link with but do not need: the model host, calibration
+ * pictures, GPUs. */
 #include "engine/backend/cuda_module.h"
 #include "engine/runtime/nvml.h"
 #include "server/precision/probes.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 #include "tests/fuzz/target.h"
 
 bool predict_request_pin(struct predict_request *request)
@@ -12,9 +12,9 @@ bool predict_request_pin(struct predict_request *request)
     abort();
 }
 
-void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
+void model_host_cancel(struct model_host *model_host, struct predict_request *request)
 {
-    (void)pipeline;
+    (void)model_host;
     (void)request;
     abort();
 }

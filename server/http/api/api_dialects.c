@@ -38,10 +38,10 @@ static void respond_models(struct exchange *x, bool needs_boxes,
                                           size_t *ret_size))
 {
     size_t size = 0, count = 0, found = 0;
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
-    struct dialect_model *rows = alloc_array(PIPELINE_MAX_MODELS, sizeof *rows);
+    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
+    struct dialect_model *rows = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *rows);
     if (models && rows)
-        count = pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS);
+        count = model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS);
     for (size_t i = 0; i < count; i++) {
         const struct model_status *model = &models[i];
         const char *task = roboflow_task(model->task);

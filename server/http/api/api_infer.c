@@ -562,7 +562,7 @@ static void infer_finish(struct exchange *x)
     work_keep(x);
 }
 
-/* ---- to the pipeline and back ---- */
+/* ---- to the model host and back ---- */
 
 /* Bytes of the body that are JSON; *ret_raw: none are. The header says so, or the body is a picture
  * and the model takes one. */
@@ -618,7 +618,7 @@ static enum status choose_size(struct exchange *x, const struct v2_request *v2,
     const struct model *model = (*served)->model;
     const struct shape *shape = v2->input_count == 1 ? &v2->inputs[0].shape : NULL;
     const int h = model->input_channels_last ? 1 : 2;
-    struct pipeline *pipeline = x->server->options.pipeline;
+    struct model_host *model_host = x->server->options.model_host;
     struct served *sized;
     struct error reported; /* by the check of the shape */
     if (!(*served)->takes_images || !shape || shape->rank != 4 ||
@@ -627,9 +627,9 @@ static enum status choose_size(struct exchange *x, const struct v2_request *v2,
         model_check_size(model, (int)shape->dims[h], (int)shape->dims[h + 1], &reported) !=
             STATUS_OK)
         return STATUS_OK;
-    TRY(pipeline_acquire_size(pipeline, *served, (int)shape->dims[h], (int)shape->dims[h + 1],
-                              SIZE_EXACT, &sized, &x->answer.retry_after_s, err));
-    pipeline_release(pipeline, *served);
+    TRY(model_host_acquire_size(model_host, *served, (int)shape->dims[h], (int)shape->dims[h + 1],
+                                SIZE_EXACT, &sized, &x->answer.retry_after_s, err));
+    model_host_release(model_host, *served);
     *served = sized;
     return STATUS_OK;
 }

@@ -190,9 +190,10 @@ void kserve_explain_handle(struct exchange *x)
 
 static struct model_status *kserve_snapshot(struct exchange *x, size_t *ret_count)
 {
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
     *ret_count =
-        models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
+        models ? model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS)
+               : 0;
     return models;
 }
 
@@ -217,7 +218,7 @@ void kserve_model_handle(struct exchange *x)
         char *text = models && versions
                          ? v1_model_json(x->match.model, ready, versions, found, &size)
                          : NULL;
-        x->answer.retry_after_s = ready ? 0 : pipeline_retry_after(x->server->options.pipeline);
+        x->answer.retry_after_s = ready ? 0 : model_host_retry_after(x->server->options.model_host);
         respond_text(x, ready ? 200 : 503, TYPE_JSON, text, size);
     }
     free(versions);

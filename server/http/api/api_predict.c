@@ -2,7 +2,7 @@
  * do the same (proto/dialects.h), which name parameters and write answers otherwise.
  *
  * The body is a picture as it is, multipart/form-data with pictures in it, or JSON with base64.
- * What it is, the bytes say: an image is an image under any Content-Type. The pipeline reads the
+ * What it is, the bytes say: an image is an image under any Content-Type. The model host reads the
  * images where they lie in the body (or, base64, in the JSON text they were decoded in), so the
  * body stays until it is done. */
 #include <errno.h>
@@ -86,7 +86,7 @@ static enum status check_room(struct exchange *x, struct error *err)
     const char *size = query_value(&x->query, "size");
     bool names_it_inside = predict_dialect(x) || multipart_is(x->content_type) ||
                            (x->content_type && strstr(x->content_type, "json"));
-    if (!request.model && names_it_inside && pipeline_has_choice(x->server->options.pipeline))
+    if (!request.model && names_it_inside && model_host_has_choice(x->server->options.model_host))
         return STATUS_OK;
     /* A size that cannot be read is refused when the request is. */
     request.any_size = size ? !read_size(size, &request) : names_it_inside;
@@ -96,25 +96,25 @@ static enum status check_room(struct exchange *x, struct error *err)
 static enum status check_state(struct exchange *x, struct error *err)
 {
     enum status status;
-    switch (pipeline_state(x->server->options.pipeline)) {
-    case PIPELINE_READY:
-    case PIPELINE_STUCK:
-    case PIPELINE_UNLOADED: /* it says which model was */
+    switch (model_host_state(x->server->options.model_host)) {
+    case MODEL_HOST_READY:
+    case MODEL_HOST_STUCK:
+    case MODEL_HOST_UNLOADED: /* it says which model was */
         return check_room(x, err);
-    case PIPELINE_LOADING: /* its model may be ready */
+    case MODEL_HOST_LOADING: /* its model may be ready */
         status = check_room(x, err);
         if (status != STATUS_NOT_FOUND)
             return status;
-        x->answer.retry_after_s = pipeline_retry_after(x->server->options.pipeline);
+        x->answer.retry_after_s = model_host_retry_after(x->server->options.model_host);
         return error_set(err, STATUS_NOT_READY,
                          "models are still loading; GET /health shows how far they are");
-    case PIPELINE_DRAINING:
+    case MODEL_HOST_DRAINING:
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
-    case PIPELINE_FAILED:
+    case MODEL_HOST_FAILED:
         return error_set(err, STATUS_NOT_READY,
                          "the model could not be loaded; GET /health says why");
     }
-    return error_set(err, STATUS_INTERNAL, "the pipeline is in an unknown state");
+    return error_set(err, STATUS_INTERNAL, "the model host is in an unknown state");
 }
 
 enum status predict_admit(struct exchange *x, struct error *err)
@@ -401,7 +401,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     TRY(dialect && dialect->find
             ? dialect_parse(dialect, text, x->body.size, &limits, &work->json, err)
             : predict_json_parse(text, x->body.size, &limits, &work->json, err));
-    /* The tree holds copies: the text may go before the pipeline is done. */
+    /* The tree holds copies: the text may go before the model host is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
     if (json->top_k) {
@@ -471,7 +471,7 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
                : read_raw(x, work, err);
 }
 
-/* ---- to the pipeline and back ---- */
+/* ---- to the model host and back ---- */
 
 /* Whether line ends were stripped: a PNG without its first one, or a long JPEG without any. */
 static bool lost_line_ends(const uint8_t *data, size_t size)
@@ -610,7 +610,7 @@ static enum status predict_divide(struct exchange *x, struct predict_work *work,
     if (predict_dialect(x) || x->answer_form != DESCRIBE_JSON || work->slices.side)
         TRY(work_refuse_pipeline(x, request->model, request->version, err));
     else
-        TRY(stages_begin(x->server->options.pipeline, request, &work->staged,
+        TRY(stages_begin(x->server->options.model_host, request, &work->staged,
                          &x->answer.retry_after_s, err));
     TRY(slices_begin(request, max_images, &work->slices, err));
     if (work->staged) {
@@ -621,7 +621,7 @@ static enum status predict_divide(struct exchange *x, struct predict_work *work,
     return request->parts ? work_in_parts(x, request, err) : STATUS_OK;
 }
 
-/* From the body to a request for the pipeline. */
+/* From the body to a request for the model host. */
 static enum status predict_prepare(struct exchange *x, struct error *err)
 {
     struct predict_work *work = work_create(x, sizeof *work, predict_finish, predict_free_work);

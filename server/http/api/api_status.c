@@ -22,13 +22,14 @@ static bool is_draining(const struct exchange *x)
 
 static bool is_ready(const struct exchange *x)
 {
-    return !is_draining(x) && pipeline_readiness(x->server->options.pipeline) == PIPELINE_READY;
+    return !is_draining(x) &&
+           model_host_readiness(x->server->options.model_host) == MODEL_HOST_READY;
 }
 
 /* 503 is "ask again" here, too. */
 static void respond_state(struct exchange *x, bool good, char *text, size_t size)
 {
-    x->answer.retry_after_s = good ? 0 : pipeline_retry_after(x->server->options.pipeline);
+    x->answer.retry_after_s = good ? 0 : model_host_retry_after(x->server->options.model_host);
     respond_text(x, good ? 200 : 503, TYPE_JSON, text, size);
 }
 
@@ -38,7 +39,7 @@ void health_handle(struct exchange *x)
     bool ready = is_ready(x);
     double uptime_s = clock_ms(clock_now() - x->server->started) / 1000;
     char *text =
-        status_health_json(x->server->options.pipeline, is_draining(x), uptime_s,
+        status_health_json(x->server->options.model_host, is_draining(x), uptime_s,
                            x->server->options.note, atomic_load(&x->server->confinement), &size);
     respond_state(x, ready, text, size);
 }
@@ -54,7 +55,8 @@ void readyz_handle(struct exchange *x)
 {
     size_t size = 0;
     bool ready = is_ready(x);
-    char *text = status_word_json(status_state(x->server->options.pipeline, is_draining(x)), &size);
+    char *text =
+        status_word_json(status_state(x->server->options.model_host, is_draining(x)), &size);
     respond_state(x, ready, text, size);
 }
 
@@ -69,7 +71,7 @@ void ping_handle(struct exchange *x)
 void devices_handle(struct exchange *x)
 {
     size_t size = 0;
-    char *text = status_devices_json(x->server->options.pipeline, x->server->options.note, &size);
+    char *text = status_devices_json(x->server->options.model_host, x->server->options.note, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
@@ -102,12 +104,13 @@ static void put_model_states(FILE *out, const struct model_status *models, size_
 static char *all_metrics(const struct exchange *x, size_t *ret_size)
 {
     char *text = NULL, *counted = metrics_text(x->server->options.metrics, ret_size);
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
     FILE *out = counted && models ? open_memstream(&text, ret_size) : NULL;
     if (out) {
         fputs(counted, out);
-        put_model_states(out, models,
-                         pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS));
+        put_model_states(
+            out, models,
+            model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS));
         const bool failed = ferror(out);
         if (fclose(out) != 0 || failed) {
             free(text);

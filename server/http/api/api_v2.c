@@ -19,7 +19,7 @@ static void respond_flag(struct exchange *x, const char *name, const char *flag,
     const bool is_message = x->route->is_message;
     char *text = v2_flag_document(is_message, name, flag, good, &size);
     int http = good || is_message ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
-    x->answer.retry_after_s = good ? 0 : pipeline_retry_after(x->server->options.pipeline);
+    x->answer.retry_after_s = good ? 0 : model_host_retry_after(x->server->options.model_host);
     respond_text(x, http, TYPE_JSON, text, size);
 }
 
@@ -32,7 +32,8 @@ void v2_ready_handle(struct exchange *x)
 {
     bool draining = atomic_load(&x->server->draining);
     respond_flag(x, NULL, "ready",
-                 !draining && pipeline_readiness(x->server->options.pipeline) == PIPELINE_READY);
+                 !draining &&
+                     model_host_readiness(x->server->options.model_host) == MODEL_HOST_READY);
 }
 
 void v2_server_handle(struct exchange *x)
@@ -52,15 +53,15 @@ void v2_model_ready_handle(struct exchange *x)
     struct served *served;
     struct error err;
     int retry_after_s = 0;
-    struct pipeline *pipeline = x->server->options.pipeline;
-    enum status status =
-        pipeline_acquire(pipeline, x->match.model, asked_version(x), &served, &retry_after_s, &err);
+    struct model_host *model_host = x->server->options.model_host;
+    enum status status = model_host_acquire(model_host, x->match.model, asked_version(x), &served,
+                                            &retry_after_s, &err);
     if (status == STATUS_NOT_FOUND && !x->route->is_message) { /* Triton's gRPC says: not ready */
         respond_error(x, &err);
         return;
     }
     if (status == STATUS_OK)
-        pipeline_release(pipeline, served);
+        model_host_release(model_host, served);
     respond_flag(x, x->match.model, "ready",
                  status == STATUS_OK && !atomic_load(&x->server->draining));
     if (retry_after_s > 0) /* of this model, not of the slowest */
@@ -69,11 +70,11 @@ void v2_model_ready_handle(struct exchange *x)
 
 /* ---- metadata and configuration ---- */
 
-/* The snapshot of all models, PIPELINE_MAX_MODELS at most; NULL when out of memory. */
-static struct model_status *v2_snapshot(struct pipeline *pipeline, size_t *ret_count)
+/* The snapshot of all models, MODEL_HOST_MAX_MODELS at most; NULL when out of memory. */
+static struct model_status *v2_snapshot(struct model_host *model_host, size_t *ret_count)
 {
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
-    *ret_count = models ? pipeline_models(pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
+    *ret_count = models ? model_host_models(model_host, models, MODEL_HOST_MAX_MODELS) : 0;
     return models;
 }
 
@@ -99,7 +100,7 @@ static char *describe_model(struct exchange *x, const struct served *served, doc
                             size_t *ret_size)
 {
     size_t count;
-    struct model_status *models = v2_snapshot(x->server->options.pipeline, &count);
+    struct model_status *models = v2_snapshot(x->server->options.model_host, &count);
     const char **versions = alloc_array(count, sizeof *versions);
     struct v2_tensor *inputs =
         describe_tensors(served, served->inputs, served->model->inputs, served->input_count);
@@ -140,18 +141,18 @@ static char *describe_model(struct exchange *x, const struct served *served, doc
 
 static void respond_document(struct exchange *x, document_writer write)
 {
-    struct pipeline *pipeline = x->server->options.pipeline;
+    struct model_host *model_host = x->server->options.model_host;
     struct served *served;
     struct error err;
     if (work_refuse_pipeline(x, x->match.model, asked_version(x), &err) != STATUS_OK ||
-        pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
-                         &x->answer.retry_after_s, &err) != STATUS_OK) {
+        model_host_acquire(model_host, x->match.model, asked_version(x), &served,
+                           &x->answer.retry_after_s, &err) != STATUS_OK) {
         respond_error(x, &err);
         return;
     }
     size_t size = 0;
     char *text = describe_model(x, served, write, &size);
-    pipeline_release(pipeline, served);
+    model_host_release(model_host, served);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
@@ -225,9 +226,9 @@ static bool is_asked_for(const struct exchange *x, const struct model_status *mo
 
 void v2_stats_handle(struct exchange *x)
 {
-    struct pipeline *pipeline = x->server->options.pipeline;
+    struct model_host *model_host = x->server->options.model_host;
     size_t count, filled = 0, size = 0;
-    struct model_status *models = v2_snapshot(pipeline, &count);
+    struct model_status *models = v2_snapshot(model_host, &count);
     struct v2_stats *stats = alloc_array(count, sizeof *stats);
     struct v2_batch_stats(*batches)[BATCHER_MAX_BATCH] = alloc_array(count, sizeof *batches);
     struct error err = {0};
@@ -236,21 +237,22 @@ void v2_stats_handle(struct exchange *x)
         struct served *served;
         if (!is_asked_for(x, &models[i]))
             continue;
-        status = pipeline_acquire(pipeline, models[i].name, models[i].version, &served, NULL, &err);
+        status =
+            model_host_acquire(model_host, models[i].name, models[i].version, &served, NULL, &err);
         if (status != STATUS_OK)
             continue; /* it has left since */
         stats[filled] = read_stats(served, &models[i], batches[filled]);
         filled++;
-        pipeline_release(pipeline, served);
+        model_host_release(model_host, served);
     }
     if (filled == 0 && x->match.model[0]) {
         struct served *served;
         status = work_refuse_pipeline(x, x->match.model, asked_version(x), &err);
         if (status == STATUS_OK)
-            status = pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
-                                      &x->answer.retry_after_s, &err);
+            status = model_host_acquire(model_host, x->match.model, asked_version(x), &served,
+                                        &x->answer.retry_after_s, &err);
         if (status == STATUS_OK)
-            pipeline_release(pipeline, served);
+            model_host_release(model_host, served);
     }
     if (filled == 0 && x->match.model[0] && status != STATUS_OK) {
         respond_error(x, &err);
@@ -288,7 +290,7 @@ void v2_index_handle(struct exchange *x)
         return;
     }
     size_t count, filled = 0, size = 0;
-    struct model_status *models = v2_snapshot(x->server->options.pipeline, &count);
+    struct model_status *models = v2_snapshot(x->server->options.model_host, &count);
     struct v2_index_entry *entries = alloc_array(count, sizeof *entries);
     for (size_t i = 0; models && entries && i < count; i++) {
         if (ready_only && models[i].state != MODEL_READY)

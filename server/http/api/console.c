@@ -43,10 +43,11 @@ static void write_model(struct writer *w, json_node *list, const struct model_st
 /* {"models":[{"name","version","default","photos","task","confidence"?,"iou"?}]} */
 void console_json_handle(struct exchange *x)
 {
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
     size_t size = 0;
     const size_t count =
-        models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
+        models ? model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS)
+               : 0;
     struct writer w = {.failed = !models};
     json_node *root = write_root(), *list = write_array(&w, root, "models");
     for (size_t i = 0; i < count; i++)

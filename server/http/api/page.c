@@ -96,9 +96,10 @@ static void put_model(FILE *out, const struct model_status *model)
 
 static void put_models(FILE *out, const struct exchange *x)
 {
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
     size_t count =
-        models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
+        models ? model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS)
+               : 0;
     for (size_t i = 0; i < count; i++)
         put_model(out, &models[i]);
     free(models);
@@ -178,9 +179,10 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
 /* What a client writes to use the default model, or where there is none the first that serves. */
 static void put_calls(FILE *out, const struct exchange *x)
 {
-    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
     const size_t count =
-        models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
+        models ? model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS)
+               : 0;
     const struct model_status *model = NULL;
     for (size_t i = 0; i < count; i++)
         if (models[i].is_default || (!model && models[i].state == MODEL_READY))
@@ -212,7 +214,7 @@ static void put_slot(FILE *out, const struct exchange *x, const char *name, size
     if (!strcmp(slot, "version"))
         fputs(LENSD_VERSION, out);
     else if (!strcmp(slot, "state"))
-        fputs(status_state(x->server->options.pipeline, atomic_load(&x->server->draining)), out);
+        fputs(status_state(x->server->options.model_host, atomic_load(&x->server->draining)), out);
     else if (!strcmp(slot, "note"))
         put_note(out, x);
     else if (!strcmp(slot, "models"))

@@ -70,8 +70,8 @@ enum status urgency_ask_room(struct exchange *x, struct predict_request *request
 {
     TRY(urgency_read(x, request, err));
     int retry_after_s = 0;
-    enum status status = pipeline_would_admit(x->server->options.pipeline, request, 1,
-                                              (size_t)x->expected, &retry_after_s, err);
+    enum status status = model_host_would_admit(x->server->options.model_host, request, 1,
+                                                (size_t)x->expected, &retry_after_s, err);
     x->answer.retry_after_s = status == STATUS_OK ? 0 : retry_after_s;
     return status;
 }

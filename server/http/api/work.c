@@ -1,4 +1,4 @@
-/* Submits a request to the pipeline, waits for it, and limits the memory of its answer. */
+/* Submits a request to the model host, waits for it, and limits the memory of its answer. */
 #include "server/http/api/work.h"
 
 #include <math.h>
@@ -73,7 +73,7 @@ static enum status expect_predictions(struct exchange *x, const struct predict_r
 {
     if (request->raw_outputs) /* charged by the endpoint, which knows its form */
         return STATUS_OK;
-    /* The predictions, and their text; more than PREDICT_MAX_TOP_K the pipeline refuses. */
+    /* The predictions, and their text; more than PREDICT_MAX_TOP_K the model host refuses. */
     size_t each = ENTRY_BYTES + 2 * PREDICTION_BYTES * (size_t)request->top_k, all;
     return work_expect_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
 }
@@ -134,7 +134,7 @@ static enum status expect_results(struct exchange *x, const struct predict_reque
     return unforeseen ? work_expect_answer(x, unforeseen, err) : STATUS_OK;
 }
 
-/* Runs on a thread of the pipeline or the watcher, which must not write megabytes either. */
+/* Runs on a thread of the model host or the watcher, which must not write megabytes either. */
 static void work_done(struct predict_request *request)
 {
     struct exchange *x = request->context;
@@ -223,7 +223,7 @@ static void answer_again(struct exchange *x, const struct cached_answer *kept,
 bool work_answer_again(struct exchange *x, bool reads_forms)
 {
     struct response_cache *cache = x->server->cache;
-    struct pipeline *pipeline = x->server->options.pipeline;
+    struct model_host *model_host = x->server->options.model_host;
     struct served *served;
     struct error err;
     const int64_t begun = clock_now();
@@ -242,14 +242,14 @@ bool work_answer_again(struct exchange *x, bool reads_forms)
     }
     /* An error is that of the request, which is told as without the cache. */
     const struct cached_model *model = &kept->model;
-    bool is_hit = pipeline_acquire(pipeline, model->name[0] ? model->name : NULL,
-                                   model->version[0] ? model->version : NULL, &served, NULL,
-                                   &err) == STATUS_OK;
+    bool is_hit = model_host_acquire(model_host, model->name[0] ? model->name : NULL,
+                                     model->version[0] ? model->version : NULL, &served, NULL,
+                                     &err) == STATUS_OK;
     if (is_hit) {
         is_hit = served->generation == model->generation;
         if (is_hit)
             answer_again(x, kept, served);
-        pipeline_release(pipeline, served);
+        model_host_release(model_host, served);
     }
     cached_answer_release(kept);
     return is_hit;
@@ -302,10 +302,11 @@ static void submit_request(struct exchange *x, struct predict_request *request)
 {
     struct error err;
     int retry_after_s = 0;
-    /* Wait first: the pipeline may finish, and resume us, before submit returns. */
+    /* Wait first: the model host may finish, and resume us, before submit returns. */
     exchange_wait(x, request, x->finish);
     if (expect_predictions(x, request, &err) == STATUS_OK &&
-        pipeline_submit(x->server->options.pipeline, request, &retry_after_s, &err) == STATUS_OK)
+        model_host_submit(x->server->options.model_host, request, &retry_after_s, &err) ==
+            STATUS_OK)
         return;
     x->answer.retry_after_s = retry_after_s;
     respond_error(x, &err);
@@ -342,7 +343,7 @@ static void submit_next_part(struct exchange *x)
     exchange_resume(x);
 }
 
-/* Runs on a thread of the pipeline or the watcher. */
+/* Runs on a thread of the model host or the watcher. */
 static void work_part_done(struct predict_request *request)
 {
     const struct predict_image *first = &request->images[0];
@@ -384,7 +385,8 @@ enum status work_refuse_pipeline(const struct exchange *x, const char *model, co
 {
     char name[128];
     struct pipeline_config *stages;
-    TRY(pipeline_find_stages(x->server->options.pipeline, model, version, name, &stages, err));
+    TRY(model_host_find_pipeline(x->server->options.model_host, model, version, name, &stages,
+                                 err));
     if (!stages)
         return STATUS_OK;
     const enum status status = error_set(
@@ -400,20 +402,21 @@ void work_submit_served(struct exchange *x,
                         enum status (*prepare)(struct exchange *exchange, struct served **served,
                                                struct error *err))
 {
-    struct pipeline *pipeline = x->server->options.pipeline; /* x may be gone before the end */
+    struct model_host *model_host =
+        x->server->options.model_host; /* x may be gone before the end */
     const char *version = x->match.version[0] ? x->match.version : NULL;
     struct served *served = NULL;
     struct error err;
     enum status status = x->work ? work_refuse_pipeline(x, x->match.model, version, &err)
                                  : error_no_memory(&err, "for a request");
     if (status == STATUS_OK)
-        status = pipeline_acquire(pipeline, x->match.model, version, &served,
-                                  &x->answer.retry_after_s, &err);
+        status = model_host_acquire(model_host, x->match.model, version, &served,
+                                    &x->answer.retry_after_s, &err);
     if (status == STATUS_OK)
         status = prepare(x, &served, &err);
     if (status == STATUS_OK)
         snprintf(x->model, sizeof x->model, "%s", served->model->name);
     work_submit_or(x, status, &err);
     if (served)
-        pipeline_release(pipeline, served);
+        model_host_release(model_host, served);
 }

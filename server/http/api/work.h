@@ -1,9 +1,9 @@
-/* What the endpoints that infer have in common: from a whole body to a request of the pipeline, and
- * back to an answer.
+/* What the endpoints that infer have in common: from a whole body to a request of the model host,
+ * and back to an answer.
  *
  *     handle        work_handle(): a large body goes to an offload thread
  *       start       the endpoint's own: reads the body into its work, then work_submit()
- *     pipeline      … and done, on a thread of the pipeline: so does a large answer
+ *     model host    … and done, on a thread of the model host: so does a large answer
  *       finish      the endpoint's own: writes the answer
  *
  * An endpoint's work is a struct of its own that begins with a struct predict_request. */
@@ -59,7 +59,7 @@ enum status work_expect_answer(struct exchange *exchange, size_t bytes, struct e
 enum status work_in_parts(struct exchange *exchange, struct predict_request *request,
                           struct error *err) MUST_USE;
 
-/* Hands exchange->work to the pipeline: `finish` answers once it is done; a refusal is answered
+/* Hands exchange->work to the model host: `finish` answers once it is done; a refusal is answered
  * here. The exchange must not be touched afterwards. */
 void work_submit(struct exchange *exchange);
 

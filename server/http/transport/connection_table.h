@@ -66,7 +66,7 @@ struct connection {
 struct connections {
     struct connection_limits limits;
     struct connection_observer observer;
-    struct pipeline *pipeline;
+    struct model_host *model_host;
     struct metric *gone_total, *timeout_total, *late_handshakes, *delayed_total, *shed_total,
         *open_gauge;
     int epoll_fd, wake_fd;
@@ -94,7 +94,7 @@ struct connections {
 /* Creates the table, without a thread. NULL when out of memory. */
 struct connections *connection_table_create(const struct connection_limits *limits,
                                             const struct connection_observer *observer,
-                                            struct pipeline *pipeline, struct metrics *metrics);
+                                            struct model_host *model_host, struct metrics *metrics);
 
 /* Every connection must be closed, and the thread ended. Accepts NULL. */
 void connection_table_free(struct connections *connections);

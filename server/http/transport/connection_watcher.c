@@ -88,7 +88,7 @@ static void handle_event(struct connections *connections, const struct epoll_eve
     }
     pthread_mutex_unlock(&connections->lock);
     if (request)
-        pipeline_cancel(connections->pipeline, request);
+        model_host_cancel(connections->model_host, request);
 }
 
 /* ---- time limits ---- */
@@ -467,10 +467,11 @@ static int watcher_start(struct connections *connections)
 
 enum status connections_create(const struct connection_limits *limits,
                                const struct connection_observer *observer,
-                               struct pipeline *pipeline, struct metrics *metrics,
+                               struct model_host *model_host, struct metrics *metrics,
                                struct connections **ret, struct error *err)
 {
-    struct connections *connections = connection_table_create(limits, observer, pipeline, metrics);
+    struct connections *connections =
+        connection_table_create(limits, observer, model_host, metrics);
     if (!connections)
         return error_no_memory(err, NULL);
     int failure = watcher_start(connections);

@@ -256,7 +256,7 @@ bool connection_is_admin(const struct connection *connection)
 
 struct connections *connection_table_create(const struct connection_limits *limits,
                                             const struct connection_observer *observer,
-                                            struct pipeline *pipeline, struct metrics *metrics)
+                                            struct model_host *model_host, struct metrics *metrics)
 {
     struct connections *connections = calloc(1, sizeof *connections);
     if (!connections)
@@ -264,7 +264,7 @@ struct connections *connection_table_create(const struct connection_limits *limi
     connections->epoll_fd = connections->wake_fd = -1;
     connections->limits = *limits;
     connections->observer = *observer;
-    connections->pipeline = pipeline;
+    connections->model_host = model_host;
     connections->gone_total =
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_clients_gone_total",
                     "Requests whose client hung up before the answer.", "", NULL, 0);

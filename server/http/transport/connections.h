@@ -33,7 +33,7 @@
 
 #include "engine/base/status.h"
 #include "server/observe/metrics.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 struct connections; /* the table and its thread */
 struct connection;  /* one of them */
@@ -73,10 +73,10 @@ struct connection_observer {
     void *context;
 };
 
-/* `pipeline` cancels the requests of clients that hang up. Borrows `pipeline` and `metrics`. */
+/* `model_host` cancels the requests of clients that hang up. Borrows `model_host` and `metrics`. */
 enum status connections_create(const struct connection_limits *limits,
                                const struct connection_observer *observer,
-                               struct pipeline *pipeline, struct metrics *metrics,
+                               struct model_host *model_host, struct metrics *metrics,
                                struct connections **ret, struct error *err) MUST_USE;
 /* Ends the watcher's thread: no request is resumed or cancelled afterwards. A second call does
  * nothing. */
@@ -148,9 +148,9 @@ void connections_count_gone(struct connections *connections);
 void connections_count_late(struct connections *connections);
 
 /* Watches for a hang-up on behalf of `request`: when the client disconnects, or if it already has,
- * sets request->cancelled and drops its waiting images from the pipeline. With NULL the watch ends:
- * the watcher no longer touches the request after this returns, unless it has pinned the request;
- * a pinned request does not complete before it is unpinned. */
+ * sets request->cancelled and drops its waiting images from the model host. With NULL the watch
+ * ends: the watcher no longer touches the request after this returns, unless it has pinned the
+ * request; a pinned request does not complete before it is unpinned. */
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request);
 

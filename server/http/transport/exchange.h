@@ -2,7 +2,7 @@
  * a call over gRPC, so that they can be run on made-up requests.
  *
  * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume), an offload
- * thread owns it if it was handed to one; otherwise the pipeline and the watcher touch it only
+ * thread owns it if it was handed to one; otherwise the model host and the watcher touch it only
  * through the request and exchange_resume(). */
 #pragma once
 
@@ -95,7 +95,7 @@ struct exchange_times {
 enum exchange_state {
     EXCHANGE_NEW,       /* the request line is there */
     EXCHANGE_BODY,      /* headers are there, the body is being collected (or swallowed) */
-    EXCHANGE_SUSPENDED, /* suspended: the pipeline or an offload thread works */
+    EXCHANGE_SUSPENDED, /* suspended: the model host or an offload thread works */
     EXCHANGE_ANSWERED,  /* the answer has been handed to the socket */
     EXCHANGE_REFUSED,   /* answered past libmicrohttpd: drop what still comes, then close */
 };

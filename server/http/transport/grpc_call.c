@@ -111,7 +111,7 @@ static void call_cancel(struct grpc_call *call)
     pthread_mutex_unlock(&grpc->lock);
     connections_count_gone(grpc->http->connections);
     if (pinned)
-        pipeline_cancel(grpc->http->options.pipeline, pinned);
+        model_host_cancel(grpc->http->options.model_host, pinned);
 }
 
 /* ---- its life ---- */

@@ -179,7 +179,7 @@ static enum status server_start(struct http_server *server, struct error *err)
     if (options->response_cache)
         TRY(response_cache_create(options->response_cache, options->metrics, &server->cache, err));
     const struct connection_observer observer = {on_late, on_tick, server};
-    TRY(connections_create(&limits, &observer, options->pipeline, options->metrics,
+    TRY(connections_create(&limits, &observer, options->model_host, options->metrics,
                            &server->connections, err));
     TRY(offload_create(&server->offload, err));
     TRY(open_tls(server, err));

@@ -1,4 +1,4 @@
-/* The HTTP server: sockets, limits, routes; answers come from the pipeline.
+/* The HTTP server: sockets, limits, routes; answers come from the model host.
  *
  * What carries requests and answers. It knows handlers as pointers in a table only:
  *     server.c        start, reload, drain, end
@@ -31,7 +31,7 @@
  * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_connection.h and the
  * files that include it, GnuTLS in keys.c, tls*, connection*, grpc* and response_cache.c, zlib in
  * coding.c. Handlers run on the threads of libmicrohttpd and gRPC and never block: /predict
- * suspends its connection until the pipeline is done. No request reaches the file system. */
+ * suspends its connection until the model host is done. No request reaches the file system. */
 #pragma once
 
 #include <stdbool.h>
@@ -42,7 +42,7 @@
 #include "server/http/transport/routes.h"
 #include "server/observe/metrics.h"
 #include "server/observe/trace_exporter.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 struct loader;
 
@@ -74,7 +74,7 @@ struct http_options {
 
     const struct route_table *routes; /* what is served; borrowed, as the next four */
     const struct route_table *grpc_routes;
-    struct pipeline *pipeline;     /* outlives the server */
+    struct model_host *model_host; /* outlives the server */
     struct loader *loader;         /* loads and unloads models; NULL: nobody does */
     struct metrics *metrics;       /* may be NULL */
     struct trace_exporter *traces; /* NULL: none are sent */
@@ -124,5 +124,6 @@ void http_server_stop_accepting(struct http_server *server);
  * connections that are left, or until `deadline` (clock_now()). Returns whether it is quiet. */
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline);
 
-/* Closes everything. No request may be waiting for the pipeline: drain that first. NULL is fine. */
+/* Closes everything. No request may be waiting for the model host: drain that first. NULL is fine.
+ */
 void http_server_free(struct http_server *server);

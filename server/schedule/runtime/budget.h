@@ -1,4 +1,4 @@
-/* The memory budget: how many bytes of each device all models of a pipeline may take.
+/* The memory budget: how many bytes of each device all models together may take.
  *
  * Models are loaded one at a time, between budget_begin and budget_end, because each may take what
  * the others have left. A lane's bytes are booked once they are known and returned when it ends.

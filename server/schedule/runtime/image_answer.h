@@ -2,7 +2,7 @@
 #pragma once
 
 #include "models/folder/model.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 /* Sets image->answer. `outputs`: all outputs of a pass of `batch` images, of which this one was
  * number `row`. `buffers`: an array of TASK_MAX_OUTPUTS. Any thread that owns the image. Errors are

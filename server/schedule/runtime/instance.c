@@ -38,7 +38,7 @@ static void on_lane_progress(void *context, const char *phase, double fraction)
 }
 
 /* What the operator says binds; the model's own wish (config.pbtxt) goes before the default. */
-static int choose_max_batch(const struct pipeline_options *options, const struct model *model)
+static int choose_max_batch(const struct model_host_options *options, const struct model *model)
 {
     if (!served_may_batch(model))
         return 1;
@@ -50,7 +50,7 @@ static int choose_max_batch(const struct pipeline_options *options, const struct
 }
 
 /* Lanes of options->devices[i …] that are on the same device as number i. */
-static int lanes_to_come(const struct pipeline_options *options, size_t i)
+static int lanes_to_come(const struct model_host_options *options, size_t i)
 {
     int lanes = 0;
     for (size_t k = i; k < options->device_count; k++)
@@ -61,7 +61,7 @@ static int lanes_to_come(const struct pipeline_options *options, size_t i)
 
 /* On a CPU the scheduler's buffers count against the sessions' memory limits. It keeps lanes + 2
  * batches and an image for each worker; each lane is charged its share, rounded up. */
-static void count_inputs(const struct pipeline_options *options, struct session_options *session)
+static void count_inputs(const struct model_host_options *options, struct session_options *session)
 {
     if (session->device.kind != DEVICE_CPU)
         return;
@@ -70,7 +70,7 @@ static void count_inputs(const struct pipeline_options *options, struct session_
     session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
 }
 
-static struct precision_options precision_options_of(const struct pipeline_options *options)
+static struct precision_options precision_options_of(const struct model_host_options *options)
 {
     return (struct precision_options){
         .limits = &options->limits, .cache = options->cache, .trials = options->trials};
@@ -105,7 +105,7 @@ static enum status open_session(struct building *building, struct session_option
 
 /* Lanes share batches, so what is written into a slot must suit them all: a CPU's session says what
  * it reads, which is the same for all of them; a GPU takes floats, or bytes. */
-static enum image_layout choose_layout(const struct pipeline_options *options, size_t image_input)
+static enum image_layout choose_layout(const struct model_host_options *options, size_t image_input)
 {
     if (image_input == SIZE_MAX)
         return IMAGE_AS_DECLARED;
@@ -127,7 +127,7 @@ static struct session_pixels pixels_of(const struct model *model)
 static struct session_options options_of_lane(const struct instance_options *instance, size_t i,
                                               const struct session_pixels *pixels)
 {
-    const struct pipeline_options *options = instance->host;
+    const struct model_host_options *options = instance->host;
     const struct model *model = instance->model;
     struct device_budgets *budget = instance->budget;
     const size_t image_input = served_image_input(model);
@@ -188,7 +188,7 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
  * weights are packed they are in memory twice. */
 static bool leaves_room(const struct building *building)
 {
-    const struct pipeline_options *options = building->options->host;
+    const struct model_host_options *options = building->options->host;
     const struct instance *instance = building->instance;
     const size_t most = (size_t)choose_max_batch(options, building->model);
     size_t needed = 0;
@@ -230,7 +230,7 @@ static enum status describe_instance(struct building *building, struct error *er
 
 static enum status create_scheduler(struct building *building, struct error *err)
 {
-    const struct pipeline_options *options = building->options->host;
+    const struct model_host_options *options = building->options->host;
     struct instance *instance = building->instance;
     /* Every lane must be able to run every batch. */
     int max_batch = choose_max_batch(options, instance->served->model), padded_batch = 1;

@@ -9,7 +9,7 @@
  * for lately, owned by the first one.
  *
  * The description (served.h) outlives it, for answers that are still being written. Owned by the
- * pipeline's table; not thread-safe beyond what scheduler.h promises. */
+ * model host's table; not thread-safe beyond what scheduler.h promises. */
 #pragma once
 
 #include "server/schedule/runtime/lane.h"
@@ -36,9 +36,9 @@ struct instance {
     double load_ms; /* CPU time of the thread that created it */
     enum instance_plan plan;
 
-    /* The pipeline's, guarded by its lock. */
+    /* The model host's, guarded by its lock. */
     struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
-    size_t users; /* callers between pipeline_acquire and pipeline_release, or within submit */
+    size_t users; /* callers between model_host_acquire and model_host_release, or within submit */
     struct instance *next_retiring;
     struct instance *sizes[INSTANCE_SIZES]; /* of other sizes; NULL where there is none */
     struct instance_size {
@@ -55,7 +55,7 @@ struct instance {
 
 /* What instances are made with; borrowed, but for `model` where a function takes it over. */
 struct instance_options {
-    const struct pipeline_options *host;
+    const struct model_host_options *host;
     struct pool *pool;
     struct device_budgets *budget;             /* books the memory of sessions */
     struct device_queue *const *device_queues; /* the lane on host->devices[i] uses number i */
@@ -68,7 +68,7 @@ struct instance_options {
 };
 
 /* Compiles the model on the host's devices and starts its threads. Takes over the model on success
- * and on failure. Errors as pipeline_add_model's. */
+ * and on failure. Errors as model_host_add_model's. */
 enum status instance_create(const struct instance_options *options, struct instance **ret,
                             struct error *err) MUST_USE;
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "engine/base/size.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 #define SERIES_LABELS 384
 

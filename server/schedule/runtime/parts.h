@@ -8,7 +8,7 @@
  * are batched as any other request. One thread at a time. */
 #pragma once
 
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 /* A request of crops. It lives until parts_done(): answers refer to its model. */
 struct request_part {

@@ -1,8 +1,8 @@
 /* The scheduler of one model: a batcher with a lock, memory for its batches, and threads around it.
  *
  * Callers are the HTTP side (submit), decode workers (claim … commit), lanes (next_batch …
- * answered) and the pipeline (drain, stop). Every function is thread-safe and holds the scheduler's
- * lock for a few hundred instructions only; on_done callbacks run outside it.
+ * answered) and the model host (drain, stop). Every function is thread-safe and holds the
+ * scheduler's lock for a few hundred instructions only; on_done callbacks run outside it.
  *
  * The life of an image, and who owns it: after submit the scheduler has it in its queue; claim
  * gives it to a worker; commit gives it back; next_batch gives it to a lane. Whoever owns it ends
@@ -15,7 +15,7 @@
 #include "server/schedule/policy/layout.h"
 #include "server/schedule/runtime/device_queue.h"
 #include "server/schedule/runtime/meters.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 #include "server/schedule/runtime/pool.h"
 
 struct scheduler;
@@ -57,16 +57,16 @@ void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *re
 /* Puts L(b) as it is now in the place of what was measured when the session was made. */
 void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info);
 
-/* pipeline_would_admit for this model and size, without counting refusals. */
+/* model_host_would_admit for this model and size, without counting refusals. */
 enum status scheduler_would_admit(struct scheduler *scheduler,
                                   const struct predict_request *request, size_t images,
                                   size_t bytes, int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* pipeline_submit for this model. */
+/* model_host_submit for this model. */
 enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* pipeline_cancel for this model; the request is pinned, and stays so. */
+/* model_host_cancel for this model; the request is pinned, and stays so. */
 void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request);
 
 /* Ends predict_request_pin. */
@@ -181,7 +181,7 @@ void scheduler_answered(struct scheduler *scheduler, size_t images);
 bool scheduler_is_cut(const struct scheduler *scheduler);
 enum status scheduler_cut_error(struct error *err);
 
-/* --- the pipeline --- */
+/* --- the model host --- */
 
 /* After scheduler_wait_answered, when nobody submits any more: returns when no worker is inside. */
 void scheduler_leave_pool(struct scheduler *scheduler);

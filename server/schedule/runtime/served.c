@@ -9,7 +9,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "models/tasks/class_scores.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 
 size_t served_image_input(const struct model *model)
 {

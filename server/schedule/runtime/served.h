@@ -57,7 +57,7 @@ struct served {
     struct meters meters; /* its scheduler's, for requests that outlive that */
 
     _Atomic int refs;          /* private to served.c */
-    struct instance *instance; /* private to the pipeline; NULL once it has ended */
+    struct instance *instance; /* private to the model host; NULL once it has ended */
 };
 
 /* Whether a model's file leaves the first dimension of its inputs to the caller, so that rows of

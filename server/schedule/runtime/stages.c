@@ -83,12 +83,12 @@ static enum status check_stage(struct staged_request *staged, size_t at, int *re
 {
     const char *name = staged->config->stages[at].model;
     struct served *served;
-    TRY(pipeline_acquire(staged->pipeline, name, NULL, &served, ret_retry_after_s, err));
+    TRY(model_host_acquire(staged->host, name, NULL, &served, ret_retry_after_s, err));
     staged->keep_aspect[at] = served->model->preprocess.resize != RESIZE_EXACT;
     const size_t part = served->max_rows / ADMISSION_CROPS_DIVISOR;
     staged->rooms[at] = part > 1 ? part : 1;
     const enum status status = check_model(staged->config, at, served, err);
-    pipeline_release(staged->pipeline, served);
+    model_host_release(staged->host, served);
     return status;
 }
 
@@ -103,21 +103,21 @@ static enum status stage_failed(const struct staged_request *staged, size_t at,
     return error_prefix(err, "stage %zu of pipeline '%s'", at + 1, staged->name);
 }
 
-enum status stages_check(struct pipeline *pipeline, const char *name, const char *version,
+enum status stages_check(struct model_host *host, const char *name, const char *version,
                          struct error *err)
 {
     char found[128];
     struct pipeline_config *config;
     enum status status = STATUS_OK;
-    TRY(pipeline_find_stages(pipeline, name, version, found, &config, err));
+    TRY(model_host_find_pipeline(host, name, version, found, &config, err));
     for (size_t i = 0; config && status == STATUS_OK && i < config->stage_count; i++) {
         struct served *served;
         struct error absent; /* it may come */
-        if (pipeline_acquire(pipeline, config->stages[i].model, NULL, &served, NULL, &absent) !=
+        if (model_host_acquire(host, config->stages[i].model, NULL, &served, NULL, &absent) !=
             STATUS_OK)
             continue;
         status = check_model(config, i, served, err);
-        pipeline_release(pipeline, served);
+        model_host_release(host, served);
         if (status != STATUS_OK)
             status = error_prefix(err, "stage %zu of pipeline '%s'", i + 1, name);
     }
@@ -422,7 +422,7 @@ static enum status ask_room(const struct staged_request *staged, size_t at, int 
     for (size_t i = 0; i == 0 || i < stage->size_count; i++) {
         crop.height = stage->size_count ? stage->sizes[i].height : 0;
         crop.width = stage->size_count ? stage->sizes[i].width : 0;
-        TRY(pipeline_would_admit(staged->pipeline, &crop, 1, 0, ret_retry_after_s, err));
+        TRY(model_host_would_admit(staged->host, &crop, 1, 0, ret_retry_after_s, err));
     }
     return STATUS_OK;
 }
@@ -445,13 +445,13 @@ static enum status begin(struct staged_request *staged, int *ret_retry_after_s, 
     return STATUS_OK;
 }
 
-enum status stages_begin(struct pipeline *pipeline, struct predict_request *whole,
+enum status stages_begin(struct model_host *host, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s, struct error *err)
 {
     char name[128];
     struct pipeline_config *config;
     *ret = NULL;
-    TRY(pipeline_find_stages(pipeline, whole->model, whole->version, name, &config, err));
+    TRY(model_host_find_pipeline(host, whole->model, whole->version, name, &config, err));
     if (!config)
         return STATUS_OK;
     struct staged_request *staged = calloc(1, sizeof *staged);
@@ -459,7 +459,7 @@ enum status stages_begin(struct pipeline *pipeline, struct predict_request *whol
         free(config);
         return error_no_memory(err, "for a pipeline");
     }
-    staged->pipeline = pipeline;
+    staged->host = host;
     staged->config = config;
     memcpy(staged->name, name, sizeof name);
     staged->parts.next = stages_next;

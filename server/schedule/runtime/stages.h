@@ -9,7 +9,7 @@ struct stage_crop;
 
 struct staged_request {
     struct request_parts parts; /* first */
-    struct pipeline *pipeline;
+    struct model_host *host;
     char name[128];
     struct pipeline_config *config; /* owned */
     size_t max_images;              /* of a part, which may have fewer */
@@ -33,14 +33,14 @@ struct staged_request {
  * with *ret_retry_after_s names a stage that cannot answer now, STATUS_OVERLOADED one whose queue
  * is full (parts are admitted with the whole), STATUS_CONFIG one that finds no boxes for the next.
  */
-enum status stages_begin(struct pipeline *pipeline, struct predict_request *whole,
+enum status stages_begin(struct model_host *host, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;
 
 /* Whether a pipeline can answer with the models that are served now. STATUS_CONFIG with the
  * sentence that its requests would get; stages whose model is not ready are passed over, and so is
  * a model that is no pipeline. STATUS_NO_MEMORY. */
-enum status stages_check(struct pipeline *pipeline, const char *name, const char *version,
+enum status stages_check(struct model_host *host, const char *name, const char *version,
                          struct error *err) MUST_USE;
 
 void stages_free(struct staged_request *staged); /* NULL is fine */

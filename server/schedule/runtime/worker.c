@@ -107,7 +107,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
     image->decode_start = image->since;
     TRY(scheduler_check_wanted(scheduler, image, err));
-    const struct pipeline_options *options = worker->context->options;
+    const struct model_host_options *options = worker->context->options;
     const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
     worker->scheduler = scheduler;
     worker->image = image;

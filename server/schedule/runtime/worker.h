@@ -6,7 +6,7 @@
 
 /* What all workers use. */
 struct worker_context {
-    const struct pipeline_options *options;
+    const struct model_host_options *options;
     struct device_budgets *budget; /* large pictures ask it for memory */
     size_t small_picture;          /* bytes; smaller ones do not */
 };

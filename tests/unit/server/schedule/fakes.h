@@ -1,4 +1,4 @@
-/* Test doubles for the pipeline's neighbours: sessions, image decoding and models.
+/* Test doubles for the model host's neighbours: sessions, image decoding and models.
  *
  * An "image" is a line of text that says what shall happen to it:
  *
@@ -27,7 +27,7 @@
 /* Sessions and models are told apart by the height of their images, 1 … FAKE_MODELS - 1. */
 #define FAKE_MODELS 4
 
-/* A model that the pipeline may own. */
+/* A model that the model host may own. */
 struct model *fake_model(const char *name, int height);
 int fake_models_freed(void);
 

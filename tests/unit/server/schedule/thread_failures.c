@@ -9,20 +9,20 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "tests/unit/server/schedule/pipeline_jobs.h"
+#include "tests/unit/server/schedule/host_jobs.h"
 
 /* Has the images of `texts` run as one batch: they gather behind a forward pass. With one worker
  * the decode of the image behind them begins when the last of them is in its slot. Returns the
  * sizes of the passes, the one in front and the one behind left out. */
-static const char *run_together(struct pipeline *pipeline, const char *name, const char *texts)
+static const char *run_together(struct model_host *host, const char *name, const char *texts)
 {
     int runs = fake_runs(1), decodes = fake_decodes();
     fake_shut_runs(1);
-    struct job *first = submit_job(pipeline, name, "ok 1");
+    struct job *first = submit_job(host, name, "ok 1");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     fake_run_sizes(1);
-    struct job *batch = submit_job(pipeline, name, texts);
-    struct job *behind = submit_job(pipeline, name, "ok 4");
+    struct job *batch = submit_job(host, name, texts);
+    struct job *behind = submit_job(host, name, "ok 4");
     CHECK(fake_wait_decodes(decodes + (int)batch->request.image_count + 2));
     fake_open_runs(1);
     finish_job(first);
@@ -62,12 +62,12 @@ static void test_only_the_failing_image_fails(void)
         {"ok 1|poison|ok 3|ok 4", "4 1 2 1 1 2", 4, 4},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct pipeline *pipeline =
-            start_pipeline((struct pipeline_options){.max_batch = cases[i].largest, .workers = 1});
+        struct model_host *host =
+            start_host((struct model_host_options){.max_batch = cases[i].largest, .workers = 1});
         fake_plan((struct fake_session_plan){.smallest_batch = cases[i].smallest});
-        add_model(pipeline, "m", 1);
-        CHECK_SIZES(run_together(pipeline, "m", cases[i].images), cases[i].sizes);
-        pipeline_free(pipeline);
+        add_model(host, "m", 1);
+        CHECK_SIZES(run_together(host, "m", cases[i].images), cases[i].sizes);
+        model_host_free(host);
     }
     fake_plan((struct fake_session_plan){0});
 }
@@ -77,17 +77,17 @@ static void test_out_of_memory_makes_batches_smaller(void)
     static const char eight[] = "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8";
     static const char labels[] = "model=\"m\",device=\"cpu\",cause=\"memory\"";
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.max_batch = 8, .workers = 1, .metrics = metrics});
-    add_model(pipeline, "m", 1);
+    struct model_host *host =
+        start_host((struct model_host_options){.max_batch = 8, .workers = 1, .metrics = metrics});
+    add_model(host, "m", 1);
     struct metric *cap = metrics_get(metrics, METRIC_GAUGE, "lensd_batch_cap", "",
                                      "model=\"m\",device=\"cpu\"", NULL, 0);
     fake_memory_fits(2);
-    CHECK_SIZES(run_together(pipeline, "m", eight), "8 4 2 2 2 2");
+    CHECK_SIZES(run_together(host, "m", eight), "8 4 2 2 2 2");
     const int64_t failed = clock_now();
     CHECK(count_metric(metrics, "lensd_batch_splits_total", labels) == 2);
     /* The next batch is not even tried, nor counted, within a second. */
-    const char *sizes = run_together(pipeline, "m", eight);
+    const char *sizes = run_together(host, "m", eight);
     if (clock_ms(clock_now() - failed) < 900) {
         CHECK_SIZES(sizes, "2 2 2 2");
         CHECK(count_metric(metrics, "lensd_batch_splits_total", labels) == 2);
@@ -98,60 +98,59 @@ static void test_out_of_memory_makes_batches_smaller(void)
     fake_memory_fits(0);
     while (metric_value(cap) < 4) {
         usleep(100000);
-        run_together(pipeline, "m", eight);
+        run_together(host, "m", eight);
     }
-    pipeline_free(pipeline);
+    model_host_free(host);
 
     /* An image that does not fit even alone is nobody else's error. */
-    pipeline = start_pipeline((struct pipeline_options){.max_batch = 4, .workers = 1});
-    add_model(pipeline, "m", 1);
-    CHECK_SIZES(run_together(pipeline, "m", "ok 1|vast|ok 3|ok 4"), "4 2 1 1 1 1");
-    pipeline_free(pipeline);
+    host = start_host((struct model_host_options){.max_batch = 4, .workers = 1});
+    add_model(host, "m", 1);
+    CHECK_SIZES(run_together(host, "m", "ok 1|vast|ok 3|ok 4"), "4 2 1 1 1 1");
+    model_host_free(host);
     metrics_free(metrics);
 }
 
 /* A batch that is larger than what fits now waits behind one that fails: it has had no pass yet. */
 static void test_a_batch_that_was_not_begun_is_not_answered(void)
 {
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.max_batch = 2, .workers = 1});
+    struct model_host *host = start_host((struct model_host_options){.max_batch = 2, .workers = 1});
     fake_plan((struct fake_session_plan){.run_us = 50000});
-    add_model(pipeline, "m", 1);
+    add_model(host, "m", 1);
     for (int i = 0; i < 16; i++) /* learns how long a pass takes: what follows is waited for */
-        finish_job(submit_job(pipeline, "m", "ok 5"));
+        finish_job(submit_job(host, "m", "ok 5"));
     /* The failing one, a probe, and two images one by one: what did not fit is tried again only
      * after a second. */
     for (bool is_told = false; !is_told;) {
         const int64_t start = clock_now();
-        finish_job(submit_job(pipeline, "m", "vast"));
+        finish_job(submit_job(host, "m", "vast"));
         int runs = fake_runs(1);
-        struct job *failing = submit_job(pipeline, "m", "poison");
+        struct job *failing = submit_job(host, "m", "poison");
         usleep(5000);
-        struct job *behind = submit_job(pipeline, "m", "ok 1|ok 2");
+        struct job *behind = submit_job(host, "m", "ok 1|ok 2");
         finish_job(failing);
         finish_job(behind);
         is_told = clock_ms(clock_now() - start) < 900;
         CHECK(!is_told || fake_runs(1) >= runs + 4);
     }
-    pipeline_free(pipeline);
+    model_host_free(host);
     fake_plan((struct fake_session_plan){0});
 }
 
-static struct pipeline *start_on_gpus(size_t count, struct metrics *metrics)
+static struct model_host *start_on_gpus(size_t count, struct metrics *metrics)
 {
-    struct pipeline_options options = {.device_count = count, .metrics = metrics};
+    struct model_host_options options = {.device_count = count, .metrics = metrics};
     for (size_t i = 0; i < count; i++)
         options.devices[i] = GPU((int)i);
-    struct pipeline *pipeline = start_pipeline(options);
-    add_model(pipeline, "a", 1);
-    return pipeline;
+    struct model_host *host = start_host(options);
+    add_model(host, "a", 1);
+    return host;
 }
 
 /* How many of the model's devices are quarantined; *ret has what is told of the last one. */
-static size_t count_quarantined(struct pipeline *pipeline, struct lane_health *ret)
+static size_t count_quarantined(struct model_host *host, struct lane_health *ret)
 {
     struct model_status *models = calloc(1, sizeof *models);
-    CHECK(models && pipeline_models(pipeline, models, 1) == 1);
+    CHECK(models && model_host_models(host, models, 1) == 1);
     size_t count = 0;
     for (size_t i = 0; i < models[0].lane_count; i++) {
         if (!models[0].health[i].is_quarantined)
@@ -163,20 +162,20 @@ static size_t count_quarantined(struct pipeline *pipeline, struct lane_health *r
     return count;
 }
 
-static void wait_quarantined(struct pipeline *pipeline, size_t expected)
+static void wait_quarantined(struct model_host *host, size_t expected)
 {
     struct lane_health health;
     int64_t end = clock_now() + PATIENCE_MS * INT64_C(1000000);
-    while (count_quarantined(pipeline, &health) != expected && clock_now() < end)
+    while (count_quarantined(host, &health) != expected && clock_now() < end)
         usleep(1000);
-    CHECK(count_quarantined(pipeline, &health) == expected);
+    CHECK(count_quarantined(host, &health) == expected);
 }
 
 static void test_a_large_request_is_split_across_devices(void)
 {
-    struct pipeline *pipeline = start_on_gpus(2, NULL);
+    struct model_host *host = start_on_gpus(2, NULL);
     fake_shut_runs(1);
-    struct job *job = submit_job(pipeline, "a", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
+    struct job *job = submit_job(host, "a", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
     CHECK(fake_wait(fake_running, 1, 2));
     fake_open_runs(1);
     job_wait(job);
@@ -185,55 +184,54 @@ static void test_a_large_request_is_split_across_devices(void)
         on[job->images[i].device.index] = true;
     CHECK(on[0] && on[1]);
     finish_job(job);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static void test_a_device_that_fails_is_quarantined(void)
 {
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline = start_on_gpus(2, metrics);
+    struct model_host *host = start_on_gpus(2, metrics);
     struct lane_health health = {0};
     fake_break(GPU(1), true);
     /* Nobody notices: what it was given moves to the other one. */
     int64_t end = clock_now() + PATIENCE_MS * INT64_C(1000000);
-    for (int i = 0; i < 40 || (count_quarantined(pipeline, &health) != 1 && clock_now() < end);
-         i++) {
+    for (int i = 0; i < 40 || (count_quarantined(host, &health) != 1 && clock_now() < end); i++) {
         struct job *jobs[4];
         for (int k = 0; k < 4; k++)
-            jobs[k] = submit_job(pipeline, "a", "ok 1|ok 2|broken");
+            jobs[k] = submit_job(host, "a", "ok 1|ok 2|broken");
         for (int k = 0; k < 4; k++)
             finish_job(jobs[k]);
     }
-    CHECK(count_quarantined(pipeline, &health) == 1);
+    CHECK(count_quarantined(host, &health) == 1);
     CHECK(strstr(health.reason, "cuda:1: the fake device is broken"));
-    CHECK(pipeline_readiness(pipeline) == PIPELINE_READY);
+    CHECK(model_host_readiness(host) == MODEL_HOST_READY);
     CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
                                    "model=\"a\",device=\"cuda:1\"", NULL, 0)) == 1);
     CHECK(count_metric(metrics, "lensd_images_total", "model=\"a\",result=\"device_error\"") == 0);
     /* It is tried again, and taken back. */
     int before = fake_runs_on(GPU(1));
     fake_break(GPU(1), false);
-    wait_quarantined(pipeline, 0);
+    wait_quarantined(host, 0);
     CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
                                    "model=\"a\",device=\"cuda:1\"", NULL, 0)) == 0);
     fake_shut_runs(1);
-    struct job *job = submit_job(pipeline, "a", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
+    struct job *job = submit_job(host, "a", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
     CHECK(fake_wait(fake_running, 1, 2));
     fake_open_runs(1);
     finish_job(job);
     CHECK(fake_runs_on(GPU(1)) > before + 1);
-    pipeline_free(pipeline);
+    model_host_free(host);
     metrics_free(metrics);
 }
 
 static void test_without_a_device_everything_fails_at_once(void)
 {
-    struct pipeline *pipeline = start_on_gpus(2, NULL);
+    struct model_host *host = start_on_gpus(2, NULL);
     int runs = fake_runs(1);
     fake_shut_runs(1);
     struct job *jobs[30];
     for (size_t i = 0; i < COUNT_OF(jobs); i++)
-        jobs[i] = submit_job(pipeline, "a", "ok 1");
+        jobs[i] = submit_job(host, "a", "ok 1");
     CHECK(fake_wait(fake_runs, 1, runs + 2));
     fake_break(GPU(0), true);
     fake_break(GPU(1), true);
@@ -244,21 +242,21 @@ static void test_without_a_device_everything_fails_at_once(void)
         CHECK(strstr(jobs[i]->images[0].error.message, "device"));
         job_free(jobs[i]);
     }
-    CHECK(pipeline_readiness(pipeline) == PIPELINE_FAILED);
+    CHECK(model_host_readiness(host) == MODEL_HOST_FAILED);
     struct error err;
     int retry_after = 0;
     struct job *late = job_create("a", "ok 1");
-    CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_DEVICE);
+    CHECK(model_host_submit(host, &late->request, &retry_after, &err) == STATUS_DEVICE);
     CHECK(retry_after >= 1 && strstr(err.message, "no device is left"));
     CHECK(status_http(STATUS_DEVICE) == 503);
     /* One comes back. */
     fake_break(GPU(0), false);
-    wait_quarantined(pipeline, 1);
-    CHECK(pipeline_readiness(pipeline) == PIPELINE_READY);
-    CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_OK);
+    wait_quarantined(host, 1);
+    CHECK(model_host_readiness(host) == MODEL_HOST_READY);
+    CHECK(model_host_submit(host, &late->request, &retry_after, &err) == STATUS_OK);
     finish_job(late);
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS)); /* with one still quarantined */
-    pipeline_free(pipeline);
+    CHECK(model_host_drain(host, PATIENCE_MS)); /* with one still quarantined */
+    model_host_free(host);
     fake_break(GPU(1), false);
 }
 
@@ -266,20 +264,20 @@ static void test_images_that_break_devices_do_not_travel(void)
 {
     /* Every device fails on the image, as long as it is there: after the second it has its error.
      */
-    struct pipeline *pipeline = start_on_gpus(4, NULL);
+    struct model_host *host = start_on_gpus(4, NULL);
     struct lane_health health;
     for (int i = 0; i < 4; i++)
         fake_break(GPU(i), true);
-    struct job *job = submit_job(pipeline, "a", "ok 1");
+    struct job *job = submit_job(host, "a", "ok 1");
     job_wait(job);
     CHECK(job->images[0].status == STATUS_DEVICE);
-    CHECK(count_quarantined(pipeline, &health) <= 2);
+    CHECK(count_quarantined(host, &health) <= 2);
     job_free(job);
     for (int i = 0; i < 4; i++)
         fake_break(GPU(i), false);
-    wait_quarantined(pipeline, 0);
-    finish_job(submit_job(pipeline, "a", "ok 1"));
-    pipeline_free(pipeline);
+    wait_quarantined(host, 0);
+    finish_job(submit_job(host, "a", "ok 1"));
+    model_host_free(host);
 }
 
 /* 64 submitters while devices break and come back: every image has an answer, its own or that the
@@ -303,7 +301,7 @@ static void *submit_through_failures(void *argument)
         struct job *job = job_create("a", "ok 5|nan|ok 6|broken");
         struct error err;
         enum status status;
-        while ((status = pipeline_submit(submitter->pipeline, &job->request, NULL, &err)) !=
+        while ((status = model_host_submit(submitter->host, &job->request, NULL, &err)) !=
                STATUS_OK) {
             CHECK(status == STATUS_OVERLOADED || status == STATUS_DEVICE);
             usleep(500);
@@ -322,14 +320,14 @@ static void *submit_through_failures(void *argument)
 
 static void test_nothing_is_lost_while_devices_come_and_go(void)
 {
-    struct pipeline *pipeline = start_on_gpus(3, NULL);
+    struct model_host *host = start_on_gpus(3, NULL);
     static struct submitter submitters[24];
     static _Atomic int stop_breaking;
     pthread_t breaker;
     atomic_store(&stop_breaking, 0);
     CHECK(!pthread_create(&breaker, NULL, break_and_repair, &stop_breaking));
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
-        submitters[i].pipeline = pipeline;
+        submitters[i].host = host;
         CHECK(
             !pthread_create(&submitters[i].thread, NULL, submit_through_failures, &submitters[i]));
     }
@@ -337,21 +335,21 @@ static void test_nothing_is_lost_while_devices_come_and_go(void)
         pthread_join(submitters[i].thread, NULL);
     atomic_store(&stop_breaking, 1);
     pthread_join(breaker, NULL);
-    wait_quarantined(pipeline, 0);
-    finish_job(submit_job(pipeline, "a", "ok 5|nan|ok 6|broken"));
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
-    pipeline_free(pipeline);
+    wait_quarantined(host, 0);
+    finish_job(submit_job(host, "a", "ok 5|nan|ok 6|broken"));
+    CHECK(model_host_drain(host, PATIENCE_MS));
+    model_host_free(host);
 }
 
 static void test_images_known_bad_are_carried_along(void)
 {
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.metrics = metrics});
-    add_model(pipeline, "a", 1);
+    struct model_host *host = start_host((struct model_host_options){.metrics = metrics});
+    add_model(host, "a", 1);
     struct job *job = job_create("a", "x|ok 5|y");
     error_set(&job->images[0].preset, STATUS_INVALID, "bad base64");
     error_set(&job->images[2].preset, STATUS_INVALID, "bad base64");
-    CHECK(pipeline_submit(pipeline, &job->request, NULL, NULL) == STATUS_OK);
+    CHECK(model_host_submit(host, &job->request, NULL, NULL) == STATUS_OK);
     job_wait(job);
     CHECK(job->images[0].status == STATUS_INVALID && job->images[2].status == STATUS_INVALID);
     CHECK(!strcmp(job->images[0].error.message, "bad base64"));
@@ -360,19 +358,19 @@ static void test_images_known_bad_are_carried_along(void)
 
     job = job_create("a", "x");
     error_set(&job->images[0].preset, STATUS_INVALID, "bad base64");
-    CHECK(pipeline_submit(pipeline, &job->request, NULL, NULL) == STATUS_OK);
+    CHECK(model_host_submit(host, &job->request, NULL, NULL) == STATUS_OK);
     CHECK(job->done == 1); /* before submit returned: there was nothing to wait for */
     CHECK(job->images[0].status == STATUS_INVALID);
     job_free(job);
     CHECK(count_metric(metrics, "lensd_images_total", "model=\"a\",result=\"invalid_request\"") ==
           3);
-    pipeline_free(pipeline);
+    model_host_free(host);
     metrics_free(metrics);
 }
 
 int main(void)
 {
-    static const struct pipeline_test tests[] = {
+    static const struct host_test tests[] = {
         {"only the failing image fails", test_only_the_failing_image_fails, true},
         {"out of memory makes batches smaller", test_out_of_memory_makes_batches_smaller, true},
         {"a batch that was not begun is not answered",
@@ -386,5 +384,5 @@ int main(void)
          test_nothing_is_lost_while_devices_come_and_go},
         {"images known bad are carried along", test_images_known_bad_are_carried_along},
     };
-    return run_pipeline_tests(tests, COUNT_OF(tests));
+    return run_host_tests(tests, COUNT_OF(tests));
 }

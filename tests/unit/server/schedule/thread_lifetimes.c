@@ -1,4 +1,4 @@
-/* The same while pipelines drain and end, and versions of models come and go. */
+/* The same while model hosts drain and end, and versions of models come and go. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "engine/base/size.h"
 #include "server/schedule/runtime/stages.h"
-#include "tests/unit/server/schedule/pipeline_jobs.h"
+#include "tests/unit/server/schedule/host_jobs.h"
 
 static void *submit_until_refused(void *argument)
 {
@@ -16,7 +16,7 @@ static void *submit_until_refused(void *argument)
     for (;;) {
         struct job *job = job_create("a", "ok 1|ok 2|broken");
         struct error err;
-        enum status status = pipeline_submit(submitter->pipeline, &job->request, NULL, &err);
+        enum status status = model_host_submit(submitter->host, &job->request, NULL, &err);
         if (status == STATUS_OVERLOADED) {
             job_free(job);
             usleep(100);
@@ -34,26 +34,26 @@ static void *submit_until_refused(void *argument)
 
 static void test_drain_answers_everything_accepted(void)
 {
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.max_queue = 40});
+    struct model_host *host = start_host((struct model_host_options){.max_queue = 40});
     fake_plan((struct fake_session_plan){.run_us = 500});
-    add_model(pipeline, "a", 1);
+    add_model(host, "a", 1);
     fake_plan((struct fake_session_plan){0});
     struct submitter submitters[16] = {0};
     const int images = fake_images_run(1);
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
-        submitters[i].pipeline = pipeline;
+        submitters[i].host = host;
         CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
     }
     CHECK(fake_wait(fake_images_run, 1, images + 100));
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
-    CHECK(pipeline_state(pipeline) == PIPELINE_DRAINING);
+    CHECK(model_host_drain(host, PATIENCE_MS));
+    CHECK(model_host_state(host) == MODEL_HOST_DRAINING);
     int accepted = 0;
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
         pthread_join(submitters[i].thread, NULL);
         accepted += submitters[i].by_status[0];
     }
     CHECK(accepted > 0);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static _Atomic int has_drained;
@@ -71,19 +71,19 @@ static void *open_later(void *last)
 
 static void test_drain_cuts_off_after_the_grace_time(void)
 {
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.max_queue = 64, .max_batch = 2});
-    add_model(pipeline, "a", 1);
+    struct model_host *host =
+        start_host((struct model_host_options){.max_queue = 64, .max_batch = 2});
+    add_model(host, "a", 1);
     int runs = fake_runs(1);
     fake_shut_runs(1);
     struct job *jobs[40];
     for (size_t i = 0; i < COUNT_OF(jobs); i++)
-        jobs[i] = submit_job(pipeline, "a", "ok 1");
+        jobs[i] = submit_job(host, "a", "ok 1");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     pthread_t opener;
     has_drained = 0;
     CHECK(!pthread_create(&opener, NULL, open_later, jobs[COUNT_OF(jobs) - 1]));
-    CHECK(!pipeline_drain(pipeline, 20));
+    CHECK(!model_host_drain(host, 20));
     has_drained = 1;
     pthread_join(opener, NULL);
     int answered = 0, cut = 0;
@@ -96,29 +96,29 @@ static void test_drain_cuts_off_after_the_grace_time(void)
     CHECK(answered >= 1 && answered <= 2 * passes_under_way);
     CHECK(answered + cut == (int)COUNT_OF(jobs));
     CHECK(fake_runs(1) >= runs + 1 && fake_runs(1) <= runs + passes_under_way);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static void test_free_without_drain(void)
 {
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
-    add_model(pipeline, "a", 1);
+    struct model_host *host = start_host((struct model_host_options){0});
+    add_model(host, "a", 1);
     struct job *jobs[20];
     for (size_t i = 0; i < COUNT_OF(jobs); i++)
-        jobs[i] = submit_job(pipeline, "a", "ok 1");
-    pipeline_free(pipeline);
+        jobs[i] = submit_job(host, "a", "ok 1");
+    model_host_free(host);
     for (size_t i = 0; i < COUNT_OF(jobs); i++) {
         CHECK(jobs[i]->done == 1);
         job_free(jobs[i]);
     }
-    pipeline_free(NULL);
+    model_host_free(NULL);
 }
 
-static enum status refused(struct pipeline *pipeline, const char *model, struct error *err)
+static enum status refused(struct model_host *host, const char *model, struct error *err)
 {
     struct job *job = job_create(model, "ok 1");
     int retry_after = 0;
-    enum status status = pipeline_submit(pipeline, &job->request, &retry_after, err);
+    enum status status = model_host_submit(host, &job->request, &retry_after, err);
     CHECK(status != STATUS_OK && job->done == 0);
     CHECK((status_http(status) == 503) == (retry_after >= 1));
     job_free(job);
@@ -128,76 +128,76 @@ static enum status refused(struct pipeline *pipeline, const char *model, struct 
 static void test_states_and_refusals(void)
 {
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.metrics = metrics, .default_model = "a"});
+    struct model_host *host =
+        start_host((struct model_host_options){.metrics = metrics, .default_model = "a"});
     struct error err = {0};
-    CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
-    CHECK(refused(pipeline, NULL, &err) == STATUS_NOT_READY);
-    CHECK(refused(pipeline, "a", &err) == STATUS_NOT_FOUND);
-    pipeline_announce(pipeline, "a", NULL, 2);
-    pipeline_announce(pipeline, "b", NULL, 2);
-    CHECK(refused(pipeline, "a", &err) == STATUS_NOT_READY);
+    CHECK(model_host_state(host) == MODEL_HOST_LOADING);
+    CHECK(refused(host, NULL, &err) == STATUS_NOT_READY);
+    CHECK(refused(host, "a", &err) == STATUS_NOT_FOUND);
+    model_host_announce(host, "a", NULL, 2);
+    model_host_announce(host, "b", NULL, 2);
+    CHECK(refused(host, "a", &err) == STATUS_NOT_READY);
     CHECK(strstr(err.message, "'a'") && strstr(err.message, "loading"));
 
     struct model_status *models = calloc(4, sizeof *models);
-    CHECK(pipeline_models(pipeline, models, 4) == 2);
+    CHECK(model_host_models(host, models, 4) == 2);
     CHECK(!strcmp(models[0].name, "a") && models[0].state == MODEL_LOADING);
     CHECK(!models[0].is_default && !strcmp(models[0].phase, "waiting"));
-    CHECK(models[0].seconds_left >= 1 && pipeline_retry_after(pipeline) >= 1);
+    CHECK(models[0].seconds_left >= 1 && model_host_retry_after(host) >= 1);
 
-    add_model(pipeline, "a", 3);
-    CHECK(pipeline_state(pipeline) == PIPELINE_LOADING); /* one of two */
-    finish_job(submit_job(pipeline, NULL, "ok 3"));
-    CHECK(refused(pipeline, "c", &err) == STATUS_NOT_FOUND);
+    add_model(host, "a", 3);
+    CHECK(model_host_state(host) == MODEL_HOST_LOADING); /* one of two */
+    finish_job(submit_job(host, NULL, "ok 3"));
+    CHECK(refused(host, "c", &err) == STATUS_NOT_FOUND);
     CHECK(strstr(err.message, "a, b"));
 
     fake_plan((struct fake_session_plan){.fails = true});
-    CHECK(pipeline_add_model(pipeline, fake_model("b", 1), NULL, &err) == STATUS_UNSUPPORTED);
-    CHECK(pipeline_state(pipeline) == PIPELINE_FAILED);
-    CHECK(refused(pipeline, "b", &err) == STATUS_NOT_READY);
+    CHECK(model_host_add_model(host, fake_model("b", 1), NULL, &err) == STATUS_UNSUPPORTED);
+    CHECK(model_host_state(host) == MODEL_HOST_FAILED);
+    CHECK(refused(host, "b", &err) == STATUS_NOT_READY);
     CHECK(strstr(err.message, "operator Fake"));
-    CHECK(pipeline_models(pipeline, models, 4) == 2);
+    CHECK(model_host_models(host, models, 4) == 2);
     CHECK(models[0].state == MODEL_READY && models[0].is_default && models[0].progress == 1);
     CHECK(models[0].lane_count == 1 && models[0].class_count == FAKE_CLASSES);
     CHECK(models[0].width == FAKE_WIDTH && models[0].height == 3 && models[0].channels == 1);
     CHECK(models[1].state == MODEL_FAILED && strstr(models[1].failure, "operator Fake"));
 
     fake_plan((struct fake_session_plan){.refuses = true}); /* the lane's thread gets no team */
-    CHECK(pipeline_add_model(pipeline, fake_model("b", 1), NULL, &err) == STATUS_NO_MEMORY);
+    CHECK(model_host_add_model(host, fake_model("b", 1), NULL, &err) == STATUS_NO_MEMORY);
     CHECK(strstr(err.message, "no thread for it"));
     fake_plan((struct fake_session_plan){.unlike_classifier = true});
-    pipeline_announce(pipeline, "b", NULL, 2);
-    CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
-    add_model(pipeline, "b", 1);
-    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
-    CHECK(refused(pipeline, "b", &err) == STATUS_INVALID);
+    model_host_announce(host, "b", NULL, 2);
+    CHECK(model_host_state(host) == MODEL_HOST_LOADING);
+    add_model(host, "b", 1);
+    CHECK(model_host_state(host) == MODEL_HOST_READY);
+    CHECK(refused(host, "b", &err) == STATUS_INVALID);
     CHECK(strstr(err.message, "[1, 84, 8400]") && strstr(err.message, "/v2/models/b/infer"));
     fake_plan((struct fake_session_plan){0});
-    add_model(pipeline, "b", 1); /* takes the place of the other */
-    finish_job(submit_job(pipeline, "b", "ok 3"));
-    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+    add_model(host, "b", 1); /* takes the place of the other */
+    finish_job(submit_job(host, "b", "ok 3"));
+    CHECK(model_host_state(host) == MODEL_HOST_READY);
 
     struct job *job = job_create("a", "ok 1");
     job->request.top_k = 0;
-    CHECK(pipeline_submit(pipeline, &job->request, NULL, &err) == STATUS_INVALID);
+    CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_INVALID);
     job->request.top_k = 1;
     job->request.image_count = 0;
-    CHECK(pipeline_submit(pipeline, &job->request, NULL, &err) == STATUS_INVALID);
+    CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_INVALID);
     job_free(job);
 
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS)); /* a second one finds nothing to do */
-    CHECK(refused(pipeline, "a", &err) == STATUS_DRAINING);
-    CHECK(pipeline_add_model(pipeline, fake_model("d", 1), NULL, &err) == STATUS_DRAINING);
+    CHECK(model_host_drain(host, PATIENCE_MS));
+    CHECK(model_host_drain(host, PATIENCE_MS)); /* a second one finds nothing to do */
+    CHECK(refused(host, "a", &err) == STATUS_DRAINING);
+    CHECK(model_host_add_model(host, fake_model("d", 1), NULL, &err) == STATUS_DRAINING);
     CHECK(count_metric(metrics, "lensd_refused_total", "model=\"a\",cause=\"draining\"") == 1);
     CHECK(count_metric(metrics, "lensd_refused_total", "model=\"\",cause=\"not_found\"") == 2);
     free(models);
-    pipeline_free(pipeline);
+    model_host_free(host);
     metrics_free(metrics);
 }
 
 struct replacer {
-    struct pipeline *pipeline;
+    struct model_host *host;
     _Atomic int stop;
     int answered;
 };
@@ -206,9 +206,9 @@ static void *submit_until_stopped(void *argument)
 {
     struct replacer *replacer = argument;
     do {
-        finish_rows(send_rows(replacer->pipeline, "m", 3, replacer->answered % 50),
+        finish_rows(send_rows(replacer->host, "m", 3, replacer->answered % 50),
                     replacer->answered % 50);
-        finish_job(submit_job(replacer->pipeline, "m", "ok 5|ok 6"));
+        finish_job(submit_job(replacer->host, "m", "ok 5|ok 6"));
         replacer->answered++;
     } while (!replacer->stop);
     return NULL;
@@ -217,29 +217,28 @@ static void *submit_until_stopped(void *argument)
 static void test_versions_are_replaced_under_load(void)
 {
     enum { THREADS = 8, ROUNDS = 30 };
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.max_queue = 1000, .device_count = 2});
+    struct model_host *host =
+        start_host((struct model_host_options){.max_queue = 1000, .device_count = 2});
     struct error err;
     fake_plan((struct fake_session_plan){.run_us = 100});
-    add_model(pipeline, "m", 1);
+    add_model(host, "m", 1);
     struct replacer replacers[THREADS];
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++) {
-        replacers[i] = (struct replacer){.pipeline = pipeline};
+        replacers[i] = (struct replacer){.host = host};
         CHECK(!pthread_create(&threads[i], NULL, submit_until_stopped, &replacers[i]));
     }
     for (int round = 0; round < ROUNDS; round++) {
         if (round % 5 == 4) { /* a broken one leaves the old one alone */
             fake_plan((struct fake_session_plan){.fails = true});
-            CHECK(pipeline_add_model(pipeline, fake_model("m", 1), NULL, &err) ==
-                  STATUS_UNSUPPORTED);
+            CHECK(model_host_add_model(host, fake_model("m", 1), NULL, &err) == STATUS_UNSUPPORTED);
             struct model_status status[2];
-            CHECK(pipeline_models(pipeline, status, 2) == 1);
+            CHECK(model_host_models(host, status, 2) == 1);
             CHECK(status[0].state == MODEL_READY && strstr(status[0].failure, "Fake"));
             fake_plan((struct fake_session_plan){.run_us = 100});
         }
-        add_model(pipeline, "m", 1);
-        CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+        add_model(host, "m", 1);
+        CHECK(model_host_state(host) == MODEL_HOST_READY);
         CHECK(fake_sessions_alive() == 2); /* the old one's are gone */
         usleep(2000);
     }
@@ -248,7 +247,7 @@ static void test_versions_are_replaced_under_load(void)
         CHECK(!pthread_join(threads[i], NULL));
     }
     fake_plan((struct fake_session_plan){0});
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static struct model *version_of(const char *name, const char *version, int height)
@@ -260,54 +259,54 @@ static struct model *version_of(const char *name, const char *version, int heigh
 }
 
 /* The version that answers, by the height of its images. */
-static int height_of(struct pipeline *pipeline, const char *version)
+static int height_of(struct model_host *host, const char *version)
 {
     struct served *served;
     struct error err;
-    if (pipeline_acquire(pipeline, "m", version, &served, NULL, &err) != STATUS_OK)
+    if (model_host_acquire(host, "m", version, &served, NULL, &err) != STATUS_OK)
         return -(int)err.status;
     int height = served->model->preprocess.height;
-    pipeline_release(pipeline, served);
+    model_host_release(host, served);
     return height;
 }
 
 static void test_versions_live_side_by_side(void)
 {
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    struct model_host *host = start_host((struct model_host_options){0});
     struct error err;
-    CHECK(pipeline_add_model(pipeline, version_of("m", "9", 1), NULL, &err) == STATUS_OK);
-    CHECK(pipeline_add_model(pipeline, version_of("m", "10", 2), NULL, &err) == STATUS_OK);
-    CHECK(height_of(pipeline, NULL) == 2 && height_of(pipeline, "9") == 1);
-    CHECK(height_of(pipeline, "10") == 2 && height_of(pipeline, "1") == -(int)STATUS_NOT_FOUND);
+    CHECK(model_host_add_model(host, version_of("m", "9", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_add_model(host, version_of("m", "10", 2), NULL, &err) == STATUS_OK);
+    CHECK(height_of(host, NULL) == 2 && height_of(host, "9") == 1);
+    CHECK(height_of(host, "10") == 2 && height_of(host, "1") == -(int)STATUS_NOT_FOUND);
     /* A newer one that does not load is passed over. */
     fake_plan((struct fake_session_plan){.fails = true});
-    CHECK(pipeline_add_model(pipeline, version_of("m", "11", 3), NULL, &err) == STATUS_UNSUPPORTED);
+    CHECK(model_host_add_model(host, version_of("m", "11", 3), NULL, &err) == STATUS_UNSUPPORTED);
     fake_plan((struct fake_session_plan){0});
-    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
-    CHECK(height_of(pipeline, NULL) == 2 && height_of(pipeline, "11") == -(int)STATUS_NOT_READY);
+    CHECK(model_host_state(host) == MODEL_HOST_READY);
+    CHECK(height_of(host, NULL) == 2 && height_of(host, "11") == -(int)STATUS_NOT_READY);
 
-    struct job *job = submit_job(pipeline, "m", "ok 4"); /* of a version that leaves meanwhile */
-    CHECK(pipeline_remove_model(pipeline, "m", "10", false, &err) == STATUS_OK);
+    struct job *job = submit_job(host, "m", "ok 4"); /* of a version that leaves meanwhile */
+    CHECK(model_host_remove_model(host, "m", "10", false, &err) == STATUS_OK);
     CHECK(job_is_done(job));
     CHECK(!strcmp(job->request.used_model->version, "10"));
     finish_job(job);
-    CHECK(height_of(pipeline, NULL) == 1 && height_of(pipeline, "10") == -(int)STATUS_NOT_READY);
+    CHECK(height_of(host, NULL) == 1 && height_of(host, "10") == -(int)STATUS_NOT_READY);
     CHECK(fake_sessions_alive() == 1);
-    CHECK(pipeline_remove_model(pipeline, "m", NULL, true, &err) == STATUS_OK);
-    CHECK(height_of(pipeline, NULL) == -(int)STATUS_NOT_FOUND);
-    CHECK(pipeline_remove_model(pipeline, "m", NULL, true, &err) == STATUS_NOT_FOUND);
+    CHECK(model_host_remove_model(host, "m", NULL, true, &err) == STATUS_OK);
+    CHECK(height_of(host, NULL) == -(int)STATUS_NOT_FOUND);
+    CHECK(model_host_remove_model(host, "m", NULL, true, &err) == STATUS_NOT_FOUND);
     struct model_status status[2];
-    CHECK(pipeline_models(pipeline, status, 2) == 0);
-    pipeline_settle(pipeline);
-    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
-    pipeline_free(pipeline);
+    CHECK(model_host_models(host, status, 2) == 0);
+    model_host_settle(host);
+    CHECK(model_host_state(host) == MODEL_HOST_READY);
+    model_host_free(host);
 }
 
 static void test_options_out_of_range(void)
 {
-    struct pipeline *pipeline = NULL;
+    struct model_host *host = NULL;
     struct error err = {0};
-    static const struct pipeline_options wrong[] = {
+    static const struct model_host_options wrong[] = {
         {.device_count = 0},
         {.device_count = DEVICE_MAX + 1},
         {.device_count = 1, .max_batch = 257},
@@ -317,16 +316,16 @@ static void test_options_out_of_range(void)
         {.device_count = 1, .threads = 100000},
     };
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        CHECK(pipeline_create(&wrong[i], &pipeline, &err) == STATUS_CONFIG);
-        CHECK(!pipeline);
+        CHECK(model_host_create(&wrong[i], &host, &err) == STATUS_CONFIG);
+        CHECK(!host);
     }
 }
 
 /* The choice of model "a" on the CPU. */
-static struct precision_choice choice_of(struct pipeline *pipeline)
+static struct precision_choice choice_of(struct model_host *host)
 {
     struct model_status *models = calloc(4, sizeof *models);
-    CHECK(models && pipeline_models(pipeline, models, 4) == 1);
+    CHECK(models && model_host_models(host, models, 4) == 1);
     const struct precision_choice choice = models[0].choices[DEVICE_CPU];
     free(models);
     return choice;
@@ -338,38 +337,38 @@ static void try_under_load(bool wins)
     char name[128], version[16];
     struct error err = {0};
     _Atomic int cancel = 1;
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.max_queue = 40});
+    struct model_host *host = start_host((struct model_host_options){.max_queue = 40});
     fake_plan((struct fake_session_plan){.run_us = 200, .pends = true, .wins = wins});
-    CHECK(!pipeline_next_trial(pipeline, name, version));
-    add_model(pipeline, "a", 1);
+    CHECK(!model_host_next_trial(host, name, version));
+    add_model(host, "a", 1);
     fake_plan((struct fake_session_plan){.run_us = 200});
-    CHECK(choice_of(pipeline).origin == CHOICE_PENDING);
+    CHECK(choice_of(host).origin == CHOICE_PENDING);
     struct submitter submitters[4] = {0};
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
-        submitters[i].pipeline = pipeline;
+        submitters[i].host = host;
         CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
     }
-    CHECK(pipeline_next_trial(pipeline, name, version) && !strcmp(name, "a"));
-    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), &cancel, &err) == STATUS_CANCELLED);
-    CHECK(pipeline_next_trial(pipeline, name, version));
+    CHECK(model_host_next_trial(host, name, version) && !strcmp(name, "a"));
+    CHECK(model_host_try_precision(host, fake_model("a", 1), &cancel, &err) == STATUS_CANCELLED);
+    CHECK(model_host_next_trial(host, name, version));
     cancel = 0;
-    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), &cancel, &err) == STATUS_OK);
-    CHECK(!pipeline_next_trial(pipeline, name, version));
-    CHECK(choice_of(pipeline).origin == CHOICE_MEASURED);
-    CHECK((choice_of(pipeline).precision == PRECISION_BF16) == wins);
+    CHECK(model_host_try_precision(host, fake_model("a", 1), &cancel, &err) == STATUS_OK);
+    CHECK(!model_host_next_trial(host, name, version));
+    CHECK(choice_of(host).origin == CHOICE_MEASURED);
+    CHECK((choice_of(host).precision == PRECISION_BF16) == wins);
     CHECK(fake_sessions_alive() == 1);
-    finish_job(submit_job(pipeline, "a", "ok 7"));
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
+    finish_job(submit_job(host, "a", "ok 7"));
+    CHECK(model_host_drain(host, PATIENCE_MS));
     for (size_t i = 0; i < COUNT_OF(submitters); i++)
         pthread_join(submitters[i].thread, NULL);
-    pipeline_free(pipeline);
+    model_host_free(host);
     fake_plan((struct fake_session_plan){0});
 }
 
-static int largest_batch(struct pipeline *pipeline)
+static int largest_batch(struct model_host *host)
 {
     struct model_status *models = calloc(4, sizeof *models);
-    CHECK(models && pipeline_models(pipeline, models, 4) == 1);
+    CHECK(models && model_host_models(host, models, 4) == 1);
     const struct session_info *info = &models[0].lanes[0];
     const int largest = info->batches[info->batch_count - 1].size;
     CHECK(models[0].is_first == (largest == 1));
@@ -383,31 +382,31 @@ static void test_batches_follow_a_quick_start(void)
     char name[128], version[16];
     struct error err = {0};
     _Atomic int cancel = 1;
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.max_queue = 40, .trials = TRIALS_LATER});
+    struct model_host *host =
+        start_host((struct model_host_options){.max_queue = 40, .trials = TRIALS_LATER});
     fake_plan((struct fake_session_plan){.run_us = 200});
-    add_model(pipeline, "a", 1);
-    CHECK(largest_batch(pipeline) == 1);
+    add_model(host, "a", 1);
+    CHECK(largest_batch(host) == 1);
     struct submitter submitters[4] = {0};
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
-        submitters[i].pipeline = pipeline;
+        submitters[i].host = host;
         CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
     }
-    CHECK(pipeline_next_trial(pipeline, name, version) && !strcmp(name, "a"));
-    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), &cancel, &err) == STATUS_CANCELLED);
-    CHECK(largest_batch(pipeline) == 1);
+    CHECK(model_host_next_trial(host, name, version) && !strcmp(name, "a"));
+    CHECK(model_host_try_precision(host, fake_model("a", 1), &cancel, &err) == STATUS_CANCELLED);
+    CHECK(largest_batch(host) == 1);
     cancel = 0;
-    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), &cancel, &err) == STATUS_OK);
-    CHECK(largest_batch(pipeline) == 8);
-    CHECK(!pipeline_next_trial(pipeline, name, version));
+    CHECK(model_host_try_precision(host, fake_model("a", 1), &cancel, &err) == STATUS_OK);
+    CHECK(largest_batch(host) == 8);
+    CHECK(!model_host_next_trial(host, name, version));
     CHECK(fake_sessions_alive() == 1);
-    finish_job(submit_job(pipeline, "a", "ok 7"));
-    add_model(pipeline, "a", 1); /* what serves batches is not replaced by what does not */
-    CHECK(largest_batch(pipeline) == 8);
-    CHECK(pipeline_drain(pipeline, 5000));
+    finish_job(submit_job(host, "a", "ok 7"));
+    add_model(host, "a", 1); /* what serves batches is not replaced by what does not */
+    CHECK(largest_batch(host) == 8);
+    CHECK(model_host_drain(host, 5000));
     for (size_t i = 0; i < COUNT_OF(submitters); i++)
         pthread_join(submitters[i].thread, NULL);
-    pipeline_free(pipeline);
+    model_host_free(host);
     fake_plan((struct fake_session_plan){0});
 }
 
@@ -416,16 +415,16 @@ static void test_batches_that_do_not_compile_are_given_up(void)
 {
     char name[128], version[16];
     struct error err = {0};
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.max_queue = 40, .trials = TRIALS_LATER});
-    add_model(pipeline, "a", 1);
+    struct model_host *host =
+        start_host((struct model_host_options){.max_queue = 40, .trials = TRIALS_LATER});
+    add_model(host, "a", 1);
     fake_plan((struct fake_session_plan){.fails = true});
-    CHECK(pipeline_try_precision(pipeline, fake_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_try_precision(host, fake_model("a", 1), NULL, &err) == STATUS_OK);
     fake_plan((struct fake_session_plan){0});
-    CHECK(!pipeline_next_trial(pipeline, name, version));
-    finish_job(submit_job(pipeline, "a", "ok 7"));
-    CHECK(pipeline_drain(pipeline, 5000));
-    pipeline_free(pipeline);
+    CHECK(!model_host_next_trial(host, name, version));
+    finish_job(submit_job(host, "a", "ok 7"));
+    CHECK(model_host_drain(host, 5000));
+    model_host_free(host);
 }
 
 static void test_a_trial_that_is_won_replaces_fp32(void)
@@ -441,16 +440,16 @@ static void test_a_trial_that_is_lost_changes_nothing(void)
 static void test_a_trial_that_is_skipped_says_why(void)
 {
     char name[128], version[16];
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    struct model_host *host = start_host((struct model_host_options){0});
     fake_plan((struct fake_session_plan){.pends = true});
-    add_model(pipeline, "a", 1);
+    add_model(host, "a", 1);
     fake_plan((struct fake_session_plan){0});
-    CHECK(pipeline_next_trial(pipeline, name, version));
-    pipeline_skip_trial(pipeline, name, version, "no reason");
-    CHECK(!pipeline_next_trial(pipeline, name, version));
-    CHECK(choice_of(pipeline).origin == CHOICE_ONLY);
-    CHECK(!strcmp(choice_of(pipeline).why, "no reason"));
-    pipeline_free(pipeline);
+    CHECK(model_host_next_trial(host, name, version));
+    model_host_skip_trial(host, name, version, "no reason");
+    CHECK(!model_host_next_trial(host, name, version));
+    CHECK(choice_of(host).origin == CHOICE_ONLY);
+    CHECK(!strcmp(choice_of(host).why, "no reason"));
+    model_host_free(host);
 }
 
 static struct model *fake_free_model(const char *name, int height)
@@ -469,137 +468,136 @@ static void note_wish(void *context)
 }
 
 /* Asks for a size; compiles it where that is wanted. */
-static void use_size(struct pipeline *pipeline, int height)
+static void use_size(struct model_host *host, int height)
 {
     char name[128], version[16];
     struct error err = {0};
     struct served *base, *sized;
     int h, w, seconds = 0;
-    CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, &err) == STATUS_OK);
-    const enum status status = pipeline_acquire_size(pipeline, base, height, FAKE_WIDTH, SIZE_EXACT,
-                                                     &sized, &seconds, &err);
+    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    const enum status status =
+        model_host_acquire_size(host, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, &seconds, &err);
     if (status == STATUS_NOT_READY) {
         CHECK(seconds >= 1 && strstr(err.message, "is being compiled"));
-        CHECK(pipeline_next_size(pipeline, name, version, &h, &w));
+        CHECK(model_host_next_size(host, name, version, &h, &w));
         CHECK(!strcmp(name, "a") && h == height && w == FAKE_WIDTH);
-        pipeline_release(pipeline, base);
-        pipeline_add_size(pipeline, fake_free_model(name, 1), h, w, NULL);
-        CHECK(!pipeline_next_size(pipeline, name, version, &h, &w));
-        use_size(pipeline, height);
+        model_host_release(host, base);
+        model_host_add_size(host, fake_free_model(name, 1), h, w, NULL);
+        CHECK(!model_host_next_size(host, name, version, &h, &w));
+        use_size(host, height);
         return;
     }
     CHECK(status == STATUS_OK && sized->model->preprocess.height == height);
-    pipeline_release(pipeline, base);
-    pipeline_release(pipeline, sized);
+    model_host_release(host, base);
+    model_host_release(host, sized);
 }
 
-static enum status ask_size(struct pipeline *pipeline, int height, struct error *err)
+static enum status ask_size(struct model_host *host, int height, struct error *err)
 {
     struct served *base, *sized;
-    CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, err) == STATUS_OK);
+    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, err) == STATUS_OK);
     const enum status status =
-        pipeline_acquire_size(pipeline, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, err);
-    pipeline_release(pipeline, base);
+        model_host_acquire_size(host, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, err);
+    model_host_release(host, base);
     if (status == STATUS_OK)
-        pipeline_release(pipeline, sized);
+        model_host_release(host, sized);
     return status;
 }
 
-static bool is_wanted(struct pipeline *pipeline, int height)
+static bool is_wanted(struct model_host *host, int height)
 {
     char name[128], version[16];
     int h, w;
-    return pipeline_next_size(pipeline, name, version, &h, &w) && h == height && w == FAKE_WIDTH;
+    return model_host_next_size(host, name, version, &h, &w) && h == height && w == FAKE_WIDTH;
 }
 
 static void test_sizes_that_fail_are_remembered(void)
 {
     struct error err = {0}, why;
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    struct model_host *host = start_host((struct model_host_options){0});
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     fake_plan((struct fake_session_plan){.fails = true});
     for (int height = 2; height <= 3; height++) {
-        CHECK(ask_size(pipeline, height, &err) == STATUS_NOT_READY && is_wanted(pipeline, height));
-        pipeline_add_size(pipeline, fake_free_model("a", 1), height, FAKE_WIDTH, NULL);
+        CHECK(ask_size(host, height, &err) == STATUS_NOT_READY && is_wanted(host, height));
+        model_host_add_size(host, fake_free_model("a", 1), height, FAKE_WIDTH, NULL);
     }
     fake_plan((struct fake_session_plan){0});
     for (int turn = 0; turn < 3; turn++)
         for (int height = 2; height <= 3; height++) {
-            CHECK(ask_size(pipeline, height, &err) == STATUS_INVALID);
-            CHECK(strstr(err.message, "operator Fake") && !is_wanted(pipeline, height));
+            CHECK(ask_size(host, height, &err) == STATUS_INVALID);
+            CHECK(strstr(err.message, "operator Fake") && !is_wanted(host, height));
         }
     /* A wish for another size came while the model was read. */
-    CHECK(ask_size(pipeline, 20, &err) == STATUS_NOT_READY && is_wanted(pipeline, 20));
-    CHECK(ask_size(pipeline, 21, &err) == STATUS_NOT_READY && is_wanted(pipeline, 21));
+    CHECK(ask_size(host, 20, &err) == STATUS_NOT_READY && is_wanted(host, 20));
+    CHECK(ask_size(host, 21, &err) == STATUS_NOT_READY && is_wanted(host, 21));
     (void)error_set(&why, STATUS_IO, "the model's files have gone");
-    pipeline_fail_size(pipeline, "a", "1", 20, FAKE_WIDTH, &why);
-    CHECK(is_wanted(pipeline, 21));
-    CHECK(ask_size(pipeline, 20, &err) == STATUS_INVALID && strstr(err.message, "have gone"));
-    CHECK(ask_size(pipeline, 21, &err) == STATUS_NOT_READY);
-    pipeline_free(pipeline);
+    model_host_fail_size(host, "a", "1", 20, FAKE_WIDTH, &why);
+    CHECK(is_wanted(host, 21));
+    CHECK(ask_size(host, 20, &err) == STATUS_INVALID && strstr(err.message, "have gone"));
+    CHECK(ask_size(host, 21, &err) == STATUS_NOT_READY);
+    model_host_free(host);
 }
 
 /* Where memory is short a size ends for another one, which is then compiled. */
 static void test_sizes_make_room_for_each_other(void)
 {
     struct error err = {0};
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    use_size(pipeline, 2);
+    struct model_host *host = start_host((struct model_host_options){0});
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    use_size(host, 2);
     const int alive = fake_sessions_alive();
     fake_plan((struct fake_session_plan){.most_alive = alive});
-    CHECK(ask_size(pipeline, 3, &err) == STATUS_NOT_READY);
-    pipeline_add_size(pipeline, fake_free_model("a", 1), 3, FAKE_WIDTH, NULL);
-    CHECK(is_wanted(pipeline, 3) && fake_sessions_alive() == alive - 1);
-    pipeline_add_size(pipeline, fake_free_model("a", 1), 3, FAKE_WIDTH, NULL);
-    CHECK(ask_size(pipeline, 3, &err) == STATUS_OK && !is_wanted(pipeline, 3));
+    CHECK(ask_size(host, 3, &err) == STATUS_NOT_READY);
+    model_host_add_size(host, fake_free_model("a", 1), 3, FAKE_WIDTH, NULL);
+    CHECK(is_wanted(host, 3) && fake_sessions_alive() == alive - 1);
+    model_host_add_size(host, fake_free_model("a", 1), 3, FAKE_WIDTH, NULL);
+    CHECK(ask_size(host, 3, &err) == STATUS_OK && !is_wanted(host, 3));
     /* None is left to end. */
     fake_plan((struct fake_session_plan){.most_alive = 1});
     for (int i = 0; i < 2; i++) {
-        CHECK(ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
-        pipeline_add_size(pipeline, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
+        CHECK(ask_size(host, 2, &err) == STATUS_NOT_READY);
+        model_host_add_size(host, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
     }
     fake_plan((struct fake_session_plan){0});
-    CHECK(ask_size(pipeline, 2, &err) == STATUS_SHORT_OF_MEMORY &&
-          strstr(err.message, "no memory"));
+    CHECK(ask_size(host, 2, &err) == STATUS_SHORT_OF_MEMORY && strstr(err.message, "no memory"));
     CHECK(fake_sessions_alive() == alive - 1);
     /* A model that is unloaded makes room. */
-    CHECK(pipeline_add_model(pipeline, fake_free_model("b", 1), NULL, &err) == STATUS_OK);
-    CHECK(pipeline_remove_model(pipeline, "b", NULL, true, &err) == STATUS_OK);
-    CHECK(ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
-    pipeline_free(pipeline);
+    CHECK(model_host_add_model(host, fake_free_model("b", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_remove_model(host, "b", NULL, true, &err) == STATUS_OK);
+    CHECK(ask_size(host, 2, &err) == STATUS_NOT_READY);
+    model_host_free(host);
 }
 
 static void test_sizes_come_and_go_with_their_model(void)
 {
     struct error err = {0};
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    struct model_host *host = start_host((struct model_host_options){0});
     wishes = 0;
-    pipeline_set_source(pipeline, &(struct pipeline_source){.wake = note_wish});
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    model_host_set_source(host, &(struct model_host_source){.wake = note_wish});
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     struct submitter submitters[4] = {0};
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
-        submitters[i].pipeline = pipeline;
+        submitters[i].host = host;
         CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
     }
-    use_size(pipeline, 1);
+    use_size(host, 1);
     CHECK(wishes == 0);
-    use_size(pipeline, 2);
-    use_size(pipeline, 3);
-    use_size(pipeline, 2);
+    use_size(host, 2);
+    use_size(host, 3);
+    use_size(host, 2);
     CHECK(wishes == 2 && fake_sessions_alive() == 3);
     struct job *job = job_create("a", "ok 7");
     job->request.height = 2;
     job->request.width = FAKE_WIDTH;
-    CHECK(pipeline_submit(pipeline, &job->request, NULL, &err) == STATUS_OK);
+    CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_OK);
     finish_job(job);
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     CHECK(fake_sessions_alive() == 1);
-    use_size(pipeline, 3);
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
+    use_size(host, 3);
+    CHECK(model_host_drain(host, PATIENCE_MS));
     for (size_t i = 0; i < COUNT_OF(submitters); i++)
         pthread_join(submitters[i].thread, NULL);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 /* Sizes of a first instance stay with its weights. */
@@ -608,28 +606,28 @@ static void test_sizes_go_over_to_what_completes_their_model(void)
     char name[128], version[16];
     struct error err = {0};
     struct served *base, *sized;
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.trials = TRIALS_LATER});
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(largest_batch(pipeline) == 1);
-    use_size(pipeline, 2);
-    CHECK(pipeline_next_trial(pipeline, name, version));
-    CHECK(pipeline_try_precision(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(largest_batch(pipeline) == 8 && fake_sessions_alive() == 2);
-    CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, &err) == STATUS_OK);
-    CHECK(pipeline_acquire_size(pipeline, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
+    struct model_host *host = start_host((struct model_host_options){.trials = TRIALS_LATER});
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(largest_batch(host) == 1);
+    use_size(host, 2);
+    CHECK(model_host_next_trial(host, name, version));
+    CHECK(model_host_try_precision(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(largest_batch(host) == 8 && fake_sessions_alive() == 2);
+    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    CHECK(model_host_acquire_size(host, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
           STATUS_OK);
     CHECK(sized->generation == base->generation);
-    pipeline_release(pipeline, base);
-    pipeline_release(pipeline, sized);
-    pipeline_free(pipeline);
+    model_host_release(host, base);
+    model_host_release(host, sized);
+    model_host_free(host);
 
-    pipeline = start_pipeline((struct pipeline_options){.trials = TRIALS_LATER});
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(largest_batch(pipeline) == 1);
-    use_size(pipeline, 2);
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(fake_sessions_alive() == 1 && ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
-    pipeline_free(pipeline);
+    host = start_host((struct model_host_options){.trials = TRIALS_LATER});
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(largest_batch(host) == 1);
+    use_size(host, 2);
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(fake_sessions_alive() == 1 && ask_size(host, 2, &err) == STATUS_NOT_READY);
+    model_host_free(host);
 }
 
 static enum status read_free_model(void *context, const char *name, const char *version,
@@ -647,29 +645,29 @@ static void test_sizes_are_carried_over(void)
 {
     _Atomic int cancel = 0;
     struct error err = {0};
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
-    pipeline_set_source(pipeline, &(struct pipeline_source){.read = read_free_model});
+    struct model_host *host = start_host((struct model_host_options){0});
+    model_host_set_source(host, &(struct model_host_source){.read = read_free_model});
     fake_plan((struct fake_session_plan){.pends = true, .wins = true});
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     fake_plan((struct fake_session_plan){0});
-    use_size(pipeline, 2);
-    use_size(pipeline, 3);
-    CHECK(pipeline_try_precision(pipeline, fake_free_model("a", 1), &cancel, &err) == STATUS_OK);
-    CHECK(choice_of(pipeline).precision == PRECISION_BF16 && fake_sessions_alive() == 3);
-    CHECK(ask_size(pipeline, 2, &err) == STATUS_OK && ask_size(pipeline, 3, &err) == STATUS_OK);
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(ask_size(pipeline, 2, &err) == STATUS_OK && ask_size(pipeline, 3, &err) == STATUS_OK);
+    use_size(host, 2);
+    use_size(host, 3);
+    CHECK(model_host_try_precision(host, fake_free_model("a", 1), &cancel, &err) == STATUS_OK);
+    CHECK(choice_of(host).precision == PRECISION_BF16 && fake_sessions_alive() == 3);
+    CHECK(ask_size(host, 2, &err) == STATUS_OK && ask_size(host, 3, &err) == STATUS_OK);
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(ask_size(host, 2, &err) == STATUS_OK && ask_size(host, 3, &err) == STATUS_OK);
     CHECK(fake_sessions_alive() == 3);
     /* Memory for one more session: the sizes of the new one are compiled when they are needed. */
     fake_plan((struct fake_session_plan){.most_alive = 4});
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     fake_plan((struct fake_session_plan){0});
-    CHECK(fake_sessions_alive() == 1 && ask_size(pipeline, 2, &err) == STATUS_NOT_READY);
+    CHECK(fake_sessions_alive() == 1 && ask_size(host, 2, &err) == STATUS_NOT_READY);
     /* The files have changed to a model of one size. */
-    use_size(pipeline, 2);
-    add_model(pipeline, "a", 1);
-    CHECK(fake_sessions_alive() == 1 && ask_size(pipeline, 2, &err) == STATUS_INVALID);
-    pipeline_free(pipeline);
+    use_size(host, 2);
+    add_model(host, "a", 1);
+    CHECK(fake_sessions_alive() == 1 && ask_size(host, 2, &err) == STATUS_INVALID);
+    model_host_free(host);
 }
 
 /* Sizes that a pipeline names are compiled before it is ready. */
@@ -681,23 +679,23 @@ static void test_sizes_of_a_pipeline_come_before_it_is_ready(void)
     struct pipeline_config config = {
         .stages = {{.model = "a"}, {.model = "a", .sizes = {{FAKE_WIDTH, 2}}, .size_count = 1}},
         .stage_count = 2};
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
-    pipeline_announce(pipeline, "p", NULL, 2);
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(pipeline_add_stages(pipeline, "p", "1", &config, &err) == STATUS_OK);
-    CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
-    CHECK(ask_size(pipeline, 3, &err) == STATUS_NOT_READY); /* a client waits longer */
-    CHECK(is_wanted(pipeline, 2) && pipeline_state(pipeline) == PIPELINE_LOADING);
-    pipeline_add_size(pipeline, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
-    CHECK(pipeline_next_size(pipeline, name, version, &h, &w) && h == 3);
-    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
-    pipeline_free(pipeline);
+    struct model_host *host = start_host((struct model_host_options){0});
+    model_host_announce(host, "p", NULL, 2);
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
+    CHECK(model_host_state(host) == MODEL_HOST_LOADING);
+    CHECK(ask_size(host, 3, &err) == STATUS_NOT_READY); /* a client waits longer */
+    CHECK(is_wanted(host, 2) && model_host_state(host) == MODEL_HOST_LOADING);
+    model_host_add_size(host, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
+    CHECK(model_host_next_size(host, name, version, &h, &w) && h == 3);
+    CHECK(model_host_state(host) == MODEL_HOST_READY);
+    model_host_free(host);
 }
 
-static void *complete_model(void *pipeline)
+static void *complete_model(void *host)
 {
     struct error err = {0};
-    CHECK(pipeline_try_precision(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_try_precision(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     return NULL;
 }
 
@@ -706,28 +704,28 @@ static void test_sizes_are_found_while_their_model_is_replaced(void)
 {
     struct error err = {0};
     struct served *base, *sized;
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.trials = TRIALS_LATER});
-    CHECK(pipeline_add_model(pipeline, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    use_size(pipeline, 2);
-    CHECK(pipeline_acquire(pipeline, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    struct model_host *host = start_host((struct model_host_options){.trials = TRIALS_LATER});
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    use_size(host, 2);
+    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
     pthread_t thread;
-    CHECK(!pthread_create(&thread, NULL, complete_model, pipeline));
-    while (largest_batch(pipeline) == 1)
+    CHECK(!pthread_create(&thread, NULL, complete_model, host));
+    while (largest_batch(host) == 1)
         usleep(1000);
-    CHECK(pipeline_acquire_size(pipeline, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
+    CHECK(model_host_acquire_size(host, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
           STATUS_OK);
-    pipeline_release(pipeline, base);
-    pipeline_release(pipeline, sized);
+    model_host_release(host, base);
+    model_host_release(host, sized);
     pthread_join(thread, NULL);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 /* A part of a request in parts, answered. */
-static void finish_part(struct pipeline *pipeline, struct job *job, struct predict_request *part)
+static void finish_part(struct model_host *host, struct job *job, struct predict_request *part)
 {
     struct error err = {0};
     job->done = 0;
-    CHECK(pipeline_submit(pipeline, part, NULL, &err) == STATUS_OK);
+    CHECK(model_host_submit(host, part, NULL, &err) == STATUS_OK);
     job_wait(job);
 }
 
@@ -739,25 +737,25 @@ static void test_photos_are_answered_by_the_model_that_saw_them(void)
     struct staged_request *staged;
     struct request_part *part;
     int retry_after = 0;
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
-    add_model(pipeline, "a", 1);
-    CHECK(pipeline_add_stages(pipeline, "p", "1", &config, &err) == STATUS_OK);
+    struct model_host *host = start_host((struct model_host_options){0});
+    add_model(host, "a", 1);
+    CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
     struct job *job = job_create("p", "ok 1|ok 2");
-    CHECK(stages_begin(pipeline, &job->request, &staged, &retry_after, &err) == STATUS_OK);
+    CHECK(stages_begin(host, &job->request, &staged, &retry_after, &err) == STATUS_OK);
     CHECK(staged);
     staged->max_images = 1;
-    finish_part(pipeline, job, &job->request);
+    finish_part(host, job, &job->request);
     for (int i = 0; i < 2; i++) {
         CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == STATUS_OK && part);
-        finish_part(pipeline, job, &part->request);
-        add_model(pipeline, "a", 2 + i);
+        finish_part(host, job, &part->request);
+        add_model(host, "a", 2 + i);
     }
     CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == STATUS_OK && !part);
     for (int i = 0; i < 2; i++)
         CHECK(job->images[i].request->used_model->preprocess.height == 1 + i);
     stages_free(staged);
     job_free(job);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static struct job *cut_job;
@@ -803,13 +801,13 @@ static void cut_boxes_until(int end, enum status expected)
     struct staged_request *staged;
     struct request_part *part;
     int retry_after = 0;
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.max_queue = 8});
-    add_model(pipeline, "a", 1);
-    add_model(pipeline, "b", 2);
-    CHECK(pipeline_add_stages(pipeline, "p", "1", &config, &err) == STATUS_OK);
+    struct model_host *host = start_host((struct model_host_options){.max_queue = 8});
+    add_model(host, "a", 1);
+    add_model(host, "b", 2);
+    CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
     struct job *job = cut_job = job_create("p", "ok 1");
     /* The fake has a task without boxes, which is said before its part is asked for. */
-    (void)!stages_begin(pipeline, &job->request, &staged, &retry_after, &err);
+    (void)!stages_begin(host, &job->request, &staged, &retry_after, &err);
     CHECK(staged);
     cut_count = 0;
     cut_end = (int)end;
@@ -817,18 +815,18 @@ static void cut_boxes_until(int end, enum status expected)
     staged->rooms[1] = 2;
     staged->take = note_cut;
     staged->context = staged;
-    finish_part(pipeline, job, &job->request);
+    finish_part(host, job, &job->request);
     (void)!staged->parts.next(&staged->parts, &part, &retry_after, &err);
     CHECK(part);
-    finish_part(pipeline, job, &part->request);
+    finish_part(host, job, &part->request);
     find_boxes(&part->request, &detector);
     fake_shut_runs(2);
-    struct job *others = submit_job(pipeline, "b", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
+    struct job *others = submit_job(host, "b", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
     CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == expected);
     CHECK(cut_count == (end == CUT_ALL ? 2 : 1) && (end == CUT_ALL) == !!part);
     if (part) {
         job->done = 0;
-        CHECK(pipeline_submit(pipeline, &part->request, NULL, &err) == STATUS_OK);
+        CHECK(model_host_submit(host, &part->request, NULL, &err) == STATUS_OK);
     }
     fake_open_runs(2);
     finish_job(others);
@@ -836,7 +834,7 @@ static void cut_boxes_until(int end, enum status expected)
         job_wait(job);
     stages_free(staged);
     job_free(job);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static void test_crops_are_cut_out_until_the_request_ends(void)
@@ -848,7 +846,7 @@ static void test_crops_are_cut_out_until_the_request_ends(void)
 
 int main(void)
 {
-    static const struct pipeline_test tests[] = {
+    static const struct host_test tests[] = {
         {"drain answers everything accepted", test_drain_answers_everything_accepted},
         {"drain cuts off after the grace time", test_drain_cuts_off_after_the_grace_time},
         {"free without drain", test_free_without_drain},
@@ -875,5 +873,5 @@ int main(void)
         {"crops are cut out until the request ends", test_crops_are_cut_out_until_the_request_ends},
         {"options out of range", test_options_out_of_range},
     };
-    return run_pipeline_tests(tests, COUNT_OF(tests));
+    return run_host_tests(tests, COUNT_OF(tests));
 }

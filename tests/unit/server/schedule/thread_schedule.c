@@ -1,6 +1,6 @@
-/* Deadlines, hang-ups and refusals in the pipeline with real threads and fake neighbours (fakes.h):
- * what is late is not worked on, who hangs up makes room at once, and every request is answered
- * exactly once whoever gets to it first. A plain program, so that it also runs under
+/* Deadlines, hang-ups and refusals in the model host with real threads and fake neighbours
+ * (fakes.h): what is late is not worked on, who hangs up makes room at once, and every request is
+ * answered exactly once whoever gets to it first. A plain program, so that it also runs under
  * ThreadSanitizer. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,7 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/observe/log.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 #include "tests/unit/server/schedule/fakes.h"
 #include "tests/unit/tap.h"
 
@@ -70,25 +70,25 @@ static void job_wait(struct job *job)
         CHECK(clock_now() < end);
 }
 
-static struct pipeline *start(struct pipeline_options options)
+static struct model_host *start(struct model_host_options options)
 {
-    struct pipeline *pipeline = NULL;
+    struct model_host *host = NULL;
     struct error err = {0};
     options.device_count = options.device_count ? options.device_count : 1;
     for (size_t i = 0; i < options.device_count; i++)
         options.devices[i] = DEVICE_HOST;
     options.workers = options.workers ? options.workers : 1;
-    CHECK(pipeline_create(&options, &pipeline, &err) == STATUS_OK);
-    CHECK(pipeline_add_model(pipeline, fake_model("a", 1), NULL, &err) == STATUS_OK);
-    return pipeline;
+    CHECK(model_host_create(&options, &host, &err) == STATUS_OK);
+    CHECK(model_host_add_model(host, fake_model("a", 1), NULL, &err) == STATUS_OK);
+    return host;
 }
 
-static struct job *submit(struct pipeline *pipeline, size_t images, int64_t deadline)
+static struct job *submit(struct model_host *host, size_t images, int64_t deadline)
 {
     struct job *job = job_create(images);
     struct error err = {0};
     job->request.deadline = deadline;
-    if (pipeline_submit(pipeline, &job->request, NULL, &err) != STATUS_OK) {
+    if (model_host_submit(host, &job->request, NULL, &err) != STATUS_OK) {
         fprintf(stderr, "%s\n", err.message);
         CHECK(false);
     }
@@ -96,13 +96,13 @@ static struct job *submit(struct pipeline *pipeline, size_t images, int64_t dead
 }
 
 /* The same with a time limit that it is let in with, however busy the machine is. */
-static struct job *submit_short(struct pipeline *pipeline, size_t images, int64_t limit)
+static struct job *submit_short(struct model_host *host, size_t images, int64_t limit)
 {
     for (;;) {
         struct job *job = job_create(images);
         struct error err = {0};
         job->request.deadline = clock_now() + limit;
-        const enum status status = pipeline_submit(pipeline, &job->request, NULL, &err);
+        const enum status status = model_host_submit(host, &job->request, NULL, &err);
         if (status == STATUS_OK)
             return job;
         CHECK(status == STATUS_TIMEOUT);
@@ -128,10 +128,10 @@ static void finish(struct job *job, enum status status)
     job_free(job);
 }
 
-static size_t queued(struct pipeline *pipeline)
+static size_t queued(struct model_host *host)
 {
     struct model_status *status = calloc(1, sizeof *status);
-    CHECK(status && pipeline_models(pipeline, status, 1) == 1);
+    CHECK(status && model_host_models(host, status, 1) == 1);
     size_t images = status->queued;
     free(status);
     return images;
@@ -141,32 +141,32 @@ static size_t queued(struct pipeline *pipeline)
 
 static void test_late_in_the_queue_is_not_decoded(void)
 {
-    struct pipeline *pipeline = start((struct pipeline_options){.max_batch = 4});
+    struct model_host *host = start((struct model_host_options){.max_batch = 4});
     int decodes = fake_decodes();
     fake_shut_decodes();
-    struct job *slow = submit(pipeline, 1, 0);
+    struct job *slow = submit(host, 1, 0);
     CHECK(fake_wait_decodes(decodes + 1));
-    struct job *late = submit_short(pipeline, 2, 60 * MS);
-    struct job *patient = submit(pipeline, 1, clock_now() + 600000 * MS);
+    struct job *late = submit_short(host, 2, 60 * MS);
+    struct job *patient = submit(host, 1, clock_now() + 600000 * MS);
     wait_until(late->request.deadline);
     fake_open_decodes();
     finish(slow, STATUS_OK);
     finish(patient, STATUS_OK);
     finish(late, STATUS_TIMEOUT);
     CHECK(fake_decodes() == decodes + 2);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 /* False if the machine was too busy to decode it within its time limit. */
 static bool is_late_in_its_slot(int64_t limit)
 {
-    struct pipeline *pipeline = start((struct pipeline_options){.max_batch = 4});
+    struct model_host *host = start((struct model_host_options){.max_batch = 4});
     int runs = fake_runs(1), images = fake_images_run(1), decodes = fake_decodes();
     fake_shut_runs(1);
-    struct job *first = submit(pipeline, 1, 0);
+    struct job *first = submit(host, 1, 0);
     CHECK(fake_wait(fake_runs, 1, runs + 1));
-    struct job *late = submit_short(pipeline, 2, limit);
-    struct job *patient = submit(pipeline, 1, 0);
+    struct job *late = submit_short(host, 2, limit);
+    struct job *patient = submit(host, 1, 0);
     while (fake_decodes() < decodes + 4 && clock_now() <= late->request.deadline)
         usleep(100);
     const bool is_told = fake_decodes() >= decodes + 4;
@@ -176,7 +176,7 @@ static bool is_late_in_its_slot(int64_t limit)
     finish(patient, STATUS_OK);
     finish(late, STATUS_TIMEOUT);
     CHECK(fake_images_run(1) == images + 2);
-    pipeline_free(pipeline);
+    model_host_free(host);
     return is_told;
 }
 
@@ -190,17 +190,17 @@ static void test_late_in_its_slot_is_not_run(void)
 /* False if the machine was too busy to begin its pass within its time limit. */
 static bool is_late_after_its_pass(int64_t limit)
 {
-    struct pipeline *pipeline = start((struct pipeline_options){.max_batch = 4});
+    struct model_host *host = start((struct model_host_options){.max_batch = 4});
     int runs = fake_runs(1);
     fake_shut_runs(1);
-    struct job *late = submit_short(pipeline, 1, limit);
+    struct job *late = submit_short(host, 1, limit);
     while (fake_runs(1) == runs && clock_now() <= late->request.deadline)
         usleep(100);
     const bool is_told = fake_runs(1) > runs;
     wait_until(late->request.deadline);
     fake_open_runs(1);
     finish(late, STATUS_TIMEOUT);
-    pipeline_free(pipeline);
+    model_host_free(host);
     return is_told;
 }
 
@@ -214,69 +214,69 @@ static void test_late_after_its_pass_is_no_answer(void)
 static void test_what_cannot_be_met_is_not_let_in(void)
 {
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline =
-        start((struct pipeline_options){.max_batch = 1, .metrics = metrics, .max_queue = 64});
+    struct model_host *host =
+        start((struct model_host_options){.max_batch = 1, .metrics = metrics, .max_queue = 64});
     struct error err = {0};
     int retry_after = 0;
     struct job *over = job_create(1);
     over->request.deadline = clock_now() - 1;
-    CHECK(pipeline_submit(pipeline, &over->request, &retry_after, &err) == STATUS_TIMEOUT);
+    CHECK(model_host_submit(host, &over->request, &retry_after, &err) == STATUS_TIMEOUT);
     CHECK(!predict_request_pin(&over->request));
     job_free(over);
 
     fake_shut_runs(1);
     struct job *inside[40];
     for (size_t i = 0; i < COUNT_OF(inside); i++)
-        inside[i] = submit(pipeline, 1, 0);
+        inside[i] = submit(host, 1, 0);
     struct job *late = job_create(1); /* behind 40 passes of 1 ms each, as the session says */
     enum status status;
     do { /* its time may be over before it is asked */
         late->request.deadline = clock_now() + 15 * MS;
-        status = pipeline_would_admit(pipeline, &late->request, 1, 100, &retry_after, &err);
+        status = model_host_would_admit(host, &late->request, 1, 100, &retry_after, &err);
     } while (status == STATUS_TIMEOUT);
     CHECK(status == STATUS_OVERLOADED && retry_after >= 1);
     retry_after = 0;
     do {
         late->request.deadline = clock_now() + 15 * MS;
-        status = pipeline_submit(pipeline, &late->request, &retry_after, &err);
+        status = model_host_submit(host, &late->request, &retry_after, &err);
     } while (status == STATUS_TIMEOUT);
     CHECK(status == STATUS_OVERLOADED && retry_after >= 1 && !is_done(late));
     late->request.deadline = clock_now() + 600000 * MS;
-    CHECK(pipeline_would_admit(pipeline, &late->request, 1, 100, NULL, &err) == STATUS_OK);
+    CHECK(model_host_would_admit(host, &late->request, 1, 100, NULL, &err) == STATUS_OK);
     late->request.priority = 9;
-    CHECK(pipeline_submit(pipeline, &late->request, NULL, &err) == STATUS_INVALID);
+    CHECK(model_host_submit(host, &late->request, NULL, &err) == STATUS_INVALID);
     fake_open_runs(1);
     for (size_t i = 0; i < COUNT_OF(inside); i++)
         finish(inside[i], STATUS_OK);
     job_free(late);
-    pipeline_free(pipeline);
+    model_host_free(host);
     metrics_free(metrics);
 }
 
 static void test_who_hangs_up_makes_room_at_once(void)
 {
-    struct pipeline *pipeline = start((struct pipeline_options){.max_batch = 1, .max_queue = 16});
+    struct model_host *host = start((struct model_host_options){.max_batch = 1, .max_queue = 16});
     int runs = fake_runs(1);
     fake_shut_runs(1);
     struct job *jobs[16];
     for (size_t i = 0; i < COUNT_OF(jobs); i++)
-        jobs[i] = submit(pipeline, 1, 0);
+        jobs[i] = submit(host, 1, 0);
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     struct job *next = job_create(4);
     struct error err;
-    CHECK(pipeline_submit(pipeline, &next->request, NULL, &err) == STATUS_OVERLOADED);
-    CHECK(queued(pipeline) >= 8);
+    CHECK(model_host_submit(host, &next->request, NULL, &err) == STATUS_OVERLOADED);
+    CHECK(queued(host) >= 8);
 
     /* The device stands still all the while. */
     for (size_t i = 12; i < 16; i++) {
         CHECK(predict_request_pin(&jobs[i]->request));
         CHECK(!is_done(jobs[i]));
-        pipeline_cancel(pipeline, &jobs[i]->request);
+        model_host_cancel(host, &jobs[i]->request);
         CHECK(is_done(jobs[i]));
         CHECK(!predict_request_pin(&jobs[i]->request));
         finish(jobs[i], STATUS_CANCELLED);
     }
-    CHECK(pipeline_submit(pipeline, &next->request, NULL, &err) == STATUS_OK);
+    CHECK(model_host_submit(host, &next->request, NULL, &err) == STATUS_OK);
 
     /* The one that runs is answered as it is; a pin keeps its request. */
     CHECK(predict_request_pin(&jobs[0]->request));
@@ -284,49 +284,49 @@ static void test_who_hangs_up_makes_room_at_once(void)
     CHECK(fake_wait(fake_runs, 1, runs + 16));
     finish(next, STATUS_OK);
     CHECK(!is_done(jobs[0]));
-    pipeline_cancel(pipeline, &jobs[0]->request);
+    model_host_cancel(host, &jobs[0]->request);
     for (size_t i = 0; i < 12; i++)
         finish(jobs[i], STATUS_OK);
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
-    pipeline_free(pipeline);
+    CHECK(model_host_drain(host, PATIENCE_MS));
+    model_host_free(host);
 }
 
 static void test_hung_up_before_it_was_submitted(void)
 {
-    struct pipeline *pipeline = start((struct pipeline_options){.max_batch = 1});
+    struct model_host *host = start((struct model_host_options){.max_batch = 1});
     int images = fake_images_run(1);
     struct job *job = job_create(3);
     atomic_store(&job->request.cancelled, 1);
-    CHECK(pipeline_submit(pipeline, &job->request, NULL, NULL) == STATUS_OK);
+    CHECK(model_host_submit(host, &job->request, NULL, NULL) == STATUS_OK);
     finish(job, STATUS_CANCELLED);
     CHECK(fake_images_run(1) == images);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 /* A flood of one client, and single images of another. */
 static void test_a_flood_does_not_stop_another_client(void)
 {
     fake_plan((struct fake_session_plan){.run_us = 500});
-    struct pipeline *pipeline = start((struct pipeline_options){.max_batch = 1, .max_queue = 400});
+    struct model_host *host = start((struct model_host_options){.max_batch = 1, .max_queue = 400});
     fake_plan((struct fake_session_plan){0});
     fake_shut_runs(1);
     struct job *flood[300];
     for (size_t i = 0; i < COUNT_OF(flood); i++) {
         flood[i] = job_create(1);
         flood[i]->request.client = 1;
-        CHECK(pipeline_submit(pipeline, &flood[i]->request, NULL, NULL) == STATUS_OK);
+        CHECK(model_host_submit(host, &flood[i]->request, NULL, NULL) == STATUS_OK);
     }
     struct job *single = job_create(1);
     single->request.client = 2;
     int runs = fake_runs(1);
-    CHECK(pipeline_submit(pipeline, &single->request, NULL, NULL) == STATUS_OK);
+    CHECK(model_host_submit(host, &single->request, NULL, NULL) == STATUS_OK);
     fake_open_runs(1);
     job_wait(single);
     CHECK(single->runs - runs < 150); /* not behind the flood */
     finish(single, STATUS_OK);
     for (size_t i = 0; i < COUNT_OF(flood); i++)
         finish(flood[i], STATUS_OK);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 /* One after the other: no device waits for more images. */
@@ -334,14 +334,14 @@ static void test_one_at_a_time_nothing_waits(void)
 {
     enum { IMAGES = 200 };
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline =
-        start((struct pipeline_options){.max_batch = 8, .metrics = metrics});
+    struct model_host *host =
+        start((struct model_host_options){.max_batch = 8, .metrics = metrics});
     for (int i = 0; i < IMAGES; i++)
-        finish(submit(pipeline, 1, 0), STATUS_OK);
+        finish(submit(host, 1, 0), STATUS_OK);
     const struct metric *idle = metrics_get(metrics, METRIC_COUNTER, "lensd_batches_closed_total",
                                             "", "model=\"a\",reason=\"idle_device\"", NULL, 0);
     CHECK(metric_value(idle) == IMAGES);
-    pipeline_free(pipeline);
+    model_host_free(host);
     metrics_free(metrics);
 }
 
@@ -352,7 +352,7 @@ static void test_one_at_a_time_nothing_waits(void)
 
 struct submitter {
     pthread_t thread;
-    struct pipeline *pipeline;
+    struct model_host *host;
     unsigned seed;
     int answered, refused, cancelled, late;
 };
@@ -370,7 +370,7 @@ static void count(struct submitter *submitter, const struct job *job)
 
 struct leaver {
     struct job *job;
-    struct pipeline *pipeline;
+    struct model_host *host;
     useconds_t after;
 };
 
@@ -381,7 +381,7 @@ static void *leave(void *argument)
     usleep(leaver->after);
     atomic_store(&leaver->job->request.cancelled, 1);
     if (predict_request_pin(&leaver->job->request))
-        pipeline_cancel(leaver->pipeline, &leaver->job->request);
+        model_host_cancel(leaver->host, &leaver->job->request);
     return NULL;
 }
 
@@ -395,13 +395,13 @@ static void *submit_many(void *argument)
         request->priority = rand_r(&submitter->seed) % 9;
         if (rand_r(&submitter->seed) % 2)
             request->deadline = clock_now() + (rand_r(&submitter->seed) % 8) * MS + 1;
-        struct leaver leaver = {job, submitter->pipeline,
+        struct leaver leaver = {job, submitter->host,
                                 (useconds_t)(rand_r(&submitter->seed) % 3000)};
         pthread_t thread;
         bool leaves = rand_r(&submitter->seed) % 3 == 0;
         if (leaves)
             CHECK(!pthread_create(&thread, NULL, leave, &leaver));
-        if (pipeline_submit(submitter->pipeline, request, NULL, NULL) == STATUS_OK) {
+        if (model_host_submit(submitter->host, request, NULL, NULL) == STATUS_OK) {
             job_wait(job);
             count(submitter, job);
         } else {
@@ -417,13 +417,13 @@ static void *submit_many(void *argument)
 static void test_everything_at_once(void)
 {
     fake_plan((struct fake_session_plan){.run_us = 300});
-    struct pipeline *pipeline = start((struct pipeline_options){
+    struct model_host *host = start((struct model_host_options){
         .max_batch = 4, .max_queue = 24, .workers = 3, .device_count = 2});
     fake_plan((struct fake_session_plan){0});
     static struct submitter submitters[SUBMITTERS];
     struct submitter all = {0};
     for (unsigned i = 0; i < SUBMITTERS; i++) {
-        submitters[i] = (struct submitter){.pipeline = pipeline, .seed = i + 1};
+        submitters[i] = (struct submitter){.host = host, .seed = i + 1};
         CHECK(!pthread_create(&submitters[i].thread, NULL, submit_many, &submitters[i]));
     }
     for (unsigned i = 0; i < SUBMITTERS; i++) {
@@ -434,9 +434,9 @@ static void test_everything_at_once(void)
         all.late += submitters[i].late;
     }
     CHECK(all.answered > 0 && all.cancelled > 0);
-    CHECK(queued(pipeline) == 0);
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
-    pipeline_free(pipeline);
+    CHECK(queued(host) == 0);
+    CHECK(model_host_drain(host, PATIENCE_MS));
+    model_host_free(host);
 }
 
 static void no_session_is_left(void)

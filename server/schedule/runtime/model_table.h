@@ -1,5 +1,5 @@
-/* The pipeline's table of models, private to pipeline_table.c ◀ pipeline_sizes.c ◀ pipeline_load.c
- * and pipeline.c.
+/* The model host's table of models, private to model_table.c ◀ model_sizes.c ◀ model_load.c
+ * and model_host.c.
  *
  * Locks: `lock` guards the table, the list of what retires, and every instance's `users`. Nothing
  * of a scheduler is called while it is held. Whoever wants to use an instance without the lock
@@ -10,7 +10,7 @@
 #include <pthread.h>
 
 #include "server/schedule/runtime/instance.h"
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 #include "server/schedule/runtime/worker.h"
 
 /* One line of the table: a version of a model. */
@@ -27,82 +27,81 @@ struct model_entry {
     struct pipeline_config *stages; /* of a pipeline, exactly while state is MODEL_READY; owned */
 };
 
-struct pipeline {
-    struct pipeline_options options; /* immutable, defaults filled in */
+struct model_host {
+    struct model_host_options options; /* immutable, defaults filled in */
     struct pool *pool;
     struct device_budgets *budget;
     struct worker_context worker_context;           /* immutable */
     struct device_queue *device_queues[DEVICE_MAX]; /* of options.devices */
-    _Atomic int state;                              /* enum pipeline_state */
+    _Atomic int state;                              /* enum model_host_state */
 
     pthread_mutex_t lock;
     pthread_cond_t released;     /* an instance has lost its last user */
-    struct model_entry *entries; /* PIPELINE_MAX_MODELS, of which entry_count are in use */
+    struct model_entry *entries; /* MODEL_HOST_MAX_MODELS, of which entry_count are in use */
     size_t entry_count;
     char default_name[sizeof((struct model_status *)0)->name]; /* "": none, or options have it */
     size_t required_total;
     uint64_t generations; /* instances that have been put into the table so far */
     bool settled, draining;
     bool awaits_sizes; /* until those that its pipelines name are compiled it is not ready */
-    struct pipeline_source source;
+    struct model_host_source source;
     struct instance *retiring; /* out of the table, not freed yet */
 };
 
 /* After every change of the table. */
-void table_update_state_locked(struct pipeline *pipeline);
+void table_update_state_locked(struct model_host *host);
 
 /* The version that answers for a name (NULL: the default model): the one asked for, else the newest
  * that is ready, else one that tells why none is. NULL: there is no such model or version. */
-struct model_entry *table_find_locked(struct pipeline *pipeline, const char *name,
+struct model_entry *table_find_locked(struct model_host *host, const char *name,
                                       const char *version);
 
 /* The name that requests without one mean; NULL: none. */
-const char *table_default_locked(const struct pipeline *pipeline);
+const char *table_default_locked(const struct model_host *host);
 
 /* Seconds until a model that is loading will be ready, going by its progress so far; at least 1. */
 int table_seconds_left(const struct model_entry *entry);
 
 /* The same until all that load are ready. */
-int table_retry_after_locked(const struct pipeline *pipeline);
+int table_retry_after_locked(const struct model_host *host);
 
 /* Counts the caller out of an instance's users. */
-void table_release(struct pipeline *pipeline, struct instance *instance);
+void table_release(struct model_host *host, struct instance *instance);
 
 /* The entry of exactly this version; NULL: none. */
-struct model_entry *table_find_version_locked(struct pipeline *pipeline, const char *name,
+struct model_entry *table_find_version_locked(struct model_host *host, const char *name,
                                               const char *version);
 
 /* The instance that serves the version, with the caller as a user; NULL: none. */
-struct instance *table_use_version(struct pipeline *pipeline, const char *name,
-                                   const char *version);
+struct instance *table_use_version(struct model_host *host, const char *name, const char *version);
 
 /* The other sizes of the model of `base` that are compiled, with the caller as a user of each.
  * Returns how many. */
-size_t table_use_sizes(struct pipeline *pipeline, const struct instance *base,
+size_t table_use_sizes(struct model_host *host, const struct instance *base,
                        struct instance *ret[static INSTANCE_SIZES]);
 
 /* The entry of a version, a new one if need be; NULL when the table is full. What was announced
  * without a version gets it now. */
-struct model_entry *table_enter_locked(struct pipeline *pipeline, const char *name,
+struct model_entry *table_enter_locked(struct model_host *host, const char *name,
                                        const char *version);
 
 /* The entry of the version, or what was announced without one; NULL: none. Without a version, the
  * one that answers for the name. */
-struct model_entry *table_find_announced_locked(struct pipeline *pipeline, const char *name,
+struct model_entry *table_find_announced_locked(struct model_host *host, const char *name,
                                                 const char *version);
 
 /* Puts an instance that is out of the table on the list of those that end. */
-void table_begin_retiring_locked(struct pipeline *pipeline, struct instance *instance);
+void table_begin_retiring_locked(struct model_host *host, struct instance *instance);
 
 /* Of an instance on that list: returns when it is gone. */
-void table_retire(struct pipeline *pipeline, struct instance *instance);
+void table_retire(struct model_host *host, struct instance *instance);
 
 /* What the host gives to each of its instances; the caller adds the rest. */
-struct instance_options table_instance_options(const struct pipeline *pipeline, struct model *model,
+struct instance_options table_instance_options(const struct model_host *host, struct model *model,
                                                const struct precision_choice *choices,
                                                const _Atomic int *cancel);
 
-/* ---- pipeline_sizes.c ---- */
+/* ---- model_sizes.c ---- */
 
 /* Which load the instance and its sizes belong to. */
 void table_set_generation(struct instance *instance, uint64_t generation);
@@ -110,11 +109,11 @@ void table_set_generation(struct instance *instance, uint64_t generation);
 /* Compiles the sizes in use of the same version for `instance`, which is not in the table yet, so
  * that no request for them is refused. Sizes that fail are left out, and none is compiled where
  * `instance` completes a first one, whose sizes it takes over. STATUS_CANCELLED. */
-enum status table_carry_sizes(struct pipeline *pipeline, struct instance *instance, bool completes,
+enum status table_carry_sizes(struct model_host *host, struct instance *instance, bool completes,
                               const _Atomic int *cancel, struct error *err) MUST_USE;
 
 /* Tells the budget how many loads are known to follow the one that begins now. */
-void table_plan_memory(struct pipeline *pipeline);
+void table_plan_memory(struct model_host *host);
 
 /* If `to` completes `from`, a first instance, it takes over its sizes. */
 void table_hand_over_sizes_locked(struct instance *from, struct instance *to, bool completes);

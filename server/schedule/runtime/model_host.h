@@ -1,22 +1,22 @@
-/* The pipeline: photos to predictions, raw tensors to raw tensors.
+/* The model host: photos to predictions, raw tensors to raw tensors.
  *
  *     submit ─▶ queue ─▶ decode workers ─▶ forming batch ─▶ lane (device) ─▶ scores ─▶ on_done
  *       │               decode, transform      slots         submit, collect softmax, top-k
  *       └─ admission: 503 here
  *
- * pipeline_submit() never blocks: it admits or refuses. Decode workers (one pool for all models)
+ * model_host_submit() never blocks: it admits or refuses. Decode workers (one pool for all models)
  * decode an image, reserve a slot in the forming batch of its model, and write the normalised
  * pixels into it. A lane (one thread per model and device) takes the forming batch when it is full,
  * or when the device is idle and an image is ready. A bad image fails alone, before it has a slot.
  * Rows of raw-tensor requests share batches with images: a worker copies a row into its slot. When
- * the last image of a request is done, its on_done is called from a pipeline thread.
+ * the last image of a request is done, its on_done is called from a thread of the model host.
  *
  * The policy is pure: admission.c admits or refuses, batcher.c decides which image gets which slot
  * and when a batch closes. The runtime carries it out: scheduler.c adds a lock, buffers and
  * conditions to a batcher; pool.c and worker.c are the decode threads, lane.c the device threads;
  * served.c describes a version of a model, instance.c holds its threads and buffers;
- * pipeline_table.c is the table of models and versions, pipeline_load.c puts models into it,
- * pipeline_sizes.c has the sizes of models with free height and width, pipeline.c the rest.
+ * model_table.c is the table of models and versions, model_load.c puts models into it,
+ * model_sizes.c has the sizes of models with free height and width, model_host.c the rest.
  *
  * Versions are replaced while requests go on: the new one is compiled and warmed up, the table
  * switches to it in one step, and the old one ends after it has answered its requests. No request
@@ -40,16 +40,16 @@
 #include "server/schedule/policy/queue.h"
 #include "server/schedule/runtime/served.h"
 
-enum pipeline_state {
-    PIPELINE_LOADING, /* models are being loaded, or the sizes that pipelines name compiled */
-    PIPELINE_READY,
-    PIPELINE_DRAINING,
-    PIPELINE_FAILED,   /* a required model did not load */
-    PIPELINE_STUCK,    /* pipeline_is_stuck(); only pipeline_readiness() says so */
-    PIPELINE_UNLOADED, /* a required model was removed, and nothing is being loaded */
+enum model_host_state {
+    MODEL_HOST_LOADING, /* models are being loaded, or the sizes that pipelines name compiled */
+    MODEL_HOST_READY,
+    MODEL_HOST_DRAINING,
+    MODEL_HOST_FAILED,   /* a required model did not load */
+    MODEL_HOST_STUCK,    /* model_host_is_stuck(); only model_host_readiness() says so */
+    MODEL_HOST_UNLOADED, /* a required model was removed, and nothing is being loaded */
 };
 
-/* The states of a version of a model; pipeline_table.c draws how they follow each other. */
+/* The states of a version of a model; model_table.c draws how they follow each other. */
 enum model_state {
     MODEL_LOADING,
     MODEL_READY,
@@ -62,12 +62,12 @@ enum model_state {
 /* "loading", "ready" …: the same word in /health, /metrics and the pages. Static. */
 const char *model_state_name(enum model_state state);
 
-struct pipeline_options {
+struct model_host_options {
     struct device_id devices[DEVICE_MAX];
     size_t device_count;
     enum precision precision;         /* PRECISION_AUTO: each model's is chosen when it loads */
     const char *cache;                /* as precision_options.cache; borrowed */
-    enum precision_trials trials;     /* TRIALS_NONE, or TRIALS_LATER: pipeline_try_precision */
+    enum precision_trials trials;     /* TRIALS_NONE, or TRIALS_LATER: model_host_try_precision */
     int threads;                      /* forward threads per CPU lane; 0 = all available cores */
     int workers;                      /* decode threads; 0 = all available cores */
     int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
@@ -81,8 +81,8 @@ struct pipeline_options {
     bool fast_decode;                        /* image_decode_reduced */
     const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
     const char
-        *default_model; /* answers requests that name none; borrowed; NULL: pipeline_default */
-    bool ready_strict;  /* pipeline_readiness() asks every model that was there at start */
+        *default_model; /* answers requests that name none; borrowed; NULL: model_host_default */
+    bool ready_strict;  /* model_host_readiness() asks every model that was there at start */
     void (*worker_begin)(void); /* called by each decode worker before its first image; or NULL */
     struct metrics *metrics;    /* borrowed; may be NULL in tests */
 };
@@ -90,7 +90,7 @@ struct pipeline_options {
 #define PREDICT_MAX_TOP_K 1000
 
 /* One image, or one row of a raw-tensor request: input fields set by the caller, the rest by the
- * pipeline. */
+ * model host. */
 struct predict_image {
     const uint8_t *data; /* borrowed until on_done; not looked at in a raw-tensor request */
     size_t size;
@@ -105,9 +105,9 @@ struct predict_image {
     struct prediction *predictions; /* top-k, best first; freed by predict_request_free_results */
     size_t prediction_count;
     struct task_answer answer;    /* for tasks other than classification; freed likewise */
-    struct predict_image **crops; /* not read by the pipeline: for each box its crop with the answer
-                                     of the next stage (stages.h), or NULL; NULL: there is none.
-                                     Freed likewise */
+    struct predict_image **crops; /* not read by the model host: for each box its crop with the
+                                     answer of the next stage (stages.h), or NULL; NULL: there is
+                                     none. Freed likewise */
     uint8_t *photo;               /* with decode_only: width * height pixels, RGB; freed by
                                      predict_request_free_results, unless the caller takes it */
     struct tensor **outputs; /* with raw_outputs: output_count of the served model, NULL where not
@@ -122,7 +122,7 @@ struct predict_image {
     int64_t decode_start, forward_start; /* clock_now() when a worker took it, and when its pass
                                             began; 0: never */
 
-    struct predict_request *request; /* private to the pipeline */
+    struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */
     bool has_moved; /* private: a device failed under it, and it went to another one */
     struct predict_image *next_deferred; /* private: whose answer is made after this one's */
@@ -142,25 +142,25 @@ struct predict_request {
     const char *model; /* NULL: the default model; borrowed until on_done */
     int height, width; /* pixels that photos are prepared to; 0: the model's own */
     enum size_choice size_choice;
-    bool any_size;         /* for pipeline_would_admit: the body may name a size */
+    bool any_size;         /* for model_host_would_admit: the body may name a size */
     const char *version;   /* NULL: the newest one served; borrowed until on_done */
-    struct served *target; /* NULL, or from pipeline_acquire: serves it, whatever `model` says */
+    struct served *target; /* NULL, or from model_host_acquire: serves it, whatever `model` says */
     /* Raw tensors instead of photos; needs `target`. One pointer per input of the served model, in
      * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
-    struct request_parts *parts;  /* not read by the pipeline: what it was divided into, or NULL */
-    bool decode_only;             /* return the photos as pixels: no forward pass, no predictions */
-    bool raw_outputs;             /* return the model's outputs unchanged, no predictions */
-    const bool *wanted_outputs;   /* of output_count; NULL: all; borrowed until on_done */
-    bool wants_picture;           /* not read by the pipeline: answered by the annotated photo */
-    int top_k;                    /* 1 … PREDICT_MAX_TOP_K */
-    bool asks_top_k;              /* the client gave it: the model must have a use for it */
-    bool ignores_unused_options;  /* an option that the model does not use is no error */
-    struct task_options *options; /* NULL: the model's; borrowed until on_done; submit looks
-                                     up class names in it */
-    int64_t started;              /* clock_now() at the request line, for total times */
-    int64_t deadline;             /* clock_now() after which the answer is useless; 0: none */
+    struct request_parts *parts; /* not read by the model host: what it was divided into, or NULL */
+    bool decode_only;            /* return the photos as pixels: no forward pass, no predictions */
+    bool raw_outputs;            /* return the model's outputs unchanged, no predictions */
+    const bool *wanted_outputs;  /* of output_count; NULL: all; borrowed until on_done */
+    bool wants_picture;          /* not read by the model host: answered by the annotated photo */
+    int top_k;                   /* 1 … PREDICT_MAX_TOP_K */
+    bool asks_top_k;             /* the client gave it: the model must have a use for it */
+    bool ignores_unused_options; /* an option that the model does not use is no error */
+    struct task_options *options;  /* NULL: the model's; borrowed until on_done; submit looks
+                                      up class names in it */
+    int64_t started;               /* clock_now() at the request line, for total times */
+    int64_t deadline;              /* clock_now() after which the answer is useless; 0: none */
     enum admission_kind admission; /* of a request in parts: admission.h */
     int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
     uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
@@ -173,74 +173,75 @@ struct predict_request {
     struct served *served;          /* set by submit: the same, with its inputs and outputs */
     struct metric *write_seconds;   /* set by submit: where to note how long the answer took to be
                                      written; lives as long as the metrics; may be NULL */
-    _Atomic size_t pending; /* private to the pipeline: images without an answer, and one for
+    _Atomic size_t pending; /* private to the model host: images without an answer, and one for
                                everybody else who needs the request alive */
 };
 
-struct pipeline;
+struct model_host;
 
 /* Starts workers at once; models are added afterwards. Options are copied. STATUS_CONFIG for a
  * number out of its range, STATUS_NO_MEMORY. */
-enum status pipeline_create(const struct pipeline_options *options, struct pipeline **ret,
-                            struct error *err) MUST_USE;
+enum status model_host_create(const struct model_host_options *options, struct model_host **ret,
+                              struct error *err) MUST_USE;
 
 /* Stops accepting (submit answers STATUS_DRAINING), waits until every admitted image is answered or
  * `grace_ms` is over: then what has not begun its forward pass fails with STATUS_DRAINING, and only
  * decodes and forward passes under way are waited for. Every on_done has returned when this
- * returns. True when everything was answered within the grace time. From any thread but a
- * pipeline's own; further calls find nothing to do. */
-bool pipeline_drain(struct pipeline *pipeline, int grace_ms);
+ * returns. True when everything was answered within the grace time. From any thread but the
+ * model host's own; further calls find nothing to do. */
+bool model_host_drain(struct model_host *host, int grace_ms);
 
 /* Ends all threads, frees sessions and models. Drains without grace first, if nobody has. No other
- * call may be running (a loader in pipeline_add_model has been joined). NULL is fine. */
-void pipeline_free(struct pipeline *pipeline);
+ * call may be running (a loader in model_host_add_model has been joined). NULL is fine. */
+void model_host_free(struct model_host *host);
 
-#define PIPELINE_MAX_MODELS 64
+#define MODEL_HOST_MAX_MODELS 64
 
 /* Compiles and warms `model` on every device of the options (may take seconds: call from a loader
  * thread), then serves it under model->name and model->version. Where that version is served
- * already, the sizes in use are compiled again as well (struct pipeline_source), then this one
+ * already, the sizes in use are compiled again as well (struct model_host_source), then this one
  * takes its place in one step, and the call returns when the old one has answered what it was
  * given. A size that does not compile then is compiled when it is next asked for. Other versions of
  * the name are left alone. Takes over `model` on success and on failure; a failure is also noted as
- * by pipeline_fail, and leaves what is served as it is. Progress is reported from inside. `cancel`
- * may be NULL. Several threads may load different models at once. Errors: those of session_create;
- * STATUS_SHAPE; STATUS_CONFIG (too many models, a name too long); STATUS_DRAINING;
+ * by model_host_fail, and leaves what is served as it is. Progress is reported from inside.
+ * `cancel` may be NULL. Several threads may load different models at once. Errors: those of
+ * session_create; STATUS_SHAPE; STATUS_CONFIG (too many models, a name too long); STATUS_DRAINING;
  * STATUS_NO_MEMORY. */
-enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
-                               const _Atomic int *cancel, struct error *err) MUST_USE;
+enum status model_host_add_model(struct model_host *host, struct model *model,
+                                 const _Atomic int *cancel, struct error *err) MUST_USE;
 
 /* Serves a pipeline.json under this name: JSON of POST /predict runs its stages (stages.h), other
  * requests are refused; admission asks the first stage's model. Stages are looked up by name for
  * each request. STATUS_CONFIG, STATUS_DRAINING, STATUS_NO_MEMORY; a failure is noted as by
- * pipeline_fail. */
-enum status pipeline_add_stages(struct pipeline *pipeline, const char *name, const char *version,
-                                const struct pipeline_config *config, struct error *err) MUST_USE;
+ * model_host_fail. */
+enum status model_host_add_pipeline(struct model_host *host, const char *name, const char *version,
+                                    const struct pipeline_config *config,
+                                    struct error *err) MUST_USE;
 
 /* The stages, malloc'ed, if the model of a request (NULL: the default, the newest) is a pipeline,
  * and its name. *ret: NULL if it is something else. STATUS_NO_MEMORY. */
-enum status pipeline_find_stages(struct pipeline *pipeline, const char *name, const char *version,
-                                 char ret_name[static 128], struct pipeline_config **ret,
-                                 struct error *err) MUST_USE;
+enum status model_host_find_pipeline(struct model_host *host, const char *name, const char *version,
+                                     char ret_name[static 128], struct pipeline_config **ret,
+                                     struct error *err) MUST_USE;
 
 /* STATUS_CONFIG with a sentence if a stage of this pipeline names a size that its model has no
  * place for beside those of its earlier stages and of the pipelines before it in the table. Models
  * that are not served are passed over. */
-enum status pipeline_check_sizes(struct pipeline *pipeline, const char *name, const char *version,
-                                 struct error *err) MUST_USE;
+enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
+                                   struct error *err) MUST_USE;
 
 /* Writes name and version of a model that was made for a quick start, or serves in fp32 until its
  * trials are made; false: there is none. */
-bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char version[static 16]);
+bool model_host_next_trial(struct model_host *host, char name[static 128], char version[static 16]);
 
 /* Improves a version while it serves. If it was made for a quick start, its kernels are measured,
  * and what runs batches with them takes its place; the next call makes its trials. `model`: the
  * same version, read again from its files. If another precision wins, a session of that precision
- * replaces the one in fp32, as with pipeline_add_model, and the log says so. Takes over `model` on
- * success and on failure. Call it from the thread that added the version. STATUS_CANCELLED: it is
- * still to be done. Other errors are shown as the reason for fp32, and not returned. */
-enum status pipeline_try_precision(struct pipeline *pipeline, struct model *model,
-                                   const _Atomic int *cancel, struct error *err) MUST_USE;
+ * replaces the one in fp32, as with model_host_add_model, and the log says so. Takes over `model`
+ * on success and on failure. Call it from the thread that added the version. STATUS_CANCELLED: it
+ * is still to be done. Other errors are shown as the reason for fp32, and not returned. */
+enum status model_host_try_precision(struct model_host *host, struct model *model,
+                                     const _Atomic int *cancel, struct error *err) MUST_USE;
 
 /* ---- sizes ---- */
 
@@ -252,12 +253,12 @@ enum status pipeline_try_precision(struct pipeline *pipeline, struct model *mode
  * STATUS_INVALID: the file fixes the size, the model does not work with this one, or pipelines
  * name all that are kept; STATUS_SHORT_OF_MEMORY: memory has no room for it;
  * STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
-enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
-                                  int width, enum size_choice choice, struct served **ret,
-                                  int *ret_retry_after_s, struct error *err) MUST_USE;
+enum status model_host_acquire_size(struct model_host *host, struct served *served, int height,
+                                    int width, enum size_choice choice, struct served **ret,
+                                    int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* What the pipeline asks of the thread that adds its models. */
-struct pipeline_source {
+/* What the model host asks of the thread that adds its models. */
+struct model_host_source {
     void (*wake)(void *context); /* from any thread: a client asks for a size that is not compiled;
                                     or NULL */
     /* Reads a version that is being added once more, on the thread that adds it; or NULL. */
@@ -267,13 +268,13 @@ struct pipeline_source {
 };
 
 /* Call this before requests are submitted. The struct is copied. */
-void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source *source);
+void model_host_set_source(struct model_host *host, const struct model_host_source *source);
 
 /* Writes the model, version and size of the next one to be compiled, those of pipelines first;
- * false: there is none. Before that the pipeline is not ready, if it was not when a pipeline.json
+ * false: there is none. Before that the model host is not ready, if it was not when a pipeline.json
  * was added. */
-bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
-                        int *ret_height, int *ret_width);
+bool model_host_next_size(struct model_host *host, char name[static 128], char version[static 16],
+                          int *ret_height, int *ret_width);
 
 /* Compiles that size. Takes over `model`, the version read again, on success and on failure. If
  * INSTANCE_SIZES are kept, it replaces the least recently used one that no pipeline names. Call it
@@ -281,65 +282,66 @@ bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char v
  * the size again. A size that was cancelled stays in the queue. If memory is short and sizes that
  * no pipeline names are kept, the least recently used one is removed, and this size stays in the
  * queue. */
-void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
-                       const _Atomic int *cancel);
+void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
+                         const _Atomic int *cancel);
 
 /* Reports that the version could not be read again, so that this size cannot be compiled. */
-void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
-                        int height, int width, const struct error *failure);
+void model_host_fail_size(struct model_host *host, const char *name, const char *version,
+                          int height, int width, const struct error *failure);
 
 /* The trials of that version will not be made; `why` is shown as the reason for fp32. */
-void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char *version,
-                         const char *why);
+void model_host_skip_trial(struct model_host *host, const char *name, const char *version,
+                           const char *why);
 
 /* Stops serving `version` of a model (NULL: all its versions) and returns when they have answered
  * what they were given. With `forget` the model leaves the table altogether, otherwise it is shown
- * as MODEL_UNLOADED. STATUS_NOT_FOUND when there is none. From any thread but a pipeline's own. */
-enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, const char *version,
-                                  bool forget, struct error *err) MUST_USE;
+ * as MODEL_UNLOADED. STATUS_NOT_FOUND when there is none. From any thread but the model host's own.
+ */
+enum status model_host_remove_model(struct model_host *host, const char *name, const char *version,
+                                    bool forget, struct error *err) MUST_USE;
 
 /* The newest ready version of a model, or the one that is named (NULL: the default model; NULL: the
  * newest), for a raw-tensor request that is about to be made. It goes on accepting requests until
- * pipeline_release, which must follow soon and on every way out: whoever replaces it waits for
- * that. Errors as pipeline_submit's: STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s
+ * model_host_release, which must follow soon and on every way out: whoever replaces it waits for
+ * that. Errors as model_host_submit's: STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s
  * (may be NULL). */
-enum status pipeline_acquire(struct pipeline *pipeline, const char *name, const char *version,
-                             struct served **ret, int *ret_retry_after_s,
-                             struct error *err) MUST_USE;
-void pipeline_release(struct pipeline *pipeline, struct served *served);
+enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
+                               struct served **ret, int *ret_retry_after_s,
+                               struct error *err) MUST_USE;
+void model_host_release(struct model_host *host, struct served *served);
 
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health can show
- * it and the pipeline is not ready before it is. `required_total`: how many models have to be
- * loaded before the pipeline is ready (the greatest number told so far counts), so that the first
+ * it and the model host is not ready before it is. `required_total`: how many models have to be
+ * loaded before the model host is ready (the greatest number told so far counts), so that the first
  * of three does not make it so; a model announced with 1 or more is required as long as it is in
  * the table (options.ready_strict). */
-void pipeline_announce(struct pipeline *pipeline, const char *name, const char *version,
-                       size_t required_total);
+void model_host_announce(struct model_host *host, const char *name, const char *version,
+                         size_t required_total);
 
-/* An announced model will not load, and `failure` is the sentence why: the pipeline is
- * PIPELINE_FAILED unless a version of that name is served. Where this very version is served, the
+/* An announced model will not load, and `failure` is the sentence why: the model host is
+ * MODEL_HOST_FAILED unless a version of that name is served. Where this very version is served, the
  * failure is that of what should have replaced it. Unknown names are left alone. */
-void pipeline_fail(struct pipeline *pipeline, const char *name, const char *version,
-                   const char *failure);
+void model_host_fail(struct model_host *host, const char *name, const char *version,
+                     const char *failure);
 
 /* What stood in the way of replacing a model that is served has gone: versions that are ready have
  * no failure any more. */
-void pipeline_mend(struct pipeline *pipeline, const char *name);
+void model_host_clear_failure(struct model_host *host, const char *name);
 
-/* What was to be loaded at start has been tried: from now on the pipeline is ready when any model
+/* What was to be loaded at start has been tried: from now on the model host is ready when any model
  * is, or when there is none at all, and models that fail only say so. */
-void pipeline_settle(struct pipeline *pipeline);
+void model_host_settle(struct model_host *host);
 
-enum pipeline_state pipeline_state(const struct pipeline *pipeline);
+enum model_host_state model_host_state(const struct model_host *host);
 
-/* What probes are told: pipeline_state(), but PIPELINE_FAILED when a model that is served has no
- * device left that works, and PIPELINE_STUCK. With options.ready_strict, if a required model is
- * not served: whether it is loading, has failed or was unloaded. */
-enum pipeline_state pipeline_readiness(struct pipeline *pipeline);
+/* What probes are told: model_host_state(), but MODEL_HOST_FAILED when a model that is served has
+ * no device left that works, and MODEL_HOST_STUCK. With options.ready_strict, if a required model
+ * is not served: whether it is loading, has failed or was unloaded. */
+enum model_host_state model_host_readiness(struct model_host *host);
 
 /* Seconds after which it is worth asking for readiness again: an estimate while models load, else
  * 1. */
-int pipeline_retry_after(struct pipeline *pipeline);
+int model_host_retry_after(struct model_host *host);
 
 /* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
  * STATUS_INVALID (no image, top_k or priority out of range, photos for a model that takes none,
@@ -351,38 +353,38 @@ int pipeline_retry_after(struct pipeline *pipeline);
  * STATUS_TIMEOUT (the deadline is over). On success on_done will be called exactly once, possibly
  * before this returns, and the request must stay alive until then. On failure on_done is not
  * called. */
-enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
-                            int *ret_retry_after_s, struct error *err) MUST_USE;
+enum status model_host_submit(struct model_host *host, struct predict_request *request,
+                              int *ret_retry_after_s, struct error *err) MUST_USE;
 
 /* Would a request of `images` and `bytes` be admitted now, as far as its head tells? For refusing
  * before the body is read. Of the request only model, version, size, deadline, priority and client
  * are looked at. With any_size it is refused only if the queues of all compiled sizes refuse it.
- * Errors as of pipeline_submit; refusals are counted alike. */
-enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict_request *request,
-                                 size_t images, size_t bytes, int *ret_retry_after_s,
-                                 struct error *err) MUST_USE;
+ * Errors as of model_host_submit; refusals are counted alike. */
+enum status model_host_would_admit(struct model_host *host, const struct predict_request *request,
+                                   size_t images, size_t bytes, int *ret_retry_after_s,
+                                   struct error *err) MUST_USE;
 
 /* The name that requests mean which name no model, copied to `size` bytes, whether it is ready or
  * not: options.default_model, else the only model, or the only pipeline whose stages are all other
  * models. While it is unloaded no other takes its place. False and "": there is none. */
-bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size);
+bool model_host_default(struct model_host *host, char *ret, size_t size);
 
 /* Whether a request can mean another model than the default. */
-bool pipeline_has_choice(struct pipeline *pipeline);
+bool model_host_has_choice(struct model_host *host);
 
-/* Keeps a request that was submitted alive: its on_done is not called before pipeline_cancel. False
- * when there is nothing to keep: it was not admitted (yet), or all is answered and on_done has been
- * called. The caller sees to it that the memory is there during the call. */
+/* Keeps a request that was submitted alive: its on_done is not called before model_host_cancel.
+ * False when there is nothing to keep: it was not admitted (yet), or all is answered and on_done
+ * has been called. The caller sees to it that the memory is there during the call. */
 bool predict_request_pin(struct predict_request *request);
 
 /* The client of a pinned request has gone: its images that wait in the queue are answered with
  * STATUS_CANCELLED at once and make room; those further on when their turn comes. The pin is gone
  * afterwards, and on_done may be called from here. */
-void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request);
+void model_host_cancel(struct model_host *host, struct predict_request *request);
 
-/* Frees what the pipeline allocated inside the request (predictions, outputs) and lets its model
- * go; not the request. Must follow every on_done, before pipeline_free. Fine on a request that was
- * refused or never submitted. */
+/* Frees what the model host allocated inside the request (predictions, outputs) and lets its model
+ * go; not the request. Must follow every on_done, before model_host_free. Fine on a request that
+ * was refused or never submitted. */
 void predict_request_free_results(struct predict_request *request);
 
 /* Whether a lane works, is quarantined because its device fails, or is stuck in a pass. */
@@ -425,11 +427,11 @@ struct model_status {
 
 /* Is a pass of a model stuck: it takes far longer than was predicted or than its clients wait, and
  * other passes on its device wait for it? ret_models: which, with commas. */
-bool pipeline_is_stuck(struct pipeline *pipeline, char *ret_models, size_t size);
+bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size);
 
 /* Bytes that models take of a device (weights, activations, batches of inputs); *ret_limit: how
  * many they may take, 0 without a limit. */
-size_t pipeline_memory(struct pipeline *pipeline, struct device_id device, size_t *ret_limit);
+size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit);
 
 /* At most `max`, in the order they were announced; returns how many. */
-size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max);
+size_t model_host_models(struct model_host *host, struct model_status *ret, size_t max);

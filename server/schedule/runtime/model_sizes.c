@@ -6,7 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "server/observe/log.h"
-#include "server/schedule/runtime/pipeline_table.h"
+#include "server/schedule/runtime/model_table.h"
 
 static struct instance_size size_of(const struct instance *instance)
 {
@@ -55,11 +55,11 @@ static struct instance *find_nearest_locked(struct instance *base, struct instan
 }
 
 /* Whether a pipeline's stage names this size of the model. */
-static bool is_named_locked(const struct pipeline *pipeline, const struct instance *base,
+static bool is_named_locked(const struct model_host *host, const struct instance *base,
                             struct instance_size size)
 {
-    for (size_t e = 0; e < pipeline->entry_count; e++) {
-        const struct pipeline_config *stages = pipeline->entries[e].stages;
+    for (size_t e = 0; e < host->entry_count; e++) {
+        const struct pipeline_config *stages = host->entries[e].stages;
         for (size_t s = 0; stages && s < stages->stage_count; s++) {
             const struct pipeline_stage *stage = &stages->stages[s];
             if (strcmp(stage->model, base->served->model->name) != 0)
@@ -74,7 +74,7 @@ static bool is_named_locked(const struct pipeline *pipeline, const struct instan
 
 /* A free place, or else that of the least recently used size that no pipeline names. NULL: there is
  * none. */
-static struct instance **spare_place_locked(const struct pipeline *pipeline, struct instance *base,
+static struct instance **spare_place_locked(const struct model_host *host, struct instance *base,
                                             bool may_be_free)
 {
     struct instance **oldest = NULL;
@@ -83,7 +83,7 @@ static struct instance **spare_place_locked(const struct pipeline *pipeline, str
         if (!*at && may_be_free)
             return at;
         if (*at && (!oldest || (*at)->used_at < (*oldest)->used_at) &&
-            !is_named_locked(pipeline, base, size_of(*at)))
+            !is_named_locked(host, base, size_of(*at)))
             oldest = at;
     }
     return oldest;
@@ -91,11 +91,11 @@ static struct instance **spare_place_locked(const struct pipeline *pipeline, str
 
 /* The place for `size`. Of more sizes that pipelines name than there are places, each takes the
  * place of the least recently used one. */
-static struct instance **choose_place_locked(const struct pipeline *pipeline, struct instance *base,
+static struct instance **choose_place_locked(const struct model_host *host, struct instance *base,
                                              struct instance_size size)
 {
-    struct instance **place = spare_place_locked(pipeline, base, true);
-    const bool may_be_any = !place && is_named_locked(pipeline, base, size);
+    struct instance **place = spare_place_locked(host, base, true);
+    const bool may_be_any = !place && is_named_locked(host, base, size);
     for (size_t i = 0; may_be_any && i < INSTANCE_SIZES; i++)
         if (!place || base->sizes[i]->used_at < (*place)->used_at)
             place = &base->sizes[i];
@@ -112,7 +112,7 @@ static const struct failed_size *find_failed_size(const struct instance *base,
     return NULL;
 }
 
-static enum status explain_missing_size(const struct pipeline *pipeline, struct instance *base,
+static enum status explain_missing_size(const struct model_host *host, struct instance *base,
                                         struct instance_size size, int *ret_retry_after_s,
                                         struct error *err)
 {
@@ -133,7 +133,7 @@ static enum status explain_missing_size(const struct pipeline *pipeline, struct 
     if (failed)
         return error_set(err, STATUS_INVALID, "model '%s' does not work with %d x %d pixels: %s",
                          name, size.width, size.height, failed->why);
-    if (!choose_place_locked(pipeline, base, size))
+    if (!choose_place_locked(host, base, size))
         return error_set(err, STATUS_INVALID,
                          "model '%s' keeps %d sizes besides its own, and pipelines name all of "
                          "them; ask for one of these, or /predict for the nearest: size=~%dx%d",
@@ -146,9 +146,9 @@ static enum status explain_missing_size(const struct pipeline *pipeline, struct 
                      size.width, size.height, wait);
 }
 
-enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *served, int height,
-                                  int width, enum size_choice choice, struct served **ret,
-                                  int *ret_retry_after_s, struct error *err)
+enum status model_host_acquire_size(struct model_host *host, struct served *served, int height,
+                                    int width, enum size_choice choice, struct served **ret,
+                                    int *ret_retry_after_s, struct error *err)
 {
     const struct instance_size size = {height, width};
     struct instance *base = served->instance, *found = NULL;
@@ -157,9 +157,9 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
         return error_set(err, STATUS_INVALID,
                          "a size of %d x %d pixels; sides of 1 to %d are possible", width, height,
                          MODEL_SIDE_MAX);
-    pthread_mutex_lock(&pipeline->lock);
+    pthread_mutex_lock(&host->lock);
     const struct model_entry *entry =
-        table_find_version_locked(pipeline, served->model->name, served->model->version);
+        table_find_version_locked(host, served->model->name, served->model->version);
     if (entry && entry->instance) /* its sizes may have gone over to this one */
         base = entry->instance;
     found = find_size_locked(base, size);
@@ -176,56 +176,56 @@ enum status pipeline_acquire_size(struct pipeline *pipeline, struct served *serv
     if (found)
         found->users++;
     else if (status == STATUS_OK)
-        status = explain_missing_size(pipeline, base, size, ret_retry_after_s, err);
-    pthread_mutex_unlock(&pipeline->lock);
+        status = explain_missing_size(host, base, size, ret_retry_after_s, err);
+    pthread_mutex_unlock(&host->lock);
     if (found)
         *ret = found->served;
-    else if (status == STATUS_NOT_READY && pipeline->source.wake)
-        pipeline->source.wake(pipeline->source.context);
+    else if (status == STATUS_NOT_READY && host->source.wake)
+        host->source.wake(host->source.context);
     return status;
 }
 
-size_t table_use_sizes(struct pipeline *pipeline, const struct instance *base,
+size_t table_use_sizes(struct model_host *host, const struct instance *base,
                        struct instance *ret[static INSTANCE_SIZES])
 {
     size_t count = 0;
-    pthread_mutex_lock(&pipeline->lock);
+    pthread_mutex_lock(&host->lock);
     for (size_t i = 0; i < INSTANCE_SIZES; i++)
         if (base->sizes[i]) {
             ret[count++] = base->sizes[i];
             base->sizes[i]->users++;
         }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return count;
 }
 
-void pipeline_set_source(struct pipeline *pipeline, const struct pipeline_source *source)
+void model_host_set_source(struct model_host *host, const struct model_host_source *source)
 {
-    pipeline->source = *source;
+    host->source = *source;
 }
 
 /* Whether the size has neither been compiled nor failed, and needs no place that another one keeps.
  * Not where so many have failed that failures are forgotten: it would be tried for ever. */
-static bool may_add_size(const struct pipeline *pipeline, struct instance *base,
+static bool may_add_size(const struct model_host *host, struct instance *base,
                          struct instance_size size)
 {
-    return base->failed_count < INSTANCE_FAILED_SIZES && spare_place_locked(pipeline, base, true) &&
+    return base->failed_count < INSTANCE_FAILED_SIZES && spare_place_locked(host, base, true) &&
            !find_size_locked(base, size) && !find_failed_size(base, size) &&
            model_check_size(base->served->model, size.height, size.width, NULL) == STATUS_OK;
 }
 
 /* The next size of a pipeline to be compiled, before requests need it: at most INSTANCE_SIZES of a
  * model besides its own, which should be listed too (STAGE_SIZES_MAX). NULL: there is none. */
-static const struct model_entry *next_stage_size_locked(struct pipeline *pipeline,
+static const struct model_entry *next_stage_size_locked(struct model_host *host,
                                                         const struct pipeline_config *stages,
                                                         struct instance_size *ret)
 {
     for (size_t s = 0; s < stages->stage_count; s++) {
         const struct pipeline_stage *stage = &stages->stages[s];
-        const struct model_entry *entry = table_find_locked(pipeline, stage->model, NULL);
+        const struct model_entry *entry = table_find_locked(host, stage->model, NULL);
         for (size_t i = 0; entry && entry->instance && i < stage->size_count; i++) {
             *ret = (struct instance_size){stage->sizes[i].height, stage->sizes[i].width};
-            if (may_add_size(pipeline, entry->instance, *ret))
+            if (may_add_size(host, entry->instance, *ret))
                 return entry;
         }
     }
@@ -233,16 +233,16 @@ static const struct model_entry *next_stage_size_locked(struct pipeline *pipelin
 }
 
 /* The next size that a client has asked for. NULL: there is none. */
-static const struct model_entry *next_wish_locked(const struct pipeline *pipeline,
+static const struct model_entry *next_wish_locked(const struct model_host *host,
                                                   struct instance_size *ret)
 {
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        struct instance *base = pipeline->entries[i].instance;
+    for (size_t i = 0; i < host->entry_count; i++) {
+        struct instance *base = host->entries[i].instance;
         *ret = base ? base->wanted : (struct instance_size){0};
         if (ret->height == 0)
             continue;
-        if (choose_place_locked(pipeline, base, *ret))
-            return &pipeline->entries[i];
+        if (choose_place_locked(host, base, *ret))
+            return &host->entries[i];
         base->wanted = (struct instance_size){0}; /* pipelines have taken all places since */
     }
     return NULL;
@@ -280,43 +280,42 @@ static enum status note_sizes(const struct instance *base, const struct model_en
 }
 
 /* Sizes that the stages of a pipeline name and that are not compiled yet. */
-static int count_sizes_to_come_locked(struct pipeline *pipeline,
-                                      const struct pipeline_config *stages)
+static int count_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages)
 {
     int count = 0;
     for (size_t s = 0; s < stages->stage_count; s++) {
         const struct pipeline_stage *stage = &stages->stages[s];
-        const struct model_entry *entry = table_find_locked(pipeline, stage->model, NULL);
+        const struct model_entry *entry = table_find_locked(host, stage->model, NULL);
         for (size_t i = 0; entry && i < stage->size_count; i++) {
             const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
             count += entry->state == MODEL_LOADING ||
-                     (entry->instance && may_add_size(pipeline, entry->instance, size));
+                     (entry->instance && may_add_size(host, entry->instance, size));
         }
     }
     return count;
 }
 
-void table_plan_memory(struct pipeline *pipeline)
+void table_plan_memory(struct model_host *host)
 {
     int count = 0;
-    pthread_mutex_lock(&pipeline->lock);
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        const struct model_entry *entry = &pipeline->entries[i];
+    pthread_mutex_lock(&host->lock);
+    for (size_t i = 0; i < host->entry_count; i++) {
+        const struct model_entry *entry = &host->entries[i];
         count += entry->state == MODEL_LOADING;
         if (entry->stages)
-            count += count_sizes_to_come_locked(pipeline, entry->stages);
+            count += count_sizes_to_come_locked(host, entry->stages);
     }
-    pthread_mutex_unlock(&pipeline->lock);
-    budget_expect(pipeline->budget, count > 1 ? count - 1 : 0);
+    pthread_mutex_unlock(&host->lock);
+    budget_expect(host->budget, count > 1 ? count - 1 : 0);
 }
 
-static enum status check_sizes_locked(struct pipeline *pipeline, const struct model_entry *asked,
+static enum status check_sizes_locked(struct model_host *host, const struct model_entry *asked,
                                       const char *model, struct error *err)
 {
     struct instance_size seen[INSTANCE_SIZES];
     size_t seen_count = 0;
-    const struct model_entry *found = table_find_locked(pipeline, model, NULL);
-    for (const struct model_entry *entry = pipeline->entries;
+    const struct model_entry *found = table_find_locked(host, model, NULL);
+    for (const struct model_entry *entry = host->entries;
          found && found->instance && entry <= asked; entry++) {
         struct error theirs;
         enum status status = STATUS_OK;
@@ -329,41 +328,41 @@ static enum status check_sizes_locked(struct pipeline *pipeline, const struct mo
     return STATUS_OK;
 }
 
-enum status pipeline_check_sizes(struct pipeline *pipeline, const char *name, const char *version,
-                                 struct error *err)
+enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
+                                   struct error *err)
 {
     enum status status = STATUS_OK;
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = table_find_version_locked(pipeline, name, version);
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_version_locked(host, name, version);
     for (size_t s = 0; entry && entry->stages && s < entry->stages->stage_count; s++)
         if (status == STATUS_OK)
-            status = check_sizes_locked(pipeline, entry, entry->stages->stages[s].model, err);
-    pthread_mutex_unlock(&pipeline->lock);
+            status = check_sizes_locked(host, entry, entry->stages->stages[s].model, err);
+    pthread_mutex_unlock(&host->lock);
     return status;
 }
 
-bool pipeline_next_size(struct pipeline *pipeline, char name[static 128], char version[static 16],
-                        int *ret_height, int *ret_width)
+bool model_host_next_size(struct model_host *host, char name[static 128], char version[static 16],
+                          int *ret_height, int *ret_width)
 {
     const struct model_entry *found = NULL;
     struct instance_size size;
-    pthread_mutex_lock(&pipeline->lock);
-    for (size_t i = 0; !found && i < pipeline->entry_count; i++)
-        if (pipeline->entries[i].stages)
-            found = next_stage_size_locked(pipeline, pipeline->entries[i].stages, &size);
-    if (!found && pipeline->awaits_sizes) {
-        pipeline->awaits_sizes = false;
-        table_update_state_locked(pipeline);
+    pthread_mutex_lock(&host->lock);
+    for (size_t i = 0; !found && i < host->entry_count; i++)
+        if (host->entries[i].stages)
+            found = next_stage_size_locked(host, host->entries[i].stages, &size);
+    if (!found && host->awaits_sizes) {
+        host->awaits_sizes = false;
+        table_update_state_locked(host);
     }
     if (!found)
-        found = next_wish_locked(pipeline, &size);
+        found = next_wish_locked(host, &size);
     if (found) {
         snprintf(name, 128, "%s", found->name);
         snprintf(version, 16, "%s", found->version);
         *ret_height = size.height;
         *ret_width = size.width;
     }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return found;
 }
 
@@ -383,41 +382,40 @@ static void fail_size_locked(struct instance *base, struct instance_size size,
         base->wanted = (struct instance_size){0};
 }
 
-void pipeline_fail_size(struct pipeline *pipeline, const char *name, const char *version,
-                        int height, int width, const struct error *failure)
+void model_host_fail_size(struct model_host *host, const char *name, const char *version,
+                          int height, int width, const struct error *failure)
 {
     const struct instance_size size = {height, width};
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = table_find_version_locked(pipeline, name, version);
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_version_locked(host, name, version);
     if (entry && entry->instance)
         fail_size_locked(entry->instance, size, failure);
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
 }
 
 /* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
  * `model` on success and on failure. Errors as instance_create's. */
-static enum status create_size(struct pipeline *pipeline, const struct instance *base,
+static enum status create_size(struct model_host *host, const struct instance *base,
                                struct model *model, struct instance_size size,
                                const _Atomic int *cancel, struct instance **ret, struct error *err)
 {
     struct precision_choice choices[DEVICE_KINDS];
     memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
-    table_plan_memory(pipeline);
+    table_plan_memory(host);
     model->task.options = base->served->model->task.options;
     model_set_size(model, size.height, size.width);
-    const struct instance_options options =
-        table_instance_options(pipeline, model, choices, cancel);
+    const struct instance_options options = table_instance_options(host, model, choices, cancel);
     return instance_create(&options, ret, err);
 }
 
 /* Puts `instance` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
  * place was free. */
-static struct instance *replace_size_locked(struct pipeline *pipeline, struct instance *base,
+static struct instance *replace_size_locked(struct model_host *host, struct instance *base,
                                             struct instance **at, struct instance *instance)
 {
     struct instance *old = *at;
     if (old)
-        table_begin_retiring_locked(pipeline, old);
+        table_begin_retiring_locked(host, old);
     *at = instance;
     if (instance)
         instance->used_at = ++base->used_at;
@@ -432,37 +430,37 @@ void table_set_generation(struct instance *instance, uint64_t generation)
             instance->sizes[i]->served->generation = generation;
 }
 
-void pipeline_add_size(struct pipeline *pipeline, struct model *model, int height, int width,
-                       const _Atomic int *cancel)
+void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
+                         const _Atomic int *cancel)
 {
     const struct instance_size size = {height, width};
     struct error failure = {0};
-    struct instance *base = table_use_version(pipeline, model->name, model->version);
+    struct instance *base = table_use_version(host, model->name, model->version);
     struct instance *instance = NULL, *old = NULL, **place;
     if (!base) {
         model_free(model);
         return;
     }
     const int64_t start = clock_now();
-    enum status status = create_size(pipeline, base, model, size, cancel, &instance, &failure);
-    pthread_mutex_lock(&pipeline->lock);
-    if (status == STATUS_OK && pipeline->draining)
+    enum status status = create_size(host, base, model, size, cancel, &instance, &failure);
+    pthread_mutex_lock(&host->lock);
+    if (status == STATUS_OK && host->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
-    place = choose_place_locked(pipeline, base, size);
+    place = choose_place_locked(host, base, size);
     if (status == STATUS_OK && !place)
         status = error_set(&failure, STATUS_INVALID, "pipelines name all sizes that it keeps");
     if (status == STATUS_OK) {
         table_set_generation(instance, base->served->generation);
-        old = replace_size_locked(pipeline, base, place, instance);
+        old = replace_size_locked(host, base, place, instance);
         if (is_same_size(base->wanted, size))
             base->wanted = (struct instance_size){0};
-    } else if (is_shortage(status) && (place = spare_place_locked(pipeline, base, false)) != NULL) {
-        old = replace_size_locked(pipeline, base, place, NULL);
+    } else if (is_shortage(status) && (place = spare_place_locked(host, base, false)) != NULL) {
+        old = replace_size_locked(host, base, place, NULL);
     } else if (status != STATUS_CANCELLED) {
         fail_size_locked(base, size, &failure);
     }
     const bool has_failed = status != STATUS_OK && find_failed_size(base, size);
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     if (has_failed)
         log_event(
             LOG_WARN, "size not compiled", LOG_STR("model", base->served->model->name),
@@ -475,9 +473,9 @@ void pipeline_add_size(struct pipeline *pipeline, struct model *model, int heigh
                   LOG_REAL("ms", clock_ms(clock_now() - start)));
     else
         instance_free(instance);
-    table_release(pipeline, base);
+    table_release(host, base);
     if (old)
-        table_retire(pipeline, old);
+        table_retire(host, old);
 }
 
 /* What completes a first instance has the same weights and precision. */
@@ -499,28 +497,27 @@ void table_hand_over_sizes_locked(struct instance *from, struct instance *to, bo
 }
 
 /* The sizes of what is served that have to be compiled again; returns how many. */
-static size_t find_carried_sizes(struct pipeline *pipeline, const struct model *model,
-                                 bool completes, struct instance_size ret[static INSTANCE_SIZES])
+static size_t find_carried_sizes(struct model_host *host, const struct model *model, bool completes,
+                                 struct instance_size ret[static INSTANCE_SIZES])
 {
     size_t count = 0;
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry =
-        table_find_version_locked(pipeline, model->name, model->version);
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     const struct instance *old = entry ? entry->instance : NULL;
     for (size_t i = 0; old && !hands_over_sizes(old, completes) && i < INSTANCE_SIZES; i++)
         if (old->sizes[i])
             ret[count++] = size_of(old->sizes[i]);
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return count;
 }
 
-enum status table_carry_sizes(struct pipeline *pipeline, struct instance *instance, bool completes,
+enum status table_carry_sizes(struct model_host *host, struct instance *instance, bool completes,
                               const _Atomic int *cancel, struct error *err)
 {
-    const struct pipeline_source *source = &pipeline->source;
+    const struct model_host_source *source = &host->source;
     const struct model *own = instance->served->model;
     struct instance_size sizes[INSTANCE_SIZES];
-    const size_t count = source->read ? find_carried_sizes(pipeline, own, completes, sizes) : 0;
+    const size_t count = source->read ? find_carried_sizes(host, own, completes, sizes) : 0;
     for (size_t i = 0; i < count; i++) {
         const struct instance_size size = sizes[i];
         struct error left_out;
@@ -529,7 +526,7 @@ enum status table_carry_sizes(struct pipeline *pipeline, struct instance *instan
             model_check_size(own, size.height, size.width, &left_out) != STATUS_OK ||
             source->read(source->context, own->name, own->version, &model, &left_out) != STATUS_OK)
             continue;
-        if (create_size(pipeline, instance, model, size, cancel, &instance->sizes[i], &left_out) ==
+        if (create_size(host, instance, model, size, cancel, &instance->sizes[i], &left_out) ==
             STATUS_CANCELLED)
             return error_set(err, STATUS_CANCELLED, "%s", left_out.message);
     }

@@ -1,5 +1,5 @@
 /* Makes requests for pipelines over the fakes, waits for their answers and checks them. */
-#include "tests/unit/server/schedule/pipeline_jobs.h"
+#include "tests/unit/server/schedule/host_jobs.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -97,9 +97,9 @@ void job_check(struct job *job)
     }
 }
 
-struct pipeline *start_pipeline(struct pipeline_options options)
+struct model_host *start_host(struct model_host_options options)
 {
-    struct pipeline *pipeline = NULL;
+    struct model_host *host = NULL;
     struct error err = {0};
     if (options.device_count == 0) {
         options.device_count = 1;
@@ -109,24 +109,24 @@ struct pipeline *start_pipeline(struct pipeline_options options)
         options.workers = 3;
     if (!options.max_batch && options.trials != TRIALS_LATER) /* which a number would keep whole */
         options.max_batch = 4;
-    CHECK(pipeline_create(&options, &pipeline, &err) == STATUS_OK);
-    return pipeline;
+    CHECK(model_host_create(&options, &host, &err) == STATUS_OK);
+    return host;
 }
 
-void add_model(struct pipeline *pipeline, const char *name, int height)
+void add_model(struct model_host *host, const char *name, int height)
 {
     struct error err = {0};
-    enum status status = pipeline_add_model(pipeline, fake_model(name, height), NULL, &err);
+    enum status status = model_host_add_model(host, fake_model(name, height), NULL, &err);
     if (status != STATUS_OK)
         fprintf(stderr, "%s\n", err.message);
     CHECK(status == STATUS_OK);
 }
 
-struct job *submit_job(struct pipeline *pipeline, const char *model, const char *texts)
+struct job *submit_job(struct model_host *host, const char *model, const char *texts)
 {
     struct job *job = job_create(model, texts);
     struct error err = {0};
-    enum status status = pipeline_submit(pipeline, &job->request, NULL, &err);
+    enum status status = model_host_submit(host, &job->request, NULL, &err);
     if (status != STATUS_OK)
         fprintf(stderr, "%s\n", err.message);
     CHECK(status == STATUS_OK);
@@ -145,7 +145,7 @@ double count_metric(struct metrics *metrics, const char *name, const char *label
     return metric_value(metrics_get(metrics, METRIC_COUNTER, name, "", labels, NULL, 0));
 }
 
-struct rows *send_rows(struct pipeline *pipeline, const char *name, size_t count, int first)
+struct rows *send_rows(struct model_host *host, const char *name, size_t count, int first)
 {
     struct rows *rows = calloc(1, sizeof *rows);
     struct error err = {0};
@@ -165,10 +165,10 @@ struct rows *send_rows(struct pipeline *pipeline, const char *name, size_t count
                                         .started = clock_now(),
                                         .on_done = job_done,
                                         .context = &rows->job};
-    CHECK(pipeline_acquire(pipeline, name, NULL, &request->target, NULL, &err) == STATUS_OK);
+    CHECK(model_host_acquire(host, name, NULL, &request->target, NULL, &err) == STATUS_OK);
     CHECK(request->target->has_rows && request->target->inputs[0].count == FAKE_WIDTH);
-    CHECK(pipeline_submit(pipeline, request, NULL, &err) == STATUS_OK);
-    pipeline_release(pipeline, request->target);
+    CHECK(model_host_submit(host, request, NULL, &err) == STATUS_OK);
+    model_host_release(host, request->target);
     return rows;
 }
 
@@ -189,7 +189,7 @@ void finish_rows(struct rows *rows, int first)
     free(rows);
 }
 
-int run_pipeline_tests(const struct pipeline_test *tests, size_t count)
+int run_host_tests(const struct host_test *tests, size_t count)
 {
     log_configure(false, LOG_ERROR);
     printf("1..%zu\n", 2 * count);

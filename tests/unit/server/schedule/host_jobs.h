@@ -1,5 +1,6 @@
-/* What the thread programs of the pipeline share: requests whose answers are known, pipelines over
- * the fakes, and how their tests run. Plain programs, so that they also run under ThreadSanitizer.
+/* What the thread programs of the model host share: requests whose answers are known, model hosts
+ * over the fakes, and how their tests run. Plain programs, so that they also run under
+ * ThreadSanitizer.
  */
 #pragma once
 
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "server/schedule/runtime/pipeline.h"
+#include "server/schedule/runtime/model_host.h"
 #include "tests/unit/server/schedule/fakes.h"
 #include "tests/unit/tap.h"
 
@@ -48,13 +49,13 @@ enum status expected_status(const char *text);
 void job_check(struct job *job);
 
 /* With the fakes around it, and defaults where an option is 0. */
-struct pipeline *start_pipeline(struct pipeline_options options);
+struct model_host *start_host(struct model_host_options options);
 
 /* A fake model; images of that height are its own. */
-void add_model(struct pipeline *pipeline, const char *name, int height);
+void add_model(struct model_host *host, const char *name, int height);
 
-/* A job that the pipeline has taken. */
-struct job *submit_job(struct pipeline *pipeline, const char *model, const char *texts);
+/* A job that the model host has taken. */
+struct job *submit_job(struct model_host *host, const char *model, const char *texts);
 
 /* Waits, checks its answers, frees it. */
 void finish_job(struct job *job);
@@ -62,8 +63,8 @@ void finish_job(struct job *job);
 /* The value of a counter or gauge. */
 double count_metric(struct metrics *metrics, const char *name, const char *labels);
 
-/* A request of rows that the pipeline has taken; and its end, which checks and frees it. */
-struct rows *send_rows(struct pipeline *pipeline, const char *name, size_t count, int first);
+/* A request of rows that the model host has taken; and its end, which checks and frees it. */
+struct rows *send_rows(struct model_host *host, const char *name, size_t count, int first);
 void finish_rows(struct rows *rows, int first);
 
 /* Threads that submit at the same time. */
@@ -72,7 +73,7 @@ void finish_rows(struct rows *rows, int first);
 
 struct submitter {
     pthread_t thread;
-    struct pipeline *pipeline;
+    struct model_host *host;
     unsigned seed;
     int by_status[64];
     int refused;
@@ -82,7 +83,7 @@ struct submitter {
 
 extern int passes_under_way; /* of a session, in the test at hand */
 
-struct pipeline_test {
+struct host_test {
     const char *name;
     void (*run)(void);
     bool is_single; /* counts passes one by one: only where none overlap */
@@ -90,4 +91,4 @@ struct pipeline_test {
 
 /* Runs them twice, with one pass of a session under way and with two, in TAP; each must leave
  * nothing behind. The last one may do without a model. */
-int run_pipeline_tests(const struct pipeline_test *tests, size_t count);
+int run_host_tests(const struct host_test *tests, size_t count);

@@ -7,10 +7,10 @@
 
 #include "engine/base/clock.h"
 #include "server/observe/log.h"
-#include "server/schedule/runtime/pipeline_table.h"
+#include "server/schedule/runtime/model_table.h"
 
 struct loading {
-    struct pipeline *pipeline;
+    struct model_host *host;
     const char *name, *version;
     bool completes; /* it replaces a first instance, which has the same weights */
 };
@@ -18,17 +18,16 @@ struct loading {
 static void on_progress(void *context, const char *phase, double fraction)
 {
     const struct loading *loading = context;
-    struct pipeline *pipeline = loading->pipeline;
-    pthread_mutex_lock(&pipeline->lock);
-    struct model_entry *entry =
-        table_find_announced_locked(pipeline, loading->name, loading->version);
+    struct model_host *host = loading->host;
+    pthread_mutex_lock(&host->lock);
+    struct model_entry *entry = table_find_announced_locked(host, loading->name, loading->version);
     if (entry && entry->state == MODEL_LOADING) {
         if (entry->progress == 0)
             entry->begun = clock_now();
         entry->progress = fraction > entry->progress ? fraction : entry->progress;
         entry->phase = phase;
     }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
 }
 
 static enum status no_place(struct error *err)
@@ -36,28 +35,28 @@ static enum status no_place(struct error *err)
     return error_set(err, STATUS_CONFIG,
                      "%d models and versions are served, which is the most; unload one, or serve "
                      "further ones by another lensd",
-                     PIPELINE_MAX_MODELS);
+                     MODEL_HOST_MAX_MODELS);
 }
 
-static enum status table_begin(struct pipeline *pipeline, const char *name, const char *version,
+static enum status table_begin(struct model_host *host, const char *name, const char *version,
                                struct error *err)
 {
     enum status status = STATUS_OK;
-    pthread_mutex_lock(&pipeline->lock);
-    if (strlen(name) >= sizeof pipeline->entries->name)
+    pthread_mutex_lock(&host->lock);
+    if (strlen(name) >= sizeof host->entries->name)
         status = error_set(err, STATUS_CONFIG,
                            "the model's name has %zu bytes; at most %zu are possible, give it a "
                            "shorter one",
-                           strlen(name), sizeof pipeline->entries->name - 1);
-    else if (strlen(version) >= sizeof pipeline->entries->version)
+                           strlen(name), sizeof host->entries->name - 1);
+    else if (strlen(version) >= sizeof host->entries->version)
         status = error_set(err, STATUS_CONFIG,
                            "version '%.40s' of model '%s' has more than %zu characters", version,
-                           name, sizeof pipeline->entries->version - 1);
-    else if (pipeline->draining)
+                           name, sizeof host->entries->version - 1);
+    else if (host->draining)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
-    else if (!table_enter_locked(pipeline, name, version))
+    else if (!table_enter_locked(host, name, version))
         status = no_place(err);
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return status;
 }
 
@@ -67,61 +66,60 @@ static enum status publish(const struct loading *loading, struct instance *insta
                            struct pipeline_config *stages, struct instance **ret_old,
                            struct error *err)
 {
-    struct pipeline *pipeline = loading->pipeline;
-    pthread_mutex_lock(&pipeline->lock);
+    struct model_host *host = loading->host;
+    pthread_mutex_lock(&host->lock);
     struct model_entry *entry = NULL;
     enum status status = STATUS_OK;
     *ret_old = NULL;
-    if (pipeline->draining)
+    if (host->draining)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
-    else if (!(entry = table_enter_locked(pipeline, loading->name, loading->version)))
+    else if (!(entry = table_enter_locked(host, loading->name, loading->version)))
         status = no_place(err);
     if (status == STATUS_OK) {
         *ret_old = entry->instance;
         if (entry->instance) {
             table_hand_over_sizes_locked(entry->instance, instance, loading->completes);
-            table_begin_retiring_locked(pipeline, entry->instance);
+            table_begin_retiring_locked(host, entry->instance);
         }
         entry->instance = instance;
         if (instance)
-            table_set_generation(instance, ++pipeline->generations);
+            table_set_generation(instance, ++host->generations);
         free(entry->stages);
         entry->stages = stages;
-        pipeline->awaits_sizes |= stages && atomic_load(&pipeline->state) != PIPELINE_READY;
+        host->awaits_sizes |= stages && atomic_load(&host->state) != MODEL_HOST_READY;
         entry->progress = 1;
         entry->state = MODEL_READY;
         entry->failure[0] = '\0';
-        table_update_state_locked(pipeline);
+        table_update_state_locked(host);
     }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return status;
 }
 
 /* Whether to serve single images first and to compile the rest later. */
-static bool starts_quickly(struct pipeline *pipeline, const struct model *model)
+static bool starts_quickly(struct model_host *host, const struct model *model)
 {
-    const struct pipeline_options *options = &pipeline->options;
+    const struct model_host_options *options = &host->options;
     bool starts = options->trials == TRIALS_LATER && options->max_batch == 0;
     for (size_t i = 0; i < options->device_count; i++)
         starts = starts && options->devices[i].kind == DEVICE_CPU;
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry =
-        table_find_version_locked(pipeline, model->name, model->version);
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     starts = starts && !(entry && entry->instance); /* which must not become slower */
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return starts;
 }
 
 /* A faster precision is worth nothing if memory beside the version that serves has room for smaller
  * batches only. */
-static enum status check_batches(struct pipeline *pipeline, const struct instance *instance,
+static enum status check_batches(struct model_host *host, const struct instance *instance,
                                  struct error *err)
 {
     const struct served *served = instance->served;
-    struct instance *old = table_use_version(pipeline, served->model->name, served->model->version);
+    struct instance *old = table_use_version(host, served->model->name, served->model->version);
     const int before = old && old->plan != PLAN_FIRST ? old->served->max_batch : 1;
     if (old)
-        table_release(pipeline, old);
+        table_release(host, old);
     if (served->max_batch >= before)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
@@ -131,18 +129,17 @@ static enum status check_batches(struct pipeline *pipeline, const struct instanc
 }
 
 /* `choices`: as instance_create's; of the model that is served, where they are given. */
-static enum status add_model(struct pipeline *pipeline, struct model *model,
+static enum status add_model(struct model_host *host, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
                              struct error *err)
 {
-    char name[sizeof pipeline->entries->name], version[sizeof pipeline->entries->version];
+    char name[sizeof host->entries->name], version[sizeof host->entries->version];
     struct error failure = {0};
-    if (pipeline->options.task_options)
-        model->task.options =
-            task_options_merge(pipeline->options.task_options, &model->task.options);
+    if (host->options.task_options)
+        model->task.options = task_options_merge(host->options.task_options, &model->task.options);
     enum status status = model_find_classes(model, &model->task.options, &failure);
     if (status == STATUS_OK)
-        status = table_begin(pipeline, model->name, model->version, &failure);
+        status = table_begin(host, model->name, model->version, &failure);
     if (status != STATUS_OK) {
         model_free(model);
         if (err)
@@ -151,51 +148,49 @@ static enum status add_model(struct pipeline *pipeline, struct model *model,
     }
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    struct loading loading = {pipeline, name, version, .completes = choices};
-    struct instance_options options = table_instance_options(pipeline, model, choices, cancel);
-    options.plan = choices                           ? PLAN_KNOWN
-                   : starts_quickly(pipeline, model) ? PLAN_FIRST
-                                                     : PLAN_MEASURE;
+    struct loading loading = {host, name, version, .completes = choices};
+    struct instance_options options = table_instance_options(host, model, choices, cancel);
+    options.plan = choices ? PLAN_KNOWN : starts_quickly(host, model) ? PLAN_FIRST : PLAN_MEASURE;
     options.on_progress = on_progress;
     options.progress_context = &loading;
     struct instance *instance = NULL, *old = NULL;
-    table_plan_memory(pipeline);
+    table_plan_memory(host);
     status = instance_create(&options, &instance, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
     if (status == STATUS_OK && choices)
-        status = check_batches(pipeline, instance, &failure);
+        status = check_batches(host, instance, &failure);
     if (status == STATUS_OK)
-        status = table_carry_sizes(pipeline, instance, loading.completes, cancel, &failure);
+        status = table_carry_sizes(host, instance, loading.completes, cancel, &failure);
     if (status == STATUS_OK)
         status = publish(&loading, instance, NULL, &old, &failure);
     if (status == STATUS_OK) {
         if (old)
-            table_retire(pipeline, old);
+            table_retire(host, old);
         return STATUS_OK;
     }
     if (!choices) /* else the version that is served was not to be replaced */
-        pipeline_fail(pipeline, name, version, failure.message);
+        model_host_fail(host, name, version, failure.message);
     instance_free(instance);
     if (err)
         *err = failure;
     return status;
 }
 
-enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
-                               const _Atomic int *cancel, struct error *err)
+enum status model_host_add_model(struct model_host *host, struct model *model,
+                                 const _Atomic int *cancel, struct error *err)
 {
-    return add_model(pipeline, model, NULL, cancel, err);
+    return add_model(host, model, NULL, cancel, err);
 }
 
-enum status pipeline_add_stages(struct pipeline *pipeline, const char *name, const char *version,
-                                const struct pipeline_config *config, struct error *err)
+enum status model_host_add_pipeline(struct model_host *host, const char *name, const char *version,
+                                    const struct pipeline_config *config, struct error *err)
 {
-    const struct loading loading = {pipeline, name, version};
+    const struct loading loading = {host, name, version};
     struct instance *old = NULL;
     struct error failure = {0};
     struct pipeline_config *stages = malloc(sizeof *stages);
-    enum status status = stages ? table_begin(pipeline, name, version, &failure)
+    enum status status = stages ? table_begin(host, name, version, &failure)
                                 : error_no_memory(&failure, "for a pipeline");
     if (status == STATUS_OK) {
         *stages = *config;
@@ -203,11 +198,11 @@ enum status pipeline_add_stages(struct pipeline *pipeline, const char *name, con
     }
     if (status == STATUS_OK) {
         if (old)
-            table_retire(pipeline, old);
+            table_retire(host, old);
         return STATUS_OK;
     }
     free(stages);
-    pipeline_fail(pipeline, name, version, failure.message);
+    model_host_fail(host, name, version, failure.message);
     if (err)
         *err = failure;
     return status;
@@ -224,12 +219,12 @@ static bool is_pending(const struct instance *instance)
     return is_pending;
 }
 
-bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char version[static 16])
+bool model_host_next_trial(struct model_host *host, char name[static 128], char version[static 16])
 {
     bool found = false;
-    pthread_mutex_lock(&pipeline->lock);
-    for (size_t i = 0; !found && i < pipeline->entry_count; i++) {
-        const struct model_entry *entry = &pipeline->entries[i];
+    pthread_mutex_lock(&host->lock);
+    for (size_t i = 0; !found && i < host->entry_count; i++) {
+        const struct model_entry *entry = &host->entries[i];
         found =
             entry->instance && (entry->instance->plan == PLAN_FIRST || is_pending(entry->instance));
         if (found) {
@@ -237,15 +232,15 @@ bool pipeline_next_trial(struct pipeline *pipeline, char name[static 128], char 
             snprintf(version, 16, "%s", entry->version);
         }
     }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return found;
 }
 
-void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char *version,
-                         const char *why)
+void model_host_skip_trial(struct model_host *host, const char *name, const char *version,
+                           const char *why)
 {
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = table_find_version_locked(pipeline, name, version);
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_version_locked(host, name, version);
     struct instance *instance = entry ? entry->instance : NULL;
     if (instance && instance->plan == PLAN_FIRST) {
         instance->plan = PLAN_KNOWN;
@@ -260,18 +255,18 @@ void pipeline_skip_trial(struct pipeline *pipeline, const char *name, const char
         choice->origin = CHOICE_ONLY;
         snprintf(choice->why, sizeof choice->why, "%s", why);
     }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
 }
 
 /* Puts a session of the precision that won in the place of the one in fp32. */
-static enum status change_over(struct pipeline *pipeline, struct model *model,
+static enum status change_over(struct model_host *host, struct model *model,
                                const struct precision_choice *choices, const _Atomic int *cancel,
                                struct error *err)
 {
     char name[128], version[16], why[256];
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    const enum status status = add_model(pipeline, model, choices, cancel, err);
+    const enum status status = add_model(host, model, choices, cancel, err);
     for (size_t k = 0; status == STATUS_OK && k < DEVICE_KINDS; k++)
         if (choices[k].why[0] && choices[k].precision != PRECISION_FP32)
             log_event(LOG_INFO, "precision changed", LOG_STR("model", name),
@@ -282,63 +277,61 @@ static enum status change_over(struct pipeline *pipeline, struct model *model,
     snprintf(why, sizeof why, "a faster precision was chosen but could not be opened: %.180s",
              err->message);
     log_event(LOG_WARN, "precision not changed", LOG_STR("model", name), LOG_STR("text", why));
-    pipeline_skip_trial(pipeline, name, version, why);
+    model_host_skip_trial(host, name, version, why);
     return STATUS_OK;
 }
 
 /* Puts what runs batches, with measured kernels, in the place of a first instance. */
-static enum status complete(struct pipeline *pipeline, struct model *model,
+static enum status complete(struct model_host *host, struct model *model,
                             const struct precision_choice *choices, const _Atomic int *cancel,
                             struct error *err)
 {
     char name[128], version[16];
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    const struct instance_options options =
-        table_instance_options(pipeline, model, choices, cancel);
+    const struct instance_options options = table_instance_options(host, model, choices, cancel);
     enum status status = instance_measure_kernels(&options, err);
     if (status == STATUS_OK)
-        status = add_model(pipeline, model, choices, cancel, err);
+        status = add_model(host, model, choices, cancel, err);
     else
         model_free(model);
     if (status == STATUS_OK)
         log_event(LOG_INFO, "model complete", LOG_STR("model", name),
                   LOG_STR("text", "kernels are measured; batches run from now on"));
     else if (status != STATUS_CANCELLED)
-        pipeline_skip_trial(pipeline, name, version, err->message);
+        model_host_skip_trial(host, name, version, err->message);
     return status == STATUS_CANCELLED ? status : STATUS_OK;
 }
 
-enum status pipeline_try_precision(struct pipeline *pipeline, struct model *model,
-                                   const _Atomic int *cancel, struct error *err)
+enum status model_host_try_precision(struct model_host *host, struct model *model,
+                                     const _Atomic int *cancel, struct error *err)
 {
     struct precision_choice choices[DEVICE_KINDS];
-    struct instance *instance = table_use_version(pipeline, model->name, model->version);
+    struct instance *instance = table_use_version(host, model->name, model->version);
     if (!instance) {
         model_free(model);
         return STATUS_OK;
     }
     memcpy(choices, instance->choices, sizeof choices); /* changed by this thread alone */
     if (instance->plan == PLAN_FIRST) {
-        table_release(pipeline, instance);
-        return complete(pipeline, model, choices, cancel, err);
+        table_release(host, instance);
+        return complete(host, model, choices, cancel, err);
     }
-    const struct instance_options options =
-        table_instance_options(pipeline, model, choices, cancel);
+    const struct instance_options options = table_instance_options(host, model, choices, cancel);
     enum status status = instance_try_precision(instance, &options, choices, err);
     bool has_won = false;
     for (size_t k = 0; k < DEVICE_KINDS; k++)
         has_won = has_won || (choices[k].why[0] && choices[k].precision != PRECISION_FP32);
     if (status == STATUS_OK && !has_won) {
-        pthread_mutex_lock(&pipeline->lock);
+        pthread_mutex_lock(&host->lock);
         memcpy(instance->choices, choices, sizeof choices);
-        pthread_mutex_unlock(&pipeline->lock);
+        pthread_mutex_unlock(&host->lock);
     } else if (status != STATUS_OK && status != STATUS_CANCELLED) {
-        pipeline_skip_trial(pipeline, model->name, model->version, err->message);
+        model_host_skip_trial(host, model->name, model->version, err->message);
     }
-    table_release(pipeline, instance); /* before the replacement, which waits for all users */
+    table_release(host, instance); /* before the replacement, which waits for all users */
     if (status == STATUS_OK && has_won)
-        status = change_over(pipeline, model, choices, cancel, err);
+        status = change_over(host, model, choices, cancel, err);
     else
         model_free(model);
     malloc_trim(0); /* the heap is fragmented after a trial */

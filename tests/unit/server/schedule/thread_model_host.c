@@ -1,4 +1,4 @@
-/* The pipeline with real threads and fake neighbours (fakes.h): nothing lost, nothing answered
+/* The model host with real threads and fake neighbours (fakes.h): nothing lost, nothing answered
  * twice, every image answered for itself, under load and cancellation. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,19 +9,19 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "tests/unit/server/schedule/pipeline_jobs.h"
+#include "tests/unit/server/schedule/host_jobs.h"
 
 static void test_one_image(void)
 {
     struct metrics *metrics = metrics_create();
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.metrics = metrics});
-    add_model(pipeline, "digits", 1);
-    struct job *job = submit_job(pipeline, NULL, "ok 17");
+    struct model_host *host = start_host((struct model_host_options){.metrics = metrics});
+    add_model(host, "digits", 1);
+    struct job *job = submit_job(host, NULL, "ok 17");
     job_wait(job);
     CHECK(!strcmp(job->request.used_model->name, "digits"));
     CHECK(job->images[0].batch == 1);
     finish_job(job);
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
+    CHECK(model_host_drain(host, PATIENCE_MS));
     CHECK(count_metric(metrics, "lensd_images_total", "model=\"digits\",result=\"ok\"") == 1);
     CHECK(count_metric(metrics, "lensd_batches_closed_total",
                        "model=\"digits\",reason=\"idle_device\"") == 1);
@@ -48,7 +48,7 @@ static void test_one_image(void)
     CHECK(strstr(text, "nv_inference_pending_request_count{model=\"digits\",version=\"1\"} 0\n"));
     CHECK(strstr(text, "lensd_batch_size_count{model=\"digits\",device=\"cpu\"} 1\n"));
     free(text);
-    pipeline_free(pipeline);
+    model_host_free(host);
     metrics_free(metrics);
 }
 
@@ -87,7 +87,7 @@ static void *submit_many(void *argument)
         int retry_after = 0;
         struct error err;
         enum status status;
-        while ((status = pipeline_submit(submitter->pipeline, &job->request, &retry_after, &err)) ==
+        while ((status = model_host_submit(submitter->host, &job->request, &retry_after, &err)) ==
                STATUS_OVERLOADED) {
             CHECK(retry_after >= 1);
             submitter->refused++;
@@ -106,17 +106,17 @@ static void *submit_many(void *argument)
 static void test_many_submitters(void)
 {
     struct metrics *metrics = metrics_create();
-    struct pipeline_options options = {.metrics = metrics, .max_queue = 48, .device_count = 2};
+    struct model_host_options options = {.metrics = metrics, .max_queue = 48, .device_count = 2};
     options.devices[0] = options.devices[1] = DEVICE_HOST;
-    struct pipeline *pipeline = start_pipeline(options);
+    struct model_host *host = start_host(options);
     fake_plan((struct fake_session_plan){.run_us = 300});
-    add_model(pipeline, "a", 1);
+    add_model(host, "a", 1);
     fake_plan((struct fake_session_plan){.run_us = 100, .smallest_batch = 2});
-    add_model(pipeline, "b", 2);
+    add_model(host, "b", 2);
     fake_plan((struct fake_session_plan){0});
     static struct submitter submitters[SUBMITTERS];
     for (unsigned i = 0; i < SUBMITTERS; i++) {
-        submitters[i] = (struct submitter){.pipeline = pipeline, .seed = i + 1};
+        submitters[i] = (struct submitter){.host = host, .seed = i + 1};
         CHECK(!pthread_create(&submitters[i].thread, NULL, submit_many, &submitters[i]));
     }
     int by_status[64] = {0};
@@ -125,7 +125,7 @@ static void test_many_submitters(void)
         for (int k = 0; k < 64; k++)
             by_status[k] += submitters[i].by_status[k];
     }
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
+    CHECK(model_host_drain(host, PATIENCE_MS));
     static const enum status results[] = {STATUS_OK, STATUS_BAD_IMAGE, STATUS_TOO_LARGE,
                                           STATUS_NUMERIC, STATUS_DEVICE};
     for (size_t i = 0; i < COUNT_OF(results); i++) {
@@ -141,56 +141,56 @@ static void test_many_submitters(void)
     }
     CHECK(fake_greatest_run(1) > 1); /* images did meet in batches */
     CHECK(count_metric(metrics, "lensd_forward_failures_total", "model=\"a\",device=\"cpu\"") > 0);
-    pipeline_free(pipeline);
+    model_host_free(host);
     metrics_free(metrics);
 }
 
 static void test_queue_bound(void)
 {
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.max_queue = 10});
-    add_model(pipeline, "a", 1);
+    struct model_host *host = start_host((struct model_host_options){.max_queue = 10});
+    add_model(host, "a", 1);
     fake_shut_runs(1);
     struct job *jobs[5];
     for (int i = 0; i < 5; i++)
-        jobs[i] = submit_job(pipeline, "a", "ok 1|ok 2");
+        jobs[i] = submit_job(host, "a", "ok 1|ok 2");
     struct job *late = job_create("a", "ok 3");
     struct error err = {0};
     int retry_after = 0;
-    CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_OVERLOADED);
+    CHECK(model_host_submit(host, &late->request, &retry_after, &err) == STATUS_OVERLOADED);
     CHECK(retry_after >= 1 && strstr(err.message, "10"));
     fake_open_runs(1);
     for (int i = 0; i < 5; i++)
         finish_job(jobs[i]);
     /* "Answered" is noted just after on_done. */
-    while (pipeline_submit(pipeline, &late->request, NULL, &err) == STATUS_OVERLOADED)
+    while (model_host_submit(host, &late->request, NULL, &err) == STATUS_OVERLOADED)
         usleep(100);
     finish_job(late);
 
-    struct pipeline *small = start_pipeline((struct pipeline_options){.max_queue = 2});
+    struct model_host *small = start_host((struct model_host_options){.max_queue = 2});
     add_model(small, "a", 1);
     struct job *large = job_create("a", "ok 1|ok 2|ok 3");
-    CHECK(pipeline_submit(small, &large->request, NULL, &err) == STATUS_TOO_LARGE);
+    CHECK(model_host_submit(small, &large->request, NULL, &err) == STATUS_TOO_LARGE);
     job_free(large);
-    pipeline_free(small);
-    pipeline_free(pipeline);
+    model_host_free(small);
+    model_host_free(host);
 }
 
 static void test_cancelled_requests_are_skipped(void)
 {
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.workers = 1});
-    add_model(pipeline, "a", 1);
+    struct model_host *host = start_host((struct model_host_options){.workers = 1});
+    add_model(host, "a", 1);
     int runs = fake_runs(1), images = fake_images_run(1), decodes = fake_decodes();
     fake_shut_runs(1);
-    struct job *first = submit_job(pipeline, "a", "ok 1");
+    struct job *first = submit_job(host, "a", "ok 1");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     /* In a slot, but not running: dropped before the forward pass. */
-    struct job *slotted = submit_job(pipeline, "a", "ok 2|ok 3");
-    struct job *kept = submit_job(pipeline, "a", "ok 4");
+    struct job *slotted = submit_job(host, "a", "ok 2|ok 3");
+    struct job *kept = submit_job(host, "a", "ok 4");
     CHECK(fake_wait_decodes(decodes + 4));
     /* In the queue behind an image that is being decoded: dropped before its decode. */
     fake_shut_decodes();
-    struct job *slow = submit_job(pipeline, "a", "ok 5");
-    struct job *queued = submit_job(pipeline, "a", "ok 6");
+    struct job *slow = submit_job(host, "a", "ok 5");
+    struct job *queued = submit_job(host, "a", "ok 6");
     CHECK(fake_wait_decodes(decodes + 5));
     atomic_store(&slotted->request.cancelled, 1);
     atomic_store(&queued->request.cancelled, 1);
@@ -208,47 +208,47 @@ static void test_cancelled_requests_are_skipped(void)
     CHECK(fake_decodes() == decodes + 5);
     job_free(slotted);
     job_free(queued);
-    CHECK(pipeline_drain(pipeline, PATIENCE_MS));
-    pipeline_free(pipeline);
+    CHECK(model_host_drain(host, PATIENCE_MS));
+    model_host_free(host);
 }
 
 static void test_decode_overlaps_the_forward_pass(void)
 {
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.max_batch = 4});
-    add_model(pipeline, "a", 1);
+    struct model_host *host = start_host((struct model_host_options){.max_batch = 4});
+    add_model(host, "a", 1);
     int runs = fake_runs(1), decodes = fake_decodes();
     fake_shut_runs(1);
-    struct job *first = submit_job(pipeline, "a", "ok 1");
+    struct job *first = submit_job(host, "a", "ok 1");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     struct job *others[4];
     for (int i = 0; i < 4; i++)
-        others[i] = submit_job(pipeline, "a", "ok 2");
+        others[i] = submit_job(host, "a", "ok 2");
     CHECK(fake_wait_decodes(decodes + 5)); /* while the first still runs */
     CHECK(!job_is_done(first));
     fake_open_runs(1);
     finish_job(first);
     for (int i = 0; i < 4; i++)
         finish_job(others[i]);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static void test_a_stuck_model_does_not_stop_decodes(void)
 {
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.workers = 2, .max_batch = 2, .max_queue = 64});
-    add_model(pipeline, "stuck", 1);
-    add_model(pipeline, "other", 2);
+    struct model_host *host =
+        start_host((struct model_host_options){.workers = 2, .max_batch = 2, .max_queue = 64});
+    add_model(host, "stuck", 1);
+    add_model(host, "other", 2);
     fake_shut_runs(1);
     int runs_of_other = fake_runs(2), runs = fake_runs(1);
     struct job *stuck[64];
     for (size_t i = 0; i < COUNT_OF(stuck); i++)
-        stuck[i] = submit_job(pipeline, "stuck", "ok 7");
+        stuck[i] = submit_job(host, "stuck", "ok 7");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     for (int i = 0; i < 50; i++) /* with every buffer of the first full */
-        finish_job(submit_job(pipeline, "other", "broken"));
+        finish_job(submit_job(host, "other", "broken"));
     /* Decoded, too; its forward pass waits for the device. */
     int decodes = fake_decodes();
-    struct job *other = submit_job(pipeline, "other", "ok 8");
+    struct job *other = submit_job(host, "other", "ok 8");
     CHECK(fake_wait_decodes(decodes + 1));
     CHECK(!job_is_done(other) && fake_runs(2) == runs_of_other);
     for (size_t i = 0; i < COUNT_OF(stuck); i++)
@@ -257,50 +257,50 @@ static void test_a_stuck_model_does_not_stop_decodes(void)
     for (size_t i = 0; i < COUNT_OF(stuck); i++)
         finish_job(stuck[i]);
     finish_job(other);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static void test_two_lanes_run_at_the_same_time(void)
 {
-    struct pipeline_options options = {.device_count = 2};
+    struct model_host_options options = {.device_count = 2};
     options.devices[0] = options.devices[1] = DEVICE_HOST;
-    struct pipeline *pipeline = start_pipeline(options);
-    add_model(pipeline, "a", 1);
+    struct model_host *host = start_host(options);
+    add_model(host, "a", 1);
     fake_shut_runs(1);
-    struct job *first = submit_job(pipeline, "a", "ok 1");
+    struct job *first = submit_job(host, "a", "ok 1");
     struct job *second = NULL;
     CHECK(fake_wait(fake_running, 1, 1));
-    second = submit_job(pipeline, "a", "ok 2");
+    second = submit_job(host, "a", "ok 2");
     CHECK(fake_wait(fake_running, 1, 2));
     fake_open_runs(1);
     finish_job(first);
     finish_job(second);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static void test_models_share_a_device_by_time(void)
 {
     enum { IMAGES = 400 };
     struct metrics *metrics = metrics_create();
-    struct pipeline_options options = {.device_count = 1,
-                                       .devices = {GPU(0)},
-                                       .metrics = metrics,
-                                       .max_queue = 2 * IMAGES,
-                                       .max_batch = 1};
-    struct pipeline *pipeline = start_pipeline(options);
+    struct model_host_options options = {.device_count = 1,
+                                         .devices = {GPU(0)},
+                                         .metrics = metrics,
+                                         .max_queue = 2 * IMAGES,
+                                         .max_batch = 1};
+    struct model_host *host = start_host(options);
     fake_plan((struct fake_session_plan){.run_us = 4000});
-    add_model(pipeline, "slow", 1);
+    add_model(host, "slow", 1);
     fake_plan((struct fake_session_plan){.run_us = 1000});
-    add_model(pipeline, "fast", 2);
+    add_model(host, "fast", 2);
     fake_plan((struct fake_session_plan){0});
     fake_shut_runs(1);
     struct job *slow[IMAGES / 4], *fast[IMAGES];
     int runs = fake_runs(1);
     for (size_t i = 0; i < COUNT_OF(slow); i++)
-        slow[i] = submit_job(pipeline, "slow", "ok 1");
+        slow[i] = submit_job(host, "slow", "ok 1");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     for (size_t i = 0; i < COUNT_OF(fast); i++)
-        fast[i] = submit_job(pipeline, "fast", "ok 2");
+        fast[i] = submit_job(host, "fast", "ok 2");
     fake_open_runs(1);
     /* One pass may take long on a busy machine; what follows makes up for it. Equal numbers of
      * passes would be a quarter of the time all along. */
@@ -320,22 +320,22 @@ static void test_models_share_a_device_by_time(void)
     if (!is_fair)
         fprintf(stderr, "slow had %.3f s of the device, fast %.3f s\n", slow_s, fast_s);
     CHECK(is_fair);
-    pipeline_free(pipeline);
+    model_host_free(host);
     metrics_free(metrics);
 }
 
 static void test_rows_run_beside_images(void)
 {
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.max_batch = 8, .workers = 1, .max_queue = 100});
-    add_model(pipeline, "m", 1);
+    struct model_host *host =
+        start_host((struct model_host_options){.max_batch = 8, .workers = 1, .max_queue = 100});
+    add_model(host, "m", 1);
     int runs = fake_runs(1), decodes = fake_decodes();
     fake_shut_runs(1);
-    struct job *first = submit_job(pipeline, "m", "ok 1");
+    struct job *first = submit_job(host, "m", "ok 1");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
-    struct rows *rows = send_rows(pipeline, "m", 5, 20);
-    struct job *images = submit_job(pipeline, "m", "ok 7|ok 8");
-    struct job *behind = submit_job(pipeline, "m", "ok 9|ok 10");
+    struct rows *rows = send_rows(host, "m", 5, 20);
+    struct job *images = submit_job(host, "m", "ok 7|ok 8");
+    struct job *behind = submit_job(host, "m", "ok 9|ok 10");
     CHECK(fake_wait_decodes(decodes + 5));
     fake_open_runs(1);
     finish_job(first);
@@ -344,28 +344,28 @@ static void test_rows_run_beside_images(void)
     finish_job(images);
     finish_job(behind);
     CHECK(fake_greatest_run(1) >= 7);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 /* As many large images of any models as there are workers, and a thread more for small ones. */
 static void test_large_images_of_all_models_leave_a_thread(void)
 {
-    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.workers = 2});
+    struct model_host *host = start_host((struct model_host_options){.workers = 2});
     const int decodes = fake_decodes(), larges = fake_large_decodes();
     struct job *jobs[5];
-    add_model(pipeline, "a", 1);
-    add_model(pipeline, "b", 2);
+    add_model(host, "a", 1);
+    add_model(host, "b", 2);
     fake_shut_decodes();
     for (size_t i = 0; i < 4; i++)
-        jobs[i] = submit_job(pipeline, i % 2 ? "b" : "a", "ok 1 large|ok 2 large");
+        jobs[i] = submit_job(host, i % 2 ? "b" : "a", "ok 1 large|ok 2 large");
     CHECK(fake_wait_decodes(decodes + 2));
-    jobs[4] = submit_job(pipeline, "a", "ok 3");
+    jobs[4] = submit_job(host, "a", "ok 3");
     CHECK(fake_wait_decodes(decodes + 3));
     CHECK(fake_large_decodes() == larges + 2);
     fake_open_decodes();
     for (size_t i = 0; i < COUNT_OF(jobs); i++)
         finish_job(jobs[i]);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 static struct model *fake_segmenter(const char *name, int height)
@@ -381,17 +381,16 @@ static struct model *fake_segmenter(const char *name, int height)
 static void test_slow_answers_do_not_keep_the_lane(void)
 {
     struct error err;
-    struct pipeline *pipeline =
-        start_pipeline((struct pipeline_options){.workers = 1, .max_batch = 1});
-    CHECK(pipeline_add_model(pipeline, fake_segmenter("a", 1), NULL, &err) == STATUS_OK);
+    struct model_host *host = start_host((struct model_host_options){.workers = 1, .max_batch = 1});
+    CHECK(model_host_add_model(host, fake_segmenter("a", 1), NULL, &err) == STATUS_OK);
     const int runs = fake_runs(1), decodes = fake_decodes();
     fake_shut_runs(1);
-    struct job *large = submit_job(pipeline, "a", "ok 1 large");
+    struct job *large = submit_job(host, "a", "ok 1 large");
     CHECK(fake_wait(fake_runs, 1, runs + 1));
-    struct job *next = submit_job(pipeline, "a", "ok 2");
+    struct job *next = submit_job(host, "a", "ok 2");
     CHECK(fake_wait_decodes(decodes + 2));
     fake_shut_decodes();
-    struct job *busy = submit_job(pipeline, "a", "ok 3");
+    struct job *busy = submit_job(host, "a", "ok 3");
     CHECK(fake_wait_decodes(decodes + 3)); /* so the worker has written the second one */
     fake_open_runs(1);
     job_wait(next);
@@ -404,12 +403,12 @@ static void test_slow_answers_do_not_keep_the_lane(void)
     job_free(large);
     job_free(next);
     job_free(busy);
-    pipeline_free(pipeline);
+    model_host_free(host);
 }
 
 int main(void)
 {
-    static const struct pipeline_test tests[] = {
+    static const struct host_test tests[] = {
         {"one image", test_one_image},
         {"64 submitters, good and bad images, two models, two lanes", test_many_submitters},
         {"the queue's bound", test_queue_bound},
@@ -423,5 +422,5 @@ int main(void)
         {"models share a device by time", test_models_share_a_device_by_time},
         {"rows run beside images", test_rows_run_beside_images},
     };
-    return run_pipeline_tests(tests, COUNT_OF(tests));
+    return run_host_tests(tests, COUNT_OF(tests));
 }

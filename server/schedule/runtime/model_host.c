@@ -1,5 +1,5 @@
-/* Options, requests, what /health shows, and the end. The table itself: pipeline_table.c. */
-#include "server/schedule/runtime/pipeline.h"
+/* Options, requests, what /health shows, and the end. The table itself: model_table.c. */
+#include "server/schedule/runtime/model_host.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "engine/base/size.h"
 #include "models/tasks/tensor_copy.h"
 #include "server/schedule/runtime/meters.h"
-#include "server/schedule/runtime/pipeline_table.h"
+#include "server/schedule/runtime/model_table.h"
 #include "server/schedule/runtime/scheduler.h"
 #include "server/schedule/runtime/thread.h"
 #include "server/schedule/runtime/worker.h"
@@ -26,7 +26,7 @@
 /* What threads, kernels' code and the heap take beside models. */
 #define OWN_MEMORY ((size_t)32 << 20)
 
-static enum status check_options(const struct pipeline_options *options, struct error *err)
+static enum status check_options(const struct model_host_options *options, struct error *err)
 {
     if (options->device_count < 1 || options->device_count > DEVICE_MAX)
         return error_set(err, STATUS_CONFIG, "%zu devices; 1 to %d can be used",
@@ -50,7 +50,7 @@ static enum status check_options(const struct pipeline_options *options, struct 
 }
 
 /* Several lanes on the CPU share its cores evenly; a lane alone lets the session choose (0). */
-static int threads_per_lane(const struct pipeline_options *options)
+static int threads_per_lane(const struct model_host_options *options)
 {
     int lanes = 0;
     for (size_t i = 0; i < options->device_count; i++)
@@ -61,7 +61,7 @@ static int threads_per_lane(const struct pipeline_options *options)
     return threads > 1 ? threads : 1;
 }
 
-static struct device_budgets *create_budget(const struct pipeline_options *options)
+static struct device_budgets *create_budget(const struct model_host_options *options)
 {
     struct budget_limit limits[DEVICE_MAX];
     uint64_t total, available;
@@ -83,7 +83,7 @@ static size_t small_picture(int workers)
     return share < SMALL_PICTURE ? share : SMALL_PICTURE;
 }
 
-static void fill_in_defaults(struct pipeline_options *options)
+static void fill_in_defaults(struct model_host_options *options)
 {
     if (options->threads == 0)
         options->threads = threads_per_lane(options);
@@ -93,98 +93,98 @@ static void fill_in_defaults(struct pipeline_options *options)
         options->max_queue = DEFAULT_MAX_QUEUE;
 }
 
-enum status pipeline_create(const struct pipeline_options *options, struct pipeline **ret,
-                            struct error *err)
+enum status model_host_create(const struct model_host_options *options, struct model_host **ret,
+                              struct error *err)
 {
     TRY(check_options(options, err));
-    struct pipeline *pipeline = calloc(1, sizeof *pipeline);
-    if (!pipeline)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the pipeline");
-    pipeline->options = *options;
-    fill_in_defaults(&pipeline->options);
-    pthread_mutex_init(&pipeline->lock, NULL);
-    condition_init(&pipeline->released);
-    pipeline->entries = alloc_array(PIPELINE_MAX_MODELS, sizeof *pipeline->entries);
+    struct model_host *host = calloc(1, sizeof *host);
+    if (!host)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the model host");
+    host->options = *options;
+    fill_in_defaults(&host->options);
+    pthread_mutex_init(&host->lock, NULL);
+    condition_init(&host->released);
+    host->entries = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *host->entries);
     enum status status = STATUS_OK;
-    pipeline->budget = create_budget(&pipeline->options);
+    host->budget = create_budget(&host->options);
     bool has_queues = true;
     for (size_t i = 0; i < options->device_count; i++) {
-        pipeline->device_queues[i] = device_queue_create();
-        has_queues = has_queues && pipeline->device_queues[i];
+        host->device_queues[i] = device_queue_create();
+        has_queues = has_queues && host->device_queues[i];
     }
-    pipeline->worker_context =
-        (struct worker_context){.options = &pipeline->options,
-                                .budget = pipeline->budget,
-                                .small_picture = small_picture(pipeline->options.workers)};
-    if (!pipeline->entries || !pipeline->budget || !has_queues)
+    host->worker_context =
+        (struct worker_context){.options = &host->options,
+                                .budget = host->budget,
+                                .small_picture = small_picture(host->options.workers)};
+    if (!host->entries || !host->budget || !has_queues)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
     else
-        status = pool_create(&(struct pool_options){.threads = pipeline->options.workers,
+        status = pool_create(&(struct pool_options){.threads = host->options.workers,
                                                     .start = worker_start,
-                                                    .begin = pipeline->options.worker_begin,
+                                                    .begin = host->options.worker_begin,
                                                     .run = worker_run,
                                                     .rest = worker_rest,
                                                     .stop = worker_stop,
-                                                    .context = &pipeline->worker_context},
-                             &pipeline->pool, err);
+                                                    .context = &host->worker_context},
+                             &host->pool, err);
     if (status != STATUS_OK) {
-        pipeline_free(pipeline);
+        model_host_free(host);
         return status;
     }
-    *ret = pipeline;
+    *ret = host;
     return STATUS_OK;
 }
 
-enum pipeline_state pipeline_state(const struct pipeline *pipeline)
+enum model_host_state model_host_state(const struct model_host *host)
 {
-    return (enum pipeline_state)atomic_load_explicit(&pipeline->state, memory_order_acquire);
+    return (enum model_host_state)atomic_load_explicit(&host->state, memory_order_acquire);
 }
 
 /* --- requests --- */
 
 /* "a, b, c": the models there are. */
-static void name_models_locked(const struct pipeline *pipeline, char *text, size_t size)
+static void name_models_locked(const struct model_host *host, char *text, size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < pipeline->entry_count && used < size; i++) {
+    for (size_t i = 0; i < host->entry_count && used < size; i++) {
         bool is_named = false;
         for (size_t k = 0; k < i; k++)
-            is_named |= !strcmp(pipeline->entries[k].name, pipeline->entries[i].name);
+            is_named |= !strcmp(host->entries[k].name, host->entries[i].name);
         if (!is_named)
             used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
-                                     pipeline->entries[i].name);
+                                     host->entries[i].name);
     }
 }
 
 /* "1, 3": the versions of a model. */
-static void name_versions_locked(const struct pipeline *pipeline, const char *name, char *text,
+static void name_versions_locked(const struct model_host *host, const char *name, char *text,
                                  size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < pipeline->entry_count && used < size; i++)
-        if (!strcmp(pipeline->entries[i].name, name) && pipeline->entries[i].version[0])
+    for (size_t i = 0; i < host->entry_count && used < size; i++)
+        if (!strcmp(host->entries[i].name, name) && host->entries[i].version[0])
             used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
-                                     pipeline->entries[i].version);
+                                     host->entries[i].version);
 }
 
-static enum status explain_not_found_locked(struct pipeline *pipeline, const char *name,
+static enum status explain_not_found_locked(struct model_host *host, const char *name,
                                             const char *version, struct error *err)
 {
     char names[256];
-    if (name && version && table_find_locked(pipeline, name, NULL)) {
-        name_versions_locked(pipeline, name, names, sizeof names);
+    if (name && version && table_find_locked(host, name, NULL)) {
+        name_versions_locked(host, name, names, sizeof names);
         return error_set(err, STATUS_NOT_FOUND, "model '%.128s' has no version '%.20s'; it has: %s",
                          name, version, names[0] ? names : "none yet");
     }
-    name_models_locked(pipeline, names, sizeof names);
+    name_models_locked(host, names, sizeof names);
     if (name && !name[0])
         return error_set(err, STATUS_NOT_FOUND,
                          "the request names no model (model_name in gRPC); this server has: %s",
-                         pipeline->entry_count ? names : "none yet");
+                         host->entry_count ? names : "none yet");
     return error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s'; this server has: %s", name,
-                     pipeline->entry_count ? names : "none yet");
+                     host->entry_count ? names : "none yet");
 }
 
 static enum status explain_not_ready(const struct model_entry *entry, int *ret_retry_after_s,
@@ -206,21 +206,21 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
 }
 
 /* Of a request that names no model. */
-static enum status explain_no_default_locked(const struct pipeline *pipeline,
-                                             int *ret_retry_after_s, struct error *err)
+static enum status explain_no_default_locked(const struct model_host *host, int *ret_retry_after_s,
+                                             struct error *err)
 {
     char names[256];
-    if (pipeline->entry_count == 0)
+    if (host->entry_count == 0)
         return explain_not_ready(NULL, ret_retry_after_s, err);
-    name_models_locked(pipeline, names, sizeof names);
-    if (pipeline->options.default_model)
+    name_models_locked(host, names, sizeof names);
+    if (host->options.default_model)
         return error_set(err, STATUS_NOT_FOUND,
                          "there is no model '%.128s', which --default-model names; this server "
                          "has: %s",
-                         pipeline->options.default_model, names);
-    if (pipeline_state(pipeline) == PIPELINE_LOADING) { /* a pipeline may come, which is meant */
+                         host->options.default_model, names);
+    if (model_host_state(host) == MODEL_HOST_LOADING) { /* a pipeline may come, which is meant */
         if (ret_retry_after_s)
-            *ret_retry_after_s = table_retry_after_locked(pipeline);
+            *ret_retry_after_s = table_retry_after_locked(host);
         return error_set(err, STATUS_NOT_READY,
                          "models are still loading; GET /health shows how far they are");
     }
@@ -231,21 +231,21 @@ static enum status explain_no_default_locked(const struct pipeline *pipeline,
 }
 
 /* The instance that serves `name`, with the caller as one of its users. */
-static enum status acquire(struct pipeline *pipeline, const char *name, const char *version,
+static enum status acquire(struct model_host *host, const char *name, const char *version,
                            struct instance **ret, int *ret_retry_after_s, struct error *err)
 {
     enum status status = STATUS_OK;
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = table_find_locked(pipeline, name, version);
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_locked(host, name, version);
     const char *pipeline_name = entry && entry->stages ? entry->name : NULL;
     if (pipeline_name) {
         name = entry->stages->stages[0].model;
         version = NULL;
-        entry = table_find_locked(pipeline, name, NULL);
+        entry = table_find_locked(host, name, NULL);
     }
     if (!entry) {
-        status = name ? explain_not_found_locked(pipeline, name, version, err)
-                      : explain_no_default_locked(pipeline, ret_retry_after_s, err);
+        status = name ? explain_not_found_locked(host, name, version, err)
+                      : explain_no_default_locked(host, ret_retry_after_s, err);
     } else if (entry->state != MODEL_READY) {
         status = explain_not_ready(entry, ret_retry_after_s, err);
     } else if (!entry->instance) {
@@ -261,22 +261,22 @@ static enum status acquire(struct pipeline *pipeline, const char *name, const ch
             *ret_retry_after_s = 1;
         (void)error_prefix(err, "stage 1 of pipeline '%s'", pipeline_name);
     }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return status;
 }
 
-enum status pipeline_acquire(struct pipeline *pipeline, const char *name, const char *version,
-                             struct served **ret, int *ret_retry_after_s, struct error *err)
+enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
+                               struct served **ret, int *ret_retry_after_s, struct error *err)
 {
     struct instance *instance;
-    TRY(acquire(pipeline, name, version, &instance, ret_retry_after_s, err));
+    TRY(acquire(host, name, version, &instance, ret_retry_after_s, err));
     *ret = instance->served;
     return STATUS_OK;
 }
 
-void pipeline_release(struct pipeline *pipeline, struct served *served)
+void model_host_release(struct model_host *host, struct served *served)
 {
-    table_release(pipeline, served->instance);
+    table_release(host, served->instance);
 }
 
 static enum status check_request(const struct predict_request *request, struct error *err)
@@ -337,53 +337,53 @@ static enum status submit_to(struct instance *instance, struct predict_request *
 }
 
 /* The instance of the model, version and size that a request names. */
-static enum status acquire_for(struct pipeline *pipeline, const struct predict_request *request,
+static enum status acquire_for(struct model_host *host, const struct predict_request *request,
                                struct instance **ret, int *ret_retry_after_s, struct error *err)
 {
     struct instance *instance;
     struct served *sized = NULL;
-    TRY(acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err));
+    TRY(acquire(host, request->model, request->version, &instance, ret_retry_after_s, err));
     *ret = instance;
     if (!request->height)
         return STATUS_OK;
     const enum status status =
-        pipeline_acquire_size(pipeline, instance->served, request->height, request->width,
-                              request->size_choice, &sized, ret_retry_after_s, err);
-    table_release(pipeline, instance);
+        model_host_acquire_size(host, instance->served, request->height, request->width,
+                                request->size_choice, &sized, ret_retry_after_s, err);
+    table_release(host, instance);
     *ret = sized ? sized->instance : NULL;
     return status;
 }
 
-enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
-                            int *ret_retry_after_s, struct error *err)
+enum status model_host_submit(struct model_host *host, struct predict_request *request,
+                              int *ret_retry_after_s, struct error *err)
 {
     struct instance *instance = NULL;
     enum status status = check_request(request, err);
     if (status == STATUS_OK && request->target)
         return submit_to(request->target->instance, request, ret_retry_after_s, err);
     if (status == STATUS_OK)
-        status = acquire_for(pipeline, request, &instance, ret_retry_after_s, err);
+        status = acquire_for(host, request, &instance, ret_retry_after_s, err);
     if (status == STATUS_OK) {
         status = submit_to(instance, request, ret_retry_after_s, err);
-        table_release(pipeline, instance);
+        table_release(host, instance);
         return status;
     }
     /* Not under the name the client sent: it may be anything. */
-    meters_refused_unknown(pipeline->options.metrics, "", status, request->image_count);
+    meters_refused_unknown(host->options.metrics, "", status, request->image_count);
     return status;
 }
 
-enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict_request *request,
-                                 size_t images, size_t bytes, int *ret_retry_after_s,
-                                 struct error *err)
+enum status model_host_would_admit(struct model_host *host, const struct predict_request *request,
+                                   size_t images, size_t bytes, int *ret_retry_after_s,
+                                   struct error *err)
 {
     struct instance *instance = NULL, *sizes[INSTANCE_SIZES];
-    enum status status = acquire_for(pipeline, request, &instance, ret_retry_after_s, err);
+    enum status status = acquire_for(host, request, &instance, ret_retry_after_s, err);
     if (status != STATUS_OK) {
-        meters_refused_unknown(pipeline->options.metrics, "", status, images);
+        meters_refused_unknown(host->options.metrics, "", status, images);
         return status;
     }
-    const size_t count = request->any_size ? table_use_sizes(pipeline, instance, sizes) : 0;
+    const size_t count = request->any_size ? table_use_sizes(host, instance, sizes) : 0;
     status =
         scheduler_would_admit(instance->scheduler, request, images, bytes, ret_retry_after_s, err);
     for (size_t i = 0; i < count; i++) {
@@ -391,63 +391,63 @@ enum status pipeline_would_admit(struct pipeline *pipeline, const struct predict
             scheduler_would_admit(sizes[i]->scheduler, request, images, bytes, NULL, NULL) ==
                 STATUS_OK)
             status = STATUS_OK;
-        table_release(pipeline, sizes[i]);
+        table_release(host, sizes[i]);
     }
     if (status != STATUS_OK)
         meters_refusal(&instance->served->meters, status, images);
-    table_release(pipeline, instance);
+    table_release(host, instance);
     return status;
 }
 
-enum status pipeline_find_stages(struct pipeline *pipeline, const char *name, const char *version,
-                                 char ret_name[static 128], struct pipeline_config **ret,
-                                 struct error *err)
+enum status model_host_find_pipeline(struct model_host *host, const char *name, const char *version,
+                                     char ret_name[static 128], struct pipeline_config **ret,
+                                     struct error *err)
 {
     *ret = NULL;
-    pthread_mutex_lock(&pipeline->lock);
-    const struct model_entry *entry = table_find_locked(pipeline, name, version);
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_locked(host, name, version);
     const bool is_pipeline = entry && entry->stages;
     if (is_pipeline && (*ret = malloc(sizeof **ret)) != NULL) {
         snprintf(ret_name, 128, "%s", entry->name);
         **ret = *entry->stages;
     }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return *ret || !is_pipeline ? STATUS_OK : error_no_memory(err, "for a pipeline");
 }
 
-bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size)
+bool model_host_default(struct model_host *host, char *ret, size_t size)
 {
-    pthread_mutex_lock(&pipeline->lock);
-    const char *name = table_default_locked(pipeline);
+    pthread_mutex_lock(&host->lock);
+    const char *name = table_default_locked(host);
     snprintf(ret, size, "%s", name ? name : "");
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return name != NULL;
 }
 
-bool pipeline_has_choice(struct pipeline *pipeline)
+bool model_host_has_choice(struct model_host *host)
 {
-    pthread_mutex_lock(&pipeline->lock);
+    pthread_mutex_lock(&host->lock);
     bool has_choice = false;
-    const char *name = table_default_locked(pipeline);
-    for (size_t i = 0; i < pipeline->entry_count; i++)
-        has_choice |= !name || strcmp(pipeline->entries[i].name, name) != 0;
-    pthread_mutex_unlock(&pipeline->lock);
+    const char *name = table_default_locked(host);
+    for (size_t i = 0; i < host->entry_count; i++)
+        has_choice |= !name || strcmp(host->entries[i].name, name) != 0;
+    pthread_mutex_unlock(&host->lock);
     return has_choice;
 }
 
-void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
+void model_host_cancel(struct model_host *host, struct predict_request *request)
 {
     atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);
     /* The pin keeps the request and its `served`, not the instance, which may have ended meanwhile
      * with all that it was given answered. */
-    pthread_mutex_lock(&pipeline->lock);
+    pthread_mutex_lock(&host->lock);
     struct instance *instance = request->served->instance;
     if (instance)
         instance->users++;
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     if (instance) {
         scheduler_cancel(instance->scheduler, request);
-        table_release(pipeline, instance);
+        table_release(host, instance);
     }
     predict_request_unpin(request);
 }
@@ -522,61 +522,60 @@ static void fill_model_status(const struct model_entry *entry, const struct inst
 }
 
 /* The first required name that is not served decides. */
-static enum pipeline_state required_state_locked(struct pipeline *pipeline)
+static enum model_host_state required_state_locked(struct model_host *host)
 {
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        if (!pipeline->entries[i].is_required)
+    for (size_t i = 0; i < host->entry_count; i++) {
+        if (!host->entries[i].is_required)
             continue;
-        const struct model_entry *best =
-            table_find_locked(pipeline, pipeline->entries[i].name, NULL);
+        const struct model_entry *best = table_find_locked(host, host->entries[i].name, NULL);
         if (best->state != MODEL_READY)
-            return best->state == MODEL_FAILED    ? PIPELINE_FAILED
-                   : best->state == MODEL_LOADING ? PIPELINE_LOADING
-                                                  : PIPELINE_UNLOADED;
+            return best->state == MODEL_FAILED    ? MODEL_HOST_FAILED
+                   : best->state == MODEL_LOADING ? MODEL_HOST_LOADING
+                                                  : MODEL_HOST_UNLOADED;
     }
-    return PIPELINE_READY;
+    return MODEL_HOST_READY;
 }
 
-enum pipeline_state pipeline_readiness(struct pipeline *pipeline)
+enum model_host_state model_host_readiness(struct model_host *host)
 {
-    enum pipeline_state state = pipeline_state(pipeline);
-    if (state != PIPELINE_READY)
+    enum model_host_state state = model_host_state(host);
+    if (state != MODEL_HOST_READY)
         return state;
-    pthread_mutex_lock(&pipeline->lock);
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        const struct instance *instance = pipeline->entries[i].instance;
+    pthread_mutex_lock(&host->lock);
+    for (size_t i = 0; i < host->entry_count; i++) {
+        const struct instance *instance = host->entries[i].instance;
         if (instance && scheduler_is_lost(instance->scheduler))
-            state = PIPELINE_FAILED;
+            state = MODEL_HOST_FAILED;
     }
-    if (state == PIPELINE_READY && pipeline->options.ready_strict)
-        state = required_state_locked(pipeline);
-    pthread_mutex_unlock(&pipeline->lock);
+    if (state == MODEL_HOST_READY && host->options.ready_strict)
+        state = required_state_locked(host);
+    pthread_mutex_unlock(&host->lock);
     char models[256];
-    return state == PIPELINE_READY && pipeline_is_stuck(pipeline, models, sizeof models)
-               ? PIPELINE_STUCK
+    return state == MODEL_HOST_READY && model_host_is_stuck(host, models, sizeof models)
+               ? MODEL_HOST_STUCK
                : state;
 }
 
-size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max)
+size_t model_host_models(struct model_host *host, struct model_status *ret, size_t max)
 {
     size_t count = 0;
     for (;; count++) {
-        pthread_mutex_lock(&pipeline->lock);
-        bool exists = count < pipeline->entry_count && count < max;
+        pthread_mutex_lock(&host->lock);
+        bool exists = count < host->entry_count && count < max;
         struct instance *instance = NULL;
         if (exists) {
-            const struct model_entry *entry = &pipeline->entries[count];
+            const struct model_entry *entry = &host->entries[count];
             const struct model_entry *first =
-                entry->stages ? table_find_locked(pipeline, entry->stages->stages[0].model, NULL)
+                entry->stages ? table_find_locked(host, entry->stages->stages[0].model, NULL)
                               : NULL;
             fill_model_status(entry, first ? first->instance : NULL, &ret[count]);
             ret[count].is_default =
-                entry->state == MODEL_READY && entry == table_find_locked(pipeline, NULL, NULL);
+                entry->state == MODEL_READY && entry == table_find_locked(host, NULL, NULL);
             instance = entry->instance;
             if (instance)
                 instance->users++;
         }
-        pthread_mutex_unlock(&pipeline->lock);
+        pthread_mutex_unlock(&host->lock);
         if (!exists)
             return count;
         if (!instance)
@@ -584,20 +583,20 @@ size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size
         for (size_t i = 0; i < ret[count].lane_count; i++)
             scheduler_describe_latency(instance->scheduler, (int)i, &ret[count].lanes[i]);
         struct batcher_counts images = scheduler_counts(instance->scheduler);
-        table_release(pipeline, instance);
+        table_release(host, instance);
         ret[count].answered = images.answered;
         ret[count].queued = images.queued;
         ret[count].in_flight = images.admitted - images.queued;
     }
 }
 
-size_t pipeline_memory(struct pipeline *pipeline, struct device_id device, size_t *ret_limit)
+size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit)
 {
-    return budget_used(pipeline->budget, device, ret_limit);
+    return budget_used(host->budget, device, ret_limit);
 }
 
 /* Those that are served, and those that are being replaced. */
-#define MOST_INSTANCES (2 * PIPELINE_MAX_MODELS * (1 + INSTANCE_SIZES))
+#define MOST_INSTANCES (2 * MODEL_HOST_MAX_MODELS * (1 + INSTANCE_SIZES))
 
 /* Adds an instance (NULL: none) and its other sizes to a list, with the caller as a user of each.
  */
@@ -614,22 +613,22 @@ static void use_with_sizes(struct instance *instance, struct instance **all, siz
 }
 
 /* Everything that may hold images, in the table or leaving it, with the caller as a user. */
-static size_t use_all(struct pipeline *pipeline, struct instance **all, size_t max)
+static size_t use_all(struct model_host *host, struct instance **all, size_t max)
 {
     size_t count = 0;
-    pthread_mutex_lock(&pipeline->lock);
-    for (size_t i = 0; i < pipeline->entry_count; i++)
-        use_with_sizes(pipeline->entries[i].instance, all, max, &count);
-    for (struct instance *i = pipeline->retiring; i; i = i->next_retiring)
+    pthread_mutex_lock(&host->lock);
+    for (size_t i = 0; i < host->entry_count; i++)
+        use_with_sizes(host->entries[i].instance, all, max, &count);
+    for (struct instance *i = host->retiring; i; i = i->next_retiring)
         use_with_sizes(i, all, max, &count);
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&host->lock);
     return count;
 }
 
-bool pipeline_is_stuck(struct pipeline *pipeline, char *ret_models, size_t size)
+bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
 {
     struct instance *all[MOST_INSTANCES];
-    const size_t count = use_all(pipeline, all, COUNT_OF(all));
+    const size_t count = use_all(host, all, COUNT_OF(all));
     size_t used = 0;
     bool is_stuck = false;
     ret_models[0] = '\0';
@@ -641,21 +640,21 @@ bool pipeline_is_stuck(struct pipeline *pipeline, char *ret_models, size_t size)
             used += (size_t)snprintf(ret_models + used, size - used, "%s%s", used ? ", " : "",
                                      scheduler_model(all[i]->scheduler)->name);
         is_stuck = is_stuck || is_here;
-        table_release(pipeline, all[i]);
+        table_release(host, all[i]);
     }
     return is_stuck;
 }
 
-bool pipeline_drain(struct pipeline *pipeline, int grace_ms)
+bool model_host_drain(struct model_host *host, int grace_ms)
 {
     int64_t until = clock_now() + (int64_t)(grace_ms > 0 ? grace_ms : 0) * 1000000;
-    pthread_mutex_lock(&pipeline->lock);
-    pipeline->draining = true; /* from here on no model is added */
-    table_update_state_locked(pipeline);
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_lock(&host->lock);
+    host->draining = true; /* from here on no model is added */
+    table_update_state_locked(host);
+    pthread_mutex_unlock(&host->lock);
 
     struct instance *all[MOST_INSTANCES];
-    size_t count = use_all(pipeline, all, COUNT_OF(all));
+    size_t count = use_all(host, all, COUNT_OF(all));
     bool complete = true;
     for (size_t i = 0; i < count; i++)
         scheduler_stop_accepting(all[i]->scheduler);
@@ -667,26 +666,26 @@ bool pipeline_drain(struct pipeline *pipeline, int grace_ms)
     for (size_t i = 0; !complete && i < count; i++)
         scheduler_wait_answered(all[i]->scheduler, INT64_MAX);
     for (size_t i = 0; i < count; i++)
-        table_release(pipeline, all[i]);
+        table_release(host, all[i]);
     return complete;
 }
 
-void pipeline_free(struct pipeline *pipeline)
+void model_host_free(struct model_host *host)
 {
-    if (!pipeline)
+    if (!host)
         return;
-    pipeline_drain(pipeline, 0);
-    pool_free(pipeline->pool);
-    assert(!pipeline->retiring);
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        instance_free(pipeline->entries[i].instance);
-        free(pipeline->entries[i].stages);
+    model_host_drain(host, 0);
+    pool_free(host->pool);
+    assert(!host->retiring);
+    for (size_t i = 0; i < host->entry_count; i++) {
+        instance_free(host->entries[i].instance);
+        free(host->entries[i].stages);
     }
-    free(pipeline->entries);
-    budget_free(pipeline->budget);
+    free(host->entries);
+    budget_free(host->budget);
     for (size_t i = 0; i < DEVICE_MAX; i++)
-        device_queue_free(pipeline->device_queues[i]);
-    pthread_cond_destroy(&pipeline->released);
-    pthread_mutex_destroy(&pipeline->lock);
-    free(pipeline);
+        device_queue_free(host->device_queues[i]);
+    pthread_cond_destroy(&host->released);
+    pthread_mutex_destroy(&host->lock);
+    free(host);
 }
