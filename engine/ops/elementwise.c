@@ -135,14 +135,23 @@ static unsigned binary_types(enum op op)
 }
 
 /* Two operands of one type. */
-static enum status infer_binary(struct node *node, struct error *err)
+static enum status infer_two(struct node *node, enum dtype dtype, struct error *err)
 {
-    const struct value *a = node->inputs[0], *b = node->inputs[1];
     struct shape out;
     TRY(operand_dtype(node, 0, "input", binary_types(node->op), err));
     TRY(operand_same_dtype(node, 1, "B", err));
-    TRY(infer_broadcast(&a->shape, &b->shape, &out, err));
-    return infer_output(node, 0, op_has(node->op, OP_PREDICATE) ? DTYPE_BOOL : a->dtype, &out, err);
+    TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[1]->shape, &out, err));
+    return infer_output(node, 0, dtype, &out, err);
+}
+
+static enum status infer_binary(struct node *node, struct error *err)
+{
+    return infer_two(node, node->inputs[0]->dtype, err);
+}
+
+static enum status infer_comparison(struct node *node, struct error *err)
+{
+    return infer_two(node, DTYPE_BOOL, err);
 }
 
 /* The exponent may have another type than the base. */
@@ -214,7 +223,7 @@ static enum status infer_where(struct node *node, struct error *err)
     }
 #define COMPARISON(id, first)                                                                      \
     {                                                                                              \
-        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST | OP_PREDICATE, NULL, infer_binary,            \
+        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST | OP_PREDICATE, NULL, infer_comparison,        \
             &batch_elementwise, work_elements                                                      \
     }
 #define BINARY(id, first, infer)                                                                   \
