@@ -43,7 +43,8 @@ static void make_server(void)
     snprintf(path, sizeof path, "%s", scratch_write("keys", keys, sizeof keys - 1));
     const struct keyring_options options = {.admin_file = path};
     HOLDS(keyring_create(&options, &server.keys, NULL) == STATUS_OK);
-    HOLDS(proxies_parse("10.0.0.0/8,::1,2001:db8::/33,unix", &server.proxies, NULL) == STATUS_OK);
+    HOLDS(trusted_proxies_parse("10.0.0.0/8,::1,2001:db8::/33,unix", &server.proxies, NULL) ==
+          STATUS_OK);
 }
 
 /* As daemon.c reads it. Of the members' values only X-Forwarded-For is not part of *head. */
@@ -108,20 +109,20 @@ static void try_admit(struct exchange *x, const struct request_head *head)
         return;
     }
     HOLDS(verdict == ADMIT_READ && x->route && !head->malformed);
-    HOLDS(x->swallow == !x->route->takes_body);
+    HOLDS(x->discard_body == !x->route->takes_body);
     HOLDS(head->hosts <= 1 && head->lengths + head->encodings <= 1);
-    HOLDS(x->expected <= (x->route->takes_body ? MAX_BODY : EXCHANGE_SWALLOW_MAX));
+    HOLDS(x->expected <= (x->route->takes_body ? MAX_BODY : EXCHANGE_DISCARD_MAX));
     HOLDS(x->route->access != ROUTE_ADMIN || !strcmp(x->key_name, "a"));
 }
 
 static void try_forwarded(const char *forwarded)
 {
     char client[INET6_ADDRSTRLEN] = "";
-    if (forwarded && proxies_client(&server.proxies, forwarded, client))
+    if (forwarded && trusted_proxies_client(&server.proxies, forwarded, client))
         HOLDS(client[0] && client[strspn(client, "0123456789abcdef.:")] == '\0');
-    struct proxies parsed;
+    struct trusted_proxies parsed;
     struct error err = {0};
-    if (forwarded && proxies_parse(forwarded, &parsed, &err) != STATUS_OK)
+    if (forwarded && trusted_proxies_parse(forwarded, &parsed, &err) != STATUS_OK)
         HOLDS(err.message[0]);
 }
 

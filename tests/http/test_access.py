@@ -77,7 +77,7 @@ class Keys(WithKeys):
         for key in (ALICE[:-1], ALICE + "x", "x", "alice", "y" * 5000, "\xe9", hash_of_alice,
                     "sha256:" + hash_of_alice):
             answer = self.server.predict(seven(), headers={"X-API-Key": key})
-            self.assert_error(answer, 401, "unauthorized", "not known")
+            self.assert_error(answer, 401, "unauthorized", "unknown API key")
             self.assertIn('error="invalid_token"', answer.headers["WWW-Authenticate"])
 
     def test_health_and_metrics_are_open(self):
@@ -170,7 +170,7 @@ class Keys(WithKeys):
             # A broken file changes nothing.
             self.write(self.keys, line("carol", carol), "dave its-plain-key\n")
             self.reload("not reloaded")
-            self.assertIn("line 2: behind 'dave' comes sha256:", self.server.log())
+            self.assertIn("line 2: write sha256: and 64 hexadecimal digits after 'dave'", self.server.log())
             self.server.wait_metric('lensd_reloads_total{result="ok"}', counts[0] + 1)
             self.server.wait_metric('lensd_reloads_total{result="failed"}', counts[1] + 1)
             self.assertEqual(self.server.predict(seven(), headers=bearer(carol)).status, 200)
@@ -512,17 +512,17 @@ class KeyCommand(unittest.TestCase):
 class BadFiles(unittest.TestCase):
     def test_sentences(self):
         good = line("alice", ALICE)
-        cases = (("", ("holds no key", "lensd key NAME")),
+        cases = (("", ("has no key", "lensd key NAME")),
                  ("alice secret\n", ("line 1", "sha256:", "never the key itself")),
                  ("alice\n", ("line 1", "sha256:")),
                  ("al/ice sha256:00\n", ("line 1", "letters")),
-                 (good + good, ("line 2", "'alice' is there twice")),
+                 (good + good, ("line 2", "'alice' is used twice")),
                  (good + line("bob", ALICE), ("'alice' and 'bob' have the same key",)),
                  (line("alice", ALICE, "rate=0"), ("'rate=0'", "rate=N")),
                  (line("alice", ALICE, "rate=x"), ("'rate=x'",)),
                  (line("alice", ALICE, "burst=3"), ("no rate",)),
-                 ("#" * 2000 + "\n", ("holds no key",)),
-                 (good + "\0" + good, ("byte of 0",)),
+                 ("#" * 2000 + "\n", ("has no key",)),
+                 (good + "\0" + good, ("contains a NUL byte",)),
                  (good + "\xff\n", ("line 2",)))
         for text, words in cases:
             with self.subTest(text=text[:40]), tempfile.NamedTemporaryFile("w", encoding="latin-1") as keys:

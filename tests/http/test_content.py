@@ -76,7 +76,7 @@ class CompressedBodies(ServedCase):
         for coding, body, word in (("gzip", seven(), "incorrect header check"), ("gzip", packed[:-3], "in the middle"),
                                    ("gzip", packed[:300], "in the middle"), ("gzip", b"\x1f", "in the middle"),
                                    ("gzip", wrong_sum, "incorrect data check"), ("gzip", packed + b"xy", "gzip"),
-                                   ("deflate", zlib.compress(seven()) + b"x", "behind its end"),
+                                   ("deflate", zlib.compress(seven()) + b"x", "after its end"),
                                    ("deflate", b"x", "in the middle"), ("deflate", seven(), "deflate")):
             with self.subTest(coding=coding, word=word):
                 self.assert_error(self.predict_as(coding, body), 400, "invalid_request", word)

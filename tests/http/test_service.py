@@ -355,7 +355,7 @@ class Check(FolderCase):
             done = check("--port", str(taken.getsockname()[1]))
             self.assertEqual(done.returncode, 0, done.stderr)
 
-            self.assertIn("is in use; fine if by the server that these settings are for", done.stderr)
+            self.assertIn("is in use; ignore this if that is the running server", done.stderr)
 
     def test_what_cannot_be_kept(self):
         for cache in (harness.BINARY, os.path.join(harness.BINARY, "below")):

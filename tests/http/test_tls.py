@@ -315,9 +315,9 @@ class Files(unittest.TestCase):
         cases = (((cert, other), ("two.key", "is not the key of the certificate")),
                  ((cert, locked), ("locked.key", "is encrypted", "openssl pkey")),
                  ((empty, key), ("--tls-cert", "is empty")),
-                 ((text, key), ("--tls-cert", "no certificate in PEM form")),
-                 ((cert, text), ("--tls-key", "no private key in PEM form")),
-                 ((key, cert), ("--tls-cert", "no certificate in PEM form")),
+                 ((text, key), ("--tls-cert", "no certificate in PEM format")),
+                 ((cert, text), ("--tls-key", "no private key in PEM format")),
+                 ((key, cert), ("--tls-cert", "no certificate in PEM format")),
                  (("/no/such", key), ("--tls-cert '/no/such'", "No such file")),
                  ((cert, "/no/such"), ("--tls-key '/no/such'", "No such file")),
                  ((cert, pipe), (f"--tls-key '{pipe}'", "not a regular file")))
@@ -360,7 +360,7 @@ new_certs_dir={self.folder}\nrand_serial=yes\ndefault_md=sha256\npolicy=p\n[p]\n
         self.assertIn("not valid before", self.warned(*self.dated("early", "20900101000000Z", "20910101000000Z")))
         cert, key = make_certificate(self.folder, "open")
         os.chmod(key, 0o644)
-        self.assertIn("everybody on this machine can read", self.warned(cert, key))
+        self.assertIn("every user of this machine can read", self.warned(cert, key))
 
     def test_a_broken_certificate_brings_no_warning_of_the_one_in_use(self):
         cert, key = make_certificate(self.folder, "soon", days=3)

@@ -145,7 +145,7 @@ class Unix(unittest.TestCase):
         with open(plain, "w") as file:
             file.write("kept")
         ended = run_lensd("serve", "--unix", plain)
-        self.assertIn("is there and is no socket", ended.stderr)
+        self.assertIn("exists and is not a socket", ended.stderr)
         self.assertEqual(harness.read(plain), b"kept")
         # A name that somebody else has taken meanwhile is not ours to remove.
         os.unlink(server.path)
@@ -164,7 +164,7 @@ class Unix(unittest.TestCase):
         plain = os.path.join(folder, "plain")
         with open(plain, "w") as file:
             file.write("kept")
-        for path, word in ((plain, "is there and is no socket"), (folder, "is there and is no socket"),
+        for path, word in ((plain, "exists and is not a socket"), (folder, "exists and is not a socket"),
                            (os.path.join(folder, "no", "s"), "No such file"), ("/tmp/" + "x" * 200, "at most 107")):
             ended = run_lensd("serve", "--unix", path, "--check")
             self.assertEqual((ended.returncode, len(ended.stderr.splitlines())), (2, 1), ended.stderr)

@@ -19,7 +19,7 @@
 
 #define NEEDS_HOST "an HTTP/1.1 request needs a Host header"
 
-/* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
+/* splitmix64 over a counter: unique in this process, and unlikely to collide with another's. */
 static uint64_t next_number(struct exchange *x)
 {
     uint64_t z =
@@ -29,7 +29,7 @@ static uint64_t next_number(struct exchange *x)
     return z ^ (z >> 31);
 }
 
-/* A client's own id is kept when it is short and plain; otherwise one is made. */
+/* Keeps the client's own id if it is short and printable; otherwise makes one. */
 static void take_request_id(struct exchange *x, const char *given)
 {
     size_t length = given ? strlen(given) : 0;
@@ -55,8 +55,8 @@ static void take_trace(struct exchange *x, const char *given)
         respond_header(x, "traceparent", "%s", trace_text(&x->trace, text));
 }
 
-/* How the body is framed must be beyond doubt (RFC 9112, section 6.3): two readings of one request
- * are how requests are smuggled past a proxy. */
+/* Refuses ambiguous framing of the body (RFC 9112, section 6.3): a proxy and lensd that disagree on
+ * where a request ends allow request smuggling. */
 static void check_framing(struct exchange *x, const struct request_head *head)
 {
     if (head->malformed || head->hosts > 1) {
@@ -83,8 +83,7 @@ static void check_framing(struct exchange *x, const struct request_head *head)
     x->chunked = true;
 }
 
-/* Refuses a Content-Length that is not a number below 2^64 - 1, the largest that libmicrohttpd
- * takes. */
+/* Refuses a Content-Length that is not a number below 2^64 - 1, libmicrohttpd's largest. */
 static bool refuse_length(struct exchange *x, const char *length)
 {
     const bool is_number = *length && !length[strspn(length, "0123456789")];
@@ -97,7 +96,7 @@ static bool refuse_length(struct exchange *x, const char *length)
     else
         respond_refusal(
             x, 400, "invalid_request",
-            "Content-Length is '%.40s'; it must be the number of the body's bytes in digits",
+            "Content-Length is '%.40s'; it must be the body's size in bytes, in decimal digits",
             length);
     return true;
 }
@@ -142,7 +141,7 @@ void exchange_refuse_broken(struct exchange *x, const struct request_head *head,
         take_trace(x, head->traceparent);
         if (head->length && !head->encodings && refuse_length(x, head->length))
             return;
-        if (head->size) /* the head is whole */
+        if (head->size) /* the head is complete */
             check_framing(x, head);
         if (!x->answer.status)
             refuse_broken_head(x, head, status);
@@ -150,7 +149,7 @@ void exchange_refuse_broken(struct exchange *x, const struct request_head *head,
 }
 
 /* Reduces "http://host/path", the form used with proxies (RFC 9112, section 3.2.2), to the path;
- * the host is ignored. NULL: it has no host. */
+ * ignores the host. Returns NULL if there is no host. */
 static char *origin_form(char *target)
 {
     size_t scheme = !strncasecmp(target, "http://", 7)    ? 7
@@ -178,8 +177,8 @@ static void check_target(struct exchange *x)
     char *path = origin_form(x->target);
     if (!path) {
         respond_refusal(x, 400, "invalid_request",
-                        "the request's address has no host behind its scheme; ask for a path, "
-                        "/predict, or for http://HOST/predict");
+                        "the request's address has no host after its scheme; request a path such "
+                        "as /predict, or http://HOST/predict");
         return;
     }
     x->path = path;
@@ -190,7 +189,7 @@ static void check_target(struct exchange *x)
         respond_error(x, &err);
 }
 
-/* Whether the list "a.example,b.example" has `name`, of `length` bytes, or the list is "*". */
+/* Whether the list "a.example,b.example" contains `name` of `length` bytes, or is "*". */
 static bool admit_is_listed(const char *list, const char *name, size_t length)
 {
     if (!strcmp(list, "*"))
@@ -255,12 +254,12 @@ static void check_headers(struct exchange *x, const struct request_head *head)
         respond_refusal(x, 400, "invalid_request", NEEDS_HOST);
     else if (head->host && !is_allowed_host(&x->server->options, head->host))
         respond_refusal(x, 403, "forbidden",
-                        "lensd does not answer for the host '%.100s' here; use its IP address, or "
+                        "lensd does not answer for the host '%.100s'; use its IP address, or "
                         "add the name to --allowed-hosts",
                         head->host);
     else if (head->expect && strcasecmp(head->expect, "100-continue") != 0)
         respond_refusal(x, 417, "expectation_failed",
-                        "Expect: %.40s is not known; only 100-continue is", head->expect);
+                        "Expect: %.40s is not supported; only 100-continue is", head->expect);
 }
 
 static void check_route(struct exchange *x)
@@ -271,7 +270,7 @@ static void check_route(struct exchange *x)
         x->answer.allow = METHOD_GET | METHOD_HEAD | METHOD_POST | METHOD_OPTIONS;
     } else if (!x->route) {
         respond_refusal(x, 404, "not_found",
-                        "there is no %.100s here; GET / says what there is, POST /predict takes "
+                        "%.100s does not exist; GET / lists the paths, POST /predict takes "
                         "images",
                         x->path);
     }
@@ -291,7 +290,7 @@ static void check_route(struct exchange *x)
     }
 }
 
-/* The admin port serves what operators and their tools ask for, not clients. */
+/* Refuses paths on --admin-port that are for clients, not for operators and their tools. */
 static void check_port(struct exchange *x)
 {
     if (x->connection && connection_is_admin(x->connection) && x->route->access == ROUTE_KEY)
@@ -299,7 +298,7 @@ static void check_port(struct exchange *x)
                         "%.100s is not served on --admin-port; use the other port", x->path);
 }
 
-/* When no connection is idle, a few more are accepted, but for probes only. */
+/* While no connection is idle, the spare connections serve only probes. */
 static void check_room(struct exchange *x)
 {
     if (!x->connection || !connection_is_spare(x->connection))
@@ -332,14 +331,12 @@ static void check_access(struct exchange *x, const struct request_head *head)
         return;
     case KEY_UNKNOWN:
         respond_refusal(x, 401, "unauthorized",
-                        "this API key is not known here; ask whoever runs "
-                        "the server for one");
+                        "unknown API key; ask the server's operator for one");
         respond_header(x, "WWW-Authenticate", "Bearer realm=\"lensd\", error=\"invalid_token\"");
         return;
     case KEY_NO_ADMIN:
         respond_refusal(x, 403, "forbidden",
-                        "%s is for admins; it needs a key of the file that --admin-key-file names",
-                        x->path);
+                        "%s is for admins; it needs a key from the --admin-key-file", x->path);
         return;
     case KEY_LIMITED:
         x->answer.retry_after_s = wait_s;
@@ -349,8 +346,7 @@ static void check_access(struct exchange *x, const struct request_head *head)
     }
 }
 
-/* Pages of other origins may read the answers only where --cors-origin says so (Fetch standard,
- * section 3.3). */
+/* Lets pages of the origins in --cors-origin read the answer (Fetch standard, section 3.3). */
 static void allow_origin(struct exchange *x, const struct request_head *head)
 {
     const char *list = x->server->options.cors_origin;
@@ -389,16 +385,16 @@ static void check_coding(struct exchange *x, const struct request_head *head)
     if (coding_parse(head->content_encoding, &x->coding))
         return;
     respond_refusal(x, 415, "unsupported_media_type",
-                    "Content-Encoding '%.40s' is not understood; use gzip, deflate or none",
+                    "Content-Encoding '%.40s' is not supported; use gzip, deflate or none",
                     head->content_encoding);
     respond_header(x, "Accept-Encoding", "gzip, deflate");
 }
 
 static void admit_check_body(struct exchange *x, const struct request_head *head)
 {
-    size_t limit = x->route->takes_body ? x->server->options.max_body : EXCHANGE_SWALLOW_MAX;
+    size_t limit = x->route->takes_body ? x->server->options.max_body : EXCHANGE_DISCARD_MAX;
     struct error err;
-    x->swallow = !x->route->takes_body;
+    x->discard_body = !x->route->takes_body;
     if (!x->chunked && x->expected > limit)
         respond_refusal(x, 413, "too_large", "the body has %llu bytes; the limit is %zu%s",
                         (unsigned long long)x->expected, limit,
@@ -414,7 +410,7 @@ static void admit_check_body(struct exchange *x, const struct request_head *head
 enum head_verdict exchange_admit(struct exchange *x, const struct request_head *head)
 {
     snprintf(x->method, sizeof x->method, "%s", head->method);
-    x->head = !strcmp(head->method, "HEAD");
+    x->is_head_method = !strcmp(head->method, "HEAD");
     x->host = head->host;
     x->content_type = head->content_type;
     x->json_length = head->json_length;
@@ -440,10 +436,10 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
         admit_check_body(x, head);
     if (!x->answer.status)
         return ADMIT_READ;
-    x->swallow = true;
+    x->discard_body = true;
     if (!x->chunked && x->expected == 0)
         return ADMIT_READ; /* nothing to read: the answer keeps the connection */
     if (head->expect)
         return ADMIT_ANSWER_NOW; /* the client waits for "100 Continue" before it sends */
-    return x->chunked || x->expected > EXCHANGE_SWALLOW_MAX ? ADMIT_REFUSE : ADMIT_READ;
+    return x->chunked || x->expected > EXCHANGE_DISCARD_MAX ? ADMIT_REFUSE : ADMIT_READ;
 }

@@ -8,7 +8,7 @@
 
 /* If the answer is an error, a body up to this size is still read, so the connection stays usable.
  */
-#define EXCHANGE_SWALLOW_MAX ((uint64_t)1 << 20)
+#define EXCHANGE_DISCARD_MAX ((uint64_t)1 << 20)
 
 #define EXCHANGE_TARGET_MAX 8192 /* bytes of path and query */
 
@@ -29,7 +29,7 @@ struct request_head {
 };
 
 enum head_verdict {
-    ADMIT_READ,       /* read the body (and drop it if exchange->swallow is set) */
+    ADMIT_READ,       /* read the body (and drop it if exchange->discard_body is set) */
     ADMIT_ANSWER_NOW, /* the answer is ready; no body comes, or the client holds it
                          back until "100 Continue" */
     ADMIT_REFUSE,     /* the answer is ready; do not wait for the body */
@@ -38,7 +38,7 @@ enum head_verdict {
 /* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
-/* Checks the texts of --allowed-hosts; NULL is fine. STATUS_CONFIG. */
+/* Checks the texts of --allowed-hosts; NULL is valid. STATUS_CONFIG. */
 enum status admit_check_hosts(const char *list, struct error *err) MUST_USE;
 
 /* Answers a request that libmicrohttpd cannot parse, in place of libmicrohttpd's own answer with

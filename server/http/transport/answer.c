@@ -1,4 +1,4 @@
-/* What happens to an answer between its handler and the socket: finishing, compressing, charging.
+/* Takes an answer from its handler to the socket: calls `finish`, compresses, charges the budget.
  */
 #include "server/http/transport/answer.h"
 
@@ -17,7 +17,7 @@ static bool answer_is_text(const char *type)
            strstr(type, "yaml");
 }
 
-/* Text that is long enough to pay for it goes out compressed, to clients that accept it. */
+/* Compresses long texts for clients that accept it. */
 static void compress_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;

@@ -1,4 +1,4 @@
-/* What happens to an answer between its handler and the socket. */
+/* Takes an answer from its handler to the socket. */
 #pragma once
 
 #include "server/http/transport/exchange.h"

@@ -12,14 +12,14 @@
 #define WINDOW_ZLIB 15
 #define WINDOW_GZIP (15 + 16)
 #define WINDOW_RAW  (-15)
-#define LEVEL       4                   /* twice as fast as 6, and hardly larger */
-#define CHUNK       ((size_t)32 * 1024) /* of what goes in and comes out */
+#define LEVEL       4                   /* twice as fast as 6; output is hardly larger */
+#define CHUNK       ((size_t)32 * 1024) /* of input and of output */
 
 struct inflation {
     enum coding coding;
     size_t max_ratio, bytes_in, bytes_out;
     z_stream stream;
-    bool has_ended; /* a member has ended, and nothing has come since */
+    bool has_ended; /* the input so far ends with a complete member */
 };
 
 static const char *const names[] = {[CODING_GZIP] = "gzip", [CODING_DEFLATE] = "deflate"};
@@ -60,7 +60,7 @@ enum coding coding_choose(const char *accept_encoding)
     return deflate > 0 && deflate >= none ? CODING_DEFLATE : CODING_NONE;
 }
 
-/* ---- in ---- */
+/* ---- inflating ---- */
 
 /* zlib's header is a multiple of 31 and names method 8 (RFC 1950, section 2.2). */
 static bool is_zlib_header(unsigned first, unsigned second)
@@ -87,9 +87,9 @@ static enum status inflate_chunk(struct inflation *inflation, const unsigned cha
     int outcome;
     do {
         if (inflation->has_ended && stream->avail_in > 0) {
-            /* gzip's members may follow each other; behind a deflate stream there is nothing. */
+            /* gzip members may follow each other; nothing may follow a deflate stream. */
             if (inflation->coding != CODING_GZIP || inflateReset(stream) != Z_OK)
-                return coding_broken(inflation->coding, "bytes behind its end", err);
+                return coding_broken(inflation->coding, "bytes after its end", err);
             inflation->has_ended = false;
         }
         stream->next_out = chunk;
@@ -105,7 +105,7 @@ static enum status inflate_chunk(struct inflation *inflation, const unsigned cha
         if (inflation->bytes_out > INFLATE_FREE &&
             inflation->bytes_out / inflation->max_ratio > inflation->bytes_in)
             return error_set(err, STATUS_TOO_LARGE,
-                             "the body becomes more than %zu times as large when it is inflated; "
+                             "the body inflates to more than %zu times its size; "
                              "send it as it is, or raise the limit (--max-inflate-ratio)",
                              inflation->max_ratio);
         if (made > 0)
@@ -137,7 +137,7 @@ enum status coding_inflate(enum coding coding, const void *bytes, size_t size, s
     return status;
 }
 
-/* ---- out ---- */
+/* ---- compressing ---- */
 
 char *coding_compress(enum coding coding, const char *text, size_t size, size_t *ret_size)
 {
@@ -149,7 +149,7 @@ char *coding_compress(enum coding coding, const char *text, size_t size, size_t 
     unsigned char *out = malloc(size);
     stream.next_out = out;
     stream.avail_out = (unsigned)size;
-    /* Not done: it would be as long as before. */
+    /* Deflating fails if the result would not be shorter. */
     bool done = out && deflate(&stream, Z_FINISH) == Z_STREAM_END;
     deflateEnd(&stream);
     if (!done) {

@@ -1,9 +1,8 @@
-/* Content codings (RFC 9110, section 8.4.1): gzip (RFC 1952) and deflate (RFC 1950; RFC 1951 alone,
- * as some clients send it, is understood too), in and out. zlib is named in coding.c
- * only.
+/* Content codings (RFC 9110, section 8.4.1): inflates and compresses gzip (RFC 1952) and deflate
+ * (RFC 1950; also raw RFC 1951, which some clients send). Only coding.c uses zlib.
  *
- * What comes in is inflated straight into a bounded body, and given up as soon as it grows too
- * fast: a kilobyte can become a megabyte, and nobody's photo does. */
+ * Bodies are inflated straight into a bounded buffer, and refused as soon as their ratio is too
+ * high: a kilobyte can inflate to a megabyte, which no photo does. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,27 +13,28 @@
 
 enum coding { CODING_NONE, CODING_GZIP, CODING_DEFLATE };
 
-/* Of a Content-Encoding header; NULL, "" and "identity" are CODING_NONE. False: another one, or
- * several. */
+/* Parses a Content-Encoding header; NULL, "" and "identity" are CODING_NONE. Returns false for any
+ * other coding, and for several. */
 bool coding_parse(const char *content_encoding, enum coding *ret);
 
 /* "gzip", "deflate"; NULL for none. */
 const char *coding_name(enum coding coding);
 
-/* What an Accept-Encoding header likes best of what we have (RFC 9110, section 12.5.3). */
+/* The coding that an Accept-Encoding header prefers (RFC 9110, section 12.5.3). */
 enum coding coding_choose(const char *accept_encoding);
 
-/* Bytes that one byte may become at most. */
+/* The largest possible ratio of deflate. */
 #define INFLATE_MOST 1032
 
-/* Inflates a whole body, malformed or hostile as it may be, to the end of `upload`.
- * STATUS_TOO_LARGE where it makes more than max_ratio bytes of each of those read so far (in chunks
- * of 32 KiB; the first INFLATE_FREE bytes are not looked at); STATUS_INVALID for what is no such
- * stream, goes on behind its end, or ends before it; STATUS_NO_MEMORY; the errors of upload_append.
- * No bytes are no error. */
+/* Inflates a complete body, which may be malformed or hostile, and appends it to `upload`.
+ * STATUS_TOO_LARGE if it inflates to more than max_ratio times the bytes read so far (checked after
+ * each 32 KiB, and only beyond the first INFLATE_FREE bytes of output); STATUS_INVALID if it is not
+ * such a stream, is cut off, or has bytes after its end; STATUS_NO_MEMORY; the errors of
+ * upload_append. An empty body is valid. */
 #define INFLATE_FREE ((size_t)1 << 20)
 enum status coding_inflate(enum coding coding, const void *bytes, size_t size, size_t max_ratio,
                            struct upload *upload, struct error *err) MUST_USE;
 
-/* `text` deflated, malloc'ed; NULL when out of memory or when it would not become shorter. */
+/* Returns `text` compressed, malloc'ed; NULL when out of memory or if the result would not be
+ * shorter. */
 char *coding_compress(enum coding coding, const char *text, size_t size, size_t *ret_size);

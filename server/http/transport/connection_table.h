@@ -9,8 +9,8 @@
 
 #include "server/http/transport/connections.h"
 #include "server/http/transport/penalty.h"
-#include "server/http/transport/proxies.h"
 #include "server/http/transport/tls.h"
+#include "server/http/transport/trusted_proxies.h"
 
 #define MILLION INT64_C(1000000)
 
@@ -21,7 +21,7 @@ struct connection {
     int fd;
     uint32_t
         generation; /* tells events of this socket from those of an earlier one with its number */
-    char address[PROXIES_ADDRESS_MAX];
+    char address[PEER_ADDRESS_MAX];
     uint64_t client;      /* penalty_client(address, NULL) */
     gnutls_session_t tls; /* NULL: plain */
     struct tls_reader reader;
@@ -49,10 +49,10 @@ struct connection {
     int64_t ended; /* when the client shut down its sending side; 0: not yet */
     bool may_ask;  /* an interim answer may be sent */
     bool has_asked_end;
-    bool is_leaving;  /* shut down from our side */
-    char *last_words; /* owned; see connection_last_words */
-    size_t last_words_size;
-    struct predict_request *request; /* that is being worked on; NULL without */
+    bool is_leaving;       /* shut down from our side */
+    char *pending_refusal; /* owned; see connection_send_pending_refusal */
+    size_t pending_refusal_size;
+    struct predict_request *request; /* in progress; NULL: none */
     uint64_t taken, run;             /* at the last tick: bytes read from the socket, and *runs */
     bool had_unread;                 /* at the last tick: more bytes were waiting */
     struct penalty penalty;
@@ -114,6 +114,7 @@ void connection_leave_locked(struct connections *connections, struct connection 
 bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked);
 
 /* Answers with an error, from any thread, and shuts down our sending side. Under TLS the
- * connection's own thread sends the answer (connection_last_words). `code` is a constant. */
+ * connection's own thread sends the answer (connection_send_pending_refusal). `code` is a constant.
+ */
 void connection_refuse_locked(struct connections *connections, struct connection *connection,
                               int http, const char *code, const char *sentence);

@@ -22,18 +22,19 @@
 #define LATE_MAX   64    /* late clients handled in one tick */
 #define FULL_MS    10000 /* least time between two warnings of a full server */
 
-/* Clients that were refused while the lock was held, to be reported without it. */
+/* Clients that were refused under the lock; they are reported after it is released. */
 struct late_clients {
     size_t count;
     struct {
-        char address[PROXIES_ADDRESS_MAX];
+        char address[PEER_ADDRESS_MAX];
         int64_t waited;
     } clients[LATE_MAX];
 };
 
 /* ---- hang-ups ---- */
 
-/* The request to be cancelled, pinned; NULL: there is none, or it will see `cancelled` itself. */
+/* Returns the request to cancel, pinned; NULL if there is none or it will see `cancelled` itself.
+ */
 static struct predict_request *client_gone_locked(struct connections *connections,
                                                   struct connection *connection)
 {
@@ -93,8 +94,8 @@ static void handle_event(struct connections *connections, const struct epoll_eve
 
 /* ---- time limits ---- */
 
-/* Refuses a client whose `part` was not complete within limit_ms; `pronoun` stands for it in "send
- * … faster". */
+/* Refuses a client whose `part` was not complete within limit_ms. `pronoun`: "it" or "them", for
+ * the message. */
 static void refuse_late_locked(struct connections *connections, struct connection *connection,
                                int64_t limit_ms, const char *part, const char *pronoun,
                                const char *option)
@@ -108,8 +109,8 @@ static void refuse_late_locked(struct connections *connections, struct connectio
     connection_refuse_locked(connections, connection, 408, "request_timeout", sentence);
 }
 
-/* A connection that waits in silence is libmicrohttpd's to close (--idle-timeout). The clock of a
- * header starts with its first byte, which shows only in the socket's count of bytes. */
+/* libmicrohttpd closes idle connections itself (--idle-timeout). The time limit of a header starts
+ * with its first byte, which only the socket's byte count shows. */
 static void check_header_locked(struct connections *connections, struct connection *connection,
                                 int64_t now, struct late_clients *late)
 {
@@ -118,7 +119,8 @@ static void check_header_locked(struct connections *connections, struct connecti
     if (limit == 0)
         return;
     if (connection->is_unix) {
-        /* The kernel does not count bytes here: headers get as long as the silence before them. */
+        /* The kernel does not count bytes here: allow the header the time since the last request.
+         */
         connection->header_since = connection->since;
         limit += connections->limits.idle_timeout_ms;
     } else if (!connection_bytes_passed(connection->fd, &bytes, &acked)) {
@@ -187,7 +189,8 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
-/* Whether a client that has been reading since `since` is too slow. If not, restarts its period. */
+/* Whether a client that has been reading since `since` is too slow. If it is not, its period starts
+ * again. */
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {
     const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
@@ -196,8 +199,8 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     if (connection->bytes_known && spent_ms < limit_ms)
         return false;
     if (connection->is_unix || !connection_bytes_passed(connection->fd, &received, &acked)) {
-        /* The kernel does not count bytes here. Allow the whole answer the time that it takes at
-         * the minimum rate. */
+        /* The kernel does not count bytes here. Allow the whole answer its time at the minimum
+         * rate. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
                                           connection->answer_size / CONNECTION_MIN_RATE * 1000;
     }
@@ -243,7 +246,7 @@ static void check_times_once(struct connections *connections, int64_t now,
             break;
         case CONNECTION_REFUSED:
             /* The connection's own thread wakes at the end of input and sends the refusal. */
-            if (c->last_words && now - c->since > SILENT_MS * MILLION)
+            if (c->pending_refusal && now - c->since > SILENT_MS * MILLION)
                 (void)shutdown(c->fd, SHUT_RD);
             if (now - c->since > LINGER_MS * MILLION)
                 (void)shutdown(c->fd, SHUT_RDWR);
@@ -279,8 +282,7 @@ static bool has_hung_up(int fd)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Releases the penalties of connections that this client has ended, although libmicrohttpd has not
- * closed them yet. */
+/* Releases the penalties of connections that this client has closed and libmicrohttpd has not. */
 static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
 {
     if (!connections->refused || now - connections->refused >= 1000 * MILLION)
@@ -404,12 +406,11 @@ static void warn_if_full(struct connections *connections, int64_t now)
     if (shed)
         log_event(LOG_WARN, "connections full", LOG_INT("limit", connections->limits.total),
                   LOG_INT("closed", shed),
-                  LOG_STR("text", "idle connections are closed for new ones, first those of the "
-                                  "address that has most; raise "
+                  LOG_STR("text", "closing idle connections for new ones, first from the address "
+                                  "with the most connections; raise "
                                   "--max-connections or lower --max-connections-per-address"));
 }
 
-/* For epoll_wait(). */
 static int sleep_ms_locked(const struct connections *connections, bool ticks)
 {
     if (connections->delayed)
@@ -421,7 +422,8 @@ static void *connections_thread(void *context)
 {
     struct connections *connections = context;
     bool ticks = false;
-    int64_t next = 0; /* time of the next check of all connections: once a tick, despite hang-ups */
+    int64_t next =
+        0; /* next check of all connections, once per tick even if hang-ups wake the thread */
     for (;;) {
         struct epoll_event events[64];
         pthread_mutex_lock(&connections->lock);
@@ -451,7 +453,6 @@ static void *connections_thread(void *context)
     }
 }
 
-/* 0, or errno. */
 static int watcher_start(struct connections *connections)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};

@@ -65,8 +65,8 @@ void connection_answering(struct connections *connections, struct connection *co
     pthread_mutex_unlock(&connections->lock);
 }
 
-/* The answer is small and the socket's buffer empty: one send takes it whole, or the client is not
- * reading and gets none. */
+/* The answer is small and the socket's buffer is empty: one send takes all of it, unless the client
+ * does not read. */
 static void refuse_locked(struct connections *connections, struct connection *connection,
                           const char *answer, size_t size)
 {
@@ -96,44 +96,44 @@ void connection_leave_locked(struct connections *connections, struct connection 
     connections->counts[connection->is_admin].leaving++;
 }
 
-/* Refuses from the watcher thread. Under TLS it must not write: it leaves the answer for the
- * connection's own thread, which sends it when the next bytes arrive (look_for_words) or when
- * check_times() ends the wait for them. */
-static void refuse_from_afar_locked(struct connections *connections, struct connection *connection,
-                                    char *answer, size_t size)
+/* Refuses from the watcher thread. Under TLS that thread must not write: it leaves the answer to
+ * the connection's own thread, which sends it when the next bytes arrive (before_session_read) or
+ * when check_times() ends the wait for them. */
+static void refuse_from_watcher_locked(struct connections *connections,
+                                       struct connection *connection, char *answer, size_t size)
 {
     if (!connection->tls) {
         refuse_locked(connections, connection, answer, size);
     } else if (connection->phase != CONNECTION_REFUSED) {
-        connection->last_words = answer;
-        connection->last_words_size = answer ? size : 0;
+        connection->pending_refusal = answer;
+        connection->pending_refusal_size = answer ? size : 0;
         answer = NULL;
         connection_enter_locked(connections, connection, CONNECTION_REFUSED);
     }
     free(answer);
 }
 
-bool connection_last_words(struct connections *connections, struct connection *connection)
+bool connection_send_pending_refusal(struct connections *connections, struct connection *connection)
 {
     if (!connection->tls)
         return false;
     pthread_mutex_lock(&connections->lock);
-    char *words = connection->last_words;
-    connection->last_words = NULL;
+    char *words = connection->pending_refusal;
+    connection->pending_refusal = NULL;
     pthread_mutex_unlock(&connections->lock);
     if (!words)
         return false;
-    tls_send_last(connection->tls, words, connection->last_words_size);
+    tls_send_last(connection->tls, words, connection->pending_refusal_size);
     (void)shutdown(connection->fd, SHUT_WR);
     free(words);
     return true;
 }
 
-/* Before the session reads, on the thread that drives it. */
-static void look_for_words(void *context)
+/* Runs before the session reads, on the thread that drives it. */
+static void before_session_read(void *context)
 {
     struct connection *connection = context;
-    (void)connection_last_words(connection->owner, connection);
+    (void)connection_send_pending_refusal(connection->owner, connection);
 }
 
 void connection_refuse_locked(struct connections *connections, struct connection *connection,
@@ -145,7 +145,7 @@ void connection_refuse_locked(struct connections *connections, struct connection
     size_t size = 0;
     char *raw = raw_answer(&answer, NULL, &size);
     free(answer.text);
-    refuse_from_afar_locked(connections, connection, raw, size);
+    refuse_from_watcher_locked(connections, connection, raw, size);
 }
 
 /* ---- hang-ups ---- */
@@ -190,8 +190,6 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
     return gone;
 }
 
-/* ---- a full server ---- */
-
 static bool is_full_locked(const struct connections *connections, bool is_admin)
 {
     const struct connection_count *count = &connections->counts[is_admin];
@@ -203,10 +201,10 @@ static uint32_t *held_locked(struct connections *connections, const struct conne
     return &connections->held[connection->client % CONNECTION_CLIENT_SLOTS];
 }
 
-/* The idle connection to be closed for `newcomer`: the oldest of the client that has most
- * connections. NULL: none is idle. */
-static struct connection *expendable_locked(struct connections *connections,
-                                            const struct connection *newcomer)
+/* The idle connection to close for `newcomer`: the oldest one of the client with the most
+ * connections. NULL if none is idle. */
+static struct connection *oldest_idle_locked(struct connections *connections,
+                                             const struct connection *newcomer)
 {
     struct connection *best = NULL;
     uint32_t most = 0;
@@ -231,7 +229,7 @@ static void make_room_locked(struct connections *connections, struct connection 
     if (!is_full_locked(connections, newcomer->is_admin))
         return;
     /* A connection with unread bytes is not idle: this iteration of the event loop reads them. */
-    while ((idle = expendable_locked(connections, newcomer)) &&
+    while ((idle = oldest_idle_locked(connections, newcomer)) &&
            ioctl(idle->fd, FIONREAD, &unread) == 0 && unread > 0)
         idle->since = newcomer->opened;
     if (idle) {
@@ -275,7 +273,7 @@ struct connections *connection_table_create(const struct connection_limits *limi
                     "", NULL, 0);
     connections->late_handshakes =
         metrics_get(metrics, METRIC_COUNTER, "lensd_tls_handshake_timeouts_total",
-                    "TLS handshakes that were not over in time.", "", NULL, 0);
+                    "TLS handshakes that did not finish in time.", "", NULL, 0);
     connections->delayed_total =
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_delayed_total",
                     "Requests that waited because their client came back too soon after a refusal.",
@@ -319,7 +317,7 @@ static uint64_t bytes_taken(int fd)
 {
     uint64_t received, again, acked;
     int unread = 0;
-    do { /* bytes may arrive between the two questions */
+    do { /* bytes may arrive between the two calls */
         if (!connection_bytes_passed(fd, &received, &acked) || ioctl(fd, FIONREAD, &unread) != 0 ||
             !connection_bytes_passed(fd, &again, &acked))
             return 0;
@@ -368,7 +366,6 @@ static bool is_unix_socket(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
-/* NULL when out of memory. */
 static struct connection *connection_create(struct connections *connections,
                                             const struct connection_socket *socket)
 {
@@ -384,9 +381,9 @@ static struct connection *connection_create(struct connections *connections,
     connection->is_multiplexed = socket->is_multiplexed;
     connection->owner = connections;
     connection->reader =
-        (struct tls_reader){.fd = socket->fd, .look = look_for_words, .context = connection};
+        (struct tls_reader){.fd = socket->fd, .look = before_session_read, .context = connection};
     connection->is_unix = is_unix_socket(socket->fd);
-    proxies_text(socket->fd, socket->address, connection->address);
+    trusted_proxies_text(socket->fd, socket->address, connection->address);
     connection->client = penalty_client(connection->address, NULL);
     if (socket->is_proxied)
         connection->bytes_before = connection->reader.bytes = bytes_taken(socket->fd);
@@ -400,7 +397,7 @@ static void refuse_crowd_locked(struct connections *connections, struct connecti
              "more than %zu connections from your address; close some, or raise the limit "
              "(--max-connections-per-address)",
              connections->limits.per_address);
-    if (!connection->is_multiplexed) /* there is no call to answer yet */
+    if (!connection->is_multiplexed) /* a new connection has no call to answer */
         connection_refuse_locked(connections, connection, 429, "too_many_connections", sentence);
     connection_leave_locked(connections, connection);
 }
@@ -457,7 +454,7 @@ void connection_close(struct connections *connections, struct connection *connec
     --*held_locked(connections, connection);
     pthread_mutex_unlock(&connections->lock);
     metric_add(connections->open_gauge, -1);
-    free(connection->last_words);
+    free(connection->pending_refusal);
     free(connection);
 }
 

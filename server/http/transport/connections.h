@@ -18,8 +18,8 @@
  * The client's bytes are still read and dropped for a moment, so that the answer is not lost to a
  * TCP reset while it is still sending. That is only done while libmicrohttpd has nothing to write.
  * Under TLS only the connection's own thread may write: the watcher's answer to late headers or a
- * late body is kept until that thread reads the next time (connection_last_words). A late handshake
- * and a connection beyond the limit of its address are closed without an answer.
+ * late body is kept until that thread reads the next time (connection_send_pending_refusal). A late
+ * handshake and a connection beyond the limit of its address are closed without an answer.
  *
  * Thread-safe: one lock guards the table, the phases and the pointers to requests. No other lock is
  * taken while it is held: a request is pinned under it and cancelled after it. */
@@ -64,8 +64,8 @@ struct connection_limits {
  * modem or the slowest mobile network (32 kbit/s) is that fast. */
 #define CONNECTION_MIN_RATE 4096
 
-/* Called from the watcher's thread, without a lock. `late`: a client's headers were late (408), and
- * no exchange will log it; `waited`: nanoseconds since they began. `tick`: a few times a second,
+/* Called from the watcher's thread, without a lock. `late`: a client's headers were late (408),
+ * which no exchange logs; `waited`: nanoseconds since they began. `tick`: a few times per second,
  * while a connection is open or it returns true. */
 struct connection_observer {
     void (*late)(void *context, const char *address, int64_t waited);
@@ -87,7 +87,7 @@ void connections_free(struct connections *connections);
 
 struct connection_socket {
     int fd;
-    const struct sockaddr *address; /* the client's, as proxies_text() takes it */
+    const struct sockaddr *address; /* the client's, as trusted_proxies_text() takes it */
     void *tls; /* its gnutls_session_t before the handshake, or NULL; the session must not be read
                   from after connection_close() */
     const _Atomic uint64_t *runs; /* counts the iterations of the event loop that reads the socket;
@@ -119,7 +119,7 @@ bool connection_is_spare(const struct connection *connection);
 /* True for a connection to --admin-port. */
 bool connection_is_admin(const struct connection *connection);
 
-/* "127.0.0.1", "::1", "uid:1000" behind a socket with a name; lives as long as the connection. */
+/* "127.0.0.1", "::1", or "uid:1000" for a Unix socket; lives as long as the connection. */
 const char *connection_address(const struct connection *connection);
 
 /* Enters a phase. Returns false if the connection has been refused: then do not answer. */
@@ -136,15 +136,16 @@ void connection_answering(struct connections *connections, struct connection *co
 void connection_refuse(struct connections *connections, struct connection *connection,
                        const char *answer, size_t size);
 
-/* Under TLS: sends the refusal that the watcher has left for this connection, if any, and shuts
- * down our sending side. Returns whether there was one. Call it from the connection's own thread
- * when a part of the body arrives. */
-bool connection_last_words(struct connections *connections, struct connection *connection);
+/* Under TLS: sends the watcher's pending refusal of this connection, if any, and shuts down our
+ * sending side. Returns whether there was one. Call it from the connection's own thread when a part
+ * of the body arrives. */
+bool connection_send_pending_refusal(struct connections *connections,
+                                     struct connection *connection);
 
 /* Counts a client that hung up before its request was complete. */
 void connections_count_gone(struct connections *connections);
 
-/* Counts one that exceeded a time limit which the watcher does not check. */
+/* Counts a client that exceeded a time limit which the watcher does not check. */
 void connections_count_late(struct connections *connections);
 
 /* Watches for a hang-up on behalf of `request`: when the client disconnects, or if it already has,
@@ -159,11 +160,11 @@ void connection_watch(struct connections *connections, struct connection *connec
 void connection_set_version(struct connections *connections, struct connection *connection,
                             const char *version);
 
-/* Whether the client has hung up. */
+/* Whether the client has disconnected. */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
 
 /* Returns the time (clock_now()) until which a new request must wait; a time in the past means no
- * wait. `forwarded_for`: the client named by a trusted proxy, or NULL. */
+ * wait. `forwarded_for`: the client that a trusted proxy names, or NULL. */
 int64_t connection_penalty(struct connections *connections, struct connection *connection,
                            const char *forwarded_for);
 
@@ -178,12 +179,12 @@ bool connection_delay(struct connections *connections, struct connection *connec
 void connection_note_penalty(struct connections *connections, struct connection *connection,
                              const char *forwarded_for, bool refused, bool waited, bool last);
 
-/* Resumes all delayed connections; none is delayed from now on. */
+/* Resumes all delayed connections. Later requests are not delayed. */
 void connections_end_delays(struct connections *connections);
 
 /* Returns how many connections are open, and how many of these have a request in progress; without
  * those to --admin-port. */
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy);
 
-/* Whether bytes of some client, not of --admin-port, have arrived and were not read yet. */
+/* Whether unread bytes wait on a connection that is not to --admin-port. */
 bool connections_have_unread(struct connections *connections);

@@ -1,20 +1,20 @@
-/* libmicrohttpd's callbacks, and what they mean for an exchange:
+/* libmicrohttpd's callbacks, and what each does with the exchange:
  *
- *     on_uri         the request line            EXCHANGE_NEW
- *     on_request     headers are there           a client that was just refused: waits first;
+ *     on_uri         request line                EXCHANGE_NEW
+ *     on_request     headers                     may delay a client that was just refused;
  *                                                admit.c; → EXCHANGE_BODY, or refused
- *       … again      pieces of the body          collected, or dropped when the answer is known
- *       … again      the end                     inflated, where it is compressed; then the route's
- *                                                handler: answers, or waits
- *       … again      after exchange_resume()     the handler's finish(): answers
- *     on_completed   the answer is out, or the client gone: log, free
+ *       … again      parts of the body           collects them, or drops them once there is an
+ * answer … again      end of the body             inflates it; then the route's handler answers or
+ *                                                waits
+ *       … again      after exchange_resume()     the handler's finish() answers
+ *     on_completed   answer sent, or client gone logs, frees
  *
- * An answer that is queued before the body has been read makes libmicrohttpd (0.9.75) close the
- * socket at once, and the bytes still on their way then reset the connection, often before the
- * client has read why. So a refusal is given in one of three ways:
- *   - the client waits for "100 Continue": at once, no body is coming;
- *   - a short body: it is read and dropped, then the answer is given and the connection kept;
- *   - a long one, or one that turns out too long: connection_refuse(). */
+ * If an answer is queued before the body has been read, libmicrohttpd (0.9.75) closes the socket at
+ * once. Bytes still in flight then reset the connection, often before the client has read the
+ * answer. So there are three ways to refuse:
+ *   - the client waits for "100 Continue": at once, since no body is sent;
+ *   - the body is short: after reading and dropping it; the connection stays open;
+ *   - the body is long, or turns out to be too long: connection_refuse(). */
 #include "server/http/transport/daemon.h"
 
 #include <ctype.h>
@@ -30,7 +30,7 @@
 #include "server/http/transport/admit.h"
 #include "server/http/transport/answer.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/proxied.h"
+#include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/recv_hook.h"
 #include "server/http/transport/request_log.h"
@@ -40,8 +40,6 @@
 #include "server/observe/log.h"
 
 #define POOL_BYTES (32 * 1024) /* of a connection; half of it is the read buffer */
-
-/* ---- the log ---- */
 
 static const char *outcome(const struct exchange *x, bool was_cut,
                            enum MHD_RequestTerminationCode how)
@@ -65,8 +63,6 @@ static const char *outcome(const struct exchange *x, bool was_cut,
         return "unknown";
     }
 }
-
-/* ---- the life of an exchange ---- */
 
 static struct connection *connection_of(struct MHD_Connection *handle)
 {
@@ -105,7 +101,7 @@ static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
                                                        .resume = daemon_resume,
                                                        .watch = daemon_watch};
 
-/* A request's head as it lies in libmicrohttpd's buffer. */
+/* A request's head in libmicrohttpd's buffer. */
 struct raw_head {
     struct request_head *head;
     const char *at, *end; /* bytes not yet matched to a header; NULL: the library checks itself */
@@ -154,7 +150,7 @@ static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const
 
 /* Whether check_head() has to check what this libmicrohttpd has parsed. From 0.9.77 on the library
  * has a strict mode. */
-static bool is_lax(void)
+static bool mhd_parses_leniently(void)
 {
     return strverscmp(MHD_get_version(), "0.9.77") < 0;
 }
@@ -168,7 +164,7 @@ static void check_head(const struct exchange *x, const char *method, const char 
                        struct request_head *head)
 {
     struct raw_head raw = {head, NULL, NULL};
-    if (method && is_lax()) {
+    if (method && mhd_parses_leniently()) {
         raw.at = version + strlen(version);
         raw.end = method + head->size;
         head->malformed =
@@ -214,7 +210,7 @@ static enum MHD_Result last_value(void *context, enum MHD_ValueKind kind, const 
     return MHD_YES;
 }
 
-/* The nearest proxy adds the last header. */
+/* Uses the last header: the nearest proxy adds it. */
 static void find_client(struct exchange *x)
 {
     const char *value = NULL;
@@ -222,7 +218,7 @@ static void find_client(struct exchange *x)
     exchange_find_client(x, value);
 }
 
-/* Writes an error to the socket itself, without allocating. libmicrohttpd closes the connection
+/* Writes an error straight to the socket, without allocating. libmicrohttpd closes the connection
  * after MHD_NO. */
 static enum MHD_Result fail_without_memory(const struct http_server *server,
                                            struct MHD_Connection *handle)
@@ -249,7 +245,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
         MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
     if (!response)
         return fail_without_memory(x->server, x->handle);
-    answer->text = NULL; /* the response's now */
+    answer->text = NULL; /* now owned by the response */
     bool added = true;
     if (answer->type)
         added &= MHD_add_response_header(response, "Content-Type", answer->type) == MHD_YES;
@@ -291,7 +287,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
     return fail_without_memory(x->server, x->handle);
 }
 
-/* Past libmicrohttpd; the rest of the body is dropped as it comes. */
+/* Bypasses libmicrohttpd; later parts of the body are dropped as they arrive. */
 static void refuse_now(struct exchange *x)
 {
     size_t size = 0;
@@ -302,8 +298,6 @@ static void refuse_now(struct exchange *x)
     upload_done(&x->body);
     x->state = EXCHANGE_REFUSED;
 }
-
-/* ---- what libmicrohttpd refuses ---- */
 
 /* libmicrohttpd answers a request that it cannot parse with HTML (0.9.75 sometimes twice; 1.0 also
  * one without Host, or with an unknown Transfer-Encoding). It calls its log function first: there
@@ -389,8 +383,9 @@ static void end_delay(void *context)
     exchange_resume(context);
 }
 
-/* Suspends a request whose client was refused a moment ago; on_request() is then called again as
- * for a new one. Meanwhile only the part of the body that libmicrohttpd has read takes memory. */
+/* Delays a request whose client was refused a moment ago: suspends it; on_request() is called again
+ * later, as for a new one. Meanwhile only the part of the body that libmicrohttpd has read uses
+ * memory. */
 static bool delay(struct exchange *x, const char *method)
 {
     struct connections *connections = x->server->connections;
@@ -417,7 +412,8 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;
-    x->body_at = is_lax() ? method + head.size : NULL; /* the request begins at `method` */
+    x->body_at =
+        mhd_parses_leniently() ? method + head.size : NULL; /* the request begins at `method` */
     switch (exchange_admit(x, &head)) {
     case ADMIT_READ:
         return MHD_YES;
@@ -430,9 +426,9 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     return MHD_NO;
 }
 
-/* Overwrites body_at[2] once it has been handed over, and is not read again: has_clear_end() must
- * not take a NUL of the body for the end of the head. */
-static void hide_body(const struct exchange *x, const char *bytes, size_t size)
+/* Overwrites body_at[2] after its byte was collected, so that has_clear_end() does not mistake a
+ * NUL of the body for the end of the head. */
+static void overwrite_byte_after_head(const struct exchange *x, const char *bytes, size_t size)
 {
     const size_t at = (uintptr_t)x->body_at + 2 - (uintptr_t)bytes;
     if (x->body_at && at < size)
@@ -444,12 +440,12 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
     struct error err;
     x->bytes_in += size;
     if (x->state != EXCHANGE_REFUSED &&
-        connection_last_words(x->server->connections, x->connection))
+        connection_send_pending_refusal(x->server->connections, x->connection))
         x->state = EXCHANGE_REFUSED; /* the log learns why in on_completed */
     if (x->state == EXCHANGE_REFUSED)
         return;
-    if (x->swallow) {
-        if (x->bytes_in <= EXCHANGE_SWALLOW_MAX)
+    if (x->discard_body) {
+        if (x->bytes_in <= EXCHANGE_DISCARD_MAX)
             return;
         if (!x->answer.status)
             respond_refusal(x, 413, "too_large", "%s takes no body", x->route->path);
@@ -460,12 +456,12 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
         return;
     respond_error(x, &err);
     upload_done(&x->body);
-    x->swallow = true;
-    if (x->chunked || x->expected > EXCHANGE_SWALLOW_MAX)
+    x->discard_body = true;
+    if (x->chunked || x->expected > EXCHANGE_DISCARD_MAX)
         refuse_now(x);
 }
 
-/* On an offload thread: what takes a millisecond to receive may take a second to inflate. */
+/* Runs on an offload thread: a body that arrives in a millisecond may take a second to inflate. */
 static void inflate_body(struct exchange *x)
 {
     struct error err;
@@ -550,7 +546,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, 
         return begin_exchange(x, method, version);
     if (*size > 0) {
         take_body(x, bytes, *size);
-        hide_body(x, bytes, *size);
+        overwrite_byte_after_head(x, bytes, *size);
         *size = 0;
         return MHD_YES;
     }
@@ -622,8 +618,6 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
     }
 }
 
-/* ---- the library ---- */
-
 static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_loop *loop,
                                     size_t max_connections)
 {
@@ -642,7 +636,7 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
         {MHD_OPTION_END, 0, NULL},
     };
     size_t count = 4;
-    if (!is_lax())
+    if (!mhd_parses_leniently())
         items[count++] = (struct MHD_OptionItem){MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL};
     if (server->daemon->tls) {
         flags |= MHD_USE_TLS;
@@ -657,22 +651,22 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
                             items, MHD_OPTION_END);
 }
 
-/* False: the loop has not started; daemon_stop() clears it away if it was counted. */
+/* On failure daemon_stop() frees the loop, if it was counted. */
 static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
 {
     struct http_daemon *daemon = server->daemon;
     const struct http_options *o = &server->options;
     struct daemon_loop *loop = &daemon->loops[daemon->loop_count];
-    struct proxied *proxied = NULL;
+    struct proxy_pending *proxied = NULL;
     *loop = (struct daemon_loop){.server = server, .is_admin = is_admin};
     if (o->proxy_protocol && !is_admin) {
-        proxied = proxied_create(&server->proxies, o->metrics);
+        proxied = proxy_pending_create(&server->proxies, o->metrics);
         if (!proxied)
             return false;
     }
     struct MHD_Daemon *mhd = start_one(server, loop, limit);
     if (!mhd) {
-        proxied_free(proxied);
+        proxy_pending_free(proxied);
         return false;
     }
     daemon->loop_count++;

@@ -1,4 +1,4 @@
-/* Private to server/http/transport: starts libmicrohttpd, tells it to accept no more, stops it. */
+/* Private to server/http/transport: starts libmicrohttpd, stops accepting, stops libmicrohttpd. */
 #pragma once
 
 #include "server/http/transport/event_loop.h"
@@ -19,10 +19,10 @@ struct daemon_loop {
 
 struct http_daemon {
     struct daemon_loop *loops;
-    size_t loop_count;                     /* that have been started */
+    size_t loop_count;                     /* started so far */
     struct listener listener, admin, grpc; /* fd -1: not open */
     struct grpc_server *grpc_server;       /* NULL: none */
-    bool is_quiesced;                      /* nobody accepts from the listener any more */
+    bool is_quiesced;                      /* no thread accepts from the listener */
     struct tls *tls;                       /* NULL: plain */
     struct metric *certificate_expires;
     struct request_log *log;
@@ -34,10 +34,11 @@ bool daemon_start(struct http_server *server, size_t max_connections);
 /* Begins or ends accepting connections from the listener. The admin listener always accepts. */
 void daemon_accept(struct http_server *server, bool accepts);
 
-/* Connections that were accepted and whose PROXY header has not arrived. */
+/* The number of accepted connections whose PROXY header has not arrived. */
 size_t daemon_unread(const struct http_server *server);
 
-/* Ends its threads and closes its connections, not the listeners. Fine when it was not started. */
+/* Ends its threads and closes its connections, not the listeners. Also valid if it was not started.
+ */
 void daemon_stop(struct http_server *server);
 
 const char *daemon_version(void);

@@ -13,11 +13,11 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "server/http/transport/proxied.h"
+#include "server/http/transport/proxy_pending.h"
 #include "server/schedule/runtime/thread.h"
 
-#define MILLION       INT64_C(1000000)
-#define ACCEPTS_A_RUN 64 /* so that open connections are served between them */
+#define MILLION         INT64_C(1000000)
+#define ACCEPTS_PER_RUN 64 /* so that open connections are served between them */
 
 static void wake_locked(struct event_loop *loop)
 {
@@ -27,7 +27,7 @@ static void wake_locked(struct event_loop *loop)
     loop->woken = true;
 }
 
-/* Clears the wake-ups before a run: later ones cause another run. False: stop. */
+/* Clears the wake-ups before a run: later ones cause another run. Returns false to stop. */
 static bool begin_run(struct event_loop *loop, bool *ret_accepts)
 {
     uint64_t wakes;
@@ -43,7 +43,7 @@ static bool begin_run(struct event_loop *loop, bool *ret_accepts)
 
 /* ---- accepting ---- */
 
-/* How many more connections the daemon takes. */
+/* How many more connections the daemon accepts. */
 static size_t room(const struct event_loop *loop)
 {
     /* This also frees connections that have closed. */
@@ -65,9 +65,10 @@ static void add_connection(void *context, int fd, const struct sockaddr_storage 
 
 static void accept_some(struct event_loop *loop)
 {
-    int left = ACCEPTS_A_RUN;
+    int left = ACCEPTS_PER_RUN;
     while (left-- > 0 && room(loop) &&
-           proxied_accept(loop->proxied, loop->listen_fd, add_connection, loop, &loop->full_until))
+           proxy_pending_accept(loop->proxied, loop->listen_fd, add_connection, loop,
+                                &loop->full_until))
         ;
 }
 
@@ -78,7 +79,7 @@ static int sooner(int ms, int other)
     return other < 0 || (ms >= 0 && ms < other) ? ms : other;
 }
 
-/* How long poll() may wait before there is something to do; -1: for an event. */
+/* poll()'s timeout in milliseconds; -1: until an event. */
 static int sleep_ms(const struct event_loop *loop, bool is_paused)
 {
     MHD_UNSIGNED_LONG_LONG longest;
@@ -86,14 +87,14 @@ static int sleep_ms(const struct event_loop *loop, bool is_paused)
     if (MHD_get_timeout(loop->mhd, &longest) == MHD_YES)
         ms = longest < INT_MAX ? (int)longest : INT_MAX;
     if (loop->proxied)
-        ms = sooner(ms, proxied_sleep_ms(loop->proxied, room(loop)));
+        ms = sooner(ms, proxy_pending_sleep_ms(loop->proxied, room(loop)));
     return is_paused ? sooner(ms, ACCEPT_PAUSE_MS) : ms;
 }
 
 static void stop_daemon(const struct event_loop *loop)
 {
     MHD_stop_daemon(loop->mhd);
-    proxied_free(loop->proxied);
+    proxy_pending_free(loop->proxied);
 }
 
 static void *event_loop_run(void *context)
@@ -105,8 +106,8 @@ static void *event_loop_run(void *context)
         if (accepts && is_due && !is_paused)
             accept_some(loop);
         if (loop->proxied) {
-            proxied_run(loop->proxied, room(loop), add_connection, loop);
-            atomic_store(&loop->unread, proxied_count(loop->proxied));
+            proxy_pending_run(loop->proxied, room(loop), add_connection, loop);
+            atomic_store(&loop->unread, proxy_pending_count(loop->proxied));
         }
         MHD_run(loop->mhd);
         loop->added = 0;
@@ -115,7 +116,7 @@ static void *event_loop_run(void *context)
             {.fd = accepts && !is_paused && room(loop) ? loop->listen_fd : -1, .events = POLLIN},
             {.fd = loop->epoll_fd, .events = POLLIN},
             {.fd = loop->wake_fd, .events = POLLIN},
-            {.fd = loop->proxied ? proxied_fd(loop->proxied) : -1, .events = POLLIN}};
+            {.fd = loop->proxied ? proxy_pending_fd(loop->proxied) : -1, .events = POLLIN}};
         is_due = poll(wakers, COUNT_OF(wakers), sleep_ms(loop, is_paused)) > 0 && wakers[0].revents;
     }
     /* On this thread, because its callbacks use a variable of it (recv_hook.c). */
@@ -124,7 +125,7 @@ static void *event_loop_run(void *context)
 }
 
 bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
-                      struct proxied *proxied)
+                      struct proxy_pending *proxied)
 {
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(mhd, MHD_DAEMON_INFO_EPOLL_FD);
     *loop = (struct event_loop){.mhd = mhd,

@@ -7,8 +7,8 @@
  * connections that other threads resume: event_loop_resume() wakes the thread.
  *
  * lensd accepts connections itself, too: those of a proxy may begin with a header that is not HTTP
- * (proxied.h), and accepting can be stopped and resumed without touching a listening socket that
- * another process may share. */
+ * (proxy_pending.h), and accepting can be stopped and resumed without touching a listening socket
+ * that another process may share. */
 #pragma once
 
 #include <pthread.h>
@@ -19,16 +19,16 @@
 
 struct MHD_Connection;
 struct MHD_Daemon;
-struct proxied;
+struct proxy_pending;
 
 struct event_loop {
-    struct MHD_Daemon *mhd;  /* started with MHD_USE_EPOLL and MHD_USE_NO_LISTEN_SOCKET, without a
-                                thread of its own */
-    int epoll_fd;            /* the daemon's */
-    int wake_fd;             /* an eventfd: readable while `woken` */
-    int listen_fd;           /* non-blocking; may be shared */
-    size_t limit;            /* connections at a time */
-    struct proxied *proxied; /* owned; NULL: no PROXY headers */
+    struct MHD_Daemon *mhd; /* started with MHD_USE_EPOLL and MHD_USE_NO_LISTEN_SOCKET, without a
+                               thread of its own */
+    int epoll_fd;           /* the daemon's */
+    int wake_fd;            /* an eventfd: readable while `woken` */
+    int listen_fd;          /* non-blocking; may be shared */
+    size_t limit;           /* connections at a time */
+    struct proxy_pending *proxied; /* owned; NULL: no PROXY headers */
     pthread_t thread;
     bool has_thread;
     /* Used by the thread only. */
@@ -41,19 +41,19 @@ struct event_loop {
     bool woken, stop, accepts; /* guarded by lock */
 };
 
-/* Drives `mhd`; both `mhd` and `proxied` are the loop's afterwards, also on failure: false when the
- * system has no thread or descriptor left. *loop must not move until event_loop_stop(). Accepts
- * nothing until event_loop_accept(). */
+/* Drives `mhd`. The loop takes over `mhd` and `proxied`, also on failure: false if the system has
+ * no thread or descriptor left. *loop must not move until event_loop_stop(). Accepts nothing until
+ * event_loop_accept(). */
 bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
-                      struct proxied *proxied);
+                      struct proxy_pending *proxied);
 
-/* Begins or ends accepting connections. When it returns after ending, every accepted connection has
- * been reported to the daemon's callbacks. */
+/* Starts or stops accepting connections. After it returns from stopping, the daemon's callbacks
+ * have seen every accepted connection. */
 void event_loop_accept(struct event_loop *loop, bool accepts);
 
 /* Ends the thread, which first stops the daemon and so closes its connections; the listening socket
- * stays open. No connection may be suspended. Also after a failed start. */
+ * stays open. No connection may be suspended. Also valid after a failed start. */
 void event_loop_stop(struct event_loop *loop);
 
-/* MHD_resume_connection() for a connection of this loop, from any thread. */
+/* Calls MHD_resume_connection() for a connection of this loop; from any thread. */
 void event_loop_resume(struct event_loop *loop, struct MHD_Connection *connection);

@@ -1,5 +1,5 @@
-/* What a handler may do with its exchange besides answering: read a header, wait, hand work to an
- * offload thread. And what all carriers do with one. */
+/* What a handler may do with its exchange besides answering: read a header, wait, use an offload
+ * thread. And what every carrier does with an exchange. */
 #include "server/http/transport/exchange.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "server/http/transport/connections.h"
 #include "server/http/transport/penalty.h"
 
-/* Bytes from which on a job takes an offload thread some ten milliseconds. */
+/* The size from which a job is long: about ten milliseconds on an offload thread. */
 #define LONG_JOB ((size_t)8 << 20)
 
 const char *exchange_header(const struct exchange *x, const char *name)
@@ -109,8 +109,8 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
 void exchange_find_client(struct exchange *x, const char *value)
 {
     struct http_server *server = x->server;
-    if (value && proxies_have(&server->proxies, connection_address(x->connection)) &&
-        proxies_client(&server->proxies, value, x->forwarded))
+    if (value && trusted_proxies_have(&server->proxies, connection_address(x->connection)) &&
+        trusted_proxies_client(&server->proxies, value, x->forwarded))
         x->body.budget = share_of(server, x->forwarded);
 }
 
@@ -119,7 +119,7 @@ static const char *forwarded_for(const struct exchange *x)
     return x->forwarded[0] ? x->forwarded : NULL;
 }
 
-/* Whether a penalty may delay the request: not those of probes and dashboards. */
+/* Whether a penalty may delay the request: not a probe or dashboard. */
 static bool may_wait(const char *method)
 {
     return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));

@@ -1,8 +1,8 @@
-/* One request and its answer, as the handlers see it: nothing of what carries it, libmicrohttpd or
- * a call over gRPC, so that they can be run on made-up requests.
+/* One request and its answer, as handlers see it. It hides its carrier, libmicrohttpd or a gRPC
+ * call, so that tests can call handlers with made-up requests.
  *
- * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume), an offload
- * thread owns it if it was handed to one; otherwise the model host and the watcher touch it only
+ * The connection's thread owns it. While it waits (exchange_wait … exchange_resume), an offload
+ * thread may own it (exchange_offload); otherwise the model host and the watcher use it only
  * through the request and exchange_resume(). */
 #pragma once
 
@@ -12,28 +12,28 @@
 #include "server/http/transport/coding.h"
 #include "server/http/transport/keys.h"
 #include "server/http/transport/offload.h"
-#include "server/http/transport/proxies.h"
 #include "server/http/transport/query.h"
 #include "server/http/transport/response_cache.h"
 #include "server/http/transport/routes.h"
 #include "server/http/transport/server.h"
 #include "server/http/transport/trace.h"
+#include "server/http/transport/trusted_proxies.h"
 #include "server/http/transport/upload.h"
 
 struct connection;
 struct connections;
 struct exchange;
 
-/* What an exchange asks of whatever carries it. */
+/* The functions that a carrier provides. */
 struct exchange_carrier {
     const struct dialect *dialect; /* form of errors if the route names none; NULL: lensd's */
-    /* The value of a request header; NULL: absent. */
+    /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
     /* The carrier calls no handler until resume(), which any thread may call, once. */
     void (*suspend)(struct exchange *exchange);
     void (*resume)(struct exchange *exchange);
-    /* From any thread: from now on the carrier cancels `request` when the client hangs up, or at
-     * once if it has. NULL ends the watching (connection_watch). */
+    /* From any thread: makes the carrier cancel `request` when the client hangs up, or at once if
+     * it has. NULL ends this (connection_watch). */
     void (*watch)(struct exchange *exchange, struct predict_request *request);
 };
 
@@ -42,9 +42,9 @@ struct http_server {
     struct http_options options;
     struct connections *connections;
     struct http_budget budget, shares[256]; /* a client's share by a hash of its address */
-    struct proxies proxies;
+    struct trusted_proxies proxies;
     struct keyring *keys;         /* NULL in tests */
-    struct response_cache *cache; /* NULL: answers are not kept */
+    struct response_cache *cache; /* NULL: answers are not cached */
     struct offload *offload;      /* NULL in tests */
     _Atomic int draining;
     _Atomic(const char *) confinement; /* NULL: not settled yet; borrowed */
@@ -58,7 +58,7 @@ struct http_server {
 
 #define REQUEST_ID_MAX 128
 
-/* Headers beyond those that every answer has. */
+/* Headers besides those of every answer. */
 #define ANSWER_HEADERS_MAX 12
 struct answer_header {
     const char *name; /* a constant */
@@ -73,9 +73,10 @@ struct answer {
     const char *code;  /* of an error, for the log; a constant; NULL: none */
     unsigned allow;    /* methods for Allow; 0: no such header */
     int retry_after_s; /* 0: no such header */
-    bool may_keep;     /* clients may keep it, and ask whether it is still true (ETag) */
-    bool is_packed;    /* compressed, or known to be better left alone */
-    size_t charged;    /* to the server's budget: what it may take, then what it takes */
+    bool may_keep;     /* clients may cache it and revalidate it (ETag) */
+    bool is_packed;    /* compressed, or not worth it */
+    size_t
+        charged; /* to the server's budget: first the largest possible size, then the actual one */
     struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
     size_t header_count;
 };
@@ -85,7 +86,7 @@ struct exchange_phases {
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
-/* When the image whose forward pass began last went from one phase to the next; clock_now(). */
+/* clock_now() at the phase changes of the image whose forward pass began last. */
 struct exchange_times {
     int64_t submitted, decode_start, decode_end, prepared, forward_start, forward_end;
     int batch; /* images of that pass; 0: none ran, and the times are not valid */
@@ -93,11 +94,11 @@ struct exchange_times {
 };
 
 enum exchange_state {
-    EXCHANGE_NEW,       /* the request line is there */
-    EXCHANGE_BODY,      /* headers are there, the body is being collected (or swallowed) */
+    EXCHANGE_NEW,       /* the request line has arrived */
+    EXCHANGE_BODY,      /* the headers have arrived; the body is collected or dropped */
     EXCHANGE_SUSPENDED, /* suspended: the model host or an offload thread works */
     EXCHANGE_ANSWERED,  /* the answer has been handed to the socket */
-    EXCHANGE_REFUSED,   /* answered past libmicrohttpd: drop what still comes, then close */
+    EXCHANGE_REFUSED,   /* answered bypassing libmicrohttpd: drop later bytes, then close */
 };
 
 struct exchange {
@@ -118,31 +119,31 @@ struct exchange {
     char method[16];
     const struct route *route; /* NULL: not found */
     struct route_match match;
-    bool head;
+    bool is_head_method;
     const char *content_type; /* NULL: none given */
     const char *host;         /* NULL: none given */
     const char *json_length;  /* Inference-Header-Content-Length; NULL: none given */
     char request_id[REQUEST_ID_MAX + 1];
-    uint64_t expected; /* Content-Length; 0 when there is none */
+    uint64_t expected; /* Content-Length; 0 if absent */
     bool chunked;
-    bool has_length;     /* a Content-Length is there, and may be 0 */
+    bool has_length;     /* has a Content-Length, which may be 0 */
     enum coding coding;  /* of the body, until it has been inflated */
     bool was_delayed;    /* has been delayed by a penalty (penalty.h) */
-    bool swallow;        /* the answer is known: read the body and drop it */
+    bool discard_body;   /* there is an answer: read the body and drop it */
     bool closes;         /* the connection ends with the answer */
     const char *body_at; /* daemon.c's own: the body in libmicrohttpd's buffer; or NULL */
     struct upload body;
 
-    int answer_form; /* the route's own: which of its media types the client wants */
+    int answer_form; /* for the route's use: which of its media types the client wants */
     struct answer answer;
     struct response_key cache_key;
     bool is_cached; /* the answer came from the response cache */
 
     /* Of a handler that waits. */
     void *work;
-    void (*finish)(struct exchange *exchange);    /* called when there is no answer yet: answers */
+    void (*finish)(struct exchange *exchange);    /* answers; called if there is no answer yet */
     void (*free_work)(struct exchange *exchange); /* called before the exchange goes */
-    struct offload_job offload;                   /* exchange_offload()'s own, as the next */
+    struct offload_job offload;                   /* for exchange_offload() only, as the next */
     void (*offloaded)(struct exchange *exchange);
 
     char key_name[KEY_NAME_MAX + 1];  /* of the API key; "" without one */
@@ -158,8 +159,8 @@ struct exchange {
     struct metric *write_seconds; /* of its model; NULL: none */
 };
 
-/* Who sent the request: "127.0.0.1", "uid:1000", or the client that a trusted proxy names. NULL in
- * tests. */
+/* The sender of the request: "127.0.0.1", "uid:1000", or the client that a trusted proxy names.
+ * NULL in tests. */
 const char *exchange_address(const struct exchange *exchange);
 
 /* The client: the name of its key, else its address. Lives as long as the exchange. */
@@ -169,19 +170,20 @@ const char *exchange_client(const struct exchange *exchange);
  */
 void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
-/* A header of the request, NULL without it; lives as long as the exchange. From its owner. */
+/* Returns a request header, NULL if absent; it lives as long as the exchange. Only its owner may
+ * call this. */
 const char *exchange_header(const struct exchange *exchange, const char *name);
 
-/* The connection sleeps until exchange_resume(): from the handler's thread, or again from an
- * offload thread, once there is a request to watch. When the client hangs up meanwhile (it may
- * have already), the request is cancelled. `finish` is called after exchange_resume() if there is
- * no answer then. */
+/* Suspends the connection until exchange_resume(). The handler's thread calls this; an offload
+ * thread may call it again once there is a request to watch. If the client hangs up, or already
+ * has, the request is cancelled. `finish` is called after exchange_resume() if there is no answer
+ * then. */
 void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
-/* From any thread, once it waits: calls `run` on an offload thread (offload.h); the exchange is
- * `run`'s from now on, which ends in exchange_resume(), or hands it on. `bytes`: about how many it
- * reads or writes, which tells long jobs from short ones. */
+/* Calls `run` on an offload thread (offload.h); from any thread, while the exchange waits. `run`
+ * then owns the exchange, and must call exchange_resume() or hand it on. `bytes`: roughly how many
+ * `run` reads or writes; distinguishes long jobs from short ones. */
 void exchange_offload(struct exchange *exchange, size_t bytes,
                       void (*run)(struct exchange *exchange));
 
@@ -193,20 +195,21 @@ void exchange_resume(struct exchange *exchange);
 
 /* ---- for carriers ---- */
 
-/* Copies `target`, of a too long one only the beginning. Borrows the rest. NULL when out of memory.
- */
+/* Copies `target`, only its beginning if it is too long. Borrows the rest. Returns NULL when out of
+ * memory. */
 struct exchange *exchange_create(struct http_server *server, const struct exchange_carrier *carrier,
                                  const struct route_table *routes, struct connection *connection,
                                  const char *target);
-void exchange_free(struct exchange *exchange); /* NULL is fine */
+void exchange_free(struct exchange *exchange); /* accepts NULL */
 
-/* Finds the client that a trusted proxy names: the last X-Forwarded-For; NULL: there is none. */
+/* Finds the client that a trusted proxy names. `forwarded_for`: the last X-Forwarded-For, or NULL.
+ */
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
 
-/* When a request with this method may go on, as its client was refused a moment ago
+/* When a request with this method may continue, if its client was refused a moment ago
  * (connection_penalty); 0: at once. */
 int64_t exchange_delay(struct exchange *exchange, const char *method);
 
-/* Records its answer for that. `last`: the connection ends with this answer, whatever the client
- * wants. */
+/* Records whether the answer is a refusal, for exchange_delay(). `last`: the server closes the
+ * connection after this answer. */
 void exchange_note_answer(struct exchange *exchange, bool last);

@@ -15,15 +15,15 @@
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
 #include "server/http/transport/grpc_connection.h"
-#include "server/http/transport/proxied.h"
+#include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/tls.h"
 #include "server/schedule/runtime/thread.h"
 
-#define MILLION       INT64_C(1000000)
-#define TICK_MS       50 /* resolution of the time limits, and of penalties */
-#define ACCEPTS_A_RUN 64
-#define EVENTS        64
+#define MILLION         INT64_C(1000000)
+#define TICK_MS         50 /* resolution of the time limits, and of penalties */
+#define ACCEPTS_PER_RUN 64
+#define EVENTS          64
 
 enum status grpc_check(struct error *err)
 {
@@ -48,18 +48,18 @@ static void grpc_take(void *context, int fd, const struct sockaddr_storage *addr
 
 static void grpc_accept(struct grpc_server *grpc)
 {
-    int left = clock_now() < grpc->full_until ? 0 : ACCEPTS_A_RUN;
+    int left = clock_now() < grpc->full_until ? 0 : ACCEPTS_PER_RUN;
     while (left > 0 && grpc_has_room(grpc) &&
-           proxied_accept(grpc->proxied, grpc->listen_fd, grpc_take, grpc, &grpc->full_until))
+           proxy_pending_accept(grpc->proxied, grpc->listen_fd, grpc_take, grpc, &grpc->full_until))
         left--;
-    /* Registered edge-triggered, since a level-triggered socket would wake the thread again and
-     * again while there is no room. */
+    /* Registered edge-triggered: while no more connections fit, a level-triggered socket would keep
+     * waking the thread. */
     grpc->may_wait = left == 0 || !grpc_has_room(grpc) || clock_now() < grpc->full_until;
 }
 
 /* ---- the thread ---- */
 
-/* Takes the list of resumed calls. False: stop. */
+/* Takes the list of resumed calls. Returns false to stop. */
 static bool grpc_begin_run(struct grpc_server *grpc, struct grpc_call **ret_resumed,
                            bool *ret_is_ending)
 {
@@ -86,7 +86,7 @@ static void grpc_run_resumed(struct grpc_call *call)
     }
 }
 
-/* Ticks when one is due; frees connections that are over. */
+/* Checks time limits when a tick is due; frees closed connections. */
 static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_ending)
 {
     const int64_t now = clock_now();
@@ -108,7 +108,7 @@ static int grpc_sleep_ms(const struct grpc_server *grpc, int64_t next_tick)
             return 0;
     int ms = grpc->connections || grpc->may_wait ? left < 0 ? 0 : (int)left + 1 : -1;
     if (grpc->proxied) {
-        const int other = proxied_sleep_ms(grpc->proxied, grpc_has_room(grpc));
+        const int other = proxy_pending_sleep_ms(grpc->proxied, grpc_has_room(grpc));
         ms = ms < 0 || (other >= 0 && other < ms) ? other : ms;
     }
     return ms;
@@ -129,7 +129,7 @@ static void *grpc_run(void *context)
                 grpc_connection_run(events[i].data.ptr, events[i].events);
         grpc_accept(grpc);
         if (grpc->proxied)
-            proxied_run(grpc->proxied, grpc_has_room(grpc) ? 1 : 0, grpc_take, grpc);
+            proxy_pending_run(grpc->proxied, grpc_has_room(grpc) ? 1 : 0, grpc_take, grpc);
         const bool is_due = clock_now() >= next_tick;
         if (is_due)
             next_tick = clock_now() + TICK_MS * MILLION;
@@ -158,12 +158,12 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
     grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     grpc->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (http->options.proxy_protocol)
-        grpc->proxied = proxied_create(&http->proxies, http->options.metrics);
+        grpc->proxied = proxy_pending_create(&http->proxies, http->options.metrics);
     if (grpc->epoll_fd < 0 || grpc->wake_fd < 0 ||
         (http->options.proxy_protocol && !grpc->proxied) ||
         !grpc_watch(grpc, grpc->listen_fd, EPOLLET, NULL) ||
         !grpc_watch(grpc, grpc->wake_fd, 0, grpc) ||
-        (grpc->proxied && !grpc_watch(grpc, proxied_fd(grpc->proxied), 0, NULL)))
+        (grpc->proxied && !grpc_watch(grpc, proxy_pending_fd(grpc->proxied), 0, NULL)))
         return error_set(err, STATUS_IO,
                          "cannot open what --grpc-port needs (%s); raise the limit of open files "
                          "(ulimit -n)",
@@ -216,7 +216,7 @@ void grpc_stop(struct grpc_server *grpc)
     grpc_wake(grpc, &grpc->stop);
     if (grpc->has_thread)
         pthread_join(grpc->thread, NULL);
-    proxied_free(grpc->proxied);
+    proxy_pending_free(grpc->proxied);
     request_log_free(grpc->log);
     if (grpc->credentials)
         gnutls_certificate_free_credentials(grpc->credentials);

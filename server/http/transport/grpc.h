@@ -1,13 +1,13 @@
-/* gRPC on a port of its own (--grpc-port): HTTP/2, with TLS or without, on one thread.
+/* gRPC on a port of its own (--grpc-port): HTTP/2, with or without TLS, on one thread.
  *
  *     grpc.c              the thread: accepts, waits, resumes calls
- *     grpc_connection.c   a connection: bytes in and out, nghttp2, limits of what a client may send
- *     grpc_call.c         a call: messages become exchanges, answers become messages and trailers
- *     grpc_absent.c       instead of these in a build without libnghttp2
+ *     grpc_connection.c   a connection: reads, writes, nghttp2, limits on clients
+ *     grpc_call.c         a call: turns messages into exchanges, answers into messages and trailers
+ *     grpc_absent.c       replaces these in a build without libnghttp2
  *
- * A call's message is the body of an exchange, so that routes, keys, limits, the log and traces are
- * those of HTTP. Connections are in the table of all connections (connections.h), which counts them
- * and closes idle ones; their time limits are checked here. */
+ * A call's message is the body of an exchange, so that routes, keys, limits, the log and traces
+ * work as for HTTP. The table of all connections (connections.h) counts these connections and
+ * closes idle ones; their time limits are checked here. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,13 +21,13 @@ struct http_server;
 /* STATUS_CONFIG in a build without libnghttp2. */
 enum status grpc_check(struct error *err) MUST_USE;
 
-/* Serves server->options.grpc_routes on a listening socket that does not block, which stays the
- * caller's, as does all else. STATUS_NO_MEMORY, STATUS_IO. */
+/* Serves server->options.grpc_routes on a non-blocking listening socket. Borrows the socket and the
+ * server. STATUS_NO_MEMORY, STATUS_IO. */
 enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_server **ret,
                        struct error *err) MUST_USE;
 
-/* From now on connections are told to make no more calls, and closed when theirs are answered. */
+/* Tells clients to make no more calls, and closes each connection after its last answer. */
 void grpc_begin_end(struct grpc_server *grpc);
 
-/* Ends the thread and closes its connections. No exchange may wait any more. NULL is fine. */
+/* Ends the thread and closes its connections. No exchange may be waiting. Accepts NULL. */
 void grpc_stop(struct grpc_server *grpc);

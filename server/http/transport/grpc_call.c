@@ -1,14 +1,14 @@
-/* A call over gRPC: its messages become exchanges one after another, their answers become messages,
- * and its status goes into trailers.
+/* A call over gRPC: each message becomes an exchange, each answer a message; the status goes into
+ * the trailers.
  *
- *     HEADERS     admission, as of a request's head: route, key, rate, size of the headers
- *     DATA        length-prefixed messages; the body of an exchange, charged as it grows
+ *     HEADERS     admission, as for a request's head: route, key, rate, size of the headers
+ *     DATA        length-prefixed messages; each is the body of an exchange and charged as it grows
  *     a message   the route's handler, which answers or waits
  *     the answer  a message, then trailers; an error is trailers alone,
  *                 in a stream an error_message
  *
- * A streaming call works on one message at a time. What comes meanwhile is held, up to the call's
- * window (GRPC_CALL_WINDOW), and the window stays closed: that is the backpressure.
+ * A streaming call handles one message at a time. Later messages are held up to the call's window
+ * (GRPC_CALL_WINDOW), and the window stays closed: this is the backpressure.
  *
  * Sources: gRPC over HTTP2 (PROTOCOL-HTTP2.md); statuses: its doc/statuscodes.md. */
 #include <ctype.h>
@@ -37,8 +37,6 @@
 
 /* Bytes of headers over --max-header; beyond this the connection is closed. */
 #define HEADERS_EXCESS ((size_t)256 << 10)
-
-/* ---- the carrier of its exchanges ---- */
 
 static const char *call_header(const struct grpc_call *call, const char *name)
 {
@@ -96,7 +94,7 @@ static const struct exchange_carrier grpc_carrier = {.dialect = &dialect_grpc,
                                                      .resume = carrier_resume,
                                                      .watch = carrier_watch};
 
-/* The client has gone while its exchange works. */
+/* The client has gone while the exchange works. */
 static void call_cancel(struct grpc_call *call)
 {
     struct grpc_server *grpc = call->connection->server;
@@ -113,8 +111,6 @@ static void call_cancel(struct grpc_call *call)
     if (pinned)
         model_host_cancel(grpc->http->options.model_host, pinned);
 }
-
-/* ---- its life ---- */
 
 struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream)
 {
@@ -148,7 +144,7 @@ static void call_free(struct grpc_call *call)
     free(call);
 }
 
-/* `outcome`: for the log; NULL: nothing was asked for. */
+/* `outcome` is for the log; NULL if nothing was asked for. */
 static void exchange_over(struct grpc_call *call, const char *outcome)
 {
     struct exchange *x = call->exchange;
@@ -164,7 +160,7 @@ static void exchange_over(struct grpc_call *call, const char *outcome)
     exchange_free(x);
 }
 
-/* Between two messages of a stream. */
+/* Whether a stream is between two messages. */
 static bool is_between(const struct grpc_call *call)
 {
     return call->state == CALL_READING && call->is_stream && call->prefix_size == 0;
@@ -193,9 +189,7 @@ void grpc_call_closed(struct grpc_call *call, bool is_whole)
     call_free(call);
 }
 
-/* ---- the end: trailers ---- */
-
-/* gRPC's status for an answer of HTTP. */
+/* Maps an HTTP answer to a gRPC status. */
 static int status_of(const struct exchange *x)
 {
     switch (x->answer.status) {
@@ -229,7 +223,7 @@ static int status_of(const struct exchange *x)
     }
 }
 
-/* Percent-encodes what is no printable ASCII (the protocol's Status-Message). */
+/* Percent-encodes everything but printable ASCII (the protocol's Status-Message). */
 static void set_message(struct grpc_call *call, const char *text, size_t size)
 {
     size_t used = 0;
@@ -249,7 +243,7 @@ static nghttp2_nv pair(const char *name, const char *value)
                         strlen(value), NGHTTP2_NV_FLAG_NONE};
 }
 
-/* Adds grpc-status and what belongs to it. */
+/* Adds grpc-status and the fields that go with it. */
 static size_t add_status(const struct grpc_call *call, nghttp2_nv *fields, char number[static 12],
                          char pushback[static 16])
 {
@@ -273,7 +267,7 @@ static void submit_trailers(struct grpc_call *call)
     (void)nghttp2_submit_trailer(call->connection->session, call->stream, fields, count);
 }
 
-/* The head of the answer; without messages it is the whole answer. */
+/* Submits the answer's headers; without messages they are the whole answer. */
 static void submit_head(struct grpc_call *call, const nghttp2_data_provider *messages)
 {
     const struct exchange *x = call->exchange;
@@ -306,7 +300,7 @@ static void call_finish(struct grpc_call *call)
 
 /* ---- messages to the client ---- */
 
-/* Copies what is left of head and text; returns how much. */
+/* Copies the rest of the head and the text; returns the number of bytes. */
 static size_t next_bytes(struct grpc_call *call, uint8_t *to, size_t room)
 {
     const struct answer *answer = &call->exchange->answer;
@@ -400,7 +394,7 @@ static void send_answer(struct grpc_call *call)
     call_finish(call);
 }
 
-/* The call cannot go on: `code` is a constant. */
+/* Ends a call that cannot continue; `code` is a constant. */
 __attribute__((format(printf, 4, 5))) static void
 call_refuse(struct grpc_call *call, int http, const char *code, const char *format, ...)
 {
@@ -446,7 +440,8 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
     return true;
 }
 
-/* grpc-timeout: up to eight digits and a unit. What is malformed stays, to be refused. */
+/* Reads grpc-timeout: up to eight digits and a unit. Keeps a malformed value, which is then
+ * refused. */
 static void read_timeout(struct grpc_call *call)
 {
     static const struct {
@@ -481,7 +476,6 @@ static bool is_grpc(const char *content_type)
            (!content_type[16] || content_type[16] == '+' || content_type[16] == ';');
 }
 
-/* False: out of memory. */
 static bool create_exchange(struct grpc_call *call)
 {
     struct http_server *server = call->connection->server->http;
@@ -499,7 +493,7 @@ static bool create_exchange(struct grpc_call *call)
     return true;
 }
 
-/* False: the exchange has its answer, a refusal. */
+/* Returns false if the exchange was refused; it then has its answer. */
 static bool admit(struct grpc_call *call)
 {
     struct exchange *x = call->exchange;
@@ -518,13 +512,13 @@ static bool admit(struct grpc_call *call)
     (void)exchange_admit(x, &head);
     if (!x->route && x->answer.status == 404)
         respond_refusal(x, 404, "not_found",
-                        "there is no method %.100s here; docs/protocols.md lists those of "
+                        "there is no method %.100s; docs/protocols.md lists those of "
                         "inference.GRPCInferenceService",
                         x->path);
     return !x->answer.status;
 }
 
-/* Out of memory: there is nothing to answer with. */
+/* Resets a call that runs out of memory before it can answer. */
 static void call_reset(struct grpc_call *call, uint32_t why)
 {
     call->state = CALL_ENDED;
@@ -573,7 +567,6 @@ void grpc_call_begin(struct grpc_call *call)
 
 /* ---- messages from the client ---- */
 
-/* The whole message is there. */
 static void call_work(struct grpc_call *call)
 {
     struct exchange *x = call->exchange;
@@ -597,7 +590,7 @@ void grpc_call_resumed(struct grpc_call *call)
     call_free(call);
 }
 
-/* A message begins in a stream: the next exchange. False: the call has ended. */
+/* Creates the exchange of the next message in a stream. Returns false if the call has ended. */
 static bool next_exchange(struct grpc_call *call)
 {
     if (call->exchange) { /* the first, admitted with the call's headers */
@@ -627,7 +620,7 @@ static void check_prefix(struct grpc_call *call)
                                                           : PLAIN_MESSAGE;
     if (p[0])
         call_refuse(call, 501, "not_implemented",
-                    "compressed messages are not understood; send them as they are (identity)");
+                    "compressed messages are not supported; send them uncompressed (identity)");
     else if (size > limit)
         call_refuse(call, 413, "too_large", "the message has %zu bytes; the limit is %zu%s", size,
                     limit, has_tensors ? " (--max-body)" : "");
@@ -647,7 +640,7 @@ static void take_body(struct grpc_call *call, const uint8_t *bytes, size_t size)
     send_answer(call);
 }
 
-/* Reads until a message is whole; returns how much was read. */
+/* Reads until a message is complete; returns the number of bytes read. */
 static size_t call_parse(struct grpc_call *call, const uint8_t *bytes, size_t size)
 {
     size_t at = 0;
@@ -701,7 +694,7 @@ size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size)
     return size;
 }
 
-/* What the end of the client's messages means. */
+/* Handles the end of the client's messages. */
 static void check_end(struct grpc_call *call)
 {
     if (!call->has_ended || call->state != CALL_READING || call->held.size)
@@ -711,8 +704,8 @@ static void check_end(struct grpc_call *call)
         call_finish(call);
     } else {
         call_refuse(call, 400, "invalid_request",
-                    "the call ended before its message was whole: each has five bytes before it, a "
-                    "zero and its length");
+                    "the call ended in the middle of a message; send a zero byte and the length in "
+                    "four bytes before each message");
     }
 }
 
@@ -745,7 +738,7 @@ static bool call_is_late(const struct grpc_call *call, int64_t limit_ms, int64_t
     return limit_ms && now - call->since >= limit_ms * MILLION;
 }
 
-/* Whether the client takes its answer too slowly; if not, restarts its period. */
+/* Whether the client reads its answer too slowly. If it does not, its period starts again. */
 static bool is_slow(struct grpc_call *call, int64_t limit_ms, int64_t now)
 {
     if (!call_is_late(call, limit_ms, now))

@@ -1,15 +1,14 @@
-/* A connection of --grpc-port: bytes between the socket and nghttp2, and what a client may not do.
+/* A connection of --grpc-port: moves bytes between the socket and nghttp2, and limits what a client
+ * may do.
  *
  * nghttp2 reads and writes frames, headers and flow control. It refuses what breaks HTTP/2, calls
  * beyond GRPC_CALLS, bytes beyond a window, too many CONTINUATION frames, and more unread answers
- * to PING and SETTINGS than OUT_ACKS. Against floods of what HTTP/2 allows there is a credit.
- * Frames that carry no message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA)
- * cost some, as do all bytes that are no message; time, answered calls and data sent give some
- * back. RST_STREAM costs much before the call runs and little afterwards; GRPC_CALLS bounds the
- * cancelled calls that still run. A client without
- * credit is told to calm down (ENHANCE_YOUR_CALM) and its connection ends. Nothing is read while
- * the socket takes no output. A header block that is endless (CONTINUATION) ends the connection as
- * well. */
+ * to PING and SETTINGS than OUT_ACKS. A credit stops floods that HTTP/2 allows. Frames without a
+ * message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA) cost credit, as do all
+ * bytes outside messages; time, answered calls and sent data restore some. RST_STREAM costs much
+ * before the call runs and little afterwards; GRPC_CALLS bounds the cancelled calls that still run.
+ * When its credit is used up, a connection gets ENHANCE_YOUR_CALM and ends. Nothing is read while
+ * the socket accepts no output. An endless header block (CONTINUATION) also ends the connection. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -27,21 +26,19 @@
 
 #define MILLION       INT64_C(1000000)
 #define READ_BYTES    (16 * 1024)
-#define READS_A_RUN   8
-#define FEEDS_A_RUN   4
-#define FRAME_MOST    (20 * 1024) /* that nghttp2 writes at a time: 16 KiB of data, or our headers */
+#define READS_PER_RUN 8
+#define FEEDS_PER_RUN 4
+#define FRAME_MOST    (20 * 1024) /* nghttp2's largest write: 16 KiB of data, or our headers */
 #define OUT_ACKS      100
-#define LINGER_MS     2000 /* how long a client that was told to go may go on sending */
-#define CREDIT_SECOND 100  /* that a second gives */
-#define CREDIT_DATA   4    /* that a DATA frame gives which is sent: WINDOW_UPDATE follows it */
-#define CREDIT_CALL   20   /* that an answered call gives */
-#define COST_RESET    10   /* of RST_STREAM before the call runs, or in the same read */
-#define COST_CANCEL   0.5  /* of RST_STREAM afterwards; other frames cost 1 */
-#define COST_BYTE     (1.0 / 4096) /* of all that is read; DATA gives its own back */
+#define LINGER_MS     2000         /* how long a client may send after GOAWAY */
+#define CREDIT_SECOND 100          /* credit for each second */
+#define CREDIT_DATA   4            /* credit for each DATA frame sent: a WINDOW_UPDATE follows */
+#define CREDIT_CALL   20           /* credit for each answered call */
+#define COST_RESET    10           /* of RST_STREAM before the call runs, or in the same read */
+#define COST_CANCEL   0.5          /* of RST_STREAM afterwards; other frames cost 1 */
+#define COST_BYTE     (1.0 / 4096) /* of each byte read; DATA restores its own cost */
 
-/* ---- sockets ---- */
-
-/* Bytes read; 0: the end; -1: none now; -2: an error. */
+/* Returns the bytes read; 0: end of stream; -1: none available; -2: error. */
 static ssize_t read_some(struct grpc_connection *c, uint8_t *bytes, size_t size)
 {
     ssize_t got;
@@ -95,14 +92,14 @@ void grpc_connection_end(struct grpc_connection *c)
     close_calls(c);
 }
 
-/* After what has been queued the connection ends. */
+/* Ends the connection after everything queued has been sent. */
 static void tell_to_go(struct grpc_connection *c, uint32_t why)
 {
     c->is_ending = true;
     (void)nghttp2_session_terminate_session(c->session, why);
 }
 
-/* Calls that have begun are answered; the client makes others elsewhere. */
+/* Answers the calls that have begun; the client makes later ones on another connection. */
 static void leave(struct grpc_connection *c)
 {
     c->is_leaving = true;
@@ -111,9 +108,7 @@ static void leave(struct grpc_connection *c)
                                 NGHTTP2_NO_ERROR, NULL, 0);
 }
 
-/* ---- what a client sends ---- */
-
-/* False: the credit is used up, and the client is told so. */
+/* Returns false if the credit is used up; the client then gets ENHANCE_YOUR_CALM. */
 static bool pay(struct grpc_connection *c, double cost)
 {
     const int64_t now = clock_now();
@@ -132,7 +127,7 @@ static struct grpc_call *call_of(nghttp2_session *session, int32_t stream)
     return nghttp2_session_get_stream_user_data(session, stream);
 }
 
-/* Whether the call has worked on a message since before the bytes that are being read came. */
+/* Whether the call's handler has run since before the current read. */
 static bool has_worked(nghttp2_session *session, int32_t stream)
 {
     const struct grpc_call *call = call_of(session, stream);
@@ -181,7 +176,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
     (void)flags;
     struct grpc_call *call = call_of(session, frame->hd.stream_id);
     if (frame->headers.cat != NGHTTP2_HCAT_REQUEST)
-        return 0; /* trailers say nothing here, and other threads may be reading the headers */
+        return 0; /* ignore trailers: other threads may be reading the headers */
     if (call && !grpc_call_header(call, name, name_size, value, value_size))
         tell_to_go(context, NGHTTP2_ENHANCE_YOUR_CALM);
     return 0;
@@ -242,7 +237,7 @@ static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *c
     if (frame->hd.type == NGHTTP2_RST_STREAM &&
         frame->rst_stream.error_code == NGHTTP2_PROTOCOL_ERROR)
         (void)pay(context, COST_RESET);
-    /* All is answered: the client need not send the rest. */
+    /* The call is answered: the client need not send the rest. */
     if (call && !call->has_ended && frame->hd.type == NGHTTP2_HEADERS &&
         frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
         (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
@@ -262,8 +257,6 @@ static int on_closed(nghttp2_session *session, int32_t stream, uint32_t why, voi
     grpc_call_closed(call, why == NGHTTP2_NO_ERROR);
     return 0;
 }
-
-/* ---- the session ---- */
 
 static bool start_session(struct grpc_connection *c)
 {
@@ -349,9 +342,8 @@ void grpc_connection_sweep(struct grpc_connection *c)
         connection_done(c);
 }
 
-/* ---- bytes in and out ---- */
-
-/* False: the connection is over, and an alert says why: that `h2` is not offered, for example. */
+/* Returns false if the connection is over, after an alert with the reason (such as `h2` missing).
+ */
 static bool shake_hands(struct grpc_connection *c)
 {
     const int result = gnutls_handshake(c->tls);
@@ -362,7 +354,7 @@ static bool shake_hands(struct grpc_connection *c)
     return goes_on;
 }
 
-/* Whether a header block goes on without end. */
+/* Whether a header block exceeds every limit without ending. */
 static bool has_endless_header(struct grpc_connection *c, size_t more)
 {
     c->header_bytes += more;
@@ -375,8 +367,8 @@ static void refuse_http1(struct grpc_connection *c)
 {
     static const char answer[] =
         "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
-        "{\"error\":\"this port takes gRPC over HTTP/2 (--grpc-port); ask the port of HTTP/1.1 "
-        "(--port)\",\"code\":\"invalid_request\"}\n";
+        "{\"error\":\"this port serves gRPC over HTTP/2 (--grpc-port); send HTTP/1.1 to "
+        "--port\",\"code\":\"invalid_request\"}\n";
     c->unsent = malloc(sizeof answer - 1);
     if (c->unsent)
         memcpy(c->unsent, answer, sizeof answer - 1);
@@ -385,7 +377,7 @@ static void refuse_http1(struct grpc_connection *c)
     c->is_ending = c->refused_http1 = true;
 }
 
-/* Whether the first bytes are the line of a request, not HTTP/2's preface. */
+/* Whether the first bytes are a request line, not HTTP/2's preface. */
 static bool is_http1(const uint8_t *bytes, size_t size)
 {
     const uint8_t *end = memchr(bytes, '\r', size);
@@ -393,18 +385,18 @@ static bool is_http1(const uint8_t *bytes, size_t size)
     return end && memmem(bytes, (size_t)(end - bytes), version, sizeof version - 1);
 }
 
-/* False: the connection is over. */
+/* Returns false if the connection is over. */
 static bool read_all(struct grpc_connection *c)
 {
     uint8_t bytes[READ_BYTES];
-    for (int i = 0; i < READS_A_RUN || (c->tls && gnutls_record_check_pending(c->tls)); i++) {
+    for (int i = 0; i < READS_PER_RUN || (c->tls && gnutls_record_check_pending(c->tls)); i++) {
         const ssize_t got = read_some(c, bytes, sizeof bytes);
         if (got == -1)
             return true;
         if (got <= 0)
             return false;
         if (c->is_ending)
-            continue; /* dropped, so that our last words are not lost to a reset */
+            continue; /* dropped, so that a reset does not discard our GOAWAY */
         if (!c->has_begun && is_http1(bytes, (size_t)got)) {
             refuse_http1(c);
             return true; /* answered before the end of its half is read */
@@ -421,7 +413,7 @@ static bool read_all(struct grpc_connection *c)
     return true;
 }
 
-/* How many bytes the socket took; -1: the connection is over. */
+/* Returns the number of bytes that the socket accepted; -1 if the connection is over. */
 static ssize_t write_most(struct grpc_connection *c, const uint8_t *bytes, size_t size)
 {
     size_t at = 0;
@@ -438,7 +430,7 @@ static ssize_t write_most(struct grpc_connection *c, const uint8_t *bytes, size_
     return (ssize_t)at;
 }
 
-/* False: the connection is over. */
+/* Returns false if the connection is over. */
 static bool write_unsent(struct grpc_connection *c)
 {
     const ssize_t put = write_most(c, c->unsent + c->unsent_at, c->unsent_size - c->unsent_at);
@@ -452,7 +444,7 @@ static bool write_unsent(struct grpc_connection *c)
     return true;
 }
 
-/* Writes what was gathered, and keeps a copy of what the socket does not take. */
+/* Writes the gathered bytes, and keeps a copy of those that the socket does not accept. */
 static bool write_gathered(struct grpc_connection *c, size_t size)
 {
     const ssize_t put = write_most(c, c->server->out, size);
@@ -469,12 +461,12 @@ static bool write_gathered(struct grpc_connection *c, size_t size)
     return c->unsent;
 }
 
-/* False: the connection is over. */
+/* Returns false if the connection is over. */
 static bool write_all(struct grpc_connection *c)
 {
     if (c->unsent && !write_unsent(c))
         return false;
-    /* Closing: its calls are gone, though not their streams. */
+    /* Closing: its calls are freed, but not their streams. */
     if (c->closing || c->refused_http1 || (!c->has_begun && !c->is_ending))
         return true;
     while (!c->unsent) {
@@ -507,7 +499,8 @@ static void feed_calls(struct grpc_connection *c)
     }
 }
 
-/* Busy connections are not closed to make room for others, and a drain waits for them. */
+/* Marks the connection busy or idle: a busy one is not closed to make room, and a drain waits for
+ * it. */
 static bool note_phase(struct grpc_connection *c)
 {
     bool is_busy = false;
@@ -520,7 +513,7 @@ static bool note_phase(struct grpc_connection *c)
                             is_busy ? CONNECTION_WORKING : CONNECTION_AWAITS_REQUEST);
 }
 
-/* False: the connection is over. */
+/* Returns false if the connection is over. */
 static bool run(struct grpc_connection *c, uint32_t events)
 {
     c->runs++;
@@ -537,9 +530,9 @@ static bool run(struct grpc_connection *c, uint32_t events)
         return false;
     if (c->wants_leave && !c->is_ending && !c->is_leaving)
         leave(c);
-    /* Messages that need no forward pass are answered at once: other connections get their turns.
-     */
-    for (int i = 0; i < FEEDS_A_RUN && (i == 0 || c->wants_feed); i++) {
+    /* Messages without a forward pass are answered at once: limit them, so that other connections
+     * get their turn. */
+    for (int i = 0; i < FEEDS_PER_RUN && (i == 0 || c->wants_feed); i++) {
         if (c->wants_feed)
             feed_calls(c);
         if (!write_all(c))

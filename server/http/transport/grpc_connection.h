@@ -1,5 +1,5 @@
-/* Private to grpc*.c: what the thread, its connections and their calls know of each other. All of
- * it belongs to that thread, but for what grpc_server->lock guards. */
+/* Private to grpc*.c: the types that the thread, its connections and their calls share. Only that
+ * thread uses them, except for the members that grpc_server->lock guards. */
 #pragma once
 
 #include <gnutls/gnutls.h>
@@ -11,15 +11,15 @@
 
 #include "server/http/transport/exchange.h"
 
-#define GRPC_CALLS       100                 /* that a connection may have open */
+#define GRPC_CALLS       100                 /* open calls of a connection */
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
 #define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection */
 #define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of all calls together */
-#define GRPC_CREDIT      1000                /* frames that are no use: see grpc_connection.c */
+#define GRPC_CREDIT      1000                /* frames without a message: see grpc_connection.c */
 #define GRPC_OUT         ((size_t)64 << 10)  /* bytes gathered for one write */
 
 struct grpc_call;
-struct proxied;
+struct proxy_pending;
 struct request_log;
 
 struct grpc_server {
@@ -28,7 +28,7 @@ struct grpc_server {
     pthread_t thread;
     bool has_thread;
     struct request_log *log;
-    struct proxied *proxied;                      /* NULL: no PROXY headers */
+    struct proxy_pending *proxied;                /* NULL: no PROXY headers */
     gnutls_certificate_credentials_t credentials; /* NULL: no TLS */
     struct grpc_connection *connections;
     int64_t full_until; /* accept() failed for want of resources: do not call it before */
@@ -50,22 +50,22 @@ struct grpc_connection {
     bool has_shaken, has_settings, is_busy, wants_feed;
     bool has_begun;       /* the first bytes have come, and are not HTTP/1.1's */
     bool refused_http1;   /* they are HTTP/1.1's: the client gets 400, and nothing in HTTP/2 */
-    bool is_ending;       /* it was told to go, at once: nothing is read any more */
-    bool wants_leave;     /* it took a spare place: its client is to make another */
+    bool is_ending;       /* it was told to go at once: nothing more is read */
+    bool wants_leave;     /* it uses a spare place: its client must open another */
     bool is_leaving;      /* it makes no more calls */
     bool has_open_header; /* CONTINUATION may follow */
     struct grpc_call *calls;
     size_t header_room;   /* bytes of all calls' headers */
-    size_t call_count;    /* with those whose stream is closed */
+    size_t call_count;    /* includes those whose stream is closed */
     int64_t opened;       /* clock_now(), as all times here */
-    int64_t idle_since;   /* since when it has no calls */
-    int64_t closing;      /* since when only what still comes is dropped; 0: not yet */
+    int64_t idle_since;   /* when its last call ended */
+    int64_t closing;      /* when it began to drop all input; 0: not yet */
     int64_t header_since; /* a header block has begun and not ended; 0: none */
     size_t header_bytes;  /* read since the last frame began, CONTINUATION aside */
-    uint8_t *unsent;      /* malloc'ed; the socket takes no more now */
+    uint8_t *unsent;      /* malloc'ed; bytes that the socket has not accepted */
     size_t unsent_size, unsent_at;
-    int64_t unsent_since; /* since when it has taken nothing */
-    uint64_t runs;        /* of grpc_connection_run() so far */
+    int64_t unsent_since; /* when it last accepted bytes */
+    uint64_t runs;        /* calls of grpc_connection_run() */
     double credit;
     int64_t credit_time;
     uint32_t events; /* that epoll watches */
@@ -73,11 +73,11 @@ struct grpc_connection {
 
 enum grpc_call_state {
     CALL_HEADERS,   /* its headers are arriving */
-    CALL_DELAYED,   /* its client was refused a moment ago: it waits */
-    CALL_READING,   /* for a message, or in the middle of one */
+    CALL_DELAYED,   /* waits because its client was refused a moment ago */
+    CALL_READING,   /* awaits a message, or is in the middle of one */
     CALL_WORKING,   /* the exchange works */
     CALL_ANSWERING, /* a message is being sent */
-    CALL_ENDED,     /* all but the trailers has been sent; what still comes is dropped */
+    CALL_ENDED,     /* everything but the trailers has been sent; further input is dropped */
 };
 
 struct grpc_call {
@@ -92,20 +92,20 @@ struct grpc_call {
     bool is_late;           /* the client took its answer too slowly */
     bool has_headers;       /* the answer's have been submitted */
     bool wants_feed;        /* `held` may be read again */
-    uint64_t worked_in_run; /* the connection's run in which it began to work last; 0: never */
+    uint64_t worked_in_run; /* the connection's run in which it last began to work; 0: never */
 
     char *headers; /* "name\0value\0" …; malloc'ed */
     size_t headers_size, headers_room;
-    size_t headers_given;      /* bytes by RFC 9113's measure, also of what is not kept */
+    size_t headers_given;      /* size by RFC 9113's measure, including headers that are not kept */
     char timeout[24];          /* grpc-timeout in milliseconds, as text */
-    const struct route *route; /* NULL: there is none */
+    const struct route *route; /* NULL: not found */
     int64_t delayed_until;
-    int64_t since; /* when it began to wait for what it waits for now */
+    int64_t since; /* when its current wait began */
 
     struct exchange *exchange; /* of the message; NULL: none has begun */
     uint8_t prefix[5];         /* of the message that is arriving */
     size_t prefix_size, message_left;
-    struct upload held; /* came before the message before it was answered */
+    struct upload held; /* input that arrived before the previous message was answered */
     size_t held_at;
 
     uint8_t head[32]; /* of the message that is being sent */
@@ -123,7 +123,7 @@ struct grpc_call {
 
 /* Takes over `fd`. */
 void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address);
-/* After an event of its socket; UINT32_MAX: after something that concerns it. */
+/* Runs the connection after `events` of its socket; UINT32_MAX: after any other event. */
 void grpc_connection_run(struct grpc_connection *connection, uint32_t events);
 /* Checks the time limits. */
 void grpc_connection_tick(struct grpc_connection *connection, int64_t now, bool is_ending);
@@ -136,11 +136,11 @@ void grpc_connection_sweep(struct grpc_connection *connection);
 
 /* NULL when out of memory. */
 struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream);
-/* False: no client sends that much; the connection is to be closed. */
+/* Adds a header. Returns false if the headers are far too long; close the connection then. */
 bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
                       const uint8_t *value, size_t value_size);
 void grpc_call_begin(struct grpc_call *call);
-/* Returns how many bytes may be sent in their place at once. */
+/* Takes a part of the message. Returns by how many bytes the client's window may grow at once. */
 size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size);
 /* The client has sent everything. */
 void grpc_call_end(struct grpc_call *call);
@@ -148,8 +148,8 @@ void grpc_call_end(struct grpc_call *call);
 void grpc_call_closed(struct grpc_call *call, bool is_whole);
 /* Its exchange has been resumed. */
 void grpc_call_resumed(struct grpc_call *call);
-/* Reads on what was held. */
+/* Continues with the held input. */
 void grpc_call_feed(struct grpc_call *call);
 void grpc_call_tick(struct grpc_call *call, int64_t now);
-/* Whether somebody waits for an answer. */
+/* Whether the client is waiting for an answer. */
 bool grpc_call_is_busy(const struct grpc_call *call);

@@ -1,7 +1,7 @@
 /* Counts the bytes of all bodies and answers against --max-upload-memory. */
 #include "server/http/transport/http_budget.h"
 
-/* Whether `bytes` more fit. A share may exceed its limit if all it holds is of one request. */
+/* Whether `bytes` more fit. A share may exceed its limit if a single request holds all of it. */
 static bool fits(const struct http_budget *budget, size_t used, size_t own, size_t bytes)
 {
     return (bytes <= budget->limit && used <= budget->limit - bytes) ||
@@ -29,7 +29,7 @@ size_t http_budget_most(const struct http_budget *budget)
 
 void http_budget_settle(struct http_budget *budget, size_t *charged, size_t bytes)
 {
-    /* Unsigned: a smaller number wraps to the subtraction that it is. */
+    /* Unsigned addition wraps, so a smaller size subtracts. */
     for (; budget; budget = budget->whole)
         atomic_fetch_add_explicit(&budget->used, bytes - *charged, memory_order_relaxed);
     *charged = bytes;

@@ -1,7 +1,8 @@
-/* Limits the memory of request bodies and answers together (--max-upload-memory). A body, and what
- * is made of it, counts until the request is answered. An answer counts from the moment its request
- * is admitted until it has been sent. All connections share one budget; any thread may use it. The
- * requests of one client together get only a share of it, so one client cannot block all others. */
+/* Limits the memory of all request bodies and answers together (--max-upload-memory). A body and
+ * the data derived from it count until the request is answered. An answer counts from the admission
+ * of its request until it has been sent. All connections share one budget; any thread may use it.
+ * The requests of one client together get only a share, so that one client cannot block the others.
+ */
 #pragma once
 
 #include <stdatomic.h>
@@ -19,7 +20,7 @@ struct http_budget {
  * exceed the share while the client has no other. */
 bool http_budget_charge(struct http_budget *budget, size_t own, size_t bytes);
 
-/* Returns the bytes that a single request may take. */
+/* Returns the number of bytes that a single request may use. */
 size_t http_budget_most(const struct http_budget *budget);
 
 /* Replaces the charge *charged by `bytes`, which are allocated already. This may exceed the limit;

@@ -24,8 +24,8 @@
 struct key {
     char name[KEY_NAME_MAX + 1];
     uint8_t hash[HASH_BYTES];
-    double rate, burst; /* requests a second, requests; rate 0: no limit */
-    double tokens;      /* requests that may come now */
+    double rate, burst; /* requests per second, requests; rate 0: no limit */
+    double tokens;      /* requests allowed at once */
     int64_t filled;     /* clock_now() of `tokens` */
     bool is_admin;
     struct metric *granted, *limited;
@@ -100,8 +100,8 @@ static enum status read_key_line(char *line, struct key *key, bool *ret_used, st
     word = strtok_r(NULL, blanks, &rest);
     if (!word || !read_hash(word, key->hash))
         return error_set(err, STATUS_CONFIG,
-                         "behind '%s' comes sha256: and 64 hexadecimal digits, the hash of the "
-                         "key, never the key itself; lensd key %s makes such a line",
+                         "write sha256: and 64 hexadecimal digits after '%s': the hash of the key, "
+                         "never the key itself; lensd key %s makes such a line",
                          key->name, key->name);
     while ((word = strtok_r(NULL, blanks, &rest))) {
         bool good = false;
@@ -111,8 +111,8 @@ static enum status read_key_line(char *line, struct key *key, bool *ret_used, st
             good = read_amount(word + 6, &key->burst) && key->burst >= 1;
         if (!good)
             return error_set(err, STATUS_CONFIG,
-                             "'%.40s' of key '%s' is not understood; write rate=N (requests a "
-                             "second) and burst=N (at once, 1 or more)",
+                             "'%.40s' of key '%s' is not valid; write rate=N (requests per second) "
+                             "and burst=N (at once, 1 or more)",
                              word, key->name);
     }
     if (key->rate == 0 && key->burst > 0)
@@ -136,7 +136,7 @@ static enum status add_line(struct lines *lines, const struct key *key, struct e
 {
     for (size_t i = 0; i < lines->count; i++) {
         if (!strcmp(lines->keys[i].name, key->name))
-            return error_set(err, STATUS_CONFIG, "the name '%s' is there twice", key->name);
+            return error_set(err, STATUS_CONFIG, "the name '%s' is used twice", key->name);
         if (!memcmp(lines->keys[i].hash, key->hash, HASH_BYTES))
             return error_set(err, STATUS_CONFIG, "'%s' and '%s' have the same key",
                              lines->keys[i].name, key->name);
@@ -168,9 +168,9 @@ static enum status read_key_lines(char *text, bool is_admin, struct lines *lines
             return error_prefix(err, "line %d", number);
     }
     if (lines->count == before)
-        return error_set(err, STATUS_CONFIG,
-                         "holds no key, so that no client would be let in; lensd key NAME makes "
-                         "a line for it");
+        return error_set(
+            err, STATUS_CONFIG,
+            "has no key, so every client would be refused; lensd key NAME makes a line for it");
     return STATUS_OK;
 }
 
@@ -187,7 +187,7 @@ static enum status read_file(const char *path, bool is_admin, struct lines *line
                          is_admin ? "--admin-key-file" : "--api-keys", path, cause.message);
     enum status status = strlen((char *)text) == size
                              ? read_key_lines((char *)text, is_admin, lines, err)
-                             : error_set(err, STATUS_CONFIG, "holds a byte of 0");
+                             : error_set(err, STATUS_CONFIG, "contains a NUL byte");
     free(text);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }
@@ -219,7 +219,7 @@ static struct metric *key_metric(struct metrics *metrics, const char *name, cons
                        labels, NULL, 0);
 }
 
-/* The operator's files bound the number of names. */
+/* Creates a counter for each name; the operator's files bound their number. */
 static void add_metrics(struct metrics *metrics, struct lines *lines)
 {
     for (size_t i = 0; metrics && i < lines->count; i++) {
@@ -257,7 +257,7 @@ void keyring_free(struct keyring *keyring)
     free(keyring);
 }
 
-/* A name keeps the tokens it has left: otherwise a reload would reset its rate limit. */
+/* Keeps the remaining tokens of each name: otherwise a reload would reset its rate limit. */
 static void keep_tokens(const struct lines *from, struct lines *to)
 {
     for (size_t i = 0; i < to->count; i++)
@@ -294,7 +294,7 @@ void keyring_count(struct keyring *keyring, size_t *ret_keys, size_t *ret_admins
     pthread_mutex_unlock(&keyring->lock);
 }
 
-/* Compare with every line in full, so that timing does not tell which one matches. */
+/* Compares with every line in full, so that the time does not reveal which one matches. */
 static struct key *find_locked(struct keyring *keyring, const uint8_t hash[static HASH_BYTES])
 {
     struct key *found = NULL;

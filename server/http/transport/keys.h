@@ -2,7 +2,7 @@
  *
  * A file has one line for each key: a name, the SHA-256 of the key, and an optional rate limit.
  *
- *     # name   hash                rate: requests a second   burst: at once
+ *     # name   hash                rate: per second   burst: at once
  *     alice    sha256:9f86d081…    rate=10                   burst=20
  *
  * `lensd key NAME` makes a key (256 random bits) and its line. A key of that length cannot be
@@ -23,13 +23,13 @@
 
 #define KEY_NAME_MAX  63   /* bytes; letters, digits and -_.@ */
 #define KEY_LINES_MAX 1000 /* of a file */
-#define KEY_TEXT_MAX  256  /* bytes of a key that is looked at */
+#define KEY_TEXT_MAX  256  /* bytes of the longest key that is compared */
 
 struct keyring;
 
 struct keyring_options {
     const char *keys_file;   /* NULL: no key is needed */
-    const char *admin_file;  /* keys of admins, in the same format; NULL: there are none */
+    const char *admin_file;  /* keys of admins, in the same format; NULL: none */
     bool protect_open;       /* ROUTE_OPEN needs a key, too */
     struct metrics *metrics; /* borrowed; NULL: nothing is counted */
 };
@@ -37,12 +37,12 @@ struct keyring_options {
 /* Reads the files. STATUS_CONFIG with a sentence that names file and line. Texts are borrowed. */
 enum status keyring_create(const struct keyring_options *options, struct keyring **ret,
                            struct error *err) MUST_USE;
-void keyring_free(struct keyring *keyring); /* NULL is fine */
+void keyring_free(struct keyring *keyring); /* accepts NULL */
 
-/* Reads the files again. A name keeps what it has used of its rate. On failure nothing changes. */
+/* Reads the files again. A name keeps its remaining tokens. On failure nothing changes. */
 enum status keyring_reload(struct keyring *keyring, struct error *err) MUST_USE;
 
-/* How many lines there are, of both files. */
+/* Counts the lines of each file. */
 void keyring_count(struct keyring *keyring, size_t *ret_keys, size_t *ret_admins);
 
 enum key_verdict {

@@ -30,7 +30,7 @@ static enum status cannot_listen(const struct listen_options *options, int cause
                          port, host, options->option);
     case EACCES:
         return error_set(err, STATUS_CONFIG,
-                         "not allowed to listen on port %d; choose one from 1024 on with %s", port,
+                         "not allowed to listen on port %d; choose 1024 or higher with %s", port,
                          options->option);
     case EADDRNOTAVAIL:
         return error_set(err, STATUS_CONFIG,
@@ -48,15 +48,16 @@ static enum status cannot_listen(const struct listen_options *options, int cause
     }
 }
 
-/* Bound only, so that nobody can connect, unless `listens`. -1 and errno. */
+/* Opens and binds a socket; listens only if `listens`, so that no client can connect before.
+ * Returns -1 and sets errno. */
 static int listen_open_socket(const struct addrinfo *address, bool listens)
 {
     int one = 1, zero = 0;
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    /* Addresses of connections that ended a moment ago do not block a restart; a second server on
-     * the same port is still refused. */
+    /* Lets a restart bind although connections of the old process linger; a second server on the
+     * same port is still refused. */
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (address->ai_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
@@ -69,7 +70,7 @@ static int listen_open_socket(const struct addrinfo *address, bool listens)
     return -1;
 }
 
-/* The port that was really bound, and an address clients on this machine can use. */
+/* Finds the port that was bound, and a URL for clients on this machine. */
 static void listen_describe(const char *host, bool tls, struct listener *listener)
 {
     struct sockaddr_storage bound;
@@ -96,7 +97,7 @@ static void listen_describe(const char *host, bool tls, struct listener *listene
     memcpy(listener->where, listener->url, sizeof listener->where);
 }
 
-/* The first address that can be bound; *ret_fd is -1 where none can, with the *ret_cause. */
+/* Binds the first address that works. If none does, *ret_fd is -1 and *ret_cause says why. */
 static enum status bind_port(const struct listen_options *options, bool listens, int *ret_fd,
                              int *ret_cause, struct error *err)
 {
@@ -133,7 +134,7 @@ static enum status open_port(const struct listen_options *options, struct listen
     return STATUS_OK;
 }
 
-/* ---- a socket with a name ---- */
+/* ---- Unix sockets ---- */
 
 static enum status fill_address(const char *path, struct sockaddr_un *ret, struct error *err)
 {
@@ -150,16 +151,16 @@ static enum status fill_address(const char *path, struct sockaddr_un *ret, struc
 static enum status no_socket(const char *path, struct error *err)
 {
     return error_set(err, STATUS_CONFIG,
-                     "'%s' is there and is no socket; choose another path with --unix", path);
+                     "'%s' exists and is not a socket; choose another path with --unix", path);
 }
 
-/* Checks what is at the path: nothing, or a socket without a listener, may be replaced. */
+/* Removes a socket without a listener from the path; refuses anything else there. */
 static enum status clear_path(const struct sockaddr_un *address, struct error *err)
 {
     struct stat there;
     const char *path = address->sun_path;
     if (lstat(path, &there) != 0)
-        return STATUS_OK; /* or bind says what is wrong */
+        return STATUS_OK; /* bind() reports other errors */
     if (!S_ISSOCK(there.st_mode))
         return no_socket(path, err);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -225,7 +226,7 @@ void listen_remove(struct listener *listener)
 
 #define PASSED_FD 3 /* the first of LISTEN_FDS */
 
-/* How many sockets are passed to this process: a parent may have left the variables for another. */
+/* How many sockets were passed to this process; the variables may be meant for its parent. */
 static long count_passed(void)
 {
     const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
@@ -310,8 +311,8 @@ static enum status check_port(const struct listen_options *options, char *warnin
         close(fd);
     else if (cause == EADDRINUSE)
         snprintf(warning, size,
-                 "port %d on %.200s is in use; fine if by the server that these settings are for, "
-                 "else stop that program or choose another %s",
+                 "port %d on %.200s is in use; ignore this if that is the running server with "
+                 "these settings, else stop that program or choose another %s",
                  options->port, options->host, options->option);
     else
         return cannot_listen(options, cause, err);
@@ -342,7 +343,7 @@ enum status listen_check(const struct listen_options *options, char *warning, si
 
 bool listen_stop(struct listener *listener)
 {
-    /* Classic BPF over the TCP header: its 14th byte holds the flags. Dropped: SYN without ACK. */
+    /* Classic BPF on the TCP header: its 14th byte holds the flags. Drops SYN without ACK. */
     struct sock_filter program[] = {
         {BPF_LD | BPF_B | BPF_ABS, 0, 0, 13},    {BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x12},
         {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0x02}, {BPF_RET | BPF_K, 0, 0, 0},

@@ -18,18 +18,17 @@ struct listen_options {
 
 struct listener {
     int fd;
-    int port;               /* the actual port; 0 for a Unix socket */
-    char url[320];          /* "http://host:port" for clients on this machine */
-    bool is_loopback;       /* only this machine can connect, over TCP */
-    bool is_passed;         /* by listen_take_passed(): other processes may accept from it, too */
-    char where[320];        /* the same, or "unix:/run/lensd.sock" */
-    char path[108];         /* of a Unix socket, else "" */
+    int port;         /* the actual port; 0 for a Unix socket */
+    char url[320];    /* "http://host:port" for clients on this machine */
+    bool is_loopback; /* only this machine can connect, over TCP */
+    bool is_passed;   /* comes from listen_take_passed(): other processes may also accept from it */
+    char where[320];  /* the same, or "unix:/run/lensd.sock" */
+    char path[108];   /* of a Unix socket, else "" */
     uint64_t device, inode; /* of `path`, to notice that another process has replaced it */
 };
 
-/* Opens the socket. Replaces a socket file on which nobody listens; refuses one in use, and any
- * other kind of file. STATUS_CONFIG with a sentence. The caller closes ret->fd. On failure *ret is
- * unchanged. */
+/* Opens the socket. Replaces a socket file without a listener; refuses one in use, and any other
+ * kind of file. STATUS_CONFIG. The caller closes ret->fd. On failure *ret is unchanged. */
 enum status listen_open(const struct listen_options *options, struct listener *ret,
                         struct error *err) MUST_USE;
 
@@ -45,11 +44,11 @@ enum status listen_take_passed(bool tls, struct listener *ret, struct error *err
 enum status listen_check(const struct listen_options *options, char *warning, size_t size,
                          struct error *err) MUST_USE;
 
-/* Makes the kernel drop new connection attempts before it answers them. Clients try again after a
+/* Makes the kernel drop new connection attempts before it answers them. Clients retry after a
  * second and are refused by then; handshakes that have begun still reach accept(). Closing the
- * socket instead would cut off clients that are already connected. A Unix socket is unlinked to the
- * same end. Returns false if the kernel does not allow it; then the socket can only be closed. Not
- * for a passed socket. */
+ * socket instead would cut off clients that are already connected. A Unix socket is unlinked for
+ * the same purpose. Returns false if the kernel does not allow it; then the socket can only be
+ * closed. Do not call this for a passed socket. */
 bool listen_stop(struct listener *listener) MUST_USE;
 
 /* Unlinks a Unix socket, unless another process has replaced it. */

@@ -1,4 +1,4 @@
-/* How a body looks:
+/* The format of a body:
  *
  *     --BOUNDARY CRLF
  *     Content-Disposition: form-data; name="image"; filename="a.jpg" CRLF
@@ -8,10 +8,9 @@
  *     --BOUNDARY-- CRLF
  *
  * Easy to get wrong: the CRLF before a delimiter belongs to the delimiter, not to the bytes; text
- * before the first and after the last delimiter is ignored; the boundary may be in quotes; blanks
- * may follow a delimiter; the bytes may contain anything that is not CRLF "--" BOUNDARY, also a
- * longer word that starts like the boundary (then the rest of that line is neither blank nor "--").
- */
+ * before the first and after the last delimiter is ignored; the boundary may be quoted; blanks may
+ * follow a delimiter; the bytes may contain anything but CRLF "--" BOUNDARY, even a longer word
+ * that starts with the boundary (then the rest of that line is neither blank nor "--"). */
 #include "server/http/transport/multipart.h"
 
 #include <stdlib.h>
@@ -35,8 +34,8 @@ bool multipart_is(const char *content_type)
     return next == '\0' || next == ';' || next == ' ' || next == '\t';
 }
 
-/* The value of parameter `key` in `; key=value; key="value"`, unescaped and cut to `size`; false
- * when it is not there. `text` is `length` bytes, not terminated. */
+/* Copies the value of parameter `key` in `; key=value; key="value"`, unescaped and cut to `size`.
+ * Returns false if it is absent. `text` has `length` bytes and is not terminated. */
 static bool parameter(const char *text, size_t length, const char *key, char *ret, size_t size)
 {
     size_t i = 0;
@@ -71,15 +70,15 @@ static bool parameter(const char *text, size_t length, const char *key, char *re
     return false;
 }
 
-/* The next delimiter at or after `at`: its first byte (the CRLF before it is included where it has
- * one) and the first byte behind its line. *ret_last: it is the closing one. */
+/* A delimiter: its first byte (including the CRLF before it, if any) and the first byte after its
+ * line. *ret_last: it is the closing one. */
 struct delimiter {
     size_t start, end;
     bool last;
 };
 
-/* What follows "--BOUNDARY" at `at`: "--" or blanks, then the line's end. False: it is only a word
- * that starts like the boundary. */
+/* Parses what follows "--BOUNDARY" at `at`: "--" or blanks, then the end of the line. Returns false
+ * if it is a longer word that starts with the boundary. */
 static bool delimiter_ends(const uint8_t *body, size_t size, size_t at, struct delimiter *ret)
 {
     ret->last = size - at >= 2 && body[at] == '-' && body[at + 1] == '-';
@@ -95,9 +94,9 @@ static bool delimiter_ends(const uint8_t *body, size_t size, size_t at, struct d
     return true;
 }
 
-/* Takes linear time whatever the body holds: no byte of `mark`, CRLF "--BOUNDARY", is a CR but the
- * first, so that two candidates never overlap, and neither do the blanks behind them. At the very
- * beginning of the body a delimiter has no CRLF before it. */
+/* Finds the next delimiter at or after `at`, in linear time for any body: in `mark`, CRLF
+ * "--BOUNDARY", only the first byte is a CR, so candidates never overlap, nor do the blanks after
+ * them. At the start of the body a delimiter has no CRLF before it. */
 static bool find_delimiter(const uint8_t *body, size_t size, size_t at, const char *mark,
                            size_t mark_size, struct delimiter *ret)
 {
@@ -127,7 +126,7 @@ static void multipart_read_header(const char *line, size_t length, struct multip
     part->has_filename = parameter(line, length, "filename", part->filename, sizeof part->filename);
 }
 
-/* Headers of the part that starts at *at; moves *at behind their empty line. */
+/* Reads the headers of the part at *at; moves *at past the empty line after them. */
 static enum status read_headers(const uint8_t *body, size_t end, size_t *at,
                                 struct multipart_part *part, struct error *err)
 {
@@ -181,8 +180,8 @@ static enum status multipart_split(const uint8_t *body, size_t size, const char 
     while (!delimiter.last) {
         struct multipart_part part = {.name = ""};
         size_t at = delimiter.end;
-        /* The search starts at the line end of the delimiter before: a part without headers and
-         * bytes has its next delimiter right there. */
+        /* Search from the line end of the previous delimiter: if a part has neither headers nor
+         * bytes, its next delimiter is right there. */
         if (!find_delimiter(body, size, delimiter.end - 2, mark, mark_size, &delimiter))
             return error_set(err, STATUS_INVALID,
                              "multipart: the last part has no end (--boundary--): the body is cut "

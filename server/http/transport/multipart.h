@@ -1,4 +1,5 @@
-/* multipart/form-data (RFC 7578, RFC 2046 section 5.1): parts found in place, nothing copied. */
+/* multipart/form-data (RFC 7578, RFC 2046 section 5.1): finds the parts in place and copies
+ * nothing. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,8 +11,8 @@
 #define MULTIPART_NAME_MAX 128
 
 struct multipart_part {
-    char name[MULTIPART_NAME_MAX];     /* of the field; cut; "" when it has none */
-    char filename[MULTIPART_NAME_MAX]; /* "" when it has none */
+    char name[MULTIPART_NAME_MAX];     /* of the field, truncated; "" if it has none */
+    char filename[MULTIPART_NAME_MAX]; /* "" if it has none */
     bool has_filename;
     const uint8_t *data; /* inside the body */
     size_t size;
@@ -25,9 +26,9 @@ struct multipart {
 /* Is this Content-Type multipart/form-data? */
 bool multipart_is(const char *content_type);
 
-/* Splits the hostile body[0 … size). At most max_parts parts (STATUS_TOO_LARGE beyond), 16 headers
- * of 4 KiB in all for each. STATUS_INVALID when the boundary is missing or wrong, a part has no
- * header or no end, or there is no part. The caller frees *ret with multipart_done (fine on zeroed
+/* Splits the hostile body[0 … size). Allows max_parts parts (else STATUS_TOO_LARGE), and 16 headers
+ * of 4 KiB together for each part. STATUS_INVALID if the boundary is missing or wrong, a part has
+ * no header or no end, or there is no part. Free *ret with multipart_done (also valid on zeroed
  * memory); the body must outlive it. */
 enum status multipart_parse(const char *content_type, const uint8_t *body, size_t size,
                             size_t max_parts, struct multipart *ret, struct error *err) MUST_USE;

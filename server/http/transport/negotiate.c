@@ -6,7 +6,6 @@
 #include <string.h>
 #include <strings.h>
 
-/* One entry of a list: its name, and its q. */
 struct list_entry {
     const char *name;
     size_t length;
@@ -18,7 +17,7 @@ static const char *skip_list_blanks(const char *text)
     return text + strspn(text, " \t");
 }
 
-/* Reads "q=0.5"; other parameters are skipped. A q that is no number counts as 0. */
+/* Reads "q=0.5" and skips other parameters. A malformed q counts as 0. */
 static double read_q(const char *text, size_t length)
 {
     char number[8];
@@ -34,7 +33,7 @@ static double read_q(const char *text, size_t length)
     return q > 1 ? 1 : q;
 }
 
-/* The next entry of a list; NULL at its end, else what is behind it. */
+/* Reads the next entry of a list. Returns the text after it; NULL at the end of the list. */
 static const char *next_entry(const char *list, struct list_entry *ret)
 {
     list += strspn(list, " \t,");
@@ -75,7 +74,8 @@ double negotiate_token(const char *list, const char *token)
     return strcmp(token, "identity") ? 0 : 0.001;
 }
 
-/* How closely a range fits a type: 0 not at all, 1 all types, 2 all of its family, 3 exactly. */
+/* How specifically a range matches a type: 0: no match, 1: all types, 2: all of its family, 3:
+ * exactly. */
 static int closeness(const struct list_entry *range, const char *type)
 {
     size_t family = strcspn(type, "/") + 1; /* with its slash */
@@ -87,7 +87,7 @@ static int closeness(const struct list_entry *range, const char *type)
     return is_named(range, "*/*") || is_named(range, "*");
 }
 
-static double likes(const char *accept, const char *type)
+static double quality_of(const char *accept, const char *type)
 {
     struct list_entry range;
     int closest = 0;
@@ -109,7 +109,7 @@ int negotiate_type(const char *accept, const char *const *offers, size_t count)
     if (!accept || !*skip_list_blanks(accept))
         return 0;
     for (size_t i = 0; i < count; i++) {
-        double q = likes(accept, offers[i]);
+        double q = quality_of(accept, offers[i]);
         if (q > best_q) {
             best = (int)i;
             best_q = q;

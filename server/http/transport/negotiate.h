@@ -1,17 +1,17 @@
-/* What a client would like: Accept and Accept-Encoding (RFC 9110, section 12.5). */
+/* Content negotiation: Accept and Accept-Encoding (RFC 9110, section 12.5), If-None-Match. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* How much a list of tokens ("gzip, br;q=0.5, *;q=0") likes `token`: 0 … 1. A token that is not
- * there counts as "*" does; without "*" it is 0, but "identity" is 0.001: better than nothing. */
+/* The quality (0 … 1) of `token` in a list such as "gzip, br;q=0.5, *;q=0". An unlisted token has
+ * that of "*", or 0 without "*"; an unlisted "identity" has 0.001: better than nothing. */
 double negotiate_token(const char *list, const char *token);
 
-/* The media type among `offers` that `accept` ("text/plain, application/json;q=0.5") likes best, by
- * its index; the earlier one of equals. NULL likes everything. -1: none is acceptable. Types are
- * "type/subtype" without parameters. */
+/* The index in `offers` of the media type that `accept` ("text/plain, application/json;q=0.5")
+ * prefers; the first of equals. A NULL `accept` prefers the first. -1: none is acceptable. Types
+ * are "type/subtype" without parameters. */
 int negotiate_type(const char *accept, const char *const *offers, size_t count);
 
-/* Does an If-None-Match list name this entity tag (compared weakly), or "*"? */
+/* Whether an If-None-Match list names this entity tag (weak comparison), or is "*". */
 bool negotiate_etag(const char *if_none_match, const char *etag);

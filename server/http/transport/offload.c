@@ -1,4 +1,4 @@
-/* Locks: one, which guards the queues and nothing else; it is not held while a job runs. */
+/* One lock guards the queues and nothing else; it is not held while a job runs. */
 #include "server/http/transport/offload.h"
 
 #include <pthread.h>
@@ -7,8 +7,8 @@
 
 #include "server/schedule/runtime/thread.h"
 
-/* One thread takes short jobs only; of the other two, one remains while a job is long. More would
- * not answer sooner: forward passes need the cores. */
+/* One thread runs only short jobs; of the other two, one is still free during a long job. More
+ * threads would not answer sooner: forward passes need the cores. */
 #define OFFLOAD_THREADS 3
 
 struct offload_queue {
@@ -16,14 +16,14 @@ struct offload_queue {
 };
 
 struct offload {
-    pthread_t threads[OFFLOAD_THREADS]; /* the first one takes short jobs only */
+    pthread_t threads[OFFLOAD_THREADS]; /* the first one runs only short jobs */
     int thread_count;                   /* the owner's */
 
     pthread_mutex_t lock;
     pthread_cond_t wake_first, wake; /* the first thread; the others */
     bool first_is_idle;
     struct offload_queue short_jobs, long_jobs;
-    bool stop; /* nothing is queued any more */
+    bool stop; /* accept no more jobs */
 };
 
 static struct offload_job *offload_pop(struct offload_queue *queue)

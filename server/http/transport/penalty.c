@@ -1,4 +1,4 @@
-/* A table of the clients that were refused, and when their next request may go on. */
+/* A table of refused clients, and when the next request of each may continue. */
 #include "server/http/transport/penalty.h"
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@ void penalty_served(struct penalty *penalty)
     penalty->refused = 0;
 }
 
-/* FNV-1a; a byte that no UTF-8 has ends each part. */
+/* FNV-1a; each part ends with a byte that never occurs in UTF-8. */
 static uint64_t penalty_hash(uint64_t hash, const void *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)
@@ -72,7 +72,7 @@ struct penalty *penalty_add(struct penalty_table *table, uint64_t client)
     return &penalty_claim(table, client)->penalty;
 }
 
-/* Whether a penalty has ended: the client was served since, or its refusal is a second old. */
+/* Whether a penalty has ended: the client was answered since, or its refusal is a second old. */
 static bool is_over(const struct penalty *penalty, int64_t now)
 {
     return !penalty->refused || now - penalty->refused >= SECOND;
@@ -85,7 +85,7 @@ void penalty_leave(struct penalty_table *table, uint64_t client, const struct pe
         return;
     struct penalty_client *place = penalty_claim(table, client);
     if (is_over(&place->penalty, now))
-        place->fled = 0; /* those who fled before have waited long enough */
+        place->fled = 0; /* connections that closed earlier have waited long enough */
     place->penalty = *penalty;
     place->fled++;
 }

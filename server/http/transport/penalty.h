@@ -45,7 +45,7 @@ struct penalty_table {
     struct penalty_client {
         uint64_t client;
         struct penalty penalty;
-        size_t fled; /* closed connections whose penalty no other one has taken over */
+        size_t fled; /* closed connections whose penalty no other connection has taken over */
     } clients[PENALTY_CLIENTS];
 };
 

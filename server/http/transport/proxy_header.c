@@ -110,7 +110,7 @@ static enum proxy_header_state parse_binary(const uint8_t *bytes, size_t size,
     if (command == LOCAL) /* a health check of the proxy itself */
         return PROXY_HEADER_WHOLE;
     switch (family) {
-    case TCP4: /* source, target, ports */
+    case TCP4: /* source, destination, ports */
         if (length < 12)
             return PROXY_HEADER_INVALID;
         set_client4(ret, body, big_endian(body + 8));

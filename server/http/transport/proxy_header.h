@@ -1,17 +1,17 @@
-/* Parses the PROXY header that a proxy sends before a client's bytes (HAProxy's proxy-protocol.txt,
- * versions 1 and 2). Pure. */
+/* Parses the PROXY header that a proxy sends before the client's bytes (HAProxy's
+ * proxy-protocol.txt, versions 1 and 2). Pure. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
-/* Longest header accepted. Version 1 has at most 107 bytes; version 2 adds a few hundred bytes of
- * extensions to at most 232. */
+/* The longest header accepted. Version 1 has at most 107 bytes; version 2 adds extensions of a few
+ * hundred bytes to at most 232. */
 #define PROXY_HEADER_MAX 2048
 
 enum proxy_header_state {
-    PROXY_HEADER_MORE,    /* so far it is the beginning of a header */
+    PROXY_HEADER_MORE,    /* the bytes are the beginning of a header */
     PROXY_HEADER_WHOLE,   /* *ret is set */
     PROXY_HEADER_INVALID, /* not a header, or longer than PROXY_HEADER_MAX */
 };

@@ -14,14 +14,13 @@ enum status url_decode(char *text, struct error *err)
         if (c == '%') {
             int high = hex_digit(from[1]), low = high < 0 ? -1 : hex_digit(from[2]);
             if (low < 0)
-                return error_set(
-                    err, STATUS_INVALID,
-                    "the address has a '%%' that two hexadecimal digits do not follow");
+                return error_set(err, STATUS_INVALID,
+                                 "the address has a '%%' without two hexadecimal digits after it");
             c = (unsigned char)(high << 4 | low);
             from += 2;
         }
         if (c < 0x20 || c == 0x7F)
-            return error_set(err, STATUS_INVALID, "the address has a control character in it");
+            return error_set(err, STATUS_INVALID, "the address contains a control character");
         *to++ = (char)c;
     }
     *to = '\0';

@@ -16,13 +16,13 @@ struct query {
     size_t count;
 };
 
-/* Decodes %XX in place. STATUS_INVALID for a wrong escape, and for what decodes to control
- * characters or to bytes that are not UTF-8. */
+/* Decodes %XX in place. STATUS_INVALID for a malformed escape, and for a result with control
+ * characters or invalid UTF-8. */
 enum status url_decode(char *text, struct error *err) MUST_USE;
 
-/* Splits "a=1&b=2" in place ('+' is a blank). STATUS_INVALID for a wrong escape, more than
- * QUERY_MAX parameters, or one given twice. `text` may be NULL or "". */
+/* Splits "a=1&b=2" in place ('+' is a blank). STATUS_INVALID for a malformed escape, more than
+ * QUERY_MAX parameters, or a repeated one. `text` may be NULL or "". */
 enum status query_parse(char *text, struct query *ret, struct error *err) MUST_USE;
 
-/* The value, or NULL. */
+/* The value of a parameter, or NULL. */
 const char *query_value(const struct query *query, const char *name);

@@ -1,4 +1,4 @@
-/* The bytes of an answer that is sent past libmicrohttpd. */
+/* Formats an answer that bypasses libmicrohttpd. */
 #include "server/http/transport/raw_answer.h"
 
 #include <stdio.h>

@@ -16,9 +16,9 @@ struct request_log {
     struct metrics *metrics;
     struct metric *bytes_in, *seconds;
     const struct route_table *routes;
-    struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
-    struct metric **by_path; /* lensd_http_path_requests_total, for each route and for what has
-                                none, by the first digit of the status */
+    struct metric *by_status[600]; /* lensd_http_requests_total, created on first use */
+    struct metric **by_path; /* lensd_http_path_requests_total, by route (the last: none) and by the
+                                first digit of the status */
     pthread_mutex_t lock;
     struct log_sample refusals; /* guarded by lock */
 };
@@ -57,7 +57,7 @@ void request_log_free(struct request_log *log)
     free(log);
 }
 
-/* Counts in the series *at, which is made if it is NULL. */
+/* Increments the series *at, which is created if it is NULL. */
 static void count_in(struct request_log *log, struct metric **at, const char *name,
                      const char *help, const char *labels)
 {
@@ -70,7 +70,7 @@ static void count_in(struct request_log *log, struct metric **at, const char *na
     metric_add(metric, 1);
 }
 
-/* `route` may be NULL. Paths are those of the table, so clients cannot create series. */
+/* `route` may be NULL. Paths come from the table, so clients cannot create series. */
 static void count_status(struct request_log *log, const struct route *route, int status)
 {
     char labels[256];
@@ -99,13 +99,13 @@ static void count_request(struct request_log *log, const struct exchange *x, int
         metric_observe(log->seconds, (double)(now - x->started) * 1e-9);
 }
 
-/* Microseconds are as exact as it makes sense. */
+/* Rounds to microseconds. */
 static double rounded_ms(double milliseconds)
 {
     return round(milliseconds * 1000) / 1000;
 }
 
-/* Fields that say nothing are left out. */
+/* Writes the line; leaves out empty fields. */
 static void write_request_line(const struct exchange *x, const char *outcome, double milliseconds)
 {
     struct log_field fields[32] = {LOG_STR("event", "request"),
@@ -132,7 +132,8 @@ static void write_request_line(const struct exchange *x, const char *outcome, do
     if (x->is_cached)
         fields[n++] = LOG_STR("cache", "hit");
     fields[n++] = LOG_INT("bytes_in", x->bytes_in);
-    fields[n++] = LOG_INT("bytes_out", x->head || x->answer.status == 304 ? 0 : x->answer.size);
+    fields[n++] =
+        LOG_INT("bytes_out", x->is_head_method || x->answer.status == 304 ? 0 : x->answer.size);
     if (x->phases.forward_ms > 0 || x->phases.decode_ms > 0) {
         fields[n++] = LOG_REAL("decode_ms", rounded_ms(x->phases.decode_ms));
         fields[n++] = LOG_REAL("preprocess_ms", rounded_ms(x->phases.preprocess_ms));
@@ -153,12 +154,12 @@ bool request_log_tell_left_out(struct request_log *log, bool end)
     pthread_mutex_unlock(&log->lock);
     if (left_out)
         log_event(LOG_INFO, "refusals not logged", LOG_INT("requests", left_out),
-                  LOG_STR("text", "only the first of a second are; all count in "
+                  LOG_STR("text", "only the first of each second are logged; all count in "
                                   "lensd_http_requests_total"));
     return more;
 }
 
-/* Whether to write the line of this request: under load, refusals come by the thousand. */
+/* Whether to write the line of this request: under load there are thousands of refusals. */
 static bool is_sampled(struct request_log *log, const struct exchange *x, int64_t now)
 {
     if (x->answer.retry_after_s == 0 || !x->route || !x->route->takes_body)
@@ -200,7 +201,7 @@ void request_log_late(struct request_log *log, const char *address, int64_t wait
               LOG_REAL("ms", rounded_ms(clock_ms(waited))));
 }
 
-/* The phases are known by their length: what is left between them is the waiting. */
+/* Derives the times from the lengths of the phases: the rest is waiting. */
 static struct exchange_times image_times(const struct predict_image *image)
 {
     struct exchange_times times = {.decode_start = image->decode_start,

@@ -1,11 +1,11 @@
-/* A request as spans: read, queue, decode, preprocess, queue, forward, answer, write. */
+/* Records a request as spans: read, queue, decode, preprocess, queue, forward, answer, write. */
 #include "server/http/transport/request_trace.h"
 
 #include <stdio.h>
 
 #include "engine/base/clock.h"
 
-/* Phases that took no time, such as the decoding of tensors, are left out. */
+/* Leaves out phases that took no time, such as the decoding of tensors. */
 static void add(struct trace_record *record, const char *name, int64_t begin, int64_t end)
 {
     if (end > begin)

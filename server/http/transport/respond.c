@@ -11,7 +11,7 @@
 #include "proto/dialects.h"
 #include "server/http/transport/negotiate.h"
 
-#define SETTINGS_MAX ((size_t)128 << 10) /* bytes; as JSON a millisecond's work */
+#define SETTINGS_MAX ((size_t)128 << 10) /* bytes; parsing them as JSON takes a millisecond */
 
 #define OUT_OF_MEMORY "{\"error\":\"out of memory\",\"code\":\"out_of_memory\"}\n"
 
@@ -41,7 +41,7 @@ void respond_empty(struct exchange *exchange, int http)
     exchange->answer.size = 0;
 }
 
-/* FNV-1a: tells one page from another, no more. */
+/* FNV-1a; only distinguishes versions of a page. */
 static uint64_t respond_hash(const char *text, size_t size)
 {
     uint64_t hash = 0xCBF29CE484222325u;
@@ -56,7 +56,7 @@ void respond_page(struct exchange *exchange, const char *type, char *text, size_
     respond_text(exchange, 200, type, text, size);
     if (!text)
         return;
-    /* Weak: compressed and plain are the same page. */
+    /* Weak: the compressed and the plain page have the same tag. */
     snprintf(etag, sizeof etag, "W/\"%016llx\"", (unsigned long long)respond_hash(text, size));
     exchange->answer.may_keep = true;
     respond_header(exchange, "ETag", "%s", etag);

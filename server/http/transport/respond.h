@@ -1,4 +1,4 @@
-/* Handlers answer once, through one of these functions. */
+/* Each handler answers once, through one of these functions. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -16,22 +16,23 @@
 /* Takes over `text` (malloc'ed; NULL answers 500: out of memory). */
 void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size);
 
-/* No body: 204. */
+/* Answers without a body: 204. */
 void respond_empty(struct exchange *exchange, int http);
 
-/* A page that clients may keep, and ask whether it is still the same: 200, or 304 where
- * If-None-Match names it. Takes over `text`, as above. */
+/* Answers with a page that clients may cache and revalidate: 200, or 304 if If-None-Match names it.
+ * Takes over `text`, as above. */
 void respond_page(struct exchange *exchange, const char *type, char *text, size_t size);
 
 /* The same with a copy of `bytes`. */
 void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
                    size_t size);
 
-/* {"error", "code"}, or the form of the route's dialect, with the HTTP status of err->status. Those
- * with a 503 get Retry-After. */
+/* Answers with {"error", "code"}, or in the form of the route's dialect, with the HTTP status of
+ * err->status. A 503 gets Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);
 
-/* The same where HTTP has a finer word than enum status: 405, 408, 414 … `code` is a constant. */
+/* Does the same with an HTTP status that enum status lacks: 405, 408, 414 … `code` is a constant.
+ */
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -39,7 +40,7 @@ void respond_refusal(struct exchange *exchange, int http, const char *code, cons
  * parsed on the connection's own thread. */
 bool respond_if_long(struct exchange *exchange);
 
-/* One more header for the answer; call it after the answer is there, or before. `name` is a
- * constant. A text that does not fit, or one header too many, is a bug (asserted). */
+/* Adds a header to the answer, before or after the answer is set. `name` is a constant. The text
+ * must fit, and there must be room for the header (both asserted). */
 void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

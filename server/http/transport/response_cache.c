@@ -1,4 +1,4 @@
-/* A table of answers with chained buckets, and a list of the same answers by their last use. */
+/* A hash table of answers with chained buckets, and a list of the answers by their last use. */
 #include "server/http/transport/response_cache.h"
 
 #include <gnutls/crypto.h>
@@ -11,7 +11,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
 
-/* Bytes of a typical answer: the table has a bucket for each that fits. */
+/* Size of a typical answer; the table has one bucket for each such answer that fits. */
 #define TYPICAL_BYTES 1024
 
 /* Parts of a form besides images. */
@@ -26,7 +26,7 @@ struct response_cache {
     struct metric *used, *evictions;
 
     pthread_mutex_t lock;         /* guards the rest, and the links of the answers */
-    struct cache_bucket *buckets; /* zeros are empty lists */
+    struct cache_bucket *buckets; /* zeroed buckets are empty */
     size_t bucket_count;          /* a power of two */
     struct cached_answers by_use; /* the last used first */
     size_t bytes;
@@ -82,7 +82,8 @@ void response_cache_free(struct response_cache *cache)
 
 /* ---- keys ---- */
 
-/* Each field after its length, so that no two lists of fields are the same bytes. */
+/* Hashes the length of each field before it, so that different lists of fields are different bytes.
+ */
 static bool hash_field(gnutls_hash_hd_t hash, const void *bytes, size_t size)
 {
     const uint64_t length = size;
@@ -193,7 +194,7 @@ struct cached_answer *response_cache_find(struct response_cache *cache, const st
     return answer;
 }
 
-/* NULL: it is too large, has headers that do not fit, or out of memory. */
+/* Returns NULL if the answer is too large, its headers do not fit, or memory runs out. */
 static struct cached_answer *cached_answer_create(const struct response_cache *cache,
                                                   const struct exchange *x,
                                                   const struct cached_model *model)

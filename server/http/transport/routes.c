@@ -1,4 +1,4 @@
-/* Finds the route of a path, and says which methods it allows. */
+/* Finds the route of a path and the methods that it allows. */
 #include "server/http/transport/routes.h"
 
 #include <stdio.h>
@@ -6,7 +6,8 @@
 
 #include "engine/base/size.h"
 
-/* A segment of `length` bytes against one of a pattern; {name} takes what is before its tail. */
+/* Matches a segment of `length` bytes against one of a pattern; {name} matches the text before its
+ * literal tail. */
 static bool match_segment(const char *pattern, size_t pattern_length, const char *text,
                           size_t length, struct route_match *match)
 {

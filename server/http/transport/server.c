@@ -15,17 +15,18 @@
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
 #include "server/http/transport/grpc.h"
-#include "server/http/transport/proxied.h"
+#include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/request_log.h"
 #include "server/observe/log.h"
 
-#define QUIET_MS 200 /* without a request, before a drain believes it */
+#define QUIET_MS 200 /* time without a request before a drain ends */
 
 /* The same without connections: a client whose handshake had begun when SYN was refused may not
- * have been accepted yet. A distant one's takes longer, but no end of a server should. */
+ * have been accepted yet. A distant client needs longer, but the end of a server should not wait
+ * for it. */
 #define HANDSHAKE_MS 20
 
-/* Raises the limit of open files so that every connection fits; returns how many do. */
+/* Raises the limit of open files to fit every connection; returns how many fit. */
 static size_t fit_connections(size_t wanted)
 {
     const size_t others = 64; /* log, epoll, models, libraries */
@@ -146,10 +147,10 @@ static enum status open_listeners(struct http_server *server, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_texts(const struct http_options *options, struct proxies *ret,
+static enum status check_texts(const struct http_options *options, struct trusted_proxies *ret,
                                struct error *err)
 {
-    TRY(proxies_parse(options->trusted_proxies, ret, err));
+    TRY(trusted_proxies_parse(options->trusted_proxies, ret, err));
     if (options->proxy_protocol && !options->trusted_proxies)
         return error_set(err, STATUS_CONFIG,
                          "--proxy-protocol needs --trusted-proxies: the proxies whose connections "
@@ -161,7 +162,8 @@ static enum status server_start(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
     const size_t admin = options->admin_port ? CONNECTION_ADMIN + CONNECTION_SPARE : 0;
-    const size_t unread = options->proxy_protocol ? (size_t)options->threads * PROXIED_MAX : 0;
+    const size_t unread =
+        options->proxy_protocol ? (size_t)options->threads * PROXY_PENDING_MAX : 0;
     const size_t most = options->max_connections, others = CONNECTION_SPARE + admin;
     const size_t fitting = fit_connections(most + others + unread);
     const size_t total = fitting >= most + others ? most : fitting > others ? fitting - others : 1;
@@ -190,8 +192,8 @@ static enum status server_start(struct http_server *server, struct error *err)
     memcpy(server->url, server->daemon->listener.url, sizeof server->url);
     if (!daemon_start(server, total + CONNECTION_SPARE))
         return error_set(err, STATUS_IO,
-                         "cannot start the HTTP server (libmicrohttpd %s); look at "
-                         "the limits of threads and open files",
+                         "cannot start the HTTP server (libmicrohttpd %s); check the limits of "
+                         "threads and open files",
                          daemon_version());
     if (server->daemon->grpc.fd >= 0)
         TRY(grpc_start(server, server->daemon->grpc.fd, &server->daemon->grpc_server, err));
@@ -228,7 +230,7 @@ enum status http_server_check(const struct http_options *options,
                               struct http_warnings *ret_warnings, struct error *err)
 {
     struct keyring *keys = NULL;
-    struct proxies proxies;
+    struct trusted_proxies proxies;
     struct tls *tls = NULL;
     const struct listen_options port = main_port(options), admin = admin_port(options),
                                 grpc = grpc_port(options);
@@ -258,7 +260,7 @@ enum status http_server_reload(struct http_server *server, struct error *err)
     enum status status = keyring_reload(server->keys, err), tls = STATUS_OK;
     if (server->daemon->tls) {
         tls = tls_reload(server->daemon->tls, status == STATUS_OK ? err : NULL);
-        if (tls == STATUS_OK) /* of the one that stays it was said */
+        if (tls == STATUS_OK) /* the old one was warned about before */
             look_at_certificate(server->daemon);
     }
     if (status != STATUS_OK || tls != STATUS_OK)
@@ -311,13 +313,13 @@ void http_server_stop_accepting(struct http_server *server)
         return;
     daemon_accept(server, false);
     daemon->is_quiesced = true;
-    /* Fallback: clients that are connected but not yet accepted are lost. Those of a passed socket
+    /* Fallback: clients that are connected but not accepted are lost. Clients of a passed socket
      * wait for the next process. */
     if (!daemon->listener.is_passed)
         (void)shutdown(daemon->listener.fd, SHUT_RDWR);
 }
 
-/* Whether there are clients that are not accepted yet. */
+/* Whether some clients are not accepted yet. */
 static bool someone_waits(const struct http_server *server)
 {
     const struct http_daemon *daemon = server->daemon;
@@ -330,8 +332,8 @@ static bool someone_waits(const struct http_server *server)
 
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
 {
-    /* Nothing announces that a client will send no more. A quiet connection is the only sign, hence
-     * a clock and not a condition variable. */
+    /* No event announces that a client will send nothing more. Silence is the only sign, hence a
+     * clock and not a condition variable. */
     const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
     int64_t quiet_since = clock_now();
     for (;;) {

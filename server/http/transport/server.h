@@ -1,26 +1,26 @@
 /* The HTTP server: sockets, limits, routes; answers come from the model host.
  *
- * What carries requests and answers. It knows handlers as pointers in a table only:
+ * Carries requests and answers. It calls handlers only through pointers in a table:
  *     server.c        start, reload, drain, end
  *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
  *     event_loop.c    the threads that accept connections and drive it
- *     admit.c         what line and headers say, before the body is read
- *     routes.c        which route a path has, and its methods
+ *     admit.c         checks request line and headers before the body is read
+ *     routes.c        finds the route of a path
  *     exchange.c      what a handler may do: read headers, wait, use an offload thread
- *     respond.c       answers and errors             answer.c, raw_answer.c: their way out
- *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
+ *     respond.c       answers and errors             answer.c, raw_answer.c: send them
+ *     listen.c        the listening socket: binds, and stops accepting without losing clients
  *     connections.c   every open connection: phases, refusals, limits per address
  *     connection_watcher.c   hang-ups, time limits, penalties
- *     proxied.c, proxy_header.c   connections from proxies that speak the PROXY protocol
- *     penalty.c       how long a client waits that comes back at once though it was refused
- *     keys.c          API keys: who may ask for what, and how often
- *     response_cache.c   answers kept by what was asked
+ *     proxy_pending.c, proxy_header.c   connections that begin with a PROXY header
+ *     penalty.c       delays a refused client that comes back at once
+ *     keys.c          API keys: who may send which requests, and how often
+ *     response_cache.c   answers cached by request
  *     tls.c           the certificate
  *     upload.c        the body, bounded as it grows  http_budget.c: all bodies and answers
  *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers
  *     grpc.c, grpc_connection.c, grpc_call.c   gRPC, on a port and a thread of its own
- *     request_log.c   the line in the log, counters    request_trace.c   its spans
+ *     request_log.c   log line, counters    request_trace.c   its spans
  *
  * The endpoints (server/http/api):
  *     route_table.c   every path and its handler
@@ -55,15 +55,15 @@ struct http_options {
     unsigned unix_mode;             /* its permissions */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
     int threads;                    /* 1 … */
-    int top_k;                      /* predictions where a request does not say */
+    int top_k;                      /* predictions, if a request does not say */
     const char *note; /* for /health and /devices: why --device auto fell back; "" otherwise */
 
     size_t max_body, max_upload_memory, max_header; /* bytes */
     size_t max_images, max_json_depth;
-    size_t response_cache; /* bytes of answers that are kept; 0: none are */
+    size_t response_cache; /* bytes of cached answers; 0: no cache */
     size_t max_connections, max_connections_per_address;
     int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms, idle_timeout_ms;
-    int64_t default_timeout_ms; /* of requests that do not say; 0: none */
+    int64_t default_timeout_ms; /* of requests without one; 0: none */
 
     size_t max_inflate_ratio;    /* of a compressed body: bytes out for each byte in */
     const char *cors_origin;     /* "https://a.example,https://b.example" or "*"; NULL: none */
@@ -72,47 +72,46 @@ struct http_options {
     const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: depends on host */
     struct keyring_options keys;
 
-    const struct route_table *routes; /* what is served; borrowed, as the next four */
+    const struct route_table *routes; /* borrowed, as the next four */
     const struct route_table *grpc_routes;
     struct model_host *model_host; /* outlives the server */
-    struct loader *loader;         /* loads and unloads models; NULL: nobody does */
+    struct loader *loader;         /* loads and unloads models; NULL: fixed models */
     struct metrics *metrics;       /* may be NULL */
     struct trace_exporter *traces; /* NULL: none are sent */
 };
 
 struct http_server;
 
-/* Opens the port and answers at once. STATUS_CONFIG with a sentence for an address that cannot be
- * used (taken, not allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are
- * borrowed. */
+/* Opens the port and starts to answer. STATUS_CONFIG for an address that cannot be used (taken, not
+ * allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are borrowed. */
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
 
-/* Are the address and the files that the options name in order (API keys, certificate)? Nobody can
- * connect meanwhile. Warnings are sentences, or "". STATUS_CONFIG as for starting, but for a port
- * in use, which may be that of the server that is asked about: a warning. */
+/* Checks the address and the files that the options name (API keys, certificate) without listening.
+ * Warnings are sentences, or "". STATUS_CONFIG as for starting, except for a port in use: it may
+ * belong to the running server with these options, so it is a warning. */
 struct http_warnings {
     char port[400], certificate[400];
 };
 enum status http_server_check(const struct http_options *options,
                               struct http_warnings *ret_warnings, struct error *err) MUST_USE;
 
-/* Reads again what may change while it runs: API keys, the certificate. On failure everything stays
- * as it was. From one thread at a time. */
+/* Reads the API keys and the certificate again. On failure nothing changes. From one thread at a
+ * time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
-/* What /health says of the daemon's confinement; borrowed. */
+/* Sets what /health says about the daemon's confinement; borrowed. */
 void http_server_confined(struct http_server *server, const char *text);
 
 int http_server_port(const struct http_server *server);
 const char *http_server_url(const struct http_server *server);   /* "http://127.0.0.1:8080" */
 const char *http_server_where(const struct http_server *server); /* the same, or "unix:PATH" */
 
-/* From now on the server is not ready, and each answer ends its connection. Requests are answered
+/* Makes the server not ready, and ends each connection with its next answer. Requests are answered
  * as before. */
 void http_server_begin_drain(struct http_server *server);
 
-/* Begins to accept connections. http_server_start() has done so, except on a socket that a
+/* Starts accepting connections. http_server_start() does so itself, except on a socket that a
  * supervisor has passed (listen_take_passed): there clients wait in the kernel's queue until the
  * models are loaded, so that an earlier process can serve until then. */
 void http_server_accept(struct http_server *server);
@@ -120,10 +119,10 @@ void http_server_accept(struct http_server *server);
 /* Stops accepting. Open connections are still served. --admin-port stays open. */
 void http_server_stop_accepting(struct http_server *server);
 
-/* Waits until every accepted request is answered and clients have stopped sending on the
- * connections that are left, or until `deadline` (clock_now()). Returns whether it is quiet. */
+/* Waits until every accepted request is answered and the remaining clients have stopped sending, or
+ * until `deadline` (clock_now()). Returns whether the server is quiet. */
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline);
 
-/* Closes everything. No request may be waiting for the model host: drain that first. NULL is fine.
+/* Closes everything. No request may be waiting for the model host: drain that first. Accepts NULL.
  */
 void http_server_free(struct http_server *server);

@@ -1,4 +1,4 @@
-/* Loads and replaces the certificate, gives it to GnuTLS, and writes the last bytes of a refused
+/* Loads and replaces the certificate, gives it to GnuTLS, and sends the refusal of a refused
  * connection. */
 #include "server/http/transport/tls.h"
 
@@ -17,14 +17,14 @@
 #define FILE_MAX     (1024 * 1024 - 1)
 #define SOON_SECONDS (14 * 24 * 3600)
 
-/* A certificate with its key; immutable once it is shown. */
+/* A certificate with its key; immutable once it is in use. */
 struct pair {
     gnutls_pcert_st chain[CHAIN_MAX];
     unsigned count;
     gnutls_privkey_t key;
     time_t from, until;
-    bool key_is_public; /* its file can be read by everybody */
-    struct pair *older; /* was shown before */
+    bool key_is_public; /* every user can read its file */
+    struct pair *older; /* the previous one */
 };
 
 struct tls {
@@ -62,7 +62,7 @@ static enum status tls_read_file(const char *option, const char *path, gnutls_da
 static void data_done(gnutls_datum_t *data)
 {
     if (data->data)
-        gnutls_memset(data->data, 0, data->size); /* a key may have been in it */
+        gnutls_memset(data->data, 0, data->size); /* it may contain a key */
     free(data->data);
     *data = (gnutls_datum_t){NULL, 0};
 }
@@ -79,8 +79,8 @@ static enum status read_chain(const char *path, const gnutls_datum_t *text, stru
                          path, CHAIN_MAX);
     if (got <= 0)
         return error_set(err, STATUS_CONFIG,
-                         "--tls-cert '%.200s' has no certificate in PEM form in it (%s); it begins "
-                         "with -----BEGIN CERTIFICATE-----",
+                         "--tls-cert '%.200s' contains no certificate in PEM format (%s); one "
+                         "begins with -----BEGIN CERTIFICATE-----",
                          path, gnutls_strerror(got < 0 ? got : GNUTLS_E_NO_CERTIFICATE_FOUND));
     count = (unsigned)got;
     pair->from = gnutls_x509_crt_get_activation_time(list[0]);
@@ -112,12 +112,12 @@ static enum status tls_read_key(const char *path, const gnutls_datum_t *text, st
     if (failure == GNUTLS_E_DECRYPTION_FAILED)
         return error_set(err, STATUS_CONFIG,
                          "--tls-key '%.200s' is encrypted, and lensd cannot ask for its "
-                         "passphrase; write it without one: openssl pkey -in KEY -out NEW",
+                         "passphrase; decrypt it: openssl pkey -in KEY -out NEW",
                          path);
     if (failure < 0)
         return error_set(err, STATUS_CONFIG,
-                         "--tls-key '%.200s' has no private key in PEM form in it (%s); it begins "
-                         "with -----BEGIN PRIVATE KEY-----",
+                         "--tls-key '%.200s' contains no private key in PEM format (%s); one "
+                         "begins with -----BEGIN PRIVATE KEY-----",
                          path, gnutls_strerror(failure));
     return STATUS_OK;
 }
@@ -140,7 +140,7 @@ static enum status check_match(const struct tls *tls, const struct pair *pair, s
         return STATUS_OK;
     return error_set(err, STATUS_CONFIG,
                      "--tls-key '%.160s' is not the key of the certificate in --tls-cert '%.160s'; "
-                     "give those that were made together",
+                     "use a key and certificate that belong together",
                      tls->key_file, tls->cert_file);
 }
 
@@ -235,7 +235,8 @@ bool tls_warning(const struct tls *tls, char *text, size_t size)
                  now >= pair->from && now < pair->until ? "renew it soon, then send SIGHUP"
                                                         : "clients will refuse it");
     else if (pair->key_is_public)
-        snprintf(text, size, "everybody on this machine can read --tls-key '%.160s'; chmod 600 it",
+        snprintf(text, size,
+                 "every user of this machine can read --tls-key '%.160s'; run chmod 600 on it",
                  tls->key_file);
     return what || pair->key_is_public;
 }

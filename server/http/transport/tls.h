@@ -1,10 +1,10 @@
-/* TLS: the certificate the server shows, exchangeable while it runs.
+/* TLS: the server's certificate, replaceable at run time.
  *
- * libmicrohttpd drives the handshakes through GnuTLS and asks tls_on_handshake() which certificate
- * to show; tls_reload() exchanges it for those that come. Handshakes under way keep what they got:
- * an exchanged certificate (some kilobytes) is freed when the server ends.
+ * libmicrohttpd drives the handshakes through GnuTLS and calls tls_on_handshake() for the
+ * certificate; tls_reload() replaces it for later handshakes. Handshakes in progress keep theirs: a
+ * replaced certificate (some kilobytes) is freed when the server ends.
  *
- * One at a time in a process, because GnuTLS gives that callback nothing to find its owner by. */
+ * A process can have only one, because GnuTLS passes no context to that callback. */
 #pragma once
 
 #include <gnutls/abstract.h>
@@ -25,33 +25,34 @@
 
 struct tls;
 
-/* Reads a certificate (PEM, the chain behind it in any order) and its key (PEM, not encrypted).
- * STATUS_CONFIG with a sentence that names the file: not there, no PEM, an encrypted key, a key of
- * another certificate. The paths are borrowed. */
+/* Reads a certificate (PEM, followed by its chain in any order) and its key (PEM, not encrypted).
+ * STATUS_CONFIG with the file's name if a file is missing, not PEM or encrypted, or the key belongs
+ * to another certificate. The paths are borrowed. */
 enum status tls_create(const char *cert_file, const char *key_file, struct tls **ret,
                        struct error *err) MUST_USE;
 
-/* Only after the last handshake. NULL is fine. */
+/* Call this after the last handshake. Accepts NULL. */
 void tls_free(struct tls *tls);
 
 /* Reads the files again. On failure the certificate stays. From one thread at a time. */
 enum status tls_reload(struct tls *tls, struct error *err) MUST_USE;
 
-/* What is wrong with a certificate that can be shown all the same: it has expired, will within two
- * weeks, is not valid yet; or the key can be read by everybody. False: nothing. */
+/* Writes a warning about a usable certificate: it has expired, expires within two weeks, or is not
+ * valid yet; or every user can read the key. Returns false if all is well. */
 bool tls_warning(const struct tls *tls, char *text, size_t size);
 
 /* When it expires; seconds since 1970. */
 int64_t tls_expires(const struct tls *tls);
 
-/* For MHD_OPTION_HTTPS_CERT_CALLBACK (a gnutls_certificate_retrieve_function2). */
+/* Callback for MHD_OPTION_HTTPS_CERT_CALLBACK (a gnutls_certificate_retrieve_function2). */
 int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int name_count,
                      const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key);
 
-/* For connections that lensd drives without libmicrohttpd: what they show, freed by
- * gnutls_certificate_free_credentials() after the last; and a session for a socket that does not
- * block, which agrees on `protocol` (ALPN) and is freed by gnutls_deinit(). False: no memory. */
+/* For connections that lensd drives without libmicrohttpd: their credentials (call
+ * gnutls_certificate_free_credentials() after the last connection), and a session for a
+ * non-blocking socket, which negotiates `protocol` (ALPN; call gnutls_deinit()). False when out of
+ * memory. */
 bool tls_credentials(gnutls_certificate_credentials_t *ret);
 bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
                  gnutls_session_t *ret);
@@ -65,10 +66,10 @@ struct tls_reader {
     _Atomic uint64_t handshake; /* bytes of the handshake; 0: it is not over */
 };
 
-/* Before the handshake: from now on the thread that drives the session calls reader->look before it
- * reads from the socket, however little has come. */
+/* Call this before the handshake: the thread that drives the session then calls reader->look before
+ * each read from the socket. */
 void tls_watch(gnutls_session_t session, struct tls_reader *reader);
 
-/* Sends `bytes` as they are and says that nothing more will come. Only from the thread that drives
- * the session. A client that does not read gets less, or nothing. */
+/* Sends `bytes` unchanged and ends our side. Only from the thread that drives the session. If the
+ * client does not read, some or all bytes are lost. */
 void tls_send_last(gnutls_session_t session, const void *bytes, size_t size);

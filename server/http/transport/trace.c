@@ -1,4 +1,4 @@
-/* Parses traceparent and makes the one that lensd answers with. */
+/* Parses traceparent and creates the one in the answer. */
 #include "server/http/transport/trace.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #define DIGITS "0123456789abcdef" /* capitals are not allowed */
 
-/* The parts of "00-<32>-<16>-<2>". */
+/* The offsets of the parts of "00-<32>-<16>-<2>". */
 #define VERSION_AT 0
 #define TRACE_AT   3
 #define SPAN_AT    36
@@ -24,7 +24,7 @@ static bool is_traceparent(const char *text)
     size_t length = text ? strlen(text) : 0;
     if (length < LENGTH || strspn(text, DIGITS) != 2 || text[2] != '-' || !strncmp(text, "ff", 2))
         return false;
-    /* The version we know has nothing behind the flags; a later one may have more. */
+    /* Version 00 ends after the flags; a later version may have more. */
     if (length > LENGTH && (!strncmp(text, "00", 2) || text[LENGTH] != '-'))
         return false;
     return is_id(text + TRACE_AT, 32) && text[SPAN_AT - 1] == '-' && is_id(text + SPAN_AT, 16) &&
@@ -38,7 +38,7 @@ bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random)
         return false;
     memcpy(trace->id, traceparent + TRACE_AT, sizeof trace->id - 1);
     memcpy(trace->parent, traceparent + SPAN_AT, sizeof trace->parent - 1);
-    /* An id of zeros would be none. */
+    /* An id of zeros would mean no id. */
     snprintf(trace->span, sizeof trace->span, "%016llx", (unsigned long long)(random | 1));
     trace->flags =
         (uint8_t)strtoul((char[]){traceparent[FLAGS_AT], traceparent[FLAGS_AT + 1], 0}, NULL, 16);

@@ -1,10 +1,10 @@
-/* W3C Trace Context (level 1): the traceparent header, taken from the client or made here. */
+/* W3C Trace Context (level 1): the traceparent header, from the client or created here. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TRACE_ID_TEXT 33 /* 32 hexadecimal digits and the end */
+#define TRACE_ID_TEXT 33 /* 32 hexadecimal digits and the terminator */
 #define SPAN_ID_TEXT  17
 
 struct trace {
@@ -14,17 +14,17 @@ struct trace {
     uint8_t flags;
 };
 
-/* Reads "00-TRACE-SPAN-FLAGS" and gives this request a span of its own, made from `random`. False,
- * and no trace, for a header that is absent or wrong: such a one is ignored, never refused
- * (section 3.2.2.5). Versions to come are read as far as they are known. */
+/* Reads "00-TRACE-SPAN-FLAGS" and gives this request its own span, derived from `random`. Returns
+ * false and no trace if the header is absent or malformed: that is ignored, never refused (section
+ * 3.2.2.5). Of later versions only the known part is read. */
 bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random);
 
-/* A trace that begins here, with an id made from `random`. `sampled` sets the flag that asks
- * downstream services to record it, too. */
+/* Starts a trace with an id derived from `random`. `sampled` sets the flag that asks downstream
+ * services to record it as well. */
 void trace_make(struct trace *trace, const uint64_t random[static 3], bool sampled);
 
 #define TRACE_SAMPLED 1 /* of flags */
 
-/* "00-TRACE-SPAN-FLAGS" with our span, for the answer; returns text. */
+/* Formats "00-TRACE-SPAN-FLAGS" with our span, for the answer; returns text. */
 #define TRACEPARENT_TEXT 56
 const char *trace_text(const struct trace *trace, char text[static TRACEPARENT_TEXT]);

@@ -1,4 +1,4 @@
-/* A request body in one growing buffer, within its limit and the common budget. */
+/* A request body in one growing buffer, bounded by its limit and the shared budget. */
 #include "server/http/transport/upload.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 
-/* The first allocation. Most photos fit, and a false Content-Length costs no more. */
+/* The first allocation. Most images fit, and a false Content-Length costs no more. */
 #define FIRST_BYTES ((size_t)1 << 20)
 
 void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected)
@@ -14,13 +14,13 @@ void upload_init(struct upload *upload, struct http_budget *budget, size_t limit
     *upload = (struct upload){.budget = budget, .limit = limit, .expected = expected};
 }
 
-/* What the request has charged besides the capacity. */
+/* The bytes that the request has charged besides the capacity. */
 static size_t others(const struct upload *upload)
 {
     return upload->beside + upload->compressed;
 }
 
-/* The largest possible capacity, if this request were the only one. */
+/* The largest possible capacity if no other request held memory. */
 static size_t room(const struct upload *upload)
 {
     const size_t most = http_budget_most(upload->budget);
@@ -32,7 +32,7 @@ static bool charge(const struct upload *upload, size_t bytes)
     return http_budget_charge(upload->budget, upload->capacity + others(upload), bytes);
 }
 
-/* The capacity for `need` bytes: doubling, but never more than the body can have. */
+/* The next capacity for `need` bytes: doubles, but never exceeds the largest possible body. */
 static size_t next_capacity(const struct upload *upload, size_t need)
 {
     size_t bound = upload->expected ? upload->expected : upload->limit;
@@ -50,10 +50,11 @@ static size_t next_capacity(const struct upload *upload, size_t need)
 
 static enum status never_fits(const struct upload *upload, struct error *err)
 {
-    return error_set(err, STATUS_TOO_LARGE,
-                     "the body and its decoded form take more than %zu bytes, the limit for all "
-                     "requests together; send less at a time, or raise it (--max-upload-memory)",
-                     http_budget_most(upload->budget));
+    return error_set(
+        err, STATUS_TOO_LARGE,
+        "the body and its decoded form need more than %zu bytes, the limit for all requests "
+        "together; send less at once, or raise the limit (--max-upload-memory)",
+        http_budget_most(upload->budget));
 }
 
 static enum status overloaded(const struct upload *upload, struct error *err)

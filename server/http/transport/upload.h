@@ -24,8 +24,8 @@ struct upload {
  * checked that `expected` is at most `limit`. */
 void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected);
 
-/* Appends a copy. STATUS_TOO_LARGE beyond the limit, or if the request would exceed the budget even
- * alone; STATUS_OVERLOADED if it does not fit now; STATUS_NO_MEMORY. The caller drops the body
+/* Appends a copy. STATUS_TOO_LARGE beyond the limit, or if the request alone would exceed the
+ * budget; STATUS_OVERLOADED if it does not fit now; STATUS_NO_MEMORY. The caller drops the body
  * after an error. */
 enum status upload_append(struct upload *upload, const void *bytes, size_t size,
                           struct error *err) MUST_USE;

@@ -1,5 +1,5 @@
 /* Accepts connections, and reads the PROXY headers of those from trusted proxies. */
-#include "server/http/transport/proxied.h"
+#include "server/http/transport/proxy_pending.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,37 +14,39 @@
 
 #define MILLION INT64_C(1000000)
 
-struct proxied {
-    const struct proxies *proxies;
+struct proxy_pending {
+    const struct trusted_proxies *proxies;
     int epoll_fd;
     struct metric *invalid_total;
-    bool has_more; /* there was no room for all whose header may have arrived */
+    bool has_more; /* some whose header may have arrived did not fit */
     size_t count;
     struct proxied_socket {
         int fd;
         int64_t since;
         struct sockaddr_storage address;
         socklen_t size;
-    } sockets[PROXIED_MAX]; /* oldest first */
+    } sockets[PROXY_PENDING_MAX]; /* oldest first */
 };
 
-struct proxied *proxied_create(const struct proxies *proxies, struct metrics *metrics)
+struct proxy_pending *proxy_pending_create(const struct trusted_proxies *proxies,
+                                           struct metrics *metrics)
 {
-    struct proxied *proxied = calloc(1, sizeof *proxied);
+    struct proxy_pending *proxied = calloc(1, sizeof *proxied);
     if (!proxied)
         return NULL;
     proxied->proxies = proxies;
     proxied->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     proxied->invalid_total = metrics_get(
         metrics, METRIC_COUNTER, "lensd_proxy_headers_invalid_total",
-        "Connections from trusted proxies closed for want of a valid PROXY header.", "", NULL, 0);
+        "Connections from trusted proxies closed because they sent no valid PROXY header.", "",
+        NULL, 0);
     if (proxied->epoll_fd >= 0)
         return proxied;
     free(proxied);
     return NULL;
 }
 
-void proxied_free(struct proxied *proxied)
+void proxy_pending_free(struct proxy_pending *proxied)
 {
     if (!proxied)
         return;
@@ -54,20 +56,21 @@ void proxied_free(struct proxied *proxied)
     free(proxied);
 }
 
-int proxied_fd(const struct proxied *proxied)
+int proxy_pending_fd(const struct proxy_pending *proxied)
 {
     return proxied->epoll_fd;
 }
 
 /* Whether a connection from this address must begin with a header. */
-static bool proxied_expects(const struct proxied *proxied, int fd, const struct sockaddr *address)
+static bool proxy_pending_expects(const struct proxy_pending *proxied, int fd,
+                                  const struct sockaddr *address)
 {
-    char text[PROXIES_ADDRESS_MAX];
-    proxies_text(fd, address, text);
-    return proxies_have(proxied->proxies, text);
+    char text[PEER_ADDRESS_MAX];
+    trusted_proxies_text(fd, address, text);
+    return trusted_proxies_have(proxied->proxies, text);
 }
 
-static void proxied_remove(struct proxied *proxied, size_t at)
+static void proxy_pending_remove(struct proxy_pending *proxied, size_t at)
 {
     (void)epoll_ctl(proxied->epoll_fd, EPOLL_CTL_DEL, proxied->sockets[at].fd, NULL);
     proxied->count--;
@@ -75,22 +78,22 @@ static void proxied_remove(struct proxied *proxied, size_t at)
             (proxied->count - at) * sizeof proxied->sockets[0]);
 }
 
-static void proxied_refuse(struct proxied *proxied, size_t at, const char *why)
+static void proxy_pending_refuse(struct proxy_pending *proxied, size_t at, const char *why)
 {
     const int fd = proxied->sockets[at].fd;
-    char text[PROXIES_ADDRESS_MAX];
-    proxies_text(fd, (const struct sockaddr *)&proxied->sockets[at].address, text);
+    char text[PEER_ADDRESS_MAX];
+    trusted_proxies_text(fd, (const struct sockaddr *)&proxied->sockets[at].address, text);
     log_event(LOG_DEBUG, "proxy header", LOG_STR("client", text), LOG_STR("text", why));
     metric_add(proxied->invalid_total, 1);
-    proxied_remove(proxied, at);
+    proxy_pending_remove(proxied, at);
     close(fd);
 }
 
-static void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_storage *address,
-                        socklen_t size)
+static void proxy_pending_add(struct proxy_pending *proxied, int fd,
+                              const struct sockaddr_storage *address, socklen_t size)
 {
-    if (proxied->count == PROXIED_MAX)
-        proxied_refuse(proxied, 0, "too many connections wait for a PROXY header");
+    if (proxied->count == PROXY_PENDING_MAX)
+        proxy_pending_refuse(proxied, 0, "too many connections wait for a PROXY header");
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.fd = fd};
     if (epoll_ctl(proxied->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
         close(fd);
@@ -99,8 +102,8 @@ static void proxied_add(struct proxied *proxied, int fd, const struct sockaddr_s
     proxied->sockets[proxied->count++] = (struct proxied_socket){fd, clock_now(), *address, size};
 }
 
-bool proxied_accept(struct proxied *proxied, int listen_fd, proxied_take *take, void *context,
-                    int64_t *ret_full_until)
+bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pending_take *take,
+                          void *context, int64_t *ret_full_until)
 {
     struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof address;
@@ -112,15 +115,15 @@ bool proxied_accept(struct proxied *proxied, int listen_fd, proxied_take *take, 
             *ret_full_until = clock_now() + ACCEPT_PAUSE_MS * MILLION;
         return is_gone;
     }
-    if (proxied && proxied_expects(proxied, fd, (const struct sockaddr *)&address))
-        proxied_add(proxied, fd, &address, size);
+    if (proxied && proxy_pending_expects(proxied, fd, (const struct sockaddr *)&address))
+        proxy_pending_add(proxied, fd, &address, size);
     else
         take(context, fd, &address, size);
     return true;
 }
 
-/* Reads the header if it is whole. Only its own bytes: those after it are libmicrohttpd's. */
-static enum proxy_header_state proxied_read(int fd, struct proxy_header *ret)
+/* Reads the header if it is complete, and no byte after it: those are libmicrohttpd's. */
+static enum proxy_header_state proxy_pending_read(int fd, struct proxy_header *ret)
 {
     uint8_t bytes[PROXY_HEADER_MAX];
     /* Not recv(): recv_hook.c must note what libmicrohttpd reads, and nothing else. */
@@ -136,32 +139,33 @@ static enum proxy_header_state proxied_read(int fd, struct proxy_header *ret)
     return got == (ssize_t)ret->size ? PROXY_HEADER_WHOLE : PROXY_HEADER_INVALID;
 }
 
-static int64_t proxied_deadline(const struct proxied *proxied)
+static int64_t proxied_deadline(const struct proxy_pending *proxied)
 {
-    return proxied->sockets[0].since + PROXIED_MS * MILLION;
+    return proxied->sockets[0].since + PROXY_PENDING_MS * MILLION;
 }
 
-void proxied_run(struct proxied *proxied, size_t room, proxied_take *take, void *context)
+void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending_take *take,
+                       void *context)
 {
     struct epoll_event events[64];
     struct proxy_header header;
     while (proxied->count && clock_now() >= proxied_deadline(proxied))
-        proxied_refuse(proxied, 0, "no PROXY header within 3 s");
+        proxy_pending_refuse(proxied, 0, "no PROXY header within 3 s");
     /* An event does not say which socket has bytes. Read all of them: they are few. */
     const bool is_due =
         epoll_wait(proxied->epoll_fd, events, COUNT_OF(events), 0) > 0 || proxied->has_more;
     proxied->has_more = is_due && room == 0;
     for (size_t i = 0; is_due && i < proxied->count && room > 0;) {
         const struct proxied_socket socket = proxied->sockets[i];
-        switch (proxied_read(socket.fd, &header)) {
+        switch (proxy_pending_read(socket.fd, &header)) {
         case PROXY_HEADER_MORE:
             i++;
             break;
         case PROXY_HEADER_INVALID:
-            proxied_refuse(proxied, i, "its first bytes are not a PROXY header");
+            proxy_pending_refuse(proxied, i, "its first bytes are not a PROXY header");
             break;
         case PROXY_HEADER_WHOLE:
-            proxied_remove(proxied, i);
+            proxy_pending_remove(proxied, i);
             proxied->has_more = --room == 0;
             if (header.client_size)
                 take(context, socket.fd, &header.client, header.client_size);
@@ -172,12 +176,12 @@ void proxied_run(struct proxied *proxied, size_t room, proxied_take *take, void 
     }
 }
 
-size_t proxied_count(const struct proxied *proxied)
+size_t proxy_pending_count(const struct proxy_pending *proxied)
 {
     return proxied->count;
 }
 
-int proxied_sleep_ms(const struct proxied *proxied, size_t room)
+int proxy_pending_sleep_ms(const struct proxy_pending *proxied, size_t room)
 {
     if (!proxied->count)
         return -1;

@@ -1,5 +1,5 @@
 /* Reads --trusted-proxies and X-Forwarded-For. */
-#include "server/http/transport/proxies.h"
+#include "server/http/transport/trusted_proxies.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -8,7 +8,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* An IPv4-mapped address is the IPv4 address it stands for: sockets for both families give it. */
+/* Reads an address. An IPv4-mapped one becomes IPv4: sockets for both families yield mapped ones.
+ */
 static bool read_address(const char *text, int *ret_family, uint8_t ret[static 16])
 {
     static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};
@@ -40,9 +41,9 @@ static bool read_range(char *text, struct proxy_range *ret)
     return isdigit((unsigned char)*slash) && !*end && bits <= most;
 }
 
-enum status proxies_parse(const char *list, struct proxies *ret, struct error *err)
+enum status trusted_proxies_parse(const char *list, struct trusted_proxies *ret, struct error *err)
 {
-    *ret = (struct proxies){.count = 0};
+    *ret = (struct trusted_proxies){.count = 0};
     while (list && *list) {
         char entry[INET6_ADDRSTRLEN + 8] = "";
         const size_t length = strcspn(list, ",");
@@ -50,9 +51,9 @@ enum status proxies_parse(const char *list, struct proxies *ret, struct error *e
             memcpy(entry, list, length);
         if (!strcmp(entry, "unix"))
             ret->has_unix = true;
-        else if (ret->count == PROXIES_MAX)
+        else if (ret->count == TRUSTED_PROXIES_MAX)
             return error_set(err, STATUS_CONFIG, "--trusted-proxies has more than %d entries",
-                             PROXIES_MAX);
+                             TRUSTED_PROXIES_MAX);
         else if (!read_range(entry, &ret->ranges[ret->count++]))
             return error_set(err, STATUS_CONFIG,
                              "--trusted-proxies has '%.*s'; write addresses, ranges such as "
@@ -71,7 +72,7 @@ static bool in_range(const struct proxy_range *range, int family, const uint8_t 
            (rest == 0 || (range->address[bytes] ^ address[bytes]) >> (8 - rest) == 0);
 }
 
-bool proxies_have(const struct proxies *proxies, const char *address)
+bool trusted_proxies_have(const struct trusted_proxies *proxies, const char *address)
 {
     uint8_t binary[16];
     int family;
@@ -111,8 +112,8 @@ static bool read_element(const char *from, const char *to, int *ret_family, uint
     return read_address(address, ret_family, ret);
 }
 
-bool proxies_client(const struct proxies *proxies, const char *forwarded_for,
-                    char ret[static INET6_ADDRSTRLEN])
+bool trusted_proxies_client(const struct trusted_proxies *proxies, const char *forwarded_for,
+                            char ret[static INET6_ADDRSTRLEN])
 {
     const char *end = forwarded_for + strlen(forwarded_for);
     bool found = false;
@@ -129,14 +130,15 @@ bool proxies_client(const struct proxies *proxies, const char *forwarded_for,
             return found;
         (void)inet_ntop(family, binary, ret, INET6_ADDRSTRLEN);
         found = true;
-        if (!proxies_have(proxies, ret))
+        if (!trusted_proxies_have(proxies, ret))
             return true;
         end = start > forwarded_for ? start - 1 : start;
     }
     return found;
 }
 
-void proxies_text(int fd, const struct sockaddr *address, char text[static PROXIES_ADDRESS_MAX])
+void trusted_proxies_text(int fd, const struct sockaddr *address,
+                          char text[static PEER_ADDRESS_MAX])
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
@@ -150,11 +152,11 @@ void proxies_text(int fd, const struct sockaddr *address, char text[static PROXI
                         is_v4       ? (const void *)&v4->sin_addr
                         : is_mapped ? (const void *)&v6->sin6_addr.s6_addr[12]
                                     : (const void *)&v6->sin6_addr,
-                        text, PROXIES_ADDRESS_MAX);
+                        text, PEER_ADDRESS_MAX);
     } else if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
                peer.uid != (uid_t)-1) {
         /* A client in another container may have no pid here, but it has a user. */
-        snprintf(text, PROXIES_ADDRESS_MAX, "uid:%u", (unsigned)peer.uid);
+        snprintf(text, PEER_ADDRESS_MAX, "uid:%u", (unsigned)peer.uid);
     } else {
         memcpy(text, "local", sizeof "local");
     }
