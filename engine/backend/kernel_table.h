@@ -8,7 +8,7 @@
 /* One kernel, or a family of them. A backend's own table adds the function that creates a step. */
 struct kernel {
     const char *name;
-    enum op ops[12];       /* the operators that it may claim; none: any */
+    enum op ops[8];        /* the operators that it may claim; none: any */
     kernel_claim_fn claim; /* adds what it can to *ret */
 };
 

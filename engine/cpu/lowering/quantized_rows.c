@@ -280,54 +280,82 @@ static bool small_window(const struct node *node)
     return count == 2 && kernel[0] <= 16 && kernel[1] <= 16;
 }
 
-/* What the node is, and its parameters; false when it is none of these. */
+/* These set the kind and parameters; false when the kernels do not fit. */
+
+static bool read_quantize(const struct node *node, struct row_step *ret)
+{
+    ret->kind = ROW_QUANTIZE;
+    return node->inputs[0]->dtype == DTYPE_F32 && !node_int(node, "precision", 0) &&
+           scale_zero_of(node, 1, node->outputs[0]->dtype, &ret->to);
+}
+
+static bool read_dequantize(const struct node *node, struct row_step *ret)
+{
+    ret->kind = ROW_DEQUANTIZE;
+    return node->outputs[0]->dtype == DTYPE_F32 &&
+           scale_zero_of(node, 1, node->inputs[0]->dtype, &ret->from);
+}
+
+static bool read_lookup(const struct node *node, struct row_step *ret)
+{
+    ret->kind = ROW_LOOKUP;
+    if (!node->inputs[1]->known || node->inputs[0]->known)
+        return false;
+    memcpy(ret->table, node->inputs[1]->known->data, sizeof ret->table);
+    return true;
+}
+
+static bool read_binary(const struct node *node, struct row_step *ret)
+{
+    if (!node_input(node, 3))
+        return false;
+    ret->b = node->inputs[3]->index;
+    return classify_binary(node, ret) || classify_swapped(node, ret);
+}
+
+static bool read_max_pool(const struct node *node, struct row_step *ret)
+{
+    ret->kind = ROW_MAX_POOL;
+    return is_8bit(node->inputs[0]->dtype) && node->inputs[0]->shape.rank == 4 &&
+           !node_output(node, 1) && small_window(node);
+}
+
+static bool read_mean_pool(const struct node *node, struct row_step *ret)
+{
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const bool is_global = node->op == OP_QLINEAR_GLOBAL_AVERAGE_POOL;
+    ret->kind = is_global ? ROW_MEAN : ROW_MEAN_POOL;
+    ret->count_include_pad = node_int(node, "count_include_pad", 0) != 0;
+    return x->dtype == y->dtype && !node_int(node, "channels_last", 0) &&
+           (is_global || (x->shape.rank == 4 && small_window(node))) &&
+           scale_zero_of(node, 1, x->dtype, &ret->from) &&
+           scale_zero_of(node, 3, y->dtype, &ret->to);
+}
+
+static const struct {
+    enum op op;
+    bool (*read)(const struct node *node, struct row_step *ret);
+} readers[] = {{OP_QUANTIZE_LINEAR, read_quantize},
+               {OP_DEQUANTIZE_LINEAR, read_dequantize},
+               {OP_LOOKUP, read_lookup},
+               {OP_QLINEAR_ADD, read_binary},
+               {OP_QLINEAR_MUL, read_binary},
+               {OP_MAX_POOL, read_max_pool},
+               {OP_QLINEAR_AVERAGE_POOL, read_mean_pool},
+               {OP_QLINEAR_GLOBAL_AVERAGE_POOL, read_mean_pool}};
+
 static bool qrows_classify(const struct node *node, struct row_step *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape))
+    if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape) ||
+        (!is_8bit(x->dtype) && !is_8bit(y->dtype)))
         return false;
-    const enum dtype dtype = is_8bit(y->dtype) ? y->dtype : x->dtype;
-    if (!is_8bit(dtype))
-        return false;
-    ret->is_signed = dtype == DTYPE_I8;
+    ret->is_signed = (is_8bit(y->dtype) ? y : x)->dtype == DTYPE_I8;
     ret->x = ret->b = x->index;
-    switch (node->op) {
-    case OP_QUANTIZE_LINEAR:
-        ret->kind = ROW_QUANTIZE;
-        return x->dtype == DTYPE_F32 && !node_int(node, "precision", 0) &&
-               scale_zero_of(node, 1, y->dtype, &ret->to);
-    case OP_DEQUANTIZE_LINEAR:
-        ret->kind = ROW_DEQUANTIZE;
-        return y->dtype == DTYPE_F32 && scale_zero_of(node, 1, x->dtype, &ret->from);
-    case OP_LOOKUP:
-        ret->kind = ROW_LOOKUP;
-        if (!node->inputs[1]->known || x->known)
-            return false;
-        memcpy(ret->table, node->inputs[1]->known->data, sizeof ret->table);
-        return true;
-    case OP_QLINEAR_ADD:
-    case OP_QLINEAR_MUL:
-        if (!node_input(node, 3))
-            return false;
-        ret->b = node->inputs[3]->index;
-        return classify_binary(node, ret) || classify_swapped(node, ret);
-    case OP_MAX_POOL:
-        ret->kind = ROW_MAX_POOL;
-        return x->dtype == dtype && x->shape.rank == 4 && !node_output(node, 1) &&
-               small_window(node);
-    case OP_QLINEAR_AVERAGE_POOL:
-        ret->kind = ROW_MEAN_POOL;
-        ret->count_include_pad = node_int(node, "count_include_pad", 0) != 0;
-        return x->dtype == dtype && y->dtype == dtype && x->shape.rank == 4 &&
-               !node_int(node, "channels_last", 0) && small_window(node) &&
-               scale_zero_of(node, 1, dtype, &ret->from) && scale_zero_of(node, 3, dtype, &ret->to);
-    case OP_QLINEAR_GLOBAL_AVERAGE_POOL:
-        ret->kind = ROW_MEAN;
-        return x->dtype == dtype && !node_int(node, "channels_last", 0) &&
-               scale_zero_of(node, 1, dtype, &ret->from) && scale_zero_of(node, 3, dtype, &ret->to);
-    default:
-        return false;
-    }
+    for (size_t i = 0; i < COUNT_OF(readers); i++)
+        if (readers[i].op == node->op)
+            return readers[i].read(node, ret);
+    return false;
 }
 
 static bool wants_channels_last(enum row_kind kind)
@@ -388,9 +416,4 @@ static enum status lower_qrows(const struct lowering *lowering, struct step **re
     return STATUS_OK;
 }
 
-const struct cpu_kernel cpu_quantized_rows = {
-    {"int8 rows",
-     {OP_QUANTIZE_LINEAR, OP_DEQUANTIZE_LINEAR, OP_LOOKUP, OP_QLINEAR_ADD, OP_QLINEAR_MUL,
-      OP_MAX_POOL, OP_QLINEAR_AVERAGE_POOL, OP_QLINEAR_GLOBAL_AVERAGE_POOL},
-     qrows_claim},
-    lower_qrows};
+const struct cpu_kernel cpu_quantized_rows = {{"int8 rows", {OP_NONE}, qrows_claim}, lower_qrows};

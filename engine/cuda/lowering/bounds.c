@@ -83,6 +83,28 @@ static bool of_remainder(const struct node *node, const struct bounds *a, const 
     return true;
 }
 
+/* What the numbers of an operator's result are, beside those of OP_MOVES. */
+enum bounds_rule {
+    OF_NOTHING,
+    OF_INPUT,
+    OF_CHOICE,
+    OF_UNION,
+    OF_EXTENT,
+    OF_TOP,
+    OF_SUM,
+    OF_DIFFERENCE,
+    OF_PRODUCT,
+    OF_QUOTIENT,
+    OF_REMAINDER
+};
+static const enum bounds_rule rules[OP_COUNT] = {
+    [OP_TOP_K] = OF_TOP,       [OP_ARG_MAX] = OF_EXTENT, [OP_ARG_MIN] = OF_EXTENT,
+    [OP_MOVE] = OF_INPUT,      [OP_TILE] = OF_INPUT,     [OP_GATHER_ELEMENTS] = OF_INPUT,
+    [OP_GATHER_ND] = OF_INPUT, [OP_CAST] = OF_INPUT,     [OP_WHERE] = OF_CHOICE,
+    [OP_CONCAT] = OF_UNION,    [OP_MAX] = OF_UNION,      [OP_MIN] = OF_UNION,
+    [OP_ADD] = OF_SUM,         [OP_SUB] = OF_DIFFERENCE, [OP_MUL] = OF_PRODUCT,
+    [OP_DIV] = OF_QUOTIENT,    [OP_MOD] = OF_REMAINDER};
+
 static bool of_arithmetic(struct bounds_search *search, const struct node *node, int depth,
                           struct bounds *ret)
 {
@@ -90,16 +112,16 @@ static bool of_arithmetic(struct bounds_search *search, const struct node *node,
     if (node->input_count != 2 || !of_input(search, node, 0, depth, &a) ||
         !of_input(search, node, 1, depth, &b))
         return false;
-    switch (node->op) {
-    case OP_ADD:
+    switch (rules[node->op]) {
+    case OF_SUM:
         return !__builtin_add_overflow(a.low, b.low, &ret->low) &&
                !__builtin_add_overflow(a.high, b.high, &ret->high);
-    case OP_SUB:
+    case OF_DIFFERENCE:
         return !__builtin_sub_overflow(a.low, b.high, &ret->low) &&
                !__builtin_sub_overflow(a.high, b.low, &ret->high);
-    case OP_MUL:
+    case OF_PRODUCT:
         return of_product(&a, &b, ret);
-    case OP_DIV: /* toward 0 */
+    case OF_QUOTIENT: /* toward 0 */
         if (b.low < 1)
             return false;
         *ret = (struct bounds){a.low / (a.low < 0 ? b.low : b.high),
@@ -143,16 +165,6 @@ static bool fits(const struct bounds *bounds, enum dtype dtype)
     }
 }
 
-/* What the numbers of an operator's result are, beside those of OP_MOVES. */
-enum bounds_rule { OF_NOTHING, OF_INPUT, OF_CHOICE, OF_UNION, OF_ARITHMETIC, OF_EXTENT, OF_TOP };
-static const enum bounds_rule rules[OP_COUNT] = {
-    [OP_TOP_K] = OF_TOP,       [OP_ARG_MAX] = OF_EXTENT, [OP_ARG_MIN] = OF_EXTENT,
-    [OP_MOVE] = OF_INPUT,      [OP_TILE] = OF_INPUT,     [OP_GATHER_ELEMENTS] = OF_INPUT,
-    [OP_GATHER_ND] = OF_INPUT, [OP_CAST] = OF_INPUT,     [OP_WHERE] = OF_CHOICE,
-    [OP_CONCAT] = OF_UNION,    [OP_MAX] = OF_UNION,      [OP_MIN] = OF_UNION,
-    [OP_ADD] = OF_ARITHMETIC,  [OP_SUB] = OF_ARITHMETIC, [OP_MUL] = OF_ARITHMETIC,
-    [OP_DIV] = OF_ARITHMETIC,  [OP_MOD] = OF_ARITHMETIC};
-
 static bool of_node(struct bounds_search *search, const struct value *value, int depth,
                     struct bounds *ret)
 {
@@ -170,10 +182,10 @@ static bool of_node(struct bounds_search *search, const struct value *value, int
         return of_union(search, node, 1, depth, ret);
     case OF_UNION:
         return of_union(search, node, 0, depth, ret);
-    case OF_ARITHMETIC:
-        return of_arithmetic(search, node, depth, ret);
-    default:
+    case OF_NOTHING:
         return false;
+    default:
+        return of_arithmetic(search, node, depth, ret);
     }
 }
 

@@ -156,15 +156,15 @@ static enum status lower_concat(const struct cuda_lowering *compile, struct cuda
                                 struct error *err)
 {
     const struct node *node = compile->node;
-    const bool splits = node->op == OP_SPLIT;
+    const bool splits = node->op == OP_SPLIT, is_int8 = node->op == OP_QLINEAR_CONCAT;
+    const bool is_scale = node->op == OP_SCALE_SHIFT, is_plain = !splits && !is_int8 && !is_scale;
     const struct value *whole = splits ? node->inputs[0] : node->outputs[0];
     const struct value *lengths = splits ? node_input(node, 1) : NULL;
-    const size_t count = splits                          ? node->output_count
-                         : node->op == OP_QLINEAR_CONCAT ? node->input_count / 3
-                         : node->op == OP_SCALE_SHIFT    ? node->input_count - 2
-                                                         : node->input_count;
-    const int64_t axis =
-        node->op == OP_SCALE_SHIFT ? -1 : node_int(node, "axis", node->op == OP_CONCAT ? 1 : 0);
+    const size_t count = splits     ? node->output_count
+                         : is_int8  ? node->input_count / 3
+                         : is_scale ? node->input_count - 2
+                                    : node->input_count;
+    const int64_t axis = is_scale ? -1 : node_int(node, "axis", is_plain ? 1 : 0);
     const int at = (int)(axis < 0 ? axis + whole->shape.rank : axis);
     const size_t inner =
         dtype_size(whole->dtype) * resolve_extent(&whole->shape, at + 1, whole->shape.rank);
@@ -172,10 +172,9 @@ static enum status lower_concat(const struct cuda_lowering *compile, struct cuda
     if (!s)
         return STATUS_NO_MEMORY;
     s->step.free = concat_free;
-    s->step.kernel = node->op == OP_QLINEAR_CONCAT ? "int8 concat"
-                     : node->op == OP_SCALE_SHIFT
-                         ? (count > 1 ? "scale_shift:parts" : "scale_shift")
-                         : "copy";
+    s->step.kernel = is_int8    ? "int8 concat"
+                     : is_scale ? (count > 1 ? "scale_shift:parts" : "scale_shift")
+                                : "copy";
     s->whole = whole->index;
     s->form.is_split = splits;
     s->form.rows = resolve_extent(&whole->shape, 0, at);
@@ -189,9 +188,9 @@ static enum status lower_concat(const struct cuda_lowering *compile, struct cuda
                  : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[at], p);
         TRY(add_part(compile, s, p, inner * (size_t)extent, whole->dtype, err));
     }
-    if (node->op == OP_CONCAT && !s->count)
+    if (is_plain && !s->count)
         s->step.kernel = "written by its inputs";
-    if (node->op == OP_SCALE_SHIFT) {
+    if (is_scale) {
         s->dtype = whole->dtype;
         s->epilogue = node->epilogue;
         TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));

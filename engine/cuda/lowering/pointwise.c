@@ -186,6 +186,17 @@ static bool clip_of(const struct node *node, struct cuda_pointwise *n)
     return true;
 }
 
+/* Attributes that are no parameters of the table. */
+static void adjust_number(const struct node *node, struct cuda_pointwise *n)
+{
+    if (node->op == OP_IS_INF) {
+        n->alpha = node_int(node, "detect_positive", 1) != 0;
+        n->beta = node_int(node, "detect_negative", 1) != 0;
+    }
+    if (node->op == OP_MOD && node_int(node, "fmod", 0))
+        n->op = CUDA_N_FMOD;
+}
+
 /* What the node alone says; false when it is not taken. */
 static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n)
 {
@@ -210,12 +221,7 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
     n->alpha =
         entry->alpha_name ? (double)node_float(node, entry->alpha_name, (float)entry->alpha) : 0;
     n->beta = entry->beta_name ? (double)node_float(node, entry->beta_name, (float)entry->beta) : 0;
-    if (node->op == OP_IS_INF) {
-        n->alpha = node_int(node, "detect_positive", 1) != 0;
-        n->beta = node_int(node, "detect_negative", 1) != 0;
-    }
-    if (node->op == OP_MOD && node_int(node, "fmod", 0))
-        n->op = CUDA_N_FMOD;
+    adjust_number(node, n);
     if ((node->op == OP_DIV || node->op == OP_MOD) && domain == CUDA_IN_WHOLE &&
         !divides_safely(node))
         return false;

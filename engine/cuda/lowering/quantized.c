@@ -59,30 +59,21 @@ struct quantized_operands {
 static bool quantized_read_operands(const struct node *node, struct quantized_operands *ret)
 {
     *ret = (struct quantized_operands){.x = node_input(node, 0), .y = node_output(node, 0)};
-    switch (node->op) {
-    case OP_QLINEAR_CONV:
-    case OP_QLINEAR_MATMUL:
-    case OP_QGEMM:
+    if (ret->y && ret->y->dtype == DTYPE_I32) { /* ConvInteger, MatMulInteger */
+        ret->weights = node_input(node, 1);
+        ret->x_zero = node_input(node, 2);
+        ret->weights_zero = node_input(node, 3);
+    } else {
+        const bool is_gemm = node->op == OP_QGEMM;
         ret->x_scale = node_input(node, 1);
         ret->x_zero = node_input(node, 2);
         ret->weights = node_input(node, 3);
         ret->weights_scale = node_input(node, 4);
         ret->weights_zero = node_input(node, 5);
-        ret->bias = node->op == OP_QLINEAR_CONV ? node_input(node, 8)
-                    : node->op == OP_QGEMM      ? node_input(node, 6)
-                                                : NULL;
-        ret->y_terms = node->op == OP_QGEMM ? 7 : 6;
-        if (node->op == OP_QGEMM && !node_input(node, 7))
-            ret->y_terms = 0;
-        break;
-    case OP_CONV_INTEGER:
-    case OP_MATMUL_INTEGER:
-        ret->weights = node_input(node, 1);
-        ret->x_zero = node_input(node, 2);
-        ret->weights_zero = node_input(node, 3);
-        break;
-    default:
-        return false;
+        ret->bias = is_gemm                       ? node_input(node, 6)
+                    : node->op == OP_QLINEAR_CONV ? node_input(node, QUANTIZED_BIAS)
+                                                  : NULL;
+        ret->y_terms = !is_gemm ? 6 : node_input(node, 7) ? 7 : 0;
     }
     if (!ret->x || !ret->y || !ret->weights || !ret->weights->known)
         return false;

@@ -84,7 +84,33 @@ static enum status quantized_rows_run(struct cuda_step *base, struct cuda_progra
 
 /* ---- what a node is ---- */
 
-static bool binary_fits(const struct node *node, struct int8_rows_step *ret)
+/* These set a node's parameters; false where the kernels do not fit. */
+
+static bool read_quantize(const struct node *node, struct int8_rows_step *ret)
+{
+    return is_computed(node->inputs[0]->dtype) && !node_int(node, "precision", 0) &&
+           scale_zero_of(node, 1, node->outputs[0]->dtype, &ret->to);
+}
+
+static bool read_dequantize(const struct node *node, struct int8_rows_step *ret)
+{
+    return is_computed(node->outputs[0]->dtype) &&
+           scale_zero_of(node, 1, node->inputs[0]->dtype, &ret->from);
+}
+
+static bool read_widen(const struct node *node, struct int8_rows_step *ret)
+{
+    (void)ret;
+    return node->inputs[0]->dtype == DTYPE_I32 && is_computed(node->outputs[0]->dtype);
+}
+
+static bool read_dynamic(const struct node *node, struct int8_rows_step *ret)
+{
+    (void)ret;
+    return node->inputs[0]->dtype == DTYPE_F32 && node_output(node, 1) && node_output(node, 2);
+}
+
+static bool read_binary(const struct node *node, struct int8_rows_step *ret)
 {
     const struct value *a = node->inputs[0], *b = node_input(node, 3), *y = node->outputs[0];
     return b && shape_count(&b->shape) && !(a->known && b->known) &&
@@ -93,66 +119,65 @@ static bool binary_fits(const struct node *node, struct int8_rows_step *ret)
            scale_zero_of(node, 6, y->dtype, &ret->to);
 }
 
-static bool pool_fits(const struct node *node, struct int8_rows_step *ret)
+static bool read_unary(const struct node *node, struct int8_rows_step *ret)
+{
+    return scale_zero_of(node, 1, node->inputs[0]->dtype, &ret->from) &&
+           scale_zero_of(node, 3, node->outputs[0]->dtype, &ret->to);
+}
+
+static bool read_lookup(const struct node *node, struct int8_rows_step *ret)
+{
+    (void)ret;
+    return node->inputs[1]->known != NULL;
+}
+
+static bool read_pool(const struct node *node, struct int8_rows_step *ret)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     size_t count;
     const int64_t *kernel = node_ints(node, "kernel_shape", &count);
-    if (x->known || x->shape.rank != 4 || !is_8bit(x->dtype) || y->dtype != x->dtype || !kernel ||
-        count != 2)
+    if (x->shape.rank != 4 || !is_8bit(x->dtype) || y->dtype != x->dtype || !kernel || count != 2)
         return false;
-    if (node->op == OP_MAX_POOL)
-        return !node_output(node, 1);
-    return !node_int(node, "channels_last", 0) && scale_zero_of(node, 1, x->dtype, &ret->from) &&
-           scale_zero_of(node, 3, y->dtype, &ret->to);
+    return node->op == OP_MAX_POOL ? !node_output(node, 1)
+                                   : !node_int(node, "channels_last", 0) && read_unary(node, ret);
 }
 
-/* The kind of a node, and its parameters; false when it is none of these. */
+static bool read_mean(const struct node *node, struct int8_rows_step *ret)
+{
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    return x->dtype == y->dtype && x->shape.rank >= 3 &&
+           shape_count(&x->shape) / shape_count(&y->shape) <= CUDA_INT8_MEAN_MOST &&
+           !node_int(node, "channels_last", 0) && read_unary(node, ret);
+}
+
+static const struct {
+    enum op op;
+    enum rows_kind kind;
+    bool (*read)(const struct node *node, struct int8_rows_step *ret);
+} readers[] = {{OP_QUANTIZE_LINEAR, INT8_QUANTIZE, read_quantize},
+               {OP_DEQUANTIZE_LINEAR, INT8_DEQUANTIZE, read_dequantize},
+               {OP_CAST, INT8_WIDEN, read_widen},
+               {OP_DYNAMIC_QUANTIZE_LINEAR, INT8_DYNAMIC, read_dynamic},
+               {OP_QLINEAR_ADD, INT8_BINARY, read_binary},
+               {OP_QLINEAR_MUL, INT8_BINARY, read_binary},
+               {OP_QLINEAR_SIGMOID, INT8_TABLE, read_unary},
+               {OP_QLINEAR_LEAKY_RELU, INT8_TABLE, read_unary},
+               {OP_LOOKUP, INT8_TABLE, read_lookup},
+               {OP_MAX_POOL, INT8_POOL, read_pool},
+               {OP_QLINEAR_AVERAGE_POOL, INT8_POOL, read_pool},
+               {OP_QLINEAR_GLOBAL_AVERAGE_POOL, INT8_MEAN, read_mean}};
+
 static bool quantized_rows_classify(const struct node *node, struct int8_rows_step *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape))
         return false;
-    switch (node->op) {
-    case OP_QUANTIZE_LINEAR:
-        ret->kind = INT8_QUANTIZE;
-        return !x->known && is_computed(x->dtype) && !node_int(node, "precision", 0) &&
-               scale_zero_of(node, 1, y->dtype, &ret->to);
-    case OP_DEQUANTIZE_LINEAR:
-        ret->kind = INT8_DEQUANTIZE;
-        return !x->known && is_computed(y->dtype) && scale_zero_of(node, 1, x->dtype, &ret->from);
-    case OP_CAST:
-        ret->kind = INT8_WIDEN;
-        return !x->known && x->dtype == DTYPE_I32 && is_computed(y->dtype);
-    case OP_DYNAMIC_QUANTIZE_LINEAR:
-        ret->kind = INT8_DYNAMIC;
-        return !x->known && x->dtype == DTYPE_F32 && node_output(node, 1) && node_output(node, 2);
-    case OP_QLINEAR_ADD:
-    case OP_QLINEAR_MUL:
-        ret->kind = INT8_BINARY;
-        return binary_fits(node, ret);
-    case OP_QLINEAR_SIGMOID:
-    case OP_QLINEAR_LEAKY_RELU:
-        ret->kind = INT8_TABLE;
-        return !x->known && scale_zero_of(node, 1, x->dtype, &ret->from) &&
-               scale_zero_of(node, 3, y->dtype, &ret->to);
-    case OP_LOOKUP:
-        ret->kind = INT8_TABLE;
-        return !x->known && node->inputs[1]->known;
-    case OP_MAX_POOL:
-    case OP_QLINEAR_AVERAGE_POOL:
-        ret->kind = INT8_POOL;
-        return pool_fits(node, ret);
-    case OP_QLINEAR_GLOBAL_AVERAGE_POOL:
-        ret->kind = INT8_MEAN;
-        return !x->known && x->dtype == y->dtype && x->shape.rank >= 3 &&
-               shape_count(&x->shape) / shape_count(&y->shape) <= CUDA_INT8_MEAN_MOST &&
-               !node_int(node, "channels_last", 0) &&
-               scale_zero_of(node, 1, x->dtype, &ret->from) &&
-               scale_zero_of(node, 3, y->dtype, &ret->to);
-    default:
-        return false;
-    }
+    for (size_t i = 0; i < COUNT_OF(readers); i++)
+        if (readers[i].op == node->op) {
+            ret->kind = readers[i].kind;
+            return (!x->known || ret->kind == INT8_BINARY) && readers[i].read(node, ret);
+        }
+    return false;
 }
 
 static bool quantized_rows_claim(const struct node *node, struct kernel_caps *ret)
@@ -289,10 +314,5 @@ static enum status lower_quantized_rows(const struct cuda_lowering *compile, str
     return s ? quantized_rows_fill(compile, s, err) : STATUS_NO_MEMORY;
 }
 
-const struct cuda_kernel cuda_kernel_int8_rows = {
-    {"int8 rows",
-     {OP_QUANTIZE_LINEAR, OP_DEQUANTIZE_LINEAR, OP_CAST, OP_DYNAMIC_QUANTIZE_LINEAR, OP_QLINEAR_ADD,
-      OP_QLINEAR_MUL, OP_QLINEAR_SIGMOID, OP_QLINEAR_LEAKY_RELU, OP_LOOKUP, OP_MAX_POOL,
-      OP_QLINEAR_AVERAGE_POOL, OP_QLINEAR_GLOBAL_AVERAGE_POOL},
-     quantized_rows_claim},
-    lower_quantized_rows};
+const struct cuda_kernel cuda_kernel_int8_rows = {{"int8 rows", {OP_NONE}, quantized_rows_claim},
+                                                  lower_quantized_rows};
