@@ -60,7 +60,7 @@ report 'models/ may include engine/ and proto/ only' "$(includes '(server|tests)
 report 'server/ must not include tests/' "$(includes 'tests/' server)"
 
 # Inside engine/, lowest first. A folder includes itself and those before it.
-order=(base tensor graph ops reference passes backend cpu cuda runtime quantize)
+order=(base tensor graph op passes backend cpu cuda runtime quantize)
 for ((low = 0; low < ${#order[@]}; low++)); do
     for ((high = low + 1; high < ${#order[@]}; high++)); do
         never "engine/${order[low]}" "engine/${order[high]}"

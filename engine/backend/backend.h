@@ -113,7 +113,7 @@ struct backend_ops {
     /* All that reserve() has taken; NULL: the largest activation_bytes(). */
     size_t (*reserved_bytes)(const struct backend *backend);
 
-    /* A node_runner's function (engine/reference/interpret.h), its context being a backend that is
+    /* A node_runner's function (engine/op/interpret.h), its context being a backend that is
      * used for nothing else. NULL: the backend has none. */
     enum status (*run_node)(void *backend, const struct node_call *call, bool *ret_taken,
                             struct error *err);

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "engine/ops/resolve.h"
+#include "engine/op/resolve.h"
 
 bool claim_reads_image(const struct node *node)
 {

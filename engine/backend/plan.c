@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 
 /* A block of the arena: one or more values that share bytes (views, in-place chains). */
 struct block {

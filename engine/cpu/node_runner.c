@@ -8,14 +8,14 @@
  * The number of programs is bounded; the least recently used one is freed. Packed weights stay:
  * they do not depend on the shapes, but for the few layouts that oneDNN chooses from. The arena
  * holds one node's operands and is shared. */
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 
 enum { MOST_PROGRAMS = 128, MOST_OPERANDS = 3 };
 

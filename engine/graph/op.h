@@ -1,5 +1,5 @@
 /* Operators by name: which there are, and what passes make beside them. What they mean is in
- * engine/ops/ops.h. */
+ * engine/op/ops.h. */
 #pragma once
 
 /* Every operator lensd knows of, in any order. X(ID, "Name", "domain"). Other spellings of the same
@@ -66,7 +66,7 @@
     X(LP_NORMALIZATION, "LpNormalization", "") X(LRN, "LRN", "") X(SOFTMAX, "Softmax", "")         \
     X(LOG_SOFTMAX, "LogSoftmax", "") X(HARDMAX, "Hardmax", "")                                     \
     X(RMS_NORMALIZATION, "RMSNormalization", "")                \
-    /* of transformers, opset 23 (engine/ops/transformer.h) */                                     \
+    /* of transformers, opset 23 (engine/op/transformer.h) */                                     \
     X(ONNX_ATTENTION, "Attention", "") X(ROTARY_EMBEDDING, "RotaryEmbedding", "")                  \
     /* resampling and detection */                                                                 \
     X(RESIZE, "Resize", "") X(GRID_SAMPLE, "GridSample", "")           \

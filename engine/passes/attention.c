@@ -9,7 +9,7 @@
  * MatMul, the second product transposed (v^T softmax^T), biases and masks of any broadcastable
  * shape, Where with a mask that is constant, PyTorch's Where(IsNaN(p), 0, p) behind the Softmax.
  * Swin adds two biases, with Reshapes between. */
-#include "engine/ops/attention.h"
+#include "engine/op/attention.h"
 
 #include <math.h>
 #include <string.h>

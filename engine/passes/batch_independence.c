@@ -4,16 +4,16 @@
  * `span` belong to the first image, `span` to the second and so on, and after the last image the
  * first follows again. So a Reshape changes nothing. Other operators need an axis along which the
  * images alternate; it need not be as long as the batch, as windows, heads or tokens may have been
- * merged into it. The operators' records say what becomes of it (engine/ops/batch.h). */
+ * merged into it. The operators' records say what becomes of it (engine/op/batch.h). */
 #include "engine/passes/batch_independence.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/geometry.h"
-#include "engine/ops/ops.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/geometry.h"
+#include "engine/op/ops.h"
+#include "engine/op/resolve.h"
 
 /* The span of a MaxPool's indices, which count from the first image. */
 #define SPAN_POSITIONS SIZE_MAX

@@ -5,7 +5,7 @@
  *
  * so that all that is done for float32 products is done for them. Sums of integers become sums of
  * the same numbers in float32, which are rounded as those of any other product are. */
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/edit.h"
 
 /* One side of an integer product: numbers less their zero point, and the scale they are meant with.

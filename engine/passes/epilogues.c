@@ -2,7 +2,7 @@
  * them while the result is still in registers. */
 #include <string.h>
 
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 

@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/geometry.h"
-#include "engine/ops/ops.h"
+#include "engine/op/geometry.h"
+#include "engine/op/interpret.h"
+#include "engine/op/ops.h"
 #include "engine/passes/functions.h"
 #include "engine/passes/passes.h"
-#include "engine/reference/interpret.h"
 
 static bool all_inputs_known(const struct node *node)
 {

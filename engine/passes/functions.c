@@ -18,14 +18,14 @@
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
  *
- * The reference kernel (engine/reference/transformer.c) judges the result and runs what depends on
+ * The reference kernel (engine/op/transformer.c) judges the result and runs what depends on
  * data. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/transformer.h"
+#include "engine/op/transformer.h"
 #include "engine/passes/functions.h"
 
 /* New nodes are put at graph->nodes[at], in front of `from`. After a failure every step returns

@@ -1,7 +1,7 @@
 /* Moves: a chain of Transposes, Reshapes, Slices, Gathers of one index, Expands … whose last value
  * something reads that computes becomes one copy from where the chain begins (OP_MOVE), or nothing
  * where the elements stay in their order: window partitions, channel shuffles, patch merging. */
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/view.h"
 

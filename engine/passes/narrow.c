@@ -6,7 +6,7 @@
  * float32: rounding it would gain nothing and cost the most. */
 #include <math.h>
 
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 
 struct narrow {

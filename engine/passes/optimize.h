@@ -17,7 +17,7 @@
 
 struct optimize_options {
     bool fuse; /* fold activations, residuals, BatchNormalization into their producers; make
-                  OP_ATTENTION and OP_MOVE (engine/ops/attention.h) of chains of nodes */
+                  OP_ATTENTION and OP_MOVE (engine/op/attention.h) of chains of nodes */
     /* The backend's kernels. NULL: passes that need to know them do nothing, and images stay
      * [N, C, spatial…]. */
     kernel_claim_fn claim;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/geometry.h"
+#include "engine/op/geometry.h"
 #include "engine/passes/passes.h"
 
 /* The node that makes operand i of `node`, when it has operator `op`. */

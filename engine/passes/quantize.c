@@ -9,7 +9,7 @@
  * Reshape …) work on the stored integers, their DequantizeLinear behind them; activations become
  * tables (quantize_table.c). What does not match stays as the file has it. */
 #include "engine/passes/quantize.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 
 #include <math.h>
 #include <string.h>

@@ -8,9 +8,9 @@
  * numbers by the reference kernels, whose inputs' `known` is set for that long. */
 #include <string.h>
 
-#include "engine/ops/ops.h"
+#include "engine/op/interpret.h"
+#include "engine/op/ops.h"
 #include "engine/passes/quantize.h"
-#include "engine/reference/interpret.h"
 
 enum { MOST_NODES = 32, MOST_LEAVES = 8, NUMBERS = 256 };
 

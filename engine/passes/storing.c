@@ -3,7 +3,7 @@
  *     LayerNormalization → Transpose → QuantizeLinear   ─▶   LayerNormalization → Transpose
  *
  * The node in front of the moves stores its result itself, so that the moves are of bytes. */
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
+#include "engine/op/interpret.h"
+#include "engine/op/ops.h"
 #include "engine/passes/passes.h"
-#include "engine/reference/interpret.h"
 
 #define VALUE_ELEMENTS ((size_t)1 << 29)
 #define FOLD_ELEMENTS  ((size_t)1 << 26)

@@ -1,11 +1,11 @@
 /* Traces a value back through the nodes that only move elements, to the value they start from. */
 #include "engine/passes/view.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/resolve.h"
 
 static void set_plain(struct access_map_group *dim, int64_t extent, int64_t stride)
 {

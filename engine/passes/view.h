@@ -2,7 +2,7 @@
  * value it starts from, as one map over that value's elements. */
 #pragma once
 
-#include "engine/ops/access_map.h"
+#include "engine/op/access_map.h"
 #include "engine/passes/edit.h"
 
 /* Dimension d counts through its own parts, the last one fastest. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/edit.h"
 
 /* ---- kinds ---- */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/batch_independence.h"
 #include "engine/passes/edit.h"
 #include "engine/runtime/session_internal.h"

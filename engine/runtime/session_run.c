@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "engine/runtime/session_internal.h"
 
 static enum status run_tail(struct session *session, struct compiled_size *c, struct error *err)

@@ -8,7 +8,7 @@
 
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/validate.h"
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"

@@ -1,9 +1,9 @@
 /* One spelling for each operator: what older opsets and com.microsoft write differently becomes,
- * while the graph is built, what the operator's record means (engine/ops/ops.h). */
+ * while the graph is built, what the operator's record means (engine/op/ops.h). */
 #pragma once
 
 #include "engine/graph/graph.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 
 /* Rewrites a node whose operator is form->spec.op and that has the form's operands and attributes;
  * may add nodes in any order. STATUS_MODEL, STATUS_NO_MEMORY. */

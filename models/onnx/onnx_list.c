@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "models/onnx/onnx_forms.h"
 #include "models/onnx/onnx_import.h"
 

@@ -1,4 +1,4 @@
-/* Nodes: operator, operands and attributes, checked against the operator table (engine/ops/ops.h).
+/* Nodes: operator, operands and attributes, checked against the operator table (engine/op/ops.h).
  *
  * Easy to get wrong (ONNX IR.md, onnx.proto): an operand named "" is left out; the version of an
  * operator is the opset its domain is imported at, in the function where there is one;
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "models/onnx/onnx_forms.h"
 #include "models/onnx/onnx_import.h"
 

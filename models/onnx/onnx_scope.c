@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "models/onnx/onnx_import.h"
 
 enum status import_work(struct import *import, size_t units)

@@ -5,7 +5,7 @@
 
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/runtime/session.h"
 #include "models/folder/repository.h"
 #include "models/onnx/onnx.h"

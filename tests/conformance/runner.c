@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 
 #define MEMORY_LIMIT ((size_t)8 << 30)

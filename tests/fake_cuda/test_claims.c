@@ -8,7 +8,7 @@
 #include "engine/backend/backend.h"
 #include "engine/backend/cuda_module.h"
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
+#include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 
 #define FILE_NAME LENSD_SOURCE_ROOT "/tests/fake_cuda/claims.txt"

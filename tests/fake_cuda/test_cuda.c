@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 #include "tests/fake_cuda/module_cases.h"
 #include "tests/unit/operator_graphs.h"

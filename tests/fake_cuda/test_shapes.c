@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 #include "tests/fake_cuda/module_cases.h"
 #include "tests/unit/axes.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/cuda/lowering/lowering.h"
-#include "engine/ops/families.h"
+#include "engine/op/families.h"
 
 #define MOST ((int64_t)1 << 30)
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
+#include "engine/op/ops.h"
 #include "models/onnx/onnx.h"
 #include "tests/fuzz/scratch.h"
 

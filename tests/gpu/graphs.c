@@ -31,7 +31,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 #include "tests/gpu/sensitivity.h"
 #include "tests/unit/operator_graphs.h"

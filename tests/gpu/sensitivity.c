@@ -7,8 +7,8 @@
 
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
-#include "engine/ops/ops.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
+#include "engine/op/ops.h"
 #include "tests/unit/random_graph.h"
 
 double outcome_mean(const struct outcome *outcome)

@@ -1,4 +1,4 @@
-/* Attention (engine/ops/attention.h): row blocks of a matrix against all of its keys, so that the
+/* Attention (engine/op/attention.h): row blocks of a matrix against all of its keys, so that the
  * scores never leave the second-level cache.
  *
  * The work is matrices (images x heads) times blocks of rows. A thread takes a range of blocks and
@@ -8,7 +8,7 @@
  * portions, and earlier results are scaled down by as much as the greatest score has grown
  * (Milakov and Gimelshein, "Online normalizer calculation for softmax"). bfloat16 is widened when
  * it is packed and narrowed when it is written. */
-#include "engine/ops/attention.h"
+#include "engine/op/attention.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Conv through oneDNN: channels-last activations, weights packed as the primitive likes. */
 #include "engine/cpu/lowering/product.h"
-#include "engine/ops/families.h"
-#include "engine/ops/geometry.h"
+#include "engine/op/families.h"
+#include "engine/op/geometry.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
-#include "engine/ops/access_map.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/access_map.h"
+#include "engine/op/resolve.h"
 
 #include <stdlib.h>
 #include <string.h>

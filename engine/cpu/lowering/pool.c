@@ -3,7 +3,7 @@
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
-#include "engine/ops/families.h"
+#include "engine/op/families.h"
 
 #include <math.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/resolve.h"
 #include "engine/tensor/quantized_number.h"
 
 #define ROWS 16 /* made at a time: they stay in the cache, and a part is worth a call */

@@ -8,7 +8,7 @@
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/onednn.h"
 #include "engine/cpu/program/parallel.h"
-#include "engine/ops/families.h"
+#include "engine/op/families.h"
 
 struct qdepthwise_step {
     struct step step;

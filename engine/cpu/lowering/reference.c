@@ -2,7 +2,7 @@
  */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
-#include "engine/reference/bound_kernel.h"
+#include "engine/op/bound_kernel.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
-#include "engine/ops/geometry.h"
+#include "engine/op/geometry.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -381,7 +381,7 @@ __device__ static inline float cubic_weight(float x, int i)
     return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : (((d - 5) * d + 8) * d - 4) * a;
 }
 
-/* As the reference has it (engine/reference/grid.c): coordinates outside are clamped or mirrored
+/* As the reference has it (engine/op/grid.c): coordinates outside are clamped or mirrored
  * before interpolation and every tap again; a cubic's taps alone. */
 __device__ static void find_taps(const cuda_grid_sample &s, float normalised, int64_t extent,
                                  sample_taps &to)

@@ -1,5 +1,5 @@
-/* Attention (engine/ops/attention.h). */
-#include "engine/ops/attention.h"
+/* Attention (engine/op/attention.h). */
+#include "engine/op/attention.h"
 
 #include <limits.h>
 

@@ -4,8 +4,8 @@
  * wrap has no known range. */
 #include "engine/cuda/lowering/lowering.h"
 
-#include "engine/ops/families.h"
-#include "engine/ops/ops.h"
+#include "engine/op/families.h"
+#include "engine/op/ops.h"
 
 enum { DEEPEST = 24, MOST_STEPS = 256 };
 

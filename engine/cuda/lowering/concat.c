@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/resolve.h"
 
 struct cuda_concat_step {
     struct cuda_step step;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/families.h"
+#include "engine/op/families.h"
 
 enum { MOST_CANDIDATES = 14, GROUP_OF_TILES = 16 };
 #define MOST_SUMS ((size_t)64 << 20) /* bytes of sums of a split convolution */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/resolve.h"
 
 struct gather_scatter_step {
     struct cuda_step step;

@@ -3,7 +3,7 @@
  * shows such steps as "host". */
 #include "engine/cuda/lowering/lowering.h"
 
-#include "engine/reference/bound_kernel.h"
+#include "engine/op/bound_kernel.h"
 
 struct host_step {
     struct cuda_step step;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/families.h"
+#include "engine/op/families.h"
 
 enum { MOST_CANDIDATES = 14, PADDING = 16, ALIGN = 256 };
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/families.h"
-#include "engine/reference/kernel.h"
+#include "engine/op/families.h"
+#include "engine/op/kernel.h"
 
 enum rows_kind {
     INT8_QUANTIZE,

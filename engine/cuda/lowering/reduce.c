@@ -4,7 +4,7 @@
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/resolve.h"
 
 enum { MOST_TOP = 16384 }; /* of TopK: each chosen element is compared with each other one */
 

@@ -1,8 +1,8 @@
 /* Softmax, LayerNormalization, RMSNormalization, reductions, pools. */
 #include "engine/cuda/lowering/lowering.h"
 
-#include "engine/ops/families.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/families.h"
+#include "engine/op/resolve.h"
 
 struct row_norms_step {
     struct cuda_step step;

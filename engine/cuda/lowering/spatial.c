@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/ops/geometry.h"
+#include "engine/op/geometry.h"
 
 struct spatial_step {
     struct cuda_step step;

@@ -3,8 +3,8 @@
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
-#include "engine/ops/access_map.h"
-#include "engine/ops/resolve.h"
+#include "engine/op/access_map.h"
+#include "engine/op/resolve.h"
 
 struct cuda_copy_step {
     struct cuda_step step;
@@ -106,7 +106,7 @@ static enum status lower_map(const struct cuda_lowering *compile, struct cuda_st
     return move_create(compile, &s, "copy", ret, err);
 }
 
-/* OP_MOVE: a chain of moves that a pass has merged (engine/ops/access_map.h). */
+/* OP_MOVE: a chain of moves that a pass has merged (engine/op/access_map.h). */
 static enum status lower_chain(const struct cuda_lowering *compile, struct cuda_step **ret,
                                struct error *err)
 {

@@ -3,7 +3,7 @@
 #include <limits.h>
 
 #include "engine/cuda/lowering/lowering.h"
-#include "engine/ops/families.h"
+#include "engine/op/families.h"
 
 /* An output's window begins at most this far into the padded image, and ends as far from there. */
 #define MOST_PLACES ((int64_t)1 << 30)

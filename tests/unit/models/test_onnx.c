@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "engine/base/size.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "tests/unit/models/onnx_make.h"
 
 enum { F32 = 1, U8 = 2, I8 = 3, U16 = 4, I16 = 5, I32 = 6, I64 = 7, BOOL = 9, F16 = 10, F64 = 11 };

@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 #include "models/onnx/onnx_forms.h"
-#include "tests/unit/engine/reference/one_node.h"
+#include "tests/unit/engine/op/one_node.h"
 
 static const float ramp[20] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,
                                10, 11, 12, 13, 14, 15, 16, 17, 18, 19};

@@ -10,7 +10,7 @@
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 #include "tests/unit/axes.h"
 #include "tests/unit/engine/cpu/simd_variants.h"

@@ -11,7 +11,7 @@
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
 #include "tests/unit/random_graph.h"

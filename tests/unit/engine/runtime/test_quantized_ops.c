@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/op/interpret.h"
 #include "engine/passes/optimize.h"
-#include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
 #include "tests/unit/axes.h"
 #include "tests/unit/engine/cpu/cpu_without_vnni.h"

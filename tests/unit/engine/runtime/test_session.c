@@ -10,7 +10,7 @@
 
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
-#include "engine/reference/interpret.h"
+#include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 #include "engine/runtime/session_internal.h"
 #include "tests/unit/axes.h"

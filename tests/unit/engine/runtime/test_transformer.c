@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/op/interpret.h"
 #include "engine/passes/functions.h"
-#include "engine/reference/interpret.h"
 #include "engine/runtime/session.h"
-#include "tests/unit/engine/reference/one_node.h"
+#include "tests/unit/engine/op/one_node.h"
 #include "tests/unit/golden.h"
 
 enum { MOST_IN = 7, MOST_OUT = 4, MOST_ATTRS = 4 };

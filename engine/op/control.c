@@ -1,0 +1,697 @@
+/* Control flow: If, Loop, Scan.
+ *
+ * What a body computes may change shape from run to run and from iteration to iteration, so the
+ * shapes of all outputs are left to the run. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/copy.h"
+#include "engine/op/families.h"
+#include "engine/op/kernels.h"
+#include "engine/op/nn.h"
+#include "engine/op/operands.h"
+
+static enum status read_body(const struct node *node, const char *name, struct graph **ret,
+                             struct error *err)
+{
+    const struct attr *attr = node_attr(node, name);
+    if (!attr || attr->kind != ATTR_GRAPH || !attr->g)
+        return error_set(err, STATUS_MODEL, "the attribute %s is missing", name);
+    *ret = attr->g;
+    return STATUS_OK;
+}
+
+static enum status infer_if(struct node *node, struct error *err)
+{
+    struct graph *then_branch = NULL, *else_branch = NULL;
+    TRY(operand_dtype(node, 0, "cond", DTYPE_BIT(BOOL), err));
+    TRY(operand_single(node, 0, "cond", err));
+    TRY(read_body(node, "then_branch", &then_branch, err));
+    TRY(read_body(node, "else_branch", &else_branch, err));
+    if (then_branch->input_count || else_branch->input_count)
+        return error_set(err, STATUS_MODEL, "a branch has inputs, expected none");
+    if (then_branch->output_count < node->output_count ||
+        else_branch->output_count < node->output_count)
+        return error_set(err, STATUS_MODEL,
+                         "%zu outputs are wanted, but the branches have %zu and %zu",
+                         node->output_count, then_branch->output_count, else_branch->output_count);
+    for (size_t i = 0; i < node->output_count; i++) {
+        enum dtype a = then_branch->outputs[i]->dtype, b = else_branch->outputs[i]->dtype;
+        if (a != b && a != DTYPE_NONE && b != DTYPE_NONE)
+            return error_set(err, STATUS_MODEL,
+                             "output %zu is %s in one branch and %s in the other", i, dtype_name(a),
+                             dtype_name(b));
+        infer_unknown(node, i, a != DTYPE_NONE ? a : b);
+    }
+    return STATUS_OK;
+}
+
+/* A body takes `extra` inputs of its own, then the states, then `items`; it gives `extra_outputs`,
+ * the states, then what is collected. */
+static enum status check_body(const struct node *node, const struct graph *body, size_t extra,
+                              size_t states, size_t items, size_t extra_outputs, struct error *err)
+{
+    if (body->input_count != extra + states + items)
+        return error_set(err, STATUS_MODEL, "the body has %zu inputs, expected %zu",
+                         body->input_count, extra + states + items);
+    if (body->output_count < extra_outputs + states)
+        return error_set(err, STATUS_MODEL, "the body has %zu outputs, expected at least %zu",
+                         body->output_count, extra_outputs + states);
+    size_t available = body->output_count - extra_outputs;
+    if (node->output_count > available)
+        return error_set(err, STATUS_MODEL, "%zu outputs are wanted, but the body gives %zu",
+                         node->output_count, available);
+    return STATUS_OK;
+}
+
+/* States keep the dtype they start with; what is collected has the body's. */
+static void set_dtypes(struct node *node, const struct graph *body, size_t first_state,
+                       size_t states, size_t extra_outputs)
+{
+    for (size_t i = 0; i < node->output_count; i++)
+        infer_unknown(node, i,
+                      i < states ? node->inputs[first_state + i]->dtype
+                                 : body->outputs[extra_outputs + i]->dtype);
+}
+
+static enum status infer_loop(struct node *node, struct error *err)
+{
+    struct graph *body = NULL;
+    size_t states = node->input_count > 2 ? node->input_count - 2 : 0;
+    TRY(operand_dtype(node, 0, "M", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
+    TRY(operand_single(node, 0, "M", err));
+    TRY(operand_dtype(node, 1, "cond", DTYPE_BIT(BOOL), err));
+    TRY(operand_single(node, 1, "cond", err));
+    TRY(read_body(node, "body", &body, err));
+    TRY(check_body(node, body, 2, states, 0, 1, err));
+    for (size_t i = 0; i < states; i++)
+        TRY(operand_present(node, 2 + i, "an initial value", err));
+    set_dtypes(node, body, 2, states, 1);
+    return STATUS_OK;
+}
+
+/* An attribute with one number a scan input or output, each in min … max. */
+static enum status check_list(const struct node *node, const char *name, size_t expected,
+                              int64_t min, int64_t max, struct error *err)
+{
+    size_t count;
+    const int64_t *list = node_ints(node, name, &count);
+    if (count && count != expected)
+        return error_set(err, STATUS_MODEL, "%s has %zu entries, expected %zu", name, count,
+                         expected);
+    for (size_t i = 0; i < count; i++)
+        if (list[i] < min || list[i] > max)
+            return error_set(err, STATUS_MODEL, "%s holds %lld, which is out of range", name,
+                             (long long)list[i]);
+    return STATUS_OK;
+}
+
+/* first: position of the first state (Scan-8 has the sequence lengths in front). */
+static enum status infer_scan_from(struct node *node, size_t first, struct error *err)
+{
+    struct graph *body = NULL;
+    int64_t wanted = node_int(node, "num_scan_inputs", 0);
+    TRY(read_body(node, "body", &body, err));
+    size_t operands = node->input_count > first ? node->input_count - first : 0;
+    if (wanted < 1 || (uint64_t)wanted > operands)
+        return error_set(err, STATUS_MODEL, "num_scan_inputs is %lld, expected 1 to %zu",
+                         (long long)wanted, operands);
+    size_t items = (size_t)wanted, states = operands - items;
+    TRY(check_body(node, body, 0, states, items, 0, err));
+    for (size_t i = 0; i < operands; i++)
+        TRY(operand_present(node, first + i, "a state or scan input", err));
+    size_t collected = body->output_count - states;
+    TRY(check_list(node, first ? "directions" : "scan_input_directions", items, 0, 1, err));
+    TRY(check_list(node, "scan_output_directions", collected, 0, 1, err));
+    TRY(check_list(node, "scan_output_axes", collected, -TENSOR_MAX_RANK, TENSOR_MAX_RANK - 1,
+                   err));
+    size_t listed;
+    const int64_t *axes = node_ints(node, "scan_input_axes", &listed);
+    TRY(check_list(node, "scan_input_axes", items, -TENSOR_MAX_RANK, TENSOR_MAX_RANK - 1, err));
+    int64_t length = -1;
+    for (size_t i = 0; i < items; i++) {
+        const struct shape *shape = &node->inputs[first + states + i]->shape;
+        int64_t axis = first ? 1 : listed ? axes[i] : 0;
+        TRY(infer_axis(&axis, shape->rank, err));
+        if (length >= 0 && shape->dims[axis] != length)
+            return error_set(err, STATUS_SHAPE, "scan inputs have lengths %lld and %lld",
+                             (long long)length, (long long)shape->dims[axis]);
+        length = shape->dims[axis];
+    }
+    set_dtypes(node, body, first, states, 0);
+    return STATUS_OK;
+}
+
+static enum status infer_scan(struct node *node, struct error *err)
+{
+    return infer_scan_from(node, 0, err);
+}
+
+/* Scan-8: every operand has a batch dimension in front; sequence_lens comes first. */
+static enum status infer_scan_batched(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "sequence_lens", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
+    TRY(infer_scan_from(node, 1, err));
+    int64_t batch = node->inputs[node->input_count - 1]->shape.dims[0];
+    TRY(operand_vector(node, 0, "sequence_lens", batch, err));
+    for (size_t i = 1; i < node->input_count; i++) {
+        const struct shape *shape = &node->inputs[i]->shape;
+        char text[SHAPE_TEXT];
+        if (shape->rank < 1 || shape->dims[0] != batch)
+            return error_set(err, STATUS_SHAPE,
+                             "operand %zu has shape %s, expected a batch of "
+                             "%lld",
+                             i, shape_text(shape, text), (long long)batch);
+    }
+    return STATUS_OK;
+}
+
+/* A Loop is never folded: a file decides how long it runs, and loading must be quick. */
+static const struct op_info entries[] = {
+    {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, "then_branch:graph else_branch:graph",
+     infer_if, &batch_mixes, work_elements, kernel_if},
+    {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, "body:graph",
+     infer_loop, &batch_mixes, work_elements, kernel_loop},
+    {OP_SCAN, 8, 8, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
+     "body:graph num_scan_inputs:int directions:ints", infer_scan_batched, &batch_mixes,
+     work_elements, kernel_scan},
+    {OP_SCAN, 9, 0, 1, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
+     "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_directions:ints "
+     "scan_output_axes:ints scan_output_directions:ints",
+     infer_scan, &batch_mixes, work_elements, kernel_scan},
+};
+
+const struct op_family ops_control = {entries, COUNT_OF(entries)};
+
+/* ---- reference kernels ---- */
+
+/* A body's output becomes output i of the node; takes the reference over. */
+static enum status hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor,
+                             struct error *err)
+{
+    if (i >= args->node->output_count || !args->out[i]) {
+        tensor_unref(tensor);
+        return STATUS_OK;
+    }
+    struct tensor **slot = args->out[i];
+    if (!*slot) {
+        *slot = tensor;
+        return STATUS_OK;
+    }
+    /* A plan has given the output its place already. */
+    char found[SHAPE_TEXT], planned[SHAPE_TEXT];
+    bool same = (*slot)->dtype == tensor->dtype && shape_equal(&(*slot)->shape, &tensor->shape);
+    if (same)
+        copy_bytes((*slot)->data, tensor->data, tensor->bytes);
+    else
+        error_set(err, STATUS_SHAPE, "output %zu is %s %s, but was planned as %s %s", i,
+                  dtype_name(tensor->dtype), shape_text(&tensor->shape, found),
+                  dtype_name((*slot)->dtype), shape_text(&(*slot)->shape, planned));
+    tensor_unref(tensor);
+    return same ? STATUS_OK : STATUS_SHAPE;
+}
+
+static void drop_all(struct tensor **tensors, size_t count)
+{
+    for (size_t i = 0; tensors && i < count; i++) {
+        tensor_unref(tensors[i]);
+        tensors[i] = NULL;
+    }
+}
+
+/* `count` pointers or structures, all zero; NULL with *err set. */
+static void *zeroed_scratch(const struct kernel_args *args, size_t count, size_t size,
+                            struct error *err)
+{
+    void *memory = kernel_scratch(args, count, size, err);
+    if (memory)
+        zero_bytes(memory, count * size);
+    return memory;
+}
+
+static struct graph *body_of(const struct node *node, const char *name)
+{
+    return node_attr(node, name)->g; /* inference has checked it */
+}
+
+/* ---- If ---- */
+
+/* Contents of an input, to pass on by reference: what runs a node names them in its values too. */
+static struct tensor *input_ref(const struct kernel_args *args, size_t i)
+{
+    return tensor_ref(args->node->inputs[i]->known);
+}
+
+KERNEL(kernel_if)
+{
+    struct graph *branch =
+        body_of(args->node, tensor_int(args->in[0], 0) ? "then_branch" : "else_branch");
+    struct tensor **outputs = zeroed_scratch(args, branch->output_count, sizeof *outputs, err);
+    if (!outputs)
+        return STATUS_NO_MEMORY;
+    enum status status = args->run_body(args->interpreter, branch, NULL, outputs, err);
+    for (size_t i = 0; i < branch->output_count && status == STATUS_OK; i++) {
+        struct tensor *tensor = outputs[i];
+        outputs[i] = NULL;
+        status = hand_over(args, i, tensor, err);
+    }
+    drop_all(outputs, branch->output_count);
+    return status;
+}
+
+/* ---- collected outputs ---- */
+
+/* One scan output: the elements of all iterations so far, end to end. */
+struct collection {
+    enum dtype dtype;
+    struct shape item;                  /* SHAPE_NONE before the first */
+    size_t item_bytes, count, capacity; /* in items */
+    char *data;
+};
+
+static enum status collection_add(const struct kernel_args *args, struct collection *c,
+                                  const struct tensor *item, struct error *err)
+{
+    if (!c->count) {
+        c->dtype = item->dtype;
+        c->item = item->shape;
+        c->item_bytes = item->bytes;
+    } else if (c->dtype != item->dtype || !shape_equal(&c->item, &item->shape)) {
+        char first[SHAPE_TEXT], now[SHAPE_TEXT];
+        return error_set(err, STATUS_SHAPE,
+                         "a scan output changed from %s %s to %s %s between iterations",
+                         dtype_name(c->dtype), shape_text(&c->item, first), dtype_name(item->dtype),
+                         shape_text(&item->shape, now));
+    }
+    if (c->count == c->capacity) {
+        size_t wanted = c->capacity ? c->capacity * 2 : 8;
+        char *bigger = kernel_scratch_grow(args, c->data, wanted, c->item_bytes, err);
+        if (!bigger)
+            return STATUS_NO_MEMORY;
+        c->data = bigger;
+        c->capacity = wanted;
+    }
+    copy_bytes(c->data + c->count++ * c->item_bytes, item->data, item->bytes);
+    return STATUS_OK;
+}
+
+/* Without an iteration, what the body declares its output to be; unknown dimensions count as 0. */
+static enum status declared_item(const struct value *value, struct collection *c, struct error *err)
+{
+    if (c->count)
+        return STATUS_OK;
+    if (value->dtype == DTYPE_NONE)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the body ran no iteration and does not declare the type of its output "
+                         "'%s'",
+                         value->name);
+    c->dtype = value->dtype;
+    c->item = value->shape.rank == SHAPE_UNKNOWN ? SHAPE_SCALAR : value->shape;
+    for (int i = 0; i < c->item.rank; i++)
+        if (c->item.dims[i] < 0)
+            c->item.dims[i] = 0;
+    return STATUS_OK;
+}
+
+/* The items become slices along `axis` of a new tensor, backwards where `prepends`. */
+static enum status collection_tensor(const struct kernel_args *args, const struct collection *c,
+                                     int64_t axis, bool prepends, struct tensor **ret,
+                                     struct error *err)
+{
+    struct shape shape = {.rank = c->item.rank + 1};
+    struct tensor *tensor;
+    if (c->item.rank == TENSOR_MAX_RANK)
+        return error_set(err, STATUS_UNSUPPORTED, "a scan output of rank %d", shape.rank);
+    TRY(infer_axis(&axis, shape.rank, err));
+    for (int i = 0; i < shape.rank; i++)
+        shape.dims[i] = i == axis  ? (int64_t)c->count
+                        : i < axis ? c->item.dims[i]
+                                   : c->item.dims[i - 1];
+    TRY(tensor_create(args->budget, c->dtype, &shape, &tensor, err));
+    size_t outer = 1, inner = dtype_size(c->dtype);
+    for (int i = 0; i < c->item.rank; i++)
+        *(i < axis ? &outer : &inner) *= (size_t)c->item.dims[i];
+    for (size_t n = 0; n < c->count && tensor->bytes; n++) {
+        size_t place = prepends ? c->count - 1 - n : n;
+        for (size_t o = 0; o < outer; o++)
+            copy_bytes((char *)tensor->data + (o * c->count + place) * inner,
+                       c->data + n * c->item_bytes + o * inner, inner);
+    }
+    *ret = tensor;
+    return STATUS_OK;
+}
+
+/* ---- what Loop and Scan share: inputs, outputs, states and collections of a body ---- */
+
+struct iteration {
+    const struct kernel_args *args;
+    struct graph *body;
+    size_t first_input;  /* of the states in the body's inputs */
+    size_t first_output; /* of the states in the body's outputs */
+    size_t states, collected;
+    struct tensor **in, **out; /* [body inputs], [body outputs]; owned references */
+    struct collection *collections;
+};
+
+static enum status iteration_start(struct iteration *it, struct error *err)
+{
+    it->collected = it->body->output_count - it->first_output - it->states;
+    it->in = zeroed_scratch(it->args, it->body->input_count, sizeof *it->in, err);
+    it->out = zeroed_scratch(it->args, it->body->output_count, sizeof *it->out, err);
+    it->collections = zeroed_scratch(it->args, it->collected, sizeof *it->collections, err);
+    return it->in && it->out && it->collections ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+static void iteration_end(struct iteration *it)
+{
+    drop_all(it->in, it->body->input_count);
+    drop_all(it->out, it->body->output_count);
+}
+
+/* Runs the body once on it->in; the states move on, the rest is collected. */
+static enum status iteration_run(struct iteration *it, struct error *err)
+{
+    TRY(it->args->run_body(it->args->interpreter, it->body, it->in, it->out, err));
+    for (size_t i = 0; i < it->states; i++) {
+        tensor_unref(it->in[it->first_input + i]);
+        it->in[it->first_input + i] = it->out[it->first_output + i];
+        it->out[it->first_output + i] = NULL;
+    }
+    for (size_t i = 0; i < it->collected; i++) {
+        struct tensor **item = &it->out[it->first_output + it->states + i];
+        TRY(collection_add(it->args, &it->collections[i], *item, err));
+        tensor_unref(*item);
+        *item = NULL;
+    }
+    return STATUS_OK;
+}
+
+/* The states become the node's first outputs. */
+static enum status finish_states(struct iteration *it, struct error *err)
+{
+    for (size_t i = 0; i < it->states; i++) {
+        struct tensor *state = it->in[it->first_input + i];
+        it->in[it->first_input + i] = NULL;
+        TRY(hand_over(it->args, i, state, err));
+    }
+    return STATUS_OK;
+}
+
+static bool is_wanted(const struct iteration *it, size_t collection)
+{
+    size_t i = it->states + collection;
+    return i < it->args->node->output_count && it->args->out[i];
+}
+
+static enum status finish_collection(struct iteration *it, size_t i, int64_t axis, bool prepends,
+                                     struct error *err)
+{
+    struct tensor *tensor;
+    if (!is_wanted(it, i))
+        return STATUS_OK;
+    TRY(declared_item(it->body->outputs[it->first_output + it->states + i], &it->collections[i],
+                      err));
+    TRY(collection_tensor(it->args, &it->collections[i], axis, prepends, &tensor, err));
+    return hand_over(it->args, it->states + i, tensor, err);
+}
+
+/* ---- Loop ---- */
+
+static enum status make_scalar(const struct kernel_args *args, enum dtype dtype, int64_t value,
+                               struct tensor **ret, struct error *err)
+{
+    TRY(tensor_create(args->budget, dtype, &SHAPE_SCALAR, ret, err));
+    if (dtype == DTYPE_BOOL)
+        *(uint8_t *)(*ret)->data = value != 0;
+    else if (dtype == DTYPE_I32)
+        *(int32_t *)(*ret)->data = (int32_t)value;
+    else
+        *(int64_t *)(*ret)->data = value;
+    return STATUS_OK;
+}
+
+/* The body's condition, after an iteration. */
+static enum status read_condition(struct iteration *it, bool *ret, struct error *err)
+{
+    const struct tensor *condition = it->out[0];
+    if (condition->dtype != DTYPE_BOOL || shape_count(&condition->shape) != 1)
+        return error_set(err, STATUS_MODEL, "the body's condition is no single bool");
+    *ret = tensor_int(condition, 0) != 0;
+    tensor_unref(it->out[0]);
+    it->out[0] = NULL;
+    return STATUS_OK;
+}
+
+static enum status run_loop(struct iteration *it, struct error *err)
+{
+    const struct kernel_args *args = it->args;
+    const struct tensor *trips = kernel_input(args, 0);
+    const struct tensor *condition = kernel_input(args, 1);
+    int64_t limit = trips ? tensor_int(trips, 0) : INT64_MAX;
+    bool goes_on = !condition || tensor_int(condition, 0) != 0;
+    enum dtype counter = it->body->inputs[0]->dtype == DTYPE_I32 ? DTYPE_I32 : DTYPE_I64;
+    for (size_t i = 0; i < it->states; i++)
+        it->in[2 + i] = input_ref(args, 2 + i);
+    for (int64_t i = 0; i < limit && goes_on; i++) {
+        bool next = false;
+        tensor_unref(it->in[0]);
+        tensor_unref(it->in[1]);
+        it->in[0] = it->in[1] = NULL;
+        TRY(make_scalar(args, counter, i, &it->in[0], err));
+        TRY(make_scalar(args, DTYPE_BOOL, 1, &it->in[1], err));
+        TRY(iteration_run(it, err));
+        TRY(read_condition(it, &next, err));
+        /* Without the input cond, what the body says is ignored. */
+        goes_on = !condition || next;
+    }
+    TRY(finish_states(it, err));
+    for (size_t i = 0; i < it->collected; i++)
+        TRY(finish_collection(it, i, 0, false, err));
+    return STATUS_OK;
+}
+
+KERNEL(kernel_loop)
+{
+    size_t inputs = args->node->input_count;
+    struct iteration it = {.args = args,
+                           .body = body_of(args->node, "body"),
+                           .first_input = 2,
+                           .first_output = 1,
+                           .states = inputs > 2 ? inputs - 2 : 0};
+    enum status status = iteration_start(&it, err);
+    if (status == STATUS_OK)
+        status = run_loop(&it, err);
+    iteration_end(&it);
+    return status;
+}
+
+/* ---- Scan ---- */
+
+/* Slice `at` along `axis` of a tensor, without that dimension; offset and extents are those of the
+ * image `batch` where batched (the first dimension is left out too). */
+static enum status take_slice(const struct kernel_args *args, const struct tensor *tensor, int axis,
+                              size_t at, bool batched, size_t batch, struct tensor **ret,
+                              struct error *err)
+{
+    struct shape shape = {.rank = 0};
+    int first = batched ? 1 : 0;
+    size_t outer = 1, inner = dtype_size(tensor->dtype), length = 1;
+    for (int i = first; i < tensor->shape.rank; i++) {
+        size_t dim = (size_t)tensor->shape.dims[i];
+        if (i == axis) {
+            length = dim;
+            continue;
+        }
+        shape.dims[shape.rank++] = (int64_t)dim;
+        *(i < axis ? &outer : &inner) *= dim;
+    }
+    TRY(tensor_create(args->budget, tensor->dtype, &shape, ret, err));
+    const char *from = tensor->data;
+    if (!(*ret)->bytes)
+        return STATUS_OK;
+    from += batch * outer * length * inner;
+    for (size_t o = 0; o < outer; o++)
+        copy_bytes((char *)(*ret)->data + o * inner, from + (o * length + at) * inner, inner);
+    return STATUS_OK;
+}
+
+/* Image `batch` of a tensor, without the first dimension. */
+static enum status take_image(const struct kernel_args *args, const struct tensor *tensor,
+                              size_t batch, struct tensor **ret, struct error *err)
+{
+    return take_slice(args, tensor, 0, batch, false, 0, ret, err);
+}
+
+static int64_t list_entry(const struct node *node, const char *name, size_t i)
+{
+    size_t count;
+    const int64_t *list = node_ints(node, name, &count);
+    return i < count ? list[i] : 0;
+}
+
+struct scan_state {
+    struct iteration it;
+    size_t first, items; /* first: position of the first state among the node's inputs */
+    bool batched;
+};
+
+/* Feeds slice `step` of every scan input; `length` slices in all. */
+static enum status feed_items(struct scan_state *scan, size_t batch, size_t step, size_t length,
+                              struct error *err)
+{
+    struct iteration *it = &scan->it;
+    const struct node *node = it->args->node;
+    for (size_t i = 0; i < scan->items; i++) {
+        const struct tensor *tensor = it->args->in[scan->first + it->states + i];
+        int64_t axis = scan->batched ? 1 : list_entry(node, "scan_input_axes", i);
+        bool backwards =
+            list_entry(node, scan->batched ? "directions" : "scan_input_directions", i) != 0;
+        TRY(infer_axis(&axis, tensor->shape.rank, err));
+        tensor_unref(it->in[it->states + i]);
+        it->in[it->states + i] = NULL;
+        TRY(take_slice(it->args, tensor, (int)axis, backwards ? length - 1 - step : step,
+                       scan->batched, batch, &it->in[it->states + i], err));
+    }
+    return STATUS_OK;
+}
+
+static enum status scan_length(const struct scan_state *scan, size_t *ret, struct error *err)
+{
+    const struct tensor *first = scan->it.args->in[scan->first + scan->it.states];
+    int64_t axis = scan->batched ? 1 : list_entry(scan->it.args->node, "scan_input_axes", 0);
+    TRY(infer_axis(&axis, first->shape.rank, err));
+    *ret = (size_t)first->shape.dims[axis];
+    return STATUS_OK;
+}
+
+static enum status run_scan(struct scan_state *scan, struct error *err)
+{
+    struct iteration *it = &scan->it;
+    const struct node *node = it->args->node;
+    size_t length;
+    TRY(scan_length(scan, &length, err));
+    for (size_t i = 0; i < it->states; i++)
+        it->in[i] = input_ref(it->args, i);
+    for (size_t step = 0; step < length; step++) {
+        TRY(feed_items(scan, 0, step, length, err));
+        TRY(iteration_run(it, err));
+    }
+    TRY(finish_states(it, err));
+    for (size_t i = 0; i < it->collected; i++)
+        TRY(finish_collection(it, i, list_entry(node, "scan_output_axes", i),
+                              list_entry(node, "scan_output_directions", i) != 0, err));
+    return STATUS_OK;
+}
+
+/* ---- Scan-8, with a batch ---- */
+
+/* Iterations of one image. */
+static enum status batch_length(const struct scan_state *scan, size_t batch, size_t longest,
+                                size_t *ret, struct error *err)
+{
+    const struct tensor *lengths = scan->it.args->in[0];
+    int64_t length = lengths ? tensor_int(lengths, batch) : (int64_t)longest;
+    if (length < 0 || (uint64_t)length > longest)
+        return error_set(err, STATUS_INVALID, "sequence_lens holds %lld, expected 0 to %zu",
+                         (long long)length, longest);
+    *ret = (size_t)length;
+    return STATUS_OK;
+}
+
+/* Fills up what one image collected to `length` items with zeros. */
+static enum status pad_collection(struct scan_state *scan, struct collection *c, size_t wanted,
+                                  struct error *err)
+{
+    struct tensor *zero = NULL;
+    if (c->count == wanted || !c->count)
+        return STATUS_OK;
+    TRY(tensor_create(scan->it.args->budget, c->dtype, &c->item, &zero, err));
+    zero_bytes(zero->data, zero->bytes);
+    enum status status = STATUS_OK;
+    while (c->count < wanted && status == STATUS_OK)
+        status = collection_add(scan->it.args, c, zero, err);
+    tensor_unref(zero);
+    return status;
+}
+
+/* The final states of one image, put where the batch is collected. */
+static enum status collect_states(struct scan_state *scan, struct collection *states,
+                                  struct error *err)
+{
+    struct iteration *it = &scan->it;
+    for (size_t i = 0; i < it->states; i++) {
+        TRY(collection_add(it->args, &states[i], it->in[i], err));
+        tensor_unref(it->in[i]);
+        it->in[i] = NULL;
+    }
+    return STATUS_OK;
+}
+
+static enum status finish_batches(struct scan_state *scan, struct collection *states,
+                                  size_t batches, size_t length, struct error *err)
+{
+    struct iteration *it = &scan->it;
+    for (size_t i = 0; i < it->states + it->collected; i++) {
+        struct collection *c = i < it->states ? &states[i] : &it->collections[i - it->states];
+        struct tensor *tensor, *shaped;
+        struct shape shape;
+        TRY(declared_item(it->body->outputs[i], c, err));
+        TRY(collection_tensor(it->args, c, 0, false, &tensor, err));
+        shape = tensor->shape;
+        if (i >= it->states && shape.rank < TENSOR_MAX_RANK) {
+            /* [batch * length, item] is [batch, length, item] */
+            memmove(shape.dims + 2, shape.dims + 1, (size_t)(shape.rank - 1) * sizeof *shape.dims);
+            shape.dims[0] = (int64_t)batches;
+            shape.dims[1] = (int64_t)length;
+            shape.rank++;
+        }
+        enum status status = tensor_view(tensor, &shape, &shaped, err);
+        tensor_unref(tensor);
+        if (status != STATUS_OK)
+            return status;
+        TRY(hand_over(it->args, i, shaped, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status run_batches(struct scan_state *scan, struct collection *states,
+                               struct error *err)
+{
+    struct iteration *it = &scan->it;
+    const struct tensor *item = it->args->in[scan->first + it->states];
+    size_t batches = (size_t)item->shape.dims[0], longest = (size_t)item->shape.dims[1];
+    for (size_t batch = 0; batch < batches; batch++) {
+        size_t length = 0;
+        TRY(batch_length(scan, batch, longest, &length, err));
+        for (size_t i = 0; i < it->states; i++)
+            TRY(take_image(it->args, it->args->in[scan->first + i], batch, &it->in[i], err));
+        for (size_t step = 0; step < length; step++) {
+            TRY(feed_items(scan, batch, step, length, err));
+            TRY(iteration_run(it, err));
+        }
+        TRY(collect_states(scan, states, err));
+        for (size_t i = 0; i < it->collected; i++)
+            TRY(pad_collection(scan, &it->collections[i], (batch + 1) * longest, err));
+    }
+    return finish_batches(scan, states, batches, longest, err);
+}
+
+KERNEL(kernel_scan)
+{
+    bool batched = args->node->opset < 9;
+    size_t first = batched ? 1 : 0, items = (size_t)node_int(args->node, "num_scan_inputs", 1);
+    struct scan_state scan = {.it = {.args = args,
+                                     .body = body_of(args->node, "body"),
+                                     .states = args->node->input_count - first - items},
+                              .first = first,
+                              .items = items,
+                              .batched = batched};
+    struct collection *states = zeroed_scratch(args, scan.it.states, sizeof *states, err);
+    if (!states)
+        return STATUS_NO_MEMORY;
+    enum status status = iteration_start(&scan.it, err);
+    if (status == STATUS_OK)
+        status = batched ? run_batches(&scan, states, err) : run_scan(&scan, err);
+    iteration_end(&scan.it);
+    return status;
+}

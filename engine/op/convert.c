@@ -1,0 +1,280 @@
+/* Converts rows of elements from one type to another.
+ *
+ * Conversions go through one of three wide types (double, int64, uint64), a block at a time: 13
+ * types need 3 x 13 small loops instead of 13 x 13, and the block stays in the first-level cache.
+ * Every value of every dtype is exact in one of the three. The pairs that real models convert in
+ * bulk (float32 with the 16-bit floats) are converted by code of their own. */
+#include "engine/op/convert.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/float_bits.h"
+
+/* half_to_float() without branches, for the vectoriser. */
+static float half_wide(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
+    uint32_t small = float_bits((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t normal = (magnitude << 13) + (112u << 23);
+    uint32_t special = magnitude << 13 | 0x7f800000;
+    uint32_t bits = magnitude < 0x400 ? small : magnitude >= 0x7c00 ? special : normal;
+    return float_from_bits(sign | bits);
+}
+
+/* float_to_half() without branches. */
+static uint16_t half_narrow(float value)
+{
+    uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffff;
+    uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000;
+    uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x1ff);
+    uint32_t half = magnitude < 0x38800000 ? small : normal;
+    half = magnitude >= 0x477ff000 ? 0x7c00 : half;
+    half = magnitude > 0x7f800000 ? nan : half;
+    return (uint16_t)(bits >> 16 & 0x8000) | (uint16_t)half;
+}
+
+/* The float nearest to x toward zero, its last bit set where it is not exact ("round to odd"): a
+ * second rounding to 16 bits then gives what one rounding would have. */
+static float round_to_odd(double x)
+{
+    float nearest = (float)x;
+    if ((double)nearest == x || isnan(nearest) || isinf(x))
+        return nearest;
+    uint32_t bits = float_bits(nearest);
+    if (fabs((double)nearest) > fabs(x))
+        bits--; /* also from infinity to the largest float */
+    return float_from_bits(bits | 1);
+}
+
+/* ---- wide types ---- */
+
+#define BOTH_WAYS(X)                                                                               \
+    INTEGER_TYPES(X)                                                                               \
+    X(F32, float, float) X(F64, double, double)
+
+#define LOAD_CASE(name, type, wide)                                                                \
+    case DTYPE_##name: {                                                                           \
+        const type *from = src;                                                                    \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = (LOADED)from[i];                       \
+        break;                                                                                     \
+    }
+
+#define LOAD_REAL                                                                                  \
+    const uint16_t *half = src;                                                                    \
+    const uint8_t *flag = src;                                                                     \
+    switch (dtype) {                                                                               \
+        BOTH_WAYS(LOAD_CASE)                                                                       \
+    case DTYPE_F16:                                                                                \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = half_wide(half[i]);                    \
+        break;                                                                                     \
+    case DTYPE_BF16:                                                                               \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] =                                        \
+            float_from_bits((uint32_t)half[i] << 16);                                              \
+        break;                                                                                     \
+    case DTYPE_BOOL:                                                                               \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = flag[i] != 0;                          \
+        break;                                                                                     \
+    case DTYPE_NONE:                                                                               \
+        break;                                                                                     \
+    }
+
+#define LOADED float
+void load_floats(const void *src, enum dtype dtype, float *dst, size_t n)
+{
+    LOAD_REAL
+}
+#undef LOADED
+
+#define LOADED double
+void load_doubles(const void *src, enum dtype dtype, double *dst, size_t n)
+{
+    LOAD_REAL
+}
+#undef LOADED
+
+#define LOADED int64_t
+void load_integers(const void *src, enum dtype dtype, int64_t *dst, size_t n)
+{
+    switch (dtype) {
+        INTEGER_TYPES(LOAD_CASE)
+    case DTYPE_BOOL: {
+        const uint8_t *flag = src;
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = flag[i] != 0;
+        break;
+    }
+    default:
+        for (size_t done = 0; done < n; done += BLOCK) {
+            double wide[BLOCK];
+            size_t count = n - done < BLOCK ? n - done : BLOCK;
+            load_doubles(element(src, dtype, done), dtype, wide, count);
+            for (size_t i = 0; i < count; i++)
+                dst[done + i] = double_to_int64(wide[i]);
+        }
+    }
+}
+#undef LOADED
+
+#define MINIMUM(type) ((type)(((type)-1 < (type)1) ? (uint64_t)1 << (8 * sizeof(type) - 1) : 0))
+#define MAXIMUM(type) ((type)~MINIMUM(type))
+/* Truncation; NaN is 0, what does not fit ends at the nearer end. */
+#define SATURATE(type, x)                                                                          \
+    ((x) != (x)                     ? (type)0                                                      \
+     : (x) <= (double)MINIMUM(type) ? MINIMUM(type)                                                \
+     : (x) >= (double)MAXIMUM(type) ? MAXIMUM(type)                                                \
+                                    : (type)(x))
+
+#define STORE_FLOAT_CASE(name, type, wide)                                                         \
+    case DTYPE_##name: {                                                                           \
+        type *to = dst;                                                                            \
+        for (size_t i = 0; i < n; i++)                                                             \
+            to[i] = SATURATE(type, src[i]);                                                        \
+        break;                                                                                     \
+    }
+
+void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n)
+{
+    uint16_t *half = dst;
+    uint8_t *flag = dst;
+    float *single = dst;
+    switch (dtype) {
+        INTEGER_TYPES(STORE_FLOAT_CASE)
+    case DTYPE_F32:
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) single[i] = (float)src[i];
+        break;
+    case DTYPE_F64:
+        if (n)
+            memcpy(dst, src, n * sizeof *src);
+        break;
+    case DTYPE_F16:
+        for (size_t i = 0; i < n; i++)
+            half[i] = half_narrow(round_to_odd(src[i]));
+        break;
+    case DTYPE_BF16:
+        for (size_t i = 0; i < n; i++)
+            half[i] = float_narrow_bfloat16(round_to_odd(src[i]));
+        break;
+    case DTYPE_BOOL:
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) flag[i] = src[i] != 0;
+        break;
+    case DTYPE_NONE:
+        break;
+    }
+}
+
+void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
+{
+    uint16_t *half = dst;
+    switch (dtype) {
+    case DTYPE_F32:
+        if (n)
+            memcpy(dst, src, n * sizeof *src);
+        break;
+    case DTYPE_F16:
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = half_narrow(src[i]);
+        break;
+    case DTYPE_BF16:
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_narrow_bfloat16(src[i]);
+        break;
+    default:
+        for (size_t done = 0; done < n; done += BLOCK) {
+            double wide[BLOCK];
+            size_t count = n - done < BLOCK ? n - done : BLOCK;
+            load_doubles(src + done, DTYPE_F32, wide, count);
+            store_doubles(wide, dtype, element_at(dst, dtype, done), count);
+        }
+    }
+}
+
+/* int64 or uint64 to every dtype; only the conversion to floats tells the two apart. */
+#define STORE_WHOLE_CASE(name, type, wide)                                                         \
+    case DTYPE_##name: {                                                                           \
+        type *to = dst;                                                                            \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) to[i] = (type)src[i];                           \
+        break;                                                                                     \
+    }
+#define STORE_WHOLE_BODY                                                                           \
+    uint8_t *flag = dst;                                                                           \
+    switch (dtype) {                                                                               \
+        BOTH_WAYS(STORE_WHOLE_CASE)                                                                \
+    case DTYPE_BOOL:                                                                               \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) flag[i] = src[i] != 0;                          \
+        break;                                                                                     \
+    default:                                                                                       \
+        for (size_t done = 0; done < n; done += BLOCK) {                                           \
+            double block[BLOCK];                                                                   \
+            size_t count = n - done < BLOCK ? n - done : BLOCK;                                    \
+            for (size_t i = 0; i < count; i++)                                                     \
+                block[i] = (double)src[done + i];                                                  \
+            store_doubles(block, dtype, element_at(dst, dtype, done), count);                      \
+        }                                                                                          \
+    }
+
+void store_integers(const int64_t *src, enum dtype dtype, void *dst, size_t n)
+{
+    STORE_WHOLE_BODY
+}
+
+static void store_unsigned(const uint64_t *src, enum dtype dtype, void *dst, size_t n)
+{
+    STORE_WHOLE_BODY
+}
+
+/* ---- any to any ---- */
+
+void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n)
+{
+    if (n == 0)
+        return;
+    if (from == to && from != DTYPE_BOOL) {
+        memcpy(dst, src, n * dtype_size(from));
+        return;
+    }
+    if (from == DTYPE_U64) {
+        store_unsigned(src, to, dst, n);
+        return;
+    }
+    switch (to) { /* wide types need no block between */
+    case DTYPE_F32:
+        load_floats(src, from, dst, n);
+        return;
+    case DTYPE_F64:
+        load_doubles(src, from, dst, n);
+        return;
+    case DTYPE_I64:
+        load_integers(src, from, dst, n);
+        return;
+    default:
+        break;
+    }
+    switch (from) {
+    case DTYPE_F32:
+        store_floats(src, to, dst, n);
+        return;
+    case DTYPE_F64:
+        store_doubles(src, to, dst, n);
+        return;
+    case DTYPE_I64:
+        store_integers(src, to, dst, n);
+        return;
+    default:
+        break;
+    }
+    for (size_t done = 0; done < n; done += BLOCK) {
+        union {
+            double wide[BLOCK];
+            int64_t whole[BLOCK];
+        } block;
+        size_t count = n - done < BLOCK ? n - done : BLOCK;
+        const void *in = element(src, from, done);
+        void *out = element_at(dst, to, done);
+        if (dtype_is_float(from)) {
+            load_doubles(in, from, block.wide, count);
+            store_doubles(block.wide, to, out, count);
+        } else {
+            load_integers(in, from, block.whole, count);
+            store_integers(block.whole, to, out, count);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+/* Extents of convolutions, transposed convolutions, pools and unpooling. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/geometry.h"
+
+static enum status check_spatial_rank(const struct shape *x, struct error *err)
+{
+    char text[SHAPE_TEXT];
+    if (x->rank < 3 || x->rank > 5)
+        return error_set(err, STATUS_SHAPE,
+                         "the input has shape %s, expected [N, C, ...] with 1 to 3 spatial "
+                         "dimensions",
+                         shape_text(x, text));
+    return STATUS_OK;
+}
+
+/* x and w of equal rank 3 … 5, kernel_shape (where given) as w says. */
+static enum status check_operands(const struct node *node, const struct shape *x,
+                                  const struct shape *w, struct error *err)
+{
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    TRY(check_spatial_rank(x, err));
+    if (w->rank != x->rank)
+        return error_set(err, STATUS_SHAPE,
+                         "the weights have shape %s, expected rank %d as the "
+                         "input %s has",
+                         shape_text(w, right), x->rank, shape_text(x, left));
+    size_t count;
+    const int64_t *kernel = node_ints(node, "kernel_shape", &count);
+    bool same = !count || count == (size_t)(x->rank - 2);
+    for (size_t i = 0; same && i < count; i++)
+        same = kernel[i] == w->dims[2 + i];
+    if (!same) {
+        struct shape given = {.rank = count < TENSOR_MAX_RANK ? (int)count : TENSOR_MAX_RANK};
+        memcpy(given.dims, kernel, (size_t)given.rank * sizeof *kernel);
+        return error_set(err, STATUS_SHAPE,
+                         "kernel_shape is %s, expected the last %d dimensions of the weights, %s",
+                         shape_text(&given, left), x->rank - 2, shape_text(w, right));
+    }
+    if (w->dims[0] < 1 || w->dims[1] < 1)
+        return error_set(err, STATUS_SHAPE, "the weights have shape %s: no channels",
+                         shape_text(w, right));
+    return STATUS_OK;
+}
+
+static enum status read_group(const struct node *node, int64_t *ret, struct error *err)
+{
+    *ret = node_int(node, "group", 1);
+    if (*ret < 1)
+        return error_set(err, STATUS_SHAPE, "group is %lld, expected at least 1", (long long)*ret);
+    return STATUS_OK;
+}
+
+static void set_out(struct conv_shape *conv)
+{
+    conv->out.rank = 2 + conv->window.spatial;
+    conv->out.dims[0] = (int64_t)conv->batch;
+    conv->out.dims[1] = (int64_t)conv->out_channels;
+    for (int i = 0; i < conv->window.spatial; i++)
+        conv->out.dims[2 + i] = conv->window.out[i];
+}
+
+enum status conv_shape_init(const struct node *node, const struct shape *x, const struct shape *w,
+                            struct conv_shape *ret, struct error *err)
+{
+    struct conv_shape conv = {0};
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    int64_t group, channels;
+    TRY(check_operands(node, x, w, err));
+    TRY(read_group(node, &group, err));
+    if (__builtin_mul_overflow(w->dims[1], group, &channels) || channels != x->dims[1] ||
+        w->dims[0] % group)
+        return error_set(err, STATUS_SHAPE,
+                         "input %s and weights %s do not agree in %lld group(s) (need C = "
+                         "weights.dims[1] * group, and group dividing weights.dims[0])",
+                         shape_text(x, left), shape_text(w, right), (long long)group);
+    TRY(window_init(node, x->rank - 2, x->dims + 2, w->dims + 2, &conv.window, err));
+    conv.batch = (size_t)x->dims[0];
+    conv.group = (size_t)group;
+    conv.in_channels = (size_t)x->dims[1];
+    conv.out_channels = (size_t)w->dims[0];
+    set_out(&conv);
+    *ret = conv;
+    return STATUS_OK;
+}
+
+/* ---- transposed convolution ---- */
+
+/* One number a spatial axis, not negative; zeros where absent. *ret_given says which. */
+static enum status read_extents(const struct node *node, const char *name, int spatial,
+                                int64_t *ret, bool *ret_given, struct error *err)
+{
+    size_t count;
+    const int64_t *list = node_ints(node, name, &count);
+    /* Some exporters put N and C in front of output_shape; the last entries count. */
+    if (count == (size_t)spatial + 2 && !strcmp(name, "output_shape")) {
+        list += 2;
+        count -= 2;
+    }
+    if (count && count != (size_t)spatial)
+        return error_set(err, STATUS_SHAPE,
+                         "%s has %zu numbers, expected %d, one a spatial dimension", name, count,
+                         spatial);
+    *ret_given = count != 0;
+    for (int i = 0; i < spatial; i++) {
+        ret[i] = count ? list[i] : 0;
+        if (ret[i] < 0)
+            return error_set(err, STATUS_SHAPE, "%s holds %lld, expected no negative number", name,
+                             (long long)ret[i]);
+    }
+    return STATUS_OK;
+}
+
+/* stride * (in - 1) + extent of the kernel + output_padding: what the result is before pads. */
+static bool full_extent(const struct window *w, int i, int64_t output_padding, int64_t *ret)
+{
+    int64_t span, extent;
+    return !__builtin_mul_overflow(w->stride[i], w->in[i] - 1, &span) &&
+           !__builtin_mul_overflow(w->kernel[i] - 1, w->dilation[i], &extent) &&
+           !__builtin_add_overflow(span, extent + 1, &span) &&
+           !__builtin_add_overflow(span, output_padding, ret);
+}
+
+/* Pads that cut the full extent down to the wanted one. Where the wanted one is larger, nothing is
+ * cut and the rest stays at the bias (as ONNX's data and ONNX Runtime have it). */
+static void place_wanted(struct window *w, int i, int64_t full, int64_t wanted, bool upper)
+{
+    int64_t total = full > wanted ? full - wanted : 0;
+    w->pad_begin[i] = upper ? total / 2 : total - total / 2;
+    w->pad_end[i] = total - w->pad_begin[i];
+    w->out[i] = wanted;
+}
+
+static enum status transpose_window(const struct node *node, struct window *w, struct error *err)
+{
+    int64_t output_padding[3], wanted[3];
+    bool padded, shaped;
+    TRY(read_extents(node, "output_padding", w->spatial, output_padding, &padded, err));
+    TRY(read_extents(node, "output_shape", w->spatial, wanted, &shaped, err));
+    const char *mode = node_string(node, "auto_pad", "NOTSET");
+    bool upper = !strcmp(mode, "SAME_UPPER"), same = upper || !strcmp(mode, "SAME_LOWER");
+    for (int i = 0; i < w->spatial; i++) {
+        int64_t full, out;
+        if (w->in[i] < 1)
+            return error_set(err, STATUS_SHAPE, "spatial dimension %d of the input is empty", i);
+        if (!full_extent(w, i, output_padding[i], &full))
+            return error_set(err, STATUS_SHAPE, "strides, kernel and dilations are too large");
+        if (same && !shaped && __builtin_mul_overflow(w->in[i], w->stride[i], &wanted[i]))
+            return error_set(err, STATUS_SHAPE, "strides are too large");
+        if (same || shaped) {
+            place_wanted(w, i, full, wanted[i], upper);
+        } else if (__builtin_sub_overflow(full, w->pad_begin[i], &out) ||
+                   __builtin_sub_overflow(out, w->pad_end[i], &w->out[i])) {
+            return error_set(err, STATUS_SHAPE, "pads are too large");
+        }
+        if (w->out[i] < 1)
+            return error_set(err, STATUS_SHAPE,
+                             "spatial dimension %d of the output would be %lld, expected at least "
+                             "1",
+                             i, (long long)w->out[i]);
+    }
+    return STATUS_OK;
+}
+
+/* strides, dilations, auto_pad and pads as window_init reads them. Its own placing is of no use
+ * here: a forward window of one tap over an extent that never fails to fit stands in. */
+static enum status read_window(const struct node *node, const struct shape *x,
+                               const struct shape *w, struct window *ret, struct error *err)
+{
+    static const int64_t one[3] = {1, 1, 1};
+    int spatial = x->rank - 2;
+    TRY(window_init(node, spatial, one, one, ret, err));
+    size_t count;
+    const int64_t *pads = node_ints(node, "pads", &count);
+    const char *mode = node_string(node, "auto_pad", "NOTSET");
+    bool explicit = count && (!*mode || !strcmp(mode, "NOTSET"));
+    for (int i = 0; i < spatial; i++) {
+        ret->in[i] = x->dims[2 + i];
+        ret->kernel[i] = w->dims[2 + i];
+        ret->pad_begin[i] = explicit ? pads[i] : 0;
+        ret->pad_end[i] = explicit ? pads[spatial + i] : 0;
+        if (ret->kernel[i] < 1)
+            return error_set(err, STATUS_SHAPE, "the kernel's extent %d is 0", i);
+    }
+    return STATUS_OK;
+}
+
+enum status conv_transpose_shape_init(const struct node *node, const struct shape *x,
+                                      const struct shape *w, struct conv_shape *ret,
+                                      struct error *err)
+{
+    struct conv_shape conv = {0};
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    int64_t group, channels;
+    TRY(check_operands(node, x, w, err));
+    TRY(read_group(node, &group, err));
+    if (w->dims[0] != x->dims[1] || x->dims[1] % group ||
+        __builtin_mul_overflow(w->dims[1], group, &channels))
+        return error_set(err, STATUS_SHAPE,
+                         "input %s and weights %s do not agree in %lld group(s) (need C = "
+                         "weights.dims[0], and group dividing C)",
+                         shape_text(x, left), shape_text(w, right), (long long)group);
+    TRY(read_window(node, x, w, &conv.window, err));
+    TRY(transpose_window(node, &conv.window, err));
+    conv.batch = (size_t)x->dims[0];
+    conv.group = (size_t)group;
+    conv.in_channels = (size_t)x->dims[1];
+    conv.out_channels = (size_t)channels;
+    set_out(&conv);
+    *ret = conv;
+    return STATUS_OK;
+}
+
+/* ---- pools ---- */
+
+static enum status read_kernel(const struct node *node, int spatial, const int64_t **ret,
+                               struct error *err)
+{
+    size_t count;
+    *ret = node_ints(node, "kernel_shape", &count);
+    if (!count)
+        return error_set(err, STATUS_MODEL, "the attribute kernel_shape is missing");
+    if (count != (size_t)spatial)
+        return error_set(err, STATUS_SHAPE,
+                         "kernel_shape has %zu numbers, expected %d, one a spatial dimension",
+                         count, spatial);
+    return STATUS_OK;
+}
+
+enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
+                             struct window *ret, struct error *err)
+{
+    const int64_t *kernel;
+    TRY(check_spatial_rank(x, err));
+    TRY(read_kernel(node, x->rank - 2, &kernel, err));
+    return window_init(node, x->rank - 2, x->dims + (channels_last ? 1 : 2), kernel, ret, err);
+}
+
+enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,
+                              struct error *err)
+{
+    const int64_t *kernel;
+    struct window w;
+    struct shape out = *x;
+    char text[SHAPE_TEXT];
+    if (x->rank < 3 || x->rank > 5)
+        return error_set(err, STATUS_SHAPE, "X has shape %s, expected rank 3 to 5",
+                         shape_text(x, text));
+    TRY(read_kernel(node, x->rank - 2, &kernel, err));
+    struct shape kernel_extents = {.rank = x->rank};
+    for (int i = 2; i < x->rank; i++)
+        kernel_extents.dims[i] = kernel[i - 2];
+    TRY(read_window(node, x, &kernel_extents, &w, err));
+    for (int i = 0; i < w.spatial; i++) {
+        int64_t full;
+        if (w.in[i] < 1 || !full_extent(&w, i, 0, &full) ||
+            __builtin_sub_overflow(full, w.pad_begin[i], &full) ||
+            __builtin_sub_overflow(full, w.pad_end[i], &full) || full < 1)
+            return error_set(err, STATUS_SHAPE,
+                             "strides, kernel_shape and pads give no output for an input of shape "
+                             "%s",
+                             shape_text(x, text));
+        out.dims[2 + i] = full;
+    }
+    *ret = out;
+    return STATUS_OK;
+}
+
+double pool_norm(const struct node *node)
+{
+    return node_float(node, "p", (float)node_int(node, "p", 2)); /* before opset 2 any number */
+}

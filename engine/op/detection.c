@@ -1,0 +1,402 @@
+/* RoiAlign and NonMaxSuppression. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/nn.h"
+
+/* ---- RoiAlign ---- */
+
+struct roi_settings {
+    size_t channels;
+    int64_t height, width;               /* of the feature map */
+    int64_t pooled_height, pooled_width; /* of the output */
+    int64_t sampling;
+    float scale;
+    bool half_pixel, max, wide; /* wide: the feature map is in double, else in float */
+};
+
+struct roi_tap {
+    size_t low, high;
+    float weight; /* of high */
+    bool inside;
+};
+
+/* Samples along one axis of one region: bins of `grid` samples, `step` apart. */
+struct roi_axis {
+    float start, bin, step;
+    int64_t grid;               /* samples in a bin, at most MOST_GRID */
+    const struct roi_tap *taps; /* [pooled * grid], the same for each channel; NULL: too many */
+};
+
+/* With more samples in a bin, a float would not tell two of them apart. */
+#define MOST_GRID ((int64_t)1 << 24)
+
+static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float end,
+                                int64_t pooled)
+{
+    float offset = s->half_pixel ? 0.5f : 0;
+    float start = begin * s->scale - offset, extent = end * s->scale - offset - start;
+    /* Without the half pixel, malformed regions are forced to be 1 x 1. */
+    if (!s->half_pixel && !(extent >= 1))
+        extent = 1;
+    struct roi_axis axis = {.start = start, .bin = extent / (float)pooled};
+    axis.grid = s->sampling > 0 ? s->sampling : double_to_int64(ceil(axis.bin));
+    axis.grid = axis.grid < 0 ? 0 : axis.grid > MOST_GRID ? MOST_GRID : axis.grid;
+    axis.step = axis.grid > 0 ? (float)(axis.bin / (double)axis.grid) : 0;
+    return axis;
+}
+
+/* Samples of bin `at` that lie in -1 … extent, the others being zero: *first … *end-1. So that the
+ * work is bounded by the feature map, whatever the region. */
+static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent, int64_t *first,
+                        int64_t *end)
+{
+    double start = axis->start + (double)at * axis->bin, step = axis->step;
+    *first = 0;
+    *end = axis->grid;
+    if (step > 0) {
+        /* one more on each side: the sample itself is checked again */
+        int64_t low = double_to_int64(floor((-1 - start) / step - 0.5) - 1);
+        int64_t high = double_to_int64(ceil(((double)extent - start) / step - 0.5) + 2);
+        *first = low > 0 ? low : 0;
+        *end = high < axis->grid ? high : axis->grid;
+    }
+}
+
+static struct roi_tap roi_tap(const struct roi_axis *axis, int64_t at, int64_t sample,
+                              int64_t extent)
+{
+    struct roi_tap tap = {0};
+    float x = axis->start + (float)at * axis->bin +
+              ((float)sample + 0.5f) * axis->bin / (float)axis->grid;
+    if (!(x >= -1 && x <= (float)extent))
+        return tap;
+    tap.inside = true;
+    x = x > 0 ? x : 0;
+    tap.low = (size_t)x;
+    if (tap.low >= (size_t)extent - 1) {
+        tap.low = tap.high = (size_t)extent - 1;
+    } else {
+        tap.high = tap.low + 1;
+        tap.weight = x - (float)tap.low;
+    }
+    return tap;
+}
+
+/* Room for one axis's taps. */
+enum { MOST_TAPS = 4096 };
+
+/* Fills the axis's table, should it fit. */
+static void roi_tabulate(struct roi_axis *axis, int64_t pooled, int64_t extent,
+                         struct roi_tap taps[static MOST_TAPS])
+{
+    if (axis->grid > MOST_TAPS / pooled)
+        return;
+    for (int64_t at = 0; at < pooled; at++)
+        for (int64_t sample = 0; sample < axis->grid; sample++)
+            taps[at * axis->grid + sample] = roi_tap(axis, at, sample, extent);
+    axis->taps = taps;
+}
+
+static struct roi_tap roi_tap_of(const struct roi_axis *axis, int64_t at, int64_t sample,
+                                 int64_t extent)
+{
+    return axis->taps ? axis->taps[at * axis->grid + sample] : roi_tap(axis, at, sample, extent);
+}
+
+static double roi_pixel(const void *plane, bool wide, size_t at)
+{
+    return wide ? ((const double *)plane)[at] : (double)((const float *)plane)[at];
+}
+
+/* What one sample contributes: the interpolated value, or for max the largest of its four weighted
+ * neighbours (the definition that ONNX's reference and ONNX Runtime share). */
+static double roi_value(const struct roi_settings *s, const void *plane, struct roi_tap y,
+                        struct roi_tap x)
+{
+    size_t top = y.low * (size_t)s->width, bottom = y.high * (size_t)s->width;
+    double a = (1 - y.weight) * (1 - x.weight) * roi_pixel(plane, s->wide, top + x.low);
+    double b = (1 - y.weight) * x.weight * roi_pixel(plane, s->wide, top + x.high);
+    double c = y.weight * (1 - x.weight) * roi_pixel(plane, s->wide, bottom + x.low);
+    double d = y.weight * x.weight * roi_pixel(plane, s->wide, bottom + x.high);
+    return s->max ? fmax(fmax(a, b), fmax(c, d)) : a + b + c + d;
+}
+
+static enum status roi_bin(const struct kernel_args *args, const struct roi_settings *s,
+                           const void *plane, const struct roi_axis *rows,
+                           const struct roi_axis *columns, int64_t row, int64_t column, double *ret,
+                           struct error *err)
+{
+    int64_t y_first, y_end, x_first, x_end;
+    double sum = 0, best = -INFINITY, inside = 0;
+    roi_samples(rows, row, s->height, &y_first, &y_end);
+    roi_samples(columns, column, s->width, &x_first, &x_end);
+    for (int64_t iy = y_first; iy < y_end; iy++) {
+        struct roi_tap y = roi_tap_of(rows, row, iy, s->height);
+        TRY(kernel_goes_on(args, y.inside && x_end > x_first ? (size_t)(x_end - x_first) : 1, err));
+        for (int64_t ix = x_first; ix < x_end && y.inside; ix++) {
+            struct roi_tap x = roi_tap_of(columns, column, ix, s->width);
+            if (!x.inside)
+                continue;
+            double value = roi_value(s, plane, y, x);
+            sum += value;
+            best = value > best ? value : best;
+            inside++;
+        }
+    }
+    double count = (double)rows->grid * (double)columns->grid;
+    if (!s->max)
+        *ret = sum / (count > 1 ? count : 1);
+    else /* samples outside are 0 */
+        *ret = count <= 0 || (inside < count && !(best > 0)) ? 0 : best;
+    return STATUS_OK;
+}
+
+static enum status roi_region(const struct kernel_args *args, const struct roi_settings *s,
+                              const char *image, const float *box, void *dst, struct roi_tap *taps,
+                              struct error *err)
+{
+    /* boxes are x1, y1, x2, y2 */
+    struct roi_axis columns = roi_axis(s, box[0], box[2], s->pooled_width);
+    struct roi_axis rows = roi_axis(s, box[1], box[3], s->pooled_height);
+    bool finite = isfinite(rows.start) && isfinite(rows.bin) && isfinite(columns.start) &&
+                  isfinite(columns.bin);
+    size_t at = 0, plane_bytes =
+                       (size_t)(s->height * s->width) * (s->wide ? sizeof(double) : sizeof(float));
+    if (finite) {
+        roi_tabulate(&rows, s->pooled_height, s->height, taps);
+        roi_tabulate(&columns, s->pooled_width, s->width, taps + MOST_TAPS);
+    }
+    for (size_t c = 0; c < s->channels; c++) {
+        const char *plane = image + c * plane_bytes;
+        for (int64_t row = 0; row < s->pooled_height; row++)
+            for (int64_t column = 0; column < s->pooled_width; column++, at++) {
+                double value = 0;
+                if (finite)
+                    TRY(roi_bin(args, s, plane, &rows, &columns, row, column, &value, err));
+                if (s->wide)
+                    ((double *)dst)[at] = value;
+                else
+                    ((float *)dst)[at] = (float)value;
+            }
+    }
+    return STATUS_OK;
+}
+
+static void read_roi_settings(const struct node *node, const struct shape *x,
+                              struct roi_settings *ret)
+{
+    const char *pixel = node_string(node, "coordinate_transformation_mode", "half_pixel");
+    *ret = (struct roi_settings){
+        .channels = (size_t)x->dims[1],
+        .height = x->dims[2],
+        .width = x->dims[3],
+        .pooled_height = node_int(node, "output_height", 1),
+        .pooled_width = node_int(node, "output_width", 1),
+        .sampling = node_int(node, "sampling_ratio", 0),
+        .scale = node_float(node, "spatial_scale", 1),
+        .half_pixel = !strcmp(pixel, "half_pixel"),
+        .max = !strcmp(node_string(node, "mode", "avg"), "max"),
+    };
+}
+
+KERNEL(kernel_roi_align)
+{
+    const struct tensor *x = args->in[0], *rois = args->in[1], *batch = args->in[2];
+    size_t count = (size_t)rois->shape.dims[0];
+    struct roi_settings s;
+    const void *src, *boxes;
+    void *dst;
+    read_roi_settings(args->node, &x->shape, &s);
+    s.wide = x->dtype == DTYPE_F64;
+    enum arithmetic arithmetic = s.wide ? ARITHMETIC_F64 : ARITHMETIC_F32;
+    size_t size = arithmetic_size(arithmetic);
+    size_t image = s.channels * (size_t)(s.height * s.width) * size;
+    size_t region = s.channels * (size_t)s.pooled_height * (size_t)s.pooled_width * size;
+    struct roi_tap *taps = kernel_scratch(args, 2 * MOST_TAPS, sizeof *taps, err);
+    if (!taps)
+        return STATUS_NO_MEMORY;
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(operand_open(args, 1, ARITHMETIC_F32, &boxes, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    for (size_t i = 0; i < count; i++) {
+        int64_t n = tensor_int(batch, i);
+        if (n < 0 || n >= x->shape.dims[0])
+            return error_set(err, STATUS_INVALID,
+                             "batch index %lld of region %zu is out of range, X has %lld images",
+                             (long long)n, i, (long long)x->shape.dims[0]);
+        if (!image)
+            memset((char *)dst + i * region, 0, region);
+        else
+            TRY(roi_region(args, &s, (const char *)src + (size_t)n * image,
+                           (const float *)boxes + i * 4, (char *)dst + i * region, taps, err));
+    }
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
+}
+
+/* ---- NonMaxSuppression ---- */
+
+struct box_candidate {
+    float score;
+    size_t box;
+};
+
+/* Smaller coordinates first. */
+struct box {
+    float top, left, bottom, right, area;
+};
+
+struct suppression {
+    int64_t max_boxes;
+    float iou_threshold, score_threshold;
+    bool has_score_threshold, center;
+    size_t boxes;
+    struct box_candidate *candidates; /* [boxes] */
+    struct box *selected;             /* [boxes], of the class at hand */
+    int64_t *out;                     /* triples */
+    size_t count, capacity;           /* of triples */
+};
+
+/* Not fminf and fmaxf: calls for every pair of boxes, and a NaN gives no overlap either way. */
+static float least(float a, float b)
+{
+    return a < b ? a : b;
+}
+
+static float greatest(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+static struct box box_of(const float *box, bool center)
+{
+    struct box ret;
+    if (center) /* x_center, y_center, width, height */
+        ret = (struct box){box[1] - box[3] / 2, box[0] - box[2] / 2, box[1] + box[3] / 2,
+                           box[0] + box[2] / 2, 0};
+    else
+        ret = (struct box){least(box[0], box[2]), least(box[1], box[3]), greatest(box[0], box[2]),
+                           greatest(box[1], box[3]), 0};
+    ret.area = (ret.bottom - ret.top) * (ret.right - ret.left);
+    return ret;
+}
+
+static bool overlaps(const struct box *p, const struct box *q, float threshold)
+{
+    float height = least(p->bottom, q->bottom) - greatest(p->top, q->top);
+    float width = least(p->right, q->right) - greatest(p->left, q->left);
+    if (!(height > 0 && width > 0))
+        return false;
+    float common = height * width, both = p->area + q->area - common;
+    return p->area > 0 && q->area > 0 && both > 0 && common / both > threshold;
+}
+
+/* Highest score first, then the lower index. */
+static int compare_candidates(const void *a, const void *b)
+{
+    const struct box_candidate *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return x->box < y->box ? -1 : x->box > y->box;
+}
+
+static enum status emit(const struct kernel_args *args, struct suppression *s, size_t batch,
+                        size_t class, size_t box, struct error *err)
+{
+    if (s->count == s->capacity) {
+        size_t wanted = s->capacity ? s->capacity * 2 : 64;
+        int64_t *bigger = kernel_scratch_grow(args, s->out, wanted, 3 * sizeof *bigger, err);
+        if (!bigger)
+            return STATUS_NO_MEMORY;
+        s->out = bigger;
+        s->capacity = wanted;
+    }
+    int64_t *triple = s->out + 3 * s->count++;
+    triple[0] = (int64_t)batch;
+    triple[1] = (int64_t) class;
+    triple[2] = (int64_t)box;
+    return STATUS_OK;
+}
+
+static enum status suppress_class(const struct kernel_args *args, struct suppression *s,
+                                  const float *boxes, const float *scores, size_t batch,
+                                  size_t class, struct error *err)
+{
+    size_t candidates = 0, selected = 0;
+    for (size_t i = 0; i < s->boxes; i++) {
+        /* a score of NaN is above nothing */
+        bool wanted = s->has_score_threshold ? scores[i] > s->score_threshold : !isnan(scores[i]);
+        if (wanted)
+            s->candidates[candidates++] = (struct box_candidate){scores[i], i};
+    }
+    qsort(s->candidates, candidates, sizeof *s->candidates, compare_candidates);
+    for (size_t i = 0; i < candidates && (int64_t)selected < s->max_boxes; i++) {
+        size_t at = s->candidates[i].box;
+        struct box box = box_of(boxes + 4 * at, s->center);
+        bool keep = true;
+        TRY(kernel_goes_on(args, selected + 1, err));
+        for (size_t k = 0; k < selected && keep; k++)
+            keep = !overlaps(&box, &s->selected[k], s->iou_threshold);
+        if (!keep)
+            continue;
+        s->selected[selected++] = box;
+        TRY(emit(args, s, batch, class, at, err));
+    }
+    return STATUS_OK;
+}
+
+static const struct tensor *optional_number(const struct kernel_args *args, size_t i)
+{
+    const struct tensor *tensor = kernel_input(args, i);
+    return tensor && shape_count(&tensor->shape) ? tensor : NULL;
+}
+
+static enum status read_suppression(const struct kernel_args *args, struct suppression *s,
+                                    struct error *err)
+{
+    const struct tensor *max = optional_number(args, 2), *iou = optional_number(args, 3);
+    const struct tensor *score = optional_number(args, 4);
+    s->max_boxes = max ? tensor_int(max, 0) : 0;
+    s->iou_threshold = iou ? (float)tensor_number(iou, 0) : 0;
+    s->has_score_threshold = score != NULL;
+    s->score_threshold = score ? (float)tensor_number(score, 0) : 0;
+    s->center = node_int(args->node, "center_point_box", 0) != 0;
+    if (!(s->iou_threshold >= 0 && s->iou_threshold <= 1))
+        return error_set(err, STATUS_INVALID, "iou_threshold is %g, expected 0 to 1",
+                         (double)s->iou_threshold);
+    return STATUS_OK;
+}
+
+static enum status suppress_all(const struct kernel_args *args, struct suppression *s,
+                                const float *boxes, const float *scores, struct error *err)
+{
+    const struct shape *shape = &args->in[1]->shape; /* [batch, classes, boxes] */
+    size_t batches = (size_t)shape->dims[0], classes = (size_t)shape->dims[1];
+    for (size_t n = 0; n < batches && s->boxes && s->max_boxes > 0; n++)
+        for (size_t c = 0; c < classes; c++)
+            TRY(suppress_class(args, s, boxes + n * s->boxes * 4,
+                               scores + (n * classes + c) * s->boxes, n, c, err));
+    return STATUS_OK;
+}
+
+KERNEL(kernel_non_max_suppression)
+{
+    struct suppression s = {.boxes = (size_t)args->in[0]->shape.dims[1]};
+    const void *boxes, *scores;
+    TRY(read_suppression(args, &s, err));
+    s.candidates = kernel_scratch(args, s.boxes, sizeof *s.candidates, err);
+    s.selected = kernel_scratch(args, s.boxes, sizeof *s.selected, err);
+    if (!s.candidates || !s.selected)
+        return STATUS_NO_MEMORY;
+    TRY(operand_open(args, 0, ARITHMETIC_F32, &boxes, err));
+    TRY(operand_open(args, 1, ARITHMETIC_F32, &scores, err));
+    TRY(suppress_all(args, &s, boxes, scores, err));
+    TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE((int64_t)s.count, 3), err));
+    if (s.count)
+        memcpy((*args->out[0])->data, s.out, s.count * 3 * sizeof *s.out);
+    return STATUS_OK;
+}

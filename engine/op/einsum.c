@@ -1,0 +1,391 @@
+/* Einsum equations: "bij,bjk->bik", "...ii->...i", "ij,jk", with spaces anywhere.
+ *
+ * Ellipsis dimensions are numbered from the end, so that operands whose ellipses have different
+ * lengths broadcast as numpy has it. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/copy.h"
+#include "engine/op/geometry.h"
+#include "engine/op/nn.h"
+
+#define LETTERS     52
+#define ELLIPSIS    (-2)
+#define TERM_LABELS (TENSOR_MAX_RANK + 1)
+
+/* Upper case first: the order of the labels of an implicit output (ASCII). */
+static int letter_label(char c)
+{
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return 26 + c - 'a';
+    return -1;
+}
+
+struct term {
+    int label[TERM_LABELS]; /* ELLIPSIS at most once */
+    int count;
+    bool ellipsis;
+};
+
+/* One term, up to a comma, an arrow or the end; *text is moved behind it. */
+static enum status read_term(const char **text, struct term *ret, struct error *err)
+{
+    struct term term = {.count = 0};
+    const char *p = *text;
+    for (; *p && *p != ',' && *p != '-'; p++) {
+        int label = letter_label(*p);
+        if (*p == ' ')
+            continue;
+        if (*p == '.') {
+            if (strncmp(p, "...", 3) || term.ellipsis)
+                return error_set(err, STATUS_MODEL,
+                                 "the equation has a stray '.', expected one '...' a term");
+            p += 2;
+            label = ELLIPSIS;
+            term.ellipsis = true;
+        } else if (label < 0) {
+            return error_set(err, STATUS_MODEL,
+                             "the equation holds '%c', expected letters, '...', "
+                             "',' and '->'",
+                             *p);
+        }
+        if (term.count == TERM_LABELS)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "a term of the equation names more than %d dimensions",
+                             TENSOR_MAX_RANK);
+        term.label[term.count++] = label;
+    }
+    *text = p;
+    *ret = term;
+    return STATUS_OK;
+}
+
+static enum status bind_extent(struct einsum_plan *plan, int label, int64_t extent,
+                               struct error *err)
+{
+    int64_t *known = &plan->extent[label];
+    if (*known >= 0 && *known != extent && *known != 1 && extent != 1)
+        return error_set(err, STATUS_SHAPE,
+                         "one label of the equation stands for dimensions of %lld and of %lld",
+                         (long long)*known, (long long)extent);
+    if (*known < 0 || *known == 1)
+        *known = extent;
+    return STATUS_OK;
+}
+
+/* Gives the dimensions of one operand their labels. */
+static enum status bind_operand(struct einsum_plan *plan, size_t operand, const struct term *term,
+                                const struct shape *shape, struct error *err)
+{
+    int letters = term->count - term->ellipsis, rest = shape->rank - letters, dim = 0;
+    char text[SHAPE_TEXT];
+    if (rest < 0 || (rest > 0 && !term->ellipsis))
+        return error_set(err, STATUS_SHAPE,
+                         "operand %zu has shape %s, expected %d dimensions, as its term of the "
+                         "equation has",
+                         operand, shape_text(shape, text), letters);
+    for (int i = 0; i < term->count; i++) {
+        int first = term->label[i] == ELLIPSIS ? EINSUM_MAX_LABELS - rest : term->label[i];
+        int labels = term->label[i] == ELLIPSIS ? rest : 1;
+        for (int k = 0; k < labels; k++, dim++) {
+            plan->label[operand][dim] = (int8_t)(first + k);
+            TRY(bind_extent(plan, first + k, shape->dims[dim], err));
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status add_output(struct einsum_plan *plan, int label, struct error *err)
+{
+    for (int i = 0; i < plan->out.rank; i++)
+        if (plan->out_label[i] == label)
+            return error_set(err, STATUS_MODEL, "the equation's output names a label twice");
+    if (plan->extent[label] < 0)
+        return error_set(err, STATUS_MODEL,
+                         "the equation's output names a label that no operand has");
+    if (plan->out.rank == TENSOR_MAX_RANK)
+        return error_set(err, STATUS_UNSUPPORTED, "the equation's output has a rank above %d",
+                         TENSOR_MAX_RANK);
+    plan->out_label[plan->out.rank] = (int8_t)label;
+    plan->out.dims[plan->out.rank++] = plan->extent[label];
+    return STATUS_OK;
+}
+
+static enum status add_ellipsis(struct einsum_plan *plan, struct error *err)
+{
+    for (int label = LETTERS; label < EINSUM_MAX_LABELS; label++)
+        if (plan->extent[label] >= 0)
+            TRY(add_output(plan, label, err));
+    return STATUS_OK;
+}
+
+static enum status bind_output(struct einsum_plan *plan, const struct term *term, struct error *err)
+{
+    for (int i = 0; i < term->count; i++) {
+        if (term->label[i] == ELLIPSIS)
+            TRY(add_ellipsis(plan, err));
+        else
+            TRY(add_output(plan, term->label[i], err));
+    }
+    return STATUS_OK;
+}
+
+/* Without an arrow: the ellipsis, then the letters that occur exactly once, in ASCII order. */
+static enum status imply_output(struct einsum_plan *plan, const int *occurrences, struct error *err)
+{
+    TRY(add_ellipsis(plan, err));
+    for (int label = 0; label < LETTERS; label++)
+        if (occurrences[label] == 1)
+            TRY(add_output(plan, label, err));
+    return STATUS_OK;
+}
+
+enum status einsum_plan_init(const struct node *node, const struct shape *const *shapes,
+                             size_t operands, struct einsum_plan *ret, struct error *err)
+{
+    const char *text = node_string(node, "equation", NULL);
+    if (!text)
+        return error_set(err, STATUS_MODEL, "the attribute equation is missing");
+    if (operands < 1 || operands > EINSUM_MAX_OPERANDS)
+        return error_set(err, STATUS_UNSUPPORTED, "%zu operands, lensd handles 1 to %d", operands,
+                         EINSUM_MAX_OPERANDS);
+    struct einsum_plan plan = {.operands = operands};
+    int occurrences[LETTERS] = {0};
+    struct term term;
+    for (int i = 0; i < EINSUM_MAX_LABELS; i++)
+        plan.extent[i] = -1;
+    for (size_t operand = 0; operand < operands; operand++) {
+        TRY(read_term(&text, &term, err));
+        bool last = operand + 1 == operands;
+        if (last ? *text == ',' : *text != ',')
+            return error_set(err, STATUS_MODEL,
+                             "the equation does not have %zu terms, one for "
+                             "each operand",
+                             operands);
+        text += *text == ',';
+        TRY(bind_operand(&plan, operand, &term, shapes[operand], err));
+        for (int i = 0; i < term.count; i++)
+            if (term.label[i] >= 0)
+                occurrences[term.label[i]]++;
+    }
+    if (!*text) {
+        TRY(imply_output(&plan, occurrences, err));
+    } else {
+        if (strncmp(text, "->", 2))
+            return error_set(err, STATUS_MODEL, "the equation has a '-' that is no '->'");
+        text += 2;
+        TRY(read_term(&text, &term, err));
+        if (*text)
+            return error_set(err, STATUS_MODEL, "the equation has text behind its output");
+        TRY(bind_output(&plan, &term, err));
+    }
+    *ret = plan;
+    return STATUS_OK;
+}
+
+/* ---- reference kernels ---- */
+
+/* An array whose axes are labels; steps in elements, 0 for labels it does not have. A label that
+ * occurs twice (a diagonal) has the sum of both steps. */
+struct labelled {
+    const void *data;
+    uint64_t labels;
+    size_t step[EINSUM_MAX_LABELS];
+};
+
+_Static_assert(EINSUM_MAX_LABELS <= 64, "labels are the bits of a uint64_t");
+
+struct axis {
+    size_t extent, a, b;
+};
+
+static double dot_f64(const double *a, size_t a_step, const double *b, size_t b_step, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += a[i * a_step] * b[i * b_step];
+    return sum;
+}
+
+static uint64_t dot_u64(const uint64_t *a, size_t a_step, const uint64_t *b, size_t b_step,
+                        size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += a[i * a_step] * b[i * b_step];
+    return sum;
+}
+
+/* Moves to the next position; false after the last. */
+static bool advance(const struct axis *axes, int rank, size_t *at, size_t *a, size_t *b)
+{
+    for (int i = rank - 1; i >= 0; i--) {
+        *a += axes[i].a;
+        *b += axes[i].b;
+        if (++at[i] < axes[i].extent)
+            return true;
+        *a -= axes[i].a * at[i];
+        *b -= axes[i].b * at[i];
+        at[i] = 0;
+    }
+    return false;
+}
+
+/* dst[done] = sum over the inner axes, none of them empty; the last one is the tight loop. */
+static void reduce(enum arithmetic arithmetic, const struct labelled *a, size_t a_at,
+                   const struct labelled *b, size_t b_at, const struct axis *inner, int rank,
+                   void *dst, size_t done)
+{
+    size_t at[EINSUM_MAX_LABELS] = {0};
+    const struct axis *last = &inner[rank - 1];
+    double real = 0;
+    uint64_t whole = 0;
+    do {
+        if (arithmetic == ARITHMETIC_F64)
+            real += dot_f64((const double *)a->data + a_at, last->a, (const double *)b->data + b_at,
+                            last->b, last->extent);
+        else
+            whole += dot_u64((const uint64_t *)a->data + a_at, last->a,
+                             (const uint64_t *)b->data + b_at, last->b, last->extent);
+    } while (advance(inner, rank - 1, at, &a_at, &b_at));
+    if (arithmetic == ARITHMETIC_F64)
+        ((double *)dst)[done] = real;
+    else
+        ((uint64_t *)dst)[done] = whole;
+}
+
+/* dst[out labels] = sum over all other labels of a * b. */
+static enum status contract(const struct kernel_args *args, const struct einsum_plan *plan,
+                            enum arithmetic arithmetic, const struct labelled *a,
+                            const struct labelled *b, const int8_t *out, int out_rank, void *dst,
+                            struct error *err)
+{
+    struct axis outer[EINSUM_MAX_LABELS], inner[EINSUM_MAX_LABELS + 1];
+    size_t at[EINSUM_MAX_LABELS] = {0}, a_at = 0, b_at = 0, done = 0, terms = 1;
+    uint64_t rest = a->labels | b->labels;
+    int inner_rank = 0;
+    bool empty = false;
+    for (int i = 0; i < out_rank; i++) {
+        int label = out[i];
+        outer[i] = (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
+        rest &= ~(UINT64_C(1) << label);
+        if (!outer[i].extent)
+            return STATUS_OK;
+    }
+    for (int label = 0; label < EINSUM_MAX_LABELS; label++) {
+        if (!(rest >> label & 1))
+            continue;
+        inner[inner_rank++] =
+            (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
+        empty = empty || !plan->extent[label];
+        if (!size_mul(terms, (size_t)plan->extent[label], &terms))
+            terms = KERNEL_ASKS; /* as after an overflow */
+    }
+    if (!inner_rank)
+        inner[inner_rank++] = (struct axis){1, 0, 0};
+    do {
+        TRY(kernel_goes_on(args, terms + 1, err));
+        if (empty)
+            ((uint64_t *)dst)[done] = 0; /* 0.0 has the same bits */
+        else
+            reduce(arithmetic, a, a_at, b, b_at, inner, inner_rank, dst, done);
+        done++;
+    } while (advance(outer, out_rank, at, &a_at, &b_at));
+    return STATUS_OK;
+}
+
+static void label_operand(const struct einsum_plan *plan, size_t i, const struct shape *shape,
+                          const void *data, struct labelled *ret)
+{
+    *ret = (struct labelled){.data = data};
+    size_t step = 1;
+    for (int d = shape->rank - 1; d >= 0; d--) {
+        int label = plan->label[i][d];
+        ret->labels |= UINT64_C(1) << label;
+        if (shape->dims[d] == plan->extent[label])
+            ret->step[label] += step; /* else broadcast from extent 1 */
+        step *= (size_t)shape->dims[d];
+    }
+}
+
+/* Labels that the output or operands from `next` on still need. */
+static uint64_t needed_labels(const struct einsum_plan *plan, const struct labelled *operands,
+                              size_t next)
+{
+    uint64_t needed = 0;
+    for (int i = 0; i < plan->out.rank; i++)
+        needed |= UINT64_C(1) << plan->out_label[i];
+    for (size_t i = next; i < plan->operands; i++)
+        needed |= operands[i].labels;
+    return needed;
+}
+
+/* The labels of an intermediate result, and room for it. */
+static enum status intermediate(const struct kernel_args *args, const struct einsum_plan *plan,
+                                uint64_t labels, int8_t *ret_list, int *ret_rank,
+                                struct labelled *ret, void **ret_data, struct error *err)
+{
+    size_t count = 1;
+    int rank = 0;
+    *ret = (struct labelled){.labels = labels};
+    for (int label = 0; label < EINSUM_MAX_LABELS; label++)
+        if (labels >> label & 1)
+            ret_list[rank++] = (int8_t)label;
+    for (int i = rank - 1; i >= 0; i--) {
+        ret->step[ret_list[i]] = count;
+        if (!size_mul(count, (size_t)plan->extent[ret_list[i]], &count))
+            return error_set(err, STATUS_SHAPE, "an intermediate result is too large");
+    }
+    *ret_rank = rank;
+    *ret_data = kernel_scratch(args, count, sizeof(double), err);
+    ret->data = *ret_data;
+    return *ret_data ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+static enum status contract_all(const struct kernel_args *args, const struct einsum_plan *plan,
+                                enum arithmetic arithmetic, const struct labelled *operands,
+                                void *dst, struct error *err)
+{
+    static const double one_f64 = 1;
+    static const uint64_t one_u64 = 1;
+    struct labelled one = {.data = &one_u64}, left = operands[0], next;
+    if (arithmetic == ARITHMETIC_F64)
+        one.data = &one_f64;
+    void *fresh = NULL;
+    for (size_t i = 1; i + 1 < plan->operands; i++) {
+        int8_t list[EINSUM_MAX_LABELS];
+        int rank = 0;
+        uint64_t labels = (left.labels | operands[i].labels) & needed_labels(plan, operands, i + 1);
+        TRY(intermediate(args, plan, labels, list, &rank, &next, &fresh, err));
+        TRY(contract(args, plan, arithmetic, &left, &operands[i], list, rank, fresh, err));
+        left = next;
+    }
+    return contract(args, plan, arithmetic, &left,
+                    plan->operands > 1 ? &operands[plan->operands - 1] : &one, plan->out_label,
+                    plan->out.rank, dst, err);
+}
+
+KERNEL(kernel_einsum)
+{
+    size_t count = args->node->input_count;
+    const struct shape *shapes[EINSUM_MAX_OPERANDS];
+    struct labelled operands[EINSUM_MAX_OPERANDS];
+    struct einsum_plan plan;
+    const void *data;
+    void *dst;
+    for (size_t i = 0; i < count && i < EINSUM_MAX_OPERANDS; i++)
+        shapes[i] = &args->in[i]->shape;
+    TRY(einsum_plan_init(args->node, shapes, count, &plan, err));
+    enum arithmetic arithmetic =
+        dtype_is_float(args->in[0]->dtype) ? ARITHMETIC_F64 : ARITHMETIC_U64;
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    for (size_t i = 0; i < count; i++) {
+        TRY(operand_open(args, i, arithmetic, &data, err));
+        label_operand(&plan, i, shapes[i], data, &operands[i]);
+    }
+    TRY(contract_all(args, &plan, arithmetic, operands, dst, err));
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
+}

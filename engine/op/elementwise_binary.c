@@ -1,0 +1,339 @@
+/* Operators with two operands. A row function per operator and dtype is written out by the macros
+ * below; each has a loop for two rows, for a row and one element, and for one element and a row, so
+ * that the compiler can vectorise every pattern of broadcasting. */
+#include "engine/op/elementwise.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/op/convert.h"
+#include "engine/op/nn.h"
+#include "engine/op/resolve.h"
+
+/* EXPRESSION is over x and y of type T. */
+#define ROW(NAME, T, R, EXPRESSION)                                                                \
+    static enum status NAME(const void *a_data, bool a_moves, const void *b_data, bool b_moves,    \
+                            void *dst_data, size_t n)                                              \
+    {                                                                                              \
+        const T *a = a_data, *b = b_data;                                                          \
+        R *dst = dst_data;                                                                         \
+        enum status status = STATUS_OK;                                                            \
+        if (a_moves && b_moves) {                                                                  \
+            VECTOR_LOOP for (size_t i = 0; i < n; i++)                                             \
+            {                                                                                      \
+                const T x = a[i], y = b[i];                                                        \
+                dst[i] = (R)(EXPRESSION);                                                          \
+            }                                                                                      \
+        } else if (a_moves) {                                                                      \
+            const T y = b[0];                                                                      \
+            VECTOR_LOOP for (size_t i = 0; i < n; i++)                                             \
+            {                                                                                      \
+                const T x = a[i];                                                                  \
+                dst[i] = (R)(EXPRESSION);                                                          \
+            }                                                                                      \
+        } else {                                                                                   \
+            const T x = a[0];                                                                      \
+            VECTOR_LOOP for (size_t i = 0; i < n; i++)                                             \
+            {                                                                                      \
+                const T y = b[b_moves ? i : 0];                                                    \
+                dst[i] = (R)(EXPRESSION);                                                          \
+            }                                                                                      \
+        }                                                                                          \
+        return status;                                                                             \
+    }
+
+/* Division by zero: the row goes on, the caller is told. */
+#define NONZERO(y, result) ((y) == 0 ? (status = STATUS_INVALID, 0) : (result))
+
+#define COMMON_ROWS(D, T)                                                                          \
+    ROW(equal_##D, T, uint8_t, x == y)                                                             \
+    ROW(greater_##D, T, uint8_t, x > y)                                                            \
+    ROW(less_##D, T, uint8_t, x < y)                                                               \
+    ROW(greater_or_equal_##D, T, uint8_t, x >= y)                                                  \
+    ROW(less_or_equal_##D, T, uint8_t, x <= y)
+
+#define INTEGER_ROWS(D, T, W)                                                                      \
+    COMMON_ROWS(D, T)                                                                              \
+    ROW(add_##D, T, T, (W)x + (W)y)                                                                \
+    ROW(sub_##D, T, T, (W)x - (W)y)                                                                \
+    ROW(mul_##D, T, T, (W)(x) * (W)(y))                                                            \
+    ROW(max_##D, T, T, x > y ? x : y)                                                              \
+    ROW(min_##D, T, T, x < y ? x : y)
+
+/* -1 is taken out: the most negative number divided by it does not fit, and wraps. */
+#define SIGNED_ROWS(D, T, W)                                                                       \
+    INTEGER_ROWS(D, T, W)                                                                          \
+    ROW(prelu_##D, T, T, x < 0 ? (W)(x) * (W)(y) : (W)x)                                           \
+    ROW(div_##D, T, T, NONZERO(y, y == -1 ? (T)(0 - (W)x) : (T)(x / y)))                           \
+    ROW(fmod_##D, T, T, NONZERO(y, y == -1 ? (T)0 : (T)(x % y)))                                   \
+    ROW(mod_##D, T, T,                                                                             \
+        NONZERO(y, y == -1 ? (T)0 : (T)(x % y + (x % y && (x % y < 0) != (y < 0) ? y : 0))))
+
+#define UNSIGNED_ROWS(D, T, W)                                                                     \
+    INTEGER_ROWS(D, T, W)                                                                          \
+    ROW(prelu_##D, T, T, ((void)y, x))                                                             \
+    ROW(div_##D, T, T, NONZERO(y, x / y))                                                          \
+    ROW(fmod_##D, T, T, NONZERO(y, x % y))                                                         \
+    ROW(mod_##D, T, T, NONZERO(y, x % y))
+
+#define FLOAT_ROWS(D, T)                                                                           \
+    COMMON_ROWS(D, T)                                                                              \
+    ROW(add_##D, T, T, x + y)                                                                      \
+    ROW(sub_##D, T, T, x - y)                                                                      \
+    ROW(mul_##D, T, T, (x) * (y))                                                                  \
+    ROW(div_##D, T, T, x / y)                                                                      \
+    ROW(fmod_##D, T, T, fmod((double)x, (double)y))                                                \
+    ROW(mod_##D, T, T, floor_mod((double)x, (double)y))                                            \
+    ROW(max_##D, T, T, x > y || x != x ? x : y)                                                    \
+    ROW(min_##D, T, T, x < y || x != x ? x : y)                                                    \
+    ROW(prelu_##D, T, T, x < 0 ? x * y : x)
+
+/* Mod-28: the remainder takes the divisor's sign, also when it is zero. */
+static double floor_mod(double x, double y)
+{
+    double remainder = fmod(x, y);
+    if (remainder == 0)
+        return copysign(0, y);
+    return (remainder < 0) != (y < 0) ? remainder + y : remainder;
+}
+
+SIGNED_TYPES(SIGNED_ROWS)
+UNSIGNED_TYPES(UNSIGNED_ROWS)
+FLOAT_ROWS(F32, float)
+FLOAT_ROWS(F64, double)
+ROW(and_BOOL, uint8_t, uint8_t, x &&y)
+ROW(or_BOOL, uint8_t, uint8_t, x || y)
+ROW(xor_BOOL, uint8_t, uint8_t, !x != !y)
+ROW(equal_BOOL, uint8_t, uint8_t, !x == !y)
+
+/* ---- 16-bit floats: through float32, a block at a time ---- */
+
+static enum status half_blocks(binary_row row, enum dtype dtype, bool predicate, const void *a,
+                               bool a_moves, const void *b, bool b_moves, void *dst, size_t n)
+{
+    float x[BLOCK], y[BLOCK], z[BLOCK];
+    if (!a_moves)
+        load_floats(a, dtype, x, 1);
+    if (!b_moves)
+        load_floats(b, dtype, y, 1);
+    for (size_t done = 0; done < n; done += BLOCK) {
+        size_t count = n - done < BLOCK ? n - done : BLOCK;
+        if (a_moves)
+            load_floats(element(a, dtype, done), dtype, x, count);
+        if (b_moves)
+            load_floats(element(b, dtype, done), dtype, y, count);
+        if (predicate) {
+            row(x, a_moves, y, b_moves, (uint8_t *)dst + done, count);
+        } else {
+            row(x, a_moves, y, b_moves, z, count);
+            store_floats(z, dtype, element_at(dst, dtype, done), count);
+        }
+    }
+    return STATUS_OK;
+}
+
+#define HALF_ROW(NAME, PREDICATE, D)                                                               \
+    static enum status NAME##_##D(const void *a, bool a_moves, const void *b, bool b_moves,        \
+                                  void *dst, size_t n)                                             \
+    {                                                                                              \
+        return half_blocks(NAME##_F32, DTYPE_##D, PREDICATE, a, a_moves, b, b_moves, dst, n);      \
+    }
+#define HALF_ROWS(NAME, PREDICATE) HALF_ROW(NAME, PREDICATE, F16) HALF_ROW(NAME, PREDICATE, BF16)
+
+HALF_ROWS(add, false)
+HALF_ROWS(sub, false)
+HALF_ROWS(mul, false)
+HALF_ROWS(div, false)
+HALF_ROWS(mod, false)
+HALF_ROWS(fmod, false)
+HALF_ROWS(max, false)
+HALF_ROWS(min, false)
+HALF_ROWS(prelu, false)
+HALF_ROWS(equal, true)
+HALF_ROWS(greater, true)
+HALF_ROWS(less, true)
+HALF_ROWS(greater_or_equal, true)
+HALF_ROWS(less_or_equal, true)
+
+/* ---- the table ---- */
+
+#define NUMBER_ENTRIES(NAME)                                                                       \
+    {                                                                                              \
+        [DTYPE_F32] = NAME##_F32, [DTYPE_F64] = NAME##_F64, [DTYPE_F16] = NAME##_F16,              \
+        [DTYPE_BF16] = NAME##_BF16, [DTYPE_U8] = NAME##_U8, [DTYPE_I8] = NAME##_I8,                \
+        [DTYPE_U16] = NAME##_U16, [DTYPE_I16] = NAME##_I16, [DTYPE_U32] = NAME##_U32,              \
+        [DTYPE_I32] = NAME##_I32, [DTYPE_U64] = NAME##_U64, [DTYPE_I64] = NAME##_I64,              \
+    }
+
+static const binary_row rows[BINARY_COUNT][DTYPE_BF16 + 1] = {
+    [BINARY_ADD] = NUMBER_ENTRIES(add),
+    [BINARY_SUB] = NUMBER_ENTRIES(sub),
+    [BINARY_MUL] = NUMBER_ENTRIES(mul),
+    [BINARY_DIV] = NUMBER_ENTRIES(div),
+    [BINARY_MOD] = NUMBER_ENTRIES(mod),
+    [BINARY_FMOD] = NUMBER_ENTRIES(fmod),
+    [BINARY_MAX] = NUMBER_ENTRIES(max),
+    [BINARY_MIN] = NUMBER_ENTRIES(min),
+    [BINARY_PRELU] = NUMBER_ENTRIES(prelu),
+    [BINARY_AND] = {[DTYPE_BOOL] = and_BOOL},
+    [BINARY_OR] = {[DTYPE_BOOL] = or_BOOL},
+    [BINARY_XOR] = {[DTYPE_BOOL] = xor_BOOL},
+    [BINARY_EQUAL] = NUMBER_ENTRIES(equal),
+    [BINARY_GREATER] = NUMBER_ENTRIES(greater),
+    [BINARY_LESS] = NUMBER_ENTRIES(less),
+    [BINARY_GREATER_OR_EQUAL] = NUMBER_ENTRIES(greater_or_equal),
+    [BINARY_LESS_OR_EQUAL] = NUMBER_ENTRIES(less_or_equal),
+};
+
+binary_row binary_row_find(enum binary_op op, enum dtype dtype)
+{
+    if (op == BINARY_EQUAL && dtype == DTYPE_BOOL)
+        return equal_BOOL;
+    return rows[op][dtype];
+}
+
+/* ---- kernels ---- */
+
+static bool is_predicate(enum binary_op op)
+{
+    return op >= BINARY_AND;
+}
+
+enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,
+                       const struct shape *a_shape, const void *a, const struct shape *b_shape,
+                       const void *b, void *dst, struct error *err)
+{
+    binary_row row = binary_row_find(op, dtype);
+    if (!row)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "no kernel computes this operator with %s tensors", dtype_name(dtype));
+    enum dtype result = is_predicate(op) ? DTYPE_BOOL : dtype;
+    const struct shape *const shapes[] = {a_shape, b_shape};
+    struct broadcast operands;
+    if (!broadcast_start(&operands, out, shapes, 2))
+        return STATUS_OK;
+    do {
+        enum status status = row(element(a, dtype, operands.rows.offset[0]), operands.moves[0],
+                                 element(b, dtype, operands.rows.offset[1]), operands.moves[1],
+                                 element_at(dst, result, operands.done), operands.row);
+        if (status != STATUS_OK)
+            return error_set(err, status, "an integer is divided by zero");
+    } while (broadcast_next(&operands));
+    return STATUS_OK;
+}
+
+static enum binary_op binary_of(const struct node *node)
+{
+    static const enum binary_op by_op[OP_COUNT] = {
+        [OP_ADD] = BINARY_ADD,         [OP_SUM] = BINARY_ADD,
+        [OP_MEAN] = BINARY_ADD,        [OP_SUB] = BINARY_SUB,
+        [OP_MUL] = BINARY_MUL,         [OP_DIV] = BINARY_DIV,
+        [OP_MOD] = BINARY_MOD,         [OP_MAX] = BINARY_MAX,
+        [OP_MIN] = BINARY_MIN,         [OP_PRELU] = BINARY_PRELU,
+        [OP_AND] = BINARY_AND,         [OP_OR] = BINARY_OR,
+        [OP_XOR] = BINARY_XOR,         [OP_EQUAL] = BINARY_EQUAL,
+        [OP_GREATER] = BINARY_GREATER, [OP_GREATER_OR_EQUAL] = BINARY_GREATER_OR_EQUAL,
+        [OP_LESS] = BINARY_LESS,       [OP_LESS_OR_EQUAL] = BINARY_LESS_OR_EQUAL,
+    };
+    return node->op == OP_MOD && node_int(node, "fmod", 0) ? BINARY_FMOD : by_op[node->op];
+}
+
+/* What passes have folded behind an Add. */
+static enum status add_epilogue(const struct kernel_args *args, struct error *err)
+{
+    const struct epilogue *epilogue = &args->node->epilogue;
+    const struct tensor *residual = kernel_input(args, epilogue_residual(args));
+    struct tensor *out = *args->out[0];
+    if (epilogue->activation == ACTIVATION_NONE && !residual)
+        return STATUS_OK;
+    if (out->dtype != DTYPE_F32 || (residual && !shape_equal(&residual->shape, &out->shape)))
+        return error_set(err, STATUS_INTERNAL,
+                         "an activation is folded into a sum it does not fit");
+    epilogue_apply(epilogue, ARITHMETIC_F32, out->data, residual ? residual->data : NULL,
+                   shape_count(&out->shape));
+    return STATUS_OK;
+}
+
+KERNEL(kernel_binary)
+{
+    const struct node *node = args->node;
+    const struct tensor *a = args->in[0], *b = args->in[1];
+    struct tensor *out = *args->out[0];
+    TRY(binary_run(binary_of(node), a->dtype, &out->shape, &a->shape, a->data, &b->shape, b->data,
+                   out->data, err));
+    return add_epilogue(args, err);
+}
+
+/* Sum and Mean of 16-bit floats add up in float32, so that neither the order of the operands nor
+ * their number costs digits or overflows. */
+static enum status sum_half(const struct kernel_args *args, struct error *err)
+{
+    struct tensor *out = *args->out[0];
+    size_t count = shape_count(&out->shape), inputs = args->node->input_count;
+    float *sum = kernel_scratch(args, count, sizeof *sum, err);
+    if (!sum)
+        return STATUS_NO_MEMORY;
+    for (size_t i = 0; i < count; i++)
+        sum[i] = 0;
+    for (size_t k = 0; k < inputs; k++) {
+        const struct tensor *in = args->in[k];
+        const struct shape *const shapes[] = {&in->shape};
+        struct broadcast operands;
+        if (!broadcast_start(&operands, &out->shape, shapes, 1))
+            break;
+        do {
+            float block[BLOCK];
+            for (size_t done = 0; done < operands.row; done += BLOCK) {
+                size_t n = operands.row - done < BLOCK ? operands.row - done : BLOCK;
+                size_t from = operands.rows.offset[0] + (operands.moves[0] ? done : 0);
+                load_floats(element(in->data, in->dtype, from), in->dtype, block,
+                            operands.moves[0] ? n : 1);
+                for (size_t i = 0; i < n; i++)
+                    sum[operands.done + done + i] += block[operands.moves[0] ? i : 0];
+            }
+        } while (broadcast_next(&operands));
+    }
+    if (args->node->op == OP_MEAN)
+        for (size_t i = 0; i < count; i++)
+            sum[i] /= (float)inputs;
+    store_floats(sum, out->dtype, out->data, count);
+    return STATUS_OK;
+}
+
+static void divide(struct tensor *tensor, double divisor)
+{
+    size_t count = shape_count(&tensor->shape);
+    float *single = tensor->data;
+    double *wide = tensor->data;
+    for (size_t i = 0; i < count; i++) {
+        if (tensor->dtype == DTYPE_F32)
+            single[i] /= (float)divisor;
+        else
+            wide[i] /= divisor;
+    }
+}
+
+/* Max, Min, Sum, Mean of any number of operands, folded one by one into the output. */
+KERNEL(kernel_variadic)
+{
+    const struct node *node = args->node;
+    const struct tensor *first = args->in[0];
+    struct tensor *out = *args->out[0];
+    bool half = out->dtype == DTYPE_F16 || out->dtype == DTYPE_BF16;
+    if (half && (node->op == OP_SUM || node->op == OP_MEAN))
+        return sum_half(args, err);
+    enum binary_op op = binary_of(node);
+    if (node->input_count == 1) {
+        if (out->bytes)
+            memcpy(out->data, first->data, out->bytes);
+        return STATUS_OK;
+    }
+    TRY(binary_run(op, out->dtype, &out->shape, &first->shape, first->data, &args->in[1]->shape,
+                   args->in[1]->data, out->data, err));
+    for (size_t i = 2; i < node->input_count; i++)
+        TRY(binary_run(op, out->dtype, &out->shape, &out->shape, out->data, &args->in[i]->shape,
+                       args->in[i]->data, out->data, err));
+    if (node->op == OP_MEAN)
+        divide(out, (double)node->input_count);
+    return STATUS_OK;
+}

@@ -1,0 +1,302 @@
+/* Operators with one operand, and Clip. Floats have a row function per operator for float32 and
+ * float64 (tgmath.h picks expf or exp); 16-bit floats are computed in float32, integers in int64, a
+ * block at a time. */
+#include "engine/op/elementwise.h"
+
+#include <string.h>
+#include <tgmath.h>
+
+#include "engine/op/convert.h"
+
+struct parameters {
+    double alpha, beta;
+};
+
+typedef void (*unary_row)(const void *src, void *dst, size_t n,
+                          const struct parameters *parameters);
+
+/* EXPRESSION is over x, alpha and beta of type T. */
+#define ROW(NAME, T, EXPRESSION)                                                                   \
+    static void NAME(const void *src_data, void *dst_data, size_t n,                               \
+                     const struct parameters *parameters)                                          \
+    {                                                                                              \
+        const T *src = src_data;                                                                   \
+        T *dst = dst_data;                                                                         \
+        const T alpha = (T)parameters->alpha, beta = (T)parameters->beta;                          \
+        (void)alpha, (void)beta;                                                                   \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++)                                                 \
+        {                                                                                          \
+            const T x = src[i];                                                                    \
+            dst[i] = EXPRESSION;                                                                   \
+        }                                                                                          \
+    }
+
+/* ln(1 + e^x) without overflow. */
+#define SOFTPLUS(x) ((x) > 0 ? (x) + log1p(exp(-(x))) : log1p(exp(x)))
+#define UNIT(x)     ((x) < 0 ? 0 : (x) > 1 ? 1 : (x))
+#define SQRT_HALF   0.70710678118654752440
+#define SQRT_2_PI   0.79788456080286535588 /* sqrt(2 / pi) */
+
+#define ROWS(D, T)                                                                                 \
+    ROW(abs_##D, T, fabs(x))                                                                       \
+    ROW(neg_##D, T, -x)                                                                            \
+    ROW(sign_##D, T, x > 0 ? 1 : x < 0 ? -1 : x)                                                   \
+    ROW(floor_##D, T, floor(x))                                                                    \
+    ROW(ceil_##D, T, ceil(x))                                                                      \
+    ROW(round_##D, T, nearbyint(x))                                                                \
+    ROW(sqrt_##D, T, sqrt(x))                                                                      \
+    ROW(reciprocal_##D, T, 1 / x)                                                                  \
+    ROW(exp_##D, T, exp(x))                                                                        \
+    ROW(log_##D, T, log(x))                                                                        \
+    ROW(sin_##D, T, sin(x))                                                                        \
+    ROW(cos_##D, T, cos(x))                                                                        \
+    ROW(tanh_##D, T, tanh(x))                                                                      \
+    ROW(erf_##D, T, erf(x))                                                                        \
+    ROW(sigmoid_##D, T, 1 / (1 + exp(-x)))                                                         \
+    ROW(hard_sigmoid_##D, T, UNIT(alpha *x + beta))                                                \
+    ROW(hard_swish_##D, T, x *UNIT(x / 6 + (T)0.5))                                                \
+    ROW(relu_##D, T, x < 0 ? 0 : x)                                                                \
+    ROW(leaky_relu_##D, T, x < 0 ? alpha * x : x)                                                  \
+    ROW(thresholded_relu_##D, T, x > alpha ? x : 0)                                                \
+    ROW(elu_##D, T, x < 0 ? alpha * expm1(x) : x)                                                  \
+    ROW(selu_##D, T, x > 0 ? beta * x : beta * alpha * expm1(x))                                   \
+    ROW(celu_##D, T, x < 0 ? alpha * expm1(x / alpha) : x)                                         \
+    ROW(softplus_##D, T, SOFTPLUS(x))                                                              \
+    ROW(softsign_##D, T, x / (1 + fabs(x)))                                                        \
+    ROW(mish_##D, T, x *tanh(SOFTPLUS(x)))                                                         \
+    ROW(swish_##D, T, x / (1 + exp(-alpha * x)))                                                   \
+    ROW(gelu_##D, T, (T)0.5 * x * (1 + erf(x * (T)SQRT_HALF)))                                     \
+    ROW(gelu_tanh_##D, T, (T)0.5 * x * (1 + tanh((T)SQRT_2_PI * (x + (T)0.044715 * x * x * x))))   \
+    ROW(shrink_##D, T, x<-alpha ? x + beta : x> alpha ? x - beta : 0)
+
+ROWS(F32, float)
+ROWS(F64, double)
+
+struct unary_rows {
+    unary_row single, wide;
+    const char *alpha_name, *beta_name; /* attributes; NULL: none */
+    struct parameters defaults;
+};
+
+#define PLAIN(NAME)                                                                                \
+    {                                                                                              \
+        NAME##_F32, NAME##_F64, NULL, NULL,                                                        \
+        {                                                                                          \
+            0, 0                                                                                   \
+        }                                                                                          \
+    }
+#define ALPHA(NAME, VALUE)                                                                         \
+    {                                                                                              \
+        NAME##_F32, NAME##_F64, "alpha", NULL,                                                     \
+        {                                                                                          \
+            VALUE, 0                                                                               \
+        }                                                                                          \
+    }
+
+static const struct unary_rows unaries[OP_COUNT] = {
+    [OP_ABS] = PLAIN(abs),
+    [OP_NEG] = PLAIN(neg),
+    [OP_SIGN] = PLAIN(sign),
+    [OP_FLOOR] = PLAIN(floor),
+    [OP_CEIL] = PLAIN(ceil),
+    [OP_ROUND] = PLAIN(round),
+    [OP_SQRT] = PLAIN(sqrt),
+    [OP_RECIPROCAL] = PLAIN(reciprocal),
+    [OP_EXP] = PLAIN(exp),
+    [OP_LOG] = PLAIN(log),
+    [OP_SIN] = PLAIN(sin),
+    [OP_COS] = PLAIN(cos),
+    [OP_TANH] = PLAIN(tanh),
+    [OP_ERF] = PLAIN(erf),
+    [OP_SIGMOID] = PLAIN(sigmoid),
+    [OP_HARD_SIGMOID] = {hard_sigmoid_F32, hard_sigmoid_F64, "alpha", "beta", {0.2f, 0.5}},
+    [OP_HARD_SWISH] = PLAIN(hard_swish),
+    [OP_RELU] = PLAIN(relu),
+    [OP_LEAKY_RELU] = ALPHA(leaky_relu, 0.01f),
+    [OP_THRESHOLDED_RELU] = ALPHA(thresholded_relu, 1),
+    [OP_ELU] = ALPHA(elu, 1),
+    [OP_SELU] = {selu_F32,
+                 selu_F64,
+                 "alpha",
+                 "gamma",
+                 {1.67326319217681884765625, 1.05070102214813232421875}},
+    [OP_CELU] = ALPHA(celu, 1),
+    [OP_SOFTPLUS] = PLAIN(softplus),
+    [OP_SOFTSIGN] = PLAIN(softsign),
+    [OP_MISH] = PLAIN(mish),
+    [OP_SWISH] = ALPHA(swish, 1),
+    [OP_GELU] = PLAIN(gelu),
+    [OP_SHRINK] = {shrink_F32, shrink_F64, "lambd", "bias", {0.5, 0}},
+    [OP_SILU] = ALPHA(swish, 1),
+};
+
+/* These have no float32 form of their own, or one of lesser precision than passes count on. */
+static bool is_in_double(enum op op, enum dtype dtype)
+{
+    return op == OP_SILU || (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK));
+}
+
+static void unary_in_double(const struct unary_rows *unary, const struct parameters *parameters,
+                            const struct tensor *x, struct tensor *y)
+{
+    size_t count = shape_count(&x->shape);
+    for (size_t done = 0; done < count; done += BLOCK) {
+        double block[BLOCK];
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        load_doubles(element(x->data, x->dtype, done), x->dtype, block, n);
+        unary->wide(block, block, n, parameters);
+        store_doubles(block, y->dtype, element_at(y->data, y->dtype, done), n);
+    }
+}
+
+static void unary_floats(const struct unary_rows *unary, const struct parameters *parameters,
+                         const struct tensor *x, struct tensor *y)
+{
+    size_t count = shape_count(&x->shape);
+    if (x->dtype == DTYPE_F32) {
+        unary->single(x->data, y->data, count, parameters);
+        return;
+    }
+    if (x->dtype == DTYPE_F64) {
+        unary->wide(x->data, y->data, count, parameters);
+        return;
+    }
+    for (size_t done = 0; done < count; done += BLOCK) {
+        float block[BLOCK];
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        load_floats(element(x->data, x->dtype, done), x->dtype, block, n);
+        unary->single(block, block, n, parameters);
+        store_floats(block, y->dtype, element_at(y->data, y->dtype, done), n);
+    }
+}
+
+/* Abs, Neg, Sign, Relu; what does not fit wraps. */
+static int64_t whole(enum op op, int64_t x)
+{
+    switch (op) {
+    case OP_NEG:
+        return (int64_t)(0 - (uint64_t)x);
+    case OP_ABS:
+        return x < 0 ? (int64_t)(0 - (uint64_t)x) : x;
+    case OP_SIGN:
+        return (x > 0) - (x < 0);
+    default: /* Relu */
+        return x < 0 ? 0 : x;
+    }
+}
+
+static void unary_integers(enum op op, const struct tensor *x, struct tensor *y)
+{
+    size_t count = shape_count(&x->shape);
+    for (size_t done = 0; done < count; done += BLOCK) {
+        int64_t block[BLOCK];
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        load_integers(element(x->data, x->dtype, done), x->dtype, block, n);
+        for (size_t i = 0; i < n; i++) {
+            /* uint64 above INT64_MAX reads as negative, but no unsigned number is. */
+            bool huge = x->dtype == DTYPE_U64 && block[i] < 0;
+            block[i] = !huge ? whole(op, block[i]) : op == OP_SIGN ? 1 : block[i];
+        }
+        store_integers(block, y->dtype, element_at(y->data, y->dtype, done), n);
+    }
+}
+
+static void unary_not(const struct tensor *x, struct tensor *y)
+{
+    const uint8_t *from = x->data;
+    uint8_t *to = y->data;
+    for (size_t i = 0; i < x->bytes; i++)
+        to[i] = !from[i];
+}
+
+static void unary_predicate(const struct node *node, const struct tensor *x, struct tensor *y)
+{
+    bool negative = node_int(node, "detect_negative", 1) != 0;
+    bool positive = node_int(node, "detect_positive", 1) != 0;
+    size_t count = shape_count(&x->shape);
+    uint8_t *to = y->data;
+    for (size_t done = 0; done < count; done += BLOCK) {
+        double block[BLOCK];
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        load_doubles(element(x->data, x->dtype, done), x->dtype, block, n);
+        for (size_t i = 0; i < n; i++) {
+            double value = block[i];
+            if (node->op == OP_IS_NAN)
+                to[done + i] = value != value;
+            else
+                to[done + i] = (value == INFINITY && positive) || (value == -INFINITY && negative);
+        }
+    }
+}
+
+KERNEL(kernel_unary)
+{
+    const struct node *node = args->node;
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    if (node->op == OP_NOT) {
+        unary_not(x, y);
+        return STATUS_OK;
+    }
+    if (node->op == OP_IS_NAN || node->op == OP_IS_INF) {
+        unary_predicate(node, x, y);
+        return STATUS_OK;
+    }
+    struct unary_rows unary = unaries[node->op];
+    if (node->op == OP_GELU && !strcmp(node_string(node, "approximate", "none"), "tanh"))
+        unary = (struct unary_rows)PLAIN(gelu_tanh);
+    struct parameters parameters = unary.defaults;
+    if (unary.alpha_name)
+        parameters.alpha = node_float(node, unary.alpha_name, (float)parameters.alpha);
+    if (unary.beta_name)
+        parameters.beta = node_float(node, unary.beta_name, (float)parameters.beta);
+    if (is_in_double(node->op, x->dtype))
+        unary_in_double(&unary, &parameters, x, y);
+    else if (dtype_is_float(x->dtype))
+        unary_floats(&unary, &parameters, x, y);
+    else
+        unary_integers(node->op, x, y);
+    return STATUS_OK;
+}
+
+/* ---- Clip ---- */
+
+/* The bound as one element of the data's dtype; false where there is none. */
+static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtype, void *ret)
+{
+    const struct tensor *limit = kernel_input(args, i);
+    if (limit && limit->dtype == dtype)
+        memcpy(ret, limit->data, dtype_size(dtype));
+    else if (limit)
+        store_floats(limit->data, dtype, ret, 1);
+    return limit != NULL;
+}
+
+/* min(max(x, low), high): where low > high, everything becomes high. */
+KERNEL(kernel_clip)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    size_t count = shape_count(&x->shape);
+    uint64_t low, high; /* room for an element of any dtype */
+    bool has_low = clip_bound(args, 1, x->dtype, &low),
+         has_high = clip_bound(args, 2, x->dtype, &high);
+    binary_row raise = binary_row_find(BINARY_MAX, x->dtype);
+    binary_row lower = binary_row_find(BINARY_MIN, x->dtype);
+    for (size_t done = 0; done < count; done += 16 * BLOCK) {
+        size_t n = count - done < 16 * BLOCK ? count - done : 16 * BLOCK;
+        const void *from = element(x->data, x->dtype, done);
+        void *to = element_at(y->data, x->dtype, done);
+        /* Rows of maxima and minima cannot fail. */
+        enum status status = STATUS_OK;
+        if (has_low)
+            status = raise(from, true, &low, false, to, n);
+        if (has_high)
+            status = lower(has_low ? to : from, true, &high, false, to, n);
+        if (!has_low && !has_high)
+            memcpy(to, from, n * dtype_size(x->dtype));
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,43 @@
+/* Private to the reference kernels: matrix products, and the element types they come in.
+ *
+ * float16 and bfloat16 are computed in float32, integers modulo 2^32 or 2^64 (so that overflow
+ * wraps as numpy has it). */
+#pragma once
+
+#include "engine/op/kernel.h"
+
+enum arithmetic { ARITHMETIC_F32, ARITHMETIC_F64, ARITHMETIC_U32, ARITHMETIC_U64 };
+
+/* What a dtype is computed in. */
+enum arithmetic arithmetic_for(enum dtype dtype);
+
+/* Bytes of one element. */
+size_t arithmetic_size(enum arithmetic arithmetic);
+
+/* c[m, n] += a[m, k] * b[k, n]. Element (i, p) of a is a[i * a_row + p * a_col], so that a may be
+ * transposed; rows of b and c are contiguous and ldb, ldc apart. No overlap; any extent may be 0.
+ */
+void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t a_row,
+             size_t a_col, const void *b, size_t ldb, void *c, size_t ldc);
+
+/* c[m, n] += a[m, k] * transpose of b[n, k]; all rows contiguous. */
+void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t lda,
+             const void *b, size_t ldb, void *c, size_t ldc);
+
+/* The elements of input i in the type of an arithmetic: the tensor's own memory if the types agree,
+ * else a converted copy; NULL if the input is left out. */
+enum status operand_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                         const void **ret, struct error *err) MUST_USE;
+
+/* Inputs first … first + count - 1 in double. */
+enum status operands_open(const struct kernel_args *args, size_t first, size_t count,
+                          const double **ret, struct error *err) MUST_USE;
+
+/* Memory for the elements of output i in the type of an arithmetic: the tensor's own if the types
+ * agree; NULL if the output is not wanted. result_store() converts the elements into the output. */
+enum status result_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                        void **ret, struct error *err) MUST_USE;
+enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,
+                                struct error *err) MUST_USE;
+void result_store(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                  const void *data);

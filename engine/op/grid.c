@@ -1,0 +1,275 @@
+/* GridSample and AffineGrid, 2-D and 3-D (GridSample also 1-D).
+ *
+ * Easy to get wrong: the grid's last dimension counts x first; coordinates outside the borders are
+ * clamped or reflected before interpolation, and every tap again by itself, but a cubic at a border
+ * is clamped tap by tap only (PyTorch and ONNX Runtime; ONNX's reference clamps the coordinate);
+ * nearest rounds half to even. Grids come from data: NaN and infinity count as outside. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/nn.h"
+#include "engine/op/resolve.h"
+
+enum interpolation { INTERPOLATE_NEAREST, INTERPOLATE_LINEAR, INTERPOLATE_CUBIC };
+enum grid_padding { PADDING_ZEROS, PADDING_BORDER, PADDING_REFLECTION };
+
+#define MAX_TAPS 4
+
+struct sampler {
+    enum interpolation interpolation;
+    enum grid_padding padding;
+    bool align_corners;
+    int spatial;
+    int64_t extent[3];
+};
+
+/* What one output position is made of along one axis; index -1: nothing. */
+struct grid_axis_taps {
+    int count;
+    int64_t index[MAX_TAPS];
+    double weight[MAX_TAPS];
+};
+
+static void sampler_init(const struct node *node, const struct shape *x, struct sampler *ret)
+{
+    const char *mode = node_string(node, "mode", "linear");
+    const char *padding = node_string(node, "padding_mode", "zeros");
+    *ret = (struct sampler){.align_corners = node_int(node, "align_corners", 0) != 0,
+                            .spatial = x->rank - 2};
+    ret->interpolation = strstr(mode, "nearest")  ? INTERPOLATE_NEAREST
+                         : strstr(mode, "linear") ? INTERPOLATE_LINEAR
+                                                  : INTERPOLATE_CUBIC;
+    ret->padding = !strcmp(padding, "border")       ? PADDING_BORDER
+                   : !strcmp(padding, "reflection") ? PADDING_REFLECTION
+                                                    : PADDING_ZEROS;
+    for (int i = 0; i < ret->spatial; i++)
+        ret->extent[i] = x->dims[2 + i];
+}
+
+static double clamp(double x, double low, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* x mirrored at low and high until it lies between them. */
+static double reflect(double x, double low, double high)
+{
+    double range = high - low;
+    if (range <= 0)
+        return low;
+    if (x >= low && x <= high)
+        return x;
+    double distance = x < low ? low - x : x - high;
+    double reflections = trunc(distance / range), rest = distance - reflections * range;
+    bool even = fmod(reflections, 2) == 0;
+    return (x < low) == even ? low + rest : high - rest;
+}
+
+/* The position of tap i, or -1. */
+static int64_t tap_index(const struct sampler *s, double i, int64_t extent, double low, double high)
+{
+    double last = (double)(extent - 1);
+    if (s->padding == PADDING_ZEROS)
+        return i >= 0 && i <= last ? (int64_t)i : -1;
+    if (s->padding == PADDING_REFLECTION)
+        i = trunc(reflect(i, low, high));
+    return (int64_t)clamp(i, 0, last);
+}
+
+/* Keys' cubic convolution with a = -0.75, for taps at -1, 0, 1, 2. */
+static void cubic_weights(double x, double *ret)
+{
+    const double a = -0.75;
+    for (int i = 0; i < 4; i++) {
+        double d = fabs(x - (i - 1));
+        ret[i] = d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : (((d - 5) * d + 8) * d - 4) * a;
+    }
+}
+
+static void find_taps(const struct sampler *s, double normalised, int64_t extent,
+                      struct grid_axis_taps *ret)
+{
+    double n = (double)extent;
+    double low = s->align_corners ? 0 : -0.5, high = s->align_corners ? n - 1 : n - 0.5;
+    double x = s->align_corners ? (normalised + 1) / 2 * (n - 1) : ((normalised + 1) * n - 1) / 2;
+    x = (float)x; /* as the reference has it: decides ties of nearest */
+    ret->count = 0;
+    if (isnan(x) || (isinf(x) && s->padding == PADDING_REFLECTION))
+        x = s->padding == PADDING_ZEROS ? -1e9 : 0;
+    x = clamp(x, -1e9 - n, 1e9 + n);
+    if (s->interpolation == INTERPOLATE_NEAREST)
+        x = rint(x);
+    if (x < low || x > high) {
+        /* The border goes on for ever: the taps of a cubic are clamped one by one. */
+        if (s->padding == PADDING_BORDER && s->interpolation != INTERPOLATE_CUBIC)
+            x = clamp(x, 0, n - 1);
+        else if (s->padding == PADDING_REFLECTION)
+            x = reflect(x, low, high);
+        else if (s->padding == PADDING_ZEROS && (x < -4 || x > n + 4))
+            return; /* every tap is zero */
+    }
+    double base = floor(x), weights[MAX_TAPS] = {1};
+    int first = 0;
+    ret->count = 1;
+    if (s->interpolation == INTERPOLATE_NEAREST) {
+        base = trunc(x);
+    } else if (s->interpolation == INTERPOLATE_LINEAR) {
+        ret->count = 2;
+        weights[0] = 1 - (x - base);
+        weights[1] = x - base;
+    } else {
+        ret->count = 4;
+        first = -1;
+        cubic_weights(x - base, weights);
+    }
+    for (int i = 0; i < ret->count; i++) {
+        ret->index[i] = tap_index(s, base + first + i, extent, low, high);
+        ret->weight[i] = weights[i];
+    }
+}
+
+/* The taps of one output position, in all axes together. */
+struct grid_taps {
+    int count;
+    size_t at[MAX_TAPS * MAX_TAPS * MAX_TAPS];
+    double weight[MAX_TAPS * MAX_TAPS * MAX_TAPS];
+};
+
+static void combine(const struct sampler *s, const struct grid_axis_taps *axes,
+                    struct grid_taps *ret)
+{
+    int total = 1;
+    ret->count = 0;
+    for (int i = 0; i < s->spatial; i++)
+        total *= axes[i].count;
+    for (int n = 0; n < total; n++) {
+        int64_t at = 0;
+        double weight = 1;
+        bool inside = true;
+        int rest = n;
+        for (int i = 0; i < s->spatial; i++) {
+            int tap = rest % axes[i].count;
+            rest /= axes[i].count;
+            inside = inside && axes[i].index[tap] >= 0;
+            at = at * s->extent[i] + (inside ? axes[i].index[tap] : 0);
+            weight *= axes[i].weight[tap];
+        }
+        if (inside) {
+            ret->at[ret->count] = (size_t)at;
+            ret->weight[ret->count++] = weight;
+        }
+    }
+}
+
+static enum status sample_image(const struct kernel_args *args, const struct sampler *s,
+                                const double *src, const double *grid, double *dst, size_t channels,
+                                size_t plane, size_t positions, struct error *err)
+{
+    for (size_t p = 0; p < positions; p++) {
+        TRY(kernel_goes_on(args, channels + MAX_TAPS, err));
+        struct grid_axis_taps axes[3];
+        struct grid_taps taps;
+        for (int i = 0; i < s->spatial; i++)
+            find_taps(s, grid[p * (size_t)s->spatial + (size_t)(s->spatial - 1 - i)], s->extent[i],
+                      &axes[i]);
+        combine(s, axes, &taps);
+        for (size_t c = 0; c < channels; c++) {
+            double sum = 0;
+            for (int i = 0; i < taps.count; i++)
+                sum += taps.weight[i] * src[c * plane + taps.at[i]];
+            dst[c * positions + p] = sum;
+        }
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_grid_sample)
+{
+    const struct shape *x = &args->in[0]->shape, *out = &(*args->out[0])->shape;
+    struct sampler sampler;
+    const double *in[2];
+    double *dst;
+    sampler_init(args->node, x, &sampler);
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    size_t channels = (size_t)x->dims[1], count = shape_count(out);
+    size_t plane = resolve_extent(x, 2, x->rank), positions = resolve_extent(out, 2, x->rank);
+    for (size_t n = 0; n < (size_t)x->dims[0] && channels && positions; n++)
+        TRY(sample_image(args, &sampler, in[0] + n * channels * plane,
+                         in[1] + n * positions * (size_t)sampler.spatial,
+                         dst + n * channels * positions, channels, plane, positions, err));
+    for (size_t i = 0; i < count && !dtype_is_float(args->in[0]->dtype); i++)
+        dst[i] = rint(dst[i]);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+/* ---- AffineGrid ---- */
+
+/* Position i of n along an axis that runs from -1 to 1. */
+static double axis_coordinate(int64_t i, int64_t n, bool align_corners)
+{
+    if (align_corners)
+        return n > 1 ? -1 + 2 * (double)i / (double)(n - 1) : 0;
+    return (2 * (double)i + 1) / (double)n - 1;
+}
+
+/* grid [N, D, H, W, spatial] of theta [N, spatial, spatial + 1]; a 2-D grid has D = 1. */
+static void fill_grid(const double *theta, double *grid, const int64_t *extent, size_t batch,
+                      size_t spatial, bool align_corners)
+{
+    size_t positions = (size_t)(extent[0] * extent[1] * extent[2]);
+    for (size_t n = 0; n < batch; n++, theta += spatial * (spatial + 1)) {
+        for (size_t p = 0; p < positions; p++) {
+            int64_t x = (int64_t)p % extent[2], y = (int64_t)p / extent[2] % extent[1];
+            int64_t z = (int64_t)p / extent[2] / extent[1];
+            double at[3] = {axis_coordinate(x, extent[2], align_corners),
+                            axis_coordinate(y, extent[1], align_corners),
+                            axis_coordinate(z, extent[0], align_corners)};
+            for (size_t row = 0; row < spatial; row++) {
+                const double *t = theta + row * (spatial + 1);
+                double sum = t[spatial];
+                for (size_t i = 0; i < spatial; i++)
+                    sum += t[i] * at[i];
+                *grid++ = sum;
+            }
+        }
+    }
+}
+
+/* The output [N, out …, spatial] that the input size asks for. */
+static enum status make_grid_output(const struct kernel_args *args, struct error *err)
+{
+    const struct tensor *theta = args->in[0], *size = args->in[1];
+    size_t count = shape_count(&size->shape);
+    int64_t spatial = theta->shape.dims[1];
+    if (count != (size_t)spatial + 2 || (spatial != 2 && spatial != 3))
+        return error_set(err, STATUS_SHAPE, "size has %zu numbers, expected %lld", count,
+                         (long long)spatial + 2);
+    struct shape out = {.rank = (int)spatial + 2};
+    out.dims[0] = theta->shape.dims[0];
+    for (int i = 1; i <= spatial; i++)
+        out.dims[i] = tensor_int(size, (size_t)i + 1);
+    out.dims[spatial + 1] = spatial;
+    return kernel_output(args, 0, theta->dtype, &out, err);
+}
+
+KERNEL(kernel_affine_grid)
+{
+    const double *theta;
+    double *grid;
+    if (!*args->out[0])
+        TRY(make_grid_output(args, err));
+    const struct shape *out = &(*args->out[0])->shape;
+    int spatial = out->rank - 2;
+    int64_t extent[3] = {1, 1, 1};
+    for (int i = 0; i < spatial; i++)
+        extent[3 - spatial + i] = out->dims[1 + i];
+    TRY(operands_open(args, 0, 1, &theta, err));
+    TRY(result_open_doubles(args, 0, &grid, err));
+    fill_grid(theta, grid, extent, (size_t)out->dims[0], (size_t)spatial,
+              node_int(args->node, "align_corners", 0) != 0);
+    result_store(args, 0, ARITHMETIC_F64, grid);
+    return STATUS_OK;
+}

@@ -1,0 +1,634 @@
+/* Gather, scatter and their kin, selections and sorting: the table and inference. Indices that are
+ * known beforehand are checked here, so that a model with a bad one is refused when it is loaded;
+ * kernels check them again, for the contents of each run. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/elementwise.h"
+#include "engine/op/index.h"
+#include "engine/op/kernels.h"
+#include "engine/op/ops.h"
+#include "engine/op/resolve.h"
+
+/* The `axis` of input 0, worked out. */
+static enum status data_axis(const struct node *node, int64_t otherwise, int64_t *ret,
+                             struct error *err)
+{
+    *ret = node_int(node, "axis", otherwise);
+    return infer_axis(ret, node->inputs[0]->shape.rank, err);
+}
+
+/* Known indices (input 1) all lie within `axis` of input 0. */
+static enum status indices_check(const struct node *node, int64_t axis, struct error *err)
+{
+    const struct tensor *indices = node->inputs[1]->known;
+    if (!indices)
+        return STATUS_OK;
+    return resolve_indices(indices, node->inputs[0]->shape.dims[axis], (int)axis, err);
+}
+
+/* ---- gather ---- */
+
+static enum status infer_gather(struct node *node, struct error *err)
+{
+    const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    int64_t axis;
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    TRY(data_axis(node, 0, &axis, err));
+    TRY(indices_check(node, axis, err));
+    if (data->rank - 1 + indices->rank > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
+                         data->rank - 1 + indices->rank, TENSOR_MAX_RANK);
+    struct shape out = {0};
+    for (int i = 0; i < axis; i++)
+        out.dims[out.rank++] = data->dims[i];
+    for (int i = 0; i < indices->rank; i++)
+        out.dims[out.rank++] = indices->dims[i];
+    for (int i = (int)axis + 1; i < data->rank; i++)
+        out.dims[out.rank++] = data->dims[i];
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+/* Indices of GatherElements and ScatterElements: the rank of the data, and outside of `axis` no
+ * larger than it. */
+static enum status elements_check(const struct node *node, int64_t axis, struct error *err)
+{
+    char text[SHAPE_TEXT], other[SHAPE_TEXT];
+    const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    bool fits = data->rank == indices->rank;
+    for (int i = 0; fits && i < data->rank; i++)
+        fits = i == axis || indices->dims[i] <= data->dims[i];
+    if (!fits)
+        return error_set(err, STATUS_SHAPE,
+                         "indices of shape %s do not fit data of shape %s (axis %lld)",
+                         shape_text(indices, text), shape_text(data, other), (long long)axis);
+    return indices_check(node, axis, err);
+}
+
+static enum status infer_gather_elements(struct node *node, struct error *err)
+{
+    int64_t axis;
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    TRY(data_axis(node, 0, &axis, err));
+    TRY(elements_check(node, axis, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[1]->shape, err);
+}
+
+/* Known index tuples of GatherND and ScatterND; dimension `first` of the data is the first that a
+ * tuple addresses. */
+static enum status tuples_check(const struct node *node, int first, struct error *err)
+{
+    const struct shape *data = &node->inputs[0]->shape;
+    const struct tensor *tuples = node->inputs[1]->known;
+    if (!tuples)
+        return STATUS_OK;
+    size_t depth = (size_t)tuples->shape.dims[tuples->shape.rank - 1];
+    size_t count = shape_count(&tuples->shape);
+    for (size_t i = 0; i < count; i++) {
+        int axis = first + (int)(i % depth);
+        int64_t index = tensor_int(tuples, i), extent = data->dims[axis];
+        if (index < -extent || index >= extent)
+            return error_set(err, STATUS_INVALID,
+                             "index %lld is out of range for axis %d of extent %lld, expected %lld "
+                             "to %lld",
+                             (long long)index, axis, (long long)extent, (long long)-extent,
+                             (long long)extent - 1);
+    }
+    return STATUS_OK;
+}
+
+static enum status infer_gather_nd(struct node *node, struct error *err)
+{
+    const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    char text[SHAPE_TEXT], other[SHAPE_TEXT];
+    int64_t batch = node_int(node, "batch_dims", 0);
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    int least = data->rank < indices->rank ? data->rank : indices->rank;
+    bool fits = least >= 1 && batch >= 0 && batch < least;
+    for (int i = 0; fits && i < batch; i++)
+        fits = data->dims[i] == indices->dims[i];
+    int64_t depth = fits ? indices->dims[indices->rank - 1] : 0;
+    if (!fits || depth < 1 || depth > data->rank - batch)
+        return error_set(err, STATUS_SHAPE,
+                         "indices of shape %s do not address data of shape %s with %lld batch "
+                         "dimensions (need a last dimension that is no longer than what is left of "
+                         "the data's rank)",
+                         shape_text(indices, text), shape_text(data, other), (long long)batch);
+    TRY(tuples_check(node, (int)batch, err));
+    int rank = indices->rank - 1 + data->rank - (int)(batch + depth);
+    if (rank > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
+                         rank, TENSOR_MAX_RANK);
+    struct shape out = {0};
+    for (int i = 0; i < indices->rank - 1; i++)
+        out.dims[out.rank++] = indices->dims[i];
+    for (int i = (int)(batch + depth); i < data->rank; i++)
+        out.dims[out.rank++] = data->dims[i];
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+/* ---- scatter ---- */
+
+static enum status reduction_check(const struct node *node, struct error *err)
+{
+    static const char *const names[] = {"none", "add", "mul", "max", "min"};
+    const char *reduction = node_string(node, "reduction", "none");
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(reduction, names[i]))
+            return STATUS_OK;
+    return error_set(err, STATUS_MODEL, "reduction '%s' is not one of none, add, mul, max, min",
+                     reduction);
+}
+
+static enum status infer_scatter_elements(struct node *node, struct error *err)
+{
+    char text[SHAPE_TEXT], other[SHAPE_TEXT];
+    const struct value *data = node->inputs[0];
+    int64_t axis;
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    TRY(operand_same_dtype(node, 2, "updates", err));
+    TRY(reduction_check(node, err));
+    TRY(data_axis(node, 0, &axis, err));
+    TRY(elements_check(node, axis, err));
+    if (!shape_equal(&node->inputs[1]->shape, &node->inputs[2]->shape))
+        return error_set(err, STATUS_SHAPE, "indices have shape %s but updates have shape %s",
+                         shape_text(&node->inputs[1]->shape, text),
+                         shape_text(&node->inputs[2]->shape, other));
+    return infer_output(node, 0, data->dtype, &data->shape, err);
+}
+
+static enum status infer_scatter_nd(struct node *node, struct error *err)
+{
+    char text[SHAPE_TEXT], other[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    TRY(operand_same_dtype(node, 2, "updates", err));
+    TRY(reduction_check(node, err));
+    int64_t depth = indices->rank ? indices->dims[indices->rank - 1] : 0;
+    if (data->rank < 1 || depth < 1 || depth > data->rank)
+        return error_set(err, STATUS_SHAPE, "indices of shape %s do not address data of shape %s",
+                         shape_text(indices, text), shape_text(data, other));
+    struct shape updates = {0};
+    int rank = indices->rank - 1 + data->rank - (int)depth;
+    for (int i = 0; rank <= TENSOR_MAX_RANK && i < indices->rank - 1; i++)
+        updates.dims[updates.rank++] = indices->dims[i];
+    for (int i = (int)depth; rank <= TENSOR_MAX_RANK && i < data->rank; i++)
+        updates.dims[updates.rank++] = data->dims[i];
+    if (rank > TENSOR_MAX_RANK || !shape_equal(&updates, &node->inputs[2]->shape))
+        return error_set(err, STATUS_SHAPE,
+                         "updates have shape %s, which does not match indices %s into data %s",
+                         shape_text(&node->inputs[2]->shape, wanted), shape_text(indices, text),
+                         shape_text(data, other));
+    TRY(tuples_check(node, 0, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, data, err);
+}
+
+/* ---- one-hot, selections ---- */
+
+static enum status infer_one_hot(struct node *node, struct error *err)
+{
+    const struct value *indices = node->inputs[0], *depth = node->inputs[1];
+    const struct value *values = node->inputs[2];
+    int64_t axis = node_int(node, "axis", -1);
+    TRY(operand_dtype(node, 0, "indices", DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, 1, "depth", DTYPES_NUMBER, err));
+    TRY(operand_single(node, 1, "depth", err));
+    TRY(operand_vector(node, 2, "values", 2, err));
+    struct shape out = {.rank = indices->shape.rank + 1};
+    if (out.rank > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
+                         out.rank, TENSOR_MAX_RANK);
+    TRY(infer_axis(&axis, out.rank, err));
+    if (!depth->known)
+        return infer_unknown(node, 0, values->dtype);
+    int64_t classes = tensor_int(depth->known, 0);
+    if (classes < 1)
+        return error_set(err, STATUS_SHAPE, "depth is %lld, expected at least 1",
+                         (long long)classes);
+    for (int i = 0, from = 0; i < out.rank; i++)
+        out.dims[i] = i == axis ? classes : indices->shape.dims[from++];
+    return infer_output(node, 0, values->dtype, &out, err);
+}
+
+static enum status infer_non_zero(struct node *node, struct error *err)
+{
+    (void)err;
+    return infer_unknown(node, 0, DTYPE_I64);
+}
+
+static enum status infer_compress(struct node *node, struct error *err)
+{
+    int64_t axis;
+    TRY(operand_dtype(node, 1, "condition", DTYPES_BOOL, err));
+    TRY(operand_rank(node, 1, "condition", 1, 1, err));
+    if (node_attr(node, "axis"))
+        TRY(data_axis(node, 0, &axis, err));
+    return infer_unknown(node, 0, node->inputs[0]->dtype);
+}
+
+static enum status infer_unique(struct node *node, struct error *err)
+{
+    int64_t axis;
+    if (node_attr(node, "axis"))
+        TRY(data_axis(node, 0, &axis, err));
+    infer_unknown(node, 0, node->inputs[0]->dtype);
+    for (size_t i = 1; i < 4; i++)
+        infer_unknown(node, i, DTYPE_I64);
+    return STATUS_OK;
+}
+
+static enum status infer_top_k(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *count = node_input(node, 1);
+    struct shape out = x->shape;
+    int64_t axis, k;
+    TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
+    TRY(data_axis(node, -1, &axis, err));
+    TRY(operand_dtype(node, 1, "K", DTYPES_INDEX, err));
+    TRY(operand_single(node, 1, "K", err));
+    if (!count->known) {
+        infer_unknown(node, 0, x->dtype);
+        return infer_unknown(node, 1, DTYPE_I64);
+    }
+    k = tensor_int(count->known, 0);
+    if (k < 0 || k > out.dims[axis])
+        return error_set(err, STATUS_SHAPE, "k is %lld, but axis %lld has only %lld elements",
+                         (long long)k, (long long)axis, (long long)out.dims[axis]);
+    out.dims[axis] = k;
+    TRY(infer_output(node, 0, x->dtype, &out, err));
+    return infer_output(node, 1, DTYPE_I64, &out, err);
+}
+
+static enum status infer_cum_sum(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *axis = node->inputs[1];
+    TRY(operand_dtype(node, 0, "x", DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, 1, "axis", DTYPES_INDEX, err));
+    TRY(operand_single(node, 1, "axis", err));
+    if (axis->known) {
+        int64_t index = tensor_int(axis->known, 0);
+        TRY(infer_axis(&index, x->shape.rank, err));
+    }
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+/* ---- batches ---- */
+
+static int gather_axis(const struct node *node, const int *axes)
+{
+    const int axis = (int)batch_attribute_axis(node, 0);
+    if (axes[0] == BATCH_FREE)
+        return axis + axes[1];
+    if (axes[1] != BATCH_FREE || axes[0] == axis)
+        return BATCH_MIXES;
+    return axes[0] < axis ? axes[0] : axes[0] - 1 + node->inputs[1]->shape.rank;
+}
+
+static const struct batch_rule gather_rule = {gather_axis, NULL};
+
+static int gather_elements_axis(const struct node *node, const int *axes)
+{
+    return axes[0] == axes[1] && axes[0] != batch_attribute_axis(node, 0) &&
+                   node->inputs[0]->shape.dims[axes[0]] == node->inputs[1]->shape.dims[axes[0]]
+               ? axes[0]
+               : BATCH_MIXES;
+}
+
+static const struct batch_rule gather_elements_rule = {gather_elements_axis, NULL};
+
+/* The images are on a batch dimension of both, on one of the indices, or on one of the data that
+ * the indices do not address. */
+static int gather_nd_axis(const struct node *node, const int *axes)
+{
+    const struct shape *indices = &node->inputs[1]->shape;
+    const int batch = (int)node_int(node, "batch_dims", 0);
+    const int addressed = batch + (int)indices->dims[indices->rank - 1];
+    if (axes[0] == BATCH_FREE)
+        return batch == 0 && axes[1] < indices->rank - 1 ? axes[1] : BATCH_MIXES;
+    if (axes[0] < batch)
+        return axes[1] == BATCH_FREE || axes[1] == axes[0] ? axes[0] : BATCH_MIXES;
+    return axes[1] == BATCH_FREE && axes[0] >= addressed ? indices->rank - 1 + axes[0] - addressed
+                                                         : BATCH_MIXES;
+}
+
+static int gather_nd_beside(const struct node *node, size_t i, int axis)
+{
+    return i == 1 && axis < node_int(node, "batch_dims", 0) ? axis : BATCH_OTHER;
+}
+
+static const struct batch_rule gather_nd_rule = {gather_nd_axis, gather_nd_beside};
+
+/* The images are on one axis of all operands, as long in each, and not the one that is indexed. */
+static int scatter_elements_axis(const struct node *node, const int *axes)
+{
+    int axis = BATCH_FREE;
+    for (size_t i = 0; i < 3; i++)
+        axis = axes[i] != BATCH_FREE ? axes[i] : axis;
+    for (size_t i = 0; i < 3; i++)
+        if ((axes[i] != BATCH_FREE && axes[i] != axis) ||
+            node->inputs[i]->shape.dims[axis] != node->inputs[0]->shape.dims[axis])
+            return BATCH_MIXES;
+    return axis != batch_attribute_axis(node, 0) ? axis : BATCH_MIXES;
+}
+
+static int scatter_elements_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)i;
+    return axis;
+}
+
+static const struct batch_rule scatter_elements_rule = {scatter_elements_axis,
+                                                        scatter_elements_beside};
+
+static int one_hot_axis(const struct node *node, const int *axes)
+{
+    const int64_t axis = node_int(node, "axis", -1);
+    const int from = batch_of_first(node, axes);
+    return from >= 0 && from >= (axis < 0 ? axis + node->outputs[0]->shape.rank : axis) ? from + 1
+                                                                                        : from;
+}
+
+static const struct batch_rule one_hot_rule = {one_hot_axis, NULL};
+
+static int cum_sum_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *axis = node->inputs[1]->known;
+    const int from = batch_of_first(node, axes);
+    if (!axis || shape_count(&axis->shape) != 1)
+        return BATCH_MIXES;
+    const int64_t at = tensor_int(axis, 0);
+    return (at < 0 ? at + node->inputs[0]->shape.rank : at) != from ? from : BATCH_MIXES;
+}
+
+static const struct batch_rule cum_sum_rule = {cum_sum_axis, NULL};
+
+/* ---- reference kernels ---- */
+
+static int64_t index_at(const struct tensor *indices, size_t i)
+{
+    return indices->dtype == DTYPE_I64 ? ((const int64_t *)indices->data)[i]
+                                       : ((const int32_t *)indices->data)[i];
+}
+
+static int axis_of_data(const struct kernel_args *args, int64_t otherwise)
+{
+    int64_t axis = node_int(args->node, "axis", otherwise);
+    return (int)(axis < 0 ? axis + args->in[0]->shape.rank : axis);
+}
+
+/* dst = src for one element of `item` bytes. */
+static void copy_item(void *dst, const void *src, size_t item)
+{
+    switch (item) {
+    case 1:
+        memcpy(dst, src, 1);
+        break;
+    case 2:
+        memcpy(dst, src, 2);
+        break;
+    case 4:
+        memcpy(dst, src, 4);
+        break;
+    default:
+        memcpy(dst, src, 8);
+    }
+}
+
+KERNEL(kernel_gather)
+{
+    const struct tensor *data = args->in[0], *indices = args->in[1];
+    int axis = axis_of_data(args, 0);
+    int64_t extent = data->shape.dims[axis];
+    TRY(resolve_indices(indices, extent, axis, err));
+    if (!(*args->out[0])->bytes)
+        return STATUS_OK;
+    size_t item = dtype_size(data->dtype);
+    size_t outer = resolve_extent(&data->shape, 0, axis), count = shape_count(&indices->shape);
+    size_t bytes = resolve_extent(&data->shape, axis + 1, data->shape.rank) * item;
+    char *to = (*args->out[0])->data;
+    const char *from = data->data;
+    for (size_t o = 0; o < outer; o++) {
+        for (size_t i = 0; i < count; i++) {
+            int64_t index = index_at(indices, i);
+            const char *row = from + (size_t)(index < 0 ? index + extent : index) * bytes;
+            if (bytes == item)
+                copy_item(to, row, item);
+            else
+                memcpy(to, row, bytes);
+            to += bytes;
+        }
+        from += (size_t)extent * bytes;
+    }
+    return STATUS_OK;
+}
+
+/* ---- one element at a time along an axis ---- */
+
+/* Iterates over `shape`. Keeps the offset of the same coordinates, without that of `axis`, in an
+ * array of shape `other`. Returns the step along `axis` in that array. */
+static size_t elements_start(struct strided_iterator *it, const struct shape *shape,
+                             const struct shape *other, int axis)
+{
+    size_t step = 1, along = 0;
+    memset(it, 0, sizeof *it);
+    it->rank = shape->rank;
+    for (int i = other->rank; i-- > 0;) {
+        it->extent[i] = (size_t)shape->dims[i];
+        it->step[0][i] = i == axis ? 0 : step;
+        along = i == axis ? step : along;
+        step *= (size_t)other->dims[i];
+    }
+    return along;
+}
+
+KERNEL(kernel_gather_elements)
+{
+    const struct tensor *data = args->in[0], *indices = args->in[1];
+    int axis = axis_of_data(args, 0);
+    int64_t extent = data->shape.dims[axis];
+    size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
+    struct strided_iterator it;
+    TRY(resolve_indices(indices, extent, axis, err));
+    size_t along = elements_start(&it, &indices->shape, &data->shape, axis);
+    char *to = (*args->out[0])->data;
+    for (size_t i = 0; i < count; i++) {
+        int64_t index = index_at(indices, i);
+        size_t position = it.offset[0] + (size_t)(index < 0 ? index + extent : index) * along;
+        copy_item(to + i * item, (const char *)data->data + position * item, item);
+        strided_next(&it, 1);
+    }
+    return STATUS_OK;
+}
+
+/* How updates combine with what is there; NULL in *ret: they replace it. */
+static enum status scatter_row(const struct node *node, enum dtype dtype, binary_row *ret,
+                               struct error *err)
+{
+    static const struct {
+        const char *name;
+        enum binary_op number, flag;
+    } reductions[] = {{"add", BINARY_ADD, BINARY_OR},
+                      {"mul", BINARY_MUL, BINARY_AND},
+                      {"max", BINARY_MAX, BINARY_OR},
+                      {"min", BINARY_MIN, BINARY_AND}};
+    const char *reduction = node_string(node, "reduction", "none");
+    *ret = NULL;
+    if (!strcmp(reduction, "none"))
+        return STATUS_OK;
+    for (size_t i = 0; i < COUNT_OF(reductions); i++) {
+        if (strcmp(reduction, reductions[i].name))
+            continue;
+        *ret =
+            binary_row_find(dtype == DTYPE_BOOL ? reductions[i].flag : reductions[i].number, dtype);
+        return STATUS_OK;
+    }
+    return error_set(err, STATUS_MODEL, "reduction '%s' is not one of none, add, mul, max, min",
+                     reduction);
+}
+
+KERNEL(kernel_scatter_elements)
+{
+    const struct tensor *data = args->in[0], *indices = args->in[1], *updates = args->in[2];
+    struct tensor *out = *args->out[0];
+    int axis = axis_of_data(args, 0);
+    int64_t extent = data->shape.dims[axis];
+    size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
+    binary_row combine;
+    struct strided_iterator it;
+    TRY(scatter_row(args->node, data->dtype, &combine, err));
+    TRY(resolve_indices(indices, extent, axis, err));
+    copy_bytes(out->data, data->data, data->bytes);
+    size_t along = elements_start(&it, &indices->shape, &data->shape, axis);
+    for (size_t i = 0; i < count; i++) {
+        int64_t index = index_at(indices, i);
+        size_t position = it.offset[0] + (size_t)(index < 0 ? index + extent : index) * along;
+        char *to = (char *)out->data + position * item;
+        const char *from = (const char *)updates->data + i * item;
+        if (combine)
+            TRY(combine(to, true, from, true, to, 1));
+        else
+            copy_item(to, from, item);
+        strided_next(&it, 1);
+    }
+    return STATUS_OK;
+}
+
+/* ---- index tuples ---- */
+
+/* Tuples of `depth` indices into dimensions first … first + depth - 1 of `shape`; each addresses a
+ * slice of `slice` elements. */
+struct tuples {
+    const struct tensor *indices;
+    const struct shape *shape;
+    int first, depth;
+    size_t slice;
+};
+
+static void tuples_init(struct tuples *tuples, const struct tensor *data,
+                        const struct tensor *indices, int first)
+{
+    tuples->indices = indices;
+    tuples->shape = &data->shape;
+    tuples->first = first;
+    tuples->depth = (int)indices->shape.dims[indices->shape.rank - 1];
+    tuples->slice = resolve_extent(&data->shape, first + tuples->depth, data->shape.rank);
+}
+
+/* The offset in elements that tuple t addresses, within its batch. */
+static enum status tuple_offset(const struct tuples *tuples, size_t t, size_t *ret,
+                                struct error *err)
+{
+    size_t position = 0;
+    for (int k = 0; k < tuples->depth; k++) {
+        int axis = tuples->first + k;
+        int64_t extent = tuples->shape->dims[axis];
+        int64_t index = index_at(tuples->indices, t * (size_t)tuples->depth + (size_t)k);
+        if (index < -extent || index >= extent)
+            return error_set(err, STATUS_INVALID,
+                             "index %lld (part %d of tuple %zu) is out of range for axis %d of "
+                             "extent %lld, expected %lld to %lld",
+                             (long long)index, k, t, axis, (long long)extent, (long long)-extent,
+                             (long long)extent - 1);
+        position = position * (size_t)extent + (size_t)(index < 0 ? index + extent : index);
+    }
+    *ret = position * tuples->slice;
+    return STATUS_OK;
+}
+
+KERNEL(kernel_gather_nd)
+{
+    const struct tensor *data = args->in[0], *indices = args->in[1];
+    struct tensor *out = *args->out[0];
+    int batch_dims = (int)node_int(args->node, "batch_dims", 0);
+    struct tuples tuples;
+    tuples_init(&tuples, data, indices, batch_dims);
+    size_t count = resolve_extent(&indices->shape, 0, indices->shape.rank - 1);
+    size_t batches = resolve_extent(&indices->shape, 0, batch_dims);
+    size_t batch = resolve_extent(&data->shape, batch_dims, data->shape.rank);
+    size_t bytes = tuples.slice * dtype_size(data->dtype);
+    for (size_t t = 0; t < count; t++) {
+        size_t offset = 0;
+        TRY(tuple_offset(&tuples, t, &offset, err));
+        offset += t / (count / batches) * batch;
+        if (bytes)
+            memcpy((char *)out->data + t * bytes, element(data->data, data->dtype, offset), bytes);
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_scatter_nd)
+{
+    const struct tensor *data = args->in[0], *indices = args->in[1], *updates = args->in[2];
+    struct tensor *out = *args->out[0];
+    size_t count = resolve_extent(&indices->shape, 0, indices->shape.rank - 1);
+    struct tuples tuples;
+    binary_row combine;
+    tuples_init(&tuples, data, indices, 0);
+    TRY(scatter_row(args->node, data->dtype, &combine, err));
+    copy_bytes(out->data, data->data, data->bytes);
+    size_t bytes = tuples.slice * dtype_size(data->dtype);
+    for (size_t t = 0; t < count; t++) {
+        size_t offset = 0;
+        TRY(tuple_offset(&tuples, t, &offset, err));
+        if (!bytes)
+            continue;
+        void *to = element_at(out->data, data->dtype, offset);
+        const char *from = (const char *)updates->data + t * bytes;
+        if (combine)
+            TRY(combine(to, true, from, true, to, tuples.slice));
+        else
+            memcpy(to, from, bytes);
+    }
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct op_info table[] = {
+    {OP_GATHER, 1, 0, 2, 2, 1, 1, OP_MOVES, "axis:int", infer_gather, &gather_rule, work_elements,
+     kernel_gather},
+    {OP_GATHER_ELEMENTS, 11, 0, 2, 2, 1, 1, OP_PLAIN, "axis:int", infer_gather_elements,
+     &gather_elements_rule, work_elements, kernel_gather_elements},
+    {OP_GATHER_ND, 11, 0, 2, 2, 1, 1, OP_PLAIN, "batch_dims:int", infer_gather_nd, &gather_nd_rule,
+     work_elements, kernel_gather_nd},
+    {OP_SCATTER_ELEMENTS, 11, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int reduction:string",
+     infer_scatter_elements, &scatter_elements_rule, work_elements, kernel_scatter_elements},
+    {OP_SCATTER_ND, 11, 0, 3, 3, 1, 1, OP_PLAIN, "reduction:string", infer_scatter_nd, &batch_mixes,
+     work_elements, kernel_scatter_nd},
+    {OP_ONE_HOT, 9, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int", infer_one_hot, &one_hot_rule,
+     work_elements, kernel_one_hot},
+    {OP_NON_ZERO, 9, 0, 1, 1, 1, 1, OP_DATA_SHAPE, NULL, infer_non_zero, &batch_mixes,
+     work_elements, kernel_non_zero},
+    {OP_COMPRESS, 9, 0, 2, 2, 1, 1, OP_DATA_SHAPE, "axis:int", infer_compress, &batch_mixes,
+     work_elements, kernel_compress},
+    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique, &batch_mixes,
+     work_elements, kernel_unique},
+    {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int largest:int sorted:int", infer_top_k,
+     &batch_beside_last, work_elements, kernel_top_k},
+    {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, OP_PLAIN, "exclusive:int reverse:int", infer_cum_sum,
+     &cum_sum_rule, work_elements, kernel_cum_sum},
+};
+
+const struct op_family ops_index = {table, COUNT_OF(table)};

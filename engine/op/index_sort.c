@@ -1,0 +1,308 @@
+/* TopK and Unique. Elements of every dtype become 64-bit keys that order as they do, so that one
+ * sort serves all. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/index.h"
+#include "engine/op/resolve.h"
+
+/* The bits of a double, mapped to integers that order the same: negative numbers flipped, positive
+ * ones above.
+ */
+static uint64_t float_key(double x)
+{
+    uint64_t bits;
+    x += 0.0; /* -0 becomes 0 */
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x)
+        return UINT64_MAX;
+    return bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
+}
+
+void order_keys(const void *src, enum dtype dtype, uint64_t *dst, size_t n)
+{
+    for (size_t done = 0; done < n; done += BLOCK) {
+        size_t count = n - done < BLOCK ? n - done : BLOCK;
+        const void *from = element(src, dtype, done);
+        if (dtype_is_float(dtype)) {
+            double values[BLOCK];
+            load_doubles(from, dtype, values, count);
+            for (size_t i = 0; i < count; i++)
+                dst[done + i] = float_key(values[i]);
+            continue;
+        }
+        int64_t values[BLOCK];
+        uint64_t flip = dtype == DTYPE_U64 ? 0 : (uint64_t)1 << 63;
+        load_integers(from, dtype, values, count);
+        for (size_t i = 0; i < count; i++)
+            dst[done + i] = (uint64_t)values[i] ^ flip;
+    }
+}
+
+/* ---- TopK ---- */
+
+struct sort_key {
+    uint64_t key;
+    int64_t index;
+};
+
+/* a comes after b: a smaller key, or the same key further back. */
+static bool behind(const struct sort_key *a, const struct sort_key *b)
+{
+    return a->key != b->key ? a->key < b->key : a->index > b->index;
+}
+
+/* A heap with the last of the chosen at its top. */
+static void sift_down(struct sort_key *heap, size_t count, size_t i)
+{
+    struct sort_key item = heap[i];
+    for (size_t child; (child = 2 * i + 1) < count; i = child) {
+        if (child + 1 < count && behind(&heap[child + 1], &heap[child]))
+            child++;
+        if (!behind(&heap[child], &item))
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = item;
+}
+
+/* The first k of n keys, best first, into heap[k]. */
+static void choose_first(const uint64_t *keys, size_t n, struct sort_key *heap, size_t k)
+{
+    for (size_t i = 0; i < k; i++)
+        heap[i] = (struct sort_key){keys[i], (int64_t)i};
+    for (size_t i = k / 2; i-- > 0;)
+        sift_down(heap, k, i);
+    for (size_t i = k; i < n; i++) {
+        /* A later element of the same key never displaces an earlier one. */
+        if (keys[i] > heap[0].key) {
+            heap[0] = (struct sort_key){keys[i], (int64_t)i};
+            sift_down(heap, k, 0);
+        }
+    }
+    for (size_t last = k; last-- > 1;) {
+        struct sort_key worst = heap[0];
+        heap[0] = heap[last];
+        heap[last] = worst;
+        sift_down(heap, last, 0);
+    }
+}
+
+/* One line of elements along the axis. */
+struct sort_line {
+    const struct tensor *x;
+    size_t start, step, count; /* in elements */
+    bool largest;
+};
+
+static void line_keys(const struct sort_line *line, uint64_t *keys)
+{
+    if (line->step == 1)
+        order_keys(element(line->x->data, line->x->dtype, line->start), line->x->dtype, keys,
+                   line->count);
+    else
+        for (size_t i = 0; i < line->count; i++)
+            order_keys(element(line->x->data, line->x->dtype, line->start + i * line->step),
+                       line->x->dtype, &keys[i], 1);
+    for (size_t i = 0; i < line->count && !line->largest; i++)
+        keys[i] = ~keys[i];
+}
+
+static void line_write(const struct kernel_args *args, const struct sort_line *line,
+                       const struct sort_key *chosen, size_t k, size_t start)
+{
+    size_t item = dtype_size(line->x->dtype);
+    struct tensor *values = kernel_result(args, 0), *indices = kernel_result(args, 1);
+    for (size_t i = 0; i < k; i++) {
+        size_t to = start + i * line->step;
+        size_t from = line->start + (size_t)chosen[i].index * line->step;
+        if (values)
+            memcpy((char *)values->data + to * item, (const char *)line->x->data + from * item,
+                   item);
+        if (indices)
+            ((int64_t *)indices->data)[to] = chosen[i].index;
+    }
+}
+
+KERNEL(kernel_top_k)
+{
+    const struct tensor *x = args->in[0];
+    int64_t axis = node_int(args->node, "axis", -1), wanted = tensor_int(args->in[1], 0);
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    if (wanted < 0 || wanted > x->shape.dims[axis])
+        return error_set(err, STATUS_INVALID, "k is %lld, but axis %lld has only %lld elements",
+                         (long long)wanted, (long long)axis, (long long)x->shape.dims[axis]);
+    size_t k = (size_t)wanted, count = (size_t)x->shape.dims[axis];
+    size_t outer = resolve_extent(&x->shape, 0, (int)axis);
+    size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
+    uint64_t *keys = kernel_scratch(args, count, sizeof *keys, err);
+    struct sort_key *chosen = kernel_scratch(args, k, sizeof *chosen, err);
+    if (!keys || !chosen)
+        return STATUS_NO_MEMORY;
+    struct sort_line line = {x, 0, inner, count, node_int(args->node, "largest", 1) != 0};
+    for (size_t o = 0; k && o < outer; o++) {
+        for (size_t i = 0; i < inner; i++) {
+            TRY(kernel_goes_on(args, count, err));
+            line.start = o * count * inner + i;
+            line_keys(&line, keys);
+            choose_first(keys, count, chosen, k);
+            line_write(args, &line, chosen, k, o * k * inner + i);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- Unique ---- */
+
+/* n slices of `width` keys each; in the flattened form, slices are elements. */
+struct slices {
+    uint64_t *keys;
+    size_t count, width;
+};
+
+static int compare_slices(const struct slices *slices, size_t a, size_t b)
+{
+    const uint64_t *x = slices->keys + a * slices->width, *y = slices->keys + b * slices->width;
+    for (size_t i = 0; i < slices->width; i++)
+        if (x[i] != y[i])
+            return x[i] < y[i] ? -1 : 1;
+    return 0;
+}
+
+static int compare_positions(const void *left, const void *right, void *context)
+{
+    size_t a = *(const size_t *)left, b = *(const size_t *)right;
+    int order = compare_slices(context, a, b);
+    return order ? order : a < b ? -1 : a > b;
+}
+
+static int compare_firsts(const void *left, const void *right, void *context)
+{
+    const size_t *order = context;
+    size_t a = order[*(const size_t *)left], b = order[*(const size_t *)right];
+    return a < b ? -1 : a > b;
+}
+
+/* Keys of slice s are those of x with coordinate s on the axis, in order. */
+static void slices_read(const struct tensor *x, size_t outer, size_t inner, struct slices *slices)
+{
+    if (outer == 1) {
+        order_keys(x->data, x->dtype, slices->keys, slices->count * slices->width);
+        return;
+    }
+    for (size_t o = 0; o < outer && inner; o++)
+        for (size_t s = 0; s < slices->count; s++)
+            order_keys(element(x->data, x->dtype, (o * slices->count + s) * inner), x->dtype,
+                       slices->keys + s * slices->width + o * inner, inner);
+}
+
+/* The groups of equal slices. order: positions sorted by contents, then by position; a group is a
+ * run of it. */
+struct groups {
+    size_t *order;  /* [count] */
+    size_t *starts; /* [groups + 1]: where in order each group begins */
+    size_t *rank;   /* [groups]: groups in the order of the output */
+    size_t count;
+};
+
+static void groups_find(const struct slices *slices, bool sorted, struct groups *groups)
+{
+    for (size_t i = 0; i < slices->count; i++)
+        groups->order[i] = i;
+    if (slices->count)
+        qsort_r(groups->order, slices->count, sizeof *groups->order, compare_positions,
+                (void *)(uintptr_t)slices);
+    groups->count = 0;
+    for (size_t i = 0; i < slices->count; i++)
+        if (i == 0 || compare_slices(slices, groups->order[i - 1], groups->order[i]))
+            groups->starts[groups->count++] = i;
+    groups->starts[groups->count] = slices->count;
+    for (size_t g = 0; g < groups->count; g++)
+        groups->rank[g] = groups->starts[g];
+    if (!sorted && groups->count)
+        qsort_r(groups->rank, groups->count, sizeof *groups->rank, compare_firsts, groups->order);
+}
+
+/* The end of the group that begins at `start` in order. */
+static size_t group_end(const struct groups *groups, size_t start)
+{
+    size_t low = 0, high = groups->count;
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (groups->starts[middle] <= start)
+            low = middle;
+        else
+            high = middle;
+    }
+    return groups->starts[low + 1];
+}
+
+/* Makes output i, a list; NULL in *ret where it is not wanted. */
+static enum status output_list(const struct kernel_args *args, size_t i, size_t count,
+                               int64_t **ret, struct error *err)
+{
+    *ret = NULL;
+    if (i >= args->node->output_count || !args->out[i])
+        return STATUS_OK;
+    TRY(kernel_output(args, i, DTYPE_I64, &SHAPE((int64_t)count), err));
+    *ret = (*args->out[i])->data;
+    return STATUS_OK;
+}
+
+static enum status unique_lists(const struct kernel_args *args, const struct groups *groups,
+                                size_t count, struct error *err)
+{
+    int64_t *firsts, *inverse, *counts;
+    TRY(output_list(args, 1, groups->count, &firsts, err));
+    TRY(output_list(args, 2, count, &inverse, err));
+    TRY(output_list(args, 3, groups->count, &counts, err));
+    for (size_t g = 0; g < groups->count; g++) {
+        size_t start = groups->rank[g], end = group_end(groups, start);
+        if (firsts)
+            firsts[g] = (int64_t)groups->order[start];
+        if (counts)
+            counts[g] = (int64_t)(end - start);
+        for (size_t i = start; inverse && i < end; i++)
+            inverse[groups->order[i]] = (int64_t)g;
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_unique)
+{
+    const struct tensor *x = args->in[0];
+    bool flat = !node_attr(args->node, "axis"), sorted = node_int(args->node, "sorted", 1) != 0;
+    int64_t axis = node_int(args->node, "axis", 0);
+    size_t outer = 1, inner = 1, count = shape_count(&x->shape);
+    struct shape shape = x->shape;
+    if (!flat) {
+        TRY(infer_axis(&axis, shape.rank, err));
+        outer = resolve_extent(&shape, 0, (int)axis);
+        inner = resolve_extent(&shape, (int)axis + 1, shape.rank);
+        count = (size_t)shape.dims[axis];
+    }
+    struct slices slices = {.count = count, .width = outer * inner};
+    slices.keys = kernel_scratch(args, shape_count(&x->shape), sizeof *slices.keys, err);
+    struct groups groups = {.order = kernel_scratch(args, count, sizeof(size_t), err),
+                            .starts = kernel_scratch(args, count + 1, sizeof(size_t), err),
+                            .rank = kernel_scratch(args, count, sizeof(size_t), err)};
+    if (!slices.keys || !groups.order || !groups.starts || !groups.rank)
+        return STATUS_NO_MEMORY;
+    slices_read(x, outer, inner, &slices);
+    groups_find(&slices, sorted, &groups);
+    shape = flat ? SHAPE((int64_t)groups.count) : shape;
+    if (!flat)
+        shape.dims[axis] = (int64_t)groups.count;
+    if (args->out[0])
+        TRY(kernel_output(args, 0, x->dtype, &shape, err));
+    size_t bytes = inner * dtype_size(x->dtype);
+    for (size_t o = 0; args->out[0] && bytes && o < outer; o++)
+        for (size_t g = 0; g < groups.count; g++)
+            memcpy((char *)(*args->out[0])->data + (o * groups.count + g) * bytes,
+                   (const char *)x->data + (o * count + groups.order[groups.rank[g]]) * bytes,
+                   bytes);
+    return unique_lists(args, &groups, count, err);
+}

@@ -1,0 +1,436 @@
+/* A run keeps its state beside the graph: how many readers each value still has, which contents it
+ * put into value->known itself, and the dtypes and shapes that it found. Contents that were there
+ * before (constants) stay; everything else is taken back when the run ends, whichever way it does,
+ * so that the next run starts from the same graph.
+ *
+ *     graph input ──▶ known = input        node ──▶ infer, allocate, kernel ──▶ known = outputs
+ *                                            └──▶ last reader of an input: known = NULL
+ */
+#include "engine/op/interpret.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/ops.h"
+
+#define DEFAULT_STEPS ((uint64_t)100 * 1000 * 1000)
+#define DEFAULT_WORK  3e11 /* a few minutes with the plain kernels */
+#define DEFAULT_DEPTH 16
+
+struct interpreter {
+    struct memory_budget *budget;
+    uint64_t steps, max_steps;
+    double work, max_work;
+    int depth, max_depth;
+    bool (*stop)(void *context);
+    void *stop_context;
+    const struct node_runner *runner;
+    const struct run *innermost; /* the graph that is being run: a body's, inside of a body */
+};
+
+/* What inference overwrites. */
+struct declared {
+    struct shape shape;
+    enum dtype dtype;
+};
+
+/* Room for the operands of one node. */
+struct operands {
+    const struct tensor **in;
+    struct tensor **out;
+    struct tensor ***slots;
+    bool *constant; /* NULL: nothing is known to be */
+};
+
+struct run {
+    struct interpreter *interpreter;
+    struct graph *graph;
+    struct operands operands;
+    struct declared *declared; /* [value_count] */
+    uint32_t *readers;         /* [value_count] how often the value is still going to be read */
+    bool *ours;                /* [value_count] known was set by this run */
+    bool *constant;            /* [value_count] known is the same in every run */
+    void *memory;              /* what the arrays lie in */
+};
+
+/* ---- one node ---- */
+
+static enum status take_step(struct interpreter *interpreter, struct error *err)
+{
+    if (interpreter->stop && interpreter->stop(interpreter->stop_context))
+        return error_set(err, STATUS_CANCELLED, "the run was cancelled");
+    if (interpreter->steps++ >= interpreter->max_steps)
+        return error_set(
+            err, STATUS_MODEL,
+            "the model was stopped after %llu steps; does it hold a loop that does not "
+            "end?",
+            (unsigned long long)interpreter->max_steps);
+    return STATUS_OK;
+}
+
+/* Limits the work of loops. A limit on steps would not do, because a node may be large. */
+static enum status take_work(struct interpreter *interpreter, const struct node *node,
+                             struct error *err)
+{
+    if (interpreter->depth == 0)
+        return STATUS_OK;
+    interpreter->work += node_work(node);
+    if (interpreter->work > interpreter->max_work)
+        return error_set(err, STATUS_MODEL,
+                         "the model was stopped: its loops compute more than %.3g elements in a "
+                         "pass; it may have an endless loop",
+                         interpreter->max_work);
+    return STATUS_OK;
+}
+
+static enum status collect_inputs(const struct node *node, const struct tensor **in,
+                                  struct error *err)
+{
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *value = node->inputs[i];
+        in[i] = value ? value->known : NULL;
+        if (value && !value->known)
+            return error_set(err, STATUS_MODEL,
+                             "input %zu ('%s') has no contents when the node runs; nothing before "
+                             "it in the graph makes it",
+                             i, value->name);
+        if (value && value->known->device.kind != DEVICE_CPU)
+            return error_set(err, STATUS_DEVICE, "input %zu ('%s') is not in host memory", i,
+                             value->name);
+    }
+    return STATUS_OK;
+}
+
+/* Allocates the outputs whose shape is known; a view shares the memory of the input. */
+static enum status make_outputs(struct interpreter *interpreter, const struct node *node,
+                                const struct operands *operands, struct error *err)
+{
+    const struct op_info *info = op_find(node->op, node->opset);
+    for (size_t i = 0; i < node->output_count; i++) {
+        const struct value *value = node->outputs[i];
+        operands->slots[i] = value ? &operands->out[i] : NULL;
+        if (!value || !shape_is_known(&value->shape))
+            continue;
+        struct value *source = node_input(node, 0);
+        if (i == 0 && info->traits & OP_VIEW && source && source->known->dtype == value->dtype)
+            TRY(tensor_view(source->known, &value->shape, &operands->out[i], err));
+        else
+            TRY(tensor_create(interpreter->budget, value->dtype, &value->shape, &operands->out[i],
+                              err));
+    }
+    return STATUS_OK;
+}
+
+/* Nodes whose outputs depend on data (a NULL in operands->out) are the kernels' own. */
+static enum status offer_to_runner(struct interpreter *interpreter, const struct node *node,
+                                   const struct operands *operands, bool *ret_taken,
+                                   struct error *err)
+{
+    const struct node_runner *runner = interpreter->runner;
+    if (!runner || !operands->constant)
+        return STATUS_OK;
+    for (size_t i = 0; i < node->output_count; i++)
+        if (node->outputs[i] && !operands->out[i])
+            return STATUS_OK;
+    struct node_call call = {node, operands->in, operands->constant, operands->out,
+                             interpreter->budget};
+    return runner->run(runner->context, &call, ret_taken, err);
+}
+
+static enum status run_body(struct interpreter *interpreter, struct graph *body,
+                            struct tensor *const *inputs, struct tensor **outputs,
+                            struct error *err);
+
+static enum status call_kernel(struct interpreter *interpreter, const struct node *node,
+                               const struct operands *operands, struct error *err)
+{
+    kernel_fn kernel = kernel_find(node->op);
+    if (!kernel || node->channels_last)
+        return error_set(err, STATUS_UNSUPPORTED, "no reference kernel runs this operator%s",
+                         node->channels_last ? " in channels-last layout" : "");
+    TRY(make_outputs(interpreter, node, operands, err));
+    bool taken = false;
+    TRY(offer_to_runner(interpreter, node, operands, &taken, err));
+    if (taken)
+        return STATUS_OK;
+    struct kernel_args args = {.node = node,
+                               .in = operands->in,
+                               .out = operands->slots,
+                               .budget = interpreter->budget,
+                               .run_body = run_body,
+                               .interpreter = interpreter,
+                               .stop = interpreter->stop,
+                               .stop_context = interpreter->stop_context};
+    TRY(kernel_call(kernel, &args, err));
+    for (size_t i = 0; i < node->output_count; i++)
+        if (node->outputs[i] && !operands->out[i])
+            return error_set(err, STATUS_INTERNAL, "output %zu was not computed", i);
+    return STATUS_OK;
+}
+
+/* Runs a node on its inputs' known contents; operands->out holds one reference to each wanted
+ * output on success, nothing on failure. Errors name the node. */
+static enum status execute(struct interpreter *interpreter, struct node *node,
+                           const struct operands *operands, struct error *err)
+{
+    char text[NODE_TEXT];
+    for (size_t i = 0; i < node->output_count; i++)
+        operands->out[i] = NULL;
+    enum status status = take_step(interpreter, err);
+    if (status == STATUS_OK)
+        status = collect_inputs(node, operands->in, err);
+    if (status != STATUS_OK)
+        return error_prefix(err, "%s", node_text(node, text));
+    TRY(graph_infer_node(node, err));
+    status = take_work(interpreter, node, err);
+    if (status == STATUS_OK)
+        status = call_kernel(interpreter, node, operands, err);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    for (size_t i = 0; i < node->output_count; i++) {
+        tensor_unref(operands->out[i]);
+        operands->out[i] = NULL;
+    }
+    return error_prefix(err, "%s", node_text(node, text));
+}
+
+/* ---- a graph ---- */
+
+static void widest_node(const struct graph *graph, size_t *ret_inputs, size_t *ret_outputs)
+{
+    *ret_inputs = *ret_outputs = 0;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        *ret_inputs = node->input_count > *ret_inputs ? node->input_count : *ret_inputs;
+        *ret_outputs = node->output_count > *ret_outputs ? node->output_count : *ret_outputs;
+    }
+}
+
+/* One allocation for everything; the counts are those of arrays that exist, so that the sizes fit.
+ */
+static enum status run_start(struct run *run, struct interpreter *interpreter, struct graph *graph,
+                             struct error *err)
+{
+    size_t values = graph->value_count, inputs, outputs;
+    widest_node(graph, &inputs, &outputs);
+    size_t pointers = inputs + 2 * outputs;
+    void *memory = alloc_array(1, values * sizeof(struct declared) + pointers * sizeof(void *) +
+                                      values * sizeof(uint32_t) + 2 * values * sizeof(bool) +
+                                      inputs * sizeof(bool));
+    if (!memory)
+        return error_no_memory(err, "while starting a run");
+    *run = (struct run){.interpreter = interpreter, .graph = graph, .memory = memory};
+    run->declared = memory;
+    run->operands.in = (void *)(run->declared + values);
+    run->operands.out = (void *)(run->operands.in + inputs);
+    run->operands.slots = (void *)(run->operands.out + outputs);
+    run->readers = (void *)(run->operands.slots + outputs);
+    run->ours = (void *)(run->readers + values);
+    run->constant = run->ours + values;
+    run->operands.constant = run->constant + values;
+    for (size_t v = 0; v < values; v++) {
+        run->declared[v] = (struct declared){graph->values[v]->shape, graph->values[v]->dtype};
+        run->constant[v] = graph->values[v]->known != NULL;
+    }
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < node->input_count; i++)
+            if (node->inputs[i])
+                run->readers[node->inputs[i]->index]++;
+        for (size_t i = 0; i < node->capture_count; i++)
+            run->readers[node->captures[i]->index]++;
+    }
+    for (size_t i = 0; i < graph->output_count; i++)
+        run->readers[graph->outputs[i]->index]++;
+    return STATUS_OK;
+}
+
+/* Takes the reference over. A constant stays what it is. */
+static void set_known(struct run *run, struct value *value, struct tensor *tensor)
+{
+    if (value->known || run->readers[value->index] == 0) {
+        tensor_unref(tensor);
+        return;
+    }
+    value->known = tensor;
+    value->dtype = tensor->dtype;
+    value->shape = tensor->shape;
+    run->ours[value->index] = true;
+}
+
+static void drop(struct run *run, struct value *value)
+{
+    if (--run->readers[value->index] || !run->ours[value->index])
+        return;
+    tensor_unref(value->known);
+    value->known = NULL;
+    run->ours[value->index] = false;
+}
+
+static void run_end(struct run *run)
+{
+    for (size_t v = 0; v < run->graph->value_count; v++) {
+        struct value *value = run->graph->values[v];
+        if (run->ours[v]) {
+            tensor_unref(value->known);
+            value->known = NULL;
+        }
+        value->shape = run->declared[v].shape;
+        value->dtype = run->declared[v].dtype;
+    }
+    free(run->memory);
+}
+
+/* The node's outputs are constants already: nothing to do but to drop its inputs. */
+static bool is_folded(const struct node *node)
+{
+    bool folded = false;
+    for (size_t i = 0; i < node->output_count; i++) {
+        if (node->outputs[i] && !node->outputs[i]->known)
+            return false;
+        folded = folded || node->outputs[i];
+    }
+    return folded;
+}
+
+static enum status run_nodes(struct run *run, struct error *err)
+{
+    struct graph *graph = run->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        if (!is_folded(node)) {
+            for (size_t i = 0; i < node->input_count; i++)
+                run->operands.constant[i] =
+                    node->inputs[i] && run->constant[node->inputs[i]->index];
+            TRY(execute(run->interpreter, node, &run->operands, err));
+            for (size_t i = 0; i < node->output_count; i++)
+                if (node->outputs[i])
+                    set_known(run, node->outputs[i], run->operands.out[i]);
+        }
+        for (size_t i = 0; i < node->input_count; i++)
+            if (node->inputs[i])
+                drop(run, node->inputs[i]);
+        for (size_t i = 0; i < node->capture_count; i++)
+            drop(run, node->captures[i]);
+    }
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (!graph->outputs[i]->known)
+            return error_set(err, STATUS_MODEL, "output '%s' was never computed",
+                             graph->outputs[i]->name);
+    return STATUS_OK;
+}
+
+static enum status run_graph(struct interpreter *interpreter, struct graph *graph,
+                             struct tensor *const *inputs, struct tensor **outputs,
+                             struct error *err)
+{
+    struct run run;
+    const struct run *enclosing = interpreter->innermost;
+    /* A body without nodes costs a step too. */
+    TRY(take_step(interpreter, err));
+    TRY(run_start(&run, interpreter, graph, err));
+    for (size_t i = 0; i < graph->input_count; i++)
+        set_known(&run, graph->inputs[i], tensor_ref(inputs[i]));
+    for (size_t v = 0; v < graph->value_count; v++) {
+        const struct value *outer = graph->values[v]->outer;
+        if (!outer || !outer->known)
+            continue;
+        run.constant[v] =
+            enclosing && enclosing->graph == graph->parent && enclosing->constant[outer->index];
+        set_known(&run, graph->values[v], tensor_ref(outer->known));
+    }
+    interpreter->innermost = &run;
+    enum status status = run_nodes(&run, err);
+    interpreter->innermost = enclosing;
+    for (size_t i = 0; status == STATUS_OK && i < graph->output_count; i++)
+        outputs[i] = tensor_ref(graph->outputs[i]->known);
+    run_end(&run);
+    return status;
+}
+
+/* ---- entrances ---- */
+
+static enum status check_inputs(const struct graph *graph, struct tensor *const *inputs,
+                                bool check_rank, struct error *err)
+{
+    char declared[SHAPE_TEXT], given[SHAPE_TEXT];
+    for (size_t i = 0; i < graph->input_count; i++) {
+        const struct value *value = graph->inputs[i];
+        const struct tensor *tensor = inputs[i];
+        if (!tensor)
+            return error_set(err, STATUS_INVALID, "input '%s' is missing", value->name);
+        if (value->dtype != DTYPE_NONE && value->dtype != tensor->dtype)
+            return error_set(err, STATUS_INVALID, "input '%s' is %s, expected %s", value->name,
+                             dtype_name(tensor->dtype), dtype_name(value->dtype));
+        if (check_rank && value->shape.rank != SHAPE_UNKNOWN &&
+            value->shape.rank != tensor->shape.rank)
+            return error_set(err, STATUS_INVALID, "input '%s' has shape %s, expected %s",
+                             value->name, shape_text(&tensor->shape, given),
+                             shape_text(&value->shape, declared));
+    }
+    return STATUS_OK;
+}
+
+static struct interpreter default_interpreter(struct memory_budget *budget)
+{
+    return (struct interpreter){.budget = budget,
+                                .max_steps = DEFAULT_STEPS,
+                                .max_work = DEFAULT_WORK,
+                                .max_depth = DEFAULT_DEPTH};
+}
+
+enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
+                      struct memory_budget *budget, const struct interpreter_limits *limits,
+                      struct error *err)
+{
+    struct interpreter interpreter = default_interpreter(budget);
+    if (limits) {
+        interpreter.max_steps = limits->max_steps ? limits->max_steps : DEFAULT_STEPS;
+        interpreter.max_work = limits->max_work > 0 ? limits->max_work : DEFAULT_WORK;
+        interpreter.max_depth = limits->max_depth ? limits->max_depth : DEFAULT_DEPTH;
+        interpreter.stop = limits->stop;
+        interpreter.stop_context = limits->stop_context;
+        interpreter.runner = limits->runner;
+    }
+    TRY(check_inputs(graph, inputs, true, err));
+    return run_graph(&interpreter, graph, inputs, outputs, err);
+}
+
+/* Exporters often declare the shapes of body inputs carelessly, and state may change its shape from
+ * one iteration to the next: only dtypes are checked. */
+static enum status run_body(struct interpreter *interpreter, struct graph *body,
+                            struct tensor *const *inputs, struct tensor **outputs,
+                            struct error *err)
+{
+    if (interpreter->depth >= interpreter->max_depth)
+        return error_set(err, STATUS_MODEL, "bodies of If, Loop and Scan are nested deeper than %d",
+                         interpreter->max_depth);
+    TRY(check_inputs(body, inputs, false, err));
+    interpreter->depth++;
+    enum status status = run_graph(interpreter, body, inputs, outputs, err);
+    interpreter->depth--;
+    return status;
+}
+
+enum status interpret_node(struct node *node, struct memory_budget *budget, struct tensor **outputs,
+                           struct error *err)
+{
+    struct interpreter interpreter = default_interpreter(budget);
+    struct operands operands = {
+        .in = alloc_array(node->input_count, sizeof *operands.in),
+        .out = alloc_array(node->output_count, sizeof *operands.out),
+        .slots = alloc_array(node->output_count, sizeof *operands.slots),
+    };
+    enum status status;
+    if (operands.in && operands.out && operands.slots)
+        status = execute(&interpreter, node, &operands, err);
+    else
+        status = error_no_memory(err, "while folding a constant");
+    for (size_t i = 0; status == STATUS_OK && i < node->output_count; i++)
+        outputs[i] = operands.out[i];
+    free(operands.in);
+    free(operands.out);
+    free(operands.slots);
+    return status;
+}

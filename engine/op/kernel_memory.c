@@ -1,0 +1,94 @@
+/* Calls reference kernels, stops them, and allocates their scratch memory and outputs of
+ * data-dependent shape. */
+#include <stdalign.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/op/kernel.h"
+
+enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype dtype,
+                          const struct shape *shape, struct error *err)
+{
+    struct tensor *tensor;
+    TRY(tensor_create(args->budget, dtype, shape, &tensor, err));
+    tensor_unref(*args->out[i]); /* in case one was allocated already */
+    *args->out[i] = tensor;
+    return STATUS_OK;
+}
+
+struct scratch_block {
+    struct scratch_block *next;
+    alignas(max_align_t) char bytes[];
+};
+
+/* Loops over the outer dimensions of nothing may be endless: [2^40, 0] has no bytes. */
+static bool is_empty(const struct kernel_args *args)
+{
+    bool is_empty = args->node->output_count > 0;
+    for (size_t i = 0; i < args->node->output_count; i++)
+        is_empty = is_empty && (!args->out[i] || (*args->out[i] && !(*args->out[i])->bytes));
+    return is_empty;
+}
+
+enum status kernel_goes_on(const struct kernel_args *args, size_t elements, struct error *err)
+{
+    *args->unasked += elements;
+    if (*args->unasked < KERNEL_ASKS)
+        return STATUS_OK;
+    *args->unasked = 0;
+    return args->stop && args->stop(args->stop_context)
+               ? error_set(err, STATUS_CANCELLED, "the run was cancelled")
+               : STATUS_OK;
+}
+
+enum status kernel_call(kernel_fn kernel, const struct kernel_args *args, struct error *err)
+{
+    struct scratch_block *blocks = NULL;
+    size_t unasked = 0;
+    struct kernel_args own = *args;
+    if (is_empty(args))
+        return STATUS_OK;
+    own.scratch = &blocks;
+    own.unasked = &unasked;
+    enum status status = kernel(&own, err);
+    while (blocks) {
+        struct scratch_block *block = blocks;
+        blocks = block->next;
+        free(block);
+    }
+    return status;
+}
+
+void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err)
+{
+    return kernel_scratch_grow(args, NULL, count, size, err);
+}
+
+void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
+                          struct error *err)
+{
+    size_t bytes, whole;
+    const struct memory_budget *budget = args->budget;
+    bool fits =
+        size_mul(count, size, &bytes) && size_add(bytes, sizeof(struct scratch_block), &whole);
+    if (fits && budget && budget->limit) {
+        size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
+        fits = used <= budget->limit && bytes <= budget->limit - used;
+    }
+    struct scratch_block **link = args->scratch; /* the pointer to the block of `memory` */
+    while (memory && (*link)->bytes != memory)
+        link = &(*link)->next;
+    struct scratch_block *block = fits ? realloc(memory ? *link : NULL, whole) : NULL;
+    if (!block) {
+        (void)error_set(err, STATUS_NO_MEMORY,
+                        "no memory for %zu elements of %zu bytes that the computation needs "
+                        "besides its output",
+                        count, size);
+        (void)error_advise(err, "use a smaller input, or a machine with more memory");
+        return NULL;
+    }
+    if (!memory)
+        block->next = *link;
+    *link = block;
+    return block->bytes;
+}

@@ -1,0 +1,285 @@
+/* Linear algebra: Gemm, MatMul, Einsum. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/geometry.h"
+#include "engine/op/kernels.h"
+#include "engine/op/nn.h"
+#include "engine/op/operands.h"
+#include "engine/op/ops.h"
+#include "engine/op/quant.h"
+
+static enum status infer_gemm(struct node *node, struct error *err)
+{
+    const struct value *a = node->inputs[0], *b = node->inputs[1];
+    struct gemm_shape gemm;
+    TRY(operand_dtype(node, 0, "A", DTYPES_NUMBER, err));
+    TRY(operand_same_dtype(node, 1, "B", err));
+    TRY(operand_same_dtype(node, 2, "C", err));
+    TRY(gemm_shape_init(node, &a->shape, &b->shape, &gemm, err));
+    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n);
+    TRY(operand_broadcasts(node, 2, "C", &out, err));
+    return infer_output(node, 0, a->dtype, &out, err);
+}
+
+static enum status infer_matmul(struct node *node, struct error *err)
+{
+    struct matmul_shape matmul;
+    TRY(operand_dtype(node, 0, "A", DTYPES_NUMBER, err));
+    TRY(operand_same_dtype(node, 1, "B", err));
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &matmul.out, err);
+}
+
+static enum status infer_einsum(struct node *node, struct error *err)
+{
+    const struct shape *shapes[EINSUM_MAX_OPERANDS];
+    struct einsum_plan plan;
+    TRY(operand_dtype(node, 0, "input 0", DTYPES_NUMBER, err));
+    for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++) {
+        TRY(operand_present(node, i, "an operand", err));
+        TRY(operand_same_dtype(node, i, "an operand", err));
+        shapes[i] = &node->inputs[i]->shape;
+    }
+    TRY(einsum_plan_init(node, shapes, node->input_count, &plan, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &plan.out, err);
+}
+
+/* ---- batches ---- */
+
+static int gemm_axis(const struct node *node, const int *axes)
+{
+    return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
+}
+
+static int gemm_beside(const struct node *node, size_t i, int axis)
+{
+    return i == 2 ? batch_aligned(node, i, axis) : BATCH_OTHER;
+}
+
+static const struct batch_rule gemm_rule = {gemm_axis, gemm_beside};
+
+/* The images are on the same letter of all operands that have them, and of the result. No free
+ * operand has that letter. */
+static int einsum_axis(const struct node *node, const int *axes)
+{
+    const char *text = node_string(node, "equation", "");
+    char letter = 0;
+    int operand = 0, at = 0, to = BATCH_MIXES;
+    bool is_result = false, mixes = false;
+    for (int pass = 0; pass < 2; pass++, operand = at = 0, is_result = false) {
+        for (const char *c = text; *c; c++) {
+            if (*c == ' ')
+                continue;
+            if (*c == ',' || *c == '-') {
+                operand++;
+                at = 0;
+                is_result = *c == '-';
+                c += is_result;
+                continue;
+            }
+            const bool is_images =
+                !is_result && (size_t)operand < node->input_count && axes[operand] == at;
+            if (*c == '.' || (pass == 0 && is_images && letter && *c != letter))
+                return BATCH_MIXES;
+            if (pass == 0 && is_images)
+                letter = *c;
+            else if (pass == 1 && *c == letter && is_result)
+                to = at;
+            else if (pass == 1 && !is_result)
+                mixes = mixes || (*c == letter) != is_images;
+            at++;
+        }
+    }
+    return mixes ? BATCH_MIXES : to;
+}
+
+static const struct batch_rule einsum_rule = {einsum_axis, NULL};
+
+/* ---- reference kernels ---- */
+
+/* ---- Gemm ---- */
+
+/* c[m, n] += a[m, k] * b, a few rows of c at a time; b is transposed (gemm_nt) or not (gemm_nn). */
+static enum status multiply_rows(const struct kernel_args *args, const struct gemm_shape *gemm,
+                                 enum arithmetic arithmetic, const char *a, size_t a_row,
+                                 size_t a_col, const void *b, char *c, struct error *err)
+{
+    const size_t n = gemm->n, k = gemm->k, size = arithmetic_size(arithmetic);
+    const double most = 8.0 * KERNEL_ASKS / ((double)n * (double)k + 1);
+    const size_t step = most < 32 ? 32 : (size_t)most; /* fewer would share too little of b */
+    for (size_t i = 0; i < gemm->m; i += step) {
+        const size_t rows = gemm->m - i < step ? gemm->m - i : step;
+        const char *left = a + i * a_row * size;
+        TRY(kernel_goes_on(args, rows == step ? KERNEL_ASKS : rows * (n + k), err));
+        if (gemm->trans_b)
+            gemm_nt(arithmetic, rows, n, k, left, k, b, k, c + i * n * size, n);
+        else
+            gemm_nn(arithmetic, rows, n, k, left, a_row, a_col, b, n, c + i * n * size, n);
+    }
+    return STATUS_OK;
+}
+
+/* Transposed operands are read in place where the products can, else transposed first. */
+enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
+                         enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                         struct error *err)
+{
+    size_t m = gemm->m, k = gemm->k, size = arithmetic_size(arithmetic);
+    if (!gemm->trans_a)
+        return multiply_rows(args, gemm, arithmetic, a, k, 1, b, y, err);
+    if (!gemm->trans_b)
+        return multiply_rows(args, gemm, arithmetic, a, 1, m, b, y, err);
+    void *transposed = kernel_scratch(args, m * k, size, err); /* as many as a has */
+    if (!transposed)
+        return STATUS_NO_MEMORY;
+    struct copy_dim dims[] = {{m, (ptrdiff_t)(k * size), (ptrdiff_t)size},
+                              {k, (ptrdiff_t)size, (ptrdiff_t)(m * size)}};
+    copy_strided(transposed, a, size, dims, 2);
+    return multiply_rows(args, gemm, arithmetic, transposed, k, 1, b, y, err);
+}
+
+void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column)
+{
+    size_t n = shape->rank > 0 ? (size_t)shape->dims[shape->rank - 1] : 1;
+    size_t m = shape->rank > 1 ? (size_t)shape->dims[shape->rank - 2] : 1;
+    *ret_column = n > 1;
+    *ret_row = m > 1 ? n : 0;
+}
+
+/* y = alpha * y + beta * c, in double. */
+static void scale_and_add(const struct gemm_shape *gemm, enum dtype dtype, void *y, double alpha,
+                          double beta, const struct tensor *c)
+{
+    size_t row = 0, column = 0;
+    double values[BLOCK], bias[BLOCK] = {0};
+    if (c)
+        bias_steps(&c->shape, &row, &column);
+    for (size_t i = 0; i < gemm->m; i++) {
+        for (size_t j = 0; j < gemm->n; j += BLOCK) {
+            size_t count = gemm->n - j < BLOCK ? gemm->n - j : BLOCK;
+            void *at = element_at(y, dtype, i * gemm->n + j);
+            load_doubles(at, dtype, values, count);
+            if (c)
+                load_doubles(element(c->data, c->dtype, i * row + j * column), c->dtype, bias,
+                             column ? count : 1);
+            for (size_t x = 0; x < count; x++)
+                values[x] = alpha * values[x] + beta * bias[column ? x : 0];
+            store_doubles(values, dtype, at, count);
+        }
+    }
+}
+
+/* Integers with alpha = beta = 1: C is where the sum starts, exactly. */
+static void start_with_bias(const struct gemm_shape *gemm, enum dtype dtype, void *y,
+                            const struct tensor *c)
+{
+    size_t row, column;
+    bias_steps(&c->shape, &row, &column);
+    for (size_t i = 0; i < gemm->m; i++)
+        for (size_t j = 0; j < gemm->n; j++)
+            convert_row(element(c->data, c->dtype, i * row + j * column), c->dtype,
+                        element_at(y, dtype, i * gemm->n + j), dtype, 1);
+}
+
+KERNEL(kernel_gemm)
+{
+    size_t residual = epilogue_residual(args);
+    const struct tensor *a = args->in[0], *c = residual == 2 ? NULL : kernel_input(args, 2);
+    enum arithmetic arithmetic = arithmetic_for(a->dtype);
+    bool exact = arithmetic == ARITHMETIC_U32 || arithmetic == ARITHMETIC_U64;
+    /* what is computed in: of integers, the dtype itself where it is as wide */
+    enum dtype working = arithmetic == ARITHMETIC_F32   ? DTYPE_F32
+                         : arithmetic == ARITHMETIC_U64 ? DTYPE_I64
+                                                        : a->dtype;
+    float alpha = node_float(args->node, "alpha", 1), beta = node_float(args->node, "beta", 1);
+    bool plain = alpha == 1 && beta == 1;
+    struct gemm_shape gemm;
+    const void *left, *right, *extra;
+    void *dst;
+    TRY(gemm_shape_init(args->node, &a->shape, &args->in[1]->shape, &gemm, err));
+    TRY(operand_open(args, 0, arithmetic, &left, err));
+    TRY(operand_open(args, 1, arithmetic, &right, err));
+    TRY(operand_open(args, residual, arithmetic, &extra, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    zero_bytes(dst, gemm.m * gemm.n * arithmetic_size(arithmetic));
+    if (exact && plain && c)
+        start_with_bias(&gemm, working, dst, c);
+    TRY(gemm_product(args, &gemm, arithmetic, left, right, dst, err));
+    if (alpha != 1 || (c && !(exact && plain)))
+        scale_and_add(&gemm, working, dst, alpha, beta, c);
+    if (!exact)
+        epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, gemm.m * gemm.n);
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
+}
+
+/* ---- MatMul ---- */
+
+struct strided_iterator batch_iterator(const struct matmul_shape *shape)
+{
+    struct strided_iterator it = {.rank = shape->batch_rank};
+    memcpy(it.extent, shape->batch, sizeof it.extent);
+    memcpy(it.step[0], shape->a_stride, sizeof it.step[0]);
+    memcpy(it.step[1], shape->b_stride, sizeof it.step[1]);
+    return it;
+}
+
+enum status multiply_batches(const struct kernel_args *args, const struct matmul_shape *shape,
+                             enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                             struct error *err)
+{
+    const struct gemm_shape gemm = {.m = shape->m, .n = shape->n, .k = shape->k};
+    struct strided_iterator matrix = batch_iterator(shape);
+    size_t size = arithmetic_size(arithmetic), done = 0;
+    size_t a_bytes = shape->m * shape->k * size, b_bytes = shape->k * shape->n * size;
+    size_t y_bytes = shape->m * shape->n * size;
+    bool empty = !a_bytes || !b_bytes || !y_bytes;
+    for (int i = 0; i < shape->batch_rank; i++)
+        empty = empty || !shape->batch[i];
+    if (empty)
+        return STATUS_OK;
+    do
+        TRY(multiply_rows(args, &gemm, arithmetic, (const char *)a + matrix.offset[0] * a_bytes,
+                          shape->k, 1, (const char *)b + matrix.offset[1] * b_bytes,
+                          (char *)y + done++ * y_bytes, err));
+    while (strided_next(&matrix, 2));
+    return STATUS_OK;
+}
+
+KERNEL(kernel_matmul)
+{
+    const struct tensor *a = args->in[0], *b = args->in[1];
+    size_t count = shape_count(&(*args->out[0])->shape);
+    enum arithmetic arithmetic = arithmetic_for(a->dtype);
+    struct matmul_shape shape;
+    const void *left, *right, *extra;
+    void *dst;
+    TRY(matmul_shape_init(&a->shape, &b->shape, &shape, err));
+    TRY(operand_open(args, 0, arithmetic, &left, err));
+    TRY(operand_open(args, 1, arithmetic, &right, err));
+    TRY(operand_open(args, epilogue_residual(args), arithmetic, &extra, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    zero_bytes(dst, count * arithmetic_size(arithmetic));
+    TRY(multiply_batches(args, &shape, arithmetic, left, right, dst, err));
+    if (arithmetic == ARITHMETIC_F32 || arithmetic == ARITHMETIC_F64)
+        epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, count);
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_GEMM, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY,
+     "alpha:float beta:float transA:int transB:int broadcast:int", infer_gemm, &gemm_rule,
+     work_product, kernel_gemm},
+    {OP_MATMUL, 1, 0, 2, 2, 1, 1, OP_PRODUCT | OP_HEAVY, NULL, infer_matmul, &batch_matmul,
+     work_product, kernel_matmul},
+    {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, OP_HEAVY, "equation:string", infer_einsum,
+     &einsum_rule, work_product, kernel_einsum},
+};
+
+const struct op_family ops_linear = {entries, COUNT_OF(entries)};

@@ -1,0 +1,57 @@
+/* Private to the reference kernels of linear algebra, convolution, normalisation, resampling,
+ * quantization and control flow: what they share. */
+#pragma once
+
+#include "engine/op/gemm.h"
+#include "engine/op/geometry.h"
+#include "engine/op/kernels.h"
+
+/* a / b rounded up, for a >= 0 and b >= 1; no intermediate result overflows. */
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+/* dst = weights * src + bias in `arithmetic`, ONNX Conv. src [N, C, …], weights [M, C/group, …],
+ * bias [M] or NULL, dst [N, M, …] as conv->out says; contiguous, no overlap. Padding counts as 0.
+ * STATUS_NO_MEMORY. */
+enum status conv_forward(const struct kernel_args *args, const struct conv_shape *conv,
+                         enum arithmetic arithmetic, const void *src, const void *weights,
+                         const void *bias, void *dst, struct error *err) MUST_USE;
+
+/* dst [rows, positions] = bias[row], or 0 without a bias; elements of `size` bytes. */
+void conv_start_rows(void *dst, const void *bias, size_t rows, size_t positions, size_t size);
+
+/* values[i] = activation(values[i] + residual[i]); residual may be NULL. ARITHMETIC_F32 or
+ * ARITHMETIC_F64. */
+void epilogue_apply(const struct epilogue *epilogue, enum arithmetic arithmetic, void *values,
+                    const void *residual, size_t count);
+
+/* Index of the input that is the residual of the node's epilogue; SIZE_MAX if there is none. */
+size_t epilogue_residual(const struct kernel_args *args);
+
+/* A window of three spatial dimensions that does what `window` does: leading dimensions of extent
+ * 1. */
+struct window window_in_3d(const struct window *window);
+
+/* Number of taps of a 3-D window, and number of positions per channel of its input and output. */
+size_t window_size(const struct window *window);
+size_t window_inputs(const struct window *window);
+size_t window_outputs(const struct window *window);
+
+/* Taps of a window at output position `at` along axis i that fall inside 0 … in-1:
+ * *first … *end-1; the input position of tap t is at * stride - pad_begin + t * dilation. */
+void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end);
+
+/* Taps along axis i that lie inside the input or its padding, not beyond (ceil_mode may have the
+ * window stick out). */
+int64_t window_padded_taps(const struct window *window, int i, int64_t at);
+
+/* Softmax along `extent` elements `inner` apart; src and dst may be the same. */
+void softmax_column(const double *src, double *dst, size_t extent);
+
+/* Along one axis; coerced (QLinearSoftmax of old opsets): along all from that one on. */
+struct softmax_layout {
+    size_t outer, extent, inner;
+};
+struct softmax_layout softmax_layout_of(const struct shape *shape, int64_t axis, bool coerced);

@@ -1,0 +1,669 @@
+/* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization,
+ * GroupNormalization, MeanVarianceNormalization, LpNormalization, LRN, Softmax, LogSoftmax,
+ * Hardmax; and ScaleShift, which passes make of them. */
+#include <math.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/geometry.h"
+#include "engine/op/kernels.h"
+#include "engine/op/nn.h"
+#include "engine/op/operands.h"
+#include "engine/op/ops.h"
+#include "engine/op/resolve.h"
+
+/* Does the value follow from constants alone? Looks back over as many nodes as weights are ever
+ * prepared with; a longer chain counts as no. */
+static bool is_made_of_constants(const struct value *value)
+{
+    enum { MOST_NODES = 64, MOST_VALUES = 128 };
+    const struct value *open[MOST_VALUES];
+    size_t count = 0, nodes = 0;
+    open[count++] = value;
+    while (count) {
+        const struct value *v = open[--count];
+        if (v->known)
+            continue;
+        const struct node *from = v->producer;
+        if (!from || ++nodes > MOST_NODES || from->input_count > MOST_VALUES - count)
+            return false;
+        for (size_t i = 0; i < from->input_count; i++)
+            if (from->inputs[i])
+                open[count++] = from->inputs[i];
+    }
+    return true;
+}
+
+/* Batch statistics make an image's answer depend on its neighbours: refused. On constants they are
+ * how weight standardisation is exported (NFNet, BiT), and mean what they say. */
+static enum status check_training(const struct node *node, struct error *err)
+{
+    bool training = node->opset >= 14 ? node_int(node, "training_mode", 0) != 0
+                    : node->opset < 7 ? node_int(node, "is_test", 0) == 0
+                                      : false;
+    if (training && node->opset >= 14 && node->output_count <= 3 &&
+        is_made_of_constants(node->inputs[0]))
+        return STATUS_OK;
+    for (size_t i = 1; i < node->output_count; i++)
+        training = training || node->outputs[i];
+    if (training) {
+        (void)error_set(err, STATUS_UNSUPPORTED,
+                        "this is the training form (batch statistics); lensd runs the inference "
+                        "form");
+        return error_advise(err, "export the model in eval mode");
+    }
+    return STATUS_OK;
+}
+
+static enum status infer_batch_normalization(struct node *node, struct error *err)
+{
+    static const char *const names[] = {"X", "scale", "B", "mean", "var"};
+    const struct value *x = node->inputs[0];
+    TRY(check_training(node, err));
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        TRY(operand_dtype(node, i, names[i], DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
+    /* Before opset 9, spatial = 0 has statistics for every position of [C, D1, D2 …]. */
+    bool spatial = node->opset >= 9 || node_int(node, "spatial", 1) != 0;
+    struct shape wanted = {.rank = spatial ? 1 : x->shape.rank - 1};
+    for (int i = 0; i < wanted.rank; i++)
+        wanted.dims[i] = x->shape.dims[1 + i];
+    for (size_t i = 1; i < COUNT_OF(names); i++)
+        TRY(operand_has_shape(node, i, names[i], &wanted, err));
+    /* running statistics, of the training form */
+    TRY(infer_output(node, 1, node->inputs[3]->dtype, &wanted, err));
+    TRY(infer_output(node, 2, node->inputs[4]->dtype, &wanted, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_instance_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "scale", err));
+    TRY(operand_same_dtype(node, 2, "B", err));
+    TRY(operand_rank(node, 0, "input", 3, TENSOR_MAX_RANK, err));
+    TRY(operand_vector(node, 1, "scale", x->shape.dims[1], err));
+    TRY(operand_vector(node, 2, "B", x->shape.dims[1], err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status check_stash(int64_t stash, struct error *err)
+{
+    if (stash < 0 || stash > DTYPE_BF16 || !dtype_is_float((enum dtype)stash))
+        return error_set(err, STATUS_MODEL, "stash_type is %lld, expected a floating-point type",
+                         (long long)stash);
+    return STATUS_OK;
+}
+
+static enum status infer_layer_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", -1), stash = node_int(node, "stash_type", DTYPE_F32);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "Scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 2, "B", DTYPES_FLOAT, err));
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    TRY(operand_broadcasts(node, 1, "Scale", &x->shape, err));
+    TRY(operand_broadcasts(node, 2, "B", &x->shape, err));
+    TRY(check_stash(stash, err));
+    struct shape statistics = x->shape;
+    for (int i = (int)axis; i < statistics.rank; i++)
+        statistics.dims[i] = 1;
+    TRY(infer_output(node, 1, (enum dtype)stash, &statistics, err));
+    TRY(infer_output(node, 2, (enum dtype)stash, &statistics, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+/* The result has the type of the scale. */
+static enum status infer_rms_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", -1), stash = node_int(node, "stash_type", DTYPE_F32);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    TRY(operand_broadcasts(node, 1, "scale", &x->shape, err));
+    TRY(check_stash(stash, err));
+    return infer_output(node, 0, node->inputs[1]->dtype, &x->shape, err);
+}
+
+static enum status infer_group_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t groups = node_int(node, "num_groups", 0);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 2, "bias", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
+    if (groups < 1 || x->shape.dims[1] % groups)
+        return error_set(err, STATUS_SHAPE,
+                         "num_groups is %lld, expected a divisor of the %lld "
+                         "channels",
+                         (long long)groups, (long long)x->shape.dims[1]);
+    /* Opset 18 had one scale a group, opset 21 has one a channel. */
+    int64_t length = node->opset < 21 ? groups : x->shape.dims[1];
+    TRY(operand_vector(node, 1, "scale", length, err));
+    TRY(operand_vector(node, 2, "bias", length, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+enum status mean_variance_axes(const struct node *node, const struct shape *x, unsigned *ret,
+                               struct error *err)
+{
+    static const int64_t otherwise[] = {0, 2, 3};
+    size_t count;
+    const int64_t *axes = node_ints(node, "axes", &count);
+    unsigned reduced = 0;
+    if (!axes) {
+        axes = otherwise;
+        count = COUNT_OF(otherwise);
+    }
+    for (size_t i = 0; i < count; i++) {
+        int64_t axis = axes[i];
+        TRY(infer_axis(&axis, x->rank, err));
+        reduced |= 1u << axis;
+    }
+    *ret = reduced;
+    return STATUS_OK;
+}
+
+static enum status infer_mean_variance_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    unsigned ignored;
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(mean_variance_axes(node, &x->shape, &ignored, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_lp_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", -1), p = node_int(node, "p", 2);
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    if (p != 1 && p != 2)
+        return error_set(err, STATUS_MODEL, "p is %lld, expected 1 or 2", (long long)p);
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_lrn(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t size = node_int(node, "size", 0);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
+    if (size < 1)
+        return error_set(err, STATUS_MODEL, "size is %lld, expected at least 1", (long long)size);
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_softmax(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", -1);
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_scale_shift(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "x", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 2, "shift", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "x", 1, TENSOR_MAX_RANK, err));
+    int64_t channels = x->shape.dims[x->shape.rank - 1];
+    TRY(operand_vector(node, 1, "scale", channels, err));
+    TRY(operand_vector(node, 2, "shift", channels, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+/* ---- batches ---- */
+
+static int mean_variance_axis(const struct node *node, const int *axes)
+{
+    unsigned reduced;
+    struct error ignored;
+    return mean_variance_axes(node, &node->inputs[0]->shape, &reduced, &ignored) == STATUS_OK &&
+                   !(reduced >> axes[0] & 1)
+               ? axes[0]
+               : BATCH_MIXES;
+}
+
+static const struct batch_rule mean_variance_rule = {mean_variance_axis, NULL};
+
+/* ---- reference kernels ---- */
+
+/* dst = src * scale + shift for elements at … at+n-1 of tensors. */
+static void affine_row(const struct tensor *x, struct tensor *y, size_t at, size_t n, double scale,
+                       double shift)
+{
+    double values[BLOCK];
+    for (size_t i = 0; i < n; i += BLOCK) {
+        size_t count = n - i < BLOCK ? n - i : BLOCK;
+        load_doubles(element(x->data, x->dtype, at + i), x->dtype, values, count);
+        for (size_t k = 0; k < count; k++)
+            values[k] = values[k] * scale + shift;
+        store_doubles(values, y->dtype, element_at(y->data, y->dtype, at + i), count);
+    }
+}
+
+/* Mean and population variance of every channel over images and positions. */
+static void channel_statistics(const double *x, size_t images, size_t channels, size_t inner,
+                               double *mean, double *variance)
+{
+    double count = (double)images * (double)inner;
+    for (size_t c = 0; c < channels; c++) {
+        double sum = 0, squares = 0;
+        for (size_t n = 0; n < images; n++)
+            for (size_t i = 0; i < inner; i++)
+                sum += x[(n * channels + c) * inner + i];
+        mean[c] = count > 0 ? sum / count : 0;
+        for (size_t n = 0; n < images; n++)
+            for (size_t i = 0; i < inner; i++) {
+                double d = x[(n * channels + c) * inner + i] - mean[c];
+                squares += d * d;
+            }
+        variance[c] = count > 0 ? squares / count : 0;
+    }
+}
+
+/* Output i: the old statistic moved towards that of this batch. */
+static enum status store_running(const struct kernel_args *args, size_t i, const double *old,
+                                 const double *now, size_t channels, struct error *err)
+{
+    double *running, momentum = node_float(args->node, "momentum", 0.9f);
+    TRY(result_open_doubles(args, i, &running, err));
+    for (size_t c = 0; running && c < channels; c++)
+        running[c] = old[c] * momentum + now[c] * (1 - momentum);
+    result_store(args, i, ARITHMETIC_F64, running);
+    return STATUS_OK;
+}
+
+/* y = (x - mean) / sqrt(variance + epsilon) * scale + shift, each a number a channel. */
+static void normalise_channels(const struct kernel_args *args, size_t channels, size_t inner,
+                               const double *scale, const double *shift, const double *mean,
+                               const double *variance)
+{
+    const struct tensor *x = args->in[0];
+    double epsilon = node_float(args->node, "epsilon", 1e-5f);
+    size_t rows = (size_t)x->shape.dims[0] * channels;
+    for (size_t i = 0; i < rows; i++) {
+        size_t c = i % channels;
+        double factor = scale[c] / sqrt(variance[c] + epsilon);
+        affine_row(x, *args->out[0], i * inner, inner, factor, shift[c] - mean[c] * factor);
+    }
+}
+
+KERNEL(kernel_batch_normalization)
+{
+    const struct shape *x = &args->in[0]->shape;
+    bool training = args->node->opset >= 14 && node_int(args->node, "training_mode", 0);
+    bool spatial = args->node->opset >= 9 || node_int(args->node, "spatial", 1) != 0;
+    size_t inner = spatial ? resolve_extent(x, 2, x->rank) : 1;
+    size_t channels = resolve_extent(x, 1, spatial ? 2 : x->rank);
+    const double *params[4], *src;
+    TRY(operands_open(args, 1, COUNT_OF(params), params, err));
+    const double *scale = params[0], *shift = params[1], *mean = params[2], *variance = params[3];
+    if (!training) {
+        normalise_channels(args, channels, inner, scale, shift, mean, variance);
+        return STATUS_OK;
+    }
+    /* training_mode of opset 14: normalised by the statistics of X itself. */
+    double *now = kernel_scratch(args, channels, 2 * sizeof *now, err);
+    if (!now)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, 1, &src, err));
+    channel_statistics(src, (size_t)x->dims[0], channels, inner, now, now + channels);
+    normalise_channels(args, channels, inner, scale, shift, now, now + channels);
+    TRY(store_running(args, 1, mean, now, channels, err));
+    return store_running(args, 2, variance, now + channels, channels, err);
+}
+
+/* Mean and 1 / sqrt(variance + epsilon) of n numbers. */
+static void statistics(const double *values, size_t n, double epsilon, double *ret_mean,
+                       double *ret_factor)
+{
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += values[i];
+    double mean = n ? sum / (double)n : 0;
+    for (size_t i = 0; i < n; i++)
+        squares += (values[i] - mean) * (values[i] - mean);
+    *ret_mean = mean;
+    *ret_factor = 1 / sqrt((n ? squares / (double)n : 0) + epsilon);
+}
+
+/* InstanceNormalization (as many groups as channels) and GroupNormalization. */
+static enum status normalise_groups(const struct kernel_args *args, size_t groups, bool per_group,
+                                    struct error *err)
+{
+    const struct shape *x = &args->in[0]->shape;
+    const double *in[3];
+    double *dst, epsilon = node_float(args->node, "epsilon", 1e-5f);
+    size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
+    size_t per = channels / groups, block = per * inner;
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    const double *src = in[0], *scale = in[1], *shift = in[2];
+    for (size_t i = 0; i < (size_t)x->dims[0] * groups && block; i++) {
+        double mean, factor;
+        statistics(src + i * block, block, epsilon, &mean, &factor);
+        for (size_t k = 0; k < block; k++) {
+            size_t c = per_group ? i % groups : i % groups * per + k / inner;
+            dst[i * block + k] = (src[i * block + k] - mean) * factor * scale[c] + shift[c];
+        }
+    }
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+KERNEL(kernel_instance_normalization)
+{
+    size_t channels = (size_t)args->in[0]->shape.dims[1];
+    return channels ? normalise_groups(args, channels, false, err) : STATUS_OK;
+}
+
+KERNEL(kernel_group_normalization)
+{
+    return normalise_groups(args, (size_t)node_int(args->node, "num_groups", 1),
+                            args->node->opset < 21, err);
+}
+
+/* ---- LayerNormalization ---- */
+
+/* Numbers that broadcast to X: as they are where they have just X's normalised dimensions
+ * (row_step 0), else spread over all of X (row_step = columns). */
+struct spread {
+    const double *data;
+    size_t row_step;
+};
+
+static enum status spread_operand(const struct kernel_args *args, size_t input,
+                                  const struct shape *x, int axis, struct spread *ret,
+                                  struct error *err)
+{
+    const struct tensor *tensor = kernel_input(args, input);
+    *ret = (struct spread){0};
+    TRY(operands_open(args, input, 1, &ret->data, err));
+    if (!tensor)
+        return STATUS_OK;
+    const struct shape *own = &tensor->shape;
+    size_t columns = resolve_extent(x, axis, x->rank);
+    if (shape_count(own) == columns && own->rank <= x->rank - axis)
+        return STATUS_OK;
+    double *all = kernel_scratch(args, shape_count(x), sizeof *all, err);
+    if (!all)
+        return STATUS_NO_MEMORY;
+    struct copy_dim dims[TENSOR_MAX_RANK];
+    ptrdiff_t dst = sizeof(double), src = sizeof(double);
+    for (int i = 1; i <= x->rank; i++) {
+        int64_t extent = i <= own->rank ? own->dims[own->rank - i] : 1;
+        dims[x->rank - i] = (struct copy_dim){
+            .extent = (size_t)x->dims[x->rank - i], .dst = dst, .src = extent == 1 ? 0 : src};
+        dst *= (ptrdiff_t)x->dims[x->rank - i];
+        src *= (ptrdiff_t)extent;
+    }
+    copy_strided(all, ret->data, sizeof(double), dims, x->rank);
+    *ret = (struct spread){.data = all, .row_step = columns};
+    return STATUS_OK;
+}
+
+static void store_statistic(const struct kernel_args *args, size_t i, size_t row, double value)
+{
+    struct tensor *tensor = kernel_result(args, i);
+    if (tensor)
+        store_doubles(&value, tensor->dtype, element_at(tensor->data, tensor->dtype, row), 1);
+}
+
+static void layer_rows(const struct kernel_args *args, size_t rows, size_t columns,
+                       const double *src, const struct spread *scale, const struct spread *shift,
+                       double *dst)
+{
+    double epsilon = node_float(args->node, "epsilon", 1e-5f);
+    for (size_t r = 0; r < rows; r++) {
+        double mean, factor;
+        const double *x = src + r * columns;
+        statistics(x, columns, epsilon, &mean, &factor);
+        store_statistic(args, 1, r, mean);
+        store_statistic(args, 2, r, factor);
+        if (!dst)
+            continue;
+        const double *s = scale->data + r * scale->row_step;
+        const double *b = shift->data ? shift->data + r * shift->row_step : NULL;
+        for (size_t i = 0; i < columns; i++)
+            dst[r * columns + i] = (x[i] - mean) * factor * s[i] + (b ? b[i] : 0);
+    }
+}
+
+KERNEL(kernel_layer_normalization)
+{
+    const struct shape *x = &args->in[0]->shape;
+    int64_t axis = node_int(args->node, "axis", -1);
+    const double *src;
+    double *dst;
+    struct spread scale, shift;
+    TRY(infer_axis(&axis, x->rank, err));
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(spread_operand(args, 1, x, (int)axis, &scale, err));
+    TRY(spread_operand(args, 2, x, (int)axis, &shift, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    layer_rows(args, resolve_extent(x, 0, (int)axis), resolve_extent(x, (int)axis, x->rank), src,
+               &scale, &shift, dst);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+/* ---- RMSNormalization ---- */
+
+KERNEL(kernel_rms_normalization)
+{
+    const struct shape *shape = &args->in[0]->shape;
+    const double epsilon = node_float(args->node, "epsilon", 1e-5f);
+    int64_t axis = node_int(args->node, "axis", -1);
+    const double *src;
+    double *dst;
+    struct spread scale;
+    TRY(infer_axis(&axis, shape->rank, err));
+    const size_t rows = resolve_extent(shape, 0, (int)axis);
+    const size_t columns = resolve_extent(shape, (int)axis, shape->rank);
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(spread_operand(args, 1, shape, (int)axis, &scale, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t r = 0; r < rows; r++) {
+        const double *x = src + r * columns, *s = scale.data + r * scale.row_step;
+        double squares = 0, *y = dst + r * columns;
+        for (size_t i = 0; i < columns; i++)
+            squares += x[i] * x[i];
+        const double factor = 1 / sqrt(squares / (double)columns + epsilon);
+        for (size_t i = 0; i < columns; i++)
+            y[i] = x[i] * factor * s[i];
+    }
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+/* ---- MeanVarianceNormalization ---- */
+
+/* Dimensions of x in the order kept, then reduced. src: steps of x, dst: steps of the contiguous
+ * transposed array. */
+static size_t transposed_dims(const struct shape *x, unsigned reduced, struct copy_dim *ret)
+{
+    ptrdiff_t steps[TENSOR_MAX_RANK], step = sizeof(double);
+    size_t columns = 1;
+    int rank = 0;
+    contiguous_steps(x, sizeof(double), steps);
+    for (unsigned pass = 0; pass < 2; pass++)
+        for (int i = 0; i < x->rank; i++)
+            if ((reduced >> i & 1) == pass)
+                ret[rank++] = (struct copy_dim){.extent = (size_t)x->dims[i], .src = steps[i]};
+    for (int i = rank - 1; i >= 0; i--) {
+        ret[i].dst = step;
+        step *= (ptrdiff_t)ret[i].extent;
+    }
+    for (int i = 0; i < x->rank; i++)
+        if (reduced >> i & 1)
+            columns *= (size_t)x->dims[i];
+    return columns;
+}
+
+static void normalise_rows(double *values, size_t rows, size_t columns)
+{
+    for (size_t r = 0; r < rows; r++) {
+        double mean, factor, *x = values + r * columns;
+        statistics(x, columns, 0, &mean, &factor);
+        double deviation = 1 / factor;
+        for (size_t i = 0; i < columns; i++)
+            x[i] = (x[i] - mean) / (deviation + 1e-9);
+    }
+}
+
+KERNEL(kernel_mean_variance_normalization)
+{
+    const struct shape *x = &args->in[0]->shape;
+    size_t total = shape_count(x);
+    unsigned reduced;
+    TRY(mean_variance_axes(args->node, x, &reduced, err));
+    struct copy_dim dims[TENSOR_MAX_RANK], back[TENSOR_MAX_RANK];
+    size_t columns = transposed_dims(x, reduced, dims);
+    for (int i = 0; i < x->rank; i++)
+        back[i] = (struct copy_dim){dims[i].extent, dims[i].src, dims[i].dst};
+    const double *src;
+    double *dst, *transposed = kernel_scratch(args, total, sizeof *transposed, err);
+    if (!transposed)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    if (!total)
+        return STATUS_OK;
+    copy_strided(transposed, src, sizeof(double), dims, x->rank);
+    normalise_rows(transposed, total / columns, columns);
+    copy_strided(dst, transposed, sizeof(double), back, x->rank);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+/* ---- LpNormalization ---- */
+
+KERNEL(kernel_lp_normalization)
+{
+    const struct shape *x = &args->in[0]->shape;
+    int64_t axis = node_int(args->node, "axis", -1), p = node_int(args->node, "p", 2);
+    const double *src;
+    double *dst;
+    TRY(infer_axis(&axis, x->rank, err));
+    size_t extent = (size_t)x->dims[axis], inner = resolve_extent(x, (int)axis + 1, x->rank);
+    size_t columns = resolve_extent(x, 0, (int)axis) * inner;
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t c = 0; c < columns; c++) {
+        size_t first = c / inner * extent * inner + c % inner;
+        double norm = 0;
+        for (size_t i = 0; i < extent; i++) {
+            double v = src[first + i * inner];
+            norm += p == 1 ? fabs(v) : v * v;
+        }
+        norm = p == 1 ? norm : sqrt(norm);
+        for (size_t i = 0; i < extent; i++)
+            dst[first + i * inner] = norm != 0 ? src[first + i * inner] / norm : 0;
+    }
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+/* ---- LRN ---- */
+
+/* One image: src, dst [channels, inner]; sums [inner]. */
+static void lrn_image(const struct node *node, const double *src, double *dst, double *sums,
+                      size_t channels, size_t inner)
+{
+    size_t size = (size_t)node_int(node, "size", 1);
+    size_t before = (size - 1) / 2, after = size - 1 - before;
+    double alpha = node_float(node, "alpha", 1e-4f), beta = node_float(node, "beta", 0.75f);
+    double bias = node_float(node, "bias", 1);
+    for (size_t c = 0; c < channels; c++) {
+        size_t first = c > before ? c - before : 0;
+        size_t last = after < channels - 1 - c ? c + after : channels - 1;
+        for (size_t i = 0; i < inner; i++)
+            sums[i] = 0;
+        for (size_t k = first; k <= last; k++)
+            for (size_t i = 0; i < inner; i++)
+                sums[i] += src[k * inner + i] * src[k * inner + i];
+        for (size_t i = 0; i < inner; i++)
+            dst[c * inner + i] =
+                src[c * inner + i] / pow(bias + alpha / (double)size * sums[i], beta);
+    }
+}
+
+KERNEL(kernel_lrn)
+{
+    const struct shape *x = &args->in[0]->shape;
+    size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
+    size_t image = channels * inner;
+    const double *src;
+    double *dst, *sums = kernel_scratch(args, inner, sizeof *sums, err);
+    if (!sums)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t n = 0; n < (size_t)x->dims[0] && image; n++)
+        lrn_image(args->node, src + n * image, dst + n * image, sums, channels, inner);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+/* ---- made by passes ---- */
+
+KERNEL(kernel_scale_shift)
+{
+    const struct shape *x = &args->in[0]->shape;
+    size_t channels = (size_t)x->dims[x->rank - 1], count = shape_count(x);
+    const double *in[3];
+    double *dst;
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t i = 0; i < count; i++)
+        dst[i] = in[0][i] * in[1][i % channels] + in[2][i % channels];
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_BATCH_NORMALIZATION, 1, 0, 5, 5, 1, 5, OP_NORMALIZATION,
+     "epsilon:float momentum:float spatial:int is_test:int training_mode:int",
+     infer_batch_normalization, &batch_by_sample, work_elements, kernel_batch_normalization},
+    {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, OP_NORMALIZATION, "epsilon:float",
+     infer_instance_normalization, &batch_by_sample, work_elements, kernel_instance_normalization},
+    {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, OP_NORMALIZATION,
+     "axis:int epsilon:float stash_type:int", infer_layer_normalization, &batch_before_last,
+     work_elements, kernel_layer_normalization},
+    {OP_RMS_NORMALIZATION, 23, 0, 2, 2, 1, 1, OP_NORMALIZATION,
+     "axis:int epsilon:float stash_type:int", infer_rms_normalization, &batch_before_last,
+     work_elements, kernel_rms_normalization},
+    {OP_GROUP_NORMALIZATION, 18, 0, 3, 3, 1, 1, OP_NORMALIZATION,
+     "epsilon:float num_groups:int stash_type:int", infer_group_normalization, &batch_by_sample,
+     work_elements, kernel_group_normalization},
+    {OP_MEAN_VARIANCE_NORMALIZATION, 9, 0, 1, 1, 1, 1, OP_PLAIN, "axes:ints",
+     infer_mean_variance_normalization, &mean_variance_rule, work_elements,
+     kernel_mean_variance_normalization},
+    {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int p:int", infer_lp_normalization,
+     &batch_beside_last, work_elements, kernel_lp_normalization},
+    {OP_LRN, 1, 0, 1, 1, 1, 1, OP_HEAVY, "alpha:float beta:float bias:float size:int", infer_lrn,
+     &batch_by_sample, work_elements, kernel_lrn},
+    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PROBABILITIES, "axis:int", infer_softmax, &batch_beside_last,
+     work_elements, kernel_softmax},
+    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
+     work_elements, kernel_softmax},
+    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
+     work_elements, kernel_hardmax},
+    {OP_SCALE_SHIFT, 1, 0, 3, 3, 1, 1, OP_PLAIN, NULL, infer_scale_shift, &batch_mixes,
+     work_elements, kernel_scale_shift},
+};
+
+const struct op_family ops_norm = {entries, COUNT_OF(entries)};

@@ -1,0 +1,48 @@
+/* Private to engine/op/ and the reference kernels: checks of dtypes and ranks that many inference
+ * functions share. Each names the operand as the ONNX page does ("W", "scale") and takes its
+ * position; an operand that is left out passes. */
+#pragma once
+
+#include "engine/graph/graph.h"
+
+/* Sets of dtypes. */
+#define DTYPE_BIT(name)  (1u << DTYPE_##name)
+#define DTYPES_FLOAT     (DTYPE_BIT(F32) | DTYPE_BIT(F16) | DTYPE_BIT(BF16) | DTYPE_BIT(F64))
+#define DTYPES_8BIT      (DTYPE_BIT(U8) | DTYPE_BIT(I8))
+#define DTYPES_QUANTIZED (DTYPES_8BIT | DTYPE_BIT(U16) | DTYPE_BIT(I16))
+#define DTYPES_INTEGER                                                                             \
+    (DTYPES_QUANTIZED | DTYPE_BIT(U32) | DTYPE_BIT(I32) | DTYPE_BIT(U64) | DTYPE_BIT(I64))
+#define DTYPES_NUMBER (DTYPES_FLOAT | DTYPES_INTEGER)
+#define DTYPES_ANY    (DTYPES_NUMBER | DTYPE_BIT(BOOL))
+
+/* The dtype is one of `allowed`. STATUS_MODEL. */
+enum status operand_dtype(const struct node *node, size_t i, const char *name, unsigned allowed,
+                          struct error *err) MUST_USE;
+
+/* The dtype is that of operand 0. STATUS_MODEL. */
+enum status operand_same_dtype(const struct node *node, size_t i, const char *name,
+                               struct error *err) MUST_USE;
+
+/* min <= rank <= max. STATUS_SHAPE. */
+enum status operand_rank(const struct node *node, size_t i, const char *name, int min, int max,
+                         struct error *err) MUST_USE;
+
+/* The shape is [length]. STATUS_SHAPE. */
+enum status operand_vector(const struct node *node, size_t i, const char *name, int64_t length,
+                           struct error *err) MUST_USE;
+
+/* Checks that the shape is `wanted`. STATUS_SHAPE. */
+enum status operand_has_shape(const struct node *node, size_t i, const char *name,
+                              const struct shape *wanted, struct error *err) MUST_USE;
+
+/* Checks that the operand broadcasts to `shape` without changing it. STATUS_SHAPE. */
+enum status operand_broadcasts(const struct node *node, size_t i, const char *name,
+                               const struct shape *shape, struct error *err) MUST_USE;
+
+/* The operand holds one element, rank 0 or all dimensions 1. STATUS_SHAPE. */
+enum status operand_single(const struct node *node, size_t i, const char *name,
+                           struct error *err) MUST_USE;
+
+/* The operand is there. STATUS_MODEL. */
+enum status operand_present(const struct node *node, size_t i, const char *name,
+                            struct error *err) MUST_USE;

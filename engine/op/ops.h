@@ -1,0 +1,111 @@
+/* Operators: one table of names, versions, arity, attributes and shape inference.
+ *
+ * The table is assembled in ops.c from the families (families.h); the names alone are in
+ * engine/graph/op.h. The importer refuses what is not in it, by name; the optimizer and the
+ * backends look behaviour up in it.
+ *
+ * Source: ONNX operators, https://onnx.ai/onnx/operators/ ; com.microsoft: ONNX Runtime's
+ * ContribOperators.md. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/status.h"
+#include "engine/graph/op.h"
+#include "engine/op/batch.h"
+
+struct node;
+struct graph;
+
+/* Infers dtype and shape of every wanted output from the inputs' dtypes, shapes and known contents.
+ * Called only when every present input has a wholly known shape. Operand counts and attribute kinds
+ * are already checked. Ranks, axes, sizes are not: the function checks them all, with overflow-
+ * checked arithmetic. An output whose shape depends on contents that are not known is left
+ * SHAPE_NONE with its dtype set. Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_UNSUPPORTED, the text
+ * without the node's name (the caller puts it in front). */
+typedef enum status (*infer_fn)(struct node *node, struct error *err);
+
+/* A reference kernel, see engine/op/kernel.h. */
+struct kernel_args;
+typedef enum status kernel_function(const struct kernel_args *args, struct error *err);
+
+/* What is true of an operator. Each names at least one; OP_PLAIN: none of the others. */
+enum op_trait {
+    OP_PLAIN = 1u << 0,
+    OP_UNARY = 1u << 1,     /* elementwise, one input; others are single numbers or a table */
+    OP_BROADCAST = 1u << 2, /* elementwise, numpy broadcasting over all inputs */
+    OP_VIEW = 1u << 3,      /* output 0 is input 0's bytes under another shape */
+    OP_MOVES = 1u << 4,     /* outputs are elements of input 0, which shapes and constants choose */
+    OP_KEEPS_NUMBERS = 1u << 5, /* outputs are numbers of input 0, so it may be quantized */
+    OP_PRODUCT = 1u << 6,       /* Conv, Gemm …: takes a bias, residual and activation */
+    OP_NORMALIZATION = 1u << 7, /* its inputs behind the first are parameters */
+    OP_PROBABILITIES = 1u << 8, /* outputs lie between 0 and 1, made from logits */
+    OP_SHAPE_ONLY = 1u << 9,    /* reads only the shape of input 0 */
+    OP_HEAVY = 1u << 10,        /* the work may be more than proportional to the elements */
+    OP_PREDICATE = 1u << 13,    /* outputs are bool */
+    OP_DATA_SHAPE = 1u << 11,   /* output shapes depend on contents even when shapes are known */
+    OP_NO_FOLD = 1u << 12,      /* never folded to a constant */
+};
+
+#define OP_VARIADIC 255
+
+/* In the tables of engine/op a row is one operator and range of opsets, its fields in this order.
+ */
+struct op_info {
+    enum op op;
+    int since, until; /* opsets of its domain this entry is right for; until 0 = every later one
+                         (checked up to OPSET_MAX) */
+    uint8_t min_inputs, max_inputs, min_outputs, max_outputs;
+    unsigned traits;   /* enum op_trait */
+    const char *attrs; /* what it may carry, "axis:int mode:string" with spaces between; NULL =
+                          none. Kinds: int, float, string, tensor, graph, ints, floats, strings */
+    infer_fn infer;
+    const struct batch_rule *batch;          /* how it treats the images of a batch */
+    double (*work)(const struct node *node); /* node_work() beyond reading and writing */
+    kernel_function *kernel;                 /* engine/op/kernel.h */
+};
+
+/* Newest ai.onnx opset whose operators have been read for changes of meaning. */
+#define OPSET_MAX 28
+
+/* The entry of an operator, or NULL when lensd has no implementation of it. Several entries of one
+ * op (other opset ranges) are told apart by opset. Thread-safe. */
+const struct op_info *op_find(enum op op, int opset);
+
+/* The newest entry of an operator, and its traits. Every operator has one. Thread-safe. */
+const struct op_info *op_record(enum op op);
+bool op_has(enum op op, unsigned traits); /* one of them */
+
+/* The type a Cast converts to, which opsets before 6 give as text; DTYPE_NONE if lensd lacks it.
+ * Any thread. */
+enum dtype op_cast_target(const struct node *cast);
+
+/* Estimates the work of a node from the shapes of its operands: elements read and written, and the
+ * multiply-adds of products, convolutions and windows. An unknown shape counts as 0. Any thread. */
+double node_work(const struct node *node);
+
+/* The numbers of inputs and outputs are the entry's, and no required input is left out.
+ * STATUS_MODEL. */
+enum status op_check_operands(const struct node *node, const struct op_info *info,
+                              struct error *err) MUST_USE;
+
+/* One attribute in op_info.attrs. */
+struct attr_spec {
+    const char *name;
+    size_t length; /* of the name, which is not terminated */
+    int kind;      /* as in enum attr_kind */
+};
+
+/* Parses the first attribute of *attrs, and moves *attrs to the next; false at the end. */
+bool op_next_attr(const char **attrs, struct attr_spec *ret);
+
+/* The kind (enum attr_kind) of the operator's attribute `name`; -1 if it has no such attribute. */
+int op_attr_kind(const struct op_info *info, const char *name);
+
+/* A family's part of the table: `count` entries. */
+struct op_family {
+    const struct op_info *ops;
+    size_t count;
+};

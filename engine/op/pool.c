@@ -1,0 +1,369 @@
+/* MaxPool, AveragePool, LpPool, the global pools and MaxUnpool.
+ *
+ * NaN inside a window makes the result NaN, as in PyTorch. A window that covers nothing but padding
+ * has the smallest number as its maximum and 0 as its mean. */
+#include <float.h>
+#include <math.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/nn.h"
+#include "engine/op/resolve.h"
+
+/* Ranges of taps for one output position. */
+struct tap_ranges {
+    int64_t first[3], end[3];
+};
+
+/* Moves over the output positions of a plane; positions and taps in 3-D. */
+struct window_cursor {
+    const struct window *window;
+    int64_t at[3];
+    struct tap_ranges taps;
+};
+
+static void window_cursor_start(struct window_cursor *cursor, const struct window *window)
+{
+    *cursor = (struct window_cursor){.window = window};
+    for (int i = 0; i < 3; i++)
+        window_taps(window, i, 0, &cursor->taps.first[i], &cursor->taps.end[i]);
+}
+
+static void window_cursor_next(struct window_cursor *cursor)
+{
+    for (int i = 2; i >= 0; i--) {
+        bool more = ++cursor->at[i] < cursor->window->out[i];
+        if (!more)
+            cursor->at[i] = 0;
+        window_taps(cursor->window, i, cursor->at[i], &cursor->taps.first[i], &cursor->taps.end[i]);
+        if (more)
+            return;
+    }
+}
+
+/* Input position of tap t along axis i. */
+static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t)
+{
+    const struct window *w = cursor->window;
+    return cursor->at[i] * w->stride[i] - w->pad_begin[i] + t * w->dilation[i];
+}
+
+/* Calls `body` with `row`, the input row's start, and x0, count, step: the positions of its taps.
+ */
+#define FOR_EACH_ROW_OF_TAPS(cursor, body)                                                         \
+    for (int64_t tz = (cursor)->taps.first[0]; tz < (cursor)->taps.end[0]; tz++)                   \
+        for (int64_t ty = (cursor)->taps.first[1]; ty < (cursor)->taps.end[1]; ty++) {             \
+            const struct window *win = (cursor)->window;                                           \
+            size_t row = (size_t)((tap_position(cursor, 0, tz) * win->in[1] +                      \
+                                   tap_position(cursor, 1, ty)) *                                  \
+                                  win->in[2]);                                                     \
+            int64_t count = (cursor)->taps.end[2] - (cursor)->taps.first[2];                       \
+            if (count > 0) {                                                                       \
+                size_t x0 = (size_t)tap_position(cursor, 2, (cursor)->taps.first[2]);              \
+                size_t step = (size_t)win->dilation[2];                                            \
+                body                                                                               \
+            }                                                                                      \
+        }
+
+/* ---- maxima ---- */
+
+/* X(suffix, type, smallest, is NaN) */
+#define MAX_TYPES(X)                                                                               \
+    X(f32, float, -INFINITY, v != v)                                                               \
+    X(f64, double, -INFINITY, v != v)                                                              \
+    X(i8, int8_t, INT8_MIN, false)                                                                 \
+    X(u8, uint8_t, 0, false)
+
+/* The maximum of one window, and the first position that has it. A first NaN stays. */
+#define DEFINE_MAX(suffix, type, smallest, nan)                                                    \
+    static type max_##suffix(const type *src, const struct window_cursor *cursor, size_t *ret_at)  \
+    {                                                                                              \
+        type best = (type)(smallest);                                                              \
+        bool found = false;                                                                        \
+        *ret_at = 0;                                                                               \
+        FOR_EACH_ROW_OF_TAPS(cursor, {                                                             \
+            for (int64_t i = 0; i < count; i++) {                                                  \
+                size_t at = row + x0 + (size_t)i * step;                                           \
+                type v = src[at];                                                                  \
+                if (!found || v > best || (nan)) {                                                 \
+                    found = true;                                                                  \
+                    best = v;                                                                      \
+                    *ret_at = at;                                                                  \
+                    if (nan)                                                                       \
+                        return best;                                                               \
+                }                                                                                  \
+            }                                                                                      \
+        })                                                                                         \
+        return best;                                                                               \
+    }                                                                                              \
+                                                                                                   \
+    static enum status max_plane_##suffix(const struct kernel_args *args, const void *src,         \
+                                          void *dst, int64_t *indices,                             \
+                                          const struct window *window, struct error *err)          \
+    {                                                                                              \
+        struct window_cursor cursor;                                                               \
+        size_t positions = window_outputs(window), at;                                             \
+        window_cursor_start(&cursor, window);                                                      \
+        for (size_t i = 0; i < positions; i++, window_cursor_next(&cursor)) {                      \
+            TRY(kernel_goes_on(args, window_size(window), err));                                   \
+            ((type *)dst)[i] = max_##suffix(src, &cursor, &at);                                    \
+            if (indices)                                                                           \
+                indices[i] = (int64_t)at;                                                          \
+        }                                                                                          \
+        return STATUS_OK;                                                                          \
+    }
+MAX_TYPES(DEFINE_MAX)
+#undef DEFINE_MAX
+
+static enum status max_plane(const struct kernel_args *args, enum dtype dtype, const void *src,
+                             void *dst, int64_t *indices, const struct window *window,
+                             struct error *err)
+{
+    return dtype == DTYPE_F32   ? max_plane_f32(args, src, dst, indices, window, err)
+           : dtype == DTYPE_F64 ? max_plane_f64(args, src, dst, indices, window, err)
+           : dtype == DTYPE_I8  ? max_plane_i8(args, src, dst, indices, window, err)
+                                : max_plane_u8(args, src, dst, indices, window, err);
+}
+
+/* Positions within a plane become positions within the tensor; storage_order 1 counts columns
+ * first. */
+static void place_indices(int64_t *indices, size_t positions, size_t base, const struct window *w,
+                          bool column_major)
+{
+    for (size_t i = 0; i < positions; i++) {
+        int64_t at = indices[i];
+        if (column_major) {
+            int64_t x = at % w->in[2], y = at / w->in[2] % w->in[1], z = at / w->in[2] / w->in[1];
+            at = (x * w->in[1] + y) * w->in[0] + z;
+        }
+        indices[i] = (int64_t)base + at;
+    }
+}
+
+/* The elements of 16-bit types are compared as floats, all others as they are. */
+static enum dtype compared_as(enum dtype dtype)
+{
+    return dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? DTYPE_F32 : dtype;
+}
+
+KERNEL(kernel_max_pool)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = kernel_result(args, 0), *positions = kernel_result(args, 1);
+    int64_t *indices = positions ? positions->data : NULL;
+    bool column_major = node_int(args->node, "storage_order", 0) != 0;
+    struct window window;
+    TRY(pool_window_init(args->node, &x->shape, false, &window, err));
+    window = window_in_3d(&window);
+    size_t in = window_inputs(&window), out = window_outputs(&window);
+    size_t planes = (size_t)x->shape.dims[0] * (size_t)x->shape.dims[1];
+    enum dtype dtype = compared_as(x->dtype);
+    size_t size = dtype_size(dtype);
+    /* One plane in, one out, where the type has to be converted (or Y is not wanted). */
+    char *in_room = kernel_scratch(args, in, size, err);
+    char *out_room = kernel_scratch(args, out, size, err);
+    if (!in_room || !out_room)
+        return STATUS_NO_MEMORY;
+    for (size_t i = 0; i < planes; i++) {
+        bool direct = dtype == x->dtype;
+        const void *src = element(x->data, x->dtype, i * in);
+        if (!direct)
+            convert_row(src, x->dtype, in_room, dtype, in);
+        bool write = direct && y;
+        TRY(max_plane(args, dtype, direct ? src : in_room,
+                      write ? element_at(y->data, y->dtype, i * out) : out_room,
+                      indices ? indices + i * out : NULL, &window, err));
+        if (y && !direct)
+            convert_row(out_room, dtype, element_at(y->data, y->dtype, i * out), y->dtype, out);
+        if (indices)
+            place_indices(indices + i * out, out, i * in, &window, column_major);
+    }
+    return STATUS_OK;
+}
+
+/* ---- means and norms ---- */
+
+static double mean_divisor(const struct window_cursor *cursor, bool count_include_pad)
+{
+    double divisor = 1;
+    for (int i = 0; i < 3; i++)
+        divisor *= count_include_pad ? (double)window_padded_taps(cursor->window, i, cursor->at[i])
+                                     : (double)(cursor->taps.end[i] - cursor->taps.first[i]);
+    return divisor > 0 ? divisor : 1;
+}
+
+static double power(double x, double p)
+{
+    x = fabs(x);
+    return p == 1 ? x : p == 2 ? x * x : pow(x, p);
+}
+
+static double root(double x, double p)
+{
+    return p == 1 ? x : p == 2 ? sqrt(x) : pow(x, 1 / p);
+}
+
+/* p 0: the sum of one window, else of the p-th powers of absolute values. */
+#define DEFINE_SUM(suffix, type)                                                                   \
+    static double sum_##suffix(const type *src, const struct window_cursor *cursor, double p)      \
+    {                                                                                              \
+        double sum = 0;                                                                            \
+        FOR_EACH_ROW_OF_TAPS(cursor, {                                                             \
+            const type *from = src + row + x0;                                                     \
+            for (int64_t i = 0; i < count; i++) {                                                  \
+                double v = from[(size_t)i * step];                                                 \
+                sum += p > 0 ? power(v, p) : v;                                                    \
+            }                                                                                      \
+        })                                                                                         \
+        return sum;                                                                                \
+    }
+DEFINE_SUM(f32, float)
+DEFINE_SUM(f64, double)
+#undef DEFINE_SUM
+
+/* AveragePool (p 0) and LpPool over tensors of any float type. */
+static enum status pool_sums(const struct kernel_args *args, double p, struct error *err)
+{
+    const struct shape *x = &args->in[0]->shape;
+    enum arithmetic arithmetic = arithmetic_for(args->in[0]->dtype);
+    bool count_include_pad = node_int(args->node, "count_include_pad", 0) != 0;
+    struct window w;
+    const void *src;
+    void *dst;
+    TRY(pool_window_init(args->node, x, false, &w, err));
+    w = window_in_3d(&w);
+    size_t in = window_inputs(&w), out = window_outputs(&w);
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    for (size_t n = 0; n < resolve_extent(x, 0, 2); n++) {
+        struct window_cursor cursor;
+        window_cursor_start(&cursor, &w);
+        for (size_t i = 0; i < out; i++, window_cursor_next(&cursor)) {
+            TRY(kernel_goes_on(args, window_size(&w), err));
+            double sum = arithmetic == ARITHMETIC_F64
+                             ? sum_f64((const double *)src + n * in, &cursor, p)
+                             : sum_f32((const float *)src + n * in, &cursor, p);
+            double value = p > 0 ? root(sum, p) : sum / mean_divisor(&cursor, count_include_pad);
+            if (arithmetic == ARITHMETIC_F64)
+                ((double *)dst)[n * out + i] = value;
+            else
+                ((float *)dst)[n * out + i] = (float)value;
+        }
+    }
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
+}
+
+KERNEL(kernel_average_pool)
+{
+    return pool_sums(args, 0, err);
+}
+
+KERNEL(kernel_lp_pool)
+{
+    return pool_sums(args, pool_norm(args->node), err);
+}
+
+/* ---- global pools ---- */
+
+static double global_value(enum op op, const double *values, size_t n, double p, double so_far)
+{
+    for (size_t i = 0; i < n; i++) {
+        double v = values[i];
+        if (op == OP_GLOBAL_MAX_POOL)
+            so_far = v > so_far || v != v ? v : so_far; /* a NaN is not > and stays */
+        else
+            so_far += op == OP_GLOBAL_LP_POOL ? power(v, p) : v;
+    }
+    return so_far;
+}
+
+KERNEL(kernel_global_pool)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    enum op op = args->node->op;
+    double p = op == OP_GLOBAL_LP_POOL ? pool_norm(args->node) : 0;
+    size_t plane = resolve_extent(&x->shape, 2, x->shape.rank);
+    size_t planes = resolve_extent(&x->shape, 0, 2);
+    double values[BLOCK];
+    for (size_t n = 0; n < planes; n++) {
+        double result = op == OP_GLOBAL_MAX_POOL ? -INFINITY : 0;
+        for (size_t i = 0; i < plane; i += BLOCK) {
+            size_t count = plane - i < BLOCK ? plane - i : BLOCK;
+            load_doubles(element(x->data, x->dtype, n * plane + i), x->dtype, values, count);
+            result = global_value(op, values, count, p, result);
+        }
+        if (op == OP_GLOBAL_AVERAGE_POOL)
+            result /= (double)plane;
+        else if (op == OP_GLOBAL_LP_POOL)
+            result = root(result, p);
+        store_doubles(&result, y->dtype, element_at(y->data, y->dtype, n), 1);
+    }
+    return STATUS_OK;
+}
+
+/* ---- MaxUnpool ---- */
+
+static enum status unpool_output(const struct kernel_args *args, const struct shape *addressed,
+                                 struct tensor **ret, struct error *err)
+{
+    if (!*args->out[0]) {
+        struct shape wanted = *addressed;
+        const struct tensor *shape = kernel_input(args, 2);
+        if (shape && shape_count(&shape->shape) != (size_t)wanted.rank)
+            return error_set(err, STATUS_SHAPE, "output_shape has %zu numbers, expected %d",
+                             shape_count(&shape->shape), wanted.rank);
+        for (int i = 0; shape && i < wanted.rank; i++)
+            wanted.dims[i] = tensor_int(shape, (size_t)i);
+        TRY(kernel_output(args, 0, args->in[0]->dtype, &wanted, err));
+    }
+    *ret = *args->out[0];
+    bool fits = (*ret)->shape.rank == addressed->rank;
+    for (int i = 0; fits && i < addressed->rank; i++)
+        fits = (*ret)->shape.dims[i] >= addressed->dims[i];
+    if (!fits)
+        return error_set(err, STATUS_SHAPE,
+                         "output_shape is smaller than what strides and "
+                         "kernel_shape give");
+    return STATUS_OK;
+}
+
+/* The position in `wider` of element `at` of `shape`, aligned at the origin. */
+static size_t widen(const struct shape *shape, const struct shape *wider, size_t at)
+{
+    size_t result = 0, step = 1;
+    for (int i = shape->rank - 1; i >= 0; i--) {
+        result += at % (size_t)shape->dims[i] * step;
+        at /= (size_t)shape->dims[i];
+        step *= (size_t)wider->dims[i];
+    }
+    return result;
+}
+
+KERNEL(kernel_max_unpool)
+{
+    const struct tensor *x = args->in[0];
+    const int64_t *indices = args->in[1]->data;
+    struct shape addressed;
+    struct tensor *y = NULL;
+    size_t room;
+    TRY(unpool_shape_init(args->node, &x->shape, &addressed, err));
+    TRY(shape_check(&addressed, x->dtype, &room, NULL, err));
+    TRY(unpool_output(args, &addressed, &y, err));
+    size_t count = shape_count(&x->shape), size = dtype_size(x->dtype);
+    bool wider = !shape_equal(&addressed, &y->shape);
+    zero_bytes(y->data, y->bytes);
+    for (size_t i = 0; i < count; i++) {
+        if (indices[i] < 0 || (uint64_t)indices[i] >= room)
+            return error_set(err, STATUS_INVALID,
+                             "index %lld is outside the %zu elements that strides and kernel_shape "
+                             "give",
+                             (long long)indices[i], room);
+        size_t at = (size_t)indices[i];
+        copy_bytes(element_at(y->data, y->dtype, wider ? widen(&addressed, &y->shape, at) : at),
+                   element(x->data, x->dtype, i), size);
+    }
+    return STATUS_OK;
+}

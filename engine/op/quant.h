@@ -1,0 +1,59 @@
+/* Private to the reference kernels of quantized operators: scales, zero points, rounding. */
+#pragma once
+
+#include <math.h>
+
+#include "engine/op/nn.h"
+#include "engine/op/strided.h"
+
+/* real = (stored - zero) * scale, of one tensor with one scale. */
+struct quant {
+    double scale;
+    int64_t zero;
+    int64_t low, high; /* range of the stored type */
+};
+
+/* The range of an integer dtype of up to 32 bits. */
+void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high);
+
+/* Operands `scale` and `scale + 1` (zero point; 0 when left out) of the node, for a tensor of
+ * `dtype`. The operands hold one number each: inference has checked it. */
+struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype dtype);
+
+/* real / scale + zero to the stored number: half to even, saturating; NaN gives the lowest. */
+static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
+{
+    double value = rint(shifted);
+    if (!(value > (double)q->low))
+        return q->low;
+    return value < (double)q->high ? (int64_t)value : q->high;
+}
+
+/* The same of real / scale. ONNX rounds before it adds the zero point, which shows at ties when the
+ * zero point is odd. */
+static inline int64_t quant_round(const struct quant *q, double divided)
+{
+    return quant_round_shifted(q, rint(divided) + (double)q->zero);
+}
+
+/* dst[i] = src[i] - zero[i / run] (zero 0 where `zeros` is NULL, zeros[0] for all where run is 0);
+ * src is an 8-bit tensor. */
+void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t run, int32_t *dst);
+
+/* Iterates over the output matrices of a batched product; offsets 0 and 1: which matrix of each
+ * operand. */
+struct strided_iterator batch_iterator(const struct matmul_shape *shape);
+
+/* y[m, n] += a * b as Gemm has it; y is what sums start from. */
+enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
+                         enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                         struct error *err) MUST_USE;
+
+/* All matrices of the batch; y starts as zeros. */
+enum status multiply_batches(const struct kernel_args *args, const struct matmul_shape *shape,
+                             enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                             struct error *err) MUST_USE;
+
+/* Element (row, column) of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a
+ * matrix: row * *ret_row + column * *ret_column. */
+void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column);

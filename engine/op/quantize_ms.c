@@ -1,0 +1,315 @@
+/* Operators of com.microsoft on 8-bit tensors: elementwise ones, Concat, Where, Softmax, pools.
+ * What depends on one stored number alone is a table of 256. Source: ONNX Runtime's
+ * ContribOperators.md.
+ *
+ * Easy to get wrong: results that lie halfway between two stored numbers are common here (scales
+ * are round numbers), and ONNX Runtime, which defines these operators, decides them by float32
+ * arithmetic in a certain order, in some operators with the zero point added before rounding. The
+ * same order is kept here. */
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/elementwise.h"
+#include "engine/op/quant.h"
+#include "engine/op/resolve.h"
+
+/* Element i of an 8-bit tensor's data. */
+static int64_t stored_at(const void *data, enum dtype dtype, size_t i)
+{
+    return dtype == DTYPE_I8 ? ((const int8_t *)data)[i] : ((const uint8_t *)data)[i];
+}
+
+static float real_of(const struct quant *quant, int64_t stored)
+{
+    return (float)(stored - quant->zero) * (float)quant->scale;
+}
+
+/* ---- binary ---- */
+
+/* What a binary operator computes with, made of the three scales once. */
+struct quantized_binary {
+    bool adds;
+    struct quant a, b, c;
+    float a_ratio, b_ratio, fixed; /* Add: c = a * a_ratio + b * b_ratio + fixed */
+    float product_ratio;           /* Mul: c = (a - zero) * (b - zero) * product_ratio + zero */
+};
+
+static void binary_prepare(struct quantized_binary *binary)
+{
+    float a = (float)binary->a.scale, b = (float)binary->b.scale, c = (float)binary->c.scale;
+    float a_ratio = a / c, b_ratio = b / c;
+    float zeros = a_ratio * (float)binary->a.zero + b_ratio * (float)binary->b.zero;
+    binary->a_ratio = a_ratio;
+    binary->b_ratio = b_ratio;
+    binary->fixed = (float)binary->c.zero - zeros;
+    binary->product_ratio = a * b / c;
+}
+
+static int64_t binary_value(const struct quantized_binary *binary, int64_t a, int64_t b)
+{
+    float value;
+    if (binary->adds) {
+        value = binary->fixed + (float)b * binary->b_ratio;
+        value += (float)a * binary->a_ratio;
+    } else {
+        value = (float)((a - binary->a.zero) * (b - binary->b.zero)) * binary->product_ratio;
+        value += (float)binary->c.zero;
+    }
+    return quant_round_shifted(&binary->c, (double)value);
+}
+
+KERNEL(kernel_qlinear_binary)
+{
+    const struct tensor *a = args->in[0], *b = args->in[3];
+    struct tensor *c = *args->out[0];
+    const struct shape *shapes[] = {&a->shape, &b->shape};
+    struct quantized_binary binary = {.adds = args->node->op == OP_QLINEAR_ADD,
+                                      .a = quant_read(args, 1, a->dtype),
+                                      .b = quant_read(args, 4, b->dtype),
+                                      .c = quant_read(args, 6, c->dtype)};
+    struct broadcast operands;
+    binary_prepare(&binary);
+    if (!broadcast_start(&operands, &c->shape, shapes, 2))
+        return STATUS_OK;
+    do {
+        for (size_t i = 0; i < operands.row; i++) {
+            int64_t x =
+                stored_at(a->data, a->dtype, operands.rows.offset[0] + (operands.moves[0] ? i : 0));
+            int64_t y =
+                stored_at(b->data, b->dtype, operands.rows.offset[1] + (operands.moves[1] ? i : 0));
+            int64_t stored = binary_value(&binary, x, y);
+            store_integers(&stored, c->dtype, element_at(c->data, c->dtype, operands.done + i), 1);
+        }
+    } while (broadcast_next(&operands));
+    return STATUS_OK;
+}
+
+/* ---- tables ---- */
+
+enum function { FUNCTION_NONE, FUNCTION_SIGMOID, FUNCTION_LEAKY_RELU };
+
+/* ret[stored byte] = the byte of function(real) in the output's terms. */
+static void fill_table(const struct quant *in, enum dtype in_dtype, const struct quant *out,
+                       enum function function, float alpha, uint8_t *ret)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        int64_t stored = in_dtype == DTYPE_I8 ? (int8_t)byte : byte;
+        float x = real_of(in, stored);
+        if (function == FUNCTION_SIGMOID)
+            x = (float)(1 / (1 + exp(-(double)x)));
+        else if (function == FUNCTION_LEAKY_RELU)
+            x = x < 0 ? alpha * x : x;
+        ret[byte] = (uint8_t)quant_round(out, (double)(x / (float)out->scale));
+    }
+}
+
+/* The same number in the same terms, bit for bit. */
+static bool same_terms(const struct quant *in, const struct quant *out)
+{
+    return in->scale == out->scale && in->zero == out->zero && in->low == out->low;
+}
+
+static void fill_requantize_table(const struct quant *in, enum dtype dtype, const struct quant *out,
+                                  uint8_t *ret)
+{
+    if (!same_terms(in, out)) {
+        fill_table(in, dtype, out, FUNCTION_NONE, 0, ret);
+        return;
+    }
+    for (int byte = 0; byte < 256; byte++)
+        ret[byte] = (uint8_t)byte;
+}
+
+KERNEL(kernel_qlinear_unary)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
+    bool sigmoid = args->node->op == OP_QLINEAR_SIGMOID;
+    uint8_t table[256];
+    size_t count = shape_count(&x->shape);
+    fill_table(&in, x->dtype, &out, sigmoid ? FUNCTION_SIGMOID : FUNCTION_LEAKY_RELU,
+               node_float(args->node, "alpha", 0.01f), table);
+    for (size_t i = 0; i < count; i++)
+        ((uint8_t *)y->data)[i] = table[((const uint8_t *)x->data)[i]];
+    return STATUS_OK;
+}
+
+KERNEL(kernel_lookup)
+{
+    const uint8_t *table = args->in[1]->data, *x = args->in[0]->data;
+    uint8_t *y = (*args->out[0])->data;
+    const size_t count = shape_count(&args->in[0]->shape);
+    for (size_t i = 0; i < count; i++)
+        y[i] = table[x[i]];
+    return STATUS_OK;
+}
+
+KERNEL(kernel_qlinear_concat)
+{
+    const struct node *node = args->node;
+    struct tensor *y = *args->out[0];
+    struct quant out = quant_read(args, 0, y->dtype);
+    int64_t axis = node_int(node, "axis", 0);
+    TRY(infer_axis(&axis, y->shape.rank, err));
+    size_t outer = resolve_extent(&y->shape, 0, (int)axis), before = 0;
+    size_t inner = resolve_extent(&y->shape, (int)axis + 1, y->shape.rank);
+    size_t extent = (size_t)y->shape.dims[axis];
+    for (size_t k = 2; k + 1 < node->input_count; k += 3) {
+        const struct tensor *x = args->in[k];
+        struct quant in = quant_read(args, k + 1, x->dtype);
+        uint8_t table[256];
+        fill_requantize_table(&in, x->dtype, &out, table);
+        size_t own = (size_t)x->shape.dims[axis], run = own * inner;
+        for (size_t o = 0; o < outer; o++)
+            for (size_t i = 0; i < run; i++)
+                ((uint8_t *)y->data)[(o * extent + before) * inner + i] =
+                    table[((const uint8_t *)x->data)[o * run + i]];
+        before += own;
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_qlinear_where)
+{
+    const struct tensor *condition = args->in[0], *x = args->in[1], *y = args->in[4];
+    struct tensor *z = *args->out[0];
+    const struct shape *shapes[] = {&condition->shape, &x->shape, &y->shape};
+    struct quant out = quant_read(args, 7, z->dtype);
+    struct quant x_terms = quant_read(args, 2, x->dtype), y_terms = quant_read(args, 5, y->dtype);
+    uint8_t x_table[256], y_table[256], *dst = z->data;
+    struct broadcast operands;
+    fill_requantize_table(&x_terms, x->dtype, &out, x_table);
+    fill_requantize_table(&y_terms, y->dtype, &out, y_table);
+    if (!broadcast_start(&operands, &z->shape, shapes, 3))
+        return STATUS_OK;
+    do {
+        for (size_t i = 0; i < operands.row; i++) {
+            size_t at[3];
+            for (int k = 0; k < 3; k++)
+                at[k] = operands.rows.offset[k] + (operands.moves[k] ? i : 0);
+            dst[operands.done + i] = ((const uint8_t *)condition->data)[at[0]]
+                                         ? x_table[((const uint8_t *)x->data)[at[1]]]
+                                         : y_table[((const uint8_t *)y->data)[at[2]]];
+        }
+    } while (broadcast_next(&operands));
+    return STATUS_OK;
+}
+
+/* ---- Softmax ---- */
+
+KERNEL(kernel_qlinear_softmax)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
+    int64_t axis = node_int(args->node, "axis", -1);
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    struct softmax_layout layout =
+        softmax_layout_of(&x->shape, axis, node_int(args->node, "opset", 13) < 13);
+    double *column = kernel_scratch(args, layout.extent, sizeof *column, err);
+    if (!column)
+        return STATUS_NO_MEMORY;
+    for (size_t c = 0; c < layout.outer * layout.inner; c++) {
+        size_t first = c / layout.inner * layout.extent * layout.inner + c % layout.inner;
+        for (size_t i = 0; i < layout.extent; i++)
+            column[i] = real_of(&in, stored_at(x->data, x->dtype, first + i * layout.inner));
+        softmax_column(column, column, layout.extent);
+        for (size_t i = 0; i < layout.extent; i++) {
+            int64_t stored = quant_round(&out, column[i] / out.scale);
+            store_integers(&stored, y->dtype,
+                           element_at(y->data, y->dtype, first + i * layout.inner), 1);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- pools ---- */
+
+/* Where element i of a tensor of [N, C, plane] or, channels last, [N, plane, C] lies in the former
+ * order. */
+static size_t plane_index(size_t i, bool channels_last, size_t channels, size_t plane)
+{
+    if (!channels_last)
+        return i;
+    size_t rest = i % (channels * plane);
+    return i - rest + rest % channels * plane + rest / channels;
+}
+
+/* The mean of the window at output position `at`, summed in float32 in the order of memory; the
+ * window is in 3-D. */
+static float window_mean(const struct window *w, bool count_include_pad, const float *src,
+                         const int64_t *at)
+{
+    int64_t first[3], end[3], start[3], taps = 1;
+    float sum = 0;
+    for (int i = 0; i < 3; i++) {
+        window_taps(w, i, at[i], &first[i], &end[i]);
+        start[i] = at[i] * w->stride[i] - w->pad_begin[i];
+        taps *= count_include_pad ? window_padded_taps(w, i, at[i]) : end[i] - first[i];
+    }
+    for (int64_t z = first[0]; z < end[0]; z++) {
+        for (int64_t y = first[1]; y < end[1]; y++) {
+            int64_t row =
+                (start[0] + z * w->dilation[0]) * w->in[1] + start[1] + y * w->dilation[1];
+            for (int64_t x = first[2]; x < end[2]; x++)
+                sum += src[row * w->in[2] + start[2] + x * w->dilation[2]];
+        }
+    }
+    return sum / (float)(taps > 0 ? taps : 1);
+}
+
+KERNEL(kernel_qlinear_average_pool)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    bool last = node_int(args->node, "channels_last", 0) != 0;
+    bool count_include_pad = node_int(args->node, "count_include_pad", 0) != 0;
+    struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
+    struct window w;
+    TRY(pool_window_init(args->node, &x->shape, last, &w, err));
+    w = window_in_3d(&w);
+    size_t channels = (size_t)x->shape.dims[last ? x->shape.rank - 1 : 1];
+    size_t in_plane = window_inputs(&w), out_plane = window_outputs(&w);
+    size_t in_count = shape_count(&x->shape), out_count = shape_count(&y->shape);
+    float *src = kernel_scratch(args, in_count, sizeof *src, err);
+    if (!src)
+        return STATUS_NO_MEMORY;
+    for (size_t i = 0; i < in_count; i++)
+        src[plane_index(i, last, channels, in_plane)] =
+            real_of(&in, stored_at(x->data, x->dtype, i));
+    for (size_t i = 0; i < out_count; i++) {
+        size_t p = plane_index(i, last, channels, out_plane);
+        int64_t t = (int64_t)(p % out_plane);
+        int64_t at[3] = {t / w.out[2] / w.out[1], t / w.out[2] % w.out[1], t % w.out[2]};
+        float mean = window_mean(&w, count_include_pad, src + p / out_plane * in_plane, at);
+        float shifted = mean / (float)out.scale + (float)out.zero;
+        int64_t stored = quant_round_shifted(&out, (double)shifted);
+        store_integers(&stored, y->dtype, element_at(y->data, y->dtype, i), 1);
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_qlinear_global_average_pool)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    bool last = node_int(args->node, "channels_last", 0) != 0;
+    struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
+    size_t count = shape_count(&x->shape), planes = shape_count(&y->shape);
+    size_t plane = planes ? count / planes : 1;
+    size_t channels = (size_t)x->shape.dims[last ? x->shape.rank - 1 : 1];
+    int64_t *sums = kernel_scratch(args, planes, sizeof *sums, err);
+    if (!sums)
+        return STATUS_NO_MEMORY;
+    for (size_t i = 0; i < planes; i++)
+        sums[i] = 0;
+    for (size_t i = 0; i < count; i++)
+        sums[plane_index(i, last, channels, plane) / plane] +=
+            stored_at(x->data, x->dtype, i) - in.zero;
+    float factor = (float)in.scale / ((float)out.scale * (float)plane);
+    for (size_t i = 0; i < planes; i++) {
+        int64_t stored = quant_round(&out, (double)((float)sums[i] * factor));
+        store_integers(&stored, y->dtype, element_at(y->data, y->dtype, i), 1);
+    }
+    return STATUS_OK;
+}

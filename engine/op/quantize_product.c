@@ -1,0 +1,269 @@
+/* Quantized convolutions and matrix products: operands are widened to int32 less their zero points,
+ * multiplied in int32 (overflow wraps, as the specification allows), and the sums are scaled, and
+ * where the result is stored, rounded half to even and saturated. */
+#include <string.h>
+
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/quant.h"
+
+/* Scratch of int32, one for each element of a tensor, filled by quant_widen(). */
+static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero, size_t run,
+                                 int32_t **ret, struct error *err)
+{
+    const struct tensor *src = args->in[i];
+    const struct tensor *zeros = kernel_input(args, zero);
+    *ret = kernel_scratch(args, shape_count(&src->shape), sizeof **ret, err);
+    if (!*ret)
+        return STATUS_NO_MEMORY;
+    quant_widen(src, zeros, run, *ret);
+    return STATUS_OK;
+}
+
+/* dst = sums * factor, as float32 or stored on the terms of `quant`; n elements from element `at`
+ * of y on. The product is rounded to float32 before it is rounded to an integer, as ONNX Runtime
+ * does: what lies closer to a tie than float32 can tell is a tie. */
+static void finish_sums(const int32_t *sums, size_t n, float factor, const struct quant *quant,
+                        struct tensor *y, size_t at)
+{
+    int64_t stored[BLOCK];
+    if (y->dtype == DTYPE_F32) {
+        for (size_t i = 0; i < n; i++)
+            ((float *)y->data)[at + i] = (float)sums[i] * factor;
+        return;
+    }
+    factor /= (float)quant->scale;
+    for (size_t i = 0; i < n; i += BLOCK) {
+        size_t count = n - i < BLOCK ? n - i : BLOCK;
+        for (size_t k = 0; k < count; k++)
+            stored[k] = quant_round(quant, (double)((float)sums[i + k] * factor));
+        store_integers(stored, y->dtype, element_at(y->data, y->dtype, at + i), count);
+    }
+}
+
+/* Number i of a tensor that holds one number, or as many as are asked for. */
+static float number_at(const struct tensor *tensor, size_t i)
+{
+    return (float)tensor_number(tensor, shape_count(&tensor->shape) == 1 ? 0 : i);
+}
+
+/* ---- convolutions ---- */
+
+/* Widened x and w and the int32 convolution. w_index: which operand holds the weights; zero points
+ * follow at x_zero and w_zero. */
+static enum status convolve(const struct kernel_args *args, const struct conv_shape *conv,
+                            size_t w_index, size_t x_zero, size_t w_zero, const int32_t *bias,
+                            int32_t *dst, struct error *err)
+{
+    int32_t *x = NULL, *w = NULL;
+    size_t per_channel = shape_count(&args->in[w_index]->shape) / conv->out_channels;
+    TRY(widen_operand(args, 0, x_zero, 0, &x, err));
+    TRY(widen_operand(args, w_index, w_zero, per_channel, &w, err));
+    return conv_forward(args, conv, ARITHMETIC_U32, x, w, bias, dst, err);
+}
+
+KERNEL(kernel_conv_integer)
+{
+    struct conv_shape conv;
+    TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[1]->shape, &conv, err));
+    return convolve(args, &conv, 1, 2, 3, NULL, (*args->out[0])->data, err);
+}
+
+KERNEL(kernel_qlinear_conv)
+{
+    const struct tensor *bias = kernel_input(args, 8);
+    struct tensor *y = *args->out[0];
+    struct conv_shape conv;
+    TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &conv, err));
+    int32_t *sums = kernel_scratch(args, shape_count(&y->shape), sizeof *sums, err);
+    if (!sums)
+        return STATUS_NO_MEMORY;
+    TRY(convolve(args, &conv, 3, 2, 5, bias ? bias->data : NULL, sums, err));
+    struct quant quant = quant_read(args, 6, y->dtype);
+    size_t positions = 1, planes = conv.batch * conv.out_channels;
+    for (int i = 0; i < conv.window.spatial; i++)
+        positions *= (size_t)conv.window.out[i];
+    for (size_t i = 0; i < planes; i++) {
+        float factor = number_at(args->in[1], 0) * number_at(args->in[4], i % conv.out_channels);
+        finish_sums(sums + i * positions, positions, factor, &quant, y, i * positions);
+    }
+    return STATUS_OK;
+}
+
+/* ---- matrix products ---- */
+
+/* The number that belongs to a row or column of a matrix of an operand; `otherwise` when left
+ * out. */
+static double param_at(const struct tensor *param, struct matmul_param layout, size_t matrix,
+                       size_t line, double otherwise)
+{
+    return param ? tensor_number(param, matrix * layout.matrix_step + line * layout.line_step)
+                 : otherwise;
+}
+
+static enum status param_layout(const struct tensor *operand, const struct tensor *param, bool rows,
+                                struct matmul_param *ret, struct error *err)
+{
+    *ret = (struct matmul_param){0};
+    if (!param)
+        return STATUS_OK;
+    return matmul_param_init(&operand->shape, &param->shape, rows, "a parameter", ret, err);
+}
+
+/* Scratch of int32 less the zero points of rows or columns; the operand is matrices of
+ * [lines, line] or, on the right, [line, lines]. */
+static enum status widen_matrices(const struct kernel_args *args, const struct tensor *operand,
+                                  const struct tensor *zeros, bool rows, size_t height,
+                                  size_t width, int32_t **ret, struct error *err)
+{
+    struct matmul_param layout;
+    size_t count = shape_count(&operand->shape);
+    TRY(param_layout(operand, zeros, rows, &layout, err));
+    *ret = kernel_scratch(args, count, sizeof **ret, err);
+    if (!*ret)
+        return STATUS_NO_MEMORY;
+    quant_widen(operand, NULL, 0, *ret);
+    if (!zeros)
+        return STATUS_OK;
+    for (size_t i = 0; i < count; i++) {
+        size_t row = i / width % height, column = i % width;
+        (*ret)[i] -= (int32_t)param_at(zeros, layout, i / width / height, rows ? row : column, 0);
+    }
+    return STATUS_OK;
+}
+
+/* y = a * b in int32; a and b are operands `left` and `right`, y is zero before. */
+static enum status multiply(const struct kernel_args *args, const struct matmul_shape *shape,
+                            size_t left, const struct tensor *left_zero, size_t right,
+                            const struct tensor *right_zero, int32_t *y, struct error *err)
+{
+    int32_t *a = NULL, *b = NULL;
+    TRY(widen_matrices(args, args->in[left], left_zero, true, shape->m, shape->k, &a, err));
+    TRY(widen_matrices(args, args->in[right], right_zero, false, shape->k, shape->n, &b, err));
+    return multiply_batches(args, shape, ARITHMETIC_U32, a, b, y, err);
+}
+
+KERNEL(kernel_matmul_integer)
+{
+    struct tensor *y = *args->out[0];
+    struct matmul_shape shape;
+    TRY(matmul_shape_init(&args->in[0]->shape, &args->in[1]->shape, &shape, err));
+    zero_bytes(y->data, y->bytes);
+    return multiply(args, &shape, 0, kernel_input(args, 2), 1, kernel_input(args, 3), y->data, err);
+}
+
+KERNEL(kernel_qlinear_matmul)
+{
+    const struct tensor *a_scale = args->in[1], *b_scale = args->in[4];
+    const struct tensor *bias = kernel_input(args, QUANTIZED_BIAS);
+    struct tensor *y = *args->out[0];
+    struct matmul_shape shape;
+    struct matmul_param a_layout, b_layout;
+    size_t count = shape_count(&y->shape);
+    TRY(matmul_shape_init(&args->in[0]->shape, &args->in[3]->shape, &shape, err));
+    TRY(param_layout(args->in[0], a_scale, true, &a_layout, err));
+    TRY(param_layout(args->in[3], b_scale, false, &b_layout, err));
+    int32_t *sums = kernel_scratch(args, count, sizeof *sums, err);
+    if (!sums)
+        return STATUS_NO_MEMORY;
+    zero_bytes(sums, count * sizeof *sums);
+    TRY(multiply(args, &shape, 0, args->in[2], 3, args->in[5], sums, err));
+    struct quant quant = quant_read(args, 6, y->dtype);
+    struct strided_iterator matrix = batch_iterator(&shape);
+    for (size_t done = 0; done < count; strided_next(&matrix, 2)) {
+        for (size_t row = 0; row < shape.m; row++) {
+            float left = (float)param_at(a_scale, a_layout, matrix.offset[0], row, 1);
+            for (size_t column = 0; column < shape.n; column++, done++) {
+                float right = (float)param_at(b_scale, b_layout, matrix.offset[1], column, 1);
+                if (bias)
+                    sums[done] = (int32_t)((uint32_t)sums[done] +
+                                           (uint32_t)((const int32_t *)bias->data)[column]);
+                finish_sums(sums + done, 1, left * right, &quant, y, done);
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- com.microsoft MatMulNBits ---- */
+
+KERNEL(kernel_matmul_nbits)
+{
+    const struct tensor *bias = kernel_input(args, 5);
+    const size_t count = shape_count(&(*args->out[0])->shape);
+    struct nbits_shape shape;
+    struct matmul_shape matmul;
+    const void *left;
+    void *dst;
+    TRY(nbits_shape_init(args->node, &shape, err));
+    TRY(matmul_shape_init(&args->in[0]->shape, &SHAPE((int64_t)shape.k, (int64_t)shape.n), &matmul,
+                          err));
+    float *weights = kernel_scratch(args, shape.n * shape.k, sizeof *weights, err);
+    if (!weights)
+        return STATUS_NO_MEMORY;
+    nbits_widen(&shape, args->in[1], args->in[2], kernel_input(args, 3), weights);
+    TRY(operand_open(args, 0, ARITHMETIC_F32, &left, err));
+    TRY(result_open(args, 0, ARITHMETIC_F32, &dst, err));
+    zero_bytes(dst, count * sizeof(float));
+    TRY(multiply_batches(args, &matmul, ARITHMETIC_F32, left, weights, dst, err));
+    for (size_t i = 0; bias && i < count; i++)
+        ((float *)dst)[i] += (float)tensor_number(bias, i % shape.n);
+    result_store(args, 0, ARITHMETIC_F32, dst);
+    return STATUS_OK;
+}
+
+/* ---- com.microsoft QGemm ---- */
+
+/* sums = C, broadcast to [m, n], or zeros. */
+static void start_sums(const struct gemm_shape *gemm, const struct tensor *c, int32_t *sums)
+{
+    size_t row = 0, column = 0;
+    if (c)
+        bias_steps(&c->shape, &row, &column);
+    for (size_t i = 0; i < gemm->m; i++)
+        for (size_t j = 0; j < gemm->n; j++)
+            sums[i * gemm->n + j] = c ? ((const int32_t *)c->data)[i * row + j * column] : 0;
+}
+
+/* B less its zero points, which belong to columns of the product. */
+static enum status widen_right(const struct kernel_args *args, const struct gemm_shape *gemm,
+                               int32_t **ret, struct error *err)
+{
+    const struct tensor *b = args->in[3], *zeros = args->in[5];
+    size_t count = shape_count(&b->shape);
+    TRY(widen_operand(args, 3, SIZE_MAX, 0, ret, err));
+    bool single = shape_count(&zeros->shape) == 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t column = gemm->trans_b ? i / gemm->k : i % gemm->n;
+        (*ret)[i] -= (int32_t)tensor_int(zeros, single ? 0 : column);
+    }
+    return STATUS_OK;
+}
+
+static void finish_qgemm(const struct kernel_args *args, const struct gemm_shape *gemm,
+                         const int32_t *sums, struct tensor *y)
+{
+    float alpha = node_float(args->node, "alpha", 1);
+    struct quant quant = quant_read(args, 7, y->dtype);
+    for (size_t i = 0; i < gemm->m * gemm->n; i++) {
+        float factor = alpha * number_at(args->in[1], 0) * number_at(args->in[4], i % gemm->n);
+        finish_sums(sums + i, 1, factor, &quant, y, i);
+    }
+}
+
+KERNEL(kernel_qgemm)
+{
+    const struct tensor *c = kernel_input(args, 6);
+    struct gemm_shape gemm;
+    int32_t *a = NULL, *b = NULL;
+    TRY(gemm_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &gemm, err));
+    int32_t *sums = kernel_scratch(args, gemm.m * gemm.n, sizeof *sums, err);
+    if (!sums)
+        return STATUS_NO_MEMORY;
+    TRY(widen_operand(args, 0, 2, 0, &a, err));
+    TRY(widen_right(args, &gemm, &b, err));
+    start_sums(&gemm, c, sums);
+    TRY(gemm_product(args, &gemm, ARITHMETIC_U32, a, b, sums, err));
+    finish_qgemm(args, &gemm, sums, *args->out[0]);
+    return STATUS_OK;
+}

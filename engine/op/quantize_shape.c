@@ -1,0 +1,94 @@
+/* Which scale and zero point go with which element. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/geometry.h"
+#include "engine/op/resolve.h"
+
+static enum status misfit(const struct shape *x, const struct shape *scale, int64_t axis,
+                          int64_t block, struct error *err)
+{
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    return error_set(err, STATUS_SHAPE,
+                     "the scale has shape %s, which does not fit an input of shape %s at axis %lld "
+                     "(block_size %lld)",
+                     shape_text(scale, right), shape_text(x, left), (long long)axis,
+                     (long long)block);
+}
+
+enum status quant_layout_init(const struct node *node, const struct shape *x,
+                              const struct shape *scale, struct quant_layout *ret,
+                              struct error *err)
+{
+    int64_t axis = node_int(node, "axis", 1), block = node_int(node, "block_size", 0);
+    bool blocked = block != 0 && scale->rank == x->rank && x->rank > 0;
+    if (!blocked && shape_count(scale) == 1) {
+        *ret = (struct quant_layout){.outer = 1, .extent = 1, .inner = shape_count(x), .block = 1};
+        return STATUS_OK;
+    }
+    if (node->opset < 13)
+        return error_set(err, STATUS_UNSUPPORTED, "a scale per channel needs opset 13 or later");
+    /* The default axis of 1 does not exist in a vector, where only one reading makes sense. */
+    if (x->rank == 1 && axis == 1)
+        axis = 0;
+    TRY(infer_axis(&axis, x->rank, err));
+    int a = (int)axis;
+    struct quant_layout layout = {.outer = resolve_extent(x, 0, a),
+                                  .extent = (size_t)x->dims[a],
+                                  .inner = resolve_extent(x, a + 1, x->rank),
+                                  .block = 1};
+    if (!blocked) {
+        if (scale->rank != 1 || scale->dims[0] != x->dims[a])
+            return misfit(x, scale, axis, block, err);
+        layout.block_step = 1;
+        *ret = layout;
+        return STATUS_OK;
+    }
+    if (block < 0)
+        return error_set(err, STATUS_MODEL, "block_size is %lld, expected at least 1",
+                         (long long)block);
+    for (int i = 0; i < x->rank; i++) {
+        int64_t blocks = x->dims[i] / block + (x->dims[i] % block != 0);
+        if (scale->dims[i] != (i == a ? blocks : x->dims[i]))
+            return misfit(x, scale, axis, block, err);
+    }
+    layout.block = (size_t)block;
+    layout.inner_step = 1;
+    layout.block_step = layout.inner;
+    layout.outer_step = layout.inner * (size_t)scale->dims[a];
+    *ret = layout;
+    return STATUS_OK;
+}
+
+enum status matmul_param_init(const struct shape *operand, const struct shape *param, bool rows,
+                              const char *name, struct matmul_param *ret, struct error *err)
+{
+    *ret = (struct matmul_param){0};
+    if (shape_count(param) == 1)
+        return STATUS_OK;
+    int rank = operand->rank;
+    /* [..., m, k] on the left, [..., k, n] on the right; a vector is all k. */
+    int line = rows ? rank - 2 : rank - 1, shared = rows ? rank - 1 : rank - 2;
+    if (rank >= 2 && param->rank == 1 && param->dims[0] == operand->dims[line]) {
+        ret->line_step = 1;
+        return STATUS_OK;
+    }
+    bool fits = rank >= 2 && param->rank == rank && param->dims[line] == operand->dims[line] &&
+                param->dims[shared] == 1;
+    bool same = true, ones = true;
+    for (int i = 0; fits && i < rank - 2; i++) {
+        same = same && param->dims[i] == operand->dims[i];
+        ones = ones && param->dims[i] == 1;
+    }
+    if (!fits || (!same && !ones)) {
+        char left[SHAPE_TEXT], right[SHAPE_TEXT];
+        return error_set(err, STATUS_SHAPE,
+                         "%s has shape %s, expected one number or one for each %s of an operand of "
+                         "shape %s",
+                         name, shape_text(param, left), rows ? "row" : "column",
+                         shape_text(operand, right));
+    }
+    ret->line_step = 1;
+    ret->matrix_step = same ? (size_t)operand->dims[line] : 0;
+    return STATUS_OK;
+}

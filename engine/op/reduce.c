@@ -1,0 +1,495 @@
+/* Reductions and ArgMax / ArgMin: the table and inference. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/elementwise.h"
+#include "engine/op/index.h"
+#include "engine/op/kernels.h"
+#include "engine/op/ops.h"
+#include "engine/op/resolve.h"
+
+static enum status infer_reduce(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    bool order = node->op == OP_REDUCE_MAX || node->op == OP_REDUCE_MIN;
+    TRY(operand_dtype(node, 0, "data", order ? DTYPES_ANY : DTYPES_NUMBER, err));
+    const struct tensor *known[2];
+    if (!resolve_known(node, 1, known, 2))
+        return infer_unknown(node, 0, x->dtype);
+    struct reduction reduction;
+    TRY(resolve_reduction(node, &x->shape, known, &reduction, err));
+    return infer_output(node, 0, x->dtype, &reduction.out, err);
+}
+
+static enum status infer_arg(struct node *node, struct error *err)
+{
+    const struct shape *shape = &node->inputs[0]->shape;
+    int64_t axis = node_int(node, "axis", 0);
+    TRY(operand_dtype(node, 0, "data", DTYPES_NUMBER, err));
+    TRY(infer_axis(&axis, shape->rank, err));
+    struct shape out = {0};
+    for (int i = 0; i < shape->rank; i++)
+        if (i != axis)
+            out.dims[out.rank++] = shape->dims[i];
+        else if (node_int(node, "keepdims", 1))
+            out.dims[out.rank++] = 1;
+    if (shape->dims[axis] == 0 && shape_count(&out) != 0)
+        return error_set(err, STATUS_SHAPE,
+                         "axis %lld is empty: it has no largest or smallest "
+                         "element",
+                         (long long)axis);
+    return infer_output(node, 0, DTYPE_I64, &out, err);
+}
+
+/* ---- batches ---- */
+
+static int reduce_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[2] = {0};
+    const int from = batch_of_first(node, axes);
+    struct reduction reduction;
+    struct error ignored;
+    if (from < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
+        resolve_reduction(node, &node->inputs[0]->shape, operands, &reduction, &ignored) !=
+            STATUS_OK ||
+        reduction.axes >> from & 1)
+        return BATCH_MIXES;
+    const unsigned before = reduction.axes & ((1u << from) - 1);
+    return reduction.out.rank == node->inputs[0]->shape.rank ? from
+                                                             : from - __builtin_popcount(before);
+}
+
+static const struct batch_rule reduce_rule = {reduce_axis, NULL};
+
+/* ArgMax: the axis that it looks along is left out unless keepdims. */
+static int arg_axis(const struct node *node, const int *axes)
+{
+    const int from = batch_of_first(node, axes);
+    const int64_t axis = batch_attribute_axis(node, 0);
+    if (from < 0 || from == axis)
+        return BATCH_MIXES;
+    return from > axis && !node_int(node, "keepdims", 1) ? from - 1 : from;
+}
+
+static const struct batch_rule arg_rule = {arg_axis, NULL};
+
+/* ---- reference kernels ---- */
+
+/* ---- rows of the input and where they go ---- */
+
+struct reduce_cursor {
+    struct strided_iterator it; /* of the outer dimensions; offset 0: of the row in the output */
+    size_t row;                 /* innermost extent */
+    bool row_reduced;
+    size_t rows;
+};
+
+static void reduce_cursor_start(struct reduce_cursor *cursor, const struct shape *shape,
+                                unsigned axes)
+{
+    struct strided_iterator *it = &cursor->it;
+    bool reduced[TENSOR_MAX_RANK + 1];
+    int kept = 0;
+    memset(cursor, 0, sizeof *cursor);
+    for (int i = 0; i < shape->rank; i++) {
+        bool goes = axes & 1u << i;
+        if (shape->dims[i] == 1)
+            continue;
+        if (kept && reduced[kept - 1] == goes) {
+            it->extent[kept - 1] *= (size_t)shape->dims[i];
+        } else {
+            reduced[kept] = goes;
+            it->extent[kept++] = (size_t)shape->dims[i];
+        }
+    }
+    it->rank = kept ? kept - 1 : 0;
+    cursor->row = kept ? it->extent[kept - 1] : 1;
+    cursor->row_reduced = kept && reduced[kept - 1];
+    size_t step = cursor->row_reduced ? 1 : cursor->row;
+    cursor->rows = 1;
+    for (int i = it->rank - 1; i >= 0; i--) {
+        it->step[0][i] = reduced[i] ? 0 : step;
+        step *= reduced[i] ? 1 : it->extent[i];
+        cursor->rows *= it->extent[i];
+    }
+}
+
+/* ---- sums, products ---- */
+
+enum fold { FOLD_SUM, FOLD_PRODUCT, FOLD_MAX };
+enum map { MAP_NONE, MAP_ABS, MAP_SQUARE, MAP_EXP };
+
+/* One pass over the input. Of the two accumulators one is used. */
+struct pass {
+    enum fold fold;
+    enum map map;
+    double *sum;
+    uint64_t *whole;
+    const double *shift; /* MAP_EXP: per output element */
+};
+
+static void map_doubles(const struct pass *pass, size_t out, bool reduced, double *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        switch (pass->map) {
+        case MAP_NONE:
+            return;
+        case MAP_ABS:
+            x[i] = fabs(x[i]);
+            break;
+        case MAP_SQUARE:
+            x[i] *= x[i];
+            break;
+        case MAP_EXP:
+            x[i] = exp(x[i] - pass->shift[reduced ? out : out + i]);
+        }
+    }
+}
+
+static double larger(double a, double b)
+{
+    return a > b || a != a ? a : b;
+}
+
+/* Four sums side by side: one after the other, each addition would wait for the last. */
+static double sum_row(const double *x, size_t n)
+{
+    double a = 0, b = 0, c = 0, d = 0;
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        a += x[i];
+        b += x[i + 1];
+        c += x[i + 2];
+        d += x[i + 3];
+    }
+    for (; i < n; i++)
+        a += x[i];
+    return (a + b) + (c + d);
+}
+
+static void fold_doubles(const struct pass *pass, size_t out, bool reduced, const double *x,
+                         size_t n)
+{
+    double *to = pass->sum + out;
+    if (reduced) {
+        if (pass->fold == FOLD_SUM)
+            *to += sum_row(x, n);
+        for (size_t i = 0; i < n && pass->fold != FOLD_SUM; i++)
+            *to = pass->fold == FOLD_PRODUCT ? *to * x[i] : larger(*to, x[i]);
+        return;
+    }
+    switch (pass->fold) {
+    case FOLD_SUM:
+        for (size_t i = 0; i < n; i++)
+            to[i] += x[i];
+        break;
+    case FOLD_PRODUCT:
+        for (size_t i = 0; i < n; i++)
+            to[i] *= x[i];
+        break;
+    case FOLD_MAX:
+        for (size_t i = 0; i < n; i++)
+            to[i] = larger(to[i], x[i]);
+    }
+}
+
+static void fold_integers(const struct pass *pass, size_t out, bool reduced, const int64_t *x,
+                          bool is_signed, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t value = (uint64_t)x[i];
+        uint64_t *to = &pass->whole[reduced ? out : out + i];
+        if (pass->map == MAP_ABS && is_signed && x[i] < 0)
+            value = 0 - value;
+        else if (pass->map == MAP_SQUARE)
+            value *= value;
+        *to = pass->fold == FOLD_SUM ? *to + value : *to * value;
+    }
+}
+
+static void run_pass(const struct pass *pass, const struct tensor *x, unsigned axes)
+{
+    struct reduce_cursor cursor;
+    reduce_cursor_start(&cursor, &x->shape, axes);
+    bool is_signed = x->dtype != DTYPE_U64;
+    for (size_t r = 0; x->bytes && r < cursor.rows; r++, strided_next(&cursor.it, 1)) {
+        for (size_t done = 0; done < cursor.row; done += BLOCK) {
+            size_t n = cursor.row - done < BLOCK ? cursor.row - done : BLOCK;
+            size_t out = cursor.row_reduced ? cursor.it.offset[0] : cursor.it.offset[0] + done;
+            const void *from = element(x->data, x->dtype, r * cursor.row + done);
+            double values[BLOCK];
+            int64_t integers[BLOCK];
+            if (pass->sum) {
+                load_doubles(from, x->dtype, values, n);
+                map_doubles(pass, out, cursor.row_reduced, values, n);
+                fold_doubles(pass, out, cursor.row_reduced, values, n);
+            } else {
+                load_integers(from, x->dtype, integers, n);
+                fold_integers(pass, out, cursor.row_reduced, integers, is_signed, n);
+            }
+        }
+    }
+}
+
+static struct pass pass_of(enum op op)
+{
+    switch (op) {
+    case OP_REDUCE_PROD:
+        return (struct pass){.fold = FOLD_PRODUCT};
+    case OP_REDUCE_L1:
+        return (struct pass){.map = MAP_ABS};
+    case OP_REDUCE_L2:
+    case OP_REDUCE_SUM_SQUARE:
+        return (struct pass){.map = MAP_SQUARE};
+    case OP_REDUCE_LOG_SUM_EXP:
+        return (struct pass){.map = MAP_EXP};
+    default:
+        return (struct pass){0};
+    }
+}
+
+/* How many elements go into one of the output. */
+static double group_size(const struct shape *shape, unsigned axes)
+{
+    double size = 1;
+    for (int i = 0; i < shape->rank; i++)
+        if (axes & 1u << i)
+            size *= (double)shape->dims[i];
+    return size;
+}
+
+/* What comes after the fold. */
+static void finish(enum op op, double divisor, const double *shift, double *sum, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (op == OP_REDUCE_MEAN)
+            sum[i] /= divisor;
+        else if (op == OP_REDUCE_L2)
+            sum[i] = sqrt(sum[i]);
+        else if (op == OP_REDUCE_LOG_SUM)
+            sum[i] = log(sum[i]);
+        else if (op == OP_REDUCE_LOG_SUM_EXP)
+            sum[i] = log(sum[i]) + shift[i];
+    }
+}
+
+/* log(sum(exp(x))) = m + log(sum(exp(x - m))) with m the maximum, or 0 where that is not finite. */
+static void find_shift(const struct tensor *x, unsigned axes, double *shift, size_t count)
+{
+    struct pass pass = {.fold = FOLD_MAX, .sum = shift};
+    for (size_t i = 0; i < count; i++)
+        shift[i] = -INFINITY;
+    run_pass(&pass, x, axes);
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(shift[i]))
+            shift[i] = 0;
+}
+
+static bool stays_integer(enum op op)
+{
+    return op == OP_REDUCE_SUM || op == OP_REDUCE_PROD || op == OP_REDUCE_L1 ||
+           op == OP_REDUCE_SUM_SQUARE;
+}
+
+KERNEL(kernel_reduce)
+{
+    enum op op = args->node->op;
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    struct reduction reduction;
+    TRY(resolve_reduction(args->node, &x->shape, args->in, &reduction, err));
+    size_t count = shape_count(&out->shape);
+    bool shifted = op == OP_REDUCE_LOG_SUM_EXP;
+    union {
+        double real;
+        uint64_t whole;
+    } *sum = kernel_scratch(args, count, sizeof *sum, err);
+    double *shift = shifted ? kernel_scratch(args, count, sizeof *shift, err) : NULL;
+    if (!sum || (shifted && !shift))
+        return STATUS_NO_MEMORY;
+    struct pass pass = pass_of(op);
+    pass.shift = shift;
+    if (shifted)
+        find_shift(x, reduction.axes, shift, count);
+    bool whole = !dtype_is_float(x->dtype) && stays_integer(op);
+    if (whole)
+        pass.whole = &sum->whole;
+    else
+        pass.sum = &sum->real;
+    for (size_t i = 0; i < count; i++) {
+        if (whole)
+            sum[i].whole = pass.fold == FOLD_PRODUCT;
+        else
+            sum[i].real = pass.fold == FOLD_PRODUCT;
+    }
+    run_pass(&pass, x, reduction.axes);
+    if (whole) {
+        store_integers((const int64_t *)(const void *)sum, out->dtype, out->data, count);
+    } else {
+        finish(op, group_size(&x->shape, reduction.axes), shift, &sum->real, count);
+        store_doubles(&sum->real, out->dtype, out->data, count);
+    }
+    return STATUS_OK;
+}
+
+/* ---- maxima, minima ---- */
+
+/* What an empty maximum or minimum is: the end of the dtype's range. */
+static void identity(bool largest, enum dtype dtype, void *ret)
+{
+    double real = largest ? -INFINITY : INFINITY;
+    store_doubles(&real, dtype, ret, 1); /* saturates for integers */
+    if (dtype == DTYPE_BOOL)
+        *(uint8_t *)ret = !largest;
+}
+
+/* Folds n elements into *to: blocks onto each other, then the block onto itself, by halves. */
+static enum status fold_row(binary_row row, const void *from, enum dtype dtype, size_t n, void *to)
+{
+    uint64_t block[BLOCK]; /* room for elements of any dtype */
+    size_t length = n < BLOCK ? n : BLOCK;
+    memcpy(block, from, length * dtype_size(dtype));
+    for (size_t done = length; done < n; done += BLOCK) {
+        size_t more = n - done < BLOCK ? n - done : BLOCK;
+        TRY(row(block, true, element(from, dtype, done), true, block, more));
+    }
+    for (; length > 1; length -= length / 2)
+        TRY(row(block, true, element(block, dtype, length - length / 2), true, block, length / 2));
+    return row(to, true, block, true, to, 1);
+}
+
+KERNEL(kernel_extreme)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    bool largest = args->node->op == OP_REDUCE_MAX, flags = x->dtype == DTYPE_BOOL;
+    struct reduction reduction;
+    struct reduce_cursor cursor;
+    uint64_t start;
+    TRY(resolve_reduction(args->node, &x->shape, args->in, &reduction, err));
+    binary_row row = binary_row_find(flags     ? (largest ? BINARY_OR : BINARY_AND)
+                                     : largest ? BINARY_MAX
+                                               : BINARY_MIN,
+                                     x->dtype);
+    identity(largest, x->dtype, &start);
+    fill_row(out->data, &start, dtype_size(out->dtype), shape_count(&out->shape));
+    reduce_cursor_start(&cursor, &x->shape, reduction.axes);
+    for (size_t r = 0; x->bytes && r < cursor.rows; r++, strided_next(&cursor.it, 1)) {
+        const void *from = element(x->data, x->dtype, r * cursor.row);
+        void *to = element_at(out->data, x->dtype, cursor.it.offset[0]);
+        if (cursor.row_reduced)
+            TRY(fold_row(row, from, x->dtype, cursor.row, to));
+        else
+            TRY(row(to, true, from, true, to, cursor.row));
+    }
+    return STATUS_OK;
+}
+
+/* ---- ArgMax, ArgMin ---- */
+
+/* What looks for the best element compares keys: the best has the largest one. NaN is better than
+ * any number, as in numpy, also for ArgMin. */
+struct arg {
+    const struct tensor *x;
+    bool largest, last;
+    size_t count; /* elements along the axis */
+};
+
+static void arg_keys(const struct arg *arg, size_t start, uint64_t *keys, size_t n)
+{
+    bool real = dtype_is_float(arg->x->dtype);
+    order_keys(element(arg->x->data, arg->x->dtype, start), arg->x->dtype, keys, n);
+    for (size_t i = 0; !arg->largest && i < n; i++)
+        keys[i] = real && keys[i] == UINT64_MAX ? UINT64_MAX : ~keys[i];
+}
+
+/* The axis is the innermost one: one line from front to back. */
+static int64_t arg_line(const struct arg *arg, size_t start)
+{
+    uint64_t best = 0, keys[BLOCK];
+    size_t index = 0;
+    for (size_t done = 0; done < arg->count; done += BLOCK) {
+        size_t n = arg->count - done < BLOCK ? arg->count - done : BLOCK;
+        arg_keys(arg, start + done, keys, n);
+        for (size_t i = 0; i < n; i++) {
+            if (keys[i] > best || (arg->last && keys[i] == best)) {
+                best = keys[i];
+                index = done + i;
+            }
+        }
+    }
+    return (int64_t)index;
+}
+
+/* n <= BLOCK neighbouring lines, `step` elements from one element to the next. */
+static void arg_lines(const struct arg *arg, size_t start, size_t step, int64_t *ret, size_t n)
+{
+    uint64_t best[BLOCK] = {0}, keys[BLOCK];
+    memset(ret, 0, n * sizeof *ret);
+    for (size_t k = 0; k < arg->count; k++) {
+        arg_keys(arg, start + k * step, keys, n);
+        for (size_t i = 0; i < n; i++) {
+            bool wins = keys[i] > best[i] || (arg->last && keys[i] == best[i]);
+            best[i] = wins ? keys[i] : best[i];
+            ret[i] = wins ? (int64_t)k : ret[i];
+        }
+    }
+}
+
+KERNEL(kernel_arg)
+{
+    const struct tensor *x = args->in[0];
+    int64_t axis = node_int(args->node, "axis", 0);
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    size_t outer = resolve_extent(&x->shape, 0, (int)axis);
+    size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
+    struct arg arg = {x, args->node->op == OP_ARG_MAX,
+                      node_int(args->node, "select_last_index", 0) != 0,
+                      (size_t)x->shape.dims[axis]};
+    int64_t *to = (*args->out[0])->data;
+    for (size_t o = 0; o < outer; o++) {
+        size_t start = o * arg.count * inner;
+        if (inner == 1) {
+            *to++ = arg_line(&arg, start);
+            continue;
+        }
+        for (size_t i = 0; i < inner; i += BLOCK) {
+            size_t n = inner - i < BLOCK ? inner - i : BLOCK;
+            arg_lines(&arg, start + i, inner, to, n);
+            to += n;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+/* From opset 18 on, ReduceSum from 13; the importer turns attributes of older files into operands.
+ */
+#define REDUCE(id, kernel)                                                                         \
+    {                                                                                              \
+        OP_##id, 13, 0, 1, 2, 1, 1, OP_PLAIN, "keepdims:int noop_with_empty_axes:int",             \
+            infer_reduce, &reduce_rule, work_elements, kernel                                      \
+    }
+
+static const struct op_info table[] = {
+    REDUCE(REDUCE_SUM, kernel_reduce),
+    REDUCE(REDUCE_MEAN, kernel_reduce),
+    REDUCE(REDUCE_MAX, kernel_extreme),
+    REDUCE(REDUCE_MIN, kernel_extreme),
+    REDUCE(REDUCE_PROD, kernel_reduce),
+    REDUCE(REDUCE_L1, kernel_reduce),
+    REDUCE(REDUCE_L2, kernel_reduce),
+    REDUCE(REDUCE_LOG_SUM, kernel_reduce),
+    REDUCE(REDUCE_LOG_SUM_EXP, kernel_reduce),
+    REDUCE(REDUCE_SUM_SQUARE, kernel_reduce),
+    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
+     infer_arg, &arg_rule, work_elements, kernel_arg},
+    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
+     infer_arg, &arg_rule, work_elements, kernel_arg},
+};
+
+const struct op_family ops_reduce = {table, COUNT_OF(table)};

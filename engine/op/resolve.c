@@ -1,0 +1,514 @@
+/* Works out what attributes and integer operands of shape operators mean for given extents.
+ *
+ * Numbers here come from a file or from a request: every sum and product is overflow-checked, or
+ * its factors are bounded first. */
+#include "engine/op/resolve.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* ---- checks ---- */
+
+enum status resolve_required(const struct node *node, const char *attribute, struct error *err)
+{
+    if (!node_attr(node, attribute))
+        return error_set(err, STATUS_MODEL, "the required attribute '%s' is missing", attribute);
+    return STATUS_OK;
+}
+
+bool resolve_known(const struct node *node, size_t first, const struct tensor **ret, size_t max)
+{
+    bool known = true;
+    for (size_t i = 0; i < max; i++) {
+        const struct value *value = node_input(node, i);
+        ret[i] = value ? value->known : NULL;
+        if (i >= first && value && !value->known)
+            known = false;
+    }
+    return known;
+}
+
+static bool is_integer(enum dtype dtype)
+{
+    return 1u << dtype & DTYPES_INTEGER;
+}
+
+enum status resolve_list(const struct tensor *list, const char *what, int64_t *ret, size_t max,
+                         size_t *ret_count, struct error *err)
+{
+    char text[SHAPE_TEXT];
+    *ret_count = 0;
+    if (!list)
+        return STATUS_OK;
+    if (!is_integer(list->dtype) || list->shape.rank > 1)
+        return error_set(err, STATUS_SHAPE,
+                         "%s is a %s tensor of shape %s, expected a list of "
+                         "integers",
+                         what, dtype_name(list->dtype), shape_text(&list->shape, text));
+    size_t count = shape_count(&list->shape);
+    if (count > max)
+        return error_set(err, STATUS_SHAPE, "%s holds %zu numbers, expected at most %zu", what,
+                         count, max);
+    for (size_t i = 0; i < count; i++)
+        ret[i] = tensor_int(list, i);
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+enum status resolve_scalar(const struct tensor *scalar, const char *what, int64_t *ret,
+                           struct error *err)
+{
+    char text[SHAPE_TEXT];
+    if (shape_count(&scalar->shape) != 1)
+        return error_set(err, STATUS_SHAPE, "%s has shape %s, expected one number", what,
+                         shape_text(&scalar->shape, text));
+    *ret = tensor_int(scalar, 0);
+    return STATUS_OK;
+}
+
+enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,
+                         unsigned *ret_mask, struct error *err)
+{
+    unsigned mask = 0;
+    for (size_t i = 0; i < count; i++) {
+        int64_t axis = axes[i];
+        TRY(infer_axis(&axis, rank, err));
+        if (unique && mask & 1u << axis)
+            return error_set(err, STATUS_SHAPE, "axis %lld is given twice, expected each once",
+                             (long long)axes[i]);
+        mask |= 1u << axis;
+    }
+    *ret_mask = mask;
+    return STATUS_OK;
+}
+
+enum status resolve_indices(const struct tensor *indices, int64_t extent, int axis,
+                            struct error *err)
+{
+    size_t count = shape_count(&indices->shape);
+    for (size_t i = 0; i < count; i++) {
+        int64_t index = indices->dtype == DTYPE_I64 ? ((const int64_t *)indices->data)[i]
+                                                    : ((const int32_t *)indices->data)[i];
+        if (index < -extent || index >= extent)
+            return error_set(err, STATUS_INVALID,
+                             "index %lld (element %zu of the indices) is out of range for axis %d "
+                             "of extent %lld, expected %lld to %lld",
+                             (long long)index, i, axis, (long long)extent, (long long)-extent,
+                             (long long)extent - 1);
+    }
+    return STATUS_OK;
+}
+
+size_t resolve_extent(const struct shape *shape, int first, int last)
+{
+    size_t count = 1;
+    for (int i = first; i < last; i++)
+        count *= (size_t)shape->dims[i];
+    return count;
+}
+
+bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis)
+{
+    return shape_count(shape) == resolve_extent(x, axis, x->rank) &&
+           resolve_extent(shape, 0, shape->rank - (x->rank - axis)) == 1;
+}
+
+/* ---- Reshape ---- */
+
+enum status resolve_reshape(const struct node *node, const struct shape *data,
+                            const struct tensor *const *operands, struct shape *ret,
+                            struct error *err)
+{
+    int64_t wanted[TENSOR_MAX_RANK];
+    size_t count;
+    char from[SHAPE_TEXT], to[SHAPE_TEXT];
+    TRY(resolve_list(operands[1], "the new shape", wanted, TENSOR_MAX_RANK, &count, err));
+    bool allow_zero = node_int(node, "allowzero", 0) != 0;
+    struct shape out = {.rank = (int)count}, remaining = *data;
+    int unknown = -1;
+    int64_t named = 1; /* product of the dimensions given as numbers */
+    for (int i = 0; i < out.rank; i++) {
+        int64_t dim = out.dims[i] = wanted[i];
+        if (dim == -1) {
+            if (unknown >= 0)
+                return error_set(err, STATUS_SHAPE, "the new shape has more than one -1");
+            unknown = i;
+        } else if (dim == 0 && !allow_zero) {
+            if (i >= data->rank)
+                return error_set(
+                    err, STATUS_SHAPE,
+                    "dimension %d of the new shape is 0 (copy from the input), but the "
+                    "input %s has no such dimension",
+                    i, shape_text(data, from));
+            /* A copied dimension cancels out, also when it is zero. */
+            out.dims[i] = data->dims[i];
+            remaining.dims[i] = 1;
+        } else if (dim < 0 || __builtin_mul_overflow(named, dim, &named)) {
+            return error_set(err, STATUS_SHAPE,
+                             "dimension %d of the new shape is %lld, expected -1, 0, or a number "
+                             "whose product with the others can be addressed",
+                             i, (long long)dim);
+        }
+    }
+    int64_t left = (int64_t)shape_count(&remaining);
+    if (unknown >= 0) {
+        if (named == 0)
+            return error_set(err, STATUS_SHAPE,
+                             "the new shape has both 0 and -1, which leaves -1 undefined");
+        if (left % named)
+            return error_set(err, STATUS_SHAPE,
+                             "%s cannot be reshaped to %s: %lld elements do not "
+                             "divide by %lld",
+                             shape_text(data, from), shape_text(&out, to), (long long)left,
+                             (long long)named);
+        out.dims[unknown] = left / named;
+    }
+    TRY(shape_check(&out, DTYPE_U8, NULL, NULL, err));
+    if (shape_count(&out) != shape_count(data))
+        return error_set(err, STATUS_SHAPE, "%s (%zu elements) cannot be reshaped to %s (%zu)",
+                         shape_text(data, from), shape_count(data), shape_text(&out, to),
+                         shape_count(&out));
+    *ret = out;
+    return STATUS_OK;
+}
+
+/* ---- Split ---- */
+
+int64_t resolve_split(const struct node *node, const struct tensor *split, int64_t extent, size_t i)
+{
+    if (split)
+        return tensor_int(split, i);
+    int64_t parts = (int64_t)node->output_count;
+    int64_t part = extent / parts + (extent % parts != 0);
+    return i + 1 < node->output_count ? part : extent - part * (parts - 1);
+}
+
+/* ---- Slice ---- */
+
+static int64_t clamp(int64_t x, int64_t low, int64_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* One axis of extent n; numpy's rules, INT64_MIN and INT64_MAX included. */
+static void slice_axis(int64_t n, int64_t start, int64_t end, int64_t step, struct slice *ret,
+                       int axis)
+{
+    if (start < 0)
+        start += n;
+    if (end < 0)
+        end += n;
+    uint64_t span = 0, stride;
+    if (step > 0) {
+        start = clamp(start, 0, n);
+        end = clamp(end, 0, n);
+        stride = (uint64_t)step;
+        if (end > start)
+            span = (uint64_t)(end - start);
+    } else {
+        start = clamp(start, n ? 0 : -1, n - 1);
+        end = clamp(end, -1, n - 1);
+        stride = 0 - (uint64_t)step;
+        if (start > end)
+            span = (uint64_t)(start - end);
+    }
+    int64_t count = (int64_t)(span / stride + (span % stride != 0));
+    ret->start[axis] = count ? start : 0;
+    ret->step[axis] = count > 1 ? step : 1;
+    ret->out.dims[axis] = count;
+}
+
+struct slice_lists {
+    int64_t starts[TENSOR_MAX_RANK], ends[TENSOR_MAX_RANK];
+    int64_t axes[TENSOR_MAX_RANK], steps[TENSOR_MAX_RANK];
+    size_t count, axis_count, step_count;
+};
+
+static enum status slice_read(const struct node *node, const struct tensor *const *operands,
+                              struct slice_lists *ret, struct error *err)
+{
+    size_t ends, max = TENSOR_MAX_RANK;
+    ret->axis_count = ret->step_count = 0;
+    TRY(resolve_list(operands[1], "starts", ret->starts, max, &ret->count, err));
+    TRY(resolve_list(operands[2], "ends", ret->ends, max, &ends, err));
+    if (node->input_count > 3)
+        TRY(resolve_list(operands[3], "axes", ret->axes, max, &ret->axis_count, err));
+    if (node->input_count > 4)
+        TRY(resolve_list(operands[4], "steps", ret->steps, max, &ret->step_count, err));
+    if (ends != ret->count || (ret->axis_count && ret->axis_count != ret->count) ||
+        (ret->step_count && ret->step_count != ret->count))
+        return error_set(err, STATUS_SHAPE,
+                         "%zu starts, %zu ends, %zu axes and %zu steps: the counts must agree",
+                         ret->count, ends, ret->axis_count, ret->step_count);
+    return STATUS_OK;
+}
+
+enum status resolve_slice(const struct node *node, const struct shape *data,
+                          const struct tensor *const *operands, struct slice *ret,
+                          struct error *err)
+{
+    struct slice_lists lists;
+    TRY(slice_read(node, operands, &lists, err));
+    ret->out = *data;
+    for (int d = 0; d < TENSOR_MAX_RANK; d++) {
+        ret->start[d] = 0;
+        ret->step[d] = 1;
+    }
+    unsigned seen = 0;
+    for (size_t i = 0; i < lists.count; i++) {
+        int64_t axis = lists.axis_count ? lists.axes[i] : (int64_t)i;
+        int64_t step = lists.step_count ? lists.steps[i] : 1;
+        TRY(infer_axis(&axis, data->rank, err));
+        if (seen & 1u << axis)
+            return error_set(err, STATUS_SHAPE, "axis %lld is sliced twice", (long long)axis);
+        seen |= 1u << axis;
+        if (step == 0)
+            return error_set(err, STATUS_SHAPE, "the step of axis %lld is 0", (long long)axis);
+        slice_axis(data->dims[axis], lists.starts[i], lists.ends[i], step, ret, (int)axis);
+    }
+    return STATUS_OK;
+}
+
+/* ---- Pad, CenterCropPad ---- */
+
+static enum status pad_mode_read(const struct node *node, enum pad_mode *ret, struct error *err)
+{
+    static const char *const names[] = {"constant", "reflect", "edge", "wrap"};
+    const char *mode = node_string(node, "mode", "constant");
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        if (!strcmp(mode, names[i])) {
+            *ret = (enum pad_mode)i;
+            return STATUS_OK;
+        }
+    }
+    return error_set(err, STATUS_MODEL, "mode '%s' is not one of constant, reflect, edge, wrap",
+                     mode);
+}
+
+/* The extent after padding; a mode that repeats the data needs data to repeat. */
+static enum status pad_axis(const struct shape *data, int axis, struct padding *padding,
+                            struct error *err)
+{
+    int64_t n = data->dims[axis], begin = padding->begin[axis], end = padding->end[axis], out;
+    if (__builtin_add_overflow(n, begin, &out) || __builtin_add_overflow(out, end, &out) || out < 0)
+        return error_set(err, STATUS_SHAPE,
+                         "axis %d of extent %lld cannot be padded by %lld and %lld, expected 0 or "
+                         "more to be left",
+                         axis, (long long)n, (long long)begin, (long long)end);
+    /* Comparing with -n first keeps the sum of what is cut from overflowing. */
+    bool cut_all = begin < -n || end < -n || n + (begin < 0 ? begin : 0) + (end < 0 ? end : 0) <= 0;
+    if (cut_all && (begin > 0 || end > 0) && padding->mode != PAD_CONSTANT)
+        return error_set(err, STATUS_SHAPE,
+                         "axis %d has no elements left to repeat, only mode 'constant' can pad it",
+                         axis);
+    padding->out.dims[axis] = out;
+    return STATUS_OK;
+}
+
+enum status resolve_pad(const struct node *node, const struct shape *data,
+                        const struct tensor *const *operands, struct padding *ret,
+                        struct error *err)
+{
+    int64_t pads[2 * TENSOR_MAX_RANK], axes[TENSOR_MAX_RANK];
+    size_t count, axis_count = 0;
+    TRY(resolve_list(operands[1], "pads", pads, COUNT_OF(pads), &count, err));
+    if (node->input_count > 3)
+        TRY(resolve_list(operands[3], "axes", axes, TENSOR_MAX_RANK, &axis_count, err));
+    bool some = node->input_count > 3 && operands[3];
+    if (!some) {
+        axis_count = (size_t)data->rank;
+        for (int i = 0; i < data->rank; i++)
+            axes[i] = i;
+    }
+    if (count != 2 * axis_count)
+        return error_set(err, STATUS_SHAPE, "%zu pads for %zu axes, expected two an axis", count,
+                         axis_count);
+    unsigned mask;
+    TRY(resolve_axes(axes, axis_count, data->rank, true, &mask, err));
+    memset(ret, 0, sizeof *ret);
+    TRY(pad_mode_read(node, &ret->mode, err));
+    ret->out = *data;
+    for (size_t i = 0; i < axis_count; i++) {
+        int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
+        ret->begin[axis] = pads[i];
+        ret->end[axis] = pads[i + axis_count];
+        TRY(pad_axis(data, axis, ret, err));
+    }
+    return STATUS_OK;
+}
+
+/* half rounded down in the direction ONNX gives: cropping starts at floor(difference / 2), padding
+ * puts the odd element at the end. */
+enum status resolve_center(const struct node *node, const struct shape *data,
+                           const struct tensor *const *operands, struct padding *ret,
+                           struct error *err)
+{
+    int64_t wanted[TENSOR_MAX_RANK], all[TENSOR_MAX_RANK];
+    size_t count, axis_count;
+    TRY(resolve_list(operands[1], "shape", wanted, TENSOR_MAX_RANK, &count, err));
+    const int64_t *axes = node_ints(node, "axes", &axis_count);
+    if (!node_attr(node, "axes")) {
+        for (int i = 0; i < data->rank; i++)
+            all[i] = i;
+        axes = all;
+        axis_count = (size_t)data->rank;
+    }
+    if (count != axis_count)
+        return error_set(err, STATUS_SHAPE, "%zu extents for %zu axes", count, axis_count);
+    unsigned mask;
+    TRY(resolve_axes(axes, axis_count, data->rank, true, &mask, err));
+    memset(ret, 0, sizeof *ret);
+    ret->mode = PAD_CONSTANT;
+    ret->out = *data;
+    for (size_t i = 0; i < count; i++) {
+        int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
+        int64_t n = data->dims[axis];
+        if (wanted[i] < 0)
+            return error_set(err, STATUS_SHAPE, "the wanted extent of axis %d is %lld", axis,
+                             (long long)wanted[i]);
+        if (wanted[i] >= n) {
+            ret->begin[axis] = (wanted[i] - n) / 2;
+            ret->end[axis] = wanted[i] - n - ret->begin[axis];
+        } else {
+            ret->begin[axis] = -((n - wanted[i]) / 2);
+            ret->end[axis] = wanted[i] - n - ret->begin[axis];
+        }
+        ret->out.dims[axis] = wanted[i];
+    }
+    return STATUS_OK;
+}
+
+/* ---- Range ---- */
+
+static enum status range_integers(const struct tensor *const *operands, int64_t *ret_count,
+                                  struct error *err)
+{
+    __int128 start = tensor_int(operands[0], 0), limit = tensor_int(operands[1], 0);
+    __int128 delta = tensor_int(operands[2], 0);
+    if (delta == 0)
+        return error_set(err, STATUS_SHAPE, "the step of the range is 0");
+    __int128 span = limit - start;
+    if (delta < 0) {
+        span = -span;
+        delta = -delta;
+    }
+    __int128 count = span > 0 ? (span + delta - 1) / delta : 0;
+    if (count > INT64_MAX)
+        return error_set(err, STATUS_SHAPE, "the range has too many elements");
+    *ret_count = (int64_t)count;
+    return STATUS_OK;
+}
+
+enum status resolve_range(const struct tensor *const *operands, int64_t *ret_count,
+                          struct error *err)
+{
+    static const char *const names[] = {"start", "limit", "delta"};
+    int64_t ignored;
+    for (size_t i = 0; i < 3; i++)
+        TRY(resolve_scalar(operands[i], names[i], &ignored, err));
+    if (!dtype_is_float(operands[0]->dtype))
+        return range_integers(operands, ret_count, err);
+    double start = tensor_number(operands[0], 0), limit = tensor_number(operands[1], 0);
+    double delta = tensor_number(operands[2], 0);
+    double count = ceil((limit - start) / delta);
+    if (delta == 0 || isnan(count) || count > 0x1p53)
+        return error_set(err, STATUS_SHAPE,
+                         "a range from %g to %g in steps of %g has no end, expected finite numbers "
+                         "and a step that is not 0",
+                         start, limit, delta);
+    *ret_count = count > 0 ? (int64_t)count : 0;
+    return STATUS_OK;
+}
+
+/* ---- Col2Im ---- */
+
+/* A list attribute of `expected` numbers in low … 2^31-1; `otherwise` where it is left out. */
+static enum status window_attribute(const struct node *node, const char *name, size_t expected,
+                                    int64_t low, int64_t otherwise, int64_t *ret, struct error *err)
+{
+    size_t count;
+    const int64_t *list = node_ints(node, name, &count);
+    if (list && count != expected)
+        return error_set(err, STATUS_SHAPE, "attribute '%s' holds %zu numbers, expected %zu", name,
+                         count, expected);
+    for (size_t i = 0; i < expected; i++) {
+        ret[i] = list ? list[i] : otherwise;
+        if (ret[i] < low || ret[i] > INT32_MAX)
+            return error_set(err, STATUS_SHAPE, "attribute '%s' holds %lld, expected at least %lld",
+                             name, (long long)ret[i], (long long)low);
+    }
+    return STATUS_OK;
+}
+
+enum status resolve_col2im(const struct node *node, const struct shape *data,
+                           const struct tensor *const *operands, struct col2im *ret,
+                           struct error *err)
+{
+    size_t images, blocks, max = TENSOR_MAX_RANK - 2;
+    int64_t pads[2 * TENSOR_MAX_RANK];
+    char text[SHAPE_TEXT];
+    TRY(resolve_list(operands[1], "image_shape", ret->image, max, &images, err));
+    TRY(resolve_list(operands[2], "block_shape", ret->block, max, &blocks, err));
+    if (data->rank != 3 || images != blocks || images == 0)
+        return error_set(
+            err, STATUS_SHAPE,
+            "input %s, image of %zu and block of %zu dimensions: expected [N, C * block, "
+            "L] and as many of each",
+            shape_text(data, text), images, blocks);
+    TRY(window_attribute(node, "strides", images, 1, 1, ret->stride, err));
+    TRY(window_attribute(node, "dilations", images, 1, 1, ret->dilation, err));
+    TRY(window_attribute(node, "pads", 2 * images, 0, 0, pads, err));
+    ret->spatial = (int)images;
+    ret->out = (struct shape){.rank = 2 + ret->spatial, .dims = {data->dims[0]}};
+    int64_t block = 1, steps = 1;
+    for (int i = 0; i < ret->spatial; i++) {
+        int64_t image = ret->image[i], extent = ret->block[i];
+        if (image < 1 || extent < 1 || image > INT32_MAX || extent > INT32_MAX)
+            return error_set(err, STATUS_SHAPE,
+                             "the image's extent is %lld and the block's %lld, expected 1 to %d",
+                             (long long)image, (long long)extent, INT32_MAX);
+        int64_t room =
+            image + pads[i] + pads[i + ret->spatial] - (ret->dilation[i] * (extent - 1) + 1);
+        if (room < 0)
+            return error_set(err, STATUS_SHAPE, "a block of extent %lld is larger than the image",
+                             (long long)extent);
+        ret->pad[i] = pads[i];
+        ret->steps[i] = room / ret->stride[i] + 1;
+        ret->out.dims[2 + i] = image;
+        if (__builtin_mul_overflow(block, extent, &block) ||
+            __builtin_mul_overflow(steps, ret->steps[i], &steps))
+            return error_set(err, STATUS_SHAPE, "the block shape is too large to address");
+    }
+    if (data->dims[1] % block || data->dims[2] != steps)
+        return error_set(err, STATUS_SHAPE,
+                         "input %s does not hold a multiple of %lld rows (the block) by %lld block "
+                         "positions",
+                         shape_text(data, text), (long long)block, (long long)steps);
+    ret->out.dims[1] = data->dims[1] / block;
+    return STATUS_OK;
+}
+
+/* ---- reductions ---- */
+
+enum status resolve_reduction(const struct node *node, const struct shape *data,
+                              const struct tensor *const *operands, struct reduction *ret,
+                              struct error *err)
+{
+    int64_t axes[TENSOR_MAX_RANK];
+    size_t count = 0;
+    if (node->input_count > 1)
+        TRY(resolve_list(operands[1], "axes", axes, TENSOR_MAX_RANK, &count, err));
+    TRY(resolve_axes(axes, count, data->rank, false, &ret->axes, err));
+    if (!count && !node_int(node, "noop_with_empty_axes", 0))
+        ret->axes = (1u << data->rank) - 1;
+    bool keep = node_int(node, "keepdims", 1) != 0;
+    ret->out = (struct shape){0};
+    for (int i = 0; i < data->rank; i++) {
+        bool reduced = ret->axes & 1u << i;
+        if (!reduced || keep)
+            ret->out.dims[ret->out.rank++] = reduced ? 1 : data->dims[i];
+    }
+    return STATUS_OK;
+}

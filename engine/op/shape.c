@@ -1,0 +1,899 @@
+/* Operators that make, describe and rearrange tensors: the table and inference. Where a shape is
+ * given by the contents of an operand, resolve.c works it out, or the output stays unknown. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/elementwise.h"
+#include "engine/op/kernels.h"
+#include "engine/op/ops.h"
+#include "engine/op/resolve.h"
+
+/* ---- generators ---- */
+
+static enum status infer_constant(struct node *node, struct error *err)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+        bool list;
+    } forms[] = {{"value_float", DTYPE_F32, false},
+                 {"value_floats", DTYPE_F32, true},
+                 {"value_int", DTYPE_I64, false},
+                 {"value_ints", DTYPE_I64, true}};
+    const struct attr *value = node_attr(node, "value");
+    if (value && value->kind == ATTR_TENSOR)
+        return infer_output(node, 0, value->t->dtype, &value->t->shape, err);
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        const struct attr *attr = node_attr(node, forms[i].name);
+        if (!attr)
+            continue;
+        struct shape shape = forms[i].list ? SHAPE((int64_t)attr->count) : SHAPE_SCALAR;
+        return infer_output(node, 0, forms[i].dtype, &shape, err);
+    }
+    return error_set(err, STATUS_UNSUPPORTED,
+                     "the node has none of the attributes value, value_float, value_floats, "
+                     "value_int, value_ints (lensd has no string or sparse tensors)");
+}
+
+static enum status infer_constant_of_shape(struct node *node, struct error *err)
+{
+    enum dtype dtype = DTYPE_F32;
+    const struct attr *value = node_attr(node, "value");
+    if (value && value->kind == ATTR_TENSOR) {
+        dtype = value->t->dtype;
+        if (shape_count(&value->t->shape) != 1)
+            return error_set(err, STATUS_SHAPE, "attribute 'value' holds %zu numbers, expected one",
+                             shape_count(&value->t->shape));
+    }
+    struct shape out = {0};
+    size_t count;
+    bool known;
+    TRY(infer_ints(node, 0, out.dims, TENSOR_MAX_RANK, &count, &known, err));
+    if (!known)
+        return infer_unknown(node, 0, dtype);
+    out.rank = (int)count;
+    return infer_output(node, 0, dtype, &out, err);
+}
+
+static enum status infer_range(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "start", DTYPES_NUMBER, err));
+    for (size_t i = 0; i < 3; i++) {
+        TRY(operand_same_dtype(node, i, i == 1 ? "limit" : "delta", err));
+        TRY(operand_single(node, i, i == 0 ? "start" : i == 1 ? "limit" : "delta", err));
+    }
+    const struct tensor *known[3];
+    enum dtype dtype = node->inputs[0]->dtype;
+    if (!resolve_known(node, 0, known, 3))
+        return infer_unknown(node, 0, dtype);
+    int64_t count;
+    TRY(resolve_range(known, &count, err));
+    return infer_output(node, 0, dtype, &SHAPE(count), err);
+}
+
+static enum status infer_eye_like(struct node *node, struct error *err)
+{
+    int64_t dtype = node_int(node, "dtype", node->inputs[0]->dtype);
+    TRY(operand_rank(node, 0, "input", 2, 2, err));
+    if (dtype <= 0 || dtype > DTYPE_BF16 || !dtype_size((enum dtype)dtype))
+        return error_set(err, STATUS_UNSUPPORTED, "a matrix of ONNX data type %lld",
+                         (long long)dtype);
+    return infer_output(node, 0, (enum dtype)dtype, &node->inputs[0]->shape, err);
+}
+
+/* ---- describers ---- */
+
+static enum status infer_shape(struct node *node, struct error *err)
+{
+    int64_t rank = node->inputs[0]->shape.rank;
+    int64_t start = node_int(node, "start", 0), end = node_int(node, "end", rank);
+    start = start < -rank ? 0 : start < 0 ? start + rank : start > rank ? rank : start;
+    end = end < -rank ? 0 : end < 0 ? end + rank : end > rank ? rank : end;
+    return infer_output(node, 0, DTYPE_I64, &SHAPE(end > start ? end - start : 0), err);
+}
+
+static enum status infer_size(struct node *node, struct error *err)
+{
+    return infer_output(node, 0, DTYPE_I64, &SHAPE_SCALAR, err);
+}
+
+/* ---- views ---- */
+
+static enum status infer_reshape(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    const struct tensor *known[2];
+    if (!resolve_known(node, 1, known, 2))
+        return infer_unknown(node, 0, x->dtype);
+    struct shape out;
+    TRY(resolve_reshape(node, &x->shape, known, &out, err));
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_flatten(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", 1);
+    int rank = x->shape.rank;
+    if (axis < -rank || axis > rank)
+        return error_set(err, STATUS_SHAPE, "axis %lld is out of range, expected %d to %d",
+                         (long long)axis, -rank, rank);
+    if (axis < 0)
+        axis += rank;
+    struct shape out = SHAPE((int64_t)resolve_extent(&x->shape, 0, (int)axis),
+                             (int64_t)resolve_extent(&x->shape, (int)axis, rank));
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_squeeze(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axes[TENSOR_MAX_RANK];
+    size_t count;
+    bool known;
+    TRY(infer_ints(node, 1, axes, TENSOR_MAX_RANK, &count, &known, err));
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
+    bool all = !node_input(node, 1);
+    unsigned mask;
+    TRY(resolve_axes(axes, count, x->shape.rank, false, &mask, err));
+    struct shape out = {0};
+    for (int i = 0; i < x->shape.rank; i++) {
+        int64_t extent = x->shape.dims[i];
+        if (mask & 1u << i && extent != 1)
+            return error_set(err, STATUS_SHAPE, "axis %d has extent %lld and cannot be squeezed", i,
+                             (long long)extent);
+        if (!(mask & 1u << i) && !(all && extent == 1))
+            out.dims[out.rank++] = extent;
+    }
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_unsqueeze(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axes[TENSOR_MAX_RANK];
+    size_t count;
+    bool known;
+    TRY(infer_ints(node, 1, axes, TENSOR_MAX_RANK, &count, &known, err));
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
+    struct shape out = {.rank = x->shape.rank + (int)count};
+    if (out.rank > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
+                         out.rank, TENSOR_MAX_RANK);
+    unsigned mask;
+    TRY(resolve_axes(axes, count, out.rank, true, &mask, err));
+    for (int i = 0, from = 0; i < out.rank; i++)
+        out.dims[i] = mask & 1u << i ? 1 : x->shape.dims[from++];
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+/* ---- rearrangers ---- */
+
+static enum status infer_transpose(struct node *node, struct error *err)
+{
+    const struct shape *shape = &node->inputs[0]->shape;
+    struct shape out = {.rank = shape->rank};
+    size_t count;
+    const int64_t *perm = node_ints(node, "perm", &count);
+    if (perm && count != (size_t)shape->rank)
+        return error_set(err, STATUS_SHAPE, "perm holds %zu axes, expected the %d of the input",
+                         count, shape->rank);
+    unsigned seen = 0;
+    for (int i = 0; i < shape->rank; i++) {
+        int64_t axis = perm ? perm[i] : shape->rank - 1 - i;
+        TRY(infer_axis(&axis, shape->rank, err));
+        if (seen & 1u << axis)
+            return error_set(err, STATUS_SHAPE, "perm holds axis %lld twice", (long long)axis);
+        seen |= 1u << axis;
+        out.dims[i] = shape->dims[axis];
+    }
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+static enum status infer_concat(struct node *node, struct error *err)
+{
+    char text[SHAPE_TEXT], first[SHAPE_TEXT];
+    struct shape out = node->inputs[0]->shape;
+    TRY(resolve_required(node, "axis", err));
+    int64_t axis = node_int(node, "axis", 1);
+    TRY(infer_axis(&axis, out.rank, err));
+    for (size_t i = 1; i < node->input_count; i++) {
+        TRY(operand_present(node, i, "input", err));
+        TRY(operand_same_dtype(node, i, "input", err));
+        struct shape shape = node->inputs[i]->shape;
+        int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0;
+        if (shape.rank == out.rank)
+            shape.dims[axis] = out.dims[axis];
+        if (!shape_equal(&shape, &out))
+            return error_set(err, STATUS_SHAPE,
+                             "input %zu has shape %s, which does not match %s outside of axis %lld",
+                             i, shape_text(&node->inputs[i]->shape, text),
+                             shape_text(&node->inputs[0]->shape, first), (long long)axis);
+        if (__builtin_add_overflow(out.dims[axis], extent, &out.dims[axis]))
+            return error_set(err, STATUS_SHAPE, "axis %lld becomes too long", (long long)axis);
+    }
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+/* Extents that were given one by one, or equal parts, of which the last may be smaller. */
+static enum status split_outputs(struct node *node, int64_t axis, const struct tensor *split,
+                                 bool given, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    struct shape out = x->shape;
+    int64_t extent = x->shape.dims[axis], parts = (int64_t)node->output_count, sum = 0;
+    if (!given && extent / parts >= INT64_MAX / parts - 1)
+        return error_set(err, STATUS_SHAPE,
+                         "axis %lld of extent %lld does not split into %lld parts", (long long)axis,
+                         (long long)extent, (long long)parts);
+    for (size_t i = 0; i < node->output_count; i++) {
+        out.dims[axis] = resolve_split(node, split, extent, i);
+        if (out.dims[axis] < 0 || __builtin_add_overflow(sum, out.dims[axis], &sum))
+            return error_set(err, STATUS_SHAPE,
+                             "the extent of output %zu is %lld, expected 0 to %lld", i,
+                             (long long)out.dims[axis], (long long)extent);
+        TRY(infer_output(node, i, x->dtype, &out, err));
+    }
+    if (sum != extent)
+        return error_set(err, STATUS_SHAPE,
+                         "the extents add up to %lld, expected the %lld of axis %lld",
+                         (long long)sum, (long long)extent, (long long)axis);
+    return STATUS_OK;
+}
+
+static enum status split_count_check(const struct node *node, size_t count, struct error *err)
+{
+    if (count != node->output_count)
+        return error_set(err, STATUS_SHAPE, "%zu extents for %zu outputs", count,
+                         node->output_count);
+    return STATUS_OK;
+}
+
+static enum status infer_split(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *split = node_input(node, 1);
+    int64_t axis = node_int(node, "axis", 0), parts = node_int(node, "num_outputs", -1);
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    if (split) {
+        if (parts != -1)
+            return error_set(err, STATUS_MODEL,
+                             "both the input split and the attribute num_outputs "
+                             "are given");
+        TRY(operand_dtype(node, 1, "split", DTYPES_INDEX, err));
+        TRY(operand_rank(node, 1, "split", 1, 1, err));
+        TRY(split_count_check(node, shape_count(&split->shape), err));
+        if (split->known)
+            return split_outputs(node, axis, split->known, true, err);
+        for (size_t i = 0; i < node->output_count; i++)
+            infer_unknown(node, i, x->dtype);
+        return STATUS_OK;
+    }
+    if (parts != -1 && parts != (int64_t)node->output_count)
+        return error_set(err, STATUS_MODEL, "num_outputs is %lld but the node has %zu outputs",
+                         (long long)parts, node->output_count);
+    return split_outputs(node, axis, NULL, false, err);
+}
+
+static enum status infer_slice(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    const struct tensor *known[5];
+    if (!resolve_known(node, 1, known, 5))
+        return infer_unknown(node, 0, x->dtype);
+    struct slice slice;
+    TRY(resolve_slice(node, &x->shape, known, &slice, err));
+    return infer_output(node, 0, x->dtype, &slice.out, err);
+}
+
+static enum status infer_expand(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    struct shape wanted = {0}, out;
+    size_t count;
+    bool known;
+    TRY(infer_ints(node, 1, wanted.dims, TENSOR_MAX_RANK, &count, &known, err));
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
+    wanted.rank = (int)count;
+    for (int i = 0; i < wanted.rank; i++)
+        if (wanted.dims[i] < 0)
+            return error_set(err, STATUS_SHAPE,
+                             "dimension %d of the wanted shape is %lld, expected 0 or more", i,
+                             (long long)wanted.dims[i]);
+    TRY(infer_broadcast(&x->shape, &wanted, &out, err));
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_tile(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    char text[SHAPE_TEXT];
+    int64_t repeats[TENSOR_MAX_RANK];
+    struct shape out = x->shape;
+    size_t count;
+    bool known;
+    TRY(infer_ints(node, 1, repeats, TENSOR_MAX_RANK, &count, &known, err));
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
+    if (count != (size_t)out.rank)
+        return error_set(err, STATUS_SHAPE, "%zu repeats for %d axes", count, out.rank);
+    for (int i = 0; i < out.rank; i++)
+        if (repeats[i] < 0 || __builtin_mul_overflow(out.dims[i], repeats[i], &out.dims[i]))
+            return error_set(
+                err, STATUS_SHAPE,
+                "axis %d of %s cannot be repeated %lld times, expected 0 or more, and a "
+                "result that can be addressed",
+                i, shape_text(&x->shape, text), (long long)repeats[i]);
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_pad(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *fill = node_input(node, 2);
+    const struct tensor *known[4];
+    if (fill && shape_count(&fill->shape) != 0) { /* an empty tensor stands for none */
+        TRY(operand_same_dtype(node, 2, "constant_value", err));
+        TRY(operand_single(node, 2, "constant_value", err));
+    }
+    resolve_known(node, 1, known, 4);
+    for (size_t i = 1; i < 4; i += 2) {
+        if (node_input(node, i) && !known[i])
+            return infer_unknown(node, 0, x->dtype);
+    }
+    struct padding padding;
+    TRY(resolve_pad(node, &x->shape, known, &padding, err));
+    return infer_output(node, 0, x->dtype, &padding.out, err);
+}
+
+static enum status infer_center(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    const struct tensor *known[2];
+    if (!resolve_known(node, 1, known, 2))
+        return infer_unknown(node, 0, x->dtype);
+    struct padding padding;
+    TRY(resolve_center(node, &x->shape, known, &padding, err));
+    return infer_output(node, 0, x->dtype, &padding.out, err);
+}
+
+static enum status infer_trilu(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_rank(node, 0, "input", 2, TENSOR_MAX_RANK, err));
+    TRY(operand_dtype(node, 1, "k", DTYPES_INDEX, err));
+    TRY(operand_single(node, 1, "k", err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+/* ---- blocks ---- */
+
+static enum status block_check(const struct node *node, int64_t *ret_block, struct error *err)
+{
+    const char *mode = node_string(node, "mode", "DCR");
+    TRY(resolve_required(node, "blocksize", err));
+    TRY(operand_rank(node, 0, "input", 4, 4, err));
+    *ret_block = node_int(node, "blocksize", 0);
+    if (*ret_block < 1 || *ret_block > INT32_MAX)
+        return error_set(err, STATUS_SHAPE, "blocksize is %lld, expected 1 to %d",
+                         (long long)*ret_block, INT32_MAX);
+    if (strcmp(mode, "DCR") && strcmp(mode, "CRD"))
+        return error_set(err, STATUS_MODEL, "mode '%s' is neither DCR nor CRD", mode);
+    return STATUS_OK;
+}
+
+static enum status infer_depth_to_space(struct node *node, struct error *err)
+{
+    struct shape out = node->inputs[0]->shape;
+    int64_t block;
+    TRY(block_check(node, &block, err));
+    if (out.dims[1] % (block * block) || __builtin_mul_overflow(out.dims[2], block, &out.dims[2]) ||
+        __builtin_mul_overflow(out.dims[3], block, &out.dims[3]))
+        return error_set(err, STATUS_SHAPE,
+                         "%lld channels do not divide into blocks of %lld x %lld",
+                         (long long)out.dims[1], (long long)block, (long long)block);
+    out.dims[1] /= block * block;
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+static enum status infer_space_to_depth(struct node *node, struct error *err)
+{
+    char text[SHAPE_TEXT];
+    struct shape out = node->inputs[0]->shape;
+    int64_t block;
+    TRY(block_check(node, &block, err));
+    if (out.dims[2] % block || out.dims[3] % block ||
+        __builtin_mul_overflow(out.dims[1], block * block, &out.dims[1]))
+        return error_set(err, STATUS_SHAPE, "%s does not divide into blocks of %lld x %lld",
+                         shape_text(&node->inputs[0]->shape, text), (long long)block,
+                         (long long)block);
+    out.dims[2] /= block;
+    out.dims[3] /= block;
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+static enum status infer_col2im(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    const struct tensor *known[3];
+    if (!resolve_known(node, 1, known, 3))
+        return infer_unknown(node, 0, x->dtype);
+    struct col2im col2im;
+    TRY(resolve_col2im(node, &x->shape, known, &col2im, err));
+    return infer_output(node, 0, x->dtype, &col2im.out, err);
+}
+
+/* ---- batches ---- */
+
+static int transpose_axis(const struct node *node, const int *axes)
+{
+    const int rank = node->inputs[0]->shape.rank;
+    size_t count;
+    const int64_t *perm = node_ints(node, "perm", &count);
+    if (!count)
+        return rank - 1 - axes[0];
+    for (int axis = 0; axis < rank && count == (size_t)rank; axis++)
+        if (perm[axis] == axes[0])
+            return axis;
+    return BATCH_MIXES;
+}
+
+static const struct batch_rule transpose_rule = {transpose_axis, NULL};
+
+static int slice_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[5] = {0};
+    const struct shape *in = &node->inputs[0]->shape;
+    const int axis = batch_of_first(node, axes);
+    struct slice slice;
+    struct error ignored;
+    return axis >= 0 && resolve_known(node, 1, operands, COUNT_OF(operands)) &&
+                   resolve_slice(node, in, operands, &slice, &ignored) == STATUS_OK &&
+                   slice.start[axis] == 0 && slice.step[axis] == 1 &&
+                   slice.out.dims[axis] == in->dims[axis]
+               ? axis
+               : BATCH_MIXES;
+}
+
+/* The end may have the batch in it. */
+static int slice_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 2 ? BATCH_EXTENTS : BATCH_OTHER;
+}
+
+static const struct batch_rule slice_rule = {slice_axis, slice_beside};
+
+static int padded_axis(const struct padding *padding, int axis)
+{
+    return padding->begin[axis] == 0 && padding->end[axis] == 0 ? axis : BATCH_MIXES;
+}
+
+static int pad_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[4] = {0};
+    const int axis = batch_of_first(node, axes);
+    struct padding padding;
+    struct error ignored;
+    if (axis < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
+        resolve_pad(node, &node->inputs[0]->shape, operands, &padding, &ignored) != STATUS_OK)
+        return BATCH_MIXES;
+    return padded_axis(&padding, axis);
+}
+
+static const struct batch_rule pad_rule = {pad_axis, NULL};
+
+static int center_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[2] = {0};
+    const int axis = batch_of_first(node, axes);
+    struct padding padding;
+    struct error ignored;
+    if (axis < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
+        resolve_center(node, &node->inputs[0]->shape, operands, &padding, &ignored) != STATUS_OK)
+        return BATCH_MIXES;
+    return padded_axis(&padding, axis);
+}
+
+/* Operand 1 is the shape of the result. */
+static int shape_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 1 ? BATCH_EXTENTS : BATCH_OTHER;
+}
+
+static const struct batch_rule center_rule = {center_axis, shape_beside};
+
+static int expand_axis(const struct node *node, const int *axes)
+{
+    const struct shape *in = &node->inputs[0]->shape, *out = &node->outputs[0]->shape;
+    const int axis = batch_of_first(node, axes), to = axis + out->rank - in->rank;
+    return axis >= 0 && in->dims[axis] == out->dims[to] ? to : BATCH_MIXES;
+}
+
+static const struct batch_rule expand_rule = {expand_axis, shape_beside};
+
+static int tile_batch_axis(const struct node *node, const int *axes)
+{
+    const struct shape *in = &node->inputs[0]->shape, *out = &node->outputs[0]->shape;
+    const int axis = batch_of_first(node, axes);
+    return axis >= 0 && out->rank == in->rank && out->dims[axis] == in->dims[axis] ? axis
+                                                                                   : BATCH_MIXES;
+}
+
+static const struct batch_rule tile_rule = {tile_batch_axis, NULL};
+
+static int trilu_axis(const struct node *node, const int *axes)
+{
+    const int axis = batch_of_first(node, axes);
+    return axis < node->inputs[0]->shape.rank - 2 ? axis : BATCH_MIXES;
+}
+
+static const struct batch_rule trilu_rule = {trilu_axis, NULL};
+
+static int concat_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)i;
+    return axis;
+}
+
+static const struct batch_rule concat_rule = {batch_of_concat, concat_beside};
+
+/* ---- reference kernels ---- */
+
+KERNEL(kernel_constant)
+{
+    struct tensor *out = *args->out[0];
+    const struct attr *value = node_attr(args->node, "value");
+    if (value && value->kind == ATTR_TENSOR) {
+        copy_bytes(out->data, value->t->data, out->bytes);
+        return STATUS_OK;
+    }
+    const struct attr *attr;
+    if ((attr = node_attr(args->node, "value_float")))
+        memcpy(out->data, &attr->f, sizeof attr->f);
+    else if ((attr = node_attr(args->node, "value_int")))
+        memcpy(out->data, &attr->i, sizeof attr->i);
+    else if ((attr = node_attr(args->node, "value_floats")))
+        copy_bytes(out->data, attr->floats, out->bytes);
+    else if ((attr = node_attr(args->node, "value_ints")))
+        copy_bytes(out->data, attr->ints, out->bytes);
+    else
+        return error_set(err, STATUS_UNSUPPORTED, "the constant has no numeric value");
+    return STATUS_OK;
+}
+
+KERNEL(kernel_constant_of_shape)
+{
+    struct tensor *out = *args->out[0];
+    const struct attr *value = node_attr(args->node, "value");
+    if (value && value->kind == ATTR_TENSOR)
+        fill_row(out->data, value->t->data, dtype_size(out->dtype), shape_count(&out->shape));
+    else
+        zero_bytes(out->data, out->bytes);
+    return STATUS_OK;
+}
+
+/* start + i * delta, each element by itself: no error adds up. */
+KERNEL(kernel_range)
+{
+    struct tensor *out = *args->out[0];
+    size_t count = shape_count(&out->shape);
+    bool real = dtype_is_float(out->dtype);
+    double first = tensor_number(args->in[0], 0), step = tensor_number(args->in[2], 0);
+    uint64_t whole_first = (uint64_t)tensor_int(args->in[0], 0);
+    uint64_t whole_step = (uint64_t)tensor_int(args->in[2], 0);
+    for (size_t done = 0; done < count; done += BLOCK) {
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        void *to = element_at(out->data, out->dtype, done);
+        double block[BLOCK];
+        int64_t whole[BLOCK];
+        for (size_t i = 0; i < n; i++) {
+            block[i] = first + (double)(done + i) * step;
+            whole[i] = (int64_t)(whole_first + (done + i) * whole_step);
+        }
+        if (real)
+            store_doubles(block, out->dtype, to, n);
+        else
+            store_integers(whole, out->dtype, to, n);
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_eye_like)
+{
+    struct tensor *out = *args->out[0];
+    int64_t rows = out->shape.dims[0], columns = out->shape.dims[1];
+    int64_t k = node_int(args->node, "k", 0);
+    double one = 1;
+    zero_bytes(out->data, out->bytes);
+    for (int64_t i = k < 0 && k > -rows ? -k : 0; i < rows && k > -rows && k < columns - i; i++)
+        store_doubles(&one, out->dtype,
+                      element_at(out->data, out->dtype, (size_t)(i * columns + i + k)), 1);
+    return STATUS_OK;
+}
+
+/* ---- describers: the contents of the input do not matter, and may be missing ---- */
+
+static const struct shape *described(const struct kernel_args *args)
+{
+    return args->in[0] ? &args->in[0]->shape : &args->node->inputs[0]->shape;
+}
+
+KERNEL(kernel_shape)
+{
+    const struct shape *shape = described(args);
+    struct tensor *out = *args->out[0];
+    int64_t start = node_int(args->node, "start", 0), rank = shape->rank;
+    start = start < -rank ? 0 : start < 0 ? start + rank : start > rank ? rank : start;
+    copy_bytes(out->data, shape->dims + start, out->bytes);
+    return STATUS_OK;
+}
+
+KERNEL(kernel_size)
+{
+    *(int64_t *)(*args->out[0])->data = (int64_t)shape_count(described(args));
+    return STATUS_OK;
+}
+
+/* ---- rearrangers ---- */
+
+KERNEL(kernel_transpose)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    size_t item = dtype_size(x->dtype), count;
+    const int64_t *perm = node_ints(args->node, "perm", &count);
+    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
+    struct copy_dim dims[COPY_MAX_RANK];
+    int rank = x->shape.rank;
+    contiguous_steps(&x->shape, item, from);
+    contiguous_steps(&out->shape, item, to);
+    for (int i = 0; i < rank; i++) {
+        int axis = perm ? (int)(perm[i] < 0 ? perm[i] + rank : perm[i]) : rank - 1 - i;
+        dims[i] = (struct copy_dim){(size_t)out->shape.dims[i], to[i], from[axis]};
+    }
+    copy_strided(out->data, x->data, item, dims, rank);
+    return STATUS_OK;
+}
+
+/* Rows of `bytes` from one pitch to another. */
+static void copy_rows(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t bytes,
+                      size_t rows)
+{
+    char *to = dst;
+    const char *from = src;
+    for (size_t i = 0; bytes && i < rows; i++)
+        memcpy(to + i * dst_pitch, from + i * src_pitch, bytes);
+}
+
+static int node_axis(const struct node *node, int64_t otherwise, int rank)
+{
+    int64_t axis = node_int(node, "axis", otherwise);
+    return (int)(axis < 0 ? axis + rank : axis);
+}
+
+KERNEL(kernel_concat)
+{
+    struct tensor *out = *args->out[0];
+    int axis = node_axis(args->node, 1, out->shape.rank), rank = out->shape.rank;
+    size_t rows = resolve_extent(&out->shape, 0, axis);
+    size_t inner = resolve_extent(&out->shape, axis + 1, rank) * dtype_size(out->dtype);
+    size_t pitch = inner * (size_t)out->shape.dims[axis], offset = 0;
+    for (size_t i = 0; i < args->node->input_count && out->bytes; i++) {
+        const struct tensor *x = args->in[i];
+        size_t bytes = inner * (size_t)x->shape.dims[axis];
+        copy_rows((char *)out->data + offset, pitch, x->data, bytes, bytes, rows);
+        offset += bytes;
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_split)
+{
+    const struct node *node = args->node;
+    const struct tensor *x = args->in[0], *split = kernel_input(args, 1);
+    int axis = node_axis(node, 0, x->shape.rank), rank = x->shape.rank;
+    size_t rows = resolve_extent(&x->shape, 0, axis);
+    size_t inner = resolve_extent(&x->shape, axis + 1, rank) * dtype_size(x->dtype);
+    size_t pitch = inner * (size_t)x->shape.dims[axis], offset = 0;
+    for (size_t i = 0; i < node->output_count && x->bytes; i++) {
+        size_t bytes = inner * (size_t)resolve_split(node, split, x->shape.dims[axis], i);
+        if (args->out[i])
+            copy_rows((*args->out[i])->data, bytes, (const char *)x->data + offset, pitch, bytes,
+                      rows);
+        offset += bytes;
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_slice)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    size_t item = dtype_size(x->dtype);
+    struct slice slice;
+    TRY(resolve_slice(args->node, &x->shape, args->in, &slice, err));
+    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK], offset = 0;
+    struct copy_dim dims[COPY_MAX_RANK];
+    contiguous_steps(&x->shape, item, from);
+    contiguous_steps(&out->shape, item, to);
+    if (!out->bytes)
+        return STATUS_OK;
+    for (int i = 0; i < x->shape.rank; i++) {
+        dims[i] =
+            (struct copy_dim){(size_t)slice.out.dims[i], to[i], from[i] * (ptrdiff_t)slice.step[i]};
+        offset += from[i] * (ptrdiff_t)slice.start[i];
+    }
+    copy_strided(out->data, (const char *)x->data + offset, item, dims, x->shape.rank);
+    return STATUS_OK;
+}
+
+KERNEL(kernel_expand)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    size_t item = dtype_size(x->dtype);
+    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
+    struct copy_dim dims[COPY_MAX_RANK];
+    contiguous_steps(&x->shape, item, from);
+    contiguous_steps(&out->shape, item, to);
+    int lead = out->shape.rank - x->shape.rank;
+    for (int i = 0; i < out->shape.rank; i++) {
+        bool moves = i >= lead && x->shape.dims[i - lead] != 1;
+        dims[i] = (struct copy_dim){(size_t)out->shape.dims[i], to[i], moves ? from[i - lead] : 0};
+    }
+    copy_strided(out->data, x->data, item, dims, out->shape.rank);
+    return STATUS_OK;
+}
+
+/* Each axis becomes two: the repeats, which do not move in the source, and the data. */
+KERNEL(kernel_tile)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    size_t item = dtype_size(x->dtype);
+    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
+    struct copy_dim dims[COPY_MAX_RANK];
+    contiguous_steps(&x->shape, item, from);
+    contiguous_steps(&out->shape, item, to);
+    if (!out->bytes)
+        return STATUS_OK;
+    for (int i = 0; i < x->shape.rank; i++) {
+        size_t extent = (size_t)x->shape.dims[i];
+        dims[2 * i] =
+            (struct copy_dim){(size_t)out->shape.dims[i] / extent, to[i] * (ptrdiff_t)extent, 0};
+        dims[2 * i + 1] = (struct copy_dim){extent, to[i], from[i]};
+    }
+    copy_strided(out->data, x->data, item, dims, 2 * x->shape.rank);
+    return STATUS_OK;
+}
+
+/* Keeps columns first … last-1 of every row, clears the rest. */
+KERNEL(kernel_trilu)
+{
+    const struct tensor *x = args->in[0];
+    const struct tensor *diagonal = kernel_input(args, 1);
+    struct tensor *out = *args->out[0];
+    bool upper = node_int(args->node, "upper", 1) != 0;
+    int rank = x->shape.rank;
+    int64_t rows = x->shape.dims[rank - 2], columns = x->shape.dims[rank - 1];
+    int64_t k = diagonal ? tensor_int(diagonal, 0) : 0;
+    k = k < -rows ? -rows : k > columns ? columns : k;
+    size_t item = dtype_size(x->dtype);
+    size_t matrices = x->bytes ? resolve_extent(&x->shape, 0, rank - 2) : 0;
+    char *to = out->data;
+    const char *from = x->data;
+    for (size_t m = 0; m < matrices; m++) {
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t split = row + k + (upper ? 0 : 1); /* the first column of the upper part */
+            split = split < 0 ? 0 : split > columns ? columns : split;
+            size_t left = (size_t)split * item, right = (size_t)(columns - split) * item;
+            if (upper) {
+                zero_bytes(to, left);
+                copy_bytes(to + left, from + left, right);
+            } else {
+                copy_bytes(to, from, left);
+                zero_bytes(to + left, right);
+            }
+            to += left + right;
+            from += left + right;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Both block operators split two axes of one side in (outer, block) and move the blocks:
+ * depth [N, (b, b, C) or (C, b, b), H, W] and space [N, C, (H, b), (W, b)]. */
+KERNEL(kernel_blocks)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    bool to_space = args->node->op == OP_DEPTH_TO_SPACE;
+    const struct shape *deep = to_space ? &x->shape : &out->shape;
+    const struct shape *wide = to_space ? &out->shape : &x->shape;
+    size_t item = dtype_size(x->dtype), block = (size_t)node_int(args->node, "blocksize", 1);
+    bool depth_first = !strcmp(node_string(args->node, "mode", "DCR"), "DCR");
+    ptrdiff_t d[TENSOR_MAX_RANK], w[TENSOR_MAX_RANK];
+    contiguous_steps(deep, item, d);
+    contiguous_steps(wide, item, w);
+    size_t channels = (size_t)wide->dims[1];
+    ptrdiff_t b = (ptrdiff_t)block;
+    ptrdiff_t channel = depth_first ? d[1] : d[1] * b * b;
+    ptrdiff_t column = depth_first ? d[1] * (ptrdiff_t)channels : d[1];
+    /* batch, channel, row, row in block, column, column in block: steps in deep and in wide */
+    const struct {
+        size_t extent;
+        ptrdiff_t deep, wide;
+    } axes[] = {{(size_t)deep->dims[0], d[0], w[0]},     {channels, channel, w[1]},
+                {(size_t)deep->dims[2], d[2], w[2] * b}, {block, column * b, w[2]},
+                {(size_t)deep->dims[3], d[3], w[3] * b}, {block, column, w[3]}};
+    /* In the order of the output, so that it is written from front to back. */
+    static const int space_order[] = {0, 1, 2, 3, 4, 5};
+    static const int dcr_order[] = {0, 3, 5, 1, 2, 4}, crd_order[] = {0, 1, 3, 5, 2, 4};
+    const int *order = to_space ? space_order : depth_first ? dcr_order : crd_order;
+    struct copy_dim dims[COPY_MAX_RANK];
+    for (int i = 0; i < 6; i++) {
+        int axis = order[i];
+        dims[i] = (struct copy_dim){axes[axis].extent, to_space ? axes[axis].wide : axes[axis].deep,
+                                    to_space ? axes[axis].deep : axes[axis].wide};
+    }
+    copy_strided(out->data, x->data, item, dims, 6);
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct op_info table[] = {
+    {OP_CONSTANT, 1, 0, 0, 0, 1, 1, OP_PLAIN,
+     "value:tensor value_float:float value_floats:floats value_int:int value_ints:ints "
+     "value_string:string value_strings:strings",
+     infer_constant, &batch_mixes, work_elements, kernel_constant},
+    {OP_CONSTANT_OF_SHAPE, 9, 0, 1, 1, 1, 1, OP_PLAIN, "value:tensor", infer_constant_of_shape,
+     &batch_mixes, work_elements, kernel_constant_of_shape},
+    {OP_SHAPE, 1, 0, 1, 1, 1, 1, OP_SHAPE_ONLY, "start:int end:int", infer_shape, &batch_mixes,
+     work_elements, kernel_shape},
+    {OP_SIZE, 1, 0, 1, 1, 1, 1, OP_SHAPE_ONLY, NULL, infer_size, &batch_mixes, work_elements,
+     kernel_size},
+    {OP_RESHAPE, 5, 0, 2, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "allowzero:int",
+     infer_reshape, &batch_reshape, work_elements, kernel_view},
+    {OP_FLATTEN, 1, 0, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axis:int", infer_flatten,
+     &batch_reshape, work_elements, kernel_view},
+    {OP_SQUEEZE, 13, 0, 1, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_squeeze,
+     &batch_reshape, work_elements, kernel_view},
+    {OP_UNSQUEEZE, 13, 0, 2, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_unsqueeze,
+     &batch_reshape, work_elements, kernel_view},
+    {OP_TRANSPOSE, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", infer_transpose,
+     &transpose_rule, work_elements, kernel_transpose},
+    {OP_CONCAT, 1, 0, 1, OP_VARIADIC, 1, 1, OP_PLAIN, "axis:int", infer_concat, &concat_rule,
+     work_elements, kernel_concat},
+    {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, OP_MOVES | OP_KEEPS_NUMBERS, "axis:int num_outputs:int",
+     infer_split, &batch_beside_first, work_elements, kernel_split},
+    {OP_SLICE, 10, 0, 3, 5, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_slice, &slice_rule,
+     work_elements, kernel_slice},
+    {OP_EXPAND, 8, 0, 2, 2, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_expand, &expand_rule,
+     work_elements, kernel_expand},
+    {OP_TILE, 6, 0, 2, 2, 1, 1, OP_PLAIN, NULL, infer_tile, &tile_rule, work_elements, kernel_tile},
+    {OP_PAD, 11, 0, 2, 4, 1, 1, OP_PLAIN, "mode:string", infer_pad, &pad_rule, work_elements,
+     kernel_pad},
+    {OP_RANGE, 11, 0, 3, 3, 1, 1, OP_PLAIN, "stash_type:int", infer_range, &batch_mixes,
+     work_elements, kernel_range},
+    {OP_EYE_LIKE, 9, 0, 1, 1, 1, 1, OP_PLAIN, "dtype:int k:int", infer_eye_like, &batch_mixes,
+     work_elements, kernel_eye_like},
+    {OP_TRILU, 14, 0, 1, 2, 1, 1, OP_PLAIN, "upper:int", infer_trilu, &trilu_rule, work_elements,
+     kernel_trilu},
+    {OP_DEPTH_TO_SPACE, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
+     infer_depth_to_space, &batch_by_sample, work_elements, kernel_blocks},
+    {OP_SPACE_TO_DEPTH, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
+     infer_space_to_depth, &batch_by_sample, work_elements, kernel_blocks},
+    {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, OP_PLAIN, "axes:ints", infer_center, &center_rule,
+     work_elements, kernel_center},
+    {OP_COL2IM, 18, 0, 3, 3, 1, 1, OP_HEAVY, "dilations:ints pads:ints strides:ints", infer_col2im,
+     &batch_by_sample, work_elements, kernel_col2im},
+};
+
+const struct op_family ops_shape = {table, COUNT_OF(table)};

@@ -1,0 +1,230 @@
+/* Pad, CenterCropPad, Col2Im. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/kernels.h"
+#include "engine/op/resolve.h"
+
+/* ---- padding with a constant: fill everything, copy what overlaps ---- */
+
+static void pad_constant(const struct tensor *x, const struct padding *padding, const void *value,
+                         struct tensor *out)
+{
+    size_t item = dtype_size(x->dtype);
+    fill_row(out->data, value, item, shape_count(&out->shape));
+    if (!x->bytes || !out->bytes)
+        return;
+    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK], src = 0, dst = 0;
+    struct copy_dim dims[COPY_MAX_RANK];
+    contiguous_steps(&x->shape, item, from);
+    contiguous_steps(&out->shape, item, to);
+    for (int i = 0; i < x->shape.rank; i++) {
+        int64_t begin = padding->begin[i], extent = out->shape.dims[i];
+        int64_t first = begin > 0 ? begin : 0; /* of the output, that comes from the input */
+        int64_t last = begin + x->shape.dims[i] < extent ? begin + x->shape.dims[i] : extent;
+        if (last <= first)
+            return;
+        dims[i] = (struct copy_dim){(size_t)(last - first), to[i], from[i]};
+        dst += to[i] * (ptrdiff_t)first;
+        src += from[i] * (ptrdiff_t)(first - begin);
+    }
+    copy_strided((char *)out->data + dst, (const char *)x->data + src, item, dims, x->shape.rank);
+}
+
+/* ---- padding with the data itself: a table of source positions per axis ---- */
+
+/* Where position p relative to m elements comes from. */
+static int64_t source(enum pad_mode mode, int64_t p, int64_t m)
+{
+    if (p >= 0 && p < m)
+        return p;
+    if (mode == PAD_EDGE)
+        return p < 0 ? 0 : m - 1;
+    int64_t period = mode == PAD_WRAP ? m : m > 1 ? 2 * (m - 1) : 1;
+    p %= period;
+    if (p < 0)
+        p += period;
+    return p < m ? p : period - p;
+}
+
+static void pad_table(const struct padding *padding, int axis, int64_t extent, ptrdiff_t step,
+                      ptrdiff_t *ret)
+{
+    int64_t begin = padding->begin[axis], end = padding->end[axis];
+    int64_t first = begin < 0 ? -begin : 0, kept = extent - first + (end < 0 ? end : 0);
+    for (int64_t i = 0; i < padding->out.dims[axis]; i++) {
+        int64_t p = i - (begin > 0 ? begin : 0);
+        ret[i] = (ptrdiff_t)(first + source(padding->mode, p, kept)) * step;
+    }
+}
+
+#define DEFINE_PICK(TYPE)                                                                          \
+    static void pick_##TYPE(void *dst_data, const char *src, const ptrdiff_t *offsets, size_t n)   \
+    {                                                                                              \
+        TYPE *dst = dst_data;                                                                      \
+        for (size_t i = 0; i < n; i++)                                                             \
+            dst[i] = *(const TYPE *)(const void *)(src + offsets[i]);                              \
+    }
+EACH_ITEM_TYPE(DEFINE_PICK)
+
+static void pick(size_t item, void *dst, const char *src, const ptrdiff_t *offsets, size_t n)
+{
+    BY_ITEM_SIZE(item, pick, dst, src, offsets, n);
+}
+
+static enum status pad_repeat(const struct kernel_args *args, const struct padding *padding,
+                              struct error *err)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    int rank = x->shape.rank;
+    size_t item = dtype_size(x->dtype), total = 0, start[TENSOR_MAX_RANK];
+    ptrdiff_t from[TENSOR_MAX_RANK];
+    if (rank == 0 || !out->bytes) {
+        copy_bytes(out->data, x->data, out->bytes);
+        return STATUS_OK;
+    }
+    contiguous_steps(&x->shape, item, from);
+    for (int i = 0; i < rank; i++) {
+        start[i] = total;
+        if (!size_add(total, (size_t)out->shape.dims[i], &total))
+            return error_set(err, STATUS_NO_MEMORY, "the padding is too large");
+    }
+    ptrdiff_t *table = kernel_scratch(args, total, sizeof *table, err);
+    if (!table)
+        return STATUS_NO_MEMORY;
+    for (int i = 0; i < rank; i++)
+        pad_table(padding, i, x->shape.dims[i], from[i], table + start[i]);
+    size_t at[TENSOR_MAX_RANK] = {0}, row = (size_t)out->shape.dims[rank - 1];
+    size_t rows = shape_count(&out->shape) / row;
+    char *to = out->data;
+    for (size_t r = 0; r < rows; r++) {
+        ptrdiff_t offset = 0;
+        for (int i = 0; i < rank - 1; i++)
+            offset += table[start[i] + at[i]];
+        pick(item, to, (const char *)x->data + offset, table + start[rank - 1], row);
+        to += row * item;
+        for (int i = rank - 2; i >= 0; i--) {
+            if (++at[i] < (size_t)out->shape.dims[i])
+                break;
+            at[i] = 0;
+        }
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_pad)
+{
+    const struct node *node = args->node;
+    const struct tensor *x = args->in[0];
+    const struct tensor *fill = kernel_input(args, 2);
+    struct padding padding;
+    TRY(resolve_pad(node, &x->shape, args->in, &padding, err));
+    if (padding.mode != PAD_CONSTANT)
+        return pad_repeat(args, &padding, err);
+    uint64_t value = 0;
+    if (fill && fill->bytes && fill->dtype == x->dtype)
+        memcpy(&value, fill->data, dtype_size(x->dtype));
+    else if (fill && fill->bytes) /* float32, as older opsets' attribute is */
+        store_floats(fill->data, x->dtype, &value, 1);
+    pad_constant(x, &padding, &value, *args->out[0]);
+    return STATUS_OK;
+}
+
+KERNEL(kernel_center)
+{
+    struct padding padding;
+    uint64_t zero = 0;
+    TRY(resolve_center(args->node, &args->in[0]->shape, args->in, &padding, err));
+    pad_constant(args->in[0], &padding, &zero, *args->out[0]);
+    return STATUS_OK;
+}
+
+/* ---- Col2Im ---- */
+
+/* One image channel: double for floats, int64 (wrapping) for integers. */
+struct col2im_image {
+    const struct col2im *geometry;
+    bool real;
+    double *sum;
+    uint64_t *whole;
+};
+
+/* Adds n elements of a row of block positions, from position `at` on; `at` is moved along. */
+static void add_positions(const struct col2im_image *image, const int64_t *base, int64_t *at,
+                          const double *values, const int64_t *integers, size_t n)
+{
+    const struct col2im *g = image->geometry;
+    for (size_t k = 0; k < n; k++) {
+        size_t index = 0;
+        bool inside = true;
+        for (int d = 0; d < g->spatial; d++) {
+            int64_t p = base[d] + at[d] * g->stride[d];
+            inside = inside && p >= 0 && p < g->image[d];
+            index = index * (size_t)g->image[d] + (inside ? (size_t)p : 0);
+        }
+        if (inside && image->real)
+            image->sum[index] += values[k];
+        else if (inside)
+            image->whole[index] += (uint64_t)integers[k];
+        for (int d = g->spatial - 1; d >= 0; d--) {
+            if (++at[d] < g->steps[d])
+                break;
+            at[d] = 0;
+        }
+    }
+}
+
+/* The row of one block element: its value at every block position. */
+static void add_row(const struct col2im_image *image, size_t block_element, const void *row,
+                    enum dtype dtype, size_t positions)
+{
+    const struct col2im *g = image->geometry;
+    int64_t base[TENSOR_MAX_RANK], at[TENSOR_MAX_RANK] = {0};
+    for (int d = g->spatial - 1; d >= 0; d--) {
+        int64_t k = (int64_t)(block_element % (size_t)g->block[d]);
+        block_element /= (size_t)g->block[d];
+        base[d] = k * g->dilation[d] - g->pad[d];
+    }
+    for (size_t done = 0; done < positions; done += BLOCK) {
+        double values[BLOCK];
+        int64_t integers[BLOCK];
+        size_t n = positions - done < BLOCK ? positions - done : BLOCK;
+        if (image->real)
+            load_doubles(element(row, dtype, done), dtype, values, n);
+        else
+            load_integers(element(row, dtype, done), dtype, integers, n);
+        add_positions(image, base, at, values, integers, n);
+    }
+}
+
+KERNEL(kernel_col2im)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    struct col2im geometry;
+    TRY(resolve_col2im(args->node, &x->shape, args->in, &geometry, err));
+    size_t pixels = resolve_extent(&out->shape, 2, out->shape.rank), block = 1;
+    size_t positions = (size_t)x->shape.dims[2];
+    size_t images = (size_t)out->shape.dims[0] * (size_t)out->shape.dims[1];
+    for (int d = 0; d < geometry.spatial; d++)
+        block *= (size_t)geometry.block[d];
+    void *scratch = kernel_scratch(args, pixels, sizeof(double), err);
+    if (!scratch)
+        return STATUS_NO_MEMORY;
+    struct col2im_image image = {&geometry, dtype_is_float(x->dtype), scratch, scratch};
+    for (size_t i = 0; i < images; i++) {
+        memset(scratch, 0, pixels * sizeof(double));
+        for (size_t k = 0; k < block; k++)
+            add_row(&image, k, element(x->data, x->dtype, (i * block + k) * positions), x->dtype,
+                    positions);
+        void *to = element_at(out->data, out->dtype, i * pixels);
+        if (image.real)
+            store_doubles(scratch, out->dtype, to, pixels);
+        else
+            store_integers(scratch, out->dtype, to, pixels);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,617 @@
+/* ONNX's Attention and RotaryEmbedding: reads and checks a node's attributes and
+ * operands, and infers its outputs. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/families.h"
+#include "engine/op/kernels.h"
+#include "engine/op/nn.h"
+#include "engine/op/operands.h"
+#include "engine/op/transformer.h"
+
+/* ---- Attention ---- */
+
+static enum status check_dtypes(const struct node *node, struct error *err)
+{
+    const struct value *v = node_input(node, ATTENTION_V);
+    const struct value *past = node_input(node, ATTENTION_PAST_VALUE);
+    TRY(operand_dtype(node, ATTENTION_Q, "Q", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, ATTENTION_K, "K", err));
+    TRY(operand_dtype(node, ATTENTION_V, "V", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, ATTENTION_MASK, "attn_mask", DTYPES_ANY, err));
+    TRY(operand_same_dtype(node, ATTENTION_PAST_KEY, "past_key", err));
+    TRY(operand_dtype(node, ATTENTION_VALID, "nonpad_kv_seqlen", DTYPE_BIT(I64), err));
+    if (past && past->dtype != v->dtype)
+        return error_set(err, STATUS_MODEL, "past_value is %s, but V is %s; they must agree",
+                         dtype_name(past->dtype), dtype_name(v->dtype));
+    return STATUS_OK;
+}
+
+static enum status load_flags(const struct node *node, struct attention_call *call,
+                              struct error *err)
+{
+    const int64_t precision = node_int(node, "softmax_precision", DTYPE_F32);
+    const int64_t stage = node_int(node, "qk_matmul_output_mode", STAGE_PRODUCT);
+    if (precision < 0 || precision > DTYPE_BF16 || !dtype_is_float((enum dtype)precision))
+        return error_set(err, STATUS_MODEL,
+                         "softmax_precision is %lld, expected a floating-point type",
+                         (long long)precision);
+    if (stage < STAGE_PRODUCT || stage > STAGE_PROBABILITIES)
+        return error_set(err, STATUS_MODEL, "qk_matmul_output_mode is %lld, expected 0 to 3",
+                         (long long)stage);
+    call->stage = (enum attention_stage)stage;
+    call->is_causal = node_int(node, "is_causal", 0) != 0;
+    call->left = node_int(node, "left_window_size", -1);
+    call->right = node_int(node, "right_window_size", -1);
+    if (call->left < -1 || call->right < -1)
+        return error_set(err, STATUS_MODEL,
+                         "left_window_size and right_window_size are %lld and %lld, expected -1 "
+                         "(no bound) or more",
+                         (long long)call->left, (long long)call->right);
+    call->softcap = node_float(node, "softcap", 0);
+    if (!(call->softcap >= 0) || isinf(call->softcap))
+        return error_set(err, STATUS_MODEL, "softcap is %g, expected 0 (none) or more",
+                         (double)call->softcap);
+    call->mask_pads = node->opset >= 24;
+    return STATUS_OK;
+}
+
+/* Heads times numbers a head in the last dimension of a merged operand. */
+static enum status split_heads(const char *name, int64_t hidden, int64_t heads, int64_t *ret,
+                               struct error *err)
+{
+    if (hidden % heads)
+        return error_set(err, STATUS_SHAPE, "%s has %lld channels, which %lld heads do not divide",
+                         name, (long long)hidden, (long long)heads);
+    *ret = hidden / heads;
+    return STATUS_OK;
+}
+
+static enum status load_merged(const struct node *node, struct attention_call *call,
+                               struct error *err)
+{
+    const struct shape *q = &node->inputs[ATTENTION_Q]->shape;
+    const struct shape *k = &node->inputs[ATTENTION_K]->shape;
+    const struct shape *v = &node->inputs[ATTENTION_V]->shape;
+    int64_t depth = 0;
+    call->q_heads = node_int(node, "q_num_heads", 0);
+    call->kv_heads = node_int(node, "kv_num_heads", 0);
+    if (call->q_heads < 1 || call->kv_heads < 1)
+        return error_set(err, STATUS_MODEL,
+                         "operands of three dimensions need q_num_heads and kv_num_heads of at "
+                         "least 1, and they are %lld and %lld",
+                         (long long)call->q_heads, (long long)call->kv_heads);
+    call->rows = q->dims[1];
+    call->added = k->dims[1];
+    TRY(split_heads("Q", q->dims[2], call->q_heads, &call->depth, err));
+    TRY(split_heads("K", k->dims[2], call->kv_heads, &depth, err));
+    if (depth != call->depth)
+        return error_set(err, STATUS_SHAPE, "a head of Q has %lld channels, one of K has %lld",
+                         (long long)call->depth, (long long)depth);
+    TRY(split_heads("V", v->dims[2], call->kv_heads, &call->width, err));
+    const struct shape wanted_k = SHAPE(call->batch, call->added, k->dims[2]);
+    const struct shape wanted_v = SHAPE(call->batch, call->added, v->dims[2]);
+    TRY(operand_has_shape(node, ATTENTION_K, "K", &wanted_k, err));
+    return operand_has_shape(node, ATTENTION_V, "V", &wanted_v, err);
+}
+
+static enum status load_apart(const struct node *node, struct attention_call *call,
+                              struct error *err)
+{
+    const struct shape *q = &node->inputs[ATTENTION_Q]->shape;
+    const struct shape *k = &node->inputs[ATTENTION_K]->shape;
+    const struct shape *v = &node->inputs[ATTENTION_V]->shape;
+    call->q_heads = q->dims[1];
+    call->rows = q->dims[2];
+    call->depth = q->dims[3];
+    call->kv_heads = k->dims[1];
+    call->added = k->dims[2];
+    call->width = v->dims[3];
+    if (node_int(node, "q_num_heads", call->q_heads) != call->q_heads ||
+        node_int(node, "kv_num_heads", call->kv_heads) != call->kv_heads)
+        return error_set(err, STATUS_MODEL,
+                         "q_num_heads and kv_num_heads are other than the %lld and %lld heads of Q "
+                         "and K",
+                         (long long)call->q_heads, (long long)call->kv_heads);
+    const struct shape wanted_k = SHAPE(call->batch, call->kv_heads, call->added, call->depth);
+    const struct shape wanted_v = SHAPE(call->batch, call->kv_heads, call->added, call->width);
+    TRY(operand_has_shape(node, ATTENTION_K, "K", &wanted_k, err));
+    return operand_has_shape(node, ATTENTION_V, "V", &wanted_v, err);
+}
+
+static enum status load_past(const struct node *node, struct attention_call *call,
+                             struct error *err)
+{
+    const struct value *key = node_input(node, ATTENTION_PAST_KEY);
+    if (!key != !node_input(node, ATTENTION_PAST_VALUE))
+        return error_set(err, STATUS_MODEL, "past_key and past_value come together or not at all");
+    if (key && node_input(node, ATTENTION_VALID))
+        return error_set(err, STATUS_MODEL,
+                         "past_key and nonpad_kv_seqlen are two forms of a cache; a node has one "
+                         "of them");
+    if (key) {
+        TRY(operand_rank(node, ATTENTION_PAST_KEY, "past_key", 4, 4, err));
+        call->past = key->shape.dims[2];
+        const struct shape keys = SHAPE(call->batch, call->kv_heads, call->past, call->depth);
+        const struct shape values = SHAPE(call->batch, call->kv_heads, call->past, call->width);
+        TRY(operand_has_shape(node, ATTENTION_PAST_KEY, "past_key", &keys, err));
+        TRY(operand_has_shape(node, ATTENTION_PAST_VALUE, "past_value", &values, err));
+    }
+    if (__builtin_add_overflow(call->past, call->added, &call->keys))
+        return error_set(err, STATUS_SHAPE, "past_key and K have too many keys together");
+    return STATUS_OK;
+}
+
+/* The mask broadcasts to [batch, q_heads, rows, keys], but for keys it may leave out at the end. */
+static enum status check_mask(const struct node *node, const struct attention_call *call,
+                              struct error *err)
+{
+    const struct value *mask = node_input(node, ATTENTION_MASK);
+    const int64_t full[4] = {call->batch, call->q_heads, call->rows, call->keys};
+    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    const struct shape scores = SHAPE(full[0], full[1], full[2], full[3]);
+    if (!mask)
+        return STATUS_OK;
+    TRY(operand_rank(node, ATTENTION_MASK, "attn_mask", 1, 4, err));
+    for (int d = 1; d <= mask->shape.rank; d++) {
+        const int64_t extent = mask->shape.dims[mask->shape.rank - d], most = full[4 - d];
+        if (d == 1 && call->mask_pads ? extent > most : extent != most && extent != 1)
+            return error_set(err, STATUS_SHAPE,
+                             "attn_mask has shape %s, which does not broadcast to %s",
+                             shape_text(&mask->shape, text), shape_text(&scores, wanted));
+    }
+    return STATUS_OK;
+}
+
+enum status attention_call_load(const struct node *node, struct attention_call *ret,
+                                struct error *err)
+{
+    const struct shape *q = &node->inputs[ATTENTION_Q]->shape;
+    struct attention_call call = {.merged = q->rank == 3};
+    TRY(check_dtypes(node, err));
+    TRY(load_flags(node, &call, err));
+    TRY(operand_rank(node, ATTENTION_Q, "Q", 3, 4, err));
+    TRY(operand_rank(node, ATTENTION_K, "K", q->rank, q->rank, err));
+    TRY(operand_rank(node, ATTENTION_V, "V", q->rank, q->rank, err));
+    call.batch = q->dims[0];
+    TRY(call.merged ? load_merged(node, &call, err) : load_apart(node, &call, err));
+    if (call.q_heads < 1 || call.kv_heads < 1 || call.q_heads % call.kv_heads)
+        return error_set(err, STATUS_SHAPE,
+                         "Q has %lld heads, expected a multiple of the %lld of K and V",
+                         (long long)call.q_heads, (long long)call.kv_heads);
+    TRY(load_past(node, &call, err));
+    if (call.depth < 1 || call.keys < 1)
+        return error_set(err, STATUS_SHAPE,
+                         "K has %lld keys of %lld channels, expected one or more",
+                         (long long)call.keys, (long long)call.depth);
+    TRY(check_mask(node, &call, err));
+    const struct shape valid = SHAPE(call.batch);
+    TRY(operand_has_shape(node, ATTENTION_VALID, "nonpad_kv_seqlen", &valid, err));
+    call.scale = node_float(node, "scale", (float)(1 / sqrt((double)call.depth)));
+    if (!isfinite(call.scale))
+        return error_set(err, STATUS_MODEL, "scale is not a finite number");
+    *ret = call;
+    return STATUS_OK;
+}
+
+bool attention_call_sees(const struct attention_call *call, int64_t row, int64_t key,
+                         int64_t offset)
+{
+    const int64_t ahead = key - row - offset; /* of the row's own position */
+    return !(call->is_causal && ahead > 0) && !(call->right >= 0 && ahead > call->right) &&
+           !(call->left >= 0 && -ahead > call->left);
+}
+
+static enum status infer_attention(struct node *node, struct error *err)
+{
+    struct attention_call c;
+    int64_t hidden;
+    TRY(attention_call_load(node, &c, err));
+    if (__builtin_mul_overflow(c.q_heads, c.width, &hidden))
+        return error_set(err, STATUS_SHAPE, "the result has too many channels");
+    const enum dtype dtype = node->inputs[ATTENTION_Q]->dtype;
+    const struct shape y =
+        c.merged ? SHAPE(c.batch, c.rows, hidden) : SHAPE(c.batch, c.q_heads, c.rows, c.width);
+    const struct shape key = SHAPE(c.batch, c.kv_heads, c.keys, c.depth);
+    const struct shape value = SHAPE(c.batch, c.kv_heads, c.keys, c.width);
+    const struct shape scores = SHAPE(c.batch, c.q_heads, c.rows, c.keys);
+    TRY(infer_output(node, ATTENTION_Y, dtype, &y, err));
+    TRY(infer_output(node, ATTENTION_PRESENT_KEY, dtype, &key, err));
+    TRY(infer_output(node, ATTENTION_PRESENT_VALUE, node->inputs[ATTENTION_V]->dtype, &value, err));
+    return infer_output(node, ATTENTION_SCORES, dtype, &scores, err);
+}
+
+/* ---- RotaryEmbedding ---- */
+
+static enum status load_tables(const struct node *node, struct rotary_call *call, struct error *err)
+{
+    const struct shape *cosines = &node->inputs[1]->shape;
+    const struct value *ids = node_input(node, 3);
+    struct shape wanted = SHAPE(0, call->rotated / 2);
+    call->table_images = 1;
+    if (ids) {
+        TRY(operand_rank(node, 1, "cos_cache", 2, 2, err));
+        TRY(operand_rank(node, 3, "position_ids", 2, 2, err));
+        const int64_t images = ids->shape.dims[0];
+        const struct shape positions = SHAPE(images == 1 ? 1 : call->batch, call->tokens);
+        TRY(operand_has_shape(node, 3, "position_ids", &positions, err));
+        call->table_images = images;
+        call->positions = wanted.dims[0] = cosines->dims[0];
+    } else {
+        TRY(operand_rank(node, 1, "cos_cache", 3, 3, err));
+        call->table_images = cosines->dims[0] == 1 ? 1 : call->batch;
+        wanted = SHAPE(call->table_images, call->tokens, call->rotated / 2);
+    }
+    TRY(operand_has_shape(node, 1, "cos_cache", &wanted, err));
+    return operand_has_shape(node, 2, "sin_cache", &wanted, err);
+}
+
+enum status rotary_call_load(const struct node *node, struct rotary_call *ret, struct error *err)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    struct rotary_call call = {.merged = x->rank == 3,
+                               .interleaved = node_int(node, "interleaved", 0) != 0};
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "cos_cache", err));
+    TRY(operand_same_dtype(node, 2, "sin_cache", err));
+    TRY(operand_dtype(node, 3, "position_ids", DTYPE_BIT(I64), err));
+    TRY(operand_rank(node, 0, "X", 3, 4, err));
+    call.batch = x->dims[0];
+    call.tokens = x->dims[call.merged ? 1 : 2];
+    call.heads = call.merged ? node_int(node, "num_heads", 0) : x->dims[1];
+    call.size = x->dims[3 - call.merged];
+    if (call.merged && call.heads < 1)
+        return error_set(err, STATUS_MODEL,
+                         "X has three dimensions, so num_heads must be at least 1; it is %lld",
+                         (long long)call.heads);
+    if (call.merged)
+        TRY(split_heads("X", call.size, call.heads, &call.size, err));
+    call.rotated = node_int(node, "rotary_embedding_dim", 0);
+    if (!call.rotated)
+        call.rotated = call.size;
+    if (call.rotated < 2 || call.rotated % 2 || call.rotated > call.size)
+        return error_set(err, STATUS_MODEL,
+                         "%lld numbers of a head are to be rotated, expected an even number of the "
+                         "%lld it has",
+                         (long long)call.rotated, (long long)call.size);
+    TRY(load_tables(node, &call, err));
+    *ret = call;
+    return STATUS_OK;
+}
+
+static enum status infer_rotary(struct node *node, struct error *err)
+{
+    struct rotary_call call;
+    TRY(rotary_call_load(node, &call, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
+}
+
+/* ---- batches ---- */
+
+static int attention_axis(const struct node *node, const int *axes)
+{
+    return batch_of_samples(node, axes, 3);
+}
+
+/* A mask of two or three dimensions is for all images. */
+static int attention_beside(const struct node *node, size_t i, int axis)
+{
+    const int rank = node->inputs[i]->shape.rank;
+    (void)axis;
+    return i < 3 || rank < 2 || rank > 3 ? 0 : BATCH_OTHER;
+}
+
+static const struct batch_rule attention_rule = {attention_axis, attention_beside};
+
+static int rotary_axis(const struct node *node, const int *axes)
+{
+    return batch_of_samples(node, axes, 1);
+}
+
+/* A cache of two dimensions is indexed by positions. */
+static int rotary_beside(const struct node *node, size_t i, int axis)
+{
+    (void)axis;
+    return i == 3 || node->inputs[i]->shape.rank > 2 ? 0 : BATCH_OTHER;
+}
+
+static const struct batch_rule rotary_rule = {rotary_axis, rotary_beside};
+
+/* ---- reference kernels ---- */
+
+/* ---- Attention ---- */
+
+/* K or V of all images: what was there before, and what is added. */
+struct cache {
+    const double *past, *added;
+    int64_t heads, past_rows, added_rows, width;
+    bool merged; /* `added` is [batch, rows, heads * width] */
+};
+
+static const double *cache_row(const struct cache *c, int64_t image, int64_t head, int64_t row)
+{
+    if (row < c->past_rows)
+        return c->past + ((image * c->heads + head) * c->past_rows + row) * c->width;
+    row -= c->past_rows;
+    return c->added + (c->merged ? (image * c->added_rows + row) * c->heads + head
+                                 : (image * c->heads + head) * c->added_rows + row) *
+                          c->width;
+}
+
+static void store_cache(const struct kernel_args *args, enum attention_output output,
+                        const struct attention_call *call, const struct cache *c)
+{
+    struct tensor *tensor = kernel_result(args, output);
+    size_t at = 0;
+    if (!tensor)
+        return;
+    for (int64_t image = 0; image < call->batch; image++)
+        for (int64_t head = 0; head < call->kv_heads; head++)
+            for (int64_t row = 0; row < call->keys; row++, at += (size_t)c->width)
+                store_doubles(cache_row(c, image, head, row), tensor->dtype,
+                              element_at(tensor->data, tensor->dtype, at), (size_t)c->width);
+}
+
+struct attend_call {
+    struct attention_call call;
+    const double *in[ATTENTION_VALID];
+    const int64_t *valid; /* keys of each image, or NULL */
+    const double *mask;   /* or NULL; steps of its four dimensions, 0 where it is broadcast */
+    bool mask_is_bool;
+    int64_t mask_step[4], mask_keys;
+    struct cache k, v;
+    double *y, *scores;  /* NULL: not wanted */
+    double *row, *shown; /* [keys]: what becomes probabilities, what ATTENTION_SCORES gets */
+};
+
+/* What is added to the score of a key: -inf where it is hidden. */
+static double bias_of(const struct attend_call *a, int64_t image, int64_t head, int64_t row,
+                      int64_t key)
+{
+    const struct attention_call *call = &a->call;
+    const int64_t offset = a->valid ? a->valid[image] - call->rows : call->past;
+    if (!attention_call_sees(call, row, key, offset) || (a->valid && key >= a->valid[image]))
+        return -INFINITY;
+    if (key >= a->mask_keys) /* of a mask without keys there are no data, either */
+        return -INFINITY;
+    if (!a->mask)
+        return 0;
+    const double bias = a->mask[image * a->mask_step[0] + head * a->mask_step[1] +
+                                row * a->mask_step[2] + key * a->mask_step[3]];
+    return !a->mask_is_bool ? bias : bias != 0 ? 0 : -INFINITY;
+}
+
+/* a->row becomes the probabilities of one row's keys, a->shown its scores before that. */
+static void attend_row(struct attend_call *a, const double *q, int64_t image, int64_t head,
+                       int64_t row)
+{
+    const struct attention_call *call = &a->call;
+    const int64_t shared = head / (call->q_heads / call->kv_heads);
+    double greatest = -INFINITY, sum = 0;
+    bool is_hidden = true;
+    for (int64_t key = 0; key < call->keys; key++) {
+        const double *k = cache_row(&a->k, image, shared, key);
+        const double bias = bias_of(a, image, head, row, key);
+        double score = 0;
+        for (int64_t d = 0; d < call->depth; d++)
+            score += q[d] * k[d];
+        score *= call->scale;
+        if (call->stage == STAGE_PRODUCT)
+            a->shown[key] = score;
+        if (call->softcap > 0)
+            score = tanh(score / call->softcap) * call->softcap;
+        if (call->stage == STAGE_CAPPED)
+            a->shown[key] = score;
+        a->row[key] = score += bias;
+        if (call->stage == STAGE_BIASED)
+            a->shown[key] = score;
+        greatest = score > greatest || isnan(score) ? score : greatest;
+        is_hidden = is_hidden && bias == -INFINITY;
+    }
+    for (int64_t key = 0; key < call->keys; key++)
+        sum += a->row[key] = is_hidden ? 0 : exp(a->row[key] - greatest);
+    for (int64_t key = 0; key < call->keys; key++)
+        a->row[key] = is_hidden ? 0 : a->row[key] / sum;
+    if (call->stage == STAGE_PROBABILITIES)
+        memcpy(a->shown, a->row, (size_t)call->keys * sizeof *a->row);
+}
+
+static enum status attend_all(const struct kernel_args *args, struct attend_call *a,
+                              struct error *err)
+{
+    const struct attention_call *call = &a->call;
+    struct cache queries = {.added = a->in[ATTENTION_Q],
+                            .heads = call->q_heads,
+                            .added_rows = call->rows,
+                            .width = call->depth,
+                            .merged = call->merged};
+    double *y = a->y, *scores = a->scores;
+    for (int64_t image = 0; image < call->batch; image++)
+        for (int64_t head = 0; head < call->q_heads; head++)
+            for (int64_t row = 0; row < call->rows; row++) {
+                const int64_t shared = head / (call->q_heads / call->kv_heads);
+                const int64_t at = call->merged ? (image * call->rows + row) * call->q_heads + head
+                                                : (image * call->q_heads + head) * call->rows + row;
+                TRY(kernel_goes_on(args, (size_t)(call->keys * (call->depth + call->width)), err));
+                attend_row(a, cache_row(&queries, image, head, row), image, head, row);
+                if (scores)
+                    memcpy(scores +
+                               ((image * call->q_heads + head) * call->rows + row) * call->keys,
+                           a->shown, (size_t)call->keys * sizeof *scores);
+                for (int64_t d = 0; y && d < call->width; d++)
+                    y[at * call->width + d] = 0;
+                for (int64_t key = 0; y && key < call->keys; key++)
+                    for (int64_t d = 0; d < call->width; d++)
+                        y[at * call->width + d] +=
+                            a->row[key] * cache_row(&a->v, image, shared, key)[d];
+            }
+    return STATUS_OK;
+}
+
+static void open_mask(const struct kernel_args *args, struct attend_call *a)
+{
+    const struct tensor *mask = kernel_input(args, ATTENTION_MASK);
+    int64_t step = 1;
+    a->mask_keys = a->call.keys;
+    if (!mask)
+        return;
+    a->mask = a->in[ATTENTION_MASK];
+    a->mask_is_bool = mask->dtype == DTYPE_BOOL;
+    for (int d = 1; d <= mask->shape.rank; d++) {
+        const int64_t extent = mask->shape.dims[mask->shape.rank - d];
+        const bool pads = d == 1 && a->call.mask_pads;
+        a->mask_step[4 - d] = extent == 1 && !pads ? 0 : step;
+        step *= extent;
+        if (pads)
+            a->mask_keys = extent;
+    }
+}
+
+/* nonpad_kv_seqlen, of 0 to `keys` for each image. */
+static enum status check_valid(const int64_t *valid, size_t count, int64_t keys, struct error *err)
+{
+    for (size_t image = 0; image < count; image++)
+        if (valid[image] < 0 || valid[image] > keys)
+            return error_set(err, STATUS_INVALID,
+                             "nonpad_kv_seqlen is %lld for image %zu, expected 0 to %lld",
+                             (long long)valid[image], image, (long long)keys);
+    return STATUS_OK;
+}
+
+static enum status open_attend(const struct kernel_args *args, struct attend_call *a,
+                               struct error *err)
+{
+    const struct attention_call *call = &a->call;
+    TRY(operands_open(args, 0, ATTENTION_VALID, a->in, err));
+    TRY(result_open_doubles(args, ATTENTION_Y, &a->y, err));
+    TRY(result_open_doubles(args, ATTENTION_SCORES, &a->scores, err));
+    a->row = kernel_scratch(args, (size_t)call->keys, 2 * sizeof *a->row, err);
+    if (!a->row)
+        return STATUS_NO_MEMORY;
+    a->shown = a->row + call->keys;
+    a->valid = kernel_input(args, ATTENTION_VALID) ? args->in[ATTENTION_VALID]->data : NULL;
+    a->k = (struct cache){.past = a->in[ATTENTION_PAST_KEY],
+                          .added = a->in[ATTENTION_K],
+                          .heads = call->kv_heads,
+                          .past_rows = call->past,
+                          .added_rows = call->added,
+                          .width = call->depth,
+                          .merged = call->merged};
+    a->v = a->k;
+    a->v.past = a->in[ATTENTION_PAST_VALUE];
+    a->v.added = a->in[ATTENTION_V];
+    a->v.width = call->width;
+    open_mask(args, a);
+    /* Whatever the file says: row + offset and key - row - offset stay within int64_t. */
+    return a->valid ? check_valid(a->valid, (size_t)call->batch, call->keys, err) : STATUS_OK;
+}
+
+KERNEL(kernel_valid_keys)
+{
+    const struct tensor *valid = args->in[0];
+    TRY(check_valid(valid->data, shape_count(&valid->shape), node_int(args->node, "keys", 0), err));
+    memcpy((*args->out[0])->data, valid->data, valid->bytes);
+    return STATUS_OK;
+}
+
+KERNEL(kernel_onnx_attention)
+{
+    struct attend_call a = {0};
+    TRY(attention_call_load(args->node, &a.call, err));
+    TRY(open_attend(args, &a, err));
+    TRY(attend_all(args, &a, err));
+    result_store(args, ATTENTION_Y, ARITHMETIC_F64, a.y);
+    result_store(args, ATTENTION_SCORES, ARITHMETIC_F64, a.scores);
+    store_cache(args, ATTENTION_PRESENT_KEY, &a.call, &a.k);
+    store_cache(args, ATTENTION_PRESENT_VALUE, &a.call, &a.v);
+    return STATUS_OK;
+}
+
+/* ---- RotaryEmbedding ---- */
+
+/* Which row of the tables rotates a token. */
+static enum status table_row(const struct kernel_args *args, const struct rotary_call *call,
+                             int64_t image, int64_t token, int64_t *ret, struct error *err)
+{
+    const int64_t at = (call->table_images == 1 ? 0 : image) * call->tokens + token;
+    *ret = at;
+    if (!kernel_input(args, 3))
+        return STATUS_OK;
+    const int64_t position = ((const int64_t *)args->in[3]->data)[at];
+    if (position < -call->positions || position >= call->positions)
+        return error_set(err, STATUS_INVALID,
+                         "position_ids has %lld, but cos_cache and sin_cache have %lld rows",
+                         (long long)position, (long long)call->positions);
+    *ret = position < 0 ? position + call->positions : position;
+    return STATUS_OK;
+}
+
+/* One head of one token. */
+static void rotate_head(const struct rotary_call *call, const double *x, const double *cosines,
+                        const double *sines, double *y)
+{
+    const int64_t half = call->rotated / 2;
+    memcpy(y, x, (size_t)call->size * sizeof *y);
+    for (int64_t i = 0; i < half; i++) {
+        const int64_t first = call->interleaved ? 2 * i : i;
+        const int64_t second = call->interleaved ? 2 * i + 1 : half + i;
+        y[first] = cosines[i] * x[first] - sines[i] * x[second];
+        y[second] = sines[i] * x[first] + cosines[i] * x[second];
+    }
+}
+
+static enum status rotate_all(const struct kernel_args *args, const struct rotary_call *call,
+                              const double *const in[3], double *y, struct error *err)
+{
+    const double *x = in[0], *cosines = in[1], *sines = in[2];
+    for (int64_t image = 0; image < call->batch; image++)
+        for (int64_t token = 0; token < call->tokens; token++) {
+            int64_t row;
+            TRY(table_row(args, call, image, token, &row, err));
+            row *= call->rotated / 2;
+            for (int64_t head = 0; head < call->heads; head++) {
+                const int64_t at =
+                    (call->merged ? (image * call->tokens + token) * call->heads + head
+                                  : (image * call->heads + head) * call->tokens + token) *
+                    call->size;
+                rotate_head(call, x + at, cosines + row, sines + row, y + at);
+            }
+        }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_rotary_embedding)
+{
+    struct rotary_call call;
+    const double *in[3];
+    double *y;
+    TRY(rotary_call_load(args->node, &call, err));
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &y, err));
+    TRY(rotate_all(args, &call, in, y, err));
+    result_store(args, 0, ARITHMETIC_F64, y);
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+#define ATTENTION_ATTRS                                                                            \
+    "is_causal:int kv_num_heads:int q_num_heads:int qk_matmul_output_mode:int scale:float "        \
+    "softcap:float softmax_precision:int"
+
+static const struct op_info entries[] = {
+    {OP_ONNX_ATTENTION, 23, 23, 3, 6, 1, 4, OP_HEAVY, ATTENTION_ATTRS, infer_attention,
+     &attention_rule, work_attention, kernel_onnx_attention},
+    {OP_ONNX_ATTENTION, 24, 24, 3, 7, 1, 4, OP_HEAVY, ATTENTION_ATTRS, infer_attention,
+     &attention_rule, work_attention, kernel_onnx_attention},
+    {OP_ONNX_ATTENTION, 25, 0, 3, 7, 1, 4, OP_HEAVY,
+     ATTENTION_ATTRS " left_window_size:int right_window_size:int", infer_attention,
+     &attention_rule, work_attention, kernel_onnx_attention},
+    {OP_ROTARY_EMBEDDING, 23, 0, 3, 4, 1, 1, OP_PLAIN,
+     "interleaved:int num_heads:int rotary_embedding_dim:int", infer_rotary, &rotary_rule,
+     work_elements, kernel_rotary_embedding},
+};
+
+const struct op_family ops_transformer = {entries, COUNT_OF(entries)};

@@ -1,0 +1,212 @@
+/* Sliding windows: strides, pads, dilations and auto_pad of convolutions and pools, worked out once
+ * for inference and kernels alike.
+ *
+ * Easy to get wrong: the odd pixel of SAME_UPPER goes to the end, of SAME_LOWER to the beginning;
+ * ceil_mode drops a last window that would start in the end padding (ONNX AveragePool-19, as
+ * PyTorch); ceil_mode means nothing under auto_pad; an auto_pad other than NOTSET wins over pads.
+ */
+#include <string.h>
+
+#include "engine/op/families.h"
+#include "engine/op/nn.h"
+
+enum auto_pad { PAD_EXPLICIT, PAD_VALID, PAD_SAME_UPPER, PAD_SAME_LOWER };
+
+static enum status read_auto_pad(const struct node *node, enum auto_pad *ret, struct error *err)
+{
+    const char *text = node_string(node, "auto_pad", "NOTSET");
+    if (!strcmp(text, "NOTSET") || !*text)
+        *ret = PAD_EXPLICIT;
+    else if (!strcmp(text, "VALID"))
+        *ret = PAD_VALID;
+    else if (!strcmp(text, "SAME_UPPER"))
+        *ret = PAD_SAME_UPPER;
+    else if (!strcmp(text, "SAME_LOWER"))
+        *ret = PAD_SAME_LOWER;
+    else
+        return error_set(err, STATUS_MODEL,
+                         "auto_pad is '%.40s', expected NOTSET, SAME_UPPER, SAME_LOWER or VALID",
+                         text);
+    return STATUS_OK;
+}
+
+/* An attribute with one number a spatial axis, all at least 1; 1s where it is absent. */
+static enum status read_steps(const struct node *node, const char *name, int spatial, int64_t *ret,
+                              struct error *err)
+{
+    size_t count;
+    const int64_t *list = node_ints(node, name, &count);
+    if (count && count != (size_t)spatial)
+        return error_set(err, STATUS_SHAPE,
+                         "%s has %zu numbers, expected %d, one a spatial dimension", name, count,
+                         spatial);
+    for (int i = 0; i < spatial; i++) {
+        ret[i] = count ? list[i] : 1;
+        if (ret[i] < 1)
+            return error_set(err, STATUS_SHAPE, "%s holds %lld, expected at least 1", name,
+                             (long long)ret[i]);
+    }
+    return STATUS_OK;
+}
+
+static enum status read_pads(const struct node *node, struct window *w, struct error *err)
+{
+    size_t count;
+    const int64_t *pads = node_ints(node, "pads", &count);
+    if (count && count != 2 * (size_t)w->spatial)
+        return error_set(err, STATUS_SHAPE,
+                         "pads has %zu numbers, expected %d (begins, then ends) for %d spatial "
+                         "dimensions",
+                         count, 2 * w->spatial, w->spatial);
+    for (int i = 0; i < w->spatial; i++) {
+        w->pad_begin[i] = count ? pads[i] : 0;
+        w->pad_end[i] = count ? pads[w->spatial + i] : 0;
+        if (w->pad_begin[i] < 0 || w->pad_end[i] < 0)
+            return error_set(err, STATUS_SHAPE, "pads holds %lld, expected no negative number",
+                             (long long)(w->pad_begin[i] < 0 ? w->pad_begin[i] : w->pad_end[i]));
+    }
+    return STATUS_OK;
+}
+
+static enum status too_large(struct error *err)
+{
+    return error_set(err, STATUS_SHAPE, "kernel, dilations and pads are too large to add up");
+}
+
+static enum status place_same(struct window *w, int i, int64_t extent, bool upper,
+                              struct error *err)
+{
+    if (w->in[i] < 1)
+        return error_set(err, STATUS_SHAPE, "spatial dimension %d of the input is empty", i);
+    w->out[i] = (w->in[i] - 1) / w->stride[i] + 1;
+    /* (out - 1) * stride < in by construction */
+    int64_t needed;
+    if (__builtin_add_overflow((w->out[i] - 1) * w->stride[i] - w->in[i], extent, &needed))
+        return too_large(err);
+    if (needed < 0)
+        needed = 0;
+    w->pad_begin[i] = upper ? needed / 2 : needed - needed / 2;
+    w->pad_end[i] = needed - w->pad_begin[i];
+    return STATUS_OK;
+}
+
+static enum status place_explicit(struct window *w, int i, int64_t extent, bool ceil_mode,
+                                  struct error *err)
+{
+    int64_t padded;
+    if (__builtin_add_overflow(w->in[i], w->pad_begin[i], &padded) ||
+        __builtin_add_overflow(padded, w->pad_end[i], &padded))
+        return too_large(err);
+    /* The window is larger than the padded input: clip it, as PyTorch does (EfficientNet of
+     * transformers has a window of 1280 over 7 pixels). */
+    if (ceil_mode && padded > 0 && padded < extent && extent - padded < w->stride[i]) {
+        w->kernel[i] = (padded - 1) / w->dilation[i] + 1;
+        w->out[i] = 1;
+        return STATUS_OK;
+    }
+    if (padded < extent)
+        return error_set(err, STATUS_SHAPE,
+                         "a window of extent %lld (kernel %lld, dilation %lld) does not fit into "
+                         "spatial dimension %d of %lld with pads %lld and %lld",
+                         (long long)extent, (long long)w->kernel[i], (long long)w->dilation[i], i,
+                         (long long)w->in[i], (long long)w->pad_begin[i], (long long)w->pad_end[i]);
+    int64_t room = padded - extent;
+    w->out[i] = room / w->stride[i] + 1;
+    if (ceil_mode && room % w->stride[i]) {
+        int64_t start; /* of the window that sticks out */
+        bool beyond = __builtin_mul_overflow(w->out[i], w->stride[i], &start) ||
+                      start >= w->in[i] + w->pad_begin[i];
+        if (!beyond)
+            w->out[i]++;
+    }
+    return STATUS_OK;
+}
+
+enum status window_init(const struct node *node, int spatial, const int64_t *in,
+                        const int64_t *kernel, struct window *ret, struct error *err)
+{
+    struct window w = {.spatial = spatial};
+    enum auto_pad mode = PAD_EXPLICIT;
+    if (spatial < 1 || spatial > 3)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "%d spatial dimensions; lensd has windows of 1, 2 and 3", spatial);
+    TRY(read_auto_pad(node, &mode, err));
+    TRY(read_steps(node, "strides", spatial, w.stride, err));
+    TRY(read_steps(node, "dilations", spatial, w.dilation, err));
+    TRY(read_pads(node, &w, err));
+    bool ceil_mode = node_int(node, "ceil_mode", 0) != 0;
+    for (int i = 0; i < spatial; i++) {
+        w.in[i] = in[i];
+        w.kernel[i] = kernel[i];
+        if (kernel[i] < 1)
+            return error_set(err, STATUS_SHAPE, "the kernel's extent %d is %lld, expected >= 1", i,
+                             (long long)kernel[i]);
+        int64_t extent;
+        if (__builtin_mul_overflow(kernel[i] - 1, w.dilation[i], &extent) ||
+            __builtin_add_overflow(extent, 1, &extent))
+            return too_large(err);
+        if (mode == PAD_VALID)
+            w.pad_begin[i] = w.pad_end[i] = 0;
+        if (mode == PAD_SAME_UPPER || mode == PAD_SAME_LOWER)
+            TRY(place_same(&w, i, extent, mode == PAD_SAME_UPPER, err));
+        else
+            TRY(place_explicit(&w, i, extent, ceil_mode && mode == PAD_EXPLICIT, err));
+    }
+    *ret = w;
+    return STATUS_OK;
+}
+
+/* ---- reference kernels ---- */
+
+struct window window_in_3d(const struct window *window)
+{
+    struct window w = {.spatial = 3};
+    int lead = 3 - window->spatial;
+    for (int i = 0; i < 3; i++) {
+        bool own = i >= lead;
+        int from = own ? i - lead : 0;
+        w.kernel[i] = own ? window->kernel[from] : 1;
+        w.stride[i] = own ? window->stride[from] : 1;
+        w.dilation[i] = own ? window->dilation[from] : 1;
+        w.pad_begin[i] = own ? window->pad_begin[from] : 0;
+        w.pad_end[i] = own ? window->pad_end[from] : 0;
+        w.in[i] = own ? window->in[from] : 1;
+        w.out[i] = own ? window->out[from] : 1;
+    }
+    return w;
+}
+
+size_t window_size(const struct window *window)
+{
+    return (size_t)(window->kernel[0] * window->kernel[1] * window->kernel[2]);
+}
+
+size_t window_inputs(const struct window *window)
+{
+    return (size_t)(window->in[0] * window->in[1] * window->in[2]);
+}
+
+size_t window_outputs(const struct window *window)
+{
+    return (size_t)(window->out[0] * window->out[1] * window->out[2]);
+}
+
+void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end)
+{
+    int64_t start = at * window->stride[i] - window->pad_begin[i], step = window->dilation[i];
+    int64_t room = window->in[i] - start; /* positions from start on that are inside */
+    int64_t from = start >= 0 ? 0 : ceil_div(-start, step);
+    int64_t to = room <= 0 ? 0 : ceil_div(room, step);
+    if (to > window->kernel[i])
+        to = window->kernel[i];
+    *first = from;
+    *end = to > from ? to : from;
+}
+
+int64_t window_padded_taps(const struct window *window, int i, int64_t at)
+{
+    int64_t start = at * window->stride[i] - window->pad_begin[i];
+    int64_t room = window->in[i] + window->pad_end[i] - start;
+    int64_t taps = room <= 0 ? 0 : ceil_div(room, window->dilation[i]);
+    return taps < window->kernel[i] ? taps : window->kernel[i];
+}

@@ -1,0 +1,82 @@
+/* Estimates the work of a node from the shapes of its operands. */
+#include <math.h>
+
+#include "engine/graph/graph.h"
+#include "engine/op/families.h"
+#include "engine/op/ops.h"
+
+static double elements_of(const struct value *value)
+{
+    return value && shape_is_known(&value->shape) ? (double)shape_count(&value->shape) : 0;
+}
+
+double work_elements(const struct node *node)
+{
+    (void)node;
+    return 0;
+}
+
+/* Each element of y sums a row of x: [m, k] * [k, n] = [m, n]: the root of (m k n) squared. */
+static double product_work(const struct node *node, size_t weights)
+{
+    const struct value *x = node_input(node, 0), *w = node_input(node, weights);
+    const struct value *y = node_output(node, 0);
+    if (!x || !w || !y || w->shape.rank < 1 || y->shape.rank < 1)
+        return 0;
+    return sqrt(elements_of(x) * elements_of(w) * elements_of(y));
+}
+
+double work_product(const struct node *node)
+{
+    return product_work(node, 1);
+}
+
+double work_qlinear_product(const struct node *node)
+{
+    return product_work(node, 3);
+}
+
+double work_matmul_nbits(const struct node *node)
+{
+    return elements_of(node_output(node, 0)) * (double)node_int(node, "K", 0);
+}
+
+double work_attention(const struct node *node)
+{
+    const struct value *k = node_input(node, 1);
+    const double keys = k && k->shape.rank > 1 ? (double)k->shape.dims[k->shape.rank - 2] : 0;
+    return (elements_of(node_input(node, 0)) + elements_of(node_output(node, 0))) * keys;
+}
+
+/* The filters w slide over an image, each of their taps once for each element. */
+static double filter_work(const struct value *image, const struct value *w)
+{
+    if (!w || w->shape.rank < 1 || w->shape.dims[0] < 1)
+        return 0;
+    return elements_of(image) * elements_of(w) / (double)w->shape.dims[0];
+}
+
+double work_conv(const struct node *node)
+{
+    return filter_work(node_output(node, 0), node_input(node, 1));
+}
+
+double work_conv_transpose(const struct node *node)
+{
+    return filter_work(node_input(node, 0), node_input(node, 1));
+}
+
+double work_qlinear_conv(const struct node *node)
+{
+    return filter_work(node_output(node, 0), node_input(node, 3));
+}
+
+double work_window(const struct node *node)
+{
+    size_t rank;
+    const int64_t *kernel = node_ints(node, "kernel_shape", &rank);
+    double taps = 1;
+    for (size_t i = 0; i < rank; i++)
+        taps *= (double)kernel[i];
+    return rank ? elements_of(node_output(node, 0)) * taps : 0;
+}
