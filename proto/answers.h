@@ -1,12 +1,12 @@
 /* JSON answers and requests of lensd's own endpoints, through cJSON.
  *
  * proto/ knows wire formats, not the server: these functions take plain descriptions and return
- * malloc'ed text (the caller frees; NULL when out of memory). They never read a clock, a socket or
- * a model. Floats are printed shortest-exact; NaN and Inf never reach JSON (null instead). Every
- * text ends in a newline, so that it reads well after curl. Texts given are terminated UTF-8; where
- * they are not (names from clients), bytes that are no UTF-8 become '?'.
+ * malloc'ed text (the caller frees it; NULL when out of memory). They never read a clock, a socket
+ * or a model. Floats are printed in the shortest exact form; NaN and Inf become null. Every text
+ * ends in a newline, for readable output from curl. Input texts are terminated and normally UTF-8;
+ * in others (names from clients) invalid bytes become '?'.
  *
- * Thread-safe as long as the descriptions are not changed meanwhile. */
+ * Thread-safe if no other thread changes the descriptions during a call. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,9 +37,10 @@ struct answer_oriented {
 
 /* A mask in one of three forms. */
 struct answer_mask {
-    uint64_t area;          /* pixels */
-    const char *counts;     /* COCO's compressed run lengths; NULL: another form */
-    const uint32_t *points; /* else polygons, x, y, x, y …; where each ends; NULL: another form */
+    uint64_t area;      /* pixels */
+    const char *counts; /* COCO's compressed run lengths; NULL: another form */
+    const uint32_t
+        *points; /* else polygons, x, y, x, y …, with the end of each; NULL: another form */
     const size_t *ends;
     size_t polygons;
     const char *png; /* else a PNG in base64, of this part of the picture */
@@ -56,19 +57,18 @@ struct answer_prediction {
     size_t point_count;
     bool are_corners;                /* the points are the corners of a line of text */
     const struct answer_mask *mask;  /* of an area, or of the object in a box; NULL: none */
-    const struct answer_image *crop; /* of a box: what the next stage of a pipeline made of it;
-                                        NULL: none */
+    const struct answer_image *crop; /* of a box: the next stage's result for it; NULL: none */
 };
 
-/* What the predictions of an image are. */
+/* The kind of predictions of an image. */
 enum answer_kind { ANSWER_CLASSES, ANSWER_BOXES, ANSWER_AREAS, ANSWER_EMBEDDING, ANSWER_DEPTH };
 
 /* One image's result: an error, or predictions. */
 struct answer_image {
     const char *name;         /* file or field name; NULL: left out */
-    const char *error, *code; /* NULL when it went well */
-    const char *device;       /* where it ran */
-    const char *precision;    /* and in which numbers, "fp32"; NULL: left out */
+    const char *error, *code; /* NULL on success */
+    const char *device;       /* that ran it */
+    const char *precision;    /* number format, "fp32"; NULL: left out */
     uint32_t width, height;   /* pixels, upright */
     const struct answer_prediction *predictions;
     size_t prediction_count;
@@ -76,10 +76,10 @@ struct answer_image {
     const float *embedding; /* instead of predictions; NULL: none */
     size_t embedding_count;
     const char *depth; /* instead: a 16-bit PNG of the picture's size in base64; NULL: none */
-    float depth_least, depth_greatest; /* what 0 and 65535 of it mean */
+    float depth_least, depth_greatest; /* the depths of 0 and 65535 */
     const char *text;                  /* instead: a line of text; NULL: none */
     float text_score;
-    int batch; /* images in the batch it ran in */
+    int batch; /* images in its batch */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
@@ -87,7 +87,7 @@ struct predict_answer {
     const char *model;
     const struct answer_image *images;
     size_t image_count;
-    bool as_list; /* several images were asked for: {"results": […]}, errors inside */
+    bool as_list; /* the request was for a list: {"results": […]}, which includes errors */
     double total_ms;
     const char *id; /* of the request */
     bool is_base64; /* vectors as base64 */
@@ -107,17 +107,17 @@ struct predict_answer {
  * {"name","error","code"} for each. Milliseconds. */
 char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size);
 
-/* The same as text/plain: a line a prediction, best first, "0.957125 7" (probability, label; its
- * index where there is none), of a box "0.957125 12.50 8.25 99.00 64.75 cat" (corners before the
- * label), of an embedding its numbers in one line, of a line of text "0.957125 text"; an empty line
- * between images; "error code: sentence" for one that failed. */
+/* The answer as text/plain: one line for each prediction, best first, "0.957125 7" (probability,
+ * label; its index if it has none), for a box "0.957125 12.50 8.25 99.00 64.75 cat" (corners before
+ * the label), for an embedding its numbers in one line, for a line of text "0.957125 text"; an
+ * empty line between images; "error code: sentence" for a failed image. */
 char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size);
 
-/* The same as application/octet-stream, little-endian, for each image: uint32 number of
- * predictions, then for each of them uint32 index, float32 probability, and of a box four float32
- * x1, y1, x2, y2; of an embedding uint32 number of values, then float32 values; of a line of text
- * uint32 number of bytes, float32 score, then the bytes (UTF-8); 0xFFFFFFFF and nothing behind it
- * for an image that failed. */
+/* The answer as application/octet-stream, little-endian, for each image: uint32 number of
+ * predictions, then for each of them uint32 index, float32 probability, and for a box four float32
+ * x1, y1, x2, y2; for an embedding uint32 number of values, then float32 values; for a line of text
+ * uint32 number of bytes, float32 score, then the bytes (UTF-8); for a failed image only
+ * 0xFFFFFFFF. */
 char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_size);
 
 /* ---- /predict: a JSON request ---- */
@@ -126,7 +126,7 @@ struct predict_json_image {
     uint8_t *data; /* decoded in place: owned by the request */
     size_t size;
     const char *name;   /* "name" of the entry, or NULL */
-    struct error error; /* status != OK: its base64 is bad, data is NULL */
+    struct error error; /* status != OK: malformed base64, data is NULL */
 };
 
 /* A parameter as it would be in a query: "0.25", "true", "0,person". */
@@ -140,12 +140,12 @@ struct predict_json_parameter {
 struct predict_json {
     struct predict_json_image *images;
     size_t image_count;
-    bool as_list;                              /* it said "images" */
+    bool as_list;                              /* the request has "images", not "image" */
     int top_k;                                 /* 0: not given */
     const char *model;                         /* NULL: not given */
     struct predict_json_parameter *parameters; /* the other members */
     size_t parameter_count;
-    void *tree; /* private: what the pointers above point into */
+    void *tree; /* private: owns the memory of the pointers above */
 };
 
 struct predict_json_limits {
@@ -154,11 +154,11 @@ struct predict_json_limits {
     int max_top_k;
 };
 
-/* Reads {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with "top_k" and
- * "model" beside it, and at most PREDICT_JSON_PARAMETERS others: texts, numbers, true, false, lists
- * of texts and numbers. `text` is hostile. STATUS_INVALID says what is wrong with the request;
- * STATUS_TOO_LARGE when it has more than max_images. Bad base64 is an error of that image alone.
- * The caller frees *ret with predict_json_free (NULL is fine); text is not needed any more. */
+/* Reads {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with "top_k",
+ * "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true, false, lists
+ * of strings and numbers. `text` is hostile, and not needed afterwards. STATUS_INVALID for a
+ * malformed request; STATUS_TOO_LARGE for more than max_images. Malformed base64 is an error of
+ * that image alone. Free *ret with predict_json_free (accepts NULL). */
 enum status predict_json_parse(const char *text, size_t size,
                                const struct predict_json_limits *limits, struct predict_json **ret,
                                struct error *err) MUST_USE;

@@ -1,12 +1,12 @@
-/* Decodes base64 in both alphabets of RFC 4648, and says where a text is not base64. */
+/* Decodes base64 in both alphabets of RFC 4648, and reports where a text is not base64. */
 #include "proto/base64.h"
 
 #include "engine/base/size.h"
 
 enum { BAD = 64, SKIP = 65, PAD = 66 };
 
-/* What each byte means: 0 … 63, or one of the above. Both alphabets (RFC 4648, sections 4 and 5).
- */
+/* The value of each byte: 0 … 63, or one of the above. Both alphabets (RFC 4648, sections 4 and 5).
+ * */
 /* clang-format off */
 static const uint8_t VALUES[256] = {
     64, 64, 64, 64, 64, 64, 64, 64, 64, 65, 65, 64, 64, 65, 64, 64,
@@ -38,8 +38,8 @@ static enum status bad_character(const char *text, size_t at, struct error *err)
                      c, at);
 }
 
-/* The rest of the text after the first '=' at `at`: only padding and blanks, as many '=' as the
- * `have` characters of the last group leave room for. */
+/* Checks the text after the first '=' at `at`: only blanks, and the padding that `have` characters
+ * of the last group need. */
 static enum status check_padding(const char *text, size_t size, size_t at, int have,
                                  struct error *err)
 {
@@ -87,8 +87,8 @@ enum status base64_decode(const char *text, size_t size, uint8_t *dst, size_t *r
     }
     if (have == 1)
         return error_set(err, STATUS_INVALID,
-                         "base64: the text is cut off: one character is left after the last whole "
-                         "group of four");
+                         "base64: the text is cut off: one character is left after the last "
+                         "complete group of four");
     unsigned spare = have == 2 ? 0xFu : have == 3 ? 0x3u : 0;
     if (group & spare)
         return error_set(err, STATUS_INVALID,

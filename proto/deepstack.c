@@ -1,6 +1,6 @@
-/* DeepStack's detection, which CodeProject.AI and camera systems speak (Frigate, Blue Iris). Boxes
- * are in whole pixels, best first: Frigate stops at the first one below its threshold.
- * Source: frigate/detectors/plugins/deepstack.py; CodeProject.AI's API reference. */
+/* DeepStack's detection, which CodeProject.AI and camera systems (Frigate, Blue Iris) use. Boxes
+ * are in whole pixels, best first: Frigate stops at the first one below its threshold. Source:
+ * frigate/detectors/plugins/deepstack.py; CodeProject.AI's API reference. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>

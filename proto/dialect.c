@@ -37,7 +37,7 @@ static enum status add_picture(cJSON *picture, struct dialect_pictures *ret, str
     }
     if (!cJSON_IsString(picture))
         return error_set(err, STATUS_INVALID,
-                         "a picture must be base64 text, a data: URI, or an object with it");
+                         "an image must be base64 text, a data: URI, or an object with one");
     if (ret->count == ret->capacity)
         return error_set(err, STATUS_TOO_LARGE,
                          "more than %zu images in one request; that is the limit (--max-images)",

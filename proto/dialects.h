@@ -1,5 +1,5 @@
-/* APIs of other servers that answer photos. Each is a table: how a JSON body names pictures and
- * parameters, and how the answer and errors are written. The request path is /predict's
+/* APIs of other servers for images. Each is a table: how a JSON body names images and parameters,
+ * and how answers and errors are written. A request takes the same path as /predict
  * (server/http/api/api_predict.c). See answers.h for the rules of this library. */
 #pragma once
 
@@ -7,7 +7,7 @@
 
 struct cJSON;
 
-/* A parameter of the API and /predict's name for it. Others that clients send are ignored. */
+/* A parameter of the API and /predict's name for it. Other parameters are ignored. */
 struct dialect_parameter {
     const char *name, *own;
     bool is_percent; /* a value above 1 is a percentage */
@@ -17,7 +17,7 @@ struct dialect_default {
     const char *name, *value; /* of /predict */
 };
 
-/* Pictures that a JSON body holds as text. */
+/* The images that a JSON body holds as text. */
 struct dialect_pictures {
     struct cJSON **texts; /* with room for `capacity` */
     size_t count, capacity;
@@ -28,18 +28,18 @@ struct dialect {
     const char *name;                           /* "DeepStack" */
     const struct dialect_parameter *parameters; /* NULL: /predict's own */
     size_t parameter_count;
-    const struct dialect_default *defaults; /* where the request does not say */
+    const struct dialect_default *defaults; /* for parameters that the request lacks */
     size_t default_count;
-    unsigned kinds;      /* what it can write: 1u << enum answer_kind */
-    const char *takes;   /* what that is, for an error: "a detector" */
-    bool is_base64;      /* a body that is no picture is base64 */
-    bool is_single;      /* takes one picture */
-    bool fails_whole;    /* one picture that fails fails the request */
-    bool has_id;         /* answers carry the id of their request, so they cannot be given again */
+    unsigned kinds;      /* the answers it can write: 1u << enum answer_kind */
+    const char *takes;   /* the models it supports, for an error: "a detector" */
+    bool is_base64;      /* a body that is not an image is base64 */
+    bool is_single;      /* takes only one image */
+    bool fails_whole;    /* one failed image fails the request */
+    bool has_id;         /* answers include the request's id, so they cannot be cached */
     bool has_whole_mask; /* a mask as PNG has the size of the picture */
     const char *model;   /* the JSON member that names the model; NULL: the path does */
-    const char *nested;  /* the JSON member that holds the parameters; NULL: they lie beside it */
-    /* Adds the pictures of a JSON body. NULL: such bodies are /predict's. */
+    const char *nested;  /* the JSON member that holds the parameters; NULL: the outermost object */
+    /* Adds the images of a JSON body. NULL: the body is in /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
     char *(*write)(const struct predict_answer *answer, size_t *ret_size);
     /* NULL: {"error", "code"} */
@@ -68,17 +68,17 @@ char *deepstack_models_json(const struct dialect_model *models, size_t count, si
 /* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
 char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 
-/* /predict's name of a parameter, and its value in `room` if that had to be changed, else `value`;
- * NULL: it is ignored. */
+/* Returns /predict's name of a parameter, and its value (converted into `room` if needed); NULL if
+ * the parameter is ignored. */
 const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
                               char room[static 32], const char **ret_value);
 
-/* Reads a JSON body; as predict_json_parse(). Parameters keep the API's names. */
+/* Reads a JSON body, like predict_json_parse(). Parameters keep the API's names. */
 enum status dialect_parse(const struct dialect *dialect, const char *text, size_t size,
                           const struct predict_json_limits *limits, struct predict_json **ret,
                           struct error *err) MUST_USE;
 
-/* Adds a member with a picture: a text, or an object with one in "value", "b64" or "url"; to a list
- * of pictures each entry. STATUS_INVALID; STATUS_TOO_LARGE: more than `capacity`. */
+/* Adds the images of a member: a text, an object with one in "value", "b64" or "url", or a list of
+ * these. STATUS_INVALID; STATUS_TOO_LARGE: more than `capacity`. */
 enum status dialect_add_pictures(struct cJSON *member, struct dialect_pictures *ret,
                                  struct error *err) MUST_USE;

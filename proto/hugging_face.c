@@ -1,6 +1,6 @@
-/* Hugging Face's task APIs, as InferenceClient of huggingface_hub asks them: image classification,
- * object detection, image segmentation. Which it is, the model says.
- * Source: huggingface_hub/inference/_generated/types. Errors are lensd's own: {"error", "code"}. */
+/* Hugging Face's task APIs, for InferenceClient of huggingface_hub: image classification, object
+ * detection, image segmentation. The model determines the task. Source:
+ * huggingface_hub/inference/_generated/types. Errors are lensd's own: {"error", "code"}. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* A checker for RFC 8259, as a machine with an explicit stack of one bit a level.
+/* A checker for RFC 8259: a state machine with an explicit stack of one bit per level.
  *
- * Easy to get wrong, and therefore here: "1." and "01" are no numbers; a comma before a closing
- * bracket is no JSON; "\ud800" alone has no meaning; a NUL byte inside the text must not end it. */
+ * Easy to get wrong: "1." and "01" are not numbers; a comma before a closing bracket is not JSON;
+ * "\ud800" alone has no meaning; a NUL byte must not end the text. */
 #include "proto/json.h"
 
 #include <stdbool.h>
@@ -49,7 +49,6 @@ static enum status count_value(struct json_scan *s)
     return STATUS_OK;
 }
 
-/* Four hexadecimal digits at s->at. */
 static enum status scan_unit(struct json_scan *s, unsigned *ret)
 {
     unsigned unit = 0;
@@ -63,7 +62,7 @@ static enum status scan_unit(struct json_scan *s, unsigned *ret)
     return STATUS_OK;
 }
 
-/* s->at is behind "\u". */
+/* Reads the escape whose "\u" ends at s->at. */
 static enum status scan_unicode_escape(struct json_scan *s)
 {
     unsigned unit = 0, low = 0;
@@ -209,7 +208,7 @@ static enum status scan_key(struct json_scan *s)
     return STATUS_OK;
 }
 
-/* Behind a value: closes the levels that end here; *ret_more says that another value follows. */
+/* Closes the levels that end after a value; *ret_more says that another value follows. */
 static enum status scan_after_value(struct json_scan *s, bool *ret_more)
 {
     *ret_more = false;
@@ -229,7 +228,7 @@ static enum status scan_after_value(struct json_scan *s, bool *ret_more)
     return STATUS_OK;
 }
 
-/* One value, or the opening of one; *ret_opened says that its first inner value follows. */
+/* Reads one value, or the opening of one; *ret_opened says that its first inner value follows. */
 static enum status scan_value(struct json_scan *s, bool *ret_opened)
 {
     *ret_opened = false;

@@ -41,7 +41,7 @@ static enum status read_verbose(const cJSON *member, int *ret, struct error *err
 {
     double value = cJSON_IsNumber(member) ? member->valuedouble : -1;
     if (!(value >= 0 && value <= 1000) || value != (int)value)
-        return error_set(err, STATUS_INVALID, "\"log_verbose_level\" must be a number from 0 on");
+        return error_set(err, STATUS_INVALID, "\"log_verbose_level\" must be 0 or more");
     *ret = (int)value;
     return STATUS_OK;
 }
@@ -64,10 +64,10 @@ static enum status read_member(const cJSON *member, struct logging_settings *set
         return STATUS_OK;
     if (!strcmp(key, "log_file"))
         return error_set(err, STATUS_INVALID,
-                         "\"log_file\" cannot be set: the log goes to standard error, and whoever "
-                         "starts lensd says where that is");
+                         "\"log_file\" cannot be set: the log goes to standard error; redirect it "
+                         "where lensd is started");
     return error_set(err, STATUS_INVALID,
-                     "unknown setting \"%.60s\"; there are log_info, log_warning, log_error, "
+                     "unknown setting \"%.60s\"; known are log_info, log_warning, log_error, "
                      "log_verbose_level and log_format",
                      key);
 }

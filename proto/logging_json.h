@@ -1,4 +1,4 @@
-/* The logging extension of the Open Inference Protocol, as Triton has it (/v2/logging). */
+/* The logging extension of the Open Inference Protocol, compatible with Triton (/v2/logging). */
 #pragma once
 
 #include <stdbool.h>
@@ -6,10 +6,10 @@
 
 #include "engine/base/status.h"
 
-/* A level each is on or off there; the lowest one that is on counts. */
+/* The protocol turns each level on or off; the lowest level that is on counts. */
 struct logging_settings {
     bool error, warning, info;
-    int verbose;  /* 1 and more: debug */
+    int verbose;  /* 1 or more: debug */
     bool as_json; /* log_format "json"; otherwise "default" */
 };
 
@@ -17,8 +17,7 @@ struct logging_settings {
  * "log_format":"default"}; malloc'ed, NULL when out of memory. */
 char *logging_json(const struct logging_settings *settings, size_t *ret_size);
 
-/* Changes what the object in `text` names, and leaves the rest. STATUS_INVALID for a name that is
- * unknown, a value that cannot be, and a log_file: no request names a path here. *settings is then
- * untouched. */
+/* Changes the settings in the object `text`, and no others. STATUS_INVALID for an unknown name, an
+ * invalid value, and a log_file: requests must not name paths. *settings is then unchanged. */
 enum status logging_json_read(const char *text, size_t size, struct logging_settings *settings,
                               struct error *err) MUST_USE;

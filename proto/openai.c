@@ -1,6 +1,6 @@
-/* OpenAI's embeddings, of pictures: "input" is a data: URI or a list of them (as Infinity takes
- * it), or "messages" have image_url parts (as vLLM takes it).
- * Source: OpenAI's API reference, "Embeddings"; vLLM's "Multimodal embeddings". */
+/* OpenAI's embeddings, for images: "input" is a data: URI or a list of them (the form of Infinity),
+ * or "messages" have image_url parts (the form of vLLM). Source: OpenAI's API reference,
+ * "Embeddings"; vLLM's "Multimodal embeddings". */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static enum status find_in_messages(cJSON *messages, struct dialect_pictures *re
         {
             cJSON *picture = cJSON_GetObjectItemCaseSensitive(part, "image_url");
             if (!picture)
-                continue; /* a text beside it: an instruction to a language model */
+                continue; /* a text part: an instruction to a language model */
             TRY(dialect_add_pictures(picture, ret, err));
         }
     }
@@ -32,8 +32,9 @@ static enum status openai_find(cJSON *root, struct dialect_pictures *ret, struct
 {
     cJSON *input = cJSON_GetObjectItemCaseSensitive(root, "input");
     if (cJSON_GetObjectItemCaseSensitive(root, "dimensions"))
-        return error_set(err, STATUS_INVALID,
-                         "\"dimensions\" is not supported; the model's vectors have their length");
+        return error_set(
+            err, STATUS_INVALID,
+            "\"dimensions\" is not supported; the model decides the length of its vectors");
     if (!input)
         return find_in_messages(cJSON_GetObjectItemCaseSensitive(root, "messages"), ret, err);
     TRY(dialect_add_pictures(input, ret, err));
@@ -41,15 +42,15 @@ static enum status openai_find(cJSON *root, struct dialect_pictures *ret, struct
         if (strncmp(ret->texts[i]->valuestring, "data:", 5) != 0 &&
             strncmp(ret->texts[i]->valuestring, "http", 4) != 0)
             return error_set(err, STATUS_INVALID,
-                             "texts are not embedded here; \"input\" must be pictures as data: "
-                             "URIs: data:image/jpeg;base64,…");
+                             "lensd does not embed texts; \"input\" must be images as data: URIs: "
+                             "data:image/jpeg;base64,…");
     return STATUS_OK;
 }
 
 static void write_vector(struct writer *w, cJSON *entry, const struct answer_image *image,
                          bool is_base64)
 {
-    if (is_base64) { /* little-endian, as all machines that lensd runs on */
+    if (is_base64) { /* little-endian, like all supported machines */
         char *text = base64_text((const uint8_t *)image->embedding,
                                  image->embedding_count * sizeof *image->embedding);
         if (text)
@@ -77,7 +78,7 @@ static char *openai_write(const struct predict_answer *answer, size_t *ret_size)
         write_count(&w, entry, "index", i);
         write_vector(&w, entry, &answer->images[i], answer->is_base64);
     }
-    cJSON *usage = write_object(&w, root, "usage"); /* there are no tokens */
+    cJSON *usage = write_object(&w, root, "usage"); /* images have no tokens */
     write_count(&w, usage, "prompt_tokens", 0);
     write_count(&w, usage, "total_tokens", 0);
     return write_finish(&w, root, ret_size);

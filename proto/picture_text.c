@@ -1,4 +1,4 @@
-/* Decodes pictures that were sent as text. */
+/* Decodes images that were sent as text. */
 #include "proto/picture_text.h"
 
 #include <string.h>
@@ -20,8 +20,8 @@ enum status picture_text_decode(char *text, size_t size, uint8_t **ret, size_t *
     for (size_t i = 0; i < COUNT_OF(schemes); i++)
         if (text_begins(text, size, schemes[i]))
             return error_set(err, STATUS_INVALID,
-                             "lensd does not fetch pictures from addresses (%s…); send the picture "
-                             "itself as base64 or as a data: URI",
+                             "lensd does not fetch images from URLs (%s…); send the image itself "
+                             "as base64 or as a data: URI",
                              schemes[i]);
     if (text_begins(text, size, "data:")) {
         const char *comma = memchr(text, ',', size);
@@ -29,7 +29,7 @@ enum status picture_text_decode(char *text, size_t size, uint8_t **ret, size_t *
         if (head < sizeof mark ||
             strncasecmp(comma - (sizeof mark - 1), mark, sizeof mark - 1) != 0)
             return error_set(err, STATUS_INVALID,
-                             "the data: URI has no base64; write data:image/jpeg;base64,…");
+                             "the data: URI is not base64; write data:image/jpeg;base64,…");
         text += head + 1;
         size -= head + 1;
     }

@@ -11,7 +11,7 @@
 #include "proto/predict_json.h"
 #include "proto/writer.h"
 
-/* ---- the answer ---- */
+/* ---- answers ---- */
 
 char *error_json(const char *sentence, const char *code, size_t *ret_size)
 {
@@ -197,7 +197,7 @@ static void write_answer(struct writer *w, cJSON *object, const struct answer_im
     write_count(w, size, "height", image->height);
 }
 
-/* Crops may have boxes with crops, as deep as a pipeline has stages. */
+/* Crops may have boxes with crops, as many levels as a pipeline has stages. */
 static void write_crop(struct writer *w, cJSON *entry, const struct answer_image *crop)
 {
     cJSON *object = write_object(w, entry, "crop");
@@ -229,8 +229,8 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
 
 static void write_results(struct writer *w, cJSON *root, const struct predict_answer *answer)
 {
-    /* Images of one request may run on several devices: the first one's stands for all, and each
-     * result has its own. */
+    /* Images of one request may run on several devices: the answer names the first, and each result
+     * its own. */
     for (size_t i = 0; i < answer->image_count; i++) {
         if (answer->images[i].error)
             continue;
@@ -270,7 +270,7 @@ char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size)
 
 /* ---- the request ---- */
 
-/* An image object {"b64": "…", "name": "…"}; its text is decoded in place. */
+/* Reads an image object {"b64": "…", "name": "…"}; decodes its text in place. */
 static enum status read_image(cJSON *object, const char *where, struct predict_json_image *ret,
                               struct error *err)
 {
@@ -294,7 +294,7 @@ static enum status read_image(cJSON *object, const char *where, struct predict_j
     if (name && !cJSON_IsString(name))
         return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
     ret->name = name ? name->valuestring : NULL;
-    /* Bad base64 is an error of this image alone. */
+    /* Malformed base64 is an error of this image alone. */
     if (picture_text_decode(data->valuestring, strlen(data->valuestring), &ret->data, &ret->size,
                             &ret->error) != STATUS_OK)
         ret->data = NULL;
@@ -342,7 +342,8 @@ static enum status read_top_k(const cJSON *member, int max, struct predict_json 
     return STATUS_OK;
 }
 
-/* A value as the text of a query parameter. False: out of memory, or it is no such value. */
+/* Writes a value as the text of a query parameter. Returns false if it has another type or memory
+ * runs out. */
 static bool put_parameter(FILE *out, const cJSON *value)
 {
     if (cJSON_IsString(value))

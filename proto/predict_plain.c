@@ -1,4 +1,4 @@
-/* Answers of /predict for those who do not read JSON: lines of text, or numbers. */
+/* Answers of /predict that are not JSON: lines of text, or numbers. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "engine/base/utf8.h"
 #include "proto/answers.h"
 
-/* A label is one line, whatever is in it. */
+/* Writes a label as one line, whatever it contains. */
 static void put_label(FILE *out, const char *label)
 {
     bool valid = utf8_valid(label, strlen(label));
@@ -79,7 +79,7 @@ static void put_numbers(FILE *out, const struct answer_image *image)
         put_float(out, image->embedding[i]);
 }
 
-static char *finish(FILE *out, char **text)
+static char *finish_plain(FILE *out, char **text)
 {
     bool failed = ferror(out);
     if (fclose(out) == 0 && !failed)
@@ -97,7 +97,7 @@ char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size
             fputc('\n', out);
         put_lines(out, &answer->images[i]);
     }
-    return out ? finish(out, &text) : NULL;
+    return out ? finish_plain(out, &text) : NULL;
 }
 
 char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_size)
@@ -106,5 +106,5 @@ char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_si
     FILE *out = open_memstream(&text, ret_size);
     for (size_t i = 0; out && i < answer->image_count; i++)
         put_numbers(out, &answer->images[i]);
-    return out ? finish(out, &text) : NULL;
+    return out ? finish_plain(out, &text) : NULL;
 }

@@ -1,5 +1,5 @@
-/* Roboflow Inference: boxes by their centres, outlines of masks, key points, classes.
- * Source: inference/core/entities of roboflow/inference 1.x. */
+/* Roboflow Inference: boxes by their centres, outlines of masks, key points, classes. Source:
+ * inference/core/entities of roboflow/inference 1.x. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,13 +11,13 @@
 static enum status roboflow_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
 {
     if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "visualize_predictions")))
-        return error_set(err, STATUS_INVALID,
-                         "\"visualize_predictions\" is not supported here; POST "
-                         "/MODEL/VERSION?format=image answers the photo with what was found");
+        return error_set(
+            err, STATUS_INVALID,
+            "\"visualize_predictions\" is not supported; POST /MODEL/VERSION?format=image returns "
+            "the image with the predictions drawn on it");
     return dialect_add_pictures(cJSON_GetObjectItemCaseSensitive(root, "image"), ret, err);
 }
 
-/* The longest outline of the mask. */
 static void write_outline(struct writer *w, cJSON *entry, const struct answer_mask *mask)
 {
     size_t best = 0, begin = 0, end = 0;
@@ -82,7 +82,7 @@ static void write_box(struct writer *w, cJSON *entry, const struct answer_predic
 static void write_image(struct writer *w, cJSON *object, const struct answer_image *image,
                         const struct predict_answer *answer)
 {
-    if (image->error) { /* of one in a list */
+    if (image->error) { /* an image of a list failed */
         write_text(w, object, "message", image->error);
         write_text(w, object, "code", image->code);
         return;

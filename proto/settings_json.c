@@ -1,4 +1,4 @@
-/* Reads a flat JSON object of settings, and hands each on as text, as a flag would give it. */
+/* Reads a flat JSON object of settings, and passes each on as the text of a flag. */
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,8 +8,8 @@
 
 #define SETTING_BYTES 4096
 
-/* "a,b,c" from a list of strings. */
-static enum status join(const cJSON *list, char text[static SETTING_BYTES], struct error *err)
+static enum status join_strings(const cJSON *list, char text[static SETTING_BYTES],
+                                struct error *err)
 {
     size_t used = 0;
     text[0] = '\0';
@@ -41,7 +41,7 @@ static enum status set_member(const cJSON *member, json_setting_fn on_setting, v
         return on_setting(context, member->string, text, err);
     }
     if (cJSON_IsArray(member)) {
-        TRY(join(member, text, err));
+        TRY(join_strings(member, text, err));
         return on_setting(context, member->string, text, err);
     }
     return error_set(err, STATUS_CONFIG,
@@ -71,7 +71,7 @@ enum status json_settings(const char *text, size_t size, json_setting_fn on_sett
                            "a file of settings must be one JSON object: {\"port\": 8080, …}");
     for (const cJSON *member = root->child; member && status == STATUS_OK; member = member->next) {
         if (given_before(root, member))
-            status = error_set(err, STATUS_CONFIG, "\"%.60s\" is there twice", member->string);
+            status = error_set(err, STATUS_CONFIG, "\"%.60s\" appears twice", member->string);
         else
             status = set_member(member, on_setting, context, err);
     }

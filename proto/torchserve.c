@@ -1,7 +1,7 @@
-/* TorchServe's handlers: {label: probability, …} of an image; a class without a label, or with one
- * that came before, is named by its number. Of a detector [{label: [x1, y1, x2, y2], "score"}, …],
- * of an embedding its numbers. Several images: a list of these, and of {"error", "code"}. Source:
- * ts/torch_handler of pytorch/serve. Requests are /predict's. */
+/* TorchServe's handlers: {label: probability, …} for an image; a class without a label, or with a
+ * repeated one, is named by its index. A detector answers [{label: [x1, y1, x2, y2], "score"}, …],
+ * an embedding its numbers, several images a list of these and of {"error", "code"}. Source:
+ * ts/torch_handler of pytorch/serve. Requests have /predict's form. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,8 @@ static bool has_key(const cJSON *object, const char *key)
     return cJSON_GetObjectItemCaseSensitive(object, key) != NULL;
 }
 
-/* TorchServe's object_detector: [{"person": [x1, y1, x2, y2], "score": 0.99}]. */
+/* Writes the boxes of TorchServe's object_detector: [{"person": [x1, y1, x2, y2], "score": 0.99}].
+ * */
 static void write_named_boxes(struct writer *w, cJSON *list, const struct answer_image *image)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {

@@ -4,6 +4,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads an answer: the number of spans that the collector has rejected, 0 if it says nothing of
- * them; `message` receives its reason, or "". */
+/* Reads an answer. Returns the number of spans that the collector has rejected, 0 if it states
+ * none; `message` receives the reason, or "". */
 int64_t otlp_rejected(const char *json, size_t size, char *message, size_t message_size);

@@ -8,14 +8,13 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "proto/carve.h"
+#include "proto/json_extract.h"
 #include "proto/picture_text.h"
-#include "proto/text.h"
+#include "proto/strbuf.h"
 #include "proto/writer.h"
 
 /* ---- KServe V1: the request ---- */
 
-/* The base64 text of an instance; NULL: it has none. */
 static cJSON *find_base64(cJSON *instance)
 {
     static const char *const texts[] = {"b64", "image_bytes", "image", "data", "body"};
@@ -54,7 +53,7 @@ static enum status read_images(struct v1_request *request, cJSON *list, size_t m
         cJSON *text = find_base64(instance);
         if (!text)
             return error_set(err, STATUS_INVALID,
-                             "instance %zu is no image: {\"b64\": \"…\"} or {\"image_bytes\": "
+                             "instance %zu is not an image: {\"b64\": \"…\"} or {\"image_bytes\": "
                              "{\"b64\": \"…\"}} hold one",
                              request->image_count);
         if (picture_text_decode(text->valuestring, strlen(text->valuestring), &image->data,
@@ -65,8 +64,8 @@ static enum status read_images(struct v1_request *request, cJSON *list, size_t m
     return STATUS_OK;
 }
 
-/* The first byte of an array's first element; ']' where it is empty. */
-static char first_byte(const struct carved *array)
+/* Returns the first byte of an array's first element; ']' if it is empty. */
+static char first_byte(const struct json_span *array)
 {
     size_t at = 1;
     while (at < array->size && strchr(" \t\r\n", array->text[at]) && array->text[at])
@@ -74,8 +73,8 @@ static char first_byte(const struct carved *array)
     return at < array->size ? array->text[at] : ']';
 }
 
-/* Elements of the outermost array: commas on its level, and one. */
-static size_t count_elements(const struct carved *array)
+/* Counts the elements of the outermost array: commas on its level, plus one. */
+static size_t count_elements(const struct json_span *array)
 {
     size_t depth = 0, count = 1;
     for (size_t i = 0; i < array->size; i++) {
@@ -87,17 +86,18 @@ static size_t count_elements(const struct carved *array)
     return count;
 }
 
-static enum status parse(const char *text, size_t size, const struct json_limits *limits,
-                         size_t max_images, struct v1_request *request, struct error *err)
+static enum status parse_v1_instances(const char *text, size_t size,
+                                      const struct json_limits *limits, size_t max_images,
+                                      struct v1_request *request, struct error *err)
 {
-    static const struct carve_rule rule = {1, NULL, "instances"};
-    struct carved instances;
+    static const struct extract_rule rule = {1, NULL, "instances"};
+    struct json_span instances;
     size_t rest_size, count;
     char *rest = malloc(size + 1);
     if (!rest)
         return error_no_memory(err, "for a request");
     enum status status =
-        json_carve(text, size, &rule, rest, &rest_size, &instances, 1, &count, err);
+        json_extract(text, size, &rule, rest, &rest_size, &instances, 1, &count, err);
     bool photos = status == STATUS_OK && count == 1 && strchr("{\"]", first_byte(&instances));
     if (status == STATUS_OK)
         status =
@@ -127,7 +127,7 @@ enum status v1_request_parse(const char *text, size_t size, const struct json_li
                              size_t max_images, struct v1_request **ret, struct error *err)
 {
     struct v1_request *request = calloc(1, sizeof *request);
-    enum status status = request ? parse(text, size, limits, max_images, request, err)
+    enum status status = request ? parse_v1_instances(text, size, limits, max_images, request, err)
                                  : error_no_memory(err, "for a request");
     if (status != STATUS_OK) {
         v1_request_free(request);
@@ -171,8 +171,8 @@ char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size)
     return write_finish(&w, root, ret_size);
 }
 
-/* The numbers with a bracket wherever a dimension from `from` on begins and ends. */
-static void put_nested(struct text *text, const struct tensor *tensor, int from)
+/* Writes the numbers with brackets around each dimension from `from` on. */
+static void put_nested(struct strbuf *text, const struct tensor *tensor, int from)
 {
     size_t count = shape_count(&tensor->shape), inner[TENSOR_MAX_RANK + 1];
     int rank = tensor->shape.rank;
@@ -180,41 +180,41 @@ static void put_nested(struct text *text, const struct tensor *tensor, int from)
     for (int d = rank - 1; d >= 0; d--)
         inner[d] = inner[d + 1] * (size_t)tensor->shape.dims[d];
     if (count == 0)
-        text_put(text, "[]");
+        strbuf_put(text, "[]");
     for (size_t i = 0; i < count; i++) {
         if (i > 0)
-            text_put(text, ",");
+            strbuf_put(text, ",");
         for (int d = from; d < rank; d++)
             if (i % inner[d] == 0)
-                text_put(text, "[");
-        text_element(text, tensor, i);
+                strbuf_put(text, "[");
+        strbuf_element(text, tensor, i);
         for (int d = from; d < rank; d++)
             if ((i + 1) % inner[d] == 0)
-                text_put(text, "]");
+                strbuf_put(text, "]");
     }
 }
 
 char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
                    size_t output_count, bool has_rows, size_t *ret_size)
 {
-    struct text text = {0};
-    text_put(&text, "{\"predictions\":[");
+    struct strbuf text = {0};
+    strbuf_put(&text, "{\"predictions\":[");
     for (size_t r = 0; r < row_count; r++) {
-        text_put(&text, r ? "," : "");
-        text_put(&text, output_count > 1 ? "{" : "");
+        strbuf_put(&text, r ? "," : "");
+        strbuf_put(&text, output_count > 1 ? "{" : "");
         for (size_t o = 0; o < output_count; o++) {
             const struct tensor *tensor = rows[r].outputs[o];
             if (output_count > 1) {
-                text_put(&text, o ? "," : "");
-                text_string(&text, names[o]);
-                text_put(&text, ":");
+                strbuf_put(&text, o ? "," : "");
+                strbuf_string(&text, names[o]);
+                strbuf_put(&text, ":");
             }
             put_nested(&text, tensor, has_rows && tensor->shape.rank > 1 ? 1 : 0);
         }
-        text_put(&text, output_count > 1 ? "}" : "");
+        strbuf_put(&text, output_count > 1 ? "}" : "");
     }
-    text_put(&text, "]}\n");
-    return text_finish(&text, ret_size);
+    strbuf_put(&text, "]}\n");
+    return strbuf_finish(&text, ret_size);
 }
 
 char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count,

@@ -1,5 +1,5 @@
-/* KServe's V1, which is TensorFlow Serving's: POST /v1/models/M:predict. See answers.h for the
- * rules of this library. */
+/* KServe's V1 protocol, which is TensorFlow Serving's: POST /v1/models/M:predict. See answers.h for
+ * the rules of this library. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -12,18 +12,18 @@ struct v1_request {
      * base64 text itself. */
     struct predict_json_image *images;
     size_t image_count;  /* 0: numbers */
-    const char *numbers; /* the array "instances", of the text that was given; NULL: photos */
+    const char *numbers; /* the array "instances" in the request's text; NULL: images */
     size_t numbers_size;
     size_t rows; /* its elements */
     void *tree;  /* private */
 };
 
-/* Reads {"instances": […]}. `text` is borrowed until v1_request_free where there are numbers.
- * Errors as of predict_json_parse. */
+/* Reads {"instances": […]}. If they are numbers, `text` is borrowed until v1_request_free. Errors
+ * as of predict_json_parse. */
 enum status v1_request_parse(const char *text, size_t size, const struct json_limits *limits,
                              size_t max_images, struct v1_request **ret,
                              struct error *err) MUST_USE;
-void v1_request_free(struct v1_request *request); /* NULL is fine */
+void v1_request_free(struct v1_request *request); /* accepts NULL */
 
 /* ---- KServe V1: the answers ---- */
 
@@ -35,8 +35,8 @@ struct v1_row {
     struct tensor *const *outputs;
 };
 
-/* {"predictions": [row …]}: the numbers of the output, nested as it is shaped, without the batch
- * dimension where `has_rows`; {name: numbers, …} where there are several outputs. */
+/* {"predictions": [row …]}: the numbers of the output, nested by its shape, without the batch
+ * dimension if `has_rows`; {name: numbers, …} if there are several outputs. */
 char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
                    size_t output_count, bool has_rows, size_t *ret_size);
 

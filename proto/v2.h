@@ -2,12 +2,12 @@
  * Server): requests and answers.
  *
  * Sources: open-inference-protocol/specification/protocol/inference_rest.md; Triton's extensions
- * (binary tensor data, classification, statistics, model configuration, model repository). Of gRPC:
- * proto/grpc_service.proto.
+ * (binary tensor data, classification, statistics, model configuration, model repository). For
+ * gRPC: proto/grpc_service.proto.
  *
- * proto/ knows the wire, not the server: plain descriptions in, malloc'ed text out, as answers.h
- * says. What clients send is hostile: JSON is checked before it becomes a tree, and the numbers of
- * a tensor never become one; they are read from the text straight into the tensor. */
+ * proto/ knows wire formats, not the server: plain descriptions in, malloc'ed text out, as in
+ * answers.h. Input from clients is hostile: JSON is checked before it becomes a tree, and the
+ * numbers of a tensor never become a tree: they are read from the text straight into the tensor. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -15,17 +15,17 @@
 
 /* ---- inference: the request ---- */
 
-#define V2_MAX_TENSORS 256 /* inputs, and outputs asked for, of one request */
+#define V2_MAX_TENSORS 256 /* inputs, and requested outputs, of one request */
 
 struct v2_input {
     const char *name;
-    const char *datatype;  /* "FP32", "BYTES" …, as the client says */
+    const char *datatype;  /* "FP32", "BYTES" …, from the client */
     enum dtype dtype;      /* DTYPE_NONE: BYTES */
-    struct shape shape;    /* went through shape_check for its dtype */
+    struct shape shape;    /* checked by shape_check for its dtype */
     size_t count;          /* elements */
-    const uint8_t *binary; /* of the body, binary_size bytes; NULL: the data is JSON */
+    const uint8_t *binary; /* in the body, binary_size bytes; NULL: the data is JSON */
     size_t binary_size;
-    const char *json; /* the value of "data", of the body, json_size bytes; NULL: binary */
+    const char *json; /* the value of "data" in the body, json_size bytes; NULL: binary */
     size_t json_size;
     size_t max_nesting; /* of the arrays in `json`: v2_max_nesting */
 };
@@ -41,42 +41,42 @@ struct v2_request {
     const char *id;              /* NULL: none */
     struct v2_input *inputs;
     size_t input_count;
-    struct v2_output *outputs; /* none: all of them, as default_output says */
+    struct v2_output *outputs; /* none: all, in the form of default_output */
     size_t output_count;
     struct v2_output default_output;
-    int64_t priority;   /* 1 = highest; 0: not told */
-    int64_t timeout_us; /* 0: not told */
-    /* Private: what the pointers above point into, beside the body. */
+    int64_t priority;   /* 1 = highest; 0: not given */
+    int64_t timeout_us; /* 0: not given */
+    /* Private: memory of the pointers above that are not in the body. */
     void *tree, *text, *message;
     void (*free_message)(void *message);
 };
 
-/* Reads the JSON of a request, body[0 … json_size), and cuts the binary tensors behind it to
- * pieces. The whole body is JSON where json_size equals size. `body` is borrowed until
- * v2_request_free (NULL is fine). STATUS_INVALID with what is wrong; a datatype nobody knows, FP16
- * or BF16 without binary data (they have no JSON form), sizes that do not add up are refused here;
- * names and shapes are the caller's to compare with the model. */
+/* Reads the JSON of a request, body[0 … json_size), and splits the binary tensors after it. If
+ * json_size equals size, the whole body is JSON. `body` is borrowed until v2_request_free (accepts
+ * NULL). STATUS_INVALID for a malformed request, an unknown datatype, FP16 or BF16 without binary
+ * data (they have no JSON form), or sizes that do not add up. The caller compares names and shapes
+ * with the model. */
 enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              const struct json_limits *limits, struct v2_request **ret,
                              struct error *err) MUST_USE;
 void v2_request_free(struct v2_request *request);
 
-/* The same of a ModelInferRequest (gRPC), nothing of which is borrowed. What it takes in memory is
- * asked for first, some kilobytes at a time: a message of n bytes may unpack to 50 n. */
+/* Does the same for a ModelInferRequest (gRPC), of which nothing is borrowed. Charges the memory
+ * before it is allocated, some kilobytes at a time: a message of n bytes may unpack to 50 n. */
 typedef enum status v2_charge(void *context, size_t bytes, struct error *err);
 enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *charge, void *context,
                               struct v2_request **ret, struct error *err) MUST_USE;
 
-/* For those two: sets dtype and count of an input that has name, datatype and shape. */
+/* For both: sets dtype and count of an input with a name, datatype and shape. */
 enum status v2_input_check(struct v2_input *input, struct error *err) MUST_USE;
 
-/* How deep the arrays of a tensor of this shape may nest that lie `outer` levels deep in a JSON
- * text themselves: as deep as its rank, at least 1 (flat), and within the limits. */
+/* The deepest valid nesting of a tensor's arrays in a JSON text, if they start at level `outer`:
+ * the rank of `shape`, at least 1 (flat), within the limits. */
 size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json_limits *limits);
 
 /* Reads the numbers of input->json, nested or flat, in row-major order, into `dst`: exactly
- * input->count elements of input->dtype. STATUS_INVALID names the offset of what is no number of
- * that type, or too many or too few. */
+ * input->count elements of input->dtype. STATUS_INVALID for the wrong number of elements, or, with
+ * its offset, for a value that is not of that type. */
 enum status v2_read_numbers(const struct v2_input *input, void *dst, struct error *err) MUST_USE;
 
 /* An element of a BYTES tensor. */
@@ -85,10 +85,10 @@ struct v2_bytes {
     size_t size;
 };
 
-/* The input->count elements of a BYTES input. Binary: each with its length, uint32 little-endian,
- * before it. JSON: strings, decoded into *ret_memory (malloc'ed, the caller frees after use; NULL
- * for binary). A single binary element may come without its length where `is_bare` says so of the
- * data. `ret` has room for input->count. STATUS_INVALID. */
+/* Reads the input->count elements of a BYTES input into `ret`. Binary: each follows its length,
+ * uint32 little-endian. JSON: strings, decoded into *ret_memory (malloc'ed, the caller frees it
+ * after use; NULL for binary). If `is_bare` accepts the data, a single binary element may lack its
+ * length. STATUS_INVALID. */
 enum status v2_read_bytes(const struct v2_input *input,
                           bool (*is_bare)(const uint8_t *data, size_t size), struct v2_bytes *ret,
                           uint8_t **ret_memory, struct error *err) MUST_USE;
@@ -112,24 +112,23 @@ struct v2_answer {
     size_t output_count;
 };
 
-/* The body of an answer; *ret_json_size is the part that is JSON: less than *ret_size when a binary
- * output follows, or has no bytes but was asked for (*ret_binary). Floats are shortest-exact; NaN
- * and infinities, which JSON has no word for, are null. */
+/* Writes the body of an answer; *ret_json_size is the size of its JSON part: less than *ret_size if
+ * a binary output follows. *ret_binary: a binary output was requested, even one without bytes.
+ * Floats are written in the shortest exact form; NaN and infinities, which JSON lacks, are null. */
 char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *ret_json_size,
                      bool *ret_binary);
 
-/* A ModelInferResponse; every output is binary. */
 char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size);
 
-/* What is before a ModelInferResponse of `size` bytes in a ModelStreamInferResponse, or before the
- * sentence of an error; returns how long that is. */
+/* Writes the bytes that precede a ModelInferResponse of `size` bytes, or an error text, in a
+ * ModelStreamInferResponse. Returns their number. */
 #define V2_STREAM_HEAD 11
 size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_HEAD]);
 
-/* Most bytes that an element of `dtype` takes as JSON, with the comma behind it. */
+/* The longest element of `dtype` in JSON, with its comma. */
 size_t v2_number_most(enum dtype dtype);
 
-/* "0.812345:3:cat": value (six decimals), class, label (may be NULL); malloc'ed. */
+/* Writes "0.812345:3:cat": value (six decimals), class, label (may be NULL); malloc'ed. */
 char *v2_classification(double value, size_t index, const char *label);
 
 /* ---- documents ---- */
@@ -143,7 +142,7 @@ struct v2_tensor {
 
 struct v2_model {
     const char *name, *version;
-    const char *const *versions; /* all that are ready */
+    const char *const *versions; /* all ready versions */
     size_t version_count;
     const struct v2_tensor *inputs, *outputs;
     size_t input_count, output_count;
@@ -179,7 +178,7 @@ struct v2_index_entry {
     const char *name, *version, *state, *reason;
 };
 
-/* Documents: messages for gRPC, JSON otherwise. Texts are malloc'ed; NULL: out of memory. */
+/* Documents: messages for gRPC, JSON otherwise. Texts are malloc'ed; NULL when out of memory. */
 char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size);
 char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t *ret_size);
 char *v2_config_document(bool is_message, const struct v2_model *model, size_t *ret_size);
@@ -187,18 +186,18 @@ char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t co
                         size_t *ret_size);
 char *v2_index_document(bool is_message, const struct v2_index_entry *entries, size_t count,
                         size_t *ret_size);
-/* {"name"?, flag: value}: of the live and ready endpoints. */
+/* {"name"?, flag: value} for the live and ready endpoints. */
 char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
                        size_t *ret_size);
 
-/* The request for the index. JSON is empty, or {"ready": bool}. */
+/* Reads the request for the index. JSON is empty, or {"ready": bool}. */
 enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,
                            bool *ret_ready_only, struct error *err) MUST_USE;
 enum status v2_index_unpack(const uint8_t *message, size_t size, bool *ret_ready_only,
                             struct error *err) MUST_USE;
 
-/* Names of a model. v2_named_unpack() reads the messages of ModelReady, ModelMetadata, ModelConfig
- * and ModelStatistics. STATUS_NOT_FOUND: a name is too long. */
+/* The model that a request names. v2_named_unpack() reads the messages of ModelReady,
+ * ModelMetadata, ModelConfig and ModelStatistics. STATUS_NOT_FOUND: a name is too long. */
 struct v2_named {
     char model[128], version[32]; /* "": none */
 };
@@ -207,8 +206,8 @@ enum status v2_named_set(struct v2_named *named, const char *model, const char *
 enum status v2_named_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
                             struct error *err) MUST_USE;
 
-/* The same of RepositoryModelLoad and RepositoryModelUnload. *ret_overrides: it has a configuration
- * or files of its own. */
+/* Does the same for RepositoryModelLoad and RepositoryModelUnload. *ret_overrides: the request has
+ * its own configuration or files. */
 enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
                                  bool *ret_overrides, struct error *err) MUST_USE;
 

@@ -1,26 +1,26 @@
-/* Answers of inferences in the Open Inference Protocol's JSON, written straight into one buffer:
- * JSON first and binary tensors behind it. */
+/* Writes answers of inferences in the Open Inference Protocol's JSON into one buffer: JSON first,
+ * then binary tensors. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/text.h"
+#include "proto/strbuf.h"
 #include "proto/v2.h"
 #include "proto/v2_binary.h"
 
 /* ---- inference ---- */
 
-static void put_numbers(struct text *text, const struct tensor *tensor, bool *is_first)
+static void put_numbers(struct strbuf *text, const struct tensor *tensor, bool *is_first)
 {
     size_t count = shape_count(&tensor->shape);
     for (size_t i = 0; i < count; i++) {
         if (!*is_first)
-            text_put(text, ",");
+            strbuf_put(text, ",");
         *is_first = false;
         if (tensor->dtype == DTYPE_BOOL)
-            text_put(text, ((const uint8_t *)tensor->data)[i] ? "true" : "false");
+            strbuf_put(text, ((const uint8_t *)tensor->data)[i] ? "true" : "false");
         else
-            text_element(text, tensor, i);
+            strbuf_element(text, tensor, i);
     }
 }
 
@@ -36,91 +36,91 @@ size_t v2_binary_size(const struct v2_answer_output *output)
     return bytes;
 }
 
-static void put_data(struct text *text, const struct v2_answer_output *output)
+static void put_data(struct strbuf *text, const struct v2_answer_output *output)
 {
     bool is_first = true;
-    text_put(text, ",\"data\":[");
+    strbuf_put(text, ",\"data\":[");
     for (size_t r = 0; !output->texts && r < output->row_count; r++)
         put_numbers(text, output->rows[r], &is_first);
     for (size_t i = 0; output->texts && i < shape_count(&output->shape); i++) {
         if (i)
-            text_put(text, ",");
-        text_string(text, output->texts[i]);
+            strbuf_put(text, ",");
+        strbuf_string(text, output->texts[i]);
     }
-    text_put(text, "]");
+    strbuf_put(text, "]");
 }
 
-static void put_output(struct text *text, const struct v2_answer_output *output)
+static void put_output(struct strbuf *text, const struct v2_answer_output *output)
 {
     const char *datatype = "BYTES";
     if (!output->texts && output->row_count > 0)
         datatype = dtype_oip_name(output->rows[0]->dtype);
-    text_put(text, "{\"name\":");
-    text_string(text, output->name);
-    text_put(text, ",\"datatype\":\"");
-    text_put(text, datatype);
-    text_put(text, "\",\"shape\":[");
+    strbuf_put(text, "{\"name\":");
+    strbuf_string(text, output->name);
+    strbuf_put(text, ",\"datatype\":\"");
+    strbuf_put(text, datatype);
+    strbuf_put(text, "\",\"shape\":[");
     for (int d = 0; d < output->shape.rank; d++) {
         if (d)
-            text_put(text, ",");
-        text_number(text, output->shape.dims[d]);
+            strbuf_put(text, ",");
+        strbuf_number(text, output->shape.dims[d]);
     }
-    text_put(text, "]");
+    strbuf_put(text, "]");
     if (output->binary) {
-        text_put(text, ",\"parameters\":{\"binary_data_size\":");
-        text_unsigned(text, v2_binary_size(output));
-        text_put(text, "}");
+        strbuf_put(text, ",\"parameters\":{\"binary_data_size\":");
+        strbuf_unsigned(text, v2_binary_size(output));
+        strbuf_put(text, "}");
     } else {
         put_data(text, output);
     }
-    text_put(text, "}");
+    strbuf_put(text, "}");
 }
 
-void v2_put_binary(struct text *text, const struct v2_answer_output *output)
+void v2_put_binary(struct strbuf *text, const struct v2_answer_output *output)
 {
     for (size_t r = 0; !output->texts && r < output->row_count; r++)
-        text_add(text, output->rows[r]->data, output->rows[r]->bytes);
+        strbuf_add(text, output->rows[r]->data, output->rows[r]->bytes);
     for (size_t i = 0; output->texts && i < shape_count(&output->shape); i++) {
         size_t length = strlen(output->texts[i]);
         const char prefix[4] = {(char)(length & 0xFF), (char)(length >> 8 & 0xFF),
                                 (char)(length >> 16 & 0xFF), (char)(length >> 24 & 0xFF)};
-        text_add(text, prefix, sizeof prefix);
-        text_add(text, output->texts[i], length);
+        strbuf_add(text, prefix, sizeof prefix);
+        strbuf_add(text, output->texts[i], length);
     }
 }
 
 char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *ret_json_size,
                      bool *ret_binary)
 {
-    struct text text = {0};
+    struct strbuf text = {0};
     *ret_binary = false;
-    text_put(&text, "{\"model_name\":");
-    text_string(&text, answer->model);
-    text_put(&text, ",\"model_version\":");
-    text_string(&text, answer->version);
+    strbuf_put(&text, "{\"model_name\":");
+    strbuf_string(&text, answer->model);
+    strbuf_put(&text, ",\"model_version\":");
+    strbuf_string(&text, answer->version);
     if (answer->id) {
-        text_put(&text, ",\"id\":");
-        text_string(&text, answer->id);
+        strbuf_put(&text, ",\"id\":");
+        strbuf_string(&text, answer->id);
     }
-    text_put(&text, ",\"outputs\":[");
+    strbuf_put(&text, ",\"outputs\":[");
     for (size_t i = 0; i < answer->output_count; i++) {
         if (i)
-            text_put(&text, ",");
+            strbuf_put(&text, ",");
         put_output(&text, &answer->outputs[i]);
     }
-    text_put(&text, "]}");
+    strbuf_put(&text, "]}");
     *ret_json_size = text.size;
     size_t binary = 0;
     for (size_t i = 0; i < answer->output_count; i++)
         binary += answer->outputs[i].binary ? v2_binary_size(&answer->outputs[i]) : 0;
-    (void)text_room(&text, binary); /* at once: growing copies what is there */
+    (void)strbuf_room(&text, binary); /* in one step: growing copies the text */
     for (size_t i = 0; i < answer->output_count; i++) {
         if (!answer->outputs[i].binary)
             continue;
         *ret_binary = true;
         v2_put_binary(&text, &answer->outputs[i]);
     }
-    return text_finish(&text, ret_size);
+    return strbuf_finish(&text, ret_size);
 }
 
 size_t v2_number_most(enum dtype dtype)

@@ -1,10 +1,10 @@
-/* The "data" of tensors: numbers and texts, from JSON and from binary.
+/* Reads the "data" of tensors: numbers and texts, from JSON and from binary.
  *
  * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; as a tree it would be a hundred. So
- * the value is read once, without a tree: brackets are counted, scalars go to where they belong.
- * Nested and flat arrays are the same, as the protocol has it. Decimal numbers of less than 2^53
- * and a small exponent are exact as integers times a power of ten that double holds (Clinger 1990);
- * the rest is strtod's. */
+ * the value is read once, without a tree: brackets are counted, and scalars go straight into the
+ * tensor. Nested and flat arrays are equivalent, as in the protocol. Decimal numbers below 2^53
+ * with a small exponent are exact as an integer times a power of ten that a double holds (Clinger
+ * 1990); strtod reads the others. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,23 +28,23 @@ static struct json_cursor cursor_of(const struct v2_input *input, struct error *
                                 err,         input->name};
 }
 
-static enum status wrong(const struct json_cursor *c, const char *expected)
+static enum status error_expected(const struct json_cursor *c, const char *expected)
 {
     if (c->at >= c->size)
         return error_set(c->err, STATUS_INVALID,
                          "input '%.80s': its data ends where %s was expected", c->name, expected);
-    return error_set(c->err, STATUS_INVALID, "input '%.80s': byte %zu of its data is no %s",
+    return error_set(c->err, STATUS_INVALID, "input '%.80s': byte %zu of its data is not a %s",
                      c->name, c->at, expected);
 }
 
-static char peek(const struct json_cursor *c)
+static char peek_byte(const struct json_cursor *c)
 {
     return c->at < c->size ? c->text[c->at] : '\0';
 }
 
-/* A number of RFC 8259, its value in two forms. */
+/* A number of RFC 8259 in two forms. */
 struct number {
-    bool negative, is_integer; /* integer: no fraction, no exponent, and it fits */
+    bool negative, is_integer; /* is_integer: no fraction, no exponent, and it fits 64 bits */
     uint64_t magnitude;
     double value;
 };
@@ -68,12 +68,12 @@ static double slow_double(const char *text, size_t size)
     return value;
 }
 
-/* Digits at c->at: adds them to the mantissa while 64 bits hold it, and clears *fits where they do
- * not; returns how many there were. */
+/* Reads digits at c->at: adds them to the mantissa, and clears *fits once it exceeds 64 bits.
+ * Returns the number of digits. */
 static size_t read_digits(struct json_cursor *c, uint64_t *mantissa, bool *fits)
 {
     size_t start = c->at;
-    for (; is_digit(peek(c)); c->at++) {
+    for (; is_digit(peek_byte(c)); c->at++) {
         uint64_t more, digit = (uint64_t)(c->text[c->at] - '0');
         *fits = *fits && !__builtin_mul_overflow(*mantissa, (uint64_t)10, &more) &&
                 !__builtin_add_overflow(more, digit, &more);
@@ -88,11 +88,11 @@ static enum status read_exponent(struct json_cursor *c, int *ret)
     bool negative = false;
     int value = 0;
     c->at++;
-    if (peek(c) == '+' || peek(c) == '-')
+    if (peek_byte(c) == '+' || peek_byte(c) == '-')
         negative = c->text[c->at++] == '-';
-    if (!is_digit(peek(c)))
-        return wrong(c, "digit of an exponent");
-    for (; is_digit(peek(c)); c->at++)
+    if (!is_digit(peek_byte(c)))
+        return error_expected(c, "digit of an exponent");
+    for (; is_digit(peek_byte(c)); c->at++)
         if (value < 100000)
             value = value * 10 + (c->text[c->at] - '0');
     *ret = negative ? -value : value;
@@ -108,23 +108,23 @@ static enum status data_read_number(struct json_cursor *c, struct number *ret)
     int exponent = 0;
     bool fits = true;
     *ret = (struct number){.is_integer = true};
-    if (peek(c) == '-') {
+    if (peek_byte(c) == '-') {
         ret->negative = true;
         c->at++;
     }
-    if (!is_digit(peek(c)))
-        return wrong(c, "number");
-    if (peek(c) == '0' && c->at + 1 < c->size && is_digit(c->text[c->at + 1]))
-        return wrong(c, "number: a zero before other digits");
+    if (!is_digit(peek_byte(c)))
+        return error_expected(c, "number");
+    if (peek_byte(c) == '0' && c->at + 1 < c->size && is_digit(c->text[c->at + 1]))
+        return error_expected(c, "number: a zero before other digits");
     read_digits(c, &ret->magnitude, &fits);
-    if (peek(c) == '.') {
+    if (peek_byte(c) == '.') {
         c->at++;
         ret->is_integer = false;
         fraction = read_digits(c, &ret->magnitude, &fits);
         if (fraction == 0)
-            return wrong(c, "digit behind the point");
+            return error_expected(c, "digit after the point");
     }
-    if (peek(c) == 'e' || peek(c) == 'E') {
+    if (peek_byte(c) == 'e' || peek_byte(c) == 'E') {
         ret->is_integer = false;
         TRY(read_exponent(c, &exponent));
     }
@@ -149,8 +149,8 @@ static enum status data_read_number(struct json_cursor *c, struct number *ret)
 static enum status out_of_range(const struct json_cursor *c, size_t start, enum dtype dtype)
 {
     size_t length = c->at - start < 40 ? c->at - start : 40;
-    return error_set(c->err, STATUS_INVALID, "input '%.80s': %.*s is no %s", c->name, (int)length,
-                     c->text + start, dtype_oip_name(dtype));
+    return error_set(c->err, STATUS_INVALID, "input '%.80s': %.*s is not a valid %s", c->name,
+                     (int)length, c->text + start, dtype_oip_name(dtype));
 }
 
 #define STORE_SIGNED(type, least, most)                                                            \
@@ -169,26 +169,26 @@ static enum status out_of_range(const struct json_cursor *c, size_t start, enum 
         ((type *)dst)[i] = (type)number.magnitude;                                                 \
     } while (0)
 
-/* A number that the datatype holds only as an infinity, which JSON has no number for. */
-static enum status beyond(const struct json_cursor *c, size_t start, enum dtype dtype)
+/* Refuses a number that the datatype holds only as an infinity: the client did not send one. */
+static enum status error_out_of_range(const struct json_cursor *c, size_t start, enum dtype dtype)
 {
     size_t length = c->at - start < 40 ? c->at - start : 40;
     return error_set(c->err, STATUS_INVALID,
-                     "input '%.80s': %.*s is beyond the largest number that %s holds, %s", c->name,
+                     "input '%.80s': %.*s is larger than the largest number of %s, %s", c->name,
                      (int)length, c->text + start, dtype_oip_name(dtype),
                      dtype == DTYPE_F32 ? "3.4e38" : "1.8e308");
 }
 
-static enum status store(const struct json_cursor *c, size_t start, struct number number,
-                         enum dtype dtype, void *dst, size_t i)
+static enum status store_number(const struct json_cursor *c, size_t start, struct number number,
+                                enum dtype dtype, void *dst, size_t i)
 {
     switch (dtype) {
     case DTYPE_F32:
         ((float *)dst)[i] = (float)number.value;
-        return isinf(((float *)dst)[i]) ? beyond(c, start, dtype) : STATUS_OK;
+        return isinf(((float *)dst)[i]) ? error_out_of_range(c, start, dtype) : STATUS_OK;
     case DTYPE_F64:
         ((double *)dst)[i] = number.value;
-        return isinf(number.value) ? beyond(c, start, dtype) : STATUS_OK;
+        return isinf(number.value) ? error_out_of_range(c, start, dtype) : STATUS_OK;
     case DTYPE_I8:
         STORE_SIGNED(int8_t, INT8_MIN, INT8_MAX);
         return STATUS_OK;
@@ -233,7 +233,6 @@ static bool take_word(struct json_cursor *c, const char *word)
     return true;
 }
 
-/* Scalar number i at the cursor. */
 static enum status read_scalar(struct json_cursor *c, enum dtype dtype, void *dst, size_t i)
 {
     size_t start = c->at;
@@ -245,17 +244,17 @@ static enum status read_scalar(struct json_cursor *c, enum dtype dtype, void *ds
     bool word = c->text[start] == 't' || c->text[start] == 'f';
     if (word && dtype != DTYPE_BOOL)
         return out_of_range(c, start, dtype);
-    return store(c, start, number, dtype, dst, i);
+    return store_number(c, start, number, dtype, dst, i);
 }
 
-/* ---- scalars, one after another ---- */
+/* ---- sequences of scalars ---- */
 
 /* Moves to the next scalar, over brackets and commas. *ret_done: the value has ended. `depth` is 0
- * before the first bracket; `is_first` says that no scalar or array has ended on this level. */
+ * before the first bracket; `is_first`: no scalar or array has ended on this level. */
 struct scalar_cursor {
     size_t depth;
-    bool is_behind; /* a scalar or an array has just ended: a comma or a bracket must follow */
-    bool is_open;   /* a bracket has just opened: the array may be empty */
+    bool is_after_value; /* a scalar or an array has just ended: a comma or a bracket must follow */
+    bool is_open;        /* a bracket has just opened: the array may be empty */
 };
 
 static enum status too_deep(const struct json_cursor *c)
@@ -271,32 +270,32 @@ static enum status next_scalar(struct json_cursor *c, struct scalar_cursor *w, b
     *ret_done = false;
     for (;;) {
         c->at = text_skip_blanks(c->text, c->at, c->size);
-        char at = peek(c);
-        if (w->is_behind && w->depth == 0) {
+        char at = peek_byte(c);
+        if (w->is_after_value && w->depth == 0) {
             if (c->at != c->size)
-                return wrong(c, "end of the data");
+                return error_expected(c, "end of the data");
             *ret_done = true;
             return STATUS_OK;
         }
-        if (w->is_behind && at == ',') {
-            w->is_behind = false;
+        if (w->is_after_value && at == ',') {
+            w->is_after_value = false;
             w->is_open = false;
-        } else if ((w->is_behind || w->is_open) && at == ']') {
+        } else if ((w->is_after_value || w->is_open) && at == ']') {
             w->depth--;
-            w->is_behind = true;
+            w->is_after_value = true;
             w->is_open = false;
-        } else if (w->is_behind) {
-            return wrong(c, "',' or ']'");
+        } else if (w->is_after_value) {
+            return error_expected(c, "',' or ']'");
         } else if (at == '[' && w->depth == c->max_nesting) {
             return too_deep(c);
         } else if (at == '[') {
             w->depth++;
             w->is_open = true;
         } else if (w->depth == 0) {
-            return wrong(c, "'['");
+            return error_expected(c, "'['");
         } else {
             w->is_open = false;
-            w->is_behind = true; /* once it has been read */
+            w->is_after_value = true; /* after the caller has read it */
             return STATUS_OK;
         }
         c->at++;
@@ -343,18 +342,18 @@ static enum status read_elements(const struct v2_input *input, struct v2_bytes *
                                          (uint32_t)p[3] << 24;
         if (left < 4 || length > left - 4)
             return error_set(err, STATUS_INVALID,
-                             "input '%.80s': element %zu of its BYTES does not fit into the %zu "
-                             "bytes that are left; each has its length before it, 4 bytes "
+                             "input '%.80s': element %zu of its BYTES does not fit into the "
+                             "remaining %zu bytes; write before each its length, 4 bytes "
                              "little-endian",
                              input->name, i, left);
         ret[i] = (struct v2_bytes){p + 4, length};
         at += 4 + (size_t)length;
     }
     if (at != input->binary_size)
-        return error_set(
-            err, STATUS_INVALID, "input '%.80s': %zu byte%s left over behind its %zu element%s",
-            input->name, input->binary_size - at, input->binary_size - at == 1 ? " is" : "s are",
-            input->count, input->count == 1 ? "" : "s");
+        return error_set(err, STATUS_INVALID,
+                         "input '%.80s': %zu byte%s left over after its %zu element%s", input->name,
+                         input->binary_size - at, input->binary_size - at == 1 ? " is" : "s are",
+                         input->count, input->count == 1 ? "" : "s");
     return STATUS_OK;
 }
 
@@ -382,8 +381,8 @@ static size_t put_utf8(uint32_t code, uint8_t *dst)
     return more + 1;
 }
 
-/* A string whose grammar was checked, from behind its first quote to behind its last; never longer
- * than its text. */
+/* Decodes a checked string, from after its first quote to after its last; the result is never
+ * longer than the text. */
 static size_t decode_string(struct json_cursor *c, uint8_t *dst)
 {
     size_t size = 0;
@@ -412,7 +411,7 @@ static size_t decode_string(struct json_cursor *c, uint8_t *dst)
     return size;
 }
 
-/* Where the string at the cursor ends: behind its last quote; 0: nowhere. */
+/* Returns the position after the last quote of the string at the cursor; 0 if it is not closed. */
 static size_t string_end(const struct json_cursor *c)
 {
     for (size_t at = c->at + 1; at < c->size; at++) {
@@ -437,9 +436,9 @@ static enum status read_strings(const struct v2_input *input, struct v2_bytes *r
             break;
         if (i == input->count)
             return wrong_count(input, i, true, err);
-        size_t end = peek(&c) == '"' ? string_end(&c) : 0;
+        size_t end = peek_byte(&c) == '"' ? string_end(&c) : 0;
         if (end == 0)
-            return wrong(&c, "string in quotes, as BYTES are in JSON");
+            return error_expected(&c, "string in quotes, as BYTES are in JSON");
         TRY(json_check(c.text + c.at, end - c.at, &limits, err));
         c.at++;
         ret[i] = (struct v2_bytes){memory + used, decode_string(&c, memory + used)};

@@ -1,5 +1,5 @@
-/* Documents of the Open Inference Protocol: trees of cJSON, printed as JSON, or packed as the
- * messages of grpc_service.proto, whose fields have the same names. */
+/* Documents of the Open Inference Protocol: cJSON trees, printed as JSON or packed as messages of
+ * grpc_service.proto, whose fields have the same names. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +13,13 @@
 
 /* ---- messages ---- */
 
-static void pack_object(struct text *to, const ProtobufCMessageDescriptor *type,
+static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *type,
                         const cJSON *object);
 
-/* A number, true or the name of one of the field's enumeration. */
+/* Converts a number, a boolean or the name of an enumerator. */
 static uint64_t integer_of(const ProtobufCFieldDescriptor *field, const cJSON *item)
 {
-    const char *text = item->valuestring; /* of texts and raw numbers */
+    const char *text = item->valuestring; /* of strings and raw numbers */
     if (field->type == PROTOBUF_C_TYPE_ENUM) {
         const ProtobufCEnumValue *value =
             protobuf_c_enum_descriptor_get_value_by_name(field->descriptor, text);
@@ -30,30 +30,30 @@ static uint64_t integer_of(const ProtobufCFieldDescriptor *field, const cJSON *i
     return text[0] == '-' ? (uint64_t)strtoll(text, NULL, 10) : strtoull(text, NULL, 10);
 }
 
-static void add_varint(struct text *to, uint64_t value)
+static void add_varint(struct strbuf *to, uint64_t value)
 {
     uint8_t bytes[V2_VARINT];
-    text_add(to, (const char *)bytes, v2_put_varint(bytes, value));
+    strbuf_add(to, (const char *)bytes, v2_put_varint(bytes, value));
 }
 
-static void add_bytes(struct text *to, unsigned number, const char *bytes, size_t size)
+static void add_bytes(struct strbuf *to, unsigned number, const char *bytes, size_t size)
 {
     add_varint(to, number << 3 | 2);
     add_varint(to, size);
-    text_add(to, bytes, size);
+    strbuf_add(to, bytes, size);
 }
 
-/* Adds `inner` as a field's bytes, and frees it. */
-static void add_inner(struct text *to, unsigned number, struct text *inner)
+/* Appends `inner` as a field's bytes, and frees it. */
+static void add_inner(struct strbuf *to, unsigned number, struct strbuf *inner)
 {
     add_bytes(to, number, inner->data, inner->size);
     to->failed |= inner->failed;
     free(inner->data);
 }
 
-static void pack_value(struct text *to, const ProtobufCFieldDescriptor *field, const cJSON *item)
+static void pack_value(struct strbuf *to, const ProtobufCFieldDescriptor *field, const cJSON *item)
 {
-    struct text inner = {0};
+    struct strbuf inner = {0};
     if (field->type == PROTOBUF_C_TYPE_STRING) {
         add_bytes(to, field->id, item->valuestring, strlen(item->valuestring));
     } else if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
@@ -65,10 +65,10 @@ static void pack_value(struct text *to, const ProtobufCFieldDescriptor *field, c
     }
 }
 
-/* A list: integers in one field, anything else in a field each. */
-static void pack_list(struct text *to, const ProtobufCFieldDescriptor *field, const cJSON *list)
+/* Packs a list: integers in one field, other values in a field each. */
+static void pack_list(struct strbuf *to, const ProtobufCFieldDescriptor *field, const cJSON *list)
 {
-    struct text inner = {0};
+    struct strbuf inner = {0};
     const cJSON *item;
     cJSON_ArrayForEach(item, list)
     {
@@ -81,7 +81,7 @@ static void pack_list(struct text *to, const ProtobufCFieldDescriptor *field, co
         add_inner(to, field->id, &inner);
 }
 
-/* "", 0 and false: proto3 leaves them out. */
+/* Whether a value is "", 0 or false, which proto3 leaves out. */
 static bool is_default(const ProtobufCFieldDescriptor *field, const cJSON *item)
 {
     if (field->type == PROTOBUF_C_TYPE_STRING)
@@ -89,9 +89,9 @@ static bool is_default(const ProtobufCFieldDescriptor *field, const cJSON *item)
     return field->type != PROTOBUF_C_TYPE_MESSAGE && integer_of(field, item) == 0;
 }
 
-/* The members of `object` that `type` has. Recursion follows the types, which are not nested in
+/* Packs the members of `object` that `type` has. Recursion follows the types, which never contain
  * themselves. */
-static void pack_object(struct text *to, const ProtobufCMessageDescriptor *type,
+static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *type,
                         const cJSON *object)
 {
     for (unsigned i = 0; i < type->n_fields; i++) {
@@ -104,16 +104,16 @@ static void pack_object(struct text *to, const ProtobufCMessageDescriptor *type,
     }
 }
 
-/* Frees the tree. `type`: what it is packed as; NULL: JSON. */
-static char *finish(struct writer *w, cJSON *root, const ProtobufCMessageDescriptor *type,
-                    size_t *ret_size)
+/* Writes the tree as a message of `type`, or as JSON if `type` is NULL, and frees it. */
+static char *finish_document(struct writer *w, cJSON *root, const ProtobufCMessageDescriptor *type,
+                             size_t *ret_size)
 {
-    struct text message = {.failed = w->failed || !root};
+    struct strbuf message = {.failed = w->failed || !root};
     if (!type)
         return write_finish(w, root, ret_size);
     pack_object(&message, type, root);
     cJSON_Delete(root);
-    return text_finish(&message, ret_size);
+    return strbuf_finish(&message, ret_size);
 }
 
 /* ---- documents ---- */
@@ -130,8 +130,8 @@ char *v2_server_document(bool is_message, const char *name, const char *version,
     cJSON *list = write_array(&w, root, "extensions");
     for (size_t i = 0; i < COUNT_OF(extensions); i++)
         write_text(&w, list, NULL, extensions[i]);
-    return finish(&w, root, is_message ? &inference__server_metadata_response__descriptor : NULL,
-                  ret_size);
+    return finish_document(
+        &w, root, is_message ? &inference__server_metadata_response__descriptor : NULL, ret_size);
 }
 
 static void write_dims(struct writer *w, cJSON *object, const char *key, const struct shape *shape,
@@ -167,11 +167,10 @@ char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t
     write_text(&w, root, "platform", "onnxruntime_onnx");
     write_tensors(&w, root, "inputs", model->inputs, model->input_count);
     write_tensors(&w, root, "outputs", model->outputs, model->output_count);
-    return finish(&w, root, is_message ? &inference__model_metadata_response__descriptor : NULL,
-                  ret_size);
+    return finish_document(
+        &w, root, is_message ? &inference__model_metadata_response__descriptor : NULL, ret_size);
 }
 
-/* model_config.proto's words. */
 static void write_config_type(struct writer *w, cJSON *entry, enum dtype dtype)
 {
     char type[32];
@@ -229,8 +228,8 @@ char *v2_config_document(bool is_message, const struct v2_model *model, size_t *
         write_integer(&w, sizes, NULL, model->max_batch_size);
         write_integer(&w, batching, "max_queue_delay_microseconds", 0);
     }
-    return finish(&w, root, is_message ? &inference__model_config_response__descriptor : NULL,
-                  ret_size);
+    return finish_document(
+        &w, root, is_message ? &inference__model_config_response__descriptor : NULL, ret_size);
 }
 
 static void write_v2_count(struct writer *w, cJSON *object, const char *key, struct v2_count count)
@@ -286,8 +285,8 @@ char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t co
     cJSON *list = write_array(&w, root, "model_stats");
     for (size_t i = 0; i < count; i++)
         write_stats(&w, list, &stats[i]);
-    return finish(&w, root, is_message ? &inference__model_statistics_response__descriptor : NULL,
-                  ret_size);
+    return finish_document(
+        &w, root, is_message ? &inference__model_statistics_response__descriptor : NULL, ret_size);
 }
 
 char *v2_index_document(bool is_message, const struct v2_index_entry *entries, size_t count,
@@ -303,8 +302,8 @@ char *v2_index_document(bool is_message, const struct v2_index_entry *entries, s
         write_text(&w, entry, "state", entries[i].state);
         write_text(&w, entry, "reason", entries[i].reason);
     }
-    return finish(&w, root, is_message ? &inference__repository_index_response__descriptor : NULL,
-                  ret_size);
+    return finish_document(
+        &w, root, is_message ? &inference__repository_index_response__descriptor : NULL, ret_size);
 }
 
 char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
@@ -319,5 +318,5 @@ char *v2_flag_document(bool is_message, const char *name, const char *flag, bool
     if (name)
         write_text(&w, root, "name", name);
     write_bool(&w, root, flag, value);
-    return finish(&w, root, is_message ? message : NULL, ret_size);
+    return finish_document(&w, root, is_message ? message : NULL, ret_size);
 }

@@ -1,4 +1,4 @@
-/* The Open Inference Protocol's messages over gRPC (grpc_service.proto), read and written through
+/* Reads and writes the Open Inference Protocol's gRPC messages (grpc_service.proto) with
  * protobuf-c; v2_documents.c writes documents. */
 #include <stdlib.h>
 #include <string.h>
@@ -10,16 +10,16 @@
 #include "proto/v2.h"
 #include "proto/v2_binary.h"
 
-/* ---- memory for what is unpacked ---- */
+/* ---- memory of unpacked messages ---- */
 
 #define CHARGE_STEP   ((size_t)16 << 10)
-#define BLOCK_BYTES   ((size_t)32) /* of each allocation beside what was asked for */
+#define BLOCK_BYTES   ((size_t)32) /* overhead of each allocation */
 #define SMALL_MESSAGE ((size_t)4 << 20)
 
 struct message_memory {
-    v2_charge *charge; /* NULL: there is no more than `left` */
+    v2_charge *charge; /* NULL: only `left` is available */
     void *context;
-    size_t left; /* charged and not used */
+    size_t left; /* charged but not used */
     struct error *err;
     bool failed;
 };
@@ -64,7 +64,7 @@ static void message_free(void *context, void *block)
     free(block);
 }
 
-/* NULL: *err says why. Free with protobuf_c_message_free_unpacked(…, NULL). */
+/* Returns NULL after an error. Free with protobuf_c_message_free_unpacked(…, NULL). */
 static void *unpack(const ProtobufCMessageDescriptor *type, const uint8_t *message, size_t size,
                     struct message_memory *memory, struct error *err)
 {
@@ -73,7 +73,8 @@ static void *unpack(const ProtobufCMessageDescriptor *type, const uint8_t *messa
     void *unpacked =
         protobuf_c_message_unpack(type, &allocator, size, message ? message : (const uint8_t *)"");
     if (!unpacked && !memory->failed)
-        error_set(err, STATUS_INVALID, "the message is no %s: its bytes are malformed or cut off",
+        error_set(err, STATUS_INVALID,
+                  "the message is not a valid %s: its bytes are malformed or cut off",
                   type->short_name);
     return unpacked;
 }
@@ -92,7 +93,6 @@ struct v2_unpacking {
     struct error *err;
 };
 
-/* A parameter's whole number, 0 or more. */
 static enum status parameter_number(const Inference__ParameterEntry *entry, int64_t *ret,
                                     struct error *err)
 {
@@ -120,13 +120,13 @@ static enum status refuse_shared_memory(const char *name, Inference__ParameterEn
     for (size_t i = 0; i < count; i++)
         if (!strncmp(entries[i]->key, "shared_memory", 13))
             return error_set(err, STATUS_INVALID,
-                             "'%.80s': shared memory is not available here; tensors go in the "
+                             "'%.80s': shared memory is not supported; send tensors in the "
                              "message",
                              name);
     return STATUS_OK;
 }
 
-/* The field of InferTensorContents that holds a datatype. */
+/* The field of InferTensorContents for a datatype. */
 struct typed_contents {
     void *data;
     size_t count, width; /* bytes of an element; 0: this datatype has no field */
@@ -164,7 +164,7 @@ static struct typed_contents typed_contents(const Inference__InferTensorContents
     return (struct typed_contents){NULL, 0, 0, false};
 }
 
-/* Makes 32-bit elements 8 or 16 bits wide, in place. */
+/* Narrows 32-bit elements to 8 or 16 bits, in place. */
 static enum status narrow(const struct v2_input *input, const struct typed_contents *from,
                           struct error *err)
 {
@@ -177,8 +177,8 @@ static enum status narrow(const struct v2_input *input, const struct typed_conte
         memcpy(&word, bytes + 4 * i, sizeof word);
         const int64_t value = from->is_signed ? word : (int64_t)(uint32_t)word;
         if (value < least || value > most)
-            return error_set(err, STATUS_INVALID, "input '%.80s': %lld is beyond %s", input->name,
-                             (long long)value, input->datatype);
+            return error_set(err, STATUS_INVALID, "input '%.80s': %lld does not fit %s",
+                             input->name, (long long)value, input->datatype);
         memcpy(bytes + width * i, &value, width);
     }
     return STATUS_OK;
@@ -192,7 +192,7 @@ static enum status wrong_count(const struct v2_input *input, size_t count, struc
                      input->name, input->datatype, count, input->count);
 }
 
-/* bytes_contents as binary data: each with its length before it. */
+/* Copies bytes_contents as binary data: each element after its length. */
 static enum status take_texts(struct v2_unpacking *u, const Inference__InferTensorContents *c,
                               struct v2_input *input)
 {
@@ -244,7 +244,7 @@ static enum status take_contents(struct v2_unpacking *u, const Inference__InferT
     return STATUS_OK;
 }
 
-/* `raw`: its entry of raw_input_contents; NULL: the message has none. */
+/* `raw`: its entry of raw_input_contents; NULL if the message has none. */
 static enum status take_input(struct v2_unpacking *u, const Inference__InferInputTensor *from,
                               const ProtobufCBinaryData *raw, struct v2_input *input)
 {
@@ -357,26 +357,26 @@ enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *ch
     return status;
 }
 
-/* ---- messages that are built ---- */
+/* ---- building messages ---- */
 
-/* Messages point to texts that they never change. */
+/* Casts away const for a message, which never changes its texts. */
 static char *borrowed(const char *text)
 {
     return (char *)(uintptr_t)(text ? text : "");
 }
 
-/* NULL when out of memory, also where `arena` is NULL. */
-static void *take(struct arena *arena, size_t count, size_t size)
+/* Returns NULL when out of memory, or if `arena` is NULL. */
+static void *arena_take(struct arena *arena, size_t count, size_t size)
 {
     return arena ? arena_alloc(arena, count ? count : 1, size) : NULL;
 }
 
-/* `count` messages of one type, and the list of them. */
+/* Allocates `count` messages of one type, and the list of them. */
 static void *take_messages(struct arena *arena, const ProtobufCMessageDescriptor *type,
                            size_t count)
 {
-    uint8_t *messages = take(arena, count, type->sizeof_message);
-    void **list = take(arena, count, sizeof *list);
+    uint8_t *messages = arena_take(arena, count, type->sizeof_message);
+    void **list = arena_take(arena, count, sizeof *list);
     for (size_t i = 0; messages && list && i < count; i++) {
         list[i] = messages + i * type->sizeof_message;
         type->message_init(list[i]);
@@ -384,7 +384,8 @@ static void *take_messages(struct arena *arena, const ProtobufCMessageDescriptor
     return messages ? list : NULL;
 }
 
-/* The bytes of `message`, and room for `more`; NULL: nothing is written. */
+/* Packs `message` with room for `more` bytes; returns NULL and writes nothing when out of memory.
+ * */
 static char *pack_message(const void *message, size_t more, size_t *ret_size)
 {
     size_t room;
@@ -405,7 +406,7 @@ size_t v2_put_varint(uint8_t at[static V2_VARINT], uint64_t value)
     return count;
 }
 
-/* Tag and length of a field that holds `size` bytes. */
+/* Writes the tag and length of a field of `size` bytes. */
 static size_t put_field(uint8_t *at, unsigned number, size_t size)
 {
     at[0] = (uint8_t)(number << 3 | 2);
@@ -428,7 +429,7 @@ static bool add_outputs(struct arena *arena, const struct v2_answer *answer,
         list[i]->datatype = borrowed(
             output->texts || !output->row_count ? "BYTES" : dtype_oip_name(output->rows[0]->dtype));
         list[i]->n_shape = output->shape.rank > 0 ? (size_t)output->shape.rank : 0;
-        list[i]->shape = take(arena, list[i]->n_shape, sizeof *list[i]->shape);
+        list[i]->shape = arena_take(arena, list[i]->n_shape, sizeof *list[i]->shape);
         if (!list[i]->shape)
             return false;
         memcpy(list[i]->shape, output->shape.dims, list[i]->n_shape * sizeof *list[i]->shape);
@@ -452,16 +453,16 @@ char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size)
     char *head =
         add_outputs(arena, answer, &message) ? pack_message(&message, raw + 1, &size) : NULL;
     arena_free(arena);
-    /* raw_output_contents: straight from the rows, which lie apart. */
-    struct text text = {
+    /* raw_output_contents: straight from the rows, which are not contiguous. */
+    struct strbuf text = {
         .data = head, .size = size, .capacity = head ? size + raw + 2 : 0, .failed = !head};
     for (size_t i = 0; i < answer->output_count; i++) {
         uint8_t field[V2_STREAM_HEAD];
-        text_add(&text, (const char *)field,
-                 put_field(field, 6, v2_binary_size(&answer->outputs[i])));
+        strbuf_add(&text, (const char *)field,
+                   put_field(field, 6, v2_binary_size(&answer->outputs[i])));
         v2_put_binary(&text, &answer->outputs[i]);
     }
-    return text_finish(&text, ret_size);
+    return strbuf_finish(&text, ret_size);
 }
 
 /* ---- small requests ---- */
@@ -484,7 +485,7 @@ static enum status copy_name(const char *what, const char *from, char *to, size_
 {
     const size_t length = strlen(from);
     if (length >= capacity)
-        return error_set(err, STATUS_NOT_FOUND, "there is no model of a %s with %zu bytes", what,
+        return error_set(err, STATUS_NOT_FOUND, "there is no model with a %s of %zu bytes", what,
                          length);
     memcpy(to, from, length + 1);
     return STATUS_OK;

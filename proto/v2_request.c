@@ -1,13 +1,13 @@
-/* A request's JSON, in two parts: what describes the tensors, which is small and becomes a tree,
- * and the values of "data", which may be megabytes and are only cut out here (v2_data.c reads
- * them). */
+/* Parses a request's JSON in two parts: the description of the tensors, which is small and becomes
+ * a tree, and the values of "data", which may be megabytes and are only extracted here (v2_data.c
+ * reads them). */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "proto/carve.h"
+#include "proto/json_extract.h"
 #include "proto/v2.h"
 
 /* ---- members ---- */
@@ -31,7 +31,7 @@ static enum status read_bool(const cJSON *item, const char *what, bool *ret, str
     return STATUS_OK;
 }
 
-/* Elements of an array have no names. */
+/* Checks that "parameters" is an object: elements of an array have no names. */
 static enum status check_parameters(const cJSON *parameters, struct error *err)
 {
     if (parameters && !cJSON_IsObject(parameters))
@@ -53,7 +53,7 @@ enum status v2_input_check(struct v2_input *input, struct error *err)
 {
     input->dtype = dtype_of_word(input->datatype);
     if (input->dtype == DTYPE_NONE && strcmp(input->datatype, "BYTES") != 0)
-        return error_set(err, STATUS_INVALID, "input '%.80s': there is no datatype '%.40s'",
+        return error_set(err, STATUS_INVALID, "input '%.80s': unknown datatype '%.40s'",
                          input->name, input->datatype);
     enum dtype sized = input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype;
     if (shape_check(&input->shape, sized, &input->count, NULL, err) != STATUS_OK)
@@ -90,9 +90,9 @@ size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json
 struct v2_reading {
     struct v2_request *request;
     const struct json_limits *limits;
-    const struct carved *spans;
+    const struct json_span *spans;
     size_t next_span;
-    const uint8_t *binary; /* behind the JSON */
+    const uint8_t *binary; /* after the JSON */
     size_t binary_left;
     struct error *err;
 };
@@ -153,12 +153,12 @@ static enum status read_input(struct v2_reading *r, const cJSON *object, struct 
     }
     if (!cJSON_IsString(name) || !cJSON_IsString(type))
         return error_set(r->err, STATUS_INVALID,
-                         "every input needs the texts \"name\" and \"datatype\"");
+                         "every input needs the strings \"name\" and \"datatype\"");
     input->name = name->valuestring;
     input->datatype = type->valuestring;
     if (cJSON_GetObjectItemCaseSensitive(parameters, "shared_memory_region"))
         return error_set(r->err, STATUS_INVALID,
-                         "input '%.80s': shared memory is not available here; send the tensor in "
+                         "input '%.80s': shared memory is not supported; send the tensor in "
                          "the body",
                          input->name);
     TRY(read_shape(cJSON_GetObjectItemCaseSensitive(object, "shape"), input, r->err));
@@ -176,7 +176,7 @@ static enum status read_output(struct v2_reading *r, const cJSON *object, struct
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
     const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(object, "parameters");
     if (!cJSON_IsString(name))
-        return error_set(r->err, STATUS_INVALID, "every output needs the text \"name\"");
+        return error_set(r->err, STATUS_INVALID, "every output needs the string \"name\"");
     output->name = name->valuestring;
     TRY(check_parameters(parameters, r->err));
     const cJSON *parameter;
@@ -190,13 +190,13 @@ static enum status read_output(struct v2_reading *r, const cJSON *object, struct
             output->classification = (size_t)classes;
         } else if (!strncmp(parameter->string, "shared_memory", 13)) {
             return error_set(r->err, STATUS_INVALID,
-                             "output '%.80s': shared memory is not available here", output->name);
+                             "output '%.80s': shared memory is not supported", output->name);
         }
     }
     return STATUS_OK;
 }
 
-/* How many entries; an array of them must be there. */
+/* Counts the entries of an array, which must be present. */
 static enum status count_list(const cJSON *list, const char *what, size_t *ret, struct error *err)
 {
     int count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
@@ -268,22 +268,22 @@ static enum status read_tree(struct v2_reading *r, const cJSON *root)
     }
     if (r->binary_left > 0)
         return error_set(r->err, STATUS_INVALID,
-                         "%zu byte%s left over in the body behind the binary data of all inputs",
+                         "%zu byte%s left over in the body after the binary data of all inputs",
                          r->binary_left, r->binary_left == 1 ? " is" : "s are");
     return STATUS_OK;
 }
 
-static enum status parse(const uint8_t *body, size_t size, size_t json_size,
-                         const struct json_limits *limits, struct v2_request *request,
-                         struct carved *spans, struct error *err)
+static enum status parse_v2_body(const uint8_t *body, size_t size, size_t json_size,
+                                 const struct json_limits *limits, struct v2_request *request,
+                                 struct json_span *spans, struct error *err)
 {
-    static const struct carve_rule rule = {3, "inputs", "data"};
+    static const struct extract_rule rule = {3, "inputs", "data"};
     char *rest = request->text = malloc(json_size + 1);
     size_t rest_size, span_count;
     if (!rest)
         return error_no_memory(err, "for a request");
-    TRY(json_carve((const char *)body, json_size, &rule, rest, &rest_size, spans, V2_MAX_TENSORS,
-                   &span_count, err));
+    TRY(json_extract((const char *)body, json_size, &rule, rest, &rest_size, spans, V2_MAX_TENSORS,
+                     &span_count, err));
     TRY(json_check(rest, rest_size, limits, err));
     request->tree = cJSON_ParseWithLength(rest, rest_size);
     if (!request->tree)
@@ -304,9 +304,9 @@ enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              struct error *err)
 {
     struct v2_request *request = calloc(1, sizeof *request);
-    struct carved *spans = alloc_array(V2_MAX_TENSORS, sizeof *spans);
+    struct json_span *spans = alloc_array(V2_MAX_TENSORS, sizeof *spans);
     enum status status = request && spans
-                             ? parse(body, size, json_size, limits, request, spans, err)
+                             ? parse_v2_body(body, size, json_size, limits, request, spans, err)
                              : error_no_memory(err, "for a request");
     free(spans);
     if (status != STATUS_OK) {

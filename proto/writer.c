@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
-#include "proto/text.h"
+#include "proto/strbuf.h"
 
 static cJSON *attach(struct writer *w, cJSON *parent, const char *key, cJSON *item)
 {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "proto/carve.h"
+#include "proto/json_extract.h"
 #include "proto/v1.h"
 #include "proto/v2.h"
 #include "tests/fuzz/target.h"
@@ -20,17 +20,17 @@ static bool lies_inside(const void *at, size_t size, const void *text, size_t te
     return from >= begin && from - begin <= text_size && size <= text_size - (from - begin);
 }
 
-static void try_carve(const char *text, size_t size)
+static void try_extract(const char *text, size_t size)
 {
-    static const struct carve_rule rules[] = {{3, "inputs", "data"}, {1, NULL, "instances"}};
+    static const struct extract_rule rules[] = {{3, "inputs", "data"}, {1, NULL, "instances"}};
     for (size_t r = 0; r < COUNT_OF(rules); r++) {
-        struct carved spans[4];
+        struct json_span spans[4];
         struct error err = {0};
         size_t rest_size = 0, count = 0;
         char *rest = malloc(size + 1);
         HOLDS(rest);
-        if (json_carve(text, size, &rules[r], rest, &rest_size, spans, COUNT_OF(spans), &count,
-                       &err) != STATUS_OK) {
+        if (json_extract(text, size, &rules[r], rest, &rest_size, spans, COUNT_OF(spans), &count,
+                         &err) != STATUS_OK) {
             HOLDS(err.message[0]);
         } else {
             HOLDS(rest_size <= size && rest[rest_size] == '\0' && count <= COUNT_OF(spans));
@@ -150,7 +150,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(body, data + 1, length);
     switch (data[0] % 4) {
     case 0:
-        try_carve((const char *)body, length);
+        try_extract((const char *)body, length);
         break;
     case 1:
         try_v1((const char *)body, length);

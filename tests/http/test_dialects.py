@@ -214,7 +214,7 @@ class OpenAi(Dialects):
         self.assertEqual(answer["data"][0]["embedding"], [3, 0, 0, -4])
 
     def test_hostile(self):
-        for members, status, word in (({"input": "a text"}, 400, "texts are not embedded"), ({"input": "https://example.org/a.jpg"}, 400, "does not fetch"),
+        for members, status, word in (({"input": "a text"}, 400, "does not embed texts"), ({"input": "https://example.org/a.jpg"}, 400, "does not fetch"),
                                       ({"input": [[1, 2]]}, 400, "base64"), ({"input": []}, 400, "no picture"), ({}, 400, "no picture"),
                                       ({"input": uri(), "encoding_format": "hex"}, 400, "encoding_format"),
                                       ({"input": uri(), "dimensions": 2}, 400, "dimensions"), ({"input": [uri()] * 4}, 413, "--max-images"),

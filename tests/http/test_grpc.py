@@ -186,7 +186,7 @@ class Methods(GrpcCase):
                 (request("digits", image, raw=[raw[4:]]), INVALID, ("raw_input_contents", "12288")),
                 (request("digits", image), INVALID, ("0 elements", "3072")),
                 (request("digits", tensor("image", "FP16", [1, 3, 32, 32], b"")), INVALID, ("FP16", "raw_input")),
-                (request("digits", tensor("image", "FP99", [1]), raw=[b""]), INVALID, ("no datatype 'FP99'",)),
+                (request("digits", tensor("image", "FP99", [1]), raw=[b""]), INVALID, ("unknown datatype 'FP99'",)),
                 (request("digits", tensor("image", "FP32", [1, 2**40]), raw=[b""]), INVALID, ("dimension",)),
                 (request("digits", tensor("image", "FP32", [2**31 - 1] * 8), raw=[b""]), INVALID, ("too large",)),
                 (request("digits", tensor("image", "FP32", [1] * 9), raw=[b""]), INVALID, ("dimensions",)),
@@ -275,7 +275,7 @@ class Datatypes(FolderCase):
                         contents = blob(field, b"".join(map(pack, [beyond, 0, 0, 0])))
                         reply = connection.call("ModelInfer", request("m", tensor("a", word, [1, 4], contents)))
                         self.assertEqual(reply.status, INVALID)
-                        self.assertIn(f"{beyond} is beyond {word}", reply.sentence)
+                        self.assertIn(f"{beyond} does not fit {word}", reply.sentence)
                     connection.close()
                 finally:
                     self.assert_ended(server)

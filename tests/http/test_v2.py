@@ -409,7 +409,7 @@ class OtherModels(unittest.TestCase):
                     '{"name":"b","shape":[1,4],"datatype":"%s","data":[0,0,0,0]}]}' % (datatype, number, datatype))
             answer = which.request("POST", "/v2/models/m/infer", data)
             self.assertEqual(answer.status, 400, (number, answer.body))
-            for word in ("'a'", number[:40], "beyond", datatype, most):
+            for word in ("'a'", number[:40], "larger than the largest", datatype, most):
                 self.assertIn(word, answer.json()["error"])
         for which, datatype, number in ((server, "FP32", "3.4028235e38"), (server, "FP32", "1e-400"),
                                         (double, "FP64", "1.7976931348623157e308")):
@@ -551,7 +551,7 @@ class Large(unittest.TestCase):
         wrong = self.body.replace(b"0.5", b"0.x", 1)
         answer = self.server.request("POST", "/v2/models/large/infer", wrong)
         self.assertEqual(answer.status, 400)
-        self.assertIn("digit behind the point", answer.json()["error"])
+        self.assertIn("digit after the point", answer.json()["error"])
         answer = self.server.request("POST", "/v2/models/nobody/infer", self.body)
         self.assertEqual(answer.status, 404)
         self.stop()

@@ -1,24 +1,25 @@
-/* Copies a JSON text with its large arrays replaced by 0, and remembers where they lie. The scan
- * looks at strings and brackets only. */
-#include "proto/carve.h"
+/* Copies a JSON text, replaces its large arrays by 0 and records their places. The scan looks only
+ * at strings and brackets. */
+#include "proto/json_extract.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-struct cut {
+struct extraction {
     const char *text;
-    size_t size, at, copied; /* text[copied … at) is still to be copied */
+    size_t size, at, copied; /* text[copied … at) has not been copied yet */
     size_t depth;
-    bool in_parent; /* below the outermost member that the rule names */
-    const struct carve_rule *rule;
-    char *rest; /* size + a little */
+    bool in_parent; /* inside the rule's parent member */
+    const struct extract_rule *rule;
+    char *rest; /* size + 1 bytes */
     size_t rest_size;
-    struct carved *spans;
+    struct json_span *spans;
     size_t span_count, max;
 };
 
-/* Behind the string that begins at `at`; the end where it has none. */
-static size_t behind_string(const struct cut *c, size_t at)
+/* Returns the position after the string that begins at `at`, or the end of the text if it is not
+ * closed. */
+static size_t after_string(const struct extraction *c, size_t at)
 {
     for (at++; at < c->size; at++) {
         if (c->text[at] == '\\')
@@ -29,7 +30,7 @@ static size_t behind_string(const struct cut *c, size_t at)
     return c->size;
 }
 
-static size_t behind_blanks(const struct cut *c, size_t at)
+static size_t after_blanks(const struct extraction *c, size_t at)
 {
     while (at < c->size && (c->text[at] == ' ' || c->text[at] == '\t' || c->text[at] == '\n' ||
                             c->text[at] == '\r'))
@@ -37,14 +38,14 @@ static size_t behind_blanks(const struct cut *c, size_t at)
     return at;
 }
 
-/* Behind the array that begins at `at`. */
-static size_t behind_array(const struct cut *c, size_t at)
+/* Returns the position after the array that begins at `at`. */
+static size_t after_array(const struct extraction *c, size_t at)
 {
     size_t depth = 0;
     while (at < c->size) {
         char byte = c->text[at];
         if (byte == '"') {
-            at = behind_string(c, at);
+            at = after_string(c, at);
             continue;
         }
         depth += byte == '[';
@@ -56,23 +57,24 @@ static size_t behind_array(const struct cut *c, size_t at)
     return at;
 }
 
-static void copy_until(struct cut *c, size_t end)
+static void copy_until(struct extraction *c, size_t end)
 {
-    if (end > c->copied) /* there may be no text at all */
+    if (end > c->copied) /* the text may be empty */
         memcpy(c->rest + c->rest_size, c->text + c->copied, end - c->copied);
     c->rest_size += end - c->copied;
     c->copied = end;
 }
 
-/* A string at c->at that a colon follows: is it one of the two members that matter? */
-static enum status take_key(struct cut *c, size_t end, struct error *err)
+/* Handles a key, a string at c->at with a colon after it: sets in_parent, and cuts the array of the
+ * rule's member. */
+static enum status take_key(struct extraction *c, size_t end, struct error *err)
 {
-    size_t length = end - c->at - 2, value = behind_blanks(c, end);
+    size_t length = end - c->at - 2, value = after_blanks(c, end);
     if (value >= c->size || c->text[value] != ':')
         return STATUS_OK;
-    value = behind_blanks(c, value + 1);
+    value = after_blanks(c, value + 1);
     const char *key = c->text + c->at + 1;
-    const struct carve_rule *rule = c->rule;
+    const struct extract_rule *rule = c->rule;
     if (c->depth == 1 && rule->parent)
         c->in_parent = length == strlen(rule->parent) && !memcmp(key, rule->parent, length);
     bool is_member = c->depth == rule->depth && (c->in_parent || !rule->parent) &&
@@ -83,21 +85,21 @@ static enum status take_key(struct cut *c, size_t end, struct error *err)
         return error_set(err, STATUS_INVALID, "the request has more than %zu of \"%s\"", c->max,
                          rule->member);
     copy_until(c, value);
-    size_t behind = behind_array(c, value);
-    c->spans[c->span_count] = (struct carved){c->text + value, behind - value};
-    c->rest[c->rest_size++] = '0'; /* not longer than the array that it stands for */
+    size_t array_end = after_array(c, value);
+    c->spans[c->span_count] = (struct json_span){c->text + value, array_end - value};
+    c->rest[c->rest_size++] = '0'; /* not longer than the array that it replaces */
     c->span_count++;
-    c->copied = behind;
+    c->copied = array_end;
     return STATUS_OK;
 }
 
-static enum status cut_out(struct cut *c, struct error *err)
+static enum status cut_out(struct extraction *c, struct error *err)
 {
     while (c->at < c->size) {
         char byte = c->text[c->at];
         size_t next = c->at + 1;
         if (byte == '"') {
-            next = behind_string(c, c->at);
+            next = after_string(c, c->at);
             if (next - c->at >= 2)
                 TRY(take_key(c, next, err));
             next = c->copied > next ? c->copied : next;
@@ -113,11 +115,11 @@ static enum status cut_out(struct cut *c, struct error *err)
     return STATUS_OK;
 }
 
-enum status json_carve(const char *text, size_t size, const struct carve_rule *rule, char *rest,
-                       size_t *ret_rest_size, struct carved *ret, size_t max, size_t *ret_count,
-                       struct error *err)
+enum status json_extract(const char *text, size_t size, const struct extract_rule *rule, char *rest,
+                         size_t *ret_rest_size, struct json_span *ret, size_t max,
+                         size_t *ret_count, struct error *err)
 {
-    struct cut cut = {
+    struct extraction cut = {
         .text = text, .size = size, .rule = rule, .rest = rest, .spans = ret, .max = max};
     TRY(cut_out(&cut, err));
     *ret_rest_size = cut.rest_size;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/text.h"
+#include "proto/strbuf.h"
 
 /* Digits between the first and the last that is not zero, both counted. */
 static int digits_of(const char *text)
@@ -127,9 +127,9 @@ Test(text, forms)
                  {INFINITY, "null"},
                  {16777216, "16777216"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct text text = {0};
-        text_float(&text, cases[i].value);
-        char *said = text_finish(&text, NULL);
+        struct strbuf text = {0};
+        strbuf_float(&text, cases[i].value);
+        char *said = strbuf_finish(&text, NULL);
         cr_assert_str_eq(said, cases[i].text);
         free(said);
     }

@@ -1,5 +1,5 @@
-/* A growing text buffer that writes integers, shortest-exact floats and escaped strings. */
-#include "proto/text.h"
+/* A growing buffer that writes integers, shortest exact floats and escaped strings. */
+#include "proto/strbuf.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 
-char *text_room(struct text *text, size_t more)
+char *strbuf_room(struct strbuf *text, size_t more)
 {
     size_t need;
     if (text->failed || !size_add(text->size, more, &need) || !size_add(need, 1, &need)) {
@@ -32,38 +32,38 @@ char *text_room(struct text *text, size_t more)
     return text->data + text->size;
 }
 
-void text_add(struct text *text, const char *bytes, size_t size)
+void strbuf_add(struct strbuf *text, const char *bytes, size_t size)
 {
-    char *room = text_room(text, size);
+    char *room = strbuf_room(text, size);
     if (!room || size == 0)
         return;
     memcpy(room, bytes, size);
     text->size += size;
 }
 
-void text_put(struct text *text, const char *terminated)
+void strbuf_put(struct strbuf *text, const char *terminated)
 {
-    text_add(text, terminated, strlen(terminated));
+    strbuf_add(text, terminated, strlen(terminated));
 }
 
-void text_unsigned(struct text *text, uint64_t value)
+void strbuf_unsigned(struct strbuf *text, uint64_t value)
 {
     char digits[24], *at = digits + sizeof digits;
     do
         *--at = (char)('0' + value % 10);
     while ((value /= 10) > 0);
-    text_add(text, at, (size_t)(digits + sizeof digits - at));
+    strbuf_add(text, at, (size_t)(digits + sizeof digits - at));
 }
 
-void text_number(struct text *text, int64_t value)
+void strbuf_number(struct strbuf *text, int64_t value)
 {
     if (value < 0)
-        text_put(text, "-");
-    text_unsigned(text, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
+        strbuf_put(text, "-");
+    strbuf_unsigned(text, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-/* "12345" with its point behind `before` digits, as %g would write it; digits without zeros behind.
- */
+/* Writes the decimal digits with a point after the first `before` of them, in the form of %g; drops
+ * trailing zeros. */
 static size_t put_decimal(char *text, const char *digits, int count, int before, bool negative)
 {
     char *at = text;
@@ -99,15 +99,15 @@ static size_t put_decimal(char *text, const char *digits, int count, int before,
     return (size_t)(at - text);
 }
 
-/* 10^0 … 10^22: what a double holds exactly. */
+/* 10^0 … 10^22, all exact as doubles. */
 static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                 1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
                                 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-/* Does the decimal digits x 10^-scale read back as `value`? Digits and power are exact, so that
- * what they make is the double nearest to the decimal, and the float nearest to that double is the
- * one nearest to the decimal. Only where the double lies exactly between two floats it must be the
- * decimal itself, which a whole number that a double holds is. */
+/* Whether digits x 10^-scale reads back as `value`. Digits and power are exact, so their quotient
+ * is the double nearest to the decimal, and the float nearest to that double is the one nearest to
+ * the decimal. Only if the double lies exactly between two floats must it equal the decimal, which
+ * an integer that a double holds does. */
 static bool reads_back(uint64_t digits, int scale, float value)
 {
     double decimal = scale >= 0 ? (double)digits / powers[scale] : (double)digits * powers[-scale];
@@ -119,7 +119,7 @@ static bool reads_back(uint64_t digits, int scale, float value)
 }
 
 /* The common case of write_float(), without the C library: six to nine digits of a positive number
- * of a middling size. 0: not here. */
+ * of medium size. Returns 0 for other numbers. */
 static size_t write_middling(float value, bool negative, char *text)
 {
     int places = 0; /* value is at least 10^places, and less than ten times that */
@@ -163,26 +163,26 @@ size_t write_shortest(float value, char text[static FLOAT_TEXT])
     return size;
 }
 
-void text_float(struct text *text, float value)
+void strbuf_float(struct strbuf *text, float value)
 {
     if (!isfinite(value)) {
-        text_put(text, "null");
+        strbuf_put(text, "null");
         return;
     }
     if (value == (float)(int32_t)(fabsf(value) < 1e9f ? value : 0.5f) && !signbit(value)) {
-        text_unsigned(text, (uint64_t)value);
+        strbuf_unsigned(text, (uint64_t)value);
         return;
     }
-    char *room = text_room(text, FLOAT_TEXT);
+    char *room = strbuf_room(text, FLOAT_TEXT);
     if (room)
         text->size += write_shortest(value, room);
 }
 
-void text_double(struct text *text, double value)
+void strbuf_double(struct strbuf *text, double value)
 {
     char digits[48];
     if (!isfinite(value)) {
-        text_put(text, "null");
+        strbuf_put(text, "null");
         return;
     }
     for (int precision = 15; precision <= 17; precision++) {
@@ -190,67 +190,67 @@ void text_double(struct text *text, double value)
         if (precision == 17 || strtod(digits, NULL) == value)
             break;
     }
-    text_put(text, digits);
+    strbuf_put(text, digits);
 }
 
-void text_element(struct text *text, const struct tensor *tensor, size_t i)
+void strbuf_element(struct strbuf *text, const struct tensor *tensor, size_t i)
 {
     switch (tensor->dtype) {
     case DTYPE_F32:
     case DTYPE_F16:
     case DTYPE_BF16:
-        text_float(text, (float)tensor_number(tensor, i));
+        strbuf_float(text, (float)tensor_number(tensor, i));
         break;
     case DTYPE_F64:
-        text_double(text, tensor_number(tensor, i));
+        strbuf_double(text, tensor_number(tensor, i));
         break;
     case DTYPE_U64:
-        text_unsigned(text, ((const uint64_t *)tensor->data)[i]);
+        strbuf_unsigned(text, ((const uint64_t *)tensor->data)[i]);
         break;
     default:
-        text_number(text, tensor_int(tensor, i));
+        strbuf_number(text, tensor_int(tensor, i));
     }
 }
 
-void text_string(struct text *text, const char *at)
+void strbuf_string(struct strbuf *text, const char *at)
 {
     size_t left = strlen(at);
-    text_put(text, "\"");
+    strbuf_put(text, "\"");
     while (left > 0) {
         size_t length = utf8_length(at, left);
         unsigned char c = (unsigned char)*at;
         char escaped[8];
         if (length == 0) {
-            text_put(text, "?");
+            strbuf_put(text, "?");
             length = 1;
         } else if (c == '"' || c == '\\') {
-            text_put(text, c == '"' ? "\\\"" : "\\\\");
+            strbuf_put(text, c == '"' ? "\\\"" : "\\\\");
         } else if (c < 0x20) {
             snprintf(escaped, sizeof escaped, "\\u%04x", c);
-            text_put(text, escaped);
+            strbuf_put(text, escaped);
         } else {
-            text_add(text, at, length);
+            strbuf_add(text, at, length);
         }
         at += length;
         left -= length;
     }
-    text_put(text, "\"");
+    strbuf_put(text, "\"");
 }
 
-char *text_finish(struct text *text, size_t *ret_size)
+char *strbuf_finish(struct strbuf *text, size_t *ret_size)
 {
-    char *end = text_room(text, 0);
+    char *end = strbuf_room(text, 0);
     if (!end) {
         free(text->data);
-        *text = (struct text){0};
+        *text = (struct strbuf){0};
         return NULL;
     }
     *end = '\0';
     if (ret_size)
         *ret_size = text->size;
-    /* A long one may wait for its reader: what it does not need goes back. */
+    /* A long text may wait for its reader: return the memory that it does not need. */
     char *data = realloc(text->data, text->size + 1);
     data = data ? data : text->data;
-    *text = (struct text){0};
+    *text = (struct strbuf){0};
     return data;
 }

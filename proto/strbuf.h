@@ -1,0 +1,39 @@
+/* A growing buffer for JSON that is too long or too frequent for a cJSON tree. Private to proto/.
+ * */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/tensor/tensor.h"
+
+struct strbuf {
+    char *data; /* malloc'ed; not terminated before strbuf_finish */
+    size_t size, capacity;
+    bool failed; /* out of memory: later additions are ignored */
+};
+
+/* Makes room for `more` bytes after the text; NULL when out of memory. The caller increases
+ * text->size. */
+char *strbuf_room(struct strbuf *text, size_t more);
+
+void strbuf_add(struct strbuf *text, const char *bytes, size_t size);
+void strbuf_put(struct strbuf *text, const char *terminated);
+void strbuf_number(struct strbuf *text, int64_t value);
+void strbuf_unsigned(struct strbuf *text, uint64_t value);
+#define FLOAT_TEXT 24 /* more than enough for a float */
+#define FLOAT_MOST 15 /* the longest float: -1.17549435e-38 */
+/* Writes the shortest text (of six digits or more) that reads back as the same finite value, in the
+ * form of %g. Returns its length; does not terminate it. */
+size_t write_shortest(float value, char text[static FLOAT_TEXT]);
+/* Appends a float in the same form; null if it is not finite. */
+void strbuf_float(struct strbuf *text, float value);
+void strbuf_double(struct strbuf *text, double value);
+/* Appends element i of a tensor of numbers; booleans become 0 and 1. */
+void strbuf_element(struct strbuf *text, const struct tensor *tensor, size_t i);
+/* Appends a JSON string; bytes that are not UTF-8 become '?'. */
+void strbuf_string(struct strbuf *text, const char *terminated);
+
+/* Terminates the text and hands it over; after a failure frees everything and returns NULL. */
+char *strbuf_finish(struct strbuf *text, size_t *ret_size);
