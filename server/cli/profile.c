@@ -11,7 +11,7 @@
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
 #include "server/precision/precision.h"
-#include "server/schedule/runtime/served.h"
+#include "server/schedule/runtime/deployment.h"
 
 #define PROFILE_RUNS 5
 
@@ -59,7 +59,7 @@ static enum status profile_open_session(const struct config *config, struct prof
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = config->cache_folder};
     /* The choice is kept for servers, so it is made with their batches. */
-    if (served_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
+    if (deployment_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
         options.max_batch = PRECISION_TRIAL_BATCH;
     TRY(precision_open(model, &how, &options, &profile->choice, &profile->session, err));
     const int batch = (int)config->profile_batch;

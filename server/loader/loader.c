@@ -64,7 +64,7 @@ struct loader {
     size_t unloaded_count;
     bool is_lost;                                              /* the last look failed */
     char default_name[sizeof((struct model_status *)0)->name]; /* the last there was; "": none */
-    char served[400];                                          /* likewise; "": all of them */
+    char served_text[400];                                     /* likewise; "": all of them */
     enum status outcome;                                       /* before loaded_fd is written */
     struct error outcome_error;
 
@@ -165,7 +165,7 @@ const char *loader_name(const struct loader *loader)
 
 const char *loader_served(const struct loader *loader)
 {
-    return loader->served[0] ? loader->served : loader->name;
+    return loader->served_text[0] ? loader->served_text : loader->name;
 }
 
 /* ---- loading ---- */
@@ -246,18 +246,18 @@ static void say_assumptions(const struct model *model)
  */
 static void say_photos_refused(struct model_host *model_host, const char *name, const char *version)
 {
-    struct served *served;
+    struct deployment *deployment;
     struct error unloaded; /* meanwhile */
     char text[480];
-    if (model_host_acquire(model_host, name, version, &served, NULL, &unloaded) != STATUS_OK)
+    if (model_host_acquire(model_host, name, version, &deployment, NULL, &unloaded) != STATUS_OK)
         return;
     snprintf(text, sizeof text,
              "photos get no answer: %s; {\"task\": \"tensors\"} in lensd.json says that this is "
              "intended",
-             served->no_answer);
-    if (served->takes_images && served->no_answer[0] && !served->model->task.is_tensors)
+             deployment->no_answer);
+    if (deployment->takes_images && deployment->no_answer[0] && !deployment->model->task.is_tensors)
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", text));
-    model_host_release(model_host, served);
+    model_host_release(model_host, deployment);
 }
 
 /* Reads, compiles and serves one version. */
@@ -720,7 +720,7 @@ static void sum_up(struct loader *loader)
         snprintf(names + used, sizeof names - used, "%s%zu more", listed ? " and " : "",
                  failed - listed);
     if (failed > 0)
-        snprintf(loader->served, sizeof loader->served, "%zu of %zu model%s (failed: %s)",
+        snprintf(loader->served_text, sizeof loader->served_text, "%zu of %zu model%s (failed: %s)",
                  all - failed, all, all == 1 ? "" : "s", names);
 }
 

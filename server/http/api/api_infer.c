@@ -75,17 +75,17 @@ static const char *tensor_names(const struct served_tensor *tensors, size_t coun
     return text;
 }
 
-static const char *input_names(const struct served *served, char *text, size_t size)
+static const char *input_names(const struct deployment *deployment, char *text, size_t size)
 {
-    return tensor_names(served->inputs, served->input_count, text, size);
+    return tensor_names(deployment->inputs, deployment->input_count, text, size);
 }
 
 /* "[-1, 3, 224, 224]" */
-static const char *wanted_shape(const struct served *served, const struct served_tensor *tensor,
-                                char text[static SHAPE_TEXT])
+static const char *wanted_shape(const struct deployment *deployment,
+                                const struct served_tensor *tensor, char text[static SHAPE_TEXT])
 {
     shape_text(&tensor->shape, text);
-    if (!served->has_rows || tensor->shape.rank < 1)
+    if (!deployment->has_rows || tensor->shape.rank < 1)
         return text;
     char rest[SHAPE_TEXT];
     snprintf(rest, sizeof rest, "%s", text + strcspn(text, ",]"));
@@ -93,7 +93,7 @@ static const char *wanted_shape(const struct served *served, const struct served
     return text;
 }
 
-static enum status infer_check_shape(const struct served *served,
+static enum status infer_check_shape(const struct deployment *deployment,
                                      const struct served_tensor *wanted,
                                      const struct v2_input *input, size_t *ret_rows,
                                      struct error *err)
@@ -101,7 +101,7 @@ static enum status infer_check_shape(const struct served *served,
     struct shape shape = input->shape;
     char given[SHAPE_TEXT], expected[SHAPE_TEXT];
     *ret_rows = 1;
-    if (served->has_rows && shape.rank >= 1) {
+    if (deployment->has_rows && shape.rank >= 1) {
         *ret_rows = (size_t)shape.dims[0];
         shape.dims[0] = 1;
     }
@@ -109,10 +109,11 @@ static enum status infer_check_shape(const struct served *served,
         return STATUS_OK;
     return error_set(
         err, STATUS_INVALID, "input '%s' of model '%s' is %s %s, the request has %s %s%s",
-        wanted->name, served->model->name, dtype_oip_name(wanted->dtype),
-        wanted_shape(served, wanted, expected), input->datatype, shape_text(&input->shape, given),
-        !served->takes_images ? ""
-        : served->model->free_height && served->model->free_width
+        wanted->name, deployment->model->name, dtype_oip_name(wanted->dtype),
+        wanted_shape(deployment, wanted, expected), input->datatype,
+        shape_text(&input->shape, given),
+        !deployment->takes_images ? ""
+        : deployment->model->free_height && deployment->model->free_width
             ? "; height and width are free, and BYTES with a JPEG or PNG go as well"
             : "; BYTES with a JPEG or PNG go as well, and a file exported with free height and "
               "width takes other sizes");
@@ -137,11 +138,11 @@ static enum status infer_read_numbers(struct exchange *x, const struct v2_input 
 }
 
 static enum status take_tensor(struct exchange *x, struct infer_work *work,
-                               const struct served *served, const struct v2_input *input, size_t i,
-                               struct error *err)
+                               const struct deployment *deployment, const struct v2_input *input,
+                               size_t i, struct error *err)
 {
     size_t rows;
-    TRY(infer_check_shape(served, &served->inputs[i], input, &rows, err));
+    TRY(infer_check_shape(deployment, &deployment->inputs[i], input, &rows, err));
     if (work->rows && rows != work->rows)
         return error_set(err, STATUS_INVALID,
                          "the inputs differ in their first dimension: %zu and %zu", work->rows,
@@ -153,44 +154,44 @@ static enum status take_tensor(struct exchange *x, struct infer_work *work,
     return STATUS_OK;
 }
 
-static enum status find_input(const struct served *served, const char *name, size_t *ret,
+static enum status find_input(const struct deployment *deployment, const char *name, size_t *ret,
                               struct error *err)
 {
     char names[200];
-    for (*ret = 0; *ret < served->input_count; ++*ret)
-        if (!strcmp(served->inputs[*ret].name, name))
+    for (*ret = 0; *ret < deployment->input_count; ++*ret)
+        if (!strcmp(deployment->inputs[*ret].name, name))
             return STATUS_OK;
     return error_set(err, STATUS_INVALID, "model '%s' has no input '%.80s'; it has: %s",
-                     served->model->name, name, input_names(served, names, sizeof names));
+                     deployment->model->name, name, input_names(deployment, names, sizeof names));
 }
 
 static enum status take_tensors(struct exchange *x, struct infer_work *work,
-                                const struct served *served, struct error *err)
+                                const struct deployment *deployment, struct error *err)
 {
     char names[200];
-    work->input_count = served->input_count;
-    work->tensors = alloc_array(served->input_count, sizeof *work->tensors);
-    work->memory = alloc_array(served->input_count, sizeof *work->memory);
+    work->input_count = deployment->input_count;
+    work->tensors = alloc_array(deployment->input_count, sizeof *work->tensors);
+    work->memory = alloc_array(deployment->input_count, sizeof *work->memory);
     if (!work->tensors || !work->memory)
         return error_no_memory(err, "for a request");
     for (size_t k = 0; k < work->v2->input_count; k++) {
         const struct v2_input *input = &work->v2->inputs[k];
         size_t i;
-        TRY(find_input(served, input->name, &i, err));
+        TRY(find_input(deployment, input->name, &i, err));
         if (work->tensors[i])
             return error_set(err, STATUS_INVALID, "input '%.80s' is there twice", input->name);
-        TRY(take_tensor(x, work, served, input, i, err));
+        TRY(take_tensor(x, work, deployment, input, i, err));
     }
-    for (size_t i = 0; i < served->input_count; i++)
+    for (size_t i = 0; i < deployment->input_count; i++)
         if (!work->tensors[i])
             return error_set(err, STATUS_INVALID, "input '%s' is missing; model '%s' has: %s",
-                             served->inputs[i].name, served->model->name,
-                             input_names(served, names, sizeof names));
-    if (work->rows > served->max_rows)
+                             deployment->inputs[i].name, deployment->model->name,
+                             input_names(deployment, names, sizeof names));
+    if (work->rows > deployment->max_rows)
         return error_set(err, STATUS_TOO_LARGE,
                          "the request has %zu rows, but model '%s' takes at most %zu at a time "
                          "(--max-queue); send them in several requests",
-                         work->rows, served->model->name, served->max_rows);
+                         work->rows, deployment->model->name, deployment->max_rows);
     return infer_make_images(work, work->rows, err);
 }
 
@@ -212,15 +213,15 @@ static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
 }
 
 static enum status take_images(struct exchange *x, struct infer_work *work,
-                               const struct served *served, const struct v2_input *input,
+                               const struct deployment *deployment, const struct v2_input *input,
                                struct error *err)
 {
     size_t most = x->server->options.max_images, unused;
-    TRY(find_input(served, input->name, &unused, err));
-    if (!served->takes_images || strcmp(input->name, served->inputs[0].name) != 0)
+    TRY(find_input(deployment, input->name, &unused, err));
+    if (!deployment->takes_images || strcmp(input->name, deployment->inputs[0].name) != 0)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' of model '%s' takes numbers, not photos (BYTES)",
-                         input->name, served->model->name);
+                         input->name, deployment->model->name);
     if (input->count < 1 || input->count > most)
         return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
                          "%zu images in one request; 1 to %zu are possible (--max-images)",
@@ -247,17 +248,17 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
  * row.
  */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
-                                  const struct served *served, struct error *err)
+                                  const struct deployment *deployment, struct error *err)
 {
-    const struct served_tensor *input = &served->inputs[0];
+    const struct served_tensor *input = &deployment->inputs[0];
     const uint8_t *data = x->body.data;
     size_t size = x->body.size;
-    if (served->input_count != 1)
+    if (deployment->input_count != 1)
         return error_set(err, STATUS_INVALID,
                          "model '%s' has %zu inputs; a raw body is for models with one",
-                         served->model->name, served->input_count);
+                         deployment->model->name, deployment->input_count);
     bool has_length = size > 4 && !infer_is_image(data, size) && infer_is_image(data + 4, size - 4);
-    if (served->takes_images && size > 0 && (has_length || infer_is_image(data, size))) {
+    if (deployment->takes_images && size > 0 && (has_length || infer_is_image(data, size))) {
         TRY(infer_make_images(work, 1, err));
         work->request.images[0].data = data + (has_length ? 4 : 0);
         work->request.images[0].size = size - (has_length ? 4 : 0);
@@ -266,8 +267,8 @@ static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
     if (size != input->bytes || size == 0)
         return error_set(err, STATUS_INVALID,
                          "the raw body has %zu bytes; input '%s' of model '%s' takes %zu%s", size,
-                         input->name, served->model->name, input->bytes,
-                         served->takes_images ? ", or a JPEG or PNG" : "");
+                         input->name, deployment->model->name, input->bytes,
+                         deployment->takes_images ? ", or a JPEG or PNG" : "");
     work->tensors = alloc_array(1, sizeof *work->tensors);
     if (!work->tensors)
         return error_no_memory(err, "for a request");
@@ -276,7 +277,7 @@ static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
 }
 
 static enum status infer_take_inputs(struct exchange *x, struct infer_work *work,
-                                     const struct served *served, struct error *err)
+                                     const struct deployment *deployment, struct error *err)
 {
     const struct v2_request *v2 = work->v2;
     for (size_t k = 0; k < v2->input_count; k++) {
@@ -285,26 +286,27 @@ static enum status infer_take_inputs(struct exchange *x, struct infer_work *work
         if (v2->input_count != 1)
             return error_set(err, STATUS_INVALID,
                              "BYTES with images must be the only input of the request");
-        return take_images(x, work, served, &v2->inputs[k], err);
+        return take_images(x, work, deployment, &v2->inputs[k], err);
     }
-    return take_tensors(x, work, served, err);
+    return take_tensors(x, work, deployment, err);
 }
 
 /* ---- outputs ---- */
 
-static enum status output_index(const struct served *served, const char *name, size_t *ret,
+static enum status output_index(const struct deployment *deployment, const char *name, size_t *ret,
                                 struct error *err)
 {
-    for (size_t i = 0; i < served->output_count; i++) {
-        if (strcmp(served->outputs[i].name, name) != 0)
+    for (size_t i = 0; i < deployment->output_count; i++) {
+        if (strcmp(deployment->outputs[i].name, name) != 0)
             continue;
         *ret = i;
         return STATUS_OK;
     }
     char names[200];
-    return error_set(err, STATUS_INVALID, "model '%s' has no output '%.80s'; it has: %s",
-                     served->model->name, name,
-                     tensor_names(served->outputs, served->output_count, names, sizeof names));
+    return error_set(
+        err, STATUS_INVALID, "model '%s' has no output '%.80s'; it has: %s",
+        deployment->model->name, name,
+        tensor_names(deployment->outputs, deployment->output_count, names, sizeof names));
 }
 
 /* All classes of a short row, but no more than PREDICT_MAX_TOP_K of a long one. */
@@ -319,23 +321,24 @@ static enum status check_classes(const char *name, size_t wanted, size_t classes
         wanted, name, classes, PREDICT_MAX_TOP_K);
 }
 
-static enum status check_outputs(struct infer_work *work, const struct served *served,
+static enum status check_outputs(struct infer_work *work, const struct deployment *deployment,
                                  struct error *err)
 {
-    work->wanted = alloc_array(served->output_count, sizeof *work->wanted);
+    work->wanted = alloc_array(deployment->output_count, sizeof *work->wanted);
     if (!work->wanted)
         return error_no_memory(err, "for a request");
     for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
         size_t i = 0;
-        TRY(output_index(served, work->v2->outputs[k].name, &i, err));
+        TRY(output_index(deployment, work->v2->outputs[k].name, &i, err));
         if (work->wanted[i])
             return error_set(err, STATUS_INVALID, "output '%.80s' is there twice",
-                             served->outputs[i].name);
-        TRY(check_classes(served->outputs[i].name, work->v2->outputs[k].classification,
-                          served->outputs[i].count, err));
+                             deployment->outputs[i].name);
+        TRY(check_classes(deployment->outputs[i].name, work->v2->outputs[k].classification,
+                          deployment->outputs[i].count, err));
         work->wanted[i] = true;
     }
-    for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < served->output_count; i++)
+    for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < deployment->output_count;
+         i++)
         work->wanted[i] = true;
     work->request.wanted_outputs = work->wanted;
     return STATUS_OK;
@@ -343,27 +346,27 @@ static enum status check_outputs(struct infer_work *work, const struct served *s
 
 /* Most bytes of the texts of a row's `classes` best classes: each is made, then copied into the
  * answer. */
-static size_t class_bytes(size_t classes, const struct served *served)
+static size_t class_bytes(size_t classes, const struct deployment *deployment)
 {
-    const size_t each = 64 + served->model->labels.longest; /* a label is at most a file long */
+    const size_t each = 64 + deployment->model->labels.longest; /* a label is at most a file long */
     return (classes < PREDICT_MAX_TOP_K ? classes : PREDICT_MAX_TOP_K) * 2 * each;
 }
 
 /* Charges the memory that the answer may take until it has been sent. */
 static enum status expect_outputs(struct exchange *x, const struct infer_work *work,
-                                  const struct served *served, struct error *err)
+                                  const struct deployment *deployment, struct error *err)
 {
     const struct v2_request *v2 = work->v2;
     const struct v2_output all = v2 ? v2->default_output : (struct v2_output){.binary = true};
     size_t bytes = 0;
-    for (size_t i = 0; i < served->output_count; i++) {
+    for (size_t i = 0; i < deployment->output_count; i++) {
         const struct v2_output *asked = &all;
         for (size_t k = 0; v2 && k < v2->output_count; k++)
-            if (!strcmp(v2->outputs[k].name, served->outputs[i].name))
+            if (!strcmp(v2->outputs[k].name, deployment->outputs[i].name))
                 asked = &v2->outputs[k];
         bool as_json = !asked->binary || asked->classification > 0;
-        size_t most = work_output_bytes(&served->outputs[i], work->rows, as_json), texts;
-        if (!size_mul(work->rows, class_bytes(asked->classification, served), &texts) ||
+        size_t most = work_output_bytes(&deployment->outputs[i], work->rows, as_json), texts;
+        if (!size_mul(work->rows, class_bytes(asked->classification, deployment), &texts) ||
             !size_add(most, texts, &most))
             most = SIZE_MAX;
         if (work->wanted[i] && !size_add(bytes, most, &bytes))
@@ -430,7 +433,7 @@ static enum status classify_row(struct shaping *s, const struct tensor *row, siz
 static enum status shape_rows(const struct infer_work *work, size_t o,
                               struct v2_answer_output *output, struct shaping *s)
 {
-    const struct served *served = work->request.served;
+    const struct deployment *deployment = work->request.deployment;
     const struct tensor *first = work->request.images[0].outputs[o];
     output->shape = first->shape;
     if (work->rows == 1)
@@ -441,7 +444,7 @@ static enum status shape_rows(const struct infer_work *work, size_t o,
             !shape_equal(&row->shape, &first->shape))
             return error_set(s->err, STATUS_INVALID,
                              "the rows of output '%s' differ in shape; send one row a request",
-                             served->outputs[o].name);
+                             deployment->outputs[o].name);
     }
     output->shape.dims[0] = (int64_t)work->rows;
     return STATUS_OK;
@@ -450,17 +453,17 @@ static enum status shape_rows(const struct infer_work *work, size_t o,
 static enum status infer_classify(const struct infer_work *work, size_t o, size_t classes,
                                   struct v2_answer_output *output, struct shaping *s)
 {
-    const struct served *served = work->request.served;
-    const struct labels *labels = &served->model->labels;
+    const struct deployment *deployment = work->request.deployment;
+    const struct labels *labels = &deployment->model->labels;
     size_t before = s->text_count, each = 0;
     for (size_t r = 0; r < work->rows; r++) {
         const struct tensor *row = work->request.images[r].outputs[o];
         TRY(check_classes(output->name, classes, shape_count(&row->shape), s->err));
-        TRY(classify_row(s, row, classes, o == served->model->output ? labels : NULL));
+        TRY(classify_row(s, row, classes, o == deployment->model->output ? labels : NULL));
         each = r == 0 ? s->text_count - before : each;
     }
     output->shape =
-        served->has_rows ? SHAPE((int64_t)work->rows, (int64_t)each) : SHAPE((int64_t)each);
+        deployment->has_rows ? SHAPE((int64_t)work->rows, (int64_t)each) : SHAPE((int64_t)each);
     return STATUS_OK;
 }
 
@@ -469,7 +472,7 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
 {
     struct v2_answer_output *output = &s->outputs[position];
     const struct tensor **rows = s->rows + position * work->rows;
-    *output = (struct v2_answer_output){.name = work->request.served->outputs[o].name,
+    *output = (struct v2_answer_output){.name = work->request.deployment->outputs[o].name,
                                         .binary = asked->binary,
                                         .rows = rows,
                                         .row_count = work->rows};
@@ -486,7 +489,7 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
 /* The outputs in the order that was asked for, or the model's. */
 static enum status shape_outputs(const struct infer_work *work, struct shaping *s, size_t count)
 {
-    const struct served *served = work->request.served;
+    const struct deployment *deployment = work->request.deployment;
     const struct v2_output all =
         work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
     bool listed = work->v2 && work->v2->output_count > 0;
@@ -495,7 +498,7 @@ static enum status shape_outputs(const struct infer_work *work, struct shaping *
     for (size_t k = 0; status == STATUS_OK && k < count; k++) {
         size_t o = k;
         if (listed)
-            status = output_index(served, work->v2->outputs[k].name, &o, s->err);
+            status = output_index(deployment, work->v2->outputs[k].name, &o, s->err);
         if (status == STATUS_OK)
             status = shape_output(work, listed ? &work->v2->outputs[k] : &all, k, o, s, text_at);
     }
@@ -508,9 +511,9 @@ static enum status shape_outputs(const struct infer_work *work, struct shaping *
 
 static enum status respond_outputs(struct exchange *x, struct infer_work *work, struct error *err)
 {
-    const struct served *served = work->request.served;
+    const struct deployment *deployment = work->request.deployment;
     bool listed = work->v2 && work->v2->output_count > 0;
-    size_t count = listed ? work->v2->output_count : served->output_count, cells;
+    size_t count = listed ? work->v2->output_count : deployment->output_count, cells;
     struct shaping shaping = {.err = err};
     shaping.outputs = alloc_array(count, sizeof *shaping.outputs);
     if (size_mul(count, work->rows, &cells))
@@ -519,8 +522,8 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
                              ? shape_outputs(work, &shaping, count)
                              : error_no_memory(err, "for a request");
     if (status == STATUS_OK) {
-        struct v2_answer answer = {.model = served->model->name,
-                                   .version = served->model->version,
+        struct v2_answer answer = {.model = deployment->model->name,
+                                   .version = deployment->model->version,
                                    .id = work->v2 ? work->v2->id : NULL,
                                    .outputs = shaping.outputs,
                                    .output_count = count};
@@ -566,12 +569,12 @@ static void infer_finish(struct exchange *x)
 
 /* Bytes of the body that are JSON; *ret_raw: none are. The header says so, or the body is a picture
  * and the model takes one. */
-static enum status json_size(const struct exchange *x, const struct served *served, size_t *ret,
-                             bool *ret_raw, struct error *err)
+static enum status json_size(const struct exchange *x, const struct deployment *deployment,
+                             size_t *ret, bool *ret_raw, struct error *err)
 {
     *ret = x->body.size;
     *ret_raw =
-        !x->json_length && served->takes_images && infer_is_image(x->body.data, x->body.size);
+        !x->json_length && deployment->takes_images && infer_is_image(x->body.data, x->body.size);
     if (!x->json_length)
         return STATUS_OK;
     char *end;
@@ -613,30 +616,31 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
 /* The model compiled for the height and width of the request's tensor takes the place of *served.
  */
 static enum status choose_size(struct exchange *x, const struct v2_request *v2,
-                               struct served **served, struct error *err)
+                               struct deployment **deployment, struct error *err)
 {
-    const struct model *model = (*served)->model;
+    const struct model *model = (*deployment)->model;
     const struct shape *shape = v2->input_count == 1 ? &v2->inputs[0].shape : NULL;
     const int h = model->input_channels_last ? 1 : 2;
     struct model_host *model_host = x->server->options.model_host;
-    struct served *sized;
+    struct deployment *sized;
     struct error reported; /* by the check of the shape */
-    if (!(*served)->takes_images || !shape || shape->rank != 4 ||
+    if (!(*deployment)->takes_images || !shape || shape->rank != 4 ||
         v2->inputs[0].dtype == DTYPE_NONE || shape->dims[h] > MODEL_SIDE_MAX ||
         shape->dims[h + 1] > MODEL_SIDE_MAX ||
         model_check_size(model, (int)shape->dims[h], (int)shape->dims[h + 1], &reported) !=
             STATUS_OK)
         return STATUS_OK;
-    TRY(model_host_acquire_size(model_host, *served, (int)shape->dims[h], (int)shape->dims[h + 1],
-                                SIZE_EXACT, &sized, &x->answer.retry_after_s, err));
-    model_host_release(model_host, *served);
-    *served = sized;
+    TRY(model_host_acquire_size(model_host, *deployment, (int)shape->dims[h],
+                                (int)shape->dims[h + 1], SIZE_EXACT, &sized,
+                                &x->answer.retry_after_s, err));
+    model_host_release(model_host, *deployment);
+    *deployment = sized;
     return STATUS_OK;
 }
 
 /* Reads the body, unless it was a message. *ret_raw: it is the single input itself. */
 static enum status read_body(struct exchange *x, struct infer_work *work,
-                             const struct served *served, size_t *ret_json, bool *ret_raw,
+                             const struct deployment *deployment, size_t *ret_json, bool *ret_raw,
                              struct error *err)
 {
     const struct json_limits limits = {x->server->options.max_json_depth, 20000};
@@ -644,40 +648,40 @@ static enum status read_body(struct exchange *x, struct infer_work *work,
     *ret_json = x->body.size;
     if (work->v2)
         return STATUS_OK;
-    TRY(json_size(x, served, ret_json, ret_raw, err));
+    TRY(json_size(x, deployment, ret_json, ret_raw, err));
     if (*ret_raw)
         return STATUS_OK;
     if (x->body.size == 0)
         return error_set(err, STATUS_INVALID,
                          "the body is empty; send {\"inputs\": […]} as GET /v2/models/%s "
                          "describes them",
-                         served->model->name);
+                         deployment->model->name);
     TRY(check_is_json(x, err));
     return v2_request_parse(x->body.data, x->body.size, *ret_json, &limits, &work->v2, err);
 }
 
-static enum status infer_prepare(struct exchange *x, struct served **chosen, struct error *err)
+static enum status infer_prepare(struct exchange *x, struct deployment **chosen, struct error *err)
 {
     struct infer_work *work = x->work;
-    const struct served *served = *chosen;
+    const struct deployment *deployment = *chosen;
     size_t json;
     bool is_raw;
     TRY(urgency_read(x, &work->request, err));
-    TRY(read_body(x, work, served, &json, &is_raw, err));
+    TRY(read_body(x, work, deployment, &json, &is_raw, err));
     if (is_raw) {
-        TRY(infer_take_raw(x, work, served, err));
+        TRY(infer_take_raw(x, work, deployment, err));
     } else {
         urgency_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
         TRY(urgency_set_priority(&work->request, (uint64_t)work->v2->priority, err));
         TRY(choose_size(x, work->v2, chosen, err));
-        served = *chosen;
-        TRY(infer_take_inputs(x, work, served, err));
+        deployment = *chosen;
+        TRY(infer_take_inputs(x, work, deployment, err));
         /* What was JSON has become memory of its own. */
         if (json == x->body.size)
             upload_release_bytes(&x->body);
     }
-    TRY(check_outputs(work, served, err));
-    TRY(expect_outputs(x, work, served, err));
+    TRY(check_outputs(work, deployment, err));
+    TRY(expect_outputs(x, work, deployment, err));
     work->request.tensors = work->tensors;
     work->request.target = *chosen;
     x->image_count = work->rows;

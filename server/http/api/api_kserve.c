@@ -46,20 +46,20 @@ static enum status take_photos(struct kserve_work *work, struct error *err)
 }
 
 static enum status take_numbers(struct exchange *x, struct kserve_work *work,
-                                const struct served *served, const struct json_limits *limits,
-                                struct error *err)
+                                const struct deployment *deployment,
+                                const struct json_limits *limits, struct error *err)
 {
-    const struct served_tensor *wanted = &served->inputs[0];
+    const struct served_tensor *wanted = &deployment->inputs[0];
     size_t rows = work->v1->rows;
-    if (served->input_count != 1 || !served->has_rows)
+    if (deployment->input_count != 1 || !deployment->has_rows)
         return error_set(err, STATUS_INVALID,
                          "model '%s' does not take rows of one input; send tensors to POST "
                          "/v2/models/%s/infer",
-                         served->model->name, served->model->name);
-    if (rows > served->max_rows)
+                         deployment->model->name, deployment->model->name);
+    if (rows > deployment->max_rows)
         return error_set(err, STATUS_TOO_LARGE,
                          "%zu instances, but model '%s' takes at most %zu at a time (--max-queue)",
-                         rows, served->model->name, served->max_rows);
+                         rows, deployment->model->name, deployment->max_rows);
     struct v2_input input = {.name = "instances",
                              .dtype = wanted->dtype,
                              .shape = wanted->shape,
@@ -85,20 +85,20 @@ static enum status take_numbers(struct exchange *x, struct kserve_work *work,
 }
 
 /* Charges the memory that the rows of a model's outputs may take until they have been sent. */
-static enum status expect_rows(struct exchange *x, const struct served *served, size_t rows,
+static enum status expect_rows(struct exchange *x, const struct deployment *deployment, size_t rows,
                                struct error *err)
 {
     size_t bytes = 0;
-    for (size_t o = 0; o < served->output_count; o++)
-        if (!size_add(bytes, work_output_bytes(&served->outputs[o], rows, true), &bytes))
+    for (size_t o = 0; o < deployment->output_count; o++)
+        if (!size_add(bytes, work_output_bytes(&deployment->outputs[o], rows, true), &bytes))
             bytes = SIZE_MAX;
     return work_expect_answer(x, bytes, err);
 }
 
-static enum status kserve_prepare(struct exchange *x, struct served **chosen, struct error *err)
+static enum status kserve_prepare(struct exchange *x, struct deployment **chosen, struct error *err)
 {
     struct kserve_work *work = x->work;
-    struct served *served = *chosen;
+    struct deployment *deployment = *chosen;
     const struct http_options *options = &x->server->options;
     struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
     TRY(urgency_read(x, &work->request, err));
@@ -108,35 +108,35 @@ static enum status kserve_prepare(struct exchange *x, struct served **chosen, st
     TRY(v1_request_parse((const char *)x->body.data, x->body.size, &limits, options->max_images,
                          &work->v1, err));
     if (work->v1->numbers) {
-        TRY(take_numbers(x, work, served, &limits, err));
+        TRY(take_numbers(x, work, deployment, &limits, err));
         upload_release_bytes(&x->body); /* the numbers have their own charge */
     } else {
         TRY(take_photos(work, err));
         upload_drop_bytes(&x->body); /* the tree stands for it */
     }
     /* A model without classes answers photos with its outputs. */
-    if (!served_is_classifier(served))
+    if (!deployment_is_classifier(deployment))
         work->request.raw_outputs = true;
     if (work->request.raw_outputs)
-        TRY(expect_rows(x, served, work->request.image_count, err));
-    work->request.target = served;
+        TRY(expect_rows(x, deployment, work->request.image_count, err));
+    work->request.target = deployment;
     x->image_count = work->request.image_count;
     return STATUS_OK;
 }
 
 static char *write_rows(const struct predict_request *request, size_t *ret_size)
 {
-    const struct served *served = request->served;
+    const struct deployment *deployment = request->deployment;
     struct v1_row *rows = alloc_array(request->image_count, sizeof *rows);
-    const char **names = alloc_array(served->output_count, sizeof *names);
+    const char **names = alloc_array(deployment->output_count, sizeof *names);
     char *text = NULL;
     for (size_t i = 0; rows && i < request->image_count; i++)
         rows[i] = (struct v1_row){request->images[i].outputs};
-    for (size_t o = 0; names && o < served->output_count; o++)
-        names[o] = served->outputs[o].name;
+    for (size_t o = 0; names && o < deployment->output_count; o++)
+        names[o] = deployment->outputs[o].name;
     if (rows && names)
-        text = v1_rows_json(rows, request->image_count, names, served->output_count,
-                            served->has_rows, ret_size);
+        text = v1_rows_json(rows, request->image_count, names, deployment->output_count,
+                            deployment->has_rows, ret_size);
     free(rows);
     free(names);
     return text;

@@ -50,18 +50,18 @@ static const char *asked_version(const struct exchange *x)
 
 void v2_model_ready_handle(struct exchange *x)
 {
-    struct served *served;
+    struct deployment *deployment;
     struct error err;
     int retry_after_s = 0;
     struct model_host *model_host = x->server->options.model_host;
-    enum status status = model_host_acquire(model_host, x->match.model, asked_version(x), &served,
-                                            &retry_after_s, &err);
+    enum status status = model_host_acquire(model_host, x->match.model, asked_version(x),
+                                            &deployment, &retry_after_s, &err);
     if (status == STATUS_NOT_FOUND && !x->route->is_message) { /* Triton's gRPC says: not ready */
         respond_error(x, &err);
         return;
     }
     if (status == STATUS_OK)
-        model_host_release(model_host, served);
+        model_host_release(model_host, deployment);
     respond_flag(x, x->match.model, "ready",
                  status == STATUS_OK && !atomic_load(&x->server->draining));
     if (retry_after_s > 0) /* of this model, not of the slowest */
@@ -79,7 +79,7 @@ static struct model_status *v2_snapshot(struct model_host *model_host, size_t *r
 }
 
 /* `declared`: the shape that the file declares for a tensor whose shape depends on the data. */
-static struct v2_tensor *describe_tensors(const struct served *served,
+static struct v2_tensor *describe_tensors(const struct deployment *deployment,
                                           const struct served_tensor *tensors,
                                           const struct model_tensor *declared, size_t count)
 {
@@ -88,7 +88,7 @@ static struct v2_tensor *describe_tensors(const struct served *served,
         list[i] = (struct v2_tensor){tensors[i].name, tensors[i].dtype, tensors[i].shape};
         if (list[i].shape.rank == SHAPE_UNKNOWN)
             list[i].shape = declared[i].shape;
-        else if (served->has_rows && list[i].shape.rank >= 1)
+        else if (deployment->has_rows && list[i].shape.rank >= 1)
             list[i].shape.dims[0] = -1;
     }
     return list;
@@ -96,30 +96,30 @@ static struct v2_tensor *describe_tensors(const struct served *served,
 
 typedef char *(*document_writer)(bool is_message, const struct v2_model *model, size_t *ret_size);
 
-static char *describe_model(struct exchange *x, const struct served *served, document_writer write,
-                            size_t *ret_size)
+static char *describe_model(struct exchange *x, const struct deployment *deployment,
+                            document_writer write, size_t *ret_size)
 {
     size_t count;
     struct model_status *models = v2_snapshot(x->server->options.model_host, &count);
     const char **versions = alloc_array(count, sizeof *versions);
-    struct v2_tensor *inputs =
-        describe_tensors(served, served->inputs, served->model->inputs, served->input_count);
-    struct v2_tensor *outputs =
-        describe_tensors(served, served->outputs, served->model->outputs, served->output_count);
+    struct v2_tensor *inputs = describe_tensors(deployment, deployment->inputs,
+                                                deployment->model->inputs, deployment->input_count);
+    struct v2_tensor *outputs = describe_tensors(
+        deployment, deployment->outputs, deployment->model->outputs, deployment->output_count);
     char *text = NULL;
     if (models && versions && inputs && outputs) {
-        struct v2_model model = {.name = served->model->name,
-                                 .version = served->model->version,
+        struct v2_model model = {.name = deployment->model->name,
+                                 .version = deployment->model->version,
                                  .versions = versions,
                                  .inputs = inputs,
                                  .outputs = outputs,
-                                 .input_count = served->input_count,
-                                 .output_count = served->output_count,
-                                 .max_batch_size = served->has_rows ? served->max_batch : 0,
-                                 .image_input = served->image_input,
-                                 .channels_last = served->model->input_channels_last,
-                                 .has_labels = served->model->labels.count > 0,
-                                 .label_output = served->model->output,
+                                 .input_count = deployment->input_count,
+                                 .output_count = deployment->output_count,
+                                 .max_batch_size = deployment->has_rows ? deployment->max_batch : 0,
+                                 .image_input = deployment->image_input,
+                                 .channels_last = deployment->model->input_channels_last,
+                                 .has_labels = deployment->model->labels.count > 0,
+                                 .label_output = deployment->model->output,
                                  .instance_count = 1,
                                  .instance_kind = "KIND_CPU"};
         for (size_t i = 0; i < count; i++) {
@@ -142,17 +142,17 @@ static char *describe_model(struct exchange *x, const struct served *served, doc
 static void respond_document(struct exchange *x, document_writer write)
 {
     struct model_host *model_host = x->server->options.model_host;
-    struct served *served;
+    struct deployment *deployment;
     struct error err;
     if (work_refuse_pipeline(x, x->match.model, asked_version(x), &err) != STATUS_OK ||
-        model_host_acquire(model_host, x->match.model, asked_version(x), &served,
+        model_host_acquire(model_host, x->match.model, asked_version(x), &deployment,
                            &x->answer.retry_after_s, &err) != STATUS_OK) {
         respond_error(x, &err);
         return;
     }
     size_t size = 0;
-    char *text = describe_model(x, served, write, &size);
-    model_host_release(model_host, served);
+    char *text = describe_model(x, deployment, write, &size);
+    model_host_release(model_host, deployment);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
@@ -168,17 +168,17 @@ void v2_config_handle(struct exchange *x)
 
 /* ---- statistics ---- */
 
-static struct v2_count read_count(const struct served_count *count)
+static struct v2_count read_count(const struct deployment_count *count)
 {
     return (struct v2_count){atomic_load_explicit(&count->count, memory_order_relaxed),
                              atomic_load_explicit(&count->ns, memory_order_relaxed)};
 }
 
-static size_t read_batches(const struct served_stats *stats, struct v2_batch_stats *ret)
+static size_t read_batches(const struct deployment_stats *stats, struct v2_batch_stats *ret)
 {
     size_t count = 0;
     for (int size = 1; size <= BATCHER_MAX_BATCH; size++) {
-        const struct served_batch *batch = &stats->batches[size];
+        const struct deployment_batch *batch = &stats->batches[size];
         if (atomic_load_explicit(&batch->infer.count, memory_order_relaxed) == 0)
             continue;
         ret[count++] = (struct v2_batch_stats){
@@ -187,10 +187,10 @@ static size_t read_batches(const struct served_stats *stats, struct v2_batch_sta
     return count;
 }
 
-static struct v2_stats read_stats(const struct served *served, const struct model_status *status,
-                                  struct v2_batch_stats *batches)
+static struct v2_stats read_stats(const struct deployment *deployment,
+                                  const struct model_status *status, struct v2_batch_stats *batches)
 {
-    const struct served_stats *stats = &served->stats;
+    const struct deployment_stats *stats = &deployment->stats;
     struct v2_stats all = {.name = status->name,
                            .version = status->version,
                            .last_inference_ms = atomic_load(&stats->last_ms),
@@ -234,25 +234,25 @@ void v2_stats_handle(struct exchange *x)
     struct error err = {0};
     enum status status = STATUS_OK;
     for (size_t i = 0; models && stats && batches && i < count; i++) {
-        struct served *served;
+        struct deployment *deployment;
         if (!is_asked_for(x, &models[i]))
             continue;
-        status =
-            model_host_acquire(model_host, models[i].name, models[i].version, &served, NULL, &err);
+        status = model_host_acquire(model_host, models[i].name, models[i].version, &deployment,
+                                    NULL, &err);
         if (status != STATUS_OK)
             continue; /* it has left since */
-        stats[filled] = read_stats(served, &models[i], batches[filled]);
+        stats[filled] = read_stats(deployment, &models[i], batches[filled]);
         filled++;
-        model_host_release(model_host, served);
+        model_host_release(model_host, deployment);
     }
     if (filled == 0 && x->match.model[0]) {
-        struct served *served;
+        struct deployment *deployment;
         status = work_refuse_pipeline(x, x->match.model, asked_version(x), &err);
         if (status == STATUS_OK)
-            status = model_host_acquire(model_host, x->match.model, asked_version(x), &served,
+            status = model_host_acquire(model_host, x->match.model, asked_version(x), &deployment,
                                         &x->answer.retry_after_s, &err);
         if (status == STATUS_OK)
-            model_host_release(model_host, served);
+            model_host_release(model_host, deployment);
     }
     if (filled == 0 && x->match.model[0] && status != STATUS_OK) {
         respond_error(x, &err);

@@ -89,7 +89,7 @@ static size_t work_sum_with(size_t sum, size_t count, size_t each)
  * of their text, whose size was unknown before the run. */
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
-    const struct served *served = request->served;
+    const struct deployment *deployment = request->deployment;
     const size_t longest = request->used_model ? request->used_model->labels.longest : 0;
     size_t bytes = 0, labels = 0;
     *ret_unforeseen = 0;
@@ -105,12 +105,12 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
                            (request->wants_picture ? annotate_bytes(image) / 2 : 0);
         bytes += own;
         *ret_unforeseen += 2 * own;
-        for (size_t o = 0; image->outputs && served && o < served->output_count; o++) {
+        for (size_t o = 0; image->outputs && deployment && o < deployment->output_count; o++) {
             const struct tensor *output = image->outputs[o];
             if (!output)
                 continue;
             bytes += output->bytes;
-            if (served->outputs[o].shape.rank == SHAPE_UNKNOWN) {
+            if (deployment->outputs[o].shape.rank == SHAPE_UNKNOWN) {
                 const struct served_tensor known = {.dtype = output->dtype,
                                                     .shape = output->shape,
                                                     .count = shape_count(&output->shape),
@@ -192,14 +192,14 @@ static bool client_says(const struct exchange *x, const char *directive)
 }
 
 static void answer_again(struct exchange *x, const struct cached_answer *kept,
-                         struct served *served)
+                         struct deployment *deployment)
 {
     struct error err;
     const size_t size = kept->size;
     x->is_cached = true;
     x->image_count = kept->image_count;
-    snprintf(x->model, sizeof x->model, "%s", served->model->name);
-    served_note_cache_hit(served, x->started, x->cache_key.search_ms);
+    snprintf(x->model, sizeof x->model, "%s", deployment->model->name);
+    deployment_note_cache_hit(deployment, x->started, x->cache_key.search_ms);
     if (work_expect_answer(x, size, &err) != STATUS_OK) {
         respond_error(x, &err);
     } else {
@@ -224,7 +224,7 @@ bool work_answer_again(struct exchange *x, bool reads_forms)
 {
     struct response_cache *cache = x->server->cache;
     struct model_host *model_host = x->server->options.model_host;
-    struct served *served;
+    struct deployment *deployment;
     struct error err;
     const int64_t begun = clock_now();
     if (!cache || client_says(x, "no-store") || !response_cache_key(cache, x, reads_forms) ||
@@ -243,13 +243,13 @@ bool work_answer_again(struct exchange *x, bool reads_forms)
     /* An error is that of the request, which is told as without the cache. */
     const struct cached_model *model = &kept->model;
     bool is_hit = model_host_acquire(model_host, model->name[0] ? model->name : NULL,
-                                     model->version[0] ? model->version : NULL, &served, NULL,
+                                     model->version[0] ? model->version : NULL, &deployment, NULL,
                                      &err) == STATUS_OK;
     if (is_hit) {
-        is_hit = served->generation == model->generation;
+        is_hit = deployment->generation == model->generation;
         if (is_hit)
-            answer_again(x, kept, served);
-        model_host_release(model_host, served);
+            answer_again(x, kept, deployment);
+        model_host_release(model_host, deployment);
     }
     cached_answer_release(kept);
     return is_hit;
@@ -258,7 +258,8 @@ bool work_answer_again(struct exchange *x, bool reads_forms)
 void work_keep(struct exchange *x)
 {
     const struct predict_request *request = x->work;
-    struct cached_model model = {.generation = request->served ? request->served->generation : 0};
+    struct cached_model model = {.generation =
+                                     request->deployment ? request->deployment->generation : 0};
     const int64_t begun = clock_now();
     bool is_whole =
         x->cache_key.is_set && x->answer.status == 200 && request->size_choice == SIZE_EXACT;
@@ -272,7 +273,8 @@ void work_keep(struct exchange *x)
     snprintf(model.name, sizeof model.name, "%s", name ? name : "");
     snprintf(model.version, sizeof model.version, "%s", version ? version : "");
     response_cache_keep(x->server->cache, x, &model);
-    served_note_cache_miss(request->served, x->cache_key.search_ms + clock_ms(clock_now() - begun));
+    deployment_note_cache_miss(request->deployment,
+                               x->cache_key.search_ms + clock_ms(clock_now() - begun));
     respond_header(x, "X-Cache", "miss");
 }
 
@@ -399,24 +401,24 @@ enum status work_refuse_pipeline(const struct exchange *x, const char *model, co
 }
 
 void work_submit_served(struct exchange *x,
-                        enum status (*prepare)(struct exchange *exchange, struct served **served,
-                                               struct error *err))
+                        enum status (*prepare)(struct exchange *exchange,
+                                               struct deployment **deployment, struct error *err))
 {
     struct model_host *model_host =
         x->server->options.model_host; /* x may be gone before the end */
     const char *version = x->match.version[0] ? x->match.version : NULL;
-    struct served *served = NULL;
+    struct deployment *deployment = NULL;
     struct error err;
     enum status status = x->work ? work_refuse_pipeline(x, x->match.model, version, &err)
                                  : error_no_memory(&err, "for a request");
     if (status == STATUS_OK)
-        status = model_host_acquire(model_host, x->match.model, version, &served,
+        status = model_host_acquire(model_host, x->match.model, version, &deployment,
                                     &x->answer.retry_after_s, &err);
     if (status == STATUS_OK)
-        status = prepare(x, &served, &err);
+        status = prepare(x, &deployment, &err);
     if (status == STATUS_OK)
-        snprintf(x->model, sizeof x->model, "%s", served->model->name);
+        snprintf(x->model, sizeof x->model, "%s", deployment->model->name);
     work_submit_or(x, status, &err);
-    if (served)
-        model_host_release(model_host, served);
+    if (deployment)
+        model_host_release(model_host, deployment);
 }

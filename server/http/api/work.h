@@ -76,5 +76,5 @@ enum status work_refuse_pipeline(const struct exchange *exchange, const char *mo
  * `prepare` read the body, and submits. `prepare` may put another one that it acquired in the place
  * of *served, which it releases. exchange->work may be NULL: out of memory. */
 void work_submit_served(struct exchange *exchange,
-                        enum status (*prepare)(struct exchange *exchange, struct served **served,
-                                               struct error *err));
+                        enum status (*prepare)(struct exchange *exchange,
+                                               struct deployment **deployment, struct error *err));

@@ -147,7 +147,7 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index
     char name[64], device[DEVICE_TEXT];
     snprintf(name, sizeof name, "%s-%s", device_text(lane->info.device, device), lane->model->name);
     lane->scheduler = scheduler;
-    lane->served = scheduler_served(scheduler);
+    lane->deployment = scheduler_served(scheduler);
     lane->index = index;
     scheduler_set_latency(scheduler, index, &lane->info);
     lane_meters_init(&lane->meters, scheduler_meters(scheduler), lane->info.device);

@@ -36,22 +36,22 @@ static struct inflight_batch *inflight_at(struct lane *lane, int i)
 /* What of the outputs the images of a batch want: the best classes alone, where that is all. */
 static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
 {
-    const struct served *served = lane->served;
-    struct session_want want = {.scores = served->output};
-    bool is_only_best = served->class_count > 0;
-    memset(wanted, 0, served->output_count * sizeof *wanted);
+    const struct deployment *deployment = lane->deployment;
+    struct session_want want = {.scores = deployment->output};
+    bool is_only_best = deployment->class_count > 0;
+    memset(wanted, 0, deployment->output_count * sizeof *wanted);
     for (int i = 0; i < batch->count; i++) {
         const struct predict_request *request =
             ((const struct predict_image *)batch->items[i])->request;
         if (!request->raw_outputs) {
             want.best = request->top_k > want.best ? request->top_k : want.best;
-            wanted[served->output] = true;
-            for (size_t k = 0; k < served->model->task.output_count; k++)
-                wanted[served->model->task.outputs[k]] = true;
+            wanted[deployment->output] = true;
+            for (size_t k = 0; k < deployment->model->task.output_count; k++)
+                wanted[deployment->model->task.outputs[k]] = true;
             continue;
         }
         is_only_best = false;
-        for (size_t k = 0; k < served->output_count; k++)
+        for (size_t k = 0; k < deployment->output_count; k++)
             wanted[k] = wanted[k] || !request->wanted_outputs || request->wanted_outputs[k];
     }
     if (!is_only_best || want.best > lane->info.best)

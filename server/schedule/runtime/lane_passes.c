@@ -130,11 +130,11 @@ static enum status find_classes(struct lane *lane, int batch, int row, struct pr
     const float *scores;
     size_t count;
     if (lane->has_best)
-        return scores_from_best(session_best_of(lane->session, row), lane->served->class_count,
+        return scores_from_best(session_best_of(lane->session, row), lane->deployment->class_count,
                                 lane->model->has_probabilities, (size_t)image->request->top_k,
                                 &image->predictions, &image->prediction_count, &image->error);
-    TRY(scores_of_image(lane->outputs[lane->served->output], batch, row, &lane->buffers[0], &scores,
-                        &count, &image->error));
+    TRY(scores_of_image(lane->outputs[lane->deployment->output], batch, row, &lane->buffers[0],
+                        &scores, &count, &image->error));
     return scores_top_k(scores, count, lane->model->has_probabilities,
                         (size_t)image->request->top_k, &image->predictions,
                         &image->prediction_count, &image->error);
@@ -180,7 +180,7 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
                : lane->model->task.kind == TASK_ZERO_SHOT
                    ? answer_texts(lane, batch, row, image)
                    : image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image);
-    return tensor_copy_out(lane->outputs, lane->served->output_count,
+    return tensor_copy_out(lane->outputs, lane->deployment->output_count,
                            image->request->wanted_outputs, batch, row, &image->outputs,
                            &image->error);
 }
@@ -193,13 +193,13 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
     const enum task_kind kind = lane->model->task.kind;
     if (image->request->raw_outputs || !image->entry.is_large ||
         (kind != TASK_SEGMENTATION && kind != TASK_INSTANCES) ||
-        tensor_copy_out(lane->outputs, lane->served->output_count, NULL, batch, row,
+        tensor_copy_out(lane->outputs, lane->deployment->output_count, NULL, batch, row,
                         &image->outputs, &image->error) != STATUS_OK)
         return false;
     image->since = ended;
     if (scheduler_defer(lane->scheduler, image))
         return true;
-    tensor_copies_free(image->outputs, lane->served->output_count);
+    tensor_copies_free(image->outputs, lane->deployment->output_count);
     image->outputs = NULL;
     return false;
 }
@@ -316,11 +316,13 @@ void lane_answer_images(struct lane *lane, const struct batch *batch, struct ima
 {
     bool good = outcome->status == STATUS_OK;
     if (good)
-        served_note_run(lane->served, part.count, slowest_input(batch, part), outcome->forward_ms);
+        deployment_note_run(lane->deployment, part.count, slowest_input(batch, part),
+                            outcome->forward_ms);
     for (int i = 0; i < part.count; i++)
         answer_image(lane, batch->items[part.first + i], i, outcome);
     if (good)
-        served_note_output(lane->served, part.count, clock_ms(clock_now() - outcome->ended));
+        deployment_note_output(lane->deployment, part.count,
+                               clock_ms(clock_now() - outcome->ended));
 }
 
 void lane_end_turn(struct lane *lane)

@@ -43,7 +43,7 @@ struct lane {
     struct device_budgets *budget; /* NULL: none, or nothing is booked yet */
     size_t booked;
     struct scheduler *scheduler;
-    struct served *served;
+    struct deployment *deployment;
     int index; /* of this lane in its scheduler */
     bool started;
     pthread_t thread;

@@ -230,9 +230,8 @@ static enum status explain_no_default_locked(const struct model_host *host, int 
                      names);
 }
 
-/* The instance that serves `name`, with the caller as one of its users. */
-static enum status acquire(struct model_host *host, const char *name, const char *version,
-                           struct instance **ret, int *ret_retry_after_s, struct error *err)
+enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
+                               struct deployment **ret, int *ret_retry_after_s, struct error *err)
 {
     enum status status = STATUS_OK;
     pthread_mutex_lock(&host->lock);
@@ -248,10 +247,10 @@ static enum status acquire(struct model_host *host, const char *name, const char
                       : explain_no_default_locked(host, ret_retry_after_s, err);
     } else if (entry->state != MODEL_READY) {
         status = explain_not_ready(entry, ret_retry_after_s, err);
-    } else if (!entry->instance) {
+    } else if (!entry->deployment) {
         status = error_set(err, STATUS_NOT_READY, "'%s' is a pipeline, too", entry->name);
     } else {
-        *ret = entry->instance;
+        *ret = entry->deployment;
         (*ret)->users++;
     }
     if (status != STATUS_OK && pipeline_name) {
@@ -263,20 +262,6 @@ static enum status acquire(struct model_host *host, const char *name, const char
     }
     pthread_mutex_unlock(&host->lock);
     return status;
-}
-
-enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
-                               struct served **ret, int *ret_retry_after_s, struct error *err)
-{
-    struct instance *instance;
-    TRY(acquire(host, name, version, &instance, ret_retry_after_s, err));
-    *ret = instance->served;
-    return STATUS_OK;
-}
-
-void model_host_release(struct model_host *host, struct served *served)
-{
-    table_release(host, served->instance);
 }
 
 static enum status check_request(const struct predict_request *request, struct error *err)
@@ -296,20 +281,20 @@ static enum status check_request(const struct predict_request *request, struct e
 }
 
 /* Whether the model can do what the request wants of it. */
-static enum status check_fits(const struct served *served, const struct predict_request *request,
-                              struct error *err)
+static enum status check_fits(const struct deployment *deployment,
+                              const struct predict_request *request, struct error *err)
 {
-    const char *name = served->model->name;
-    if (!request->raw_outputs && served->no_answer[0])
+    const char *name = deployment->model->name;
+    if (!request->raw_outputs && deployment->no_answer[0])
         return error_set(err, STATUS_INVALID,
                          "model '%s' has no answer to a photo: %s; send tensors to POST "
                          "/v2/models/%s/infer",
-                         name, served->no_answer, name);
-    if (!request->tensors && !served->takes_images)
+                         name, deployment->no_answer, name);
+    if (!request->tensors && !deployment->takes_images)
         return error_set(err, STATUS_INVALID,
                          "model '%s' takes no photos, its inputs are tensors: GET /v2/models/%s",
                          name, name);
-    if (request->raw_outputs && request->image_count > 1 && !served->has_rows)
+    if (request->raw_outputs && request->image_count > 1 && !deployment->has_rows)
         return error_set(
             err, STATUS_INVALID,
             "model '%s' takes one image, or one row, a request: it has no batch dimension, or "
@@ -318,54 +303,54 @@ static enum status check_fits(const struct served *served, const struct predict_
     return STATUS_OK;
 }
 
-static enum status submit_to(struct instance *instance, struct predict_request *request,
+static enum status submit_to(struct deployment *deployment, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err)
 {
-    struct served *served = instance->served;
-    TRY(check_fits(served, request, err));
+    TRY(check_fits(deployment, request, err));
     if (!request->ignores_unused_options)
-        TRY(task_options_check(&served->model->task, request->options, request->asks_top_k, err));
+        TRY(task_options_check(&deployment->model->task, request->options, request->asks_top_k,
+                               err));
     if (request->options)
-        TRY(model_find_classes(served->model, request->options, err));
-    request->served = served_ref(served); /* before the request can complete */
-    enum status status = scheduler_submit(instance->scheduler, request, ret_retry_after_s, err);
+        TRY(model_find_classes(deployment->model, request->options, err));
+    request->deployment = deployment_ref(deployment); /* before the request can complete */
+    enum status status = scheduler_submit(deployment->scheduler, request, ret_retry_after_s, err);
     if (status == STATUS_OK)
         return STATUS_OK;
-    request->served = NULL;
-    served_unref(served);
+    request->deployment = NULL;
+    deployment_unref(deployment);
     return status;
 }
 
-/* The instance of the model, version and size that a request names. */
+/* The deployment of the model, version and size that a request names. */
 static enum status acquire_for(struct model_host *host, const struct predict_request *request,
-                               struct instance **ret, int *ret_retry_after_s, struct error *err)
+                               struct deployment **ret, int *ret_retry_after_s, struct error *err)
 {
-    struct instance *instance;
-    struct served *sized = NULL;
-    TRY(acquire(host, request->model, request->version, &instance, ret_retry_after_s, err));
-    *ret = instance;
+    struct deployment *deployment, *sized = NULL;
+    TRY(model_host_acquire(host, request->model, request->version, &deployment, ret_retry_after_s,
+                           err));
+    *ret = deployment;
     if (!request->height)
         return STATUS_OK;
     const enum status status =
-        model_host_acquire_size(host, instance->served, request->height, request->width,
+        model_host_acquire_size(host, deployment, request->height, request->width,
                                 request->size_choice, &sized, ret_retry_after_s, err);
-    table_release(host, instance);
-    *ret = sized ? sized->instance : NULL;
+    model_host_release(host, deployment);
+    *ret = sized;
     return status;
 }
 
 enum status model_host_submit(struct model_host *host, struct predict_request *request,
                               int *ret_retry_after_s, struct error *err)
 {
-    struct instance *instance = NULL;
+    struct deployment *deployment = NULL;
     enum status status = check_request(request, err);
     if (status == STATUS_OK && request->target)
-        return submit_to(request->target->instance, request, ret_retry_after_s, err);
+        return submit_to(request->target, request, ret_retry_after_s, err);
     if (status == STATUS_OK)
-        status = acquire_for(host, request, &instance, ret_retry_after_s, err);
+        status = acquire_for(host, request, &deployment, ret_retry_after_s, err);
     if (status == STATUS_OK) {
-        status = submit_to(instance, request, ret_retry_after_s, err);
-        table_release(host, instance);
+        status = submit_to(deployment, request, ret_retry_after_s, err);
+        model_host_release(host, deployment);
         return status;
     }
     /* Not under the name the client sent: it may be anything. */
@@ -377,25 +362,25 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
                                    size_t images, size_t bytes, int *ret_retry_after_s,
                                    struct error *err)
 {
-    struct instance *instance = NULL, *sizes[INSTANCE_SIZES];
-    enum status status = acquire_for(host, request, &instance, ret_retry_after_s, err);
+    struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES];
+    enum status status = acquire_for(host, request, &deployment, ret_retry_after_s, err);
     if (status != STATUS_OK) {
         meters_refused_unknown(host->options.metrics, "", status, images);
         return status;
     }
-    const size_t count = request->any_size ? table_use_sizes(host, instance, sizes) : 0;
-    status =
-        scheduler_would_admit(instance->scheduler, request, images, bytes, ret_retry_after_s, err);
+    const size_t count = request->any_size ? table_use_sizes(host, deployment, sizes) : 0;
+    status = scheduler_would_admit(deployment->scheduler, request, images, bytes, ret_retry_after_s,
+                                   err);
     for (size_t i = 0; i < count; i++) {
         if (status == STATUS_OVERLOADED &&
             scheduler_would_admit(sizes[i]->scheduler, request, images, bytes, NULL, NULL) ==
                 STATUS_OK)
             status = STATUS_OK;
-        table_release(host, sizes[i]);
+        model_host_release(host, sizes[i]);
     }
     if (status != STATUS_OK)
-        meters_refusal(&instance->served->meters, status, images);
-    table_release(host, instance);
+        meters_refusal(&deployment->meters, status, images);
+    model_host_release(host, deployment);
     return status;
 }
 
@@ -438,16 +423,16 @@ bool model_host_has_choice(struct model_host *host)
 void model_host_cancel(struct model_host *host, struct predict_request *request)
 {
     atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);
-    /* The pin keeps the request and its `served`, not the instance, which may have ended meanwhile
-     * with all that it was given answered. */
+    /* The pin keeps the request and its `deployment`, not the deployment, which may have ended
+     * meanwhile with all that it was given answered. */
     pthread_mutex_lock(&host->lock);
-    struct instance *instance = request->served->instance;
-    if (instance)
-        instance->users++;
+    struct deployment *deployment = request->deployment;
+    const bool is_here = !deployment->has_left;
+    deployment->users += is_here;
     pthread_mutex_unlock(&host->lock);
-    if (instance) {
-        scheduler_cancel(instance->scheduler, request);
-        table_release(host, instance);
+    if (is_here) {
+        scheduler_cancel(deployment->scheduler, request);
+        model_host_release(host, deployment);
     }
     predict_request_unpin(request);
 }
@@ -465,18 +450,18 @@ void predict_request_free_results(struct predict_request *request)
         free(image->photo);
         image->photo = NULL;
         if (image->outputs)
-            tensor_copies_free(image->outputs, request->served->output_count);
+            tensor_copies_free(image->outputs, request->deployment->output_count);
         image->outputs = NULL;
     }
-    served_unref(request->served);
-    request->served = NULL;
+    deployment_unref(request->deployment);
+    request->deployment = NULL;
     request->used_model = NULL;
 }
 
 /* --- states and the end --- */
 
-/* `first`: the instance of a pipeline's first stage, or NULL. */
-static void fill_model_status(const struct model_entry *entry, const struct instance *first,
+/* `first`: the deployment of a pipeline's first stage, or NULL. */
+static void fill_model_status(const struct model_entry *entry, const struct deployment *first,
                               struct model_status *ret)
 {
     *ret = (struct model_status){.state = entry->state,
@@ -489,36 +474,35 @@ static void fill_model_status(const struct model_entry *entry, const struct inst
     ret->stage_count = entry->stages ? entry->stages->stage_count : 0;
     for (size_t i = 0; i < ret->stage_count; i++)
         memcpy(ret->stages[i], entry->stages->stages[i].model, sizeof ret->stages[i]);
-    const struct instance *instance = entry->stages ? first : entry->instance;
-    if (!instance)
+    const struct deployment *deployment = entry->stages ? first : entry->deployment;
+    if (!deployment)
         return;
-    const struct served *served = instance->served;
-    const struct model *model = served->model;
-    ret->takes_images = served->takes_images;
-    ret->answers_photos = served->takes_images && !served->no_answer[0];
+    const struct model *model = deployment->model;
+    ret->takes_images = deployment->takes_images;
+    ret->answers_photos = deployment->takes_images && !deployment->no_answer[0];
     ret->task = model->task.kind;
     ret->confidence =
         task_has_option(&model->task, "confidence") ? model->task.options.confidence : -1;
     ret->iou = task_has_option(&model->task, "iou") ? model->task.options.iou : -1;
     memcpy(ret->task_evidence, model->task.evidence, sizeof ret->task_evidence);
-    if (served->takes_images) {
+    if (deployment->takes_images) {
         ret->width = model->preprocess.width;
         ret->height = model->preprocess.height;
         ret->channels = preprocess_channels(&model->preprocess);
     }
-    if (served_is_classifier(served))
-        ret->class_count = model->class_count ? model->class_count : served->class_count;
+    if (deployment_is_classifier(deployment))
+        ret->class_count = model->class_count ? model->class_count : deployment->class_count;
     if (entry->stages)
         return;
     ret->parameter_bytes = model->parameter_bytes;
     ret->file_bytes = model->file_bytes;
-    ret->is_first = instance->plan == PLAN_FIRST;
-    ret->lane_count = instance->lane_count;
-    for (size_t i = 0; i < instance->lane_count; i++) {
-        ret->lanes[i] = *lane_info(instance->lanes[i]);
-        lane_describe_health(instance->lanes[i], &ret->health[i]);
+    ret->is_first = deployment->plan == PLAN_FIRST;
+    ret->lane_count = deployment->lane_count;
+    for (size_t i = 0; i < deployment->lane_count; i++) {
+        ret->lanes[i] = *lane_info(deployment->lanes[i]);
+        lane_describe_health(deployment->lanes[i], &ret->health[i]);
     }
-    memcpy(ret->choices, instance->choices, sizeof ret->choices);
+    memcpy(ret->choices, deployment->choices, sizeof ret->choices);
 }
 
 /* The first required name that is not served decides. */
@@ -543,8 +527,8 @@ enum model_host_state model_host_readiness(struct model_host *host)
         return state;
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++) {
-        const struct instance *instance = host->entries[i].instance;
-        if (instance && scheduler_is_lost(instance->scheduler))
+        const struct deployment *deployment = host->entries[i].deployment;
+        if (deployment && scheduler_is_lost(deployment->scheduler))
             state = MODEL_HOST_FAILED;
     }
     if (state == MODEL_HOST_READY && host->options.ready_strict)
@@ -562,28 +546,28 @@ size_t model_host_models(struct model_host *host, struct model_status *ret, size
     for (;; count++) {
         pthread_mutex_lock(&host->lock);
         bool exists = count < host->entry_count && count < max;
-        struct instance *instance = NULL;
+        struct deployment *deployment = NULL;
         if (exists) {
             const struct model_entry *entry = &host->entries[count];
             const struct model_entry *first =
                 entry->stages ? table_find_locked(host, entry->stages->stages[0].model, NULL)
                               : NULL;
-            fill_model_status(entry, first ? first->instance : NULL, &ret[count]);
+            fill_model_status(entry, first ? first->deployment : NULL, &ret[count]);
             ret[count].is_default =
                 entry->state == MODEL_READY && entry == table_find_locked(host, NULL, NULL);
-            instance = entry->instance;
-            if (instance)
-                instance->users++;
+            deployment = entry->deployment;
+            if (deployment)
+                deployment->users++;
         }
         pthread_mutex_unlock(&host->lock);
         if (!exists)
             return count;
-        if (!instance)
+        if (!deployment)
             continue;
         for (size_t i = 0; i < ret[count].lane_count; i++)
-            scheduler_describe_latency(instance->scheduler, (int)i, &ret[count].lanes[i]);
-        struct batcher_counts images = scheduler_counts(instance->scheduler);
-        table_release(host, instance);
+            scheduler_describe_latency(deployment->scheduler, (int)i, &ret[count].lanes[i]);
+        struct batcher_counts images = scheduler_counts(deployment->scheduler);
+        model_host_release(host, deployment);
         ret[count].answered = images.answered;
         ret[count].queued = images.queued;
         ret[count].in_flight = images.admitted - images.queued;
@@ -596,15 +580,15 @@ size_t model_host_memory(struct model_host *host, struct device_id device, size_
 }
 
 /* Those that are served, and those that are being replaced. */
-#define MOST_INSTANCES (2 * MODEL_HOST_MAX_MODELS * (1 + INSTANCE_SIZES))
+#define MOST_DEPLOYMENTS (2 * MODEL_HOST_MAX_MODELS * (1 + DEPLOYMENT_SIZES))
 
-/* Adds an instance (NULL: none) and its other sizes to a list, with the caller as a user of each.
+/* Adds a deployment (NULL: none) and its other sizes to a list, with the caller as a user of each.
  */
-static void use_with_sizes(struct instance *instance, struct instance **all, size_t max,
+static void use_with_sizes(struct deployment *deployment, struct deployment **all, size_t max,
                            size_t *count)
 {
-    for (size_t i = 0; instance && i <= INSTANCE_SIZES && *count < max; i++) {
-        struct instance *used = i == 0 ? instance : instance->sizes[i - 1];
+    for (size_t i = 0; deployment && i <= DEPLOYMENT_SIZES && *count < max; i++) {
+        struct deployment *used = i == 0 ? deployment : deployment->sizes[i - 1];
         if (!used)
             continue;
         used->users++;
@@ -613,13 +597,13 @@ static void use_with_sizes(struct instance *instance, struct instance **all, siz
 }
 
 /* Everything that may hold images, in the table or leaving it, with the caller as a user. */
-static size_t use_all(struct model_host *host, struct instance **all, size_t max)
+static size_t use_all(struct model_host *host, struct deployment **all, size_t max)
 {
     size_t count = 0;
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++)
-        use_with_sizes(host->entries[i].instance, all, max, &count);
-    for (struct instance *i = host->retiring; i; i = i->next_retiring)
+        use_with_sizes(host->entries[i].deployment, all, max, &count);
+    for (struct deployment *i = host->retiring; i; i = i->next_retiring)
         use_with_sizes(i, all, max, &count);
     pthread_mutex_unlock(&host->lock);
     return count;
@@ -627,7 +611,7 @@ static size_t use_all(struct model_host *host, struct instance **all, size_t max
 
 bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
 {
-    struct instance *all[MOST_INSTANCES];
+    struct deployment *all[MOST_DEPLOYMENTS];
     const size_t count = use_all(host, all, COUNT_OF(all));
     size_t used = 0;
     bool is_stuck = false;
@@ -640,7 +624,7 @@ bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
             used += (size_t)snprintf(ret_models + used, size - used, "%s%s", used ? ", " : "",
                                      scheduler_model(all[i]->scheduler)->name);
         is_stuck = is_stuck || is_here;
-        table_release(host, all[i]);
+        model_host_release(host, all[i]);
     }
     return is_stuck;
 }
@@ -653,7 +637,7 @@ bool model_host_drain(struct model_host *host, int grace_ms)
     table_update_state_locked(host);
     pthread_mutex_unlock(&host->lock);
 
-    struct instance *all[MOST_INSTANCES];
+    struct deployment *all[MOST_DEPLOYMENTS];
     size_t count = use_all(host, all, COUNT_OF(all));
     bool complete = true;
     for (size_t i = 0; i < count; i++)
@@ -666,7 +650,7 @@ bool model_host_drain(struct model_host *host, int grace_ms)
     for (size_t i = 0; !complete && i < count; i++)
         scheduler_wait_answered(all[i]->scheduler, INT64_MAX);
     for (size_t i = 0; i < count; i++)
-        table_release(host, all[i]);
+        model_host_release(host, all[i]);
     return complete;
 }
 
@@ -678,7 +662,7 @@ void model_host_free(struct model_host *host)
     pool_free(host->pool);
     assert(!host->retiring);
     for (size_t i = 0; i < host->entry_count; i++) {
-        instance_free(host->entries[i].instance);
+        deployment_end(host->entries[i].deployment);
         free(host->entries[i].stages);
     }
     free(host->entries);

@@ -14,7 +14,7 @@
  * The policy is pure: admission.c admits or refuses, batcher.c decides which image gets which slot
  * and when a batch closes. The runtime carries it out: scheduler.c adds a lock, buffers and
  * conditions to a batcher; pool.c and worker.c are the decode threads, lane.c the device threads;
- * served.c describes a version of a model, instance.c holds its threads and buffers;
+ * deployment.c describes a version of a model, deployment_build.c holds its threads and buffers;
  * model_table.c is the table of models and versions, model_load.c puts models into it,
  * model_sizes.c has the sizes of models with free height and width, model_host.c the rest.
  *
@@ -38,7 +38,7 @@
 #include "server/precision/precision.h"
 #include "server/schedule/policy/admission.h"
 #include "server/schedule/policy/queue.h"
-#include "server/schedule/runtime/served.h"
+#include "server/schedule/runtime/deployment.h"
 
 enum model_host_state {
     MODEL_HOST_LOADING, /* models are being loaded, or the sizes that pipelines name compiled */
@@ -142,11 +142,12 @@ struct predict_request {
     const char *model; /* NULL: the default model; borrowed until on_done */
     int height, width; /* pixels that photos are prepared to; 0: the model's own */
     enum size_choice size_choice;
-    bool any_size;         /* for model_host_would_admit: the body may name a size */
-    const char *version;   /* NULL: the newest one served; borrowed until on_done */
-    struct served *target; /* NULL, or from model_host_acquire: serves it, whatever `model` says */
+    bool any_size;       /* for model_host_would_admit: the body may name a size */
+    const char *version; /* NULL: the newest one served; borrowed until on_done */
+    struct deployment
+        *target; /* NULL, or from model_host_acquire: serves it, whatever `model` says */
     /* Raw tensors instead of photos; needs `target`. One pointer per input of the served model, in
-     * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
+     * its order, to image_count rows as deployment->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
     struct request_parts *parts; /* not read by the model host: what it was divided into, or NULL */
@@ -170,7 +171,7 @@ struct predict_request {
 
     const struct model *used_model; /* set by submit: the model that answers, alive until
                                        predict_request_free_results; its graph is gone */
-    struct served *served;          /* set by submit: the same, with its inputs and outputs */
+    struct deployment *deployment;  /* set by submit: the same, with its inputs and outputs */
     struct metric *write_seconds;   /* set by submit: where to note how long the answer took to be
                                      written; lives as long as the metrics; may be NULL */
     _Atomic size_t pending; /* private to the model host: images without an answer, and one for
@@ -245,17 +246,18 @@ enum status model_host_try_precision(struct model_host *host, struct model *mode
 
 /* ---- sizes ---- */
 
-/* The same version as `served`, which the caller has acquired, for photos or tensors of height x
- * width pixels, or what has taken its place meanwhile; both are to be released. Where the file
+/* The same version as `deployment`, which the caller has acquired, for photos or tensors of height
+ * x width pixels, or what has taken its place meanwhile; both are to be released. Where the file
  * leaves height and width free, each size is compiled when it is first asked for, and
- * INSTANCE_SIZES of them are kept beside the model's own, those first that pipelines name.
+ * DEPLOYMENT_SIZES of them are kept beside the model's own, those first that pipelines name.
  * The nearest size is the one whose sides differ least in ratio.
  * STATUS_INVALID: the file fixes the size, the model does not work with this one, or pipelines
  * name all that are kept; STATUS_SHORT_OF_MEMORY: memory has no room for it;
  * STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
-enum status model_host_acquire_size(struct model_host *host, struct served *served, int height,
-                                    int width, enum size_choice choice, struct served **ret,
-                                    int *ret_retry_after_s, struct error *err) MUST_USE;
+enum status model_host_acquire_size(struct model_host *host, struct deployment *deployment,
+                                    int height, int width, enum size_choice choice,
+                                    struct deployment **ret, int *ret_retry_after_s,
+                                    struct error *err) MUST_USE;
 
 /* What the model host asks of the thread that adds its models. */
 struct model_host_source {
@@ -277,8 +279,8 @@ bool model_host_next_size(struct model_host *host, char name[static 128], char v
                           int *ret_height, int *ret_width);
 
 /* Compiles that size. Takes over `model`, the version read again, on success and on failure. If
- * INSTANCE_SIZES are kept, it replaces the least recently used one that no pipeline names. Call it
- * from the thread that added the version. A failure is kept and returned to clients that ask for
+ * DEPLOYMENT_SIZES are kept, it replaces the least recently used one that no pipeline names. Call
+ * it from the thread that added the version. A failure is kept and returned to clients that ask for
  * the size again. A size that was cancelled stays in the queue. If memory is short and sizes that
  * no pipeline names are kept, the least recently used one is removed, and this size stays in the
  * queue. */
@@ -306,9 +308,9 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
  * that. Errors as model_host_submit's: STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s
  * (may be NULL). */
 enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
-                               struct served **ret, int *ret_retry_after_s,
+                               struct deployment **ret, int *ret_retry_after_s,
                                struct error *err) MUST_USE;
-void model_host_release(struct model_host *host, struct served *served);
+void model_host_release(struct model_host *host, struct deployment *deployment);
 
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health can show
  * it and the model host is not ready before it is. `required_total`: how many models have to be

@@ -12,7 +12,7 @@
 struct loading {
     struct model_host *host;
     const char *name, *version;
-    bool completes; /* it replaces a first instance, which has the same weights */
+    bool completes; /* it replaces a first deployment, which has the same weights */
 };
 
 static void on_progress(void *context, const char *phase, double fraction)
@@ -60,10 +60,10 @@ static enum status table_begin(struct model_host *host, const char *name, const 
     return status;
 }
 
-/* Switches the table over, to an instance or to the stages of a pipeline. *ret_old: what was there
+/* Switches the table over, to a deployment or to the stages of a pipeline. *ret_old: what was there
  * before, on the list; NULL: nothing. */
-static enum status publish(const struct loading *loading, struct instance *instance,
-                           struct pipeline_config *stages, struct instance **ret_old,
+static enum status publish(const struct loading *loading, struct deployment *deployment,
+                           struct pipeline_config *stages, struct deployment **ret_old,
                            struct error *err)
 {
     struct model_host *host = loading->host;
@@ -76,14 +76,14 @@ static enum status publish(const struct loading *loading, struct instance *insta
     else if (!(entry = table_enter_locked(host, loading->name, loading->version)))
         status = no_place(err);
     if (status == STATUS_OK) {
-        *ret_old = entry->instance;
-        if (entry->instance) {
-            table_hand_over_sizes_locked(entry->instance, instance, loading->completes);
-            table_begin_retiring_locked(host, entry->instance);
+        *ret_old = entry->deployment;
+        if (entry->deployment) {
+            table_hand_over_sizes_locked(entry->deployment, deployment, loading->completes);
+            table_begin_retiring_locked(host, entry->deployment);
         }
-        entry->instance = instance;
-        if (instance)
-            table_set_generation(instance, ++host->generations);
+        entry->deployment = deployment;
+        if (deployment)
+            table_set_generation(deployment, ++host->generations);
         free(entry->stages);
         entry->stages = stages;
         host->awaits_sizes |= stages && atomic_load(&host->state) != MODEL_HOST_READY;
@@ -105,30 +105,30 @@ static bool starts_quickly(struct model_host *host, const struct model *model)
         starts = starts && options->devices[i].kind == DEVICE_CPU;
     pthread_mutex_lock(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    starts = starts && !(entry && entry->instance); /* which must not become slower */
+    starts = starts && !(entry && entry->deployment); /* which must not become slower */
     pthread_mutex_unlock(&host->lock);
     return starts;
 }
 
 /* A faster precision is worth nothing if memory beside the version that serves has room for smaller
  * batches only. */
-static enum status check_batches(struct model_host *host, const struct instance *instance,
+static enum status check_batches(struct model_host *host, const struct deployment *deployment,
                                  struct error *err)
 {
-    const struct served *served = instance->served;
-    struct instance *old = table_use_version(host, served->model->name, served->model->version);
-    const int before = old && old->plan != PLAN_FIRST ? old->served->max_batch : 1;
+    struct deployment *old =
+        table_use_version(host, deployment->model->name, deployment->model->version);
+    const int before = old && old->plan != PLAN_FIRST ? old->max_batch : 1;
     if (old)
-        table_release(host, old);
-    if (served->max_batch >= before)
+        model_host_release(host, old);
+    if (deployment->max_batch >= before)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
                      "memory has room for batches of %d beside the version that serves, which runs "
                      "batches of %d; raise --memory",
-                     served->max_batch, before);
+                     deployment->max_batch, before);
 }
 
-/* `choices`: as instance_create's; of the model that is served, where they are given. */
+/* `choices`: as deployment_create's; of the model that is served, where they are given. */
 static enum status add_model(struct model_host *host, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
                              struct error *err)
@@ -149,21 +149,21 @@ static enum status add_model(struct model_host *host, struct model *model,
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
     struct loading loading = {host, name, version, .completes = choices};
-    struct instance_options options = table_instance_options(host, model, choices, cancel);
+    struct deployment_options options = table_deployment_options(host, model, choices, cancel);
     options.plan = choices ? PLAN_KNOWN : starts_quickly(host, model) ? PLAN_FIRST : PLAN_MEASURE;
     options.on_progress = on_progress;
     options.progress_context = &loading;
-    struct instance *instance = NULL, *old = NULL;
+    struct deployment *deployment = NULL, *old = NULL;
     table_plan_memory(host);
-    status = instance_create(&options, &instance, &failure);
+    status = deployment_create(&options, &deployment, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
     if (status == STATUS_OK && choices)
-        status = check_batches(host, instance, &failure);
+        status = check_batches(host, deployment, &failure);
     if (status == STATUS_OK)
-        status = table_carry_sizes(host, instance, loading.completes, cancel, &failure);
+        status = table_carry_sizes(host, deployment, loading.completes, cancel, &failure);
     if (status == STATUS_OK)
-        status = publish(&loading, instance, NULL, &old, &failure);
+        status = publish(&loading, deployment, NULL, &old, &failure);
     if (status == STATUS_OK) {
         if (old)
             table_retire(host, old);
@@ -171,7 +171,7 @@ static enum status add_model(struct model_host *host, struct model *model,
     }
     if (!choices) /* else the version that is served was not to be replaced */
         model_host_fail(host, name, version, failure.message);
-    instance_free(instance);
+    deployment_end(deployment);
     if (err)
         *err = failure;
     return status;
@@ -187,7 +187,7 @@ enum status model_host_add_pipeline(struct model_host *host, const char *name, c
                                     const struct pipeline_config *config, struct error *err)
 {
     const struct loading loading = {host, name, version};
-    struct instance *old = NULL;
+    struct deployment *old = NULL;
     struct error failure = {0};
     struct pipeline_config *stages = malloc(sizeof *stages);
     enum status status = stages ? table_begin(host, name, version, &failure)
@@ -210,12 +210,12 @@ enum status model_host_add_pipeline(struct model_host *host, const char *name, c
 
 /* --- precisions --- */
 
-static bool is_pending(const struct instance *instance)
+static bool is_pending(const struct deployment *deployment)
 {
     bool is_pending = false;
     for (size_t k = 0; k < DEVICE_KINDS; k++)
-        is_pending = is_pending ||
-                     (instance->choices[k].why[0] && instance->choices[k].origin == CHOICE_PENDING);
+        is_pending = is_pending || (deployment->choices[k].why[0] &&
+                                    deployment->choices[k].origin == CHOICE_PENDING);
     return is_pending;
 }
 
@@ -225,8 +225,8 @@ bool model_host_next_trial(struct model_host *host, char name[static 128], char 
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; !found && i < host->entry_count; i++) {
         const struct model_entry *entry = &host->entries[i];
-        found =
-            entry->instance && (entry->instance->plan == PLAN_FIRST || is_pending(entry->instance));
+        found = entry->deployment &&
+                (entry->deployment->plan == PLAN_FIRST || is_pending(entry->deployment));
         if (found) {
             snprintf(name, 128, "%s", entry->name);
             snprintf(version, 16, "%s", entry->version);
@@ -241,15 +241,15 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
 {
     pthread_mutex_lock(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
-    struct instance *instance = entry ? entry->instance : NULL;
-    if (instance && instance->plan == PLAN_FIRST) {
-        instance->plan = PLAN_KNOWN;
+    struct deployment *deployment = entry ? entry->deployment : NULL;
+    if (deployment && deployment->plan == PLAN_FIRST) {
+        deployment->plan = PLAN_KNOWN;
         log_event(LOG_WARN, "model incomplete", LOG_STR("model", name), LOG_STR("error", why),
                   LOG_STR("text", "images are run one by one; free memory, or mend what the error "
                                   "says, and load the model again"));
     }
-    for (size_t k = 0; instance && k < DEVICE_KINDS; k++) {
-        struct precision_choice *choice = &instance->choices[k];
+    for (size_t k = 0; deployment && k < DEVICE_KINDS; k++) {
+        struct precision_choice *choice = &deployment->choices[k];
         if (!choice->why[0] || choice->origin != CHOICE_PENDING)
             continue;
         choice->origin = CHOICE_ONLY;
@@ -281,7 +281,7 @@ static enum status change_over(struct model_host *host, struct model *model,
     return STATUS_OK;
 }
 
-/* Puts what runs batches, with measured kernels, in the place of a first instance. */
+/* Puts what runs batches, with measured kernels, in the place of a first deployment. */
 static enum status complete(struct model_host *host, struct model *model,
                             const struct precision_choice *choices, const _Atomic int *cancel,
                             struct error *err)
@@ -289,8 +289,9 @@ static enum status complete(struct model_host *host, struct model *model,
     char name[128], version[16];
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    const struct instance_options options = table_instance_options(host, model, choices, cancel);
-    enum status status = instance_measure_kernels(&options, err);
+    const struct deployment_options options =
+        table_deployment_options(host, model, choices, cancel);
+    enum status status = deployment_measure_kernels(&options, err);
     if (status == STATUS_OK)
         status = add_model(host, model, choices, cancel, err);
     else
@@ -307,29 +308,30 @@ enum status model_host_try_precision(struct model_host *host, struct model *mode
                                      const _Atomic int *cancel, struct error *err)
 {
     struct precision_choice choices[DEVICE_KINDS];
-    struct instance *instance = table_use_version(host, model->name, model->version);
-    if (!instance) {
+    struct deployment *deployment = table_use_version(host, model->name, model->version);
+    if (!deployment) {
         model_free(model);
         return STATUS_OK;
     }
-    memcpy(choices, instance->choices, sizeof choices); /* changed by this thread alone */
-    if (instance->plan == PLAN_FIRST) {
-        table_release(host, instance);
+    memcpy(choices, deployment->choices, sizeof choices); /* changed by this thread alone */
+    if (deployment->plan == PLAN_FIRST) {
+        model_host_release(host, deployment);
         return complete(host, model, choices, cancel, err);
     }
-    const struct instance_options options = table_instance_options(host, model, choices, cancel);
-    enum status status = instance_try_precision(instance, &options, choices, err);
+    const struct deployment_options options =
+        table_deployment_options(host, model, choices, cancel);
+    enum status status = deployment_try_precision(deployment, &options, choices, err);
     bool has_won = false;
     for (size_t k = 0; k < DEVICE_KINDS; k++)
         has_won = has_won || (choices[k].why[0] && choices[k].precision != PRECISION_FP32);
     if (status == STATUS_OK && !has_won) {
         pthread_mutex_lock(&host->lock);
-        memcpy(instance->choices, choices, sizeof choices);
+        memcpy(deployment->choices, choices, sizeof choices);
         pthread_mutex_unlock(&host->lock);
     } else if (status != STATUS_OK && status != STATUS_CANCELLED) {
         model_host_skip_trial(host, model->name, model->version, err->message);
     }
-    table_release(host, instance); /* before the replacement, which waits for all users */
+    model_host_release(host, deployment); /* before the replacement, which waits for all users */
     if (status == STATUS_OK && has_won)
         status = change_over(host, model, choices, cancel, err);
     else

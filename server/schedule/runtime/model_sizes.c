@@ -1,4 +1,4 @@
-/* The sizes of a model with free height and width: each is an instance beside the model's own. */
+/* The sizes of a model with free height and width: each is a deployment beside the model's own. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,28 +8,28 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/model_table.h"
 
-static struct instance_size size_of(const struct instance *instance)
+static struct deployment_size size_of(const struct deployment *deployment)
 {
-    const struct preprocess *p = &instance->served->model->preprocess;
-    return (struct instance_size){p->height, p->width};
+    const struct preprocess *p = &deployment->model->preprocess;
+    return (struct deployment_size){p->height, p->width};
 }
 
-static bool is_same_size(struct instance_size a, struct instance_size b)
+static bool is_same_size(struct deployment_size a, struct deployment_size b)
 {
     return a.height == b.height && a.width == b.width;
 }
 
-static bool has_size(const struct instance *instance, struct instance_size size)
+static bool has_size(const struct deployment *deployment, struct deployment_size size)
 {
-    return is_same_size(size_of(instance), size);
+    return is_same_size(size_of(deployment), size);
 }
 
 /* NULL: it is not compiled. */
-static struct instance *find_size_locked(struct instance *base, struct instance_size size)
+static struct deployment *find_size_locked(struct deployment *base, struct deployment_size size)
 {
     if (has_size(base, size))
         return base;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
         if (base->sizes[i] && has_size(base->sizes[i], size)) {
             base->sizes[i]->used_at = ++base->used_at;
             return base->sizes[i];
@@ -37,16 +37,16 @@ static struct instance *find_size_locked(struct instance *base, struct instance_
     return NULL;
 }
 
-static double size_distance(const struct instance *instance, struct instance_size size)
+static double size_distance(const struct deployment *deployment, struct deployment_size size)
 {
-    const struct preprocess *p = &instance->served->model->preprocess;
+    const struct preprocess *p = &deployment->model->preprocess;
     return fabs(log((double)p->height / size.height)) + fabs(log((double)p->width / size.width));
 }
 
-static struct instance *find_nearest_locked(struct instance *base, struct instance_size size)
+static struct deployment *find_nearest_locked(struct deployment *base, struct deployment_size size)
 {
-    struct instance *nearest = base;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+    struct deployment *nearest = base;
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
         if (base->sizes[i] && size_distance(base->sizes[i], size) < size_distance(nearest, size))
             nearest = base->sizes[i];
     if (nearest != base)
@@ -55,14 +55,14 @@ static struct instance *find_nearest_locked(struct instance *base, struct instan
 }
 
 /* Whether a pipeline's stage names this size of the model. */
-static bool is_named_locked(const struct model_host *host, const struct instance *base,
-                            struct instance_size size)
+static bool is_named_locked(const struct model_host *host, const struct deployment *base,
+                            struct deployment_size size)
 {
     for (size_t e = 0; e < host->entry_count; e++) {
         const struct pipeline_config *stages = host->entries[e].stages;
         for (size_t s = 0; stages && s < stages->stage_count; s++) {
             const struct pipeline_stage *stage = &stages->stages[s];
-            if (strcmp(stage->model, base->served->model->name) != 0)
+            if (strcmp(stage->model, base->model->name) != 0)
                 continue;
             for (size_t i = 0; i < stage->size_count; i++)
                 if (stage->sizes[i].height == size.height && stage->sizes[i].width == size.width)
@@ -74,12 +74,12 @@ static bool is_named_locked(const struct model_host *host, const struct instance
 
 /* A free place, or else that of the least recently used size that no pipeline names. NULL: there is
  * none. */
-static struct instance **spare_place_locked(const struct model_host *host, struct instance *base,
-                                            bool may_be_free)
+static struct deployment **spare_place_locked(const struct model_host *host,
+                                              struct deployment *base, bool may_be_free)
 {
-    struct instance **oldest = NULL;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++) {
-        struct instance **at = &base->sizes[i];
+    struct deployment **oldest = NULL;
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++) {
+        struct deployment **at = &base->sizes[i];
         if (!*at && may_be_free)
             return at;
         if (*at && (!oldest || (*at)->used_at < (*oldest)->used_at) &&
@@ -91,33 +91,33 @@ static struct instance **spare_place_locked(const struct model_host *host, struc
 
 /* The place for `size`. Of more sizes that pipelines name than there are places, each takes the
  * place of the least recently used one. */
-static struct instance **choose_place_locked(const struct model_host *host, struct instance *base,
-                                             struct instance_size size)
+static struct deployment **choose_place_locked(const struct model_host *host,
+                                               struct deployment *base, struct deployment_size size)
 {
-    struct instance **place = spare_place_locked(host, base, true);
+    struct deployment **place = spare_place_locked(host, base, true);
     const bool may_be_any = !place && is_named_locked(host, base, size);
-    for (size_t i = 0; may_be_any && i < INSTANCE_SIZES; i++)
+    for (size_t i = 0; may_be_any && i < DEPLOYMENT_SIZES; i++)
         if (!place || base->sizes[i]->used_at < (*place)->used_at)
             place = &base->sizes[i];
     return place;
 }
 
 /* NULL: it has not failed, or its failure has been forgotten. */
-static const struct failed_size *find_failed_size(const struct instance *base,
-                                                  struct instance_size size)
+static const struct failed_size *find_failed_size(const struct deployment *base,
+                                                  struct deployment_size size)
 {
-    for (size_t i = 0; i < INSTANCE_FAILED_SIZES; i++)
+    for (size_t i = 0; i < DEPLOYMENT_FAILED_SIZES; i++)
         if (is_same_size(base->failed[i].size, size))
             return &base->failed[i];
     return NULL;
 }
 
-static enum status explain_missing_size(const struct model_host *host, struct instance *base,
-                                        struct instance_size size, int *ret_retry_after_s,
+static enum status explain_missing_size(const struct model_host *host, struct deployment *base,
+                                        struct deployment_size size, int *ret_retry_after_s,
                                         struct error *err)
 {
-    const char *name = base->served->model->name;
-    const struct preprocess *own = &base->served->model->preprocess;
+    const char *name = base->model->name;
+    const struct preprocess *own = &base->model->preprocess;
     /* As long as the model's own size took, or longer in proportion to the pixels. */
     const double pixels = (double)size.height * size.width,
                  own_pixels = (double)own->height * own->width;
@@ -137,7 +137,7 @@ static enum status explain_missing_size(const struct model_host *host, struct in
         return error_set(err, STATUS_INVALID,
                          "model '%s' keeps %d sizes besides its own, and pipelines name all of "
                          "them; ask for one of these, or /predict for the nearest: size=~%dx%d",
-                         name, INSTANCE_SIZES, size.width, size.height);
+                         name, DEPLOYMENT_SIZES, size.width, size.height);
     base->wanted = size;
     if (ret_retry_after_s)
         *ret_retry_after_s = wait;
@@ -146,12 +146,13 @@ static enum status explain_missing_size(const struct model_host *host, struct in
                      size.width, size.height, wait);
 }
 
-enum status model_host_acquire_size(struct model_host *host, struct served *served, int height,
-                                    int width, enum size_choice choice, struct served **ret,
-                                    int *ret_retry_after_s, struct error *err)
+enum status model_host_acquire_size(struct model_host *host, struct deployment *deployment,
+                                    int height, int width, enum size_choice choice,
+                                    struct deployment **ret, int *ret_retry_after_s,
+                                    struct error *err)
 {
-    const struct instance_size size = {height, width};
-    struct instance *base = served->instance, *found = NULL;
+    const struct deployment_size size = {height, width};
+    struct deployment *base = deployment, *found = NULL;
     enum status status = STATUS_OK;
     if (height < 1 || width < 1 || height > MODEL_SIDE_MAX || width > MODEL_SIDE_MAX)
         return error_set(err, STATUS_INVALID,
@@ -159,38 +160,38 @@ enum status model_host_acquire_size(struct model_host *host, struct served *serv
                          MODEL_SIDE_MAX);
     pthread_mutex_lock(&host->lock);
     const struct model_entry *entry =
-        table_find_version_locked(host, served->model->name, served->model->version);
-    if (entry && entry->instance) /* its sizes may have gone over to this one */
-        base = entry->instance;
+        table_find_version_locked(host, deployment->model->name, deployment->model->version);
+    if (entry && entry->deployment) /* its sizes may have gone over to this one */
+        base = entry->deployment;
     found = find_size_locked(base, size);
     const struct failed_size *failed = find_failed_size(base, size);
     if (!found &&
         (choice == SIZE_NEAREST || (choice == SIZE_NEAREST_IF_SHORT && failed && failed->is_short)))
         found = find_nearest_locked(base, size);
-    if (!found && !served->takes_images)
+    if (!found && !deployment->takes_images)
         status =
             error_set(err, STATUS_INVALID, "model '%s' takes no photos, which alone have sizes",
-                      served->model->name);
+                      deployment->model->name);
     else if (!found)
-        status = model_check_size(served->model, height, width, err);
+        status = model_check_size(deployment->model, height, width, err);
     if (found)
         found->users++;
     else if (status == STATUS_OK)
         status = explain_missing_size(host, base, size, ret_retry_after_s, err);
     pthread_mutex_unlock(&host->lock);
     if (found)
-        *ret = found->served;
+        *ret = found;
     else if (status == STATUS_NOT_READY && host->source.wake)
         host->source.wake(host->source.context);
     return status;
 }
 
-size_t table_use_sizes(struct model_host *host, const struct instance *base,
-                       struct instance *ret[static INSTANCE_SIZES])
+size_t table_use_sizes(struct model_host *host, const struct deployment *base,
+                       struct deployment *ret[static DEPLOYMENT_SIZES])
 {
     size_t count = 0;
     pthread_mutex_lock(&host->lock);
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
         if (base->sizes[i]) {
             ret[count++] = base->sizes[i];
             base->sizes[i]->users++;
@@ -206,26 +207,26 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
 
 /* Whether the size has neither been compiled nor failed, and needs no place that another one keeps.
  * Not where so many have failed that failures are forgotten: it would be tried for ever. */
-static bool may_add_size(const struct model_host *host, struct instance *base,
-                         struct instance_size size)
+static bool may_add_size(const struct model_host *host, struct deployment *base,
+                         struct deployment_size size)
 {
-    return base->failed_count < INSTANCE_FAILED_SIZES && spare_place_locked(host, base, true) &&
+    return base->failed_count < DEPLOYMENT_FAILED_SIZES && spare_place_locked(host, base, true) &&
            !find_size_locked(base, size) && !find_failed_size(base, size) &&
-           model_check_size(base->served->model, size.height, size.width, NULL) == STATUS_OK;
+           model_check_size(base->model, size.height, size.width, NULL) == STATUS_OK;
 }
 
-/* The next size of a pipeline to be compiled, before requests need it: at most INSTANCE_SIZES of a
- * model besides its own, which should be listed too (STAGE_SIZES_MAX). NULL: there is none. */
+/* The next size of a pipeline to be compiled, before requests need it: at most DEPLOYMENT_SIZES of
+ * a model besides its own, which should be listed too (STAGE_SIZES_MAX). NULL: there is none. */
 static const struct model_entry *next_stage_size_locked(struct model_host *host,
                                                         const struct pipeline_config *stages,
-                                                        struct instance_size *ret)
+                                                        struct deployment_size *ret)
 {
     for (size_t s = 0; s < stages->stage_count; s++) {
         const struct pipeline_stage *stage = &stages->stages[s];
         const struct model_entry *entry = table_find_locked(host, stage->model, NULL);
-        for (size_t i = 0; entry && entry->instance && i < stage->size_count; i++) {
-            *ret = (struct instance_size){stage->sizes[i].height, stage->sizes[i].width};
-            if (may_add_size(host, entry->instance, *ret))
+        for (size_t i = 0; entry && entry->deployment && i < stage->size_count; i++) {
+            *ret = (struct deployment_size){stage->sizes[i].height, stage->sizes[i].width};
+            if (may_add_size(host, entry->deployment, *ret))
                 return entry;
         }
     }
@@ -234,45 +235,45 @@ static const struct model_entry *next_stage_size_locked(struct model_host *host,
 
 /* The next size that a client has asked for. NULL: there is none. */
 static const struct model_entry *next_wish_locked(const struct model_host *host,
-                                                  struct instance_size *ret)
+                                                  struct deployment_size *ret)
 {
     for (size_t i = 0; i < host->entry_count; i++) {
-        struct instance *base = host->entries[i].instance;
-        *ret = base ? base->wanted : (struct instance_size){0};
+        struct deployment *base = host->entries[i].deployment;
+        *ret = base ? base->wanted : (struct deployment_size){0};
         if (ret->height == 0)
             continue;
         if (choose_place_locked(host, base, *ret))
             return &host->entries[i];
-        base->wanted = (struct instance_size){0}; /* pipelines have taken all places since */
+        base->wanted = (struct deployment_size){0}; /* pipelines have taken all places since */
     }
     return NULL;
 }
 
 /* Notes the sizes of a model that the pipeline's stages name. STATUS_CONFIG at the first that has
  * no place. */
-static enum status note_sizes(const struct instance *base, const struct model_entry *entry,
-                              struct instance_size seen[static INSTANCE_SIZES], size_t *seen_count,
-                              struct error *err)
+static enum status note_sizes(const struct deployment *base, const struct model_entry *entry,
+                              struct deployment_size seen[static DEPLOYMENT_SIZES],
+                              size_t *seen_count, struct error *err)
 {
-    const struct model *model = base->served->model;
+    const struct model *model = base->model;
     for (size_t s = 0; s < entry->stages->stage_count; s++) {
         const struct pipeline_stage *stage = &entry->stages->stages[s];
         for (size_t i = 0; !strcmp(stage->model, model->name) && i < stage->size_count; i++) {
-            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
+            const struct deployment_size size = {stage->sizes[i].height, stage->sizes[i].width};
             size_t k = 0;
             while (k < *seen_count && !is_same_size(seen[k], size))
                 k++;
             if (k < *seen_count || has_size(base, size) ||
                 model_check_size(model, size.height, size.width, NULL) != STATUS_OK)
                 continue;
-            if (k == INSTANCE_SIZES)
+            if (k == DEPLOYMENT_SIZES)
                 return error_set(err, STATUS_CONFIG,
                                  "stage %zu of pipeline '%s' names %dx%d for model '%s', which "
                                  "can keep only %d sizes besides its own, for all pipelines "
                                  "together, so this one replaces another whenever it is requested; "
                                  "name fewer sizes",
                                  s + 1, entry->name, size.width, size.height, model->name,
-                                 INSTANCE_SIZES);
+                                 DEPLOYMENT_SIZES);
             seen[(*seen_count)++] = size;
         }
     }
@@ -287,9 +288,9 @@ static int count_sizes_to_come_locked(struct model_host *host, const struct pipe
         const struct pipeline_stage *stage = &stages->stages[s];
         const struct model_entry *entry = table_find_locked(host, stage->model, NULL);
         for (size_t i = 0; entry && i < stage->size_count; i++) {
-            const struct instance_size size = {stage->sizes[i].height, stage->sizes[i].width};
+            const struct deployment_size size = {stage->sizes[i].height, stage->sizes[i].width};
             count += entry->state == MODEL_LOADING ||
-                     (entry->instance && may_add_size(host, entry->instance, size));
+                     (entry->deployment && may_add_size(host, entry->deployment, size));
         }
     }
     return count;
@@ -312,15 +313,15 @@ void table_plan_memory(struct model_host *host)
 static enum status check_sizes_locked(struct model_host *host, const struct model_entry *asked,
                                       const char *model, struct error *err)
 {
-    struct instance_size seen[INSTANCE_SIZES];
+    struct deployment_size seen[DEPLOYMENT_SIZES];
     size_t seen_count = 0;
     const struct model_entry *found = table_find_locked(host, model, NULL);
     for (const struct model_entry *entry = host->entries;
-         found && found->instance && entry <= asked; entry++) {
+         found && found->deployment && entry <= asked; entry++) {
         struct error theirs;
         enum status status = STATUS_OK;
         if (entry->stages)
-            status = note_sizes(found->instance, entry, seen, &seen_count,
+            status = note_sizes(found->deployment, entry, seen, &seen_count,
                                 entry == asked ? err : &theirs);
         if (entry == asked)
             return status;
@@ -345,7 +346,7 @@ bool model_host_next_size(struct model_host *host, char name[static 128], char v
                           int *ret_height, int *ret_width)
 {
     const struct model_entry *found = NULL;
-    struct instance_size size;
+    struct deployment_size size;
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; !found && i < host->entry_count; i++)
         if (host->entries[i].stages)
@@ -371,78 +372,80 @@ static bool is_shortage(enum status status)
     return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
 }
 
-static void fail_size_locked(struct instance *base, struct instance_size size,
+static void fail_size_locked(struct deployment *base, struct deployment_size size,
                              const struct error *failure)
 {
-    struct failed_size *failed = &base->failed[base->failed_count++ % INSTANCE_FAILED_SIZES];
+    struct failed_size *failed = &base->failed[base->failed_count++ % DEPLOYMENT_FAILED_SIZES];
     failed->size = size;
     failed->is_short = is_shortage(failure->status);
     snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
     if (is_same_size(base->wanted, size))
-        base->wanted = (struct instance_size){0};
+        base->wanted = (struct deployment_size){0};
 }
 
 void model_host_fail_size(struct model_host *host, const char *name, const char *version,
                           int height, int width, const struct error *failure)
 {
-    const struct instance_size size = {height, width};
+    const struct deployment_size size = {height, width};
     pthread_mutex_lock(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
-    if (entry && entry->instance)
-        fail_size_locked(entry->instance, size, failure);
+    if (entry && entry->deployment)
+        fail_size_locked(entry->deployment, size, failure);
     pthread_mutex_unlock(&host->lock);
 }
 
 /* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
- * `model` on success and on failure. Errors as instance_create's. */
-static enum status create_size(struct model_host *host, const struct instance *base,
-                               struct model *model, struct instance_size size,
-                               const _Atomic int *cancel, struct instance **ret, struct error *err)
+ * `model` on success and on failure. Errors as deployment_create's. */
+static enum status create_size(struct model_host *host, const struct deployment *base,
+                               struct model *model, struct deployment_size size,
+                               const _Atomic int *cancel, struct deployment **ret,
+                               struct error *err)
 {
     struct precision_choice choices[DEVICE_KINDS];
     memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
     table_plan_memory(host);
-    model->task.options = base->served->model->task.options;
+    model->task.options = base->model->task.options;
     model_set_size(model, size.height, size.width);
-    const struct instance_options options = table_instance_options(host, model, choices, cancel);
-    return instance_create(&options, ret, err);
+    const struct deployment_options options =
+        table_deployment_options(host, model, choices, cancel);
+    return deployment_create(&options, ret, err);
 }
 
-/* Puts `instance` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
+/* Puts `deployment` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
  * place was free. */
-static struct instance *replace_size_locked(struct model_host *host, struct instance *base,
-                                            struct instance **at, struct instance *instance)
+static struct deployment *replace_size_locked(struct model_host *host, struct deployment *base,
+                                              struct deployment **at, struct deployment *deployment)
 {
-    struct instance *old = *at;
+    struct deployment *old = *at;
     if (old)
         table_begin_retiring_locked(host, old);
-    *at = instance;
-    if (instance)
-        instance->used_at = ++base->used_at;
+    *at = deployment;
+    if (deployment)
+        deployment->used_at = ++base->used_at;
     return old;
 }
 
-void table_set_generation(struct instance *instance, uint64_t generation)
+void table_set_generation(struct deployment *deployment, uint64_t generation)
 {
-    instance->served->generation = generation;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        if (instance->sizes[i])
-            instance->sizes[i]->served->generation = generation;
+    deployment->generation = generation;
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
+        if (deployment->sizes[i])
+            deployment->sizes[i]->generation = generation;
 }
 
 void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
                          const _Atomic int *cancel)
 {
-    const struct instance_size size = {height, width};
+    const struct deployment_size size = {height, width};
     struct error failure = {0};
-    struct instance *base = table_use_version(host, model->name, model->version);
-    struct instance *instance = NULL, *old = NULL, **place;
+    struct deployment *base = table_use_version(host, model->name, model->version);
+    struct deployment *deployment = NULL, *old = NULL, **place;
     if (!base) {
         model_free(model);
         return;
     }
     const int64_t start = clock_now();
-    enum status status = create_size(host, base, model, size, cancel, &instance, &failure);
+    enum status status = create_size(host, base, model, size, cancel, &deployment, &failure);
     pthread_mutex_lock(&host->lock);
     if (status == STATUS_OK && host->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
@@ -450,10 +453,10 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     if (status == STATUS_OK && !place)
         status = error_set(&failure, STATUS_INVALID, "pipelines name all sizes that it keeps");
     if (status == STATUS_OK) {
-        table_set_generation(instance, base->served->generation);
-        old = replace_size_locked(host, base, place, instance);
+        table_set_generation(deployment, base->generation);
+        old = replace_size_locked(host, base, place, deployment);
         if (is_same_size(base->wanted, size))
-            base->wanted = (struct instance_size){0};
+            base->wanted = (struct deployment_size){0};
     } else if (is_shortage(status) && (place = spare_place_locked(host, base, false)) != NULL) {
         old = replace_size_locked(host, base, place, NULL);
     } else if (status != STATUS_CANCELLED) {
@@ -463,28 +466,28 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     pthread_mutex_unlock(&host->lock);
     if (has_failed)
         log_event(
-            LOG_WARN, "size not compiled", LOG_STR("model", base->served->model->name),
+            LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
             LOG_INT("width", width), LOG_INT("height", height), LOG_STR("error", failure.message),
             LOG_STR("text", is_shortage(status) ? "pipelines use the nearest size that is compiled"
                                                 : "requests for it are refused"));
     if (status == STATUS_OK)
-        log_event(LOG_INFO, "size compiled", LOG_STR("model", base->served->model->name),
+        log_event(LOG_INFO, "size compiled", LOG_STR("model", base->model->name),
                   LOG_INT("width", width), LOG_INT("height", height),
                   LOG_REAL("ms", clock_ms(clock_now() - start)));
     else
-        instance_free(instance);
-    table_release(host, base);
+        deployment_end(deployment);
+    model_host_release(host, base);
     if (old)
         table_retire(host, old);
 }
 
-/* What completes a first instance has the same weights and precision. */
-static bool hands_over_sizes(const struct instance *old, bool completes)
+/* What completes a first deployment has the same weights and precision. */
+static bool hands_over_sizes(const struct deployment *old, bool completes)
 {
     return completes && old->plan == PLAN_FIRST;
 }
 
-void table_hand_over_sizes_locked(struct instance *from, struct instance *to, bool completes)
+void table_hand_over_sizes_locked(struct deployment *from, struct deployment *to, bool completes)
 {
     if (!hands_over_sizes(from, completes))
         return;
@@ -498,35 +501,35 @@ void table_hand_over_sizes_locked(struct instance *from, struct instance *to, bo
 
 /* The sizes of what is served that have to be compiled again; returns how many. */
 static size_t find_carried_sizes(struct model_host *host, const struct model *model, bool completes,
-                                 struct instance_size ret[static INSTANCE_SIZES])
+                                 struct deployment_size ret[static DEPLOYMENT_SIZES])
 {
     size_t count = 0;
     pthread_mutex_lock(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    const struct instance *old = entry ? entry->instance : NULL;
-    for (size_t i = 0; old && !hands_over_sizes(old, completes) && i < INSTANCE_SIZES; i++)
+    const struct deployment *old = entry ? entry->deployment : NULL;
+    for (size_t i = 0; old && !hands_over_sizes(old, completes) && i < DEPLOYMENT_SIZES; i++)
         if (old->sizes[i])
             ret[count++] = size_of(old->sizes[i]);
     pthread_mutex_unlock(&host->lock);
     return count;
 }
 
-enum status table_carry_sizes(struct model_host *host, struct instance *instance, bool completes,
-                              const _Atomic int *cancel, struct error *err)
+enum status table_carry_sizes(struct model_host *host, struct deployment *deployment,
+                              bool completes, const _Atomic int *cancel, struct error *err)
 {
     const struct model_host_source *source = &host->source;
-    const struct model *own = instance->served->model;
-    struct instance_size sizes[INSTANCE_SIZES];
+    const struct model *own = deployment->model;
+    struct deployment_size sizes[DEPLOYMENT_SIZES];
     const size_t count = source->read ? find_carried_sizes(host, own, completes, sizes) : 0;
     for (size_t i = 0; i < count; i++) {
-        const struct instance_size size = sizes[i];
+        const struct deployment_size size = sizes[i];
         struct error left_out;
         struct model *model;
-        if (has_size(instance, size) ||
+        if (has_size(deployment, size) ||
             model_check_size(own, size.height, size.width, &left_out) != STATUS_OK ||
             source->read(source->context, own->name, own->version, &model, &left_out) != STATUS_OK)
             continue;
-        if (create_size(host, instance, model, size, cancel, &instance->sizes[i], &left_out) ==
+        if (create_size(host, deployment, model, size, cancel, &deployment->sizes[i], &left_out) ==
             STATUS_CANCELLED)
             return error_set(err, STATUS_CANCELLED, "%s", left_out.message);
     }

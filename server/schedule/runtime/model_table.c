@@ -3,7 +3,7 @@
  *     announce ─▶ LOADING ─▶ READY ─▶ UNLOADING ─▶ UNLOADED, or out of the table
  *                    └─▶ FAILED
  *
- * A version that is READY and loaded again stays READY throughout: its instance is exchanged. */
+ * A version that is READY and loaded again stays READY throughout: its deployment is exchanged. */
 #include "server/schedule/runtime/model_table.h"
 
 #include <math.h>
@@ -114,21 +114,21 @@ struct model_entry *table_find_locked(struct model_host *host, const char *name,
                                : find_best_locked(host, name);
 }
 
-struct instance *table_use_version(struct model_host *host, const char *name, const char *version)
+struct deployment *table_use_version(struct model_host *host, const char *name, const char *version)
 {
     pthread_mutex_lock(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
-    struct instance *instance = entry ? entry->instance : NULL;
-    if (instance)
-        instance->users++;
+    struct deployment *deployment = entry ? entry->deployment : NULL;
+    if (deployment)
+        deployment->users++;
     pthread_mutex_unlock(&host->lock);
-    return instance;
+    return deployment;
 }
 
-void table_release(struct model_host *host, struct instance *instance)
+void model_host_release(struct model_host *host, struct deployment *deployment)
 {
     pthread_mutex_lock(&host->lock);
-    bool last = --instance->users == 0;
+    bool last = --deployment->users == 0;
     bool wake = last && host->retiring;
     pthread_mutex_unlock(&host->lock);
     if (wake)
@@ -297,74 +297,75 @@ void model_host_settle(struct model_host *host)
     pthread_mutex_unlock(&host->lock);
 }
 
-struct instance_options table_instance_options(const struct model_host *host, struct model *model,
-                                               const struct precision_choice *choices,
-                                               const _Atomic int *cancel)
+struct deployment_options table_deployment_options(const struct model_host *host,
+                                                   struct model *model,
+                                                   const struct precision_choice *choices,
+                                                   const _Atomic int *cancel)
 {
-    return (struct instance_options){.host = &host->options,
-                                     .pool = host->pool,
-                                     .budget = host->budget,
-                                     .device_queues = host->device_queues,
-                                     .model = model,
-                                     .choices = choices,
-                                     .cancel = cancel};
+    return (struct deployment_options){.host = &host->options,
+                                       .pool = host->pool,
+                                       .budget = host->budget,
+                                       .device_queues = host->device_queues,
+                                       .model = model,
+                                       .choices = choices,
+                                       .cancel = cancel};
 }
 
 /* --- leaving --- */
 
-void table_begin_retiring_locked(struct model_host *host, struct instance *instance)
+void table_begin_retiring_locked(struct model_host *host, struct deployment *deployment)
 {
-    instance->next_retiring = host->retiring;
-    host->retiring = instance;
+    deployment->next_retiring = host->retiring;
+    host->retiring = deployment;
 }
 
-/* Users of the instance and of its other sizes. */
-static size_t count_users(const struct instance *instance)
+/* Users of the deployment and of its other sizes. */
+static size_t count_users(const struct deployment *deployment)
 {
-    size_t users = instance->users;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        users += instance->sizes[i] ? instance->sizes[i]->users : 0;
+    size_t users = deployment->users;
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
+        users += deployment->sizes[i] ? deployment->sizes[i]->users : 0;
     return users;
 }
 
-static void wait_unused_locked(struct model_host *host, const struct instance *instance)
+static void wait_unused_locked(struct model_host *host, const struct deployment *deployment)
 {
-    while (count_users(instance) > 0)
+    while (count_users(deployment) > 0)
         condition_wait(&host->released, &host->lock, INT64_MAX);
 }
 
-void table_retire(struct model_host *host, struct instance *instance)
+void table_retire(struct model_host *host, struct deployment *deployment)
 {
     pthread_mutex_lock(&host->lock);
-    wait_unused_locked(host, instance); /* who holds it may submit still */
+    wait_unused_locked(host, deployment); /* who holds it may submit still */
     pthread_mutex_unlock(&host->lock);
-    instance_retire(instance);
+    deployment_retire(deployment);
     pthread_mutex_lock(&host->lock);
-    wait_unused_locked(host, instance); /* a drain may look at what is on the list */
-    struct instance **at = &host->retiring;
-    while (*at != instance)
+    wait_unused_locked(host, deployment); /* a drain may look at what is on the list */
+    struct deployment **at = &host->retiring;
+    while (*at != deployment)
         at = &(*at)->next_retiring;
-    *at = instance->next_retiring;
-    instance->served->instance = NULL;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        if (instance->sizes[i])
-            instance->sizes[i]->served->instance = NULL;
+    *at = deployment->next_retiring;
+    deployment->has_left = true;
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
+        if (deployment->sizes[i])
+            deployment->sizes[i]->has_left = true;
     pthread_mutex_unlock(&host->lock);
-    instance_free(instance);
+    deployment_end(deployment);
 }
 
 /* The next ready version to remove, put on the list; NULL: none. */
-static struct instance *take_one(struct model_host *host, const char *name, const char *version)
+static struct deployment *take_one(struct model_host *host, const char *name, const char *version)
 {
-    struct instance *taken = NULL;
+    struct deployment *taken = NULL;
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; !taken && i < host->entry_count; i++) {
         struct model_entry *entry = &host->entries[i];
-        if (strcmp(entry->name, name) != 0 || !entry->instance ||
+        if (strcmp(entry->name, name) != 0 || !entry->deployment ||
             (version && strcmp(entry->version, version) != 0))
             continue;
-        taken = entry->instance;
-        entry->instance = NULL;
+        taken = entry->deployment;
+        entry->deployment = NULL;
         entry->state = MODEL_UNLOADING;
         entry->failure[0] = '\0';
         table_begin_retiring_locked(host, taken);
@@ -378,10 +379,10 @@ static struct instance *take_one(struct model_host *host, const char *name, cons
 static void forget_shortages_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++) {
-        struct instance *instance = host->entries[i].instance;
-        for (size_t k = 0; instance && k < INSTANCE_FAILED_SIZES; k++)
-            if (instance->failed[k].is_short)
-                instance->failed[k] = (struct failed_size){0};
+        struct deployment *deployment = host->entries[i].deployment;
+        for (size_t k = 0; deployment && k < DEPLOYMENT_FAILED_SIZES; k++)
+            if (deployment->failed[k].is_short)
+                deployment->failed[k] = (struct failed_size){0};
     }
 }
 
@@ -389,14 +390,14 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
                                     bool forget, struct error *err)
 {
     size_t found = 0;
-    struct instance *instance;
-    while ((instance = take_one(host, name, version)) != NULL)
-        table_retire(host, instance);
+    struct deployment *deployment;
+    while ((deployment = take_one(host, name, version)) != NULL)
+        table_retire(host, deployment);
     pthread_mutex_lock(&host->lock);
     forget_shortages_locked(host);
     for (size_t i = host->entry_count; i-- > 0;) {
         struct model_entry *entry = &host->entries[i];
-        if (strcmp(entry->name, name) != 0 || entry->instance ||
+        if (strcmp(entry->name, name) != 0 || entry->deployment ||
             (version && strcmp(entry->version, version) != 0))
             continue;
         found++;

@@ -1,15 +1,15 @@
 /* The model host's table of models, private to model_table.c ◀ model_sizes.c ◀ model_load.c
  * and model_host.c.
  *
- * Locks: `lock` guards the table, the list of what retires, and every instance's `users`. Nothing
- * of a scheduler is called while it is held. Whoever wants to use an instance without the lock
+ * Locks: `lock` guards the table, the list of what retires, and every deployment's `users`. Nothing
+ * of a scheduler is called while it is held. Whoever wants to use a deployment without the lock
  * counts as one of its users meanwhile; who takes it out of the table waits for them before it is
  * freed. `state` is an atomic copy, so that it can be read anywhere. */
 #pragma once
 
 #include <pthread.h>
 
-#include "server/schedule/runtime/instance.h"
+#include "server/schedule/runtime/deployment_build.h"
 #include "server/schedule/runtime/model_host.h"
 #include "server/schedule/runtime/worker.h"
 
@@ -23,7 +23,7 @@ struct model_entry {
     const char *phase; /* static text: what the load does */
     int64_t begun;     /* clock_now() when it began to load */
     char failure[sizeof((struct model_status *)0)->failure];
-    struct instance *instance;      /* exactly while state is MODEL_READY, but for pipelines */
+    struct deployment *deployment;  /* exactly while state is MODEL_READY, but for pipelines */
     struct pipeline_config *stages; /* of a pipeline, exactly while state is MODEL_READY; owned */
 };
 
@@ -36,16 +36,16 @@ struct model_host {
     _Atomic int state;                              /* enum model_host_state */
 
     pthread_mutex_t lock;
-    pthread_cond_t released;     /* an instance has lost its last user */
+    pthread_cond_t released;     /* a deployment has lost its last user */
     struct model_entry *entries; /* MODEL_HOST_MAX_MODELS, of which entry_count are in use */
     size_t entry_count;
     char default_name[sizeof((struct model_status *)0)->name]; /* "": none, or options have it */
     size_t required_total;
-    uint64_t generations; /* instances that have been put into the table so far */
+    uint64_t generations; /* deployments that have been put into the table so far */
     bool settled, draining;
     bool awaits_sizes; /* until those that its pipelines name are compiled it is not ready */
     struct model_host_source source;
-    struct instance *retiring; /* out of the table, not freed yet */
+    struct deployment *retiring; /* out of the table, not freed yet */
 };
 
 /* After every change of the table. */
@@ -65,20 +65,18 @@ int table_seconds_left(const struct model_entry *entry);
 /* The same until all that load are ready. */
 int table_retry_after_locked(const struct model_host *host);
 
-/* Counts the caller out of an instance's users. */
-void table_release(struct model_host *host, struct instance *instance);
-
 /* The entry of exactly this version; NULL: none. */
 struct model_entry *table_find_version_locked(struct model_host *host, const char *name,
                                               const char *version);
 
-/* The instance that serves the version, with the caller as a user; NULL: none. */
-struct instance *table_use_version(struct model_host *host, const char *name, const char *version);
+/* The deployment that serves the version, with the caller as a user; NULL: none. */
+struct deployment *table_use_version(struct model_host *host, const char *name,
+                                     const char *version);
 
 /* The other sizes of the model of `base` that are compiled, with the caller as a user of each.
  * Returns how many. */
-size_t table_use_sizes(struct model_host *host, const struct instance *base,
-                       struct instance *ret[static INSTANCE_SIZES]);
+size_t table_use_sizes(struct model_host *host, const struct deployment *base,
+                       struct deployment *ret[static DEPLOYMENT_SIZES]);
 
 /* The entry of a version, a new one if need be; NULL when the table is full. What was announced
  * without a version gets it now. */
@@ -90,30 +88,32 @@ struct model_entry *table_enter_locked(struct model_host *host, const char *name
 struct model_entry *table_find_announced_locked(struct model_host *host, const char *name,
                                                 const char *version);
 
-/* Puts an instance that is out of the table on the list of those that end. */
-void table_begin_retiring_locked(struct model_host *host, struct instance *instance);
+/* Puts a deployment that is out of the table on the list of those that end. */
+void table_begin_retiring_locked(struct model_host *host, struct deployment *deployment);
 
-/* Of an instance on that list: returns when it is gone. */
-void table_retire(struct model_host *host, struct instance *instance);
+/* Of a deployment on that list: returns when it is gone. */
+void table_retire(struct model_host *host, struct deployment *deployment);
 
-/* What the host gives to each of its instances; the caller adds the rest. */
-struct instance_options table_instance_options(const struct model_host *host, struct model *model,
-                                               const struct precision_choice *choices,
-                                               const _Atomic int *cancel);
+/* What the host gives to each of its deployments; the caller adds the rest. */
+struct deployment_options table_deployment_options(const struct model_host *host,
+                                                   struct model *model,
+                                                   const struct precision_choice *choices,
+                                                   const _Atomic int *cancel);
 
 /* ---- model_sizes.c ---- */
 
-/* Which load the instance and its sizes belong to. */
-void table_set_generation(struct instance *instance, uint64_t generation);
+/* Which load the deployment and its sizes belong to. */
+void table_set_generation(struct deployment *deployment, uint64_t generation);
 
-/* Compiles the sizes in use of the same version for `instance`, which is not in the table yet, so
+/* Compiles the sizes in use of the same version for `deployment`, which is not in the table yet, so
  * that no request for them is refused. Sizes that fail are left out, and none is compiled where
- * `instance` completes a first one, whose sizes it takes over. STATUS_CANCELLED. */
-enum status table_carry_sizes(struct model_host *host, struct instance *instance, bool completes,
-                              const _Atomic int *cancel, struct error *err) MUST_USE;
+ * `deployment` completes a first one, whose sizes it takes over. STATUS_CANCELLED. */
+enum status table_carry_sizes(struct model_host *host, struct deployment *deployment,
+                              bool completes, const _Atomic int *cancel,
+                              struct error *err) MUST_USE;
 
 /* Tells the budget how many loads are known to follow the one that begins now. */
 void table_plan_memory(struct model_host *host);
 
-/* If `to` completes `from`, a first instance, it takes over its sizes. */
-void table_hand_over_sizes_locked(struct instance *from, struct instance *to, bool completes);
+/* If `to` completes `from`, a first deployment, it takes over its sizes. */
+void table_hand_over_sizes_locked(struct deployment *from, struct deployment *to, bool completes);

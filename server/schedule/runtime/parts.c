@@ -69,9 +69,10 @@ struct image parts_photo(const struct predict_image *photo)
 void parts_answered_by(struct request_parts *parts, const struct request_part *part)
 {
     struct predict_request *whole = parts->whole;
-    struct served *served = part->request.served ? served_ref(part->request.served) : NULL;
-    served_unref(whole->served);
-    whole->served = served;
+    struct deployment *deployment =
+        part->request.deployment ? deployment_ref(part->request.deployment) : NULL;
+    deployment_unref(whole->deployment);
+    whole->deployment = deployment;
     whole->used_model = part->request.used_model;
     whole->write_seconds = part->request.write_seconds;
 }

@@ -68,7 +68,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     struct scheduler *scheduler = calloc(1, sizeof *scheduler);
     if (!scheduler)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
-    scheduler->served = options->served;
+    scheduler->deployment = options->deployment;
     scheduler->pool = options->pool;
     scheduler->layout = options->layout;
     scheduler->admission = options->admission;
@@ -81,9 +81,10 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     condition_init(&scheduler->quarantine_event);
     scheduler->lanes = options->lanes;
     condition_init(&scheduler->all_answered);
-    meters_init(&scheduler->meters, options->metrics, options->served->model->name,
-                options->served->model->version, task_has_boxes(options->served->model->task.kind));
-    options->served->meters = scheduler->meters;
+    meters_init(&scheduler->meters, options->metrics, options->deployment->model->name,
+                options->deployment->model->version,
+                task_has_boxes(options->deployment->model->task.kind));
+    options->deployment->meters = scheduler->meters;
     enum status status = allocate_buffers(scheduler, options, err);
     if (status == STATUS_OK) {
         scheduler->batcher = batcher_create(
@@ -125,14 +126,14 @@ void scheduler_free(struct scheduler *scheduler)
     free(scheduler);
 }
 
-struct served *scheduler_served(const struct scheduler *scheduler)
+struct deployment *scheduler_served(const struct scheduler *scheduler)
 {
-    return scheduler->served;
+    return scheduler->deployment;
 }
 
 const struct model *scheduler_model(const struct scheduler *scheduler)
 {
-    return scheduler->served->model;
+    return scheduler->deployment->model;
 }
 
 const struct batch_layout *scheduler_layout(const struct scheduler *scheduler)
@@ -234,8 +235,8 @@ static void drop_hold(struct predict_request *request)
         return;
     /* A photo that was only decoded is counted by the request that predicts from its pixels. */
     if (!request->decode_only || !request->images[0].photo) {
-        served_note_request(request->served, request);
-        meters_request(&request->served->meters, request, clock_now());
+        deployment_note_request(request->deployment, request);
+        meters_request(&request->deployment->meters, request, clock_now());
     }
     request->on_done(request);
 }
@@ -333,10 +334,10 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
 /* What a row of a raw-tensor request holds while it waits. */
 static size_t row_bytes(const struct scheduler *scheduler, const struct predict_request *request)
 {
-    const struct served *served = scheduler->served;
+    const struct deployment *deployment = scheduler->deployment;
     size_t bytes = 0;
-    for (size_t i = 0; request->tensors && i < served->input_count; i++)
-        if (!size_add(bytes, served->inputs[i].bytes, &bytes))
+    for (size_t i = 0; request->tensors && i < deployment->input_count; i++)
+        if (!size_add(bytes, deployment->inputs[i].bytes, &bytes))
             return SIZE_MAX;
     return bytes;
 }

@@ -21,9 +21,9 @@
 struct scheduler;
 
 struct scheduler_options {
-    struct served *served;   /* borrowed, outlives the scheduler */
-    struct metrics *metrics; /* borrowed; may be NULL */
-    struct pool *pool;       /* borrowed: gets a ticket for every image a worker may prepare */
+    struct deployment *deployment; /* borrowed, outlives the scheduler */
+    struct metrics *metrics;       /* borrowed; may be NULL */
+    struct pool *pool; /* borrowed: gets a ticket for every image a worker may prepare */
     struct admission admission;
     int max_batch, lanes;
     int depth;                  /* batches that a lane may have at a time; 0: 1 */
@@ -42,7 +42,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
  * fine. */
 void scheduler_free(struct scheduler *scheduler);
 
-struct served *scheduler_served(const struct scheduler *scheduler);
+struct deployment *scheduler_served(const struct scheduler *scheduler);
 const struct model *scheduler_model(const struct scheduler *scheduler);
 const struct batch_layout *scheduler_layout(const struct scheduler *scheduler);
 struct meters *scheduler_meters(struct scheduler *scheduler);

@@ -10,7 +10,7 @@ struct scheduler {
     struct pool_source source; /* guarded by the pool's lock */
 
     /* immutable after create */
-    struct served *served;
+    struct deployment *deployment;
     struct pool *pool;
     struct meters meters;
     struct batch_layout layout;

@@ -60,35 +60,35 @@ static enum status check_sizes(const struct pipeline_stage *stage, const struct 
 
 /* Whether a stage's model can do what the stage wants of it. */
 static enum status check_model(const struct pipeline_config *config, size_t at,
-                               const struct served *served, struct error *err)
+                               const struct deployment *deployment, struct error *err)
 {
     const struct pipeline_stage *stage = &config->stages[at];
     const bool is_last = at + 1 == config->stage_count;
-    if (served->no_answer[0])
+    if (deployment->no_answer[0])
         return error_set(err, STATUS_CONFIG, "model '%s' has no answer to a photo: %s",
-                         stage->model, served->no_answer);
-    TRY(check_sizes(stage, served->model, err));
+                         stage->model, deployment->no_answer);
+    TRY(check_sizes(stage, deployment->model, err));
     if (is_last)
         return STATUS_OK;
-    if (!task_has_boxes(served->model->task.kind))
+    if (!task_has_boxes(deployment->model->task.kind))
         return error_set(err, STATUS_CONFIG,
                          "model '%s' is for %s, and the next stage needs boxes; only the last "
                          "stage may be something else than a detector",
-                         stage->model, task_name(served->model->task.kind));
-    return check_labels(&config->stages[at + 1], served->model, err);
+                         stage->model, task_name(deployment->model->task.kind));
+    return check_labels(&config->stages[at + 1], deployment->model, err);
 }
 
 static enum status check_stage(struct staged_request *staged, size_t at, int *ret_retry_after_s,
                                struct error *err)
 {
     const char *name = staged->config->stages[at].model;
-    struct served *served;
-    TRY(model_host_acquire(staged->host, name, NULL, &served, ret_retry_after_s, err));
-    staged->keep_aspect[at] = served->model->preprocess.resize != RESIZE_EXACT;
-    const size_t part = served->max_rows / ADMISSION_CROPS_DIVISOR;
+    struct deployment *deployment;
+    TRY(model_host_acquire(staged->host, name, NULL, &deployment, ret_retry_after_s, err));
+    staged->keep_aspect[at] = deployment->model->preprocess.resize != RESIZE_EXACT;
+    const size_t part = deployment->max_rows / ADMISSION_CROPS_DIVISOR;
     staged->rooms[at] = part > 1 ? part : 1;
-    const enum status status = check_model(staged->config, at, served, err);
-    model_host_release(staged->host, served);
+    const enum status status = check_model(staged->config, at, deployment, err);
+    model_host_release(staged->host, deployment);
     return status;
 }
 
@@ -111,13 +111,13 @@ enum status stages_check(struct model_host *host, const char *name, const char *
     enum status status = STATUS_OK;
     TRY(model_host_find_pipeline(host, name, version, found, &config, err));
     for (size_t i = 0; config && status == STATUS_OK && i < config->stage_count; i++) {
-        struct served *served;
+        struct deployment *deployment;
         struct error absent; /* it may come */
-        if (model_host_acquire(host, config->stages[i].model, NULL, &served, NULL, &absent) !=
+        if (model_host_acquire(host, config->stages[i].model, NULL, &deployment, NULL, &absent) !=
             STATUS_OK)
             continue;
-        status = check_model(config, i, served, err);
-        model_host_release(host, served);
+        status = check_model(config, i, deployment, err);
+        model_host_release(host, deployment);
         if (status != STATUS_OK)
             status = error_prefix(err, "stage %zu of pipeline '%s'", i + 1, name);
     }

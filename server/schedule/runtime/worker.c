@@ -153,12 +153,14 @@ static enum status worker_begin_row(struct scheduler *scheduler, struct predict_
 static void worker_write_row(struct scheduler *scheduler, const struct predict_image *image,
                              struct batch_slot slot)
 {
-    const struct served *served = scheduler_served(scheduler);
+    const struct deployment *deployment = scheduler_served(scheduler);
     size_t row = (size_t)(image - image->request->images);
-    for (size_t i = 0; i < served->input_count; i++) {
+    for (size_t i = 0; i < deployment->input_count; i++) {
         const char *rows = image->request->tensors[i];
-        tensor_copy_in(&served->inputs[i], i == served->image_input ? &served->image_numbers : NULL,
-                       served->model->input_channels_last, rows + row * served->inputs[i].bytes,
+        tensor_copy_in(&deployment->inputs[i],
+                       i == deployment->image_input ? &deployment->image_numbers : NULL,
+                       deployment->model->input_channels_last,
+                       rows + row * deployment->inputs[i].bytes,
                        scheduler_row(scheduler, slot.buffer, i, slot.slot));
     }
 }

@@ -261,12 +261,12 @@ static struct model *version_of(const char *name, const char *version, int heigh
 /* The version that answers, by the height of its images. */
 static int height_of(struct model_host *host, const char *version)
 {
-    struct served *served;
+    struct deployment *deployment;
     struct error err;
-    if (model_host_acquire(host, "m", version, &served, NULL, &err) != STATUS_OK)
+    if (model_host_acquire(host, "m", version, &deployment, NULL, &err) != STATUS_OK)
         return -(int)err.status;
-    int height = served->model->preprocess.height;
-    model_host_release(host, served);
+    int height = deployment->model->preprocess.height;
+    model_host_release(host, deployment);
     return height;
 }
 
@@ -472,7 +472,7 @@ static void use_size(struct model_host *host, int height)
 {
     char name[128], version[16];
     struct error err = {0};
-    struct served *base, *sized;
+    struct deployment *base, *sized;
     int h, w, seconds = 0;
     CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
     const enum status status =
@@ -494,7 +494,7 @@ static void use_size(struct model_host *host, int height)
 
 static enum status ask_size(struct model_host *host, int height, struct error *err)
 {
-    struct served *base, *sized;
+    struct deployment *base, *sized;
     CHECK(model_host_acquire(host, "a", NULL, &base, NULL, err) == STATUS_OK);
     const enum status status =
         model_host_acquire_size(host, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, err);
@@ -600,12 +600,12 @@ static void test_sizes_come_and_go_with_their_model(void)
     model_host_free(host);
 }
 
-/* Sizes of a first instance stay with its weights. */
+/* Sizes of a first deployment stay with its weights. */
 static void test_sizes_go_over_to_what_completes_their_model(void)
 {
     char name[128], version[16];
     struct error err = {0};
-    struct served *base, *sized;
+    struct deployment *base, *sized;
     struct model_host *host = start_host((struct model_host_options){.trials = TRIALS_LATER});
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     CHECK(largest_batch(host) == 1);
@@ -699,11 +699,11 @@ static void *complete_model(void *host)
     return NULL;
 }
 
-/* A request has the model when another instance takes its place, and its sizes with it. */
+/* A request has the model when another deployment takes its place, and its sizes with it. */
 static void test_sizes_are_found_while_their_model_is_replaced(void)
 {
     struct error err = {0};
-    struct served *base, *sized;
+    struct deployment *base, *sized;
     struct model_host *host = start_host((struct model_host_options){.trials = TRIALS_LATER});
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     use_size(host, 2);

@@ -1,6 +1,6 @@
 /* Builds what serves a version of a model: precision, a session and lane on every device, the
  * scheduler with its buffers; and takes it down. */
-#include "server/schedule/runtime/instance.h"
+#include "server/schedule/runtime/deployment_build.h"
 
 #include <assert.h>
 #include <malloc.h>
@@ -18,9 +18,9 @@
 
 /* What is being built. */
 struct building {
-    const struct instance_options *options;
+    const struct deployment_options *options;
     struct model *model; /* NULL once the description owns it */
-    struct instance *instance;
+    struct deployment *deployment;
 };
 
 /* Of the whole, for the files that have been read. */
@@ -29,8 +29,8 @@ struct building {
 static void on_lane_progress(void *context, const char *phase, double fraction)
 {
     const struct building *building = context;
-    const double done = (double)building->instance->lane_count + fraction;
-    const struct instance_options *options = building->options;
+    const double done = (double)building->deployment->lane_count + fraction;
+    const struct deployment_options *options = building->options;
     const double share = done / (double)options->host->device_count;
     if (options->on_progress)
         options->on_progress(options->progress_context, phase,
@@ -40,7 +40,7 @@ static void on_lane_progress(void *context, const char *phase, double fraction)
 /* What the operator says binds; the model's own wish (config.pbtxt) goes before the default. */
 static int choose_max_batch(const struct model_host_options *options, const struct model *model)
 {
-    if (!served_may_batch(model))
+    if (!deployment_may_batch(model))
         return 1;
     int64_t most = options->max_batch ? options->max_batch : BATCHER_MAX_BATCH;
     int64_t wish = model->max_batch > 0     ? model->max_batch
@@ -91,7 +91,7 @@ static void log_choice(const struct model *model, struct device_id device,
 static enum status open_session(struct building *building, struct session_options *options,
                                 struct session **ret, struct error *err)
 {
-    struct precision_choice *choice = &building->instance->choices[options->device.kind];
+    struct precision_choice *choice = &building->deployment->choices[options->device.kind];
     const struct precision_options how = precision_options_of(building->options->host);
     if (choice->why[0]) {
         options->precision = choice->precision;
@@ -124,13 +124,13 @@ static struct session_pixels pixels_of(const struct model *model)
 }
 
 /* Options of the session on host->devices[i]. `pixels` is borrowed. */
-static struct session_options options_of_lane(const struct instance_options *instance, size_t i,
+static struct session_options options_of_lane(const struct deployment_options *deployment, size_t i,
                                               const struct session_pixels *pixels)
 {
-    const struct model_host_options *options = instance->host;
-    const struct model *model = instance->model;
-    struct device_budgets *budget = instance->budget;
-    const size_t image_input = served_image_input(model);
+    const struct model_host_options *options = deployment->host;
+    const struct model *model = deployment->model;
+    struct device_budgets *budget = deployment->budget;
+    const size_t image_input = deployment_image_input(model);
     const bool takes_pixels = image_input != SIZE_MAX && !model->preprocess.pads_normalised;
     struct session_options session = {
         .device = options->devices[i],
@@ -147,7 +147,7 @@ static struct session_options options_of_lane(const struct instance_options *ins
         .memory_limit = budget_share(budget, options->devices[i], lanes_to_come(options, i)),
         .batch_memory = budget_batch_share(budget, options->devices[i], lanes_to_come(options, i)),
         .max_batch_is_pinned = options->max_batch > 0,
-        .cancel = instance->cancel,
+        .cancel = deployment->cancel,
     };
     count_inputs(options, &session);
     return session;
@@ -156,25 +156,25 @@ static struct session_options options_of_lane(const struct instance_options *ins
 /* A session on every device. */
 static enum status create_lanes_in_turn(struct building *building, struct error *err)
 {
-    const struct instance_options *options = building->options;
+    const struct deployment_options *options = building->options;
     const struct model *model = options->model;
-    struct instance *instance = building->instance;
+    struct deployment *deployment = building->deployment;
     const struct session_pixels pixels = pixels_of(model);
     malloc_trim(0); /* what sessions before this one have freed lies between what stays */
     if (options->on_progress)
         options->on_progress(options->progress_context, "reading", PROGRESS_READ);
     for (size_t i = 0; i < options->host->device_count; i++) {
         struct session_options session = options_of_lane(options, i, &pixels);
-        session.no_kernel_tuning = session.no_kernel_tuning || instance->plan != PLAN_MEASURE;
-        if (instance->plan == PLAN_FIRST)
+        session.no_kernel_tuning = session.no_kernel_tuning || deployment->plan != PLAN_MEASURE;
+        if (deployment->plan == PLAN_FIRST)
             session.batches[0] = 1; /* max_batch is part of the key of a choice */
         session.on_progress = on_lane_progress;
         session.progress_context = building;
         struct session *opened;
         TRY(open_session(building, &session, &opened, err));
         TRY(lane_create(model, opened, &session, options->budget, options->device_queues[i],
-                        &instance->lanes[i], err));
-        const struct session_info *info = lane_info(instance->lanes[instance->lane_count++]);
+                        &deployment->lanes[i], err));
+        const struct session_info *info = lane_info(deployment->lanes[deployment->lane_count++]);
         if (info->batched && session.batches[0] == 0 &&
             info->batches[info->batch_count - 1].size < session.max_batch)
             log_event(LOG_WARN, "smaller batches", LOG_STR("model", model->name),
@@ -189,12 +189,12 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
 static bool leaves_room(const struct building *building)
 {
     const struct model_host_options *options = building->options->host;
-    const struct instance *instance = building->instance;
+    const struct deployment *deployment = building->deployment;
     const size_t most = (size_t)choose_max_batch(options, building->model);
     size_t needed = 0;
-    for (size_t i = 0; i < instance->lane_count; i++) {
-        const size_t weights = lane_info(instance->lanes[i])->parameter_bytes;
-        needed += 2 * weights + most * (lane_bytes(instance->lanes[i]) - weights);
+    for (size_t i = 0; i < deployment->lane_count; i++) {
+        const size_t weights = lane_info(deployment->lanes[i])->parameter_bytes;
+        needed += 2 * weights + most * (lane_bytes(deployment->lanes[i]) - weights);
     }
     const size_t left = budget_share(building->options->budget, options->devices[0], 1);
     return left == 0 || needed <= left;
@@ -204,112 +204,112 @@ static enum status create_lanes(struct building *building, struct error *err)
 {
     if (!budget_begin(building->options->budget, building->options->cancel))
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-    struct instance *instance = building->instance;
+    struct deployment *deployment = building->deployment;
     enum status status = create_lanes_in_turn(building, err);
-    if (status == STATUS_OK && instance->plan == PLAN_FIRST && !leaves_room(building)) {
-        while (instance->lane_count > 0) {
-            lane_free(instance->lanes[--instance->lane_count]);
-            instance->lanes[instance->lane_count] = NULL;
+    if (status == STATUS_OK && deployment->plan == PLAN_FIRST && !leaves_room(building)) {
+        while (deployment->lane_count > 0) {
+            lane_free(deployment->lanes[--deployment->lane_count]);
+            deployment->lanes[deployment->lane_count] = NULL;
         }
-        instance->plan = PLAN_MEASURE;
+        deployment->plan = PLAN_MEASURE;
         status = create_lanes_in_turn(building, err);
     }
     budget_end(building->options->budget);
     return status;
 }
 
-static enum status describe_instance(struct building *building, struct error *err)
+static enum status describe_deployment(struct building *building, struct error *err)
 {
-    struct instance *instance = building->instance;
-    TRY(served_create(building->model, lane_session(instance->lanes[0]), &instance->served, err));
+    struct deployment *deployment = building->deployment;
+    TRY(deployment_describe(deployment, building->model, lane_session(deployment->lanes[0]), err));
     building->model = NULL;
-    instance->served->instance = instance;
-    model_drop_graph(instance->served->model);
+    model_drop_graph(deployment->model);
     return STATUS_OK;
 }
 
 static enum status create_scheduler(struct building *building, struct error *err)
 {
     const struct model_host_options *options = building->options->host;
-    struct instance *instance = building->instance;
+    struct deployment *deployment = building->deployment;
     /* Every lane must be able to run every batch. */
-    int max_batch = choose_max_batch(options, instance->served->model), padded_batch = 1;
-    for (size_t i = 0; i < instance->lane_count; i++) {
-        int lane_batch = lane_max_batch(instance->lanes[i]);
+    int max_batch = choose_max_batch(options, deployment->model), padded_batch = 1;
+    for (size_t i = 0; i < deployment->lane_count; i++) {
+        int lane_batch = lane_max_batch(deployment->lanes[i]);
         max_batch = lane_batch < max_batch ? lane_batch : max_batch;
     }
-    for (size_t i = 0; i < instance->lane_count; i++) {
-        int padded = session_batch_for(lane_session(instance->lanes[i]), max_batch);
+    for (size_t i = 0; i < deployment->lane_count; i++) {
+        int padded = session_batch_for(lane_session(deployment->lanes[i]), max_batch);
         padded_batch = padded > padded_batch ? padded : padded_batch;
     }
     bool takes_pixels = true;
     int depth = 1;
-    struct device_id device = lane_info(instance->lanes[0])->device;
-    for (size_t i = 0; i < instance->lane_count; i++) {
-        const struct session_info *info = lane_info(instance->lanes[i]);
+    struct device_id device = lane_info(deployment->lanes[0])->device;
+    for (size_t i = 0; i < deployment->lane_count; i++) {
+        const struct session_info *info = lane_info(deployment->lanes[i]);
         takes_pixels = takes_pixels && info->takes_pixels;
-        assert(image_numbers_equal(&info->image, &instance->served->image_numbers));
+        assert(image_numbers_equal(&info->image, &deployment->image_numbers));
         depth = info->depth > depth ? info->depth : depth;
         if (info->device.kind != DEVICE_CPU && device.kind == DEVICE_CPU)
             device = info->device;
     }
-    instance->served->max_batch = max_batch;
-    if (instance->plan == PLAN_FIRST && lane_info(instance->lanes[0])->batched)
-        instance->served->max_batch = choose_max_batch(options, instance->served->model);
-    instance->served->max_rows = options->max_queue;
+    deployment->max_batch = max_batch;
+    if (deployment->plan == PLAN_FIRST && lane_info(deployment->lanes[0])->batched)
+        deployment->max_batch = choose_max_batch(options, deployment->model);
+    deployment->max_rows = options->max_queue;
     struct scheduler_options scheduler = {
-        .served = instance->served,
+        .deployment = deployment,
         .metrics = options->metrics,
         .pool = building->options->pool,
         .admission = {.max_images = options->max_queue,
                       .max_bytes = options->max_queue_bytes,
                       .max_wait_ns = options->max_queue_ms * 1000000},
         .max_batch = max_batch,
-        .lanes = (int)instance->lane_count,
+        .lanes = (int)deployment->lane_count,
         .depth = depth,
         .device = device,
         .takes_pixels = takes_pixels,
         .workers = options->workers,
     };
-    TRY(batch_layout_init(lane_session(instance->lanes[0]), (size_t)padded_batch, &scheduler.layout,
-                          err));
-    enum status status = scheduler_create(&scheduler, &instance->scheduler, err);
+    TRY(batch_layout_init(lane_session(deployment->lanes[0]), (size_t)padded_batch,
+                          &scheduler.layout, err));
+    enum status status = scheduler_create(&scheduler, &deployment->scheduler, err);
     if (status != STATUS_OK)
         batch_layout_done(&scheduler.layout);
-    for (size_t i = 0; status == STATUS_OK && i < instance->lane_count; i++)
-        status = lane_start(instance->lanes[i], instance->scheduler, (int)i, err);
+    for (size_t i = 0; status == STATUS_OK && i < deployment->lane_count; i++)
+        status = lane_start(deployment->lanes[i], deployment->scheduler, (int)i, err);
     return status;
 }
 
-enum status instance_create(const struct instance_options *options, struct instance **ret,
-                            struct error *err)
+enum status deployment_create(const struct deployment_options *options, struct deployment **ret,
+                              struct error *err)
 {
-    struct building building = {options, options->model, calloc(1, sizeof *building.instance)};
+    struct building building = {options, options->model, calloc(1, sizeof *building.deployment)};
     int64_t start = clock_now();
     const double start_ms = clock_ms(clock_thread());
     enum status status = STATUS_OK;
-    if (!building.instance)
+    if (!building.deployment)
         status = error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
     else if (options->choices)
-        memcpy(building.instance->choices, options->choices, sizeof building.instance->choices);
-    if (status == STATUS_OK)
-        building.instance->plan = options->plan;
-    if (status == STATUS_OK)
+        memcpy(building.deployment->choices, options->choices, sizeof building.deployment->choices);
+    if (status == STATUS_OK) {
+        building.deployment->refs = 1;
+        building.deployment->plan = options->plan;
         status = create_lanes(&building, err);
+    }
     if (status == STATUS_OK)
-        status = describe_instance(&building, err);
+        status = describe_deployment(&building, err);
     if (status == STATUS_OK)
         status = create_scheduler(&building, err);
     if (status == STATUS_OK) {
-        metric_set(building.instance->served->meters.triton.load_seconds,
+        metric_set(building.deployment->meters.triton.load_seconds,
                    clock_ms(clock_now() - start) * 1e-3);
         /* what trials and packing have used between what stays */
         malloc_trim(0);
-        building.instance->load_ms = clock_ms(clock_thread()) - start_ms;
-        *ret = building.instance;
+        building.deployment->load_ms = clock_ms(clock_thread()) - start_ms;
+        *ret = building.deployment;
         return STATUS_OK;
     }
-    instance_free(building.instance);
+    deployment_end(building.deployment);
     model_free(building.model); /* lanes read it until they end */
     return status;
 }
@@ -337,7 +337,7 @@ static void *measure_kernels(void *context)
     return NULL;
 }
 
-enum status instance_measure_kernels(const struct instance_options *options, struct error *err)
+enum status deployment_measure_kernels(const struct deployment_options *options, struct error *err)
 {
     const struct session_pixels pixels = pixels_of(options->model);
     struct kernel_measuring m = {.model = options->model,
@@ -365,15 +365,15 @@ static void gate_end(void *lane)
     lane_return(lane);
 }
 
-enum status instance_try_precision(struct instance *instance,
-                                   const struct instance_options *options,
-                                   struct precision_choice *choices, struct error *err)
+enum status deployment_try_precision(struct deployment *deployment,
+                                     const struct deployment_options *options,
+                                     struct precision_choice *choices, struct error *err)
 {
     const struct precision_options how = precision_options_of(options->host);
     const struct model *model = options->model;
     const struct session_pixels pixels = pixels_of(model);
-    for (size_t i = 0; i < instance->lane_count; i++) {
-        struct lane *lane = instance->lanes[i];
+    for (size_t i = 0; i < deployment->lane_count; i++) {
+        struct lane *lane = deployment->lanes[i];
         const struct device_id device = options->host->devices[i];
         struct precision_choice *choice = &choices[device.kind];
         if (choice->origin != CHOICE_PENDING)
@@ -381,33 +381,32 @@ enum status instance_try_precision(struct instance *instance,
         const struct session_options session = options_of_lane(options, i, &pixels);
         const struct precision_gate gate = {gate_begin, gate_end, lane};
         TRY(precision_try(model, &how, &session, lane_session(lane), &gate,
-                          precision_trial_ms(instance->load_ms), choice, err));
+                          precision_trial_ms(deployment->load_ms), choice, err));
         log_choice(model, device, choice, LOG_INFO);
     }
     return STATUS_OK;
 }
 
-void instance_retire(struct instance *instance)
+void deployment_retire(struct deployment *deployment)
 {
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        if (instance->sizes[i])
-            instance_retire(instance->sizes[i]);
-    scheduler_stop_accepting(instance->scheduler);
-    (void)scheduler_wait_answered(instance->scheduler, INT64_MAX);
-    scheduler_leave_pool(instance->scheduler);
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
+        if (deployment->sizes[i])
+            deployment_retire(deployment->sizes[i]);
+    scheduler_stop_accepting(deployment->scheduler);
+    (void)scheduler_wait_answered(deployment->scheduler, INT64_MAX);
+    scheduler_leave_pool(deployment->scheduler);
 }
 
-void instance_free(struct instance *instance)
+void deployment_end(struct deployment *deployment)
 {
-    if (!instance)
+    if (!deployment)
         return;
-    for (size_t i = 0; i < INSTANCE_SIZES; i++)
-        instance_free(instance->sizes[i]);
-    if (instance->scheduler)
-        scheduler_stop(instance->scheduler);
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
+        deployment_end(deployment->sizes[i]);
+    if (deployment->scheduler)
+        scheduler_stop(deployment->scheduler);
     for (size_t i = 0; i < DEVICE_MAX; i++)
-        lane_free(instance->lanes[i]);
-    scheduler_free(instance->scheduler);
-    served_unref(instance->served);
-    free(instance);
+        lane_free(deployment->lanes[i]);
+    scheduler_free(deployment->scheduler);
+    deployment_unref(deployment);
 }

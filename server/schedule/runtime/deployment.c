@@ -1,0 +1,280 @@
+/* Describes a loaded model once (inputs, outputs, classes) and counts what it serves. */
+#include "server/schedule/runtime/deployment.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "models/tasks/class_scores.h"
+#include "server/schedule/runtime/model_host.h"
+
+size_t deployment_image_input(const struct model *model)
+{
+    return model->input_count == 1 ? model->image_input : SIZE_MAX;
+}
+
+bool deployment_is_classifier(const struct deployment *deployment)
+{
+    return deployment->model->task.kind == TASK_CLASSIFICATION && !deployment->no_answer[0];
+}
+
+bool deployment_may_batch(const struct model *model)
+{
+    if (task_has_boxes(model->task.kind) && !task_layout_has_rows(model->task.layout))
+        return false;
+    if (deployment_image_input(model) != SIZE_MAX)
+        return true; /* the session finds out */
+    for (size_t i = 0; i < model->input_count; i++) {
+        const struct shape *shape = &model->inputs[i].shape;
+        if (shape->rank < 1 || shape->dims[0] != DIM_UNKNOWN)
+            return false;
+    }
+    return model->input_count > 0;
+}
+
+/* The session's image input is [1, H, W, C] of its numbers whatever the file says; here it is told
+ * as the file has it. */
+static enum status describe_input(const struct deployment *deployment,
+                                  const struct session *session, size_t i, struct error *err)
+{
+    const struct session_tensor *fed = session_input(session, i);
+    struct served_tensor *input = &deployment->inputs[i];
+    *input = (struct served_tensor){.name = deployment->model->inputs[i].name,
+                                    .dtype = deployment->model->inputs[i].dtype,
+                                    .shape = fed->shape};
+    if (i == deployment->image_input && !deployment->model->input_channels_last) {
+        input->shape.dims[1] = fed->shape.dims[3];
+        input->shape.dims[2] = fed->shape.dims[1];
+        input->shape.dims[3] = fed->shape.dims[2];
+    }
+    return shape_check(&input->shape, input->dtype, &input->count, &input->bytes, err);
+}
+
+static enum status describe_output(const struct deployment *deployment,
+                                   const struct session *session, size_t i, struct error *err)
+{
+    const struct session_tensor *given = session_output(session, i);
+    struct served_tensor *output = &deployment->outputs[i];
+    *output = (struct served_tensor){
+        .name = deployment->model->outputs[i].name, .dtype = given->dtype, .shape = given->shape};
+    if (output->shape.rank == SHAPE_UNKNOWN)
+        return STATUS_OK;
+    return shape_check(&output->shape, output->dtype, &output->count, &output->bytes, err);
+}
+
+/* What the decode workers write must be what the session reads. */
+static enum status check_image(const struct deployment *deployment, const struct session *session,
+                               struct error *err)
+{
+    const struct preprocess *p = &deployment->model->preprocess;
+    const struct session_tensor *input = session_input(session, deployment->image_input);
+    struct shape wanted = SHAPE(1, p->height, p->width, preprocess_channels(p));
+    if (input->dtype == session_info(session)->image.dtype && shape_equal(&input->shape, &wanted))
+        return STATUS_OK;
+    char wanted_text[SHAPE_TEXT], input_text[SHAPE_TEXT];
+    return error_set(err, STATUS_SHAPE,
+                     "model '%s': the preprocessing makes %s (batch, height, width, "
+                     "channels), but input '%s' takes %s; correct the sizes in the model's "
+                     "preprocessor file",
+                     deployment->model->name, shape_text(&wanted, wanted_text), input->name,
+                     shape_text(&input->shape, input_text));
+}
+
+/* Of how many things there are in a picture (a detector's boxes, [n, 4]), not of the picture. */
+static bool is_of_parts(const struct deployment *deployment, size_t output)
+{
+    return deployment->outputs[output].shape.rank == SHAPE_UNKNOWN &&
+           model_rows_depend_on_data(deployment->model, &deployment->model->outputs[output].shape);
+}
+
+static enum status check_scores(struct deployment *deployment, const struct session *session,
+                                struct error *err)
+{
+    const size_t output = deployment->model->output;
+    char text[SHAPE_TEXT];
+    if (is_of_parts(deployment, output))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "output '%s' of an image has the shape %s with a first dimension that "
+                         "depends on the picture, which is not one score per class; image "
+                         "classifiers are served",
+                         deployment->outputs[output].name,
+                         shape_text(&deployment->model->outputs[output].shape, text));
+    struct session_tensor scores = *session_output(session, output);
+    const struct shape *declared = &deployment->model->outputs[output].shape;
+    /* The file may declare a shape that the session knows only after a run: [1, 300, 6]. */
+    if (scores.shape.rank == SHAPE_UNKNOWN && deployment->model->fixed_batch &&
+        shape_is_known(declared))
+        scores.shape = *declared;
+    return scores_check(&scores, &deployment->class_count, err);
+}
+
+/* Finds the first output of the task, or the reason why photos get no answer. */
+static void find_answer(struct deployment *deployment, const struct session *session)
+{
+    const struct model *model = deployment->model;
+    struct error why = {0};
+    deployment->output = model->output;
+    if (!deployment->takes_images && deployment->input_count == 1)
+        error_set(&why, STATUS_UNSUPPORTED,
+                  "its input '%.60s' is not an image, [N, C, H, W] or [N, H, W, C] with 1 or 3 "
+                  "channels",
+                  deployment->inputs[0].name);
+    else if (!deployment->takes_images)
+        error_set(&why, STATUS_UNSUPPORTED,
+                  "it has %zu inputs of which none alone is an image [N, C, H, W] or [N, H, W, C] "
+                  "with 1 or 3 channels",
+                  deployment->input_count);
+    else if (model->task.kind == TASK_UNKNOWN)
+        error_set(&why, STATUS_UNSUPPORTED, "%s", model->task.evidence);
+    else if (model->task.kind != TASK_CLASSIFICATION ||
+             check_scores(deployment, session, &why) == STATUS_OK)
+        return;
+    snprintf(deployment->no_answer, sizeof deployment->no_answer, "%.*s",
+             (int)sizeof deployment->no_answer - 1, why.message);
+}
+
+static bool follows_rows(const struct served_tensor *tensor)
+{
+    return tensor->shape.rank == SHAPE_UNKNOWN ||
+           (tensor->shape.rank >= 1 && tensor->shape.dims[0] == 1);
+}
+
+static enum status describe_all(struct deployment *deployment, const struct session *session,
+                                struct error *err)
+{
+    const struct session_info *info = session_info(session);
+    deployment->input_count = session_input_count(session);
+    deployment->output_count = session_output_count(session);
+    deployment->image_input = deployment_image_input(deployment->model);
+    deployment->image_numbers = info->image;
+    deployment->takes_images = deployment->image_input != SIZE_MAX;
+    deployment->inputs = alloc_array(deployment->input_count, sizeof *deployment->inputs);
+    deployment->outputs = alloc_array(deployment->output_count, sizeof *deployment->outputs);
+    if (!deployment->inputs || !deployment->outputs)
+        return error_set(err, STATUS_NO_MEMORY, "no memory to describe a model");
+    if (deployment->takes_images)
+        TRY(check_image(deployment, session, err));
+    deployment->has_rows = deployment_may_batch(deployment->model) && !info->rows_mix;
+    for (size_t i = 0; i < deployment->input_count; i++) {
+        TRY(describe_input(deployment, session, i, err));
+        deployment->has_rows = deployment->has_rows && follows_rows(&deployment->inputs[i]);
+    }
+    for (size_t i = 0; i < deployment->output_count; i++) {
+        TRY(describe_output(deployment, session, i, err));
+        deployment->has_rows = deployment->has_rows && follows_rows(&deployment->outputs[i]) &&
+                               !is_of_parts(deployment, i);
+    }
+    find_answer(deployment, session);
+    deployment->max_batch = info->batched ? info->batches[info->batch_count - 1].size : 1;
+    return STATUS_OK;
+}
+
+enum status deployment_describe(struct deployment *deployment, struct model *model,
+                                const struct session *session, struct error *err)
+{
+    deployment->model = model;
+    const enum status status = describe_all(deployment, session, err);
+    if (status != STATUS_OK)
+        deployment->model = NULL; /* still the caller's */
+    return status;
+}
+
+struct deployment *deployment_ref(struct deployment *deployment)
+{
+    atomic_fetch_add_explicit(&deployment->refs, 1, memory_order_relaxed);
+    return deployment;
+}
+
+void deployment_unref(struct deployment *deployment)
+{
+    if (!deployment || atomic_fetch_sub_explicit(&deployment->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    model_free(deployment->model);
+    free(deployment->inputs);
+    free(deployment->outputs);
+    free(deployment);
+}
+
+/* ---- counting ---- */
+
+static void count_add(_Atomic uint64_t *number, uint64_t more)
+{
+    atomic_fetch_add_explicit(number, more, memory_order_relaxed);
+}
+
+static void count_ms(struct deployment_count *count, double ms)
+{
+    count_add(&count->ns, ms > 0 ? (uint64_t)(ms * 1e6) : 0);
+    count_add(&count->count, 1);
+}
+
+static void note_time(struct deployment_stats *stats)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    atomic_store_explicit(&stats->last_ms,
+                          (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000,
+                          memory_order_relaxed);
+}
+
+void deployment_note_request(struct deployment *deployment, const struct predict_request *request)
+{
+    struct deployment_stats *stats = &deployment->stats;
+    double queue = 0, input = 0, infer = 0, output = 0;
+    size_t good = 0;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_image *image = &request->images[i];
+        double prepared = image->decode_ms + image->preprocess_ms;
+        good += image->status == STATUS_OK;
+        queue = image->queue_ms > queue ? image->queue_ms : queue;
+        input = prepared > input ? prepared : input;
+        infer = image->forward_ms > infer ? image->forward_ms : infer;
+        output = image->output_ms > output ? image->output_ms : output;
+    }
+    note_time(stats);
+    count_add(&stats->rows, good);
+    double total = clock_ms(clock_now() - request->started);
+    if (good < request->image_count) {
+        count_ms(&stats->fail, total);
+        return;
+    }
+    count_ms(&stats->success, total);
+    count_ms(&stats->queue, queue);
+    count_ms(&stats->input, input);
+    count_ms(&stats->infer, infer);
+    count_ms(&stats->output, output);
+}
+
+void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms)
+{
+    const double total = clock_ms(clock_now() - started);
+    note_time(&deployment->stats);
+    count_ms(&deployment->stats.success, total);
+    count_ms(&deployment->stats.cache_hit, ms);
+    meters_cache_hit(&deployment->meters, total);
+}
+
+void deployment_note_cache_miss(struct deployment *deployment, double ms)
+{
+    count_ms(&deployment->stats.cache_miss, ms);
+    metric_add(deployment->meters.cache_misses, 1);
+}
+
+void deployment_note_run(struct deployment *deployment, int rows, double input_ms, double infer_ms)
+{
+    count_add(&deployment->stats.executions, 1);
+    if (rows < 1 || rows > BATCHER_MAX_BATCH)
+        return;
+    struct deployment_batch *batch = &deployment->stats.batches[rows];
+    count_ms(&batch->input, input_ms);
+    count_ms(&batch->infer, infer_ms);
+}
+
+void deployment_note_output(struct deployment *deployment, int rows, double output_ms)
+{
+    if (rows >= 1 && rows <= BATCHER_MAX_BATCH)
+        count_ms(&deployment->stats.batches[rows].output, output_ms);
+}

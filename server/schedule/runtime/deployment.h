@@ -1,0 +1,140 @@
+/* A deployment: what serves one version of a model: its description, its lanes (a thread and a
+ * compiled session on each device), its scheduler, its counters.
+ *
+ *     deployment_create ─▶ serves ─▶ deployment_retire: no new requests, answers what it has
+ *                                       └─▶ deployment_end: joins threads, frees all but this
+ *
+ * A model takes photos (decoded and preprocessed; classes and labels out) and raw tensors (the
+ * file's own inputs and outputs). The description of both does not change once the model has been
+ * compiled; afterwards only counters do. A deployment is reference-counted: the table of models
+ * holds one reference and every request another. So names and labels outlive the threads and
+ * buffers of a version that was replaced.
+ *
+ * A model whose file leaves height and width free has a deployment for each size that clients asked
+ * for lately, owned by the first one. */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "engine/runtime/session.h"
+#include "models/folder/model.h"
+#include "models/tasks/tensor_copy.h"
+#include "server/precision/precision.h"
+#include "server/schedule/policy/batcher.h"
+#include "server/schedule/runtime/meters.h"
+
+/* Counts and nanoseconds since this version is served. They only grow. */
+struct deployment_count {
+    _Atomic uint64_t count, ns;
+};
+
+struct deployment_batch {
+    struct deployment_count input, infer, output;
+};
+
+struct deployment_stats {
+    _Atomic uint64_t last_ms;    /* wall clock, milliseconds since 1970, of the last request */
+    _Atomic uint64_t rows;       /* images and rows answered without an error */
+    _Atomic uint64_t executions; /* forward passes that succeeded */
+    /* One a request: from its first byte to its answer, and of its slowest image in each phase. */
+    struct deployment_count success, fail, queue, input, infer, output;
+    /* Of the response cache: with the time of the search, and for a miss that of keeping it. */
+    struct deployment_count cache_hit, cache_miss;
+    struct deployment_batch batches[BATCHER_MAX_BATCH + 1]; /* by size of a forward pass */
+};
+
+/* The most sizes, besides its own, that a model is compiled for at a time; and how many that failed
+ * are remembered. */
+#define DEPLOYMENT_SIZES        4
+#define DEPLOYMENT_FAILED_SIZES 16
+
+/* How the sessions of a deployment are made. */
+enum deployment_plan {
+    PLAN_MEASURE, /* layers whose kernels were not measured yet are measured */
+    PLAN_KNOWN,   /* their kernels are chosen by rule */
+    PLAN_FIRST, /* the same, and single images alone are compiled: for a quick start on CPUs; where
+                   memory has no room for a second deployment beside it, PLAN_MEASURE */
+};
+
+struct deployment {
+    struct model *model; /* owned; its graph is gone; NULL while it is compiled */
+    /* Another one for each load of a version, and each change of precision; the same for all its
+     * sizes. */
+    _Atomic uint64_t generation;
+    /* The leading dimension of every input and output is the batch: a request may have any number
+     * of rows, which run together with neighbours'. Otherwise a request is one row. */
+    bool has_rows;
+    int max_batch; /* rows of a forward pass */
+    size_t input_count, output_count;
+    struct served_tensor *inputs, *outputs; /* in the file's order; owned */
+    size_t max_rows;                        /* of a request: the queue's bound */
+    size_t image_input;                     /* fed as [H, W, C] of image_numbers; SIZE_MAX: none */
+    struct image_numbers image_numbers;
+    bool takes_images;   /* photos can be sent: the image is the only input */
+    size_t output;       /* index of the class scores, or of the task's first output */
+    size_t class_count;  /* of a classifier; 0: not known before a run */
+    char no_answer[320]; /* a sentence: why photos get no answer; "" if they do */
+    struct deployment_stats stats;
+    struct meters meters; /* its scheduler's, for requests that outlive that */
+
+    struct scheduler *scheduler; /* as `lanes`: until deployment_end */
+    struct lane *lanes[DEVICE_MAX];
+    size_t lane_count;
+    double load_ms; /* CPU time of the thread that created it */
+    enum deployment_plan plan;
+    _Atomic int refs; /* private to deployment.c */
+
+    /* The model host's, guarded by its lock. */
+    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
+    size_t users;  /* callers between model_host_acquire and model_host_release, or within submit */
+    bool has_left; /* the table and its list of what retires: its scheduler must not be used */
+    struct deployment *next_retiring;
+    struct deployment *sizes[DEPLOYMENT_SIZES]; /* of other sizes; NULL where there is none */
+    struct deployment_size {
+        int height, width; /* 0: none */
+    } wanted;              /* a size to be compiled */
+    struct failed_size {
+        struct deployment_size size;
+        bool is_short; /* of memory: forgotten when a model is unloaded */
+        char why[300];
+    } failed[DEPLOYMENT_FAILED_SIZES]; /* a ring: failure i is at i modulo its size */
+    size_t failed_count;               /* so far */
+    uint64_t used_at;                  /* number of this use, counted over all uses of `sizes` */
+};
+
+/* Whether a model's file leaves the first dimension of its inputs to the caller, so that rows of
+ * several requests can share a forward pass; else its session is compiled for one row. */
+bool deployment_may_batch(const struct model *model);
+
+/* Whether photos are answered with classes. */
+bool deployment_is_classifier(const struct deployment *deployment);
+
+/* The input that photos are fed to in the session (session_options.image_input): the model's image
+ * input when it is the only one, else SIZE_MAX. */
+size_t deployment_image_input(const struct model *model);
+
+/* Fills in the description: `model`, compiled into `session`. Takes over `model` on success only.
+ * STATUS_SHAPE when the preprocessing makes other sizes than the session takes; STATUS_NO_MEMORY.
+ */
+enum status deployment_describe(struct deployment *deployment, struct model *model,
+                                const struct session *session, struct error *err) MUST_USE;
+
+struct deployment *deployment_ref(struct deployment *deployment);
+void deployment_unref(
+    struct deployment *deployment); /* the last one frees the model; NULL is fine */
+
+/* Counts a request whose images are all answered. Called before its on_done. */
+struct predict_request;
+void deployment_note_request(struct deployment *deployment, const struct predict_request *request);
+
+/* Counts a request that began at `started` (clock_now()) and is answered from the response cache,
+ * or whose answer has just been put there; `ms`: what the cache took of it. */
+void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms);
+void deployment_note_cache_miss(struct deployment *deployment, double ms);
+
+/* Counts a forward pass of `rows` rows: milliseconds of its slowest row's preparation and of the
+ * pass. Called before its rows are answered, so that a client with an answer finds it counted. */
+void deployment_note_run(struct deployment *deployment, int rows, double input_ms, double infer_ms);
+
+/* Counts the milliseconds that answering those rows took. */
+void deployment_note_output(struct deployment *deployment, int rows, double output_ms);
