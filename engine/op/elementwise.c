@@ -16,44 +16,52 @@
 
 /* ---- unary ---- */
 
-static unsigned unary_types(enum op op)
-{
-    switch (op) {
-    case OP_ABS:
-    case OP_SIGN:
-    case OP_ERF:
-    case OP_SHRINK:
-    case OP_CLIP:
-        return DTYPES_NUMBER;
-    case OP_NEG:
-    case OP_RELU:
-        return DTYPES_FLOAT | DTYPES_SIGNED;
-    case OP_NOT:
-        return DTYPES_BOOL;
-    case OP_DYNAMIC_ROUND:
-        return DTYPE_BIT(F32);
-    case OP_VALID_KEYS:
-        return DTYPE_BIT(I64);
-    case OP_CAST:
-    case OP_CAST_LIKE:
-    case OP_IDENTITY:
-        return DTYPES_ANY;
-    default:
-        return DTYPES_FLOAT;
-    }
-}
-
-static enum status infer_unary(struct node *node, struct error *err)
+static enum status infer_like(struct node *node, unsigned dtypes, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    TRY(operand_dtype(node, 0, "input", unary_types(node->op), err));
+    TRY(operand_dtype(node, 0, "input", dtypes, err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_float(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_FLOAT, err);
+}
+
+static enum status infer_number(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_NUMBER, err);
+}
+
+static enum status infer_signed(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_FLOAT | DTYPES_SIGNED, err);
+}
+
+static enum status infer_f32(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPE_BIT(F32), err);
+}
+
+static enum status infer_keys(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPE_BIT(I64), err);
+}
+
+static enum status infer_identity(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_ANY, err);
 }
 
 static enum status infer_predicate(struct node *node, struct error *err)
 {
-    TRY(operand_dtype(node, 0, "input", unary_types(node->op), err));
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
     return infer_output(node, 0, DTYPE_BOOL, &node->inputs[0]->shape, err);
+}
+
+static enum status infer_not(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_BOOL, err);
 }
 
 static enum status infer_gelu(struct node *node, struct error *err)
@@ -61,7 +69,7 @@ static enum status infer_gelu(struct node *node, struct error *err)
     const char *form = node_string(node, "approximate", "none");
     if (strcmp(form, "none") && strcmp(form, "tanh"))
         return error_set(err, STATUS_MODEL, "approximate '%s' is neither 'none' nor 'tanh'", form);
-    return infer_unary(node, err);
+    return infer_float(node, err);
 }
 
 static enum status infer_clip(struct node *node, struct error *err)
@@ -73,7 +81,7 @@ static enum status infer_clip(struct node *node, struct error *err)
             TRY(operand_same_dtype(node, i, name, err));
         TRY(operand_single(node, i, name, err));
     }
-    return infer_unary(node, err);
+    return infer_number(node, err);
 }
 
 enum dtype op_cast_target(const struct node *cast)
@@ -121,28 +129,12 @@ static enum status infer_dropout(struct node *node, struct error *err)
 
 /* ---- broadcasting ---- */
 
-static unsigned binary_types(enum op op)
-{
-    switch (op) {
-    case OP_AND:
-    case OP_OR:
-    case OP_XOR:
-        return DTYPES_BOOL;
-    case OP_EQUAL:
-        return DTYPES_ANY;
-    case OP_SUM:
-    case OP_MEAN:
-        return DTYPES_FLOAT;
-    default:
-        return DTYPES_NUMBER;
-    }
-}
-
 /* Two operands of one type. */
-static enum status infer_two(struct node *node, enum dtype dtype, struct error *err)
+static enum status infer_two(struct node *node, unsigned dtypes, enum dtype dtype,
+                             struct error *err)
 {
     struct shape out;
-    TRY(operand_dtype(node, 0, "input", binary_types(node->op), err));
+    TRY(operand_dtype(node, 0, "input", dtypes, err));
     TRY(operand_same_dtype(node, 1, "B", err));
     TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[1]->shape, &out, err));
     return infer_output(node, 0, dtype, &out, err);
@@ -150,12 +142,18 @@ static enum status infer_two(struct node *node, enum dtype dtype, struct error *
 
 static enum status infer_binary(struct node *node, struct error *err)
 {
-    return infer_two(node, node->inputs[0]->dtype, err);
+    return infer_two(node, DTYPES_NUMBER, node->inputs[0]->dtype, err);
+}
+
+static enum status infer_logical(struct node *node, struct error *err)
+{
+    return infer_two(node, DTYPES_BOOL, DTYPE_BOOL, err);
 }
 
 static enum status infer_comparison(struct node *node, struct error *err)
 {
-    return infer_two(node, DTYPE_BOOL, err);
+    const unsigned dtypes = node->op == OP_EQUAL ? DTYPES_ANY : DTYPES_NUMBER;
+    return infer_two(node, dtypes, DTYPE_BOOL, err);
 }
 
 /* The exponent may have another type than the base. */
@@ -190,7 +188,9 @@ static enum status infer_prelu(struct node *node, struct error *err)
 static enum status infer_variadic(struct node *node, struct error *err)
 {
     struct shape out = node->inputs[0]->shape;
-    TRY(operand_dtype(node, 0, "input", binary_types(node->op), err));
+    const unsigned dtypes =
+        node->op == OP_SUM || node->op == OP_MEAN ? DTYPES_FLOAT : DTYPES_NUMBER;
+    TRY(operand_dtype(node, 0, "input", dtypes, err));
     for (size_t i = 1; i < node->input_count; i++) {
         TRY(operand_present(node, i, "data", err));
         TRY(operand_same_dtype(node, i, "data", err));
@@ -396,9 +396,9 @@ KERNEL(kernel_where)
 
 /* ---- the table ---- */
 
-#define UNARY(id, first, attributes)                                                               \
+#define UNARY(id, first, attributes, infer)                                                        \
     {                                                                                              \
-        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_unary, &batch_elementwise,      \
+        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer, &batch_elementwise,            \
             work_elements, kernel_unary                                                            \
     }
 #define PREDICATE(id, first, attributes)                                                           \
@@ -423,42 +423,43 @@ KERNEL(kernel_where)
     }
 
 static const struct op_info table[] = {
-    UNARY(ABS, 1, NULL),
-    UNARY(NEG, 1, NULL),
-    UNARY(SIGN, 9, NULL),
-    UNARY(FLOOR, 1, NULL),
-    UNARY(CEIL, 1, NULL),
-    UNARY(ROUND, 11, NULL),
-    UNARY(SQRT, 1, NULL),
-    UNARY(RECIPROCAL, 1, NULL),
-    UNARY(EXP, 1, NULL),
-    UNARY(LOG, 1, NULL),
-    UNARY(SIN, 7, NULL),
-    UNARY(COS, 7, NULL),
-    UNARY(TANH, 1, NULL),
-    UNARY(ERF, 9, NULL),
-    UNARY(SIGMOID, 1, NULL),
-    UNARY(HARD_SIGMOID, 1, "alpha:float beta:float"),
-    UNARY(HARD_SWISH, 14, NULL),
-    UNARY(RELU, 1, NULL),
-    UNARY(LEAKY_RELU, 1, "alpha:float"),
-    UNARY(THRESHOLDED_RELU, 1, "alpha:float"), /* experimental before 10 */
-    UNARY(ELU, 1, "alpha:float"),
-    UNARY(SELU, 1, "alpha:float gamma:float"),
-    UNARY(CELU, 12, "alpha:float"),
-    UNARY(SOFTPLUS, 1, NULL),
-    UNARY(SOFTSIGN, 1, NULL),
-    UNARY(MISH, 18, NULL),
-    UNARY(SWISH, 24, "alpha:float"),
+    UNARY(ABS, 1, NULL, infer_number),
+    UNARY(NEG, 1, NULL, infer_signed),
+    UNARY(SIGN, 9, NULL, infer_number),
+    UNARY(FLOOR, 1, NULL, infer_float),
+    UNARY(CEIL, 1, NULL, infer_float),
+    UNARY(ROUND, 11, NULL, infer_float),
+    UNARY(SQRT, 1, NULL, infer_float),
+    UNARY(RECIPROCAL, 1, NULL, infer_float),
+    UNARY(EXP, 1, NULL, infer_float),
+    UNARY(LOG, 1, NULL, infer_float),
+    UNARY(SIN, 7, NULL, infer_float),
+    UNARY(COS, 7, NULL, infer_float),
+    UNARY(TANH, 1, NULL, infer_float),
+    UNARY(ERF, 9, NULL, infer_number),
+    UNARY(SIGMOID, 1, NULL, infer_float),
+    UNARY(HARD_SIGMOID, 1, "alpha:float beta:float", infer_float),
+    UNARY(HARD_SWISH, 14, NULL, infer_float),
+    UNARY(RELU, 1, NULL, infer_signed),
+    UNARY(LEAKY_RELU, 1, "alpha:float", infer_float),
+    UNARY(THRESHOLDED_RELU, 1, "alpha:float", infer_float), /* experimental before 10 */
+    UNARY(ELU, 1, "alpha:float", infer_float),
+    UNARY(SELU, 1, "alpha:float gamma:float", infer_float),
+    UNARY(CELU, 12, "alpha:float", infer_float),
+    UNARY(SOFTPLUS, 1, NULL, infer_float),
+    UNARY(SOFTSIGN, 1, NULL, infer_float),
+    UNARY(MISH, 18, NULL, infer_float),
+    UNARY(SWISH, 24, "alpha:float", infer_float),
     {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, "approximate:string", infer_gelu, &batch_elementwise,
      work_elements, kernel_unary},
-    UNARY(SHRINK, 9, "bias:float lambd:float"),
-    PREDICATE(NOT, 1, NULL),
-    UNARY(SILU, 1, "alpha:float"),
-    {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_unary, &batch_mixes, work_elements,
+    UNARY(SHRINK, 9, "bias:float lambd:float", infer_number),
+    {OP_NOT, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_PREDICATE, NULL, infer_not, &batch_elementwise,
+     work_elements, kernel_unary},
+    UNARY(SILU, 1, "alpha:float", infer_float),
+    {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_f32, &batch_mixes, work_elements,
      kernel_dynamic_round},
-    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, OP_PLAIN, "keys:int", infer_unary, &batch_unary,
-     work_elements, kernel_valid_keys},
+    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, OP_PLAIN, "keys:int", infer_keys, &batch_unary, work_elements,
+     kernel_valid_keys},
     PREDICATE(IS_NAN, 9, NULL),
     PREDICATE(IS_INF, 10, "detect_negative:int detect_positive:int"),
     {OP_CLIP, 11, 0, 1, 3, 1, 1, OP_UNARY, NULL, infer_clip, &batch_elementwise, work_elements,
@@ -468,7 +469,7 @@ static const struct op_info table[] = {
     {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, OP_PLAIN, "saturate:int round_mode:string", infer_cast_like,
      &batch_elementwise, work_elements, kernel_cast},
     {OP_IDENTITY, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL,
-     infer_unary, &batch_reshape, work_elements, kernel_view},
+     infer_identity, &batch_reshape, work_elements, kernel_view},
     {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, "seed:int", infer_dropout, &batch_unary, work_elements,
      kernel_dropout},
     BINARY(ADD, 7, infer_binary, kernel_binary),
@@ -483,9 +484,9 @@ static const struct op_info table[] = {
     VARIADIC(MIN),
     VARIADIC(SUM),
     VARIADIC(MEAN),
-    BINARY(AND, 7, infer_binary, kernel_binary),
-    BINARY(OR, 7, infer_binary, kernel_binary),
-    BINARY(XOR, 7, infer_binary, kernel_binary),
+    BINARY(AND, 7, infer_logical, kernel_binary),
+    BINARY(OR, 7, infer_logical, kernel_binary),
+    BINARY(XOR, 7, infer_logical, kernel_binary),
     COMPARISON(EQUAL, 7),
     COMPARISON(GREATER, 7),
     COMPARISON(LESS, 7),

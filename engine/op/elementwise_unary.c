@@ -76,58 +76,56 @@ struct unary_rows {
     unary_row single, wide;
     const char *alpha_name, *beta_name; /* attributes; NULL: none */
     struct parameters defaults;
+    enum activation activation; /* the same as an epilogue; ACTIVATION_NONE: it is none */
 };
 
-#define PLAIN(NAME)                                                                                \
+#define PLAIN(NAME, ACTIVATION)                                                                    \
     {                                                                                              \
-        NAME##_F32, NAME##_F64, NULL, NULL,                                                        \
-        {                                                                                          \
-            0, 0                                                                                   \
-        }                                                                                          \
+        NAME##_F32, NAME##_F64, NULL, NULL, {0, 0}, ACTIVATION_##ACTIVATION                        \
     }
-#define ALPHA(NAME, VALUE)                                                                         \
+#define ALPHA(NAME, VALUE, ACTIVATION)                                                             \
     {                                                                                              \
-        NAME##_F32, NAME##_F64, "alpha", NULL,                                                     \
-        {                                                                                          \
-            VALUE, 0                                                                               \
-        }                                                                                          \
+        NAME##_F32, NAME##_F64, "alpha", NULL, {VALUE, 0}, ACTIVATION_##ACTIVATION                 \
     }
 
 static const struct unary_rows unaries[OP_COUNT] = {
-    [OP_ABS] = PLAIN(abs),
-    [OP_NEG] = PLAIN(neg),
-    [OP_SIGN] = PLAIN(sign),
-    [OP_FLOOR] = PLAIN(floor),
-    [OP_CEIL] = PLAIN(ceil),
-    [OP_ROUND] = PLAIN(round),
-    [OP_SQRT] = PLAIN(sqrt),
-    [OP_RECIPROCAL] = PLAIN(reciprocal),
-    [OP_EXP] = PLAIN(exp),
-    [OP_LOG] = PLAIN(log),
-    [OP_SIN] = PLAIN(sin),
-    [OP_COS] = PLAIN(cos),
-    [OP_TANH] = PLAIN(tanh),
-    [OP_ERF] = PLAIN(erf),
-    [OP_SIGMOID] = PLAIN(sigmoid),
-    [OP_HARD_SIGMOID] = {hard_sigmoid_F32, hard_sigmoid_F64, "alpha", "beta", {0.2f, 0.5}},
-    [OP_HARD_SWISH] = PLAIN(hard_swish),
-    [OP_RELU] = PLAIN(relu),
-    [OP_LEAKY_RELU] = ALPHA(leaky_relu, 0.01f),
-    [OP_THRESHOLDED_RELU] = ALPHA(thresholded_relu, 1),
-    [OP_ELU] = ALPHA(elu, 1),
+    [OP_ABS] = PLAIN(abs, NONE),
+    [OP_NEG] = PLAIN(neg, NONE),
+    [OP_SIGN] = PLAIN(sign, NONE),
+    [OP_FLOOR] = PLAIN(floor, NONE),
+    [OP_CEIL] = PLAIN(ceil, NONE),
+    [OP_ROUND] = PLAIN(round, NONE),
+    [OP_SQRT] = PLAIN(sqrt, NONE),
+    [OP_RECIPROCAL] = PLAIN(reciprocal, NONE),
+    [OP_EXP] = PLAIN(exp, NONE),
+    [OP_LOG] = PLAIN(log, NONE),
+    [OP_SIN] = PLAIN(sin, NONE),
+    [OP_COS] = PLAIN(cos, NONE),
+    [OP_TANH] = PLAIN(tanh, TANH),
+    [OP_ERF] = PLAIN(erf, NONE),
+    [OP_SIGMOID] = PLAIN(sigmoid, SIGMOID),
+    [OP_HARD_SIGMOID] =
+        {hard_sigmoid_F32, hard_sigmoid_F64, "alpha", "beta", {0.2f, 0.5}, ACTIVATION_HARD_SIGMOID},
+    [OP_HARD_SWISH] =
+        {hard_swish_F32, hard_swish_F64, NULL, NULL, {1.0f / 6, 0.5}, ACTIVATION_HARD_SWISH},
+    [OP_RELU] = PLAIN(relu, RELU),
+    [OP_LEAKY_RELU] = ALPHA(leaky_relu, 0.01f, LEAKY_RELU),
+    [OP_THRESHOLDED_RELU] = ALPHA(thresholded_relu, 1, NONE),
+    [OP_ELU] = ALPHA(elu, 1, ELU),
     [OP_SELU] = {selu_F32,
                  selu_F64,
                  "alpha",
                  "gamma",
-                 {1.67326319217681884765625, 1.05070102214813232421875}},
-    [OP_CELU] = ALPHA(celu, 1),
-    [OP_SOFTPLUS] = PLAIN(softplus),
-    [OP_SOFTSIGN] = PLAIN(softsign),
-    [OP_MISH] = PLAIN(mish),
-    [OP_SWISH] = ALPHA(swish, 1),
-    [OP_GELU] = PLAIN(gelu),
-    [OP_SHRINK] = {shrink_F32, shrink_F64, "lambd", "bias", {0.5, 0}},
-    [OP_SILU] = ALPHA(swish, 1),
+                 {1.67326319217681884765625, 1.05070102214813232421875},
+                 ACTIVATION_NONE},
+    [OP_CELU] = ALPHA(celu, 1, NONE),
+    [OP_SOFTPLUS] = PLAIN(softplus, NONE),
+    [OP_SOFTSIGN] = PLAIN(softsign, NONE),
+    [OP_MISH] = PLAIN(mish, NONE),
+    [OP_SWISH] = ALPHA(swish, 1, NONE),
+    [OP_GELU] = PLAIN(gelu, GELU),
+    [OP_SHRINK] = {shrink_F32, shrink_F64, "lambd", "bias", {0.5, 0}, ACTIVATION_NONE},
+    [OP_SILU] = ALPHA(swish, 1, SILU),
 };
 
 /* These have no float32 form of their own, or one of lesser precision than passes count on. */
@@ -229,6 +227,30 @@ static void unary_predicate(const struct node *node, const struct tensor *x, str
     }
 }
 
+static struct unary_rows rows_of(const struct node *node, struct parameters *ret)
+{
+    struct unary_rows unary = unaries[node->op];
+    if (node->op == OP_GELU && !strcmp(node_string(node, "approximate", "none"), "tanh"))
+        unary = (struct unary_rows)PLAIN(gelu_tanh, GELU_TANH);
+    *ret = unary.defaults;
+    if (unary.alpha_name)
+        ret->alpha = node_float(node, unary.alpha_name, (float)ret->alpha);
+    if (unary.beta_name)
+        ret->beta = node_float(node, unary.beta_name, (float)ret->beta);
+    return unary;
+}
+
+bool op_activation(const struct node *node, struct epilogue *ret)
+{
+    struct parameters parameters;
+    const enum activation activation = rows_of(node, &parameters).activation;
+    if (activation != ACTIVATION_NONE)
+        *ret = (struct epilogue){.activation = activation,
+                                 .alpha = (float)parameters.alpha,
+                                 .beta = (float)parameters.beta};
+    return activation != ACTIVATION_NONE;
+}
+
 KERNEL(kernel_unary)
 {
     const struct node *node = args->node;
@@ -242,14 +264,8 @@ KERNEL(kernel_unary)
         unary_predicate(node, x, y);
         return STATUS_OK;
     }
-    struct unary_rows unary = unaries[node->op];
-    if (node->op == OP_GELU && !strcmp(node_string(node, "approximate", "none"), "tanh"))
-        unary = (struct unary_rows)PLAIN(gelu_tanh);
-    struct parameters parameters = unary.defaults;
-    if (unary.alpha_name)
-        parameters.alpha = node_float(node, unary.alpha_name, (float)parameters.alpha);
-    if (unary.beta_name)
-        parameters.beta = node_float(node, unary.beta_name, (float)parameters.beta);
+    struct parameters parameters;
+    const struct unary_rows unary = rows_of(node, &parameters);
     if (is_in_double(node->op, x->dtype))
         unary_in_double(&unary, &parameters, x, y);
     else if (dtype_is_float(x->dtype))

@@ -91,6 +91,11 @@ double node_work(const struct node *node);
 enum status op_check_operands(const struct node *node, const struct op_info *info,
                               struct error *err) MUST_USE;
 
+/* The activation that an elementwise node computes, with its parameters, as an epilogue without a
+ * residual. False: it computes none; Clip's limits are operands. Any thread. */
+struct epilogue;
+bool op_activation(const struct node *node, struct epilogue *ret);
+
 /* One attribute in op_info.attrs. */
 struct attr_spec {
     const char *name;

@@ -8,54 +8,13 @@
 
 bool optimize_activation(const struct node *node, struct epilogue *ret)
 {
-    struct epilogue e = {0};
-    switch (node->op) {
-    case OP_RELU:
-        e.activation = ACTIVATION_RELU;
-        break;
-    case OP_LEAKY_RELU:
-        e.activation = ACTIVATION_LEAKY_RELU;
-        e.alpha = node_float(node, "alpha", 0.01f);
-        break;
-    case OP_CLIP:
-        e.activation = ACTIVATION_CLIP;
-        /* an empty or NaN interval keeps its own kernel */
-        if (!edit_clip_limits(node, &e.alpha, &e.beta) || !(e.alpha <= e.beta))
-            return false;
-        break;
-    case OP_SIGMOID:
-        e.activation = ACTIVATION_SIGMOID;
-        break;
-    case OP_HARD_SIGMOID:
-        e.activation = ACTIVATION_HARD_SIGMOID;
-        e.alpha = node_float(node, "alpha", 0.2f);
-        e.beta = node_float(node, "beta", 0.5f);
-        break;
-    case OP_HARD_SWISH:
-        e.activation = ACTIVATION_HARD_SWISH;
-        e.alpha = 1.0f / 6;
-        e.beta = 0.5f;
-        break;
-    case OP_SILU:
-        e.activation = ACTIVATION_SILU;
-        e.alpha = 1;
-        break;
-    case OP_GELU:
-        e.activation = strcmp(node_string(node, "approximate", "none"), "tanh") != 0
-                           ? ACTIVATION_GELU
-                           : ACTIVATION_GELU_TANH;
-        break;
-    case OP_TANH:
-        e.activation = ACTIVATION_TANH;
-        break;
-    case OP_ELU:
-        e.activation = ACTIVATION_ELU;
-        e.alpha = node_float(node, "alpha", 1);
-        break;
-    default:
+    struct epilogue clip = {.activation = ACTIVATION_CLIP};
+    if (node->op != OP_CLIP)
+        return op_activation(node, ret);
+    /* an empty or NaN interval keeps its own kernel */
+    if (!edit_clip_limits(node, &clip.alpha, &clip.beta) || !(clip.alpha <= clip.beta))
         return false;
-    }
-    *ret = e;
+    *ret = clip;
     return true;
 }
 

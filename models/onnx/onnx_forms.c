@@ -525,35 +525,24 @@ static void quantize_as_13(struct onnx_rewrite *r)
 /* The activation that a fused node ends with. */
 static void activate(struct onnx_rewrite *r, const char *name, const float *params, size_t count)
 {
-    static const struct {
-        const char *name;
-        enum op op;
-        size_t params;
-    } activations[] = {{"Relu", OP_RELU, 0},
-                       {"Sigmoid", OP_SIGMOID, 0},
-                       {"Tanh", OP_TANH, 0},
-                       {"LeakyRelu", OP_LEAKY_RELU, 1},
-                       {"Clip", OP_CLIP, 2},
-                       {"HardSigmoid", OP_HARD_SIGMOID, 2},
-                       {"HardSwish", OP_HARD_SWISH, 0},
-                       {"Gelu", OP_GELU, 0}};
     if (!*name)
         return;
-    size_t i = 0;
-    while (i < COUNT_OF(activations) && strcmp(name, activations[i].name) != 0)
-        i++;
-    if (i == COUNT_OF(activations)) {
+    const enum op op = op_by_name("", name);
+    const struct op_info *record = op_has(op, OP_UNARY) ? op_record(op) : NULL;
+    if (!record) {
         fail(r, error_set(r->err, STATUS_UNSUPPORTED, "lensd does not have the activation '%.40s'",
                           name));
         return;
     }
-    if (count < activations[i].params) {
-        fail(r, error_set(r->err, STATUS_MODEL, "activation %s needs %zu activation_params", name,
-                          activations[i].params));
+    const bool has_alpha = op == OP_CLIP || op_attr_kind(record, "alpha") >= 0;
+    const bool has_beta = op == OP_CLIP || op_attr_kind(record, "beta") >= 0;
+    if (count < (size_t)has_alpha + has_beta) {
+        fail(r, error_set(r->err, STATUS_MODEL, "activation %s needs %d activation_params", name,
+                          has_alpha + has_beta));
         return;
     }
-    struct node *node = follow(r, activations[i].op, NULL);
-    if (node && activations[i].op == OP_CLIP) {
+    struct node *node = follow(r, op, NULL);
+    if (node && op == OP_CLIP) {
         struct value *inputs[3] = {node->inputs[0], form_float(r, params[0]),
                                    form_float(r, params[1])};
         struct value **room = arena_alloc(r->graph->arena, 3, sizeof *room);
@@ -566,9 +555,9 @@ static void activate(struct onnx_rewrite *r, const char *name, const float *para
         node->input_count = 3;
         return;
     }
-    if (activations[i].params > 0)
+    if (has_alpha)
         set_float(r, node, "alpha", params[0]);
-    if (activations[i].params > 1)
+    if (has_beta)
         set_float(r, node, "beta", params[1]);
 }
 
