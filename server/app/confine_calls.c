@@ -79,7 +79,7 @@ struct call_rule {
 static const struct call_rule basic_calls[] = {
     CALL(futex),
     CALL(write),
-    CALL(writev), /* libc's last words: "malloc(): corrupted top size" */
+    CALL(writev), /* libc's error message: "malloc(): corrupted top size" */
     CALL_IF(mmap, 2, PROT_EXEC, 0),
     CALL_IF(mprotect, 2, PROT_EXEC, 0),
     CALL(munmap),

@@ -1,9 +1,9 @@
 /* Decodes BMP: bottom-up and top-down, with palettes of 1, 2, 4 and 8 bits, 16, 24 and 32 bits with
- * and without masks, and run lengths. The alpha of 32 bits is ignored, as in Pillow. A palette
- * index beyond the palette is black. Pixels that run lengths leave out have index 0.
+ * and without masks, and run lengths. Ignores the alpha of 32 bits, like Pillow. A palette index
+ * beyond the palette is black. Pixels that run lengths skip have index 0.
  *
- * Source: "Bitmap Storage", Win32 documentation. BMP with a JPEG or PNG inside (for printers) and
- * OS/2's Huffman code are refused. */
+ * Source: "Bitmap Storage", Win32 documentation. Refuses BMP with a JPEG or PNG inside (for
+ * printers) and OS/2's Huffman code. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,7 +107,7 @@ static enum status bmp_read_head(const uint8_t *data, size_t size,
     head.height = (uint32_t)height;
     if (!bmp_is_known(&head))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "BMP of %u bits with compression %u is not read here; save the picture as "
+                         "BMP of %u bits with compression %u is not supported; save the picture as "
                          "BMP of 24 bits, JPEG or PNG",
                          head.bits, head.compression);
     const bool has_masks = head.compression >= RGB_MASKS;
@@ -124,7 +124,7 @@ static enum status bmp_read_head(const uint8_t *data, size_t size,
     return STATUS_OK;
 }
 
-/* A channel of a pixel, spread over 0 … 255. */
+/* Scales a channel of a pixel to 0 … 255. */
 static uint8_t bmp_channel(uint32_t pixel, uint32_t mask)
 {
     if (!mask)
@@ -177,7 +177,7 @@ struct bmp_runs {
     uint32_t x, y; /* from the lower left corner */
 };
 
-/* Pixels beyond the end of a row are dropped. */
+/* Drops pixels beyond the end of a row. */
 static void bmp_put(struct bmp_runs *runs, unsigned index)
 {
     const struct bmp_head *head = runs->head;
@@ -188,7 +188,6 @@ static void bmp_put(struct bmp_runs *runs, unsigned index)
     }
 }
 
-/* The i-th index of a run or of a list of pixels. */
 static unsigned bmp_index(const struct bmp_head *head, const uint8_t *from, unsigned i)
 {
     return head->bits == 8 ? from[i] : i % 2 ? from[i / 2] & 15u : from[i / 2] >> 4;
@@ -221,7 +220,7 @@ static enum status bmp_read_runs(const struct bmp_head *head, uint8_t *pixels, s
             runs.x = at[0] < head->width - runs.x ? runs.x + at[0] : head->width;
             runs.y = at[1] < head->height - runs.y ? runs.y + at[1] : head->height;
             at += 2;
-        } else { /* so many pixels as they are, padded to 16 bits */
+        } else { /* a count of literal pixels, padded to 16 bits */
             const ptrdiff_t bytes = head->bits == 8 ? (ptrdiff_t)value : ((ptrdiff_t)value + 1) / 2;
             if (head->end - at < bytes + bytes % 2)
                 return bmp_cut(err);

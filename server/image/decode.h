@@ -1,13 +1,13 @@
-/* Private to server/image: what image.c uses of the format readers and their helpers. */
+/* Private to server/image: the interface of the format readers and their helpers. */
 #pragma once
 
 #include "server/image/image.h"
 
-/* What the picture that is being decoded has taken of the memory budget. */
+/* The memory that the current picture has taken from the budget. */
 struct pixel_account {
     const struct image_memory *memory; /* NULL: no budget */
     size_t taken;
-    bool is_turned; /* the picture is to be turned upright, in a second buffer */
+    bool is_turned; /* the picture must be turned upright, in a second buffer */
 };
 
 /* Memory for pixels, reused from image to image. */
@@ -15,17 +15,17 @@ struct pixel_buffer {
     uint8_t *data;
     size_t capacity;
     unsigned small_uses;           /* uses in a row that needed far less than a giant buffer */
-    struct pixel_account *account; /* NULL: what it takes was asked for with another buffer */
+    struct pixel_account *account; /* NULL: its memory was requested with another buffer */
 };
 
-/* Makes room for `size` bytes; the content is undefined afterwards. Frees a giant buffer that many
- * small images in a row did not need. `working`: bytes that the decoder takes besides.
- * STATUS_NO_MEMORY leaves the buffer empty but usable. */
+/* Makes room for `size` bytes; the content is undefined afterwards. Frees a giant buffer after many
+ * small images in a row. `working`: bytes that the decoder needs in addition. STATUS_NO_MEMORY
+ * leaves the buffer empty but usable. */
 enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_t working,
                                  struct error *err) MUST_USE;
 void pixel_buffer_done(struct pixel_buffer *buffer);
 
-/* The same for a picture of three bytes a pixel; `name` is the format's, for the text. */
+/* Does the same for a picture of three bytes per pixel; `name` is the format's, for the error. */
 enum status pixel_buffer_reserve_rgb(const char *name, struct pixel_buffer *buffer, uint32_t width,
                                      uint32_t height, size_t working, struct error *err) MUST_USE;
 
@@ -34,8 +34,8 @@ enum status pixel_buffer_reserve_rgb(const char *name, struct pixel_buffer *buff
 void pixels_orient(const uint8_t *src, uint32_t width, uint32_t height, int orientation,
                    uint8_t *dst);
 
-/* Refuses a size over the limits (STATUS_TOO_LARGE, naming limit and value) or with a side of 0
- * (STATUS_BAD_IMAGE). `name` is the format's, for the text. */
+/* Refuses a size over the limits (STATUS_TOO_LARGE with limit and value) or with a side of 0
+ * (STATUS_BAD_IMAGE). `name` is the format's, for the error. */
 enum status limits_check(const char *name, uint64_t width, uint64_t height,
                          const struct image_limits *limits, struct error *err) MUST_USE;
 
@@ -43,22 +43,22 @@ enum status limits_check(const char *name, uint64_t width, uint64_t height,
 bool sniff_is_beginning(const uint8_t *data, size_t size);
 
 /* Describes bytes of an unknown format for an error sentence: "a GIF image", "HTML text". Static.
- */
+ * */
 const char *sniff_describe(const uint8_t *data, size_t size);
 
-/* Orientation 1 … 8 from TIFF-shaped EXIF data (the bytes after "Exif\0\0"); 1 where there is none
- * or the data is wrong. Never reads outside tiff[0 … size). */
+/* Reads orientation 1 … 8 from TIFF-shaped EXIF data (the bytes after "Exif\0\0"); 1 if it is
+ * absent or malformed. Never reads outside tiff[0 … size). */
 int exif_orientation(const uint8_t *tiff, size_t size);
 
-/* From EXIF data (NULL: none), else from an XMP packet (NULL: none). */
+/* Reads it from EXIF data (NULL: none), else from an XMP packet (NULL: none). */
 int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
-/* The same from a whole file: from the first APP1 segment with EXIF, or the first eXIf chunk. */
+/* Reads it from a whole file: the first APP1 segment with EXIF, or the first eXIf chunk. */
 int exif_from_jpeg(const uint8_t *data, size_t size);
 int exif_from_png(const uint8_t *data, size_t size);
 int exif_from_webp(const uint8_t *data, size_t size);
 
-/* The same of a TIFF; of a BigTIFF with libtiff, which must be loaded. */
+/* Reads it from a TIFF; a BigTIFF needs libtiff, which must be loaded. */
 int tiff_orientation(const uint8_t *data, size_t size);
 
 /* Sizes before the EXIF orientation: of the decoded pixels, and of the picture in the file. */
@@ -72,14 +72,14 @@ struct decode_part {
     int orientation;
 };
 
-/* What each format has.
+/* The functions of each format.
  *
- * _load: loads its library; false: that is not installed. Call it before a decode worker confines
- * itself, and before it decodes.
- * _decode: the pixels as stored, before the EXIF orientation, contiguous RGB in `buffer`; NULL:
- * only reads the header, checks the limits and says the sizes. A JPEG's at 1 / `reduction` (1, 2,
- * 4, 8; sizes are rounded up). With `part` (NULL: all) columns that are not read may hold anything.
- * On failure the buffer's content is undefined and nothing is leaked. */
+ * _load: loads its library; false if it is not installed. Call it before a decode worker confines
+ * itself, and before decoding. _decode: writes the pixels as stored, before the EXIF orientation,
+ * as contiguous RGB to `buffer`; if that is NULL, only reads the header, checks the limits and
+ * returns the sizes. A JPEG can be decoded at 1 / `reduction` (1, 2, 4, 8; sizes are rounded up).
+ * With `part` (NULL: all), columns outside it are undefined. After a failure the buffer's content
+ * is undefined, and nothing is leaked. */
 typedef enum status image_decode_fn(const uint8_t *data, size_t size,
                                     const struct image_limits *limits, unsigned reduction,
                                     const struct decode_part *part, struct pixel_buffer *buffer,
@@ -91,6 +91,6 @@ bool tiff_load(void);
 bool avif_load(void);
 bool heic_load(void);
 
-/* What is needed for AVIF and HEIC, static; after avif_load() has failed. `package`: the text if
+/* Names what AVIF and HEIC need after avif_load() has failed; static. `package`: the text if
  * libheif is not installed. */
 const char *heif_need(const char *package);

@@ -6,7 +6,7 @@
 
 #include "server/image/draw_font.h"
 
-/* Coordinates beyond this are not drawn; it keeps conversions to integers in range. */
+/* Skips coordinates beyond this, to keep conversions to integers in range. */
 #define FARTHEST 1e6f
 
 struct rgb_colour draw_colour(uint32_t index)
@@ -35,7 +35,7 @@ static void mix_pixel(uint8_t *pixel, struct rgb_colour colour, float share)
     pixel[2] = mix(pixel[2], colour.blue, share);
 }
 
-/* First pixel at or behind `at`, in 0 … side. */
+/* Returns the first pixel at or after `at`, in 0 … side. */
 static uint32_t first_pixel(float at, uint32_t side)
 {
     const float up = ceilf(at);
@@ -55,8 +55,8 @@ static float distance_to(const struct stroke *stroke, float x, float y)
     return hypotf(x - stroke->x - share * stroke->dx, y - stroke->y - share * stroke->dy);
 }
 
-/* The columns that the line may touch in the row of centre y: those of the line's part that is not
- * farther than its reach above or below. */
+/* Finds the columns that the line may touch in the row with centre y: the part of the line within
+ * its reach of that row. */
 static void columns_of(const struct stroke *stroke, float y, float *ret_first, float *ret_last)
 {
     const float reach = stroke->reach + 1;
@@ -126,7 +126,7 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
 
 /* ---- text ---- */
 
-/* The letter at *text, which moves behind it; NULL at the end. */
+/* Returns the letter at *text, which advances past it; NULL at the end. */
 static const char *next_letter(const char **text)
 {
     /* U+00C0 … U+00FF without their accents. */

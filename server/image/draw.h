@@ -1,12 +1,12 @@
-/* Draws on RGB pixels: antialiased lines, discs, labels and masks. Whatever is outside the picture
- * is cut off; coordinates that are not finite draw nothing. Pure; any thread. */
+/* Draws on RGB pixels: antialiased lines, discs, labels and masks. Clips everything outside the
+ * picture; ignores coordinates that are not finite. Pure; any thread. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Rows of 3 bytes a pixel, `stride` bytes apart; borrowed. */
+/* Rows of 3 bytes per pixel, `stride` bytes apart; borrowed. */
 struct canvas {
     uint8_t *pixels;
     size_t stride;
@@ -19,7 +19,7 @@ struct rgb_colour {
 
 #define DRAW_WHITE ((struct rgb_colour){255, 255, 255})
 
-/* The colour of a class: always the same, far from those of the neighbouring classes, and dark
+/* Returns the colour of a class: always the same, far from those of neighbouring classes, and dark
  * enough for white letters. */
 struct rgb_colour draw_colour(uint32_t index);
 
@@ -34,14 +34,14 @@ void draw_disc(const struct canvas *canvas, float x, float y, float radius,
 void draw_fill(const struct canvas *canvas, float x1, float y1, float x2, float y2,
                struct rgb_colour colour);
 
-/* Mixes `opacity` (0 … 1) of the colour into `count` pixels of column x from row y on. */
+/* Mixes `opacity` (0 … 1) of the colour into `count` pixels of column x, starting at row y. */
 void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t count, float opacity,
                  struct rgb_colour colour);
 
 /* Width in pixels of a text whose capitals are `size` pixels high. */
 float draw_text_width(const char *text, float size);
 
-/* Draws a text, UTF-8, with its left edge at x and the top of its capitals at y. Accents of
- * Latin letters are left out; other characters are drawn as '?'. */
+/* Draws a text, UTF-8, with its left edge at x and the top of its capitals at y. Omits accents of
+ * Latin letters; draws other characters as '?'. */
 void draw_text(const struct canvas *canvas, float x, float y, float size, const char *text,
                struct rgb_colour colour);

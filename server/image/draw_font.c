@@ -7,8 +7,8 @@
  * with it. */
 #include "server/image/draw_font.h"
 
-/* ASCII from the space on. A letter's left and right edge, then the points of its strokes, all as
- * distances from 'R'; a space is between strokes. */
+/* ASCII, starting at the space. For each letter its left and right edge, then the points of its
+ * strokes, as distances from 'R'; a space separates strokes. */
 const char *const draw_font[DRAW_FONT_LETTERS] = {
     "JZ",
     "MWRFRT RYQZR[SZRY",

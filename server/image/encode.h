@@ -4,19 +4,19 @@
 #include "engine/base/status.h"
 #include "server/image/draw.h"
 
-/* On success the caller frees *ret. STATUS_TOO_LARGE if a side is longer than a JPEG's may be
- * (65,500 pixels); STATUS_INTERNAL with the library's own words. */
+/* On success the caller frees *ret. STATUS_TOO_LARGE if a side is longer than a JPEG allows (65,500
+ * pixels); STATUS_INTERNAL with the library's message. */
 enum status image_encode_jpeg(const struct canvas *canvas, uint8_t **ret, size_t *ret_size,
                               struct error *err) MUST_USE;
 
 enum png_kind {
     PNG_KIND_RGB8,
-    PNG_KIND_GREY1, /* a byte a pixel, 0 or 1 */
+    PNG_KIND_GREY1, /* a byte per pixel, 0 or 1 */
     PNG_KIND_GREY8,
-    PNG_KIND_GREY16, /* two bytes a pixel, in the machine's order */
+    PNG_KIND_GREY16, /* two bytes per pixel, in the machine's byte order */
 };
 
-/* Pixels of `kind`, rows without gaps. Errors as above, but for the side. */
+/* `pixels`: of `kind`, contiguous rows. Errors as above, but any side is allowed. */
 enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
                              uint32_t height, uint8_t **ret, size_t *ret_size,
                              struct error *err) MUST_USE;

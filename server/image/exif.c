@@ -1,16 +1,17 @@
-/* Orientation of EXIF and XMP, read straight from the file's bytes.
+/* Reads the orientation of EXIF and XMP straight from the file's bytes.
  *
- * Only one number is wanted, so no EXIF library and no copy of the metadata: two walkers find the
- * EXIF block (JPEG APP1, PNG eXIf), and one reader looks through the first image directory (IFD0)
- * of the TIFF structure inside (TIFF 6.0 section 2, EXIF 2.32 section 4.6). Everything is hostile:
- * offsets are compared with the length before use, no loop follows an offset more than once, and
- * whatever is wrong means orientation 1, because a bad tag must not cost a good picture.
+ * Only one number is needed, so there is no EXIF library and no copy of the metadata: two walkers
+ * find the EXIF block (JPEG APP1, PNG eXIf), and one reader searches the first image directory
+ * (IFD0) of the TIFF structure inside (TIFF 6.0 section 2, EXIF 2.32 section 4.6). All input is
+ * hostile: offsets are checked against the length before use, no loop follows an offset more than
+ * once, and malformed data means orientation 1, because a bad tag must not make a good picture
+ * unusable.
  *
- * The rules are those of ImageOps.exif_transpose in Pillow 13. The first EXIF segment of a JPEG is
- * used, and in it the first entry of a known type whose values lie inside. The first value of a
- * list is used. Numbers of all types are valid; bytes and texts are not. Without such an entry the
- * last XMP packet of a JPEG is used. Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw
- * profile type exif") is not read. */
+ * The rules are those of ImageOps.exif_transpose in Pillow 13: the first EXIF segment of a JPEG
+ * counts, and in it the first entry of a known type whose values lie inside; of a list the first
+ * value counts. Numbers of all types are valid; bytes and texts are not. Without such an entry the
+ * last XMP packet of a JPEG counts. Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw
+ * profile type exif") is ignored. */
 #include <math.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static uint32_t exif_u32(const uint8_t *p, bool big)
                : read_u16(p + 2, big) << 16 | read_u16(p, big);
 }
 
-/* The value of `unit` bytes at p; NAN for bytes and texts. */
+/* Reads the value of `unit` bytes at p; NAN for bytes and texts. */
 static double exif_number(const uint8_t *p, unsigned type, bool big)
 {
     const uint32_t low = type == 6 || type == 1 ? 0 : read_u16(p, big);
@@ -135,7 +136,8 @@ int exif_orientation(const uint8_t *tiff, size_t size)
     return find_orientation(tiff, size, &orientation) ? orientation : 1;
 }
 
-/* The first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 where there is none. */
+/* Reads the first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 if there is none.
+ * */
 static int xmp_orientation(const uint8_t *xmp, size_t size)
 {
     static const char name[] = "tiff:Orientation";

@@ -1,9 +1,9 @@
 /* Computes the size of the resized picture and the place of the crop.
  *
- * Sources of the rules, which agree to the pixel with:
+ * The rules agree to the pixel with:
  * - torchvision 0.14 transforms.Resize(n): the long side is int(n * long / short);
  * - torchvision transforms.CenterCrop: the offset is int(round(difference / 2)), where Python
- *   rounds halves to even; where the picture is smaller, (missing // 2) zeros stand in front;
+ *   rounds halves to even; if the picture is smaller, (missing // 2) zeros precede it;
  * - Hugging Face's processors: the same, but for the offset, int(difference / 2);
  * - Ultralytics LetterBox(auto=False, center=True): ratio min(W / w, H / h), sides round(side *
  *   ratio), offset round(rest / 2 - 0.1);
@@ -58,7 +58,7 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
     if (to_width > SIDE_MAX || to_height > SIDE_MAX)
         return error_set(err, STATUS_TOO_LARGE,
                          "a picture of %llu x %llu pixels would be resized to %llu x %llu, but a "
-                         "side may have at most %d; send one that is less long and thin",
+                         "side may have at most %d; send one with a less extreme aspect ratio",
                          (unsigned long long)width, (unsigned long long)height,
                          (unsigned long long)to_width, (unsigned long long)to_height, SIDE_MAX);
     frame->resized_width = (int)to_width;
@@ -66,10 +66,10 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
     return STATUS_OK;
 }
 
-/* Where a canvas of `have` pixels begins in the `want` that a centred crop keeps. */
+/* Where a canvas of `have` pixels begins in the `want` pixels that a centred crop keeps. */
 static int crop_begin(int have, int want, bool floors)
 {
-    if (want >= have) /* where the crop's offset is rounded down, so is this one: -13.5 to -14 */
+    if (want >= have) /* `floors` also rounds this offset down: -13.5 to -14 */
         return (want - have + floors) / 2;
     const int rest = have - want, half = rest / 2;
     /* round(rest / 2.0): a half goes to the even neighbour. */
@@ -132,7 +132,7 @@ void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, 
     *ret_begin = 0;
     *ret_end = width;
     if (frame_of(p, source.width, source.height, &frame, &ignored) != STATUS_OK)
-        return; /* the resize reports it */
+        return; /* the resize reports the error */
     const int resized = is_swapped ? frame.resized_height : frame.resized_width;
     const int place = is_swapped ? frame.top : frame.left, side = is_swapped ? p->height : p->width;
     const int first = place < 0 ? -place : 0;

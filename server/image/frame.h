@@ -6,17 +6,17 @@
 
 #include "models/folder/preprocess.h"
 
-/* Where the resized picture lies in what the model gets. Pixels; x to the right, y down, from the
- * upper left corner of the model's input; left and top may be negative where the crop cuts. */
+/* Where the resized picture lies in the model's input. Pixels; x to the right, y down, from the
+ * upper left corner of the input; left and top are negative if the crop cuts there. */
 struct crop_frame {
     int resized_width, resized_height;
     int left, top; /* of the resized picture */
     /* The letterbox around it, filled with pad_value; equal to the picture in all other modes.
-     * Beyond it is zero. */
+     * Pixels outside it are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
 };
 
-/* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE when a resized side would pass
+/* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE if a resized side would exceed
  * 65535. */
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
                      struct crop_frame *ret, struct error *err) MUST_USE;
@@ -28,7 +28,7 @@ struct source_frame {
 };
 struct source_frame frame_source(const struct preprocess *p, uint32_t width, uint32_t height);
 
-/* The columns of the stored picture, `width` x `height` before the EXIF turn, that `p` reads when
- * it is upright: [*ret_begin, *ret_end). All columns where the frame cannot be computed. */
+/* Finds the columns of the stored picture, `width` x `height` before the EXIF turn, that `p` reads
+ * once it is upright: [*ret_begin, *ret_end). All columns if the frame cannot be computed. */
 void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
                    uint32_t *ret_begin, uint32_t *ret_end);

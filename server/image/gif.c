@@ -1,7 +1,7 @@
-/* Decodes the first picture of a GIF: the whole screen, with the pixels that the picture does not
- * cover in its transparent colour, else in colour 0, as in Pillow. Transparency is dropped.
+/* Decodes the first picture of a GIF onto the whole screen; pixels that the picture does not cover
+ * get its transparent colour, else colour 0, as in Pillow. Drops transparency.
  *
- * Source: GIF89a specification; section numbers below. Hostile files: the code table is of fixed
+ * Source: GIF89a specification; section numbers below. Hostile files: the code table has a fixed
  * size, a string is never longer than the table, and each code adds pixels or ends the picture. */
 #include <string.h>
 
@@ -12,9 +12,9 @@ struct gif_head {
     uint32_t width, height;                      /* of the screen */
     uint32_t left, top, part_width, part_height; /* of the picture in it */
     bool is_interlaced;
-    unsigned fill;             /* colour of what the picture does not cover */
-    uint8_t palette[256][3];   /* grey where the file has none, black beyond its end */
-    const uint8_t *data, *end; /* the code size and the blocks behind it */
+    unsigned fill;             /* colour of pixels that the picture does not cover */
+    uint8_t palette[256][3];   /* grey if the file has none, black beyond its end */
+    const uint8_t *data, *end; /* the code size and the blocks after it */
 };
 
 static unsigned gif_u16(const uint8_t *p)
@@ -29,7 +29,7 @@ static enum status gif_cut(struct error *err)
                      "send the whole file");
 }
 
-/* Steps over the blocks at *at; false: the data ends in them. */
+/* Skips the blocks at *at; false if the data ends in them. */
 static bool gif_skip_blocks(const uint8_t **at, const uint8_t *end)
 {
     while (*at<end &&* * at> 0) {
@@ -40,7 +40,7 @@ static bool gif_skip_blocks(const uint8_t **at, const uint8_t *end)
     return *at < end && (*at)++;
 }
 
-/* Reads the colour table that the flags announce; false: the data ends in it. */
+/* Reads the colour table that the flags announce; false if the data ends in it. */
 static bool gif_read_palette(const uint8_t **at, const uint8_t *end, unsigned flags,
                              struct gif_head *head)
 {
@@ -106,14 +106,13 @@ static enum status gif_read_head(const uint8_t *data, size_t size,
 
 /* ---- pixels ---- */
 
-/* Where the next pixel goes. */
 struct gif_cursor {
     const struct gif_head *head;
     uint8_t *pixels;
-    uint32_t x, row, step; /* step: between rows, where interlaced (appendix E) */
+    uint32_t x, row, step; /* step: between rows of an interlaced picture (appendix E) */
 };
 
-/* False: that was the last pixel. */
+/* Returns false after the last pixel. */
 static bool gif_put(struct gif_cursor *cursor, uint8_t index)
 {
     const struct gif_head *head = cursor->head;
@@ -133,7 +132,7 @@ static bool gif_put(struct gif_cursor *cursor, uint8_t index)
     return cursor->row < head->part_height;
 }
 
-/* Codes of a few bits, across the blocks. */
+/* Reads codes of a few bits across block boundaries. */
 struct gif_bits {
     const uint8_t *at, *end;
     unsigned block; /* bytes left of the block */
@@ -141,7 +140,6 @@ struct gif_bits {
     unsigned count;
 };
 
-/* False: the blocks end. */
 static bool gif_read_code(struct gif_bits *in, unsigned width, unsigned *ret)
 {
     while (in->count < width) {
@@ -164,7 +162,7 @@ static bool gif_read_code(struct gif_bits *in, unsigned width, unsigned *ret)
 
 enum { GIF_CODES = 4096, GIF_CODE_BITS = 12, GIF_NONE = GIF_CODES };
 
-/* Each code's string is that of its prefix, and a byte. */
+/* Each code's string is that of its prefix plus one byte. */
 struct gif_table {
     uint16_t prefix[GIF_CODES];
     uint8_t last[GIF_CODES];
@@ -194,7 +192,7 @@ static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, 
     unsigned next = stop + 1, width = least + 1, before = GIF_NONE, code;
     while (gif_read_code(&in, width, &code)) {
         if (code == stop)
-            return STATUS_OK; /* the rest is not covered */
+            return STATUS_OK; /* the remaining pixels stay uncovered */
         if (code == clear) {
             next = stop + 1;
             width = least + 1;
@@ -205,7 +203,7 @@ static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, 
             return error_set(
                 err, STATUS_BAD_IMAGE,
                 "the GIF is damaged (a code that is not defined yet); send an intact file");
-        /* The code that is just being defined: the string before, and its first byte. */
+        /* The code being defined right now: the previous string plus its first byte. */
         const bool is_new = code == next;
         size_t length = gif_string(&table, is_new ? before : code, clear);
         const uint8_t first = table.string[GIF_CODES + 1 - length];

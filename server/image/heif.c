@@ -5,10 +5,10 @@
  * Libheif converts the colours. Before 1.16 (Debian 12) it enlarges chroma planes by repeating
  * samples; since then it interpolates, as libavif does.
  *
- * Hostile files: libheif limits boxes, references and tiles; the size that the container tells is
- * checked before it decodes. Libheif before 1.23 compares it with the coded picture's only after it
- * has decoded that (strukturag/libheif issue 1220): a small file that lies takes memory for up to
- * 65536 x 65536 pixels, beyond max_pixels and the budget. So such a version is used only if
+ * Hostile files: libheif limits boxes, references and tiles; the declared size is checked before
+ * decoding. Libheif before 1.23 compares it with the coded picture's only after it has decoded that
+ * (strukturag/libheif issue 1220): a small file that lies takes memory for up to 65536 x 65536
+ * pixels, beyond max_pixels and the budget. So such a version is used only if
  * image_use_old_libheif() allows it. The decoders start threads of their own, which inherit the
  * confinement of the decode worker.
  *
@@ -84,7 +84,7 @@ void image_use_old_libheif(bool uses)
     uses_old = uses;
 }
 
-/* Also exit statuses of a child process, unlike those of libraries that end it. */
+/* Also exit statuses of a child process, distinct from those of libraries that end it. */
 enum heif_state { HEIF_UNKNOWN, HEIF_USABLE = 50, HEIF_ABSENT, HEIF_TOO_OLD, HEIF_FAILED };
 
 static enum heif_state heif_state;
@@ -94,14 +94,13 @@ const char *heif_need(const char *package)
     if (heif_state == HEIF_TOO_OLD)
         return "--old-libheif (files may take gigabytes), or libheif 1.23";
     if (heif_state == HEIF_FAILED)
-        return "a libheif that can be loaded (a process that tried has ended)";
+        return "a libheif that can be loaded (it ended a test process)";
     return package;
 }
 
 /* Since 1.19; NULL before. */
 static struct heif_limits *(*heif_limits_of)(struct heif_context *context);
 
-/* Loads it into this process. */
 static enum heif_state heif_load(void)
 {
     uint32_t (*version)(void) = NULL;
@@ -134,16 +133,16 @@ static enum heif_state heif_load(void)
     (void)library_load(soname, newer, COUNT_OF(newer));
     if (version() < HEIF_SAFE && !uses_old)
         return HEIF_TOO_OLD;
-    /* Loads its plug-ins, which a decode worker could not. */
+    /* Loads its plug-ins, which a confined decode worker could not load. */
     return heif.init(NULL).code == 0 ? HEIF_USABLE : HEIF_FAILED;
 }
 
-/* libheif ends a process that gets no memory while it is loaded. So a child loads it first: its end
- * is only an error, and a libheif that is not used costs this process no memory. */
+/* libheif ends the process if it gets no memory while loading. So a child loads it first: its end
+ * is only an error, and an unusable libheif costs this process no memory. */
 static enum heif_state heif_load_in_child(void)
 {
     int status = 0;
-    (void)signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would lose the exit status */
+    (void)signal(SIGCHLD, SIG_DFL); /* if inherited as ignored, the exit status would be lost */
     const pid_t child = fork();
     if (child == 0) {
         (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0});
@@ -156,7 +155,6 @@ static enum heif_state heif_load_in_child(void)
     return state >= HEIF_USABLE && state < HEIF_FAILED ? (enum heif_state)state : HEIF_FAILED;
 }
 
-/* Called twice, by one thread. */
 static bool heif_can_decode(int format)
 {
     if (heif_state == HEIF_UNKNOWN) {
@@ -200,7 +198,7 @@ static enum status heif_failure(const char *name, struct heif_error cause, struc
                          "no memory to decode the %s; send a smaller picture or try again", name);
     if (cause.code == HEIF_UNSUPPORTED_TYPE || cause.code == HEIF_UNSUPPORTED)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "this kind of %s is not read here (%s); save the picture as JPEG or PNG",
+                         "this kind of %s is not supported (%s); save the picture as JPEG or PNG",
                          name, text);
     return error_set(err, STATUS_BAD_IMAGE,
                      "the %s is damaged or ends early (%s); send the whole, intact file", name,
@@ -214,7 +212,6 @@ static void heif_close(struct heif_file *file)
     heif.free(file->context);
 }
 
-/* After a failure there is nothing to close. */
 static enum status heif_open(const uint8_t *data, size_t size, const struct image_limits *limits,
                              struct heif_file *ret, struct error *err)
 {
@@ -222,7 +219,7 @@ static enum status heif_open(const uint8_t *data, size_t size, const struct imag
                              .context = heif.alloc()};
     if (!file.context)
         return error_set(err, STATUS_NO_MEMORY, "no memory to decode the %s; try again", file.name);
-    heif.max_threads(file.context, 0); /* tiles one after another */
+    heif.max_threads(file.context, 0); /* decode tiles sequentially */
     if (limits->max_side)
         heif.max_side(file.context, (int)limits->max_side);
     if (heif_limits_of && limits->max_pixels)
@@ -251,7 +248,7 @@ static enum status heif_open(const uint8_t *data, size_t size, const struct imag
 static enum status heif_read_pixels(const struct heif_file *file, struct pixel_buffer *buffer,
                                     struct error *err)
 {
-    enum { DECODERS = 8 }; /* bytes a pixel: planes of the decoder and of libheif, RGB */
+    enum { DECODERS = 8 }; /* bytes per pixel: planes of the decoder and of libheif, RGB */
     struct heif_image *image = NULL;
     const size_t row = (size_t)file->width * 3;
     const size_t sample = heif.luma_bits(file->handle) > 8 ? 2 : 1;

@@ -1,5 +1,5 @@
-/* Decodes a picture: picks the format's reader by the first bytes, decodes, and turns the pixels
- * upright. Also picks the scale of a reduced JPEG. */
+/* Decodes a picture: selects the format's reader by the first bytes, decodes, and turns the pixels
+ * upright. Also selects the scale of a reduced JPEG. */
 #include "server/image/image.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ struct image_decoder {
     struct pixel_account account;
 };
 
-/* What libheif has applied already; BMP and GIF have none. */
+/* libheif has already applied the orientation; BMP and GIF have none. */
 static int no_orientation(const uint8_t *data, size_t size)
 {
     (void)data, (void)size;
@@ -33,8 +33,8 @@ static const struct format_reader {
     const char *name;
     image_decode_fn *decode;
     int (*orientation)(const uint8_t *, size_t);
-    bool (*load)(void); /* NULL: it is part of lensd */
-    const char *need;   /* what `load` loads */
+    bool (*load)(void); /* NULL: part of lensd */
+    const char *need;   /* the package that `load` needs */
 } readers[IMAGE_FORMATS] = {
     [IMAGE_JPEG] = {"JPEG", jpeg_decode, exif_from_jpeg, NULL, NULL},
     [IMAGE_PNG] = {"PNG", png_decode, exif_from_png, NULL, NULL},
@@ -122,13 +122,13 @@ static enum status find_reader(const uint8_t *data, size_t size, enum image_form
     enum image_format format = image_sniff(data, size);
     if (format == IMAGE_UNKNOWN)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "this is no image that lensd reads: it looks like %s; send JPEG or PNG",
+                         "this is not a supported image: it looks like %s; send JPEG or PNG",
                          sniff_describe(data, size));
     const char *need;
     if (!image_format_is_available(format, &need))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "%s is not read here, because the server lacks %s; send JPEG or PNG, or "
-                         "change that and start lensd again",
+                         "the server cannot read %s, because it lacks %s; send JPEG or PNG, or "
+                         "install it and restart lensd",
                          image_format_name(format), need);
     *ret_format = format;
     return STATUS_OK;
@@ -190,7 +190,7 @@ static enum status image_decode_with(struct image_decoder *decoder,
                        &stored, err));
     uint8_t *pixels = decoder->stored.data;
     if (orientation != 1) {
-        /* The decode has computed the same product: it does not overflow. */
+        /* The decode has computed the same product, so it does not overflow. */
         TRY(pixel_buffer_reserve(&decoder->upright, (size_t)stored.width * stored.height * 3, 0,
                                  err));
         pixels_orient(pixels, stored.width, stored.height, orientation, decoder->upright.data);
@@ -225,7 +225,7 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
     return image_decode_part(decoder, data, size, limits, NULL, ret, err);
 }
 
-/* The greatest of 8, 4, 2 by which both sides can be divided without falling below the resize. */
+/* Returns the largest of 8, 4, 2 that leaves both sides at least as large as the resize. */
 static unsigned reduction_for(uint32_t width, uint32_t height, const struct crop_frame *frame)
 {
     unsigned reduction = 8;

@@ -65,7 +65,7 @@ static _Noreturn void fail_unsupported(struct jpeg_reader *reader, const char *w
 {
     error_set(
         reader->err, STATUS_UNSUPPORTED_MEDIA,
-        "%s JPEG is not read here; save the picture as baseline or progressive JPEG of 8 bit, "
+        "%s JPEG is not supported; save the picture as baseline or progressive JPEG of 8 bit, "
         "or as PNG",
         what);
     jpeg_give_up(reader, STATUS_UNSUPPORTED_MEDIA);
@@ -136,7 +136,7 @@ static void source_nothing(j_decompress_ptr cinfo)
     (void)cinfo;
 }
 
-/* libjpeg has read all bytes. There are no more: it got the whole file. */
+/* Handles the end of the data: libjpeg got the whole file. */
 static boolean source_fill(j_decompress_ptr cinfo)
 {
     fail_truncated(cinfo->client_data);
@@ -253,8 +253,8 @@ static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels,
     }
 }
 
-/* True for files of which libjpeg-turbo can decode some columns to the same pixels as the whole:
- * one scan, and one component or the usual samplings. */
+/* Returns true if libjpeg-turbo can decode some columns of the file to the same pixels as the
+ * whole: one scan, and one component or the usual samplings. */
 static bool can_crop(struct jpeg_decompress_struct *cinfo)
 {
     const jpeg_component_info *c = cinfo->comp_info;
@@ -267,10 +267,10 @@ static bool can_crop(struct jpeg_decompress_struct *cinfo)
            c[2].v_samp_factor == 1;
 }
 
-/* Skips the inverse transform, upsampling and colour conversion of columns that nobody reads. The
- * whole file is still read, so damage is found. Returns the first column that is decoded.
- * Upsampling needs the neighbouring sample, so one more block is decoded on each side. Does nothing
- * if it would save less than an eighth, because cropping has a cost of its own. */
+/* Skips the inverse transform, upsampling and colour conversion of unused columns. The whole file
+ * is still read, so damage is found. Returns the first decoded column. Upsampling needs the
+ * neighbouring sample, so one more block is decoded on each side. Does nothing if it would save
+ * less than an eighth, because cropping has a cost. */
 static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode_part *part)
 {
     /* Pixels. libjpeg-turbo's fancy upsampling needs one neighbour; it decodes whole blocks. */
@@ -330,9 +330,9 @@ static void jpeg_read_pixels(struct jpeg_reader *reader, struct pixel_buffer *bu
     /* No jpeg_finish_decompress: it would only look for the end marker, which is not needed. */
 }
 
-/* Calls setjmp in a function of its own, because locals of that function that change before longjmp
- * are indeterminate afterwards (C17 7.13.2.1): the reader belongs to the caller. Without a buffer
- * only the header is read. */
+/* Calls setjmp in its own function, because locals that change between setjmp and longjmp are
+ * indeterminate afterwards (C17 7.13.2.1): the reader belongs to the caller. Without a buffer only
+ * the header is read. */
 static void jpeg_run(struct jpeg_reader *reader, const uint8_t *data, size_t size,
                      struct pixel_buffer *buffer, unsigned reduction,
                      const struct decode_part *part)

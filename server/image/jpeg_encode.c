@@ -28,8 +28,8 @@ static void jpeg_writer_ignore(j_common_ptr cinfo)
     (void)cinfo;
 }
 
-/* setjmp stands in a function of its own: what changes between setjmp and longjmp may not be local
- * to it (C17 7.13.2.1). False: libjpeg gave up. */
+/* Calls setjmp in its own function: variables that change between setjmp and longjmp must not be
+ * local to it (C17 7.13.2.1). Returns false after an error of libjpeg. */
 static bool jpeg_write(struct jpeg_writer *writer, const struct canvas *canvas)
 {
     struct jpeg_compress_struct *cinfo = &writer->cinfo;
@@ -57,11 +57,10 @@ enum status image_encode_jpeg(const struct canvas *canvas, uint8_t **ret, size_t
 {
     struct jpeg_writer writer = {.size = 0};
     if (canvas->width > JPEG_MAX_DIMENSION || canvas->height > JPEG_MAX_DIMENSION)
-        return error_set(
-            err, STATUS_TOO_LARGE,
-            "a picture of %u x %u pixels does not fit into a JPEG, whose sides have at "
-            "most %ld; ask for a PNG: Accept: image/png",
-            canvas->width, canvas->height, (long)JPEG_MAX_DIMENSION);
+        return error_set(err, STATUS_TOO_LARGE,
+                         "a picture of %u x %u pixels is too large for a JPEG, whose sides have at "
+                         "most %ld; request a PNG with Accept: image/png",
+                         canvas->width, canvas->height, (long)JPEG_MAX_DIMENSION);
     writer.cinfo.err = jpeg_std_error(&writer.errors);
     writer.errors.error_exit = jpeg_writer_fail;
     writer.errors.output_message = jpeg_writer_ignore;

@@ -1,4 +1,4 @@
-/* Loads libraries of the system. */
+/* Loads shared libraries. */
 #include "server/image/library.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* Decoders that are libraries of the system, loaded while lensd runs: it starts without them, and
- * building it needs none of their headers. Prototypes are declared where they are used. */
+/* Decoders in shared libraries that are loaded at run time: lensd starts without them, and building
+ * it needs none of their headers. Prototypes are declared by their users. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,10 +10,10 @@ struct library_function {
     void *ret; /* pointer to a function pointer */
 };
 
-/* Loads the library of this soname and looks up the functions; false: there is no such library, or
- * it lacks one of them. Never unloaded. */
+/* Loads the library with this soname and looks up the functions; false if it is missing or lacks
+ * one of them. Never unloads it. */
 bool library_load(const char *soname, const struct library_function *functions, size_t count);
 
-/* Copies what a library says of a file; what is not printable ASCII, as it quotes the file, becomes
- * '?'. `text` may be NULL. */
+/* Copies a library's message about a file; bytes that are not printable ASCII become '?', because
+ * the message may quote the file. `text` may be NULL. */
 void library_text(const char *text, char *ret, size_t size);

@@ -1,4 +1,4 @@
-/* The limits on a picture's size, which every reader checks on the header before it decodes. */
+/* Limits on a picture's size, which every reader checks on the header before it decodes. */
 #include <inttypes.h>
 
 #include "server/image/decode.h"
@@ -9,7 +9,7 @@ enum status limits_check(const char *name, uint64_t width, uint64_t height,
     if (width == 0 || height == 0)
         return error_set(err, STATUS_BAD_IMAGE,
                          "the %s header says %" PRIu64 " x %" PRIu64
-                         " pixels, which is no picture; send an intact file",
+                         " pixels, which is not possible; send an intact file",
                          name, width, height);
     uint64_t side = width > height ? width : height;
     if (limits->max_side && side > limits->max_side)

@@ -6,7 +6,7 @@
 #include "server/image/decode.h"
 
 /* A buffer above GIANT bytes is freed after SMALL_USES uses in a row that needed less than a
- * quarter of it. One giant photo then does not keep its memory in every worker, and a series of
+ * quarter of it. So one giant picture does not keep its memory in every worker, and a series of
  * giants does not fault in fresh pages each time. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
@@ -35,7 +35,7 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_
     buffer->small_uses = far_too_large ? buffer->small_uses + 1 : 0;
     if (size <= buffer->capacity && buffer->small_uses < SMALL_USES)
         return STATUS_OK;
-    /* Nothing is kept, so that the peak is the larger of the two and not their sum. */
+    /* Free first, so that the peak is the larger of the two, not their sum. */
     pixel_buffer_done(buffer);
     buffer->data = malloc(size ? size : 1);
     if (!buffer->data)

@@ -1,17 +1,16 @@
-/* PNG through libpng.
+/* Decodes PNG with libpng.
  *
- * What comes out is Pillow's convert("RGB"): palettes looked up, grey of 1, 2 and 4 bits spread
- * over 0 … 255, alpha and tRNS dropped (not blended), 16 bit cut to the high byte. In one case
- * Pillow does otherwise: grey of 16 bit without alpha is its mode "I", whose conversion clips
- * everything above 255 to white (9.4 as 13.0) and would turn any such photo into a white page; here
- * the high byte is taken as for all other 16 bit files. A palette index beyond the palette is
- * black.
+ * The result equals Pillow's convert("RGB"): palettes looked up, grey of 1, 2 and 4 bits scaled to
+ * 0 … 255, alpha and tRNS dropped (not blended), 16 bit reduced to the high byte. One case differs:
+ * 16-bit grey without alpha is Pillow's mode "I", whose conversion clips everything above 255 to
+ * white (9.4 and 13.0) and would turn such a picture white; here the high byte is used as for all
+ * other 16-bit files. A palette index beyond the palette is black.
  *
- * Hostile files: the size is checked on the raw header before libpng sees the file. Every chunk
- * that does not make pixels is skipped unread (text, profiles, … are where decompression bombs
- * live); the rest may not allocate more than CHUNK_BYTES. A wrong checksum, a chunk that ends early
- * or a missing IEND refuses the file. libpng inflates all that follows the last row, which may be a
- * thousand times as much as the file: only EXCESS_BYTES of the file may follow. */
+ * Hostile files: the size is checked on the raw header before libpng sees the file. Chunks that do
+ * not affect pixels are skipped unread (decompression bombs hide in text and profiles); the others
+ * may not allocate more than CHUNK_BYTES. A wrong checksum, a truncated chunk or a missing IEND
+ * refuses the file. libpng inflates everything after the last row, possibly a thousand times the
+ * file's size: only EXCESS_BYTES of the file may follow. */
 #include <png.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -29,10 +28,10 @@ struct png_reader {
     const uint8_t *data;
     size_t size, at;
     bool is_last_row;
-    size_t last_bytes; /* of IDAT may still be read once the last row has begun */
-    bool no_memory;    /* an allocation failed: whatever libpng says next is its consequence */
+    size_t last_bytes; /* bytes of IDAT that may be read after the last row has begun */
+    bool no_memory;    /* an allocation failed, which causes libpng's next errors */
     jmp_buf failed;
-    enum status status; /* why `failed` was taken */
+    enum status status; /* why the decode failed */
     struct error *err;
 };
 
@@ -130,8 +129,8 @@ static enum status png_read_size(const uint8_t *data, size_t size,
 static void set_bounds(png_structp png)
 {
     enum { CHUNK_BYTES = 1 << 20, CHUNKS = 16 };
-    /* The size was checked against our own limits; libpng's own (a million a side) would only
-     * speak another language. */
+    /* Checked against lensd's limits above; libpng's own (a million per side) would only word the
+     * error differently. */
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_set_chunk_malloc_max(png, CHUNK_BYTES);
     png_set_chunk_cache_max(png, CHUNKS);
@@ -155,8 +154,8 @@ static void set_transforms(png_structp png, png_infop info)
     png_set_strip_alpha(png);
 }
 
-/* Rows go straight into the picture; an interlaced file visits every row in each of seven passes.
- */
+/* Rows are written straight into the picture; an interlaced file visits every row in each of seven
+ * passes. */
 static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buffer, uint32_t width,
                             uint32_t height)
 {
@@ -178,11 +177,11 @@ static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buff
             reader->is_last_row = pass == passes - 1 && y == height - 1;
             png_read_row(reader->png, buffer->data + stride * y, NULL);
         }
-    png_read_end(reader->png, NULL); /* checksums up to IEND: the proof that nothing is missing */
+    png_read_end(reader->png, NULL); /* checks everything up to IEND, so nothing is missing */
 }
 
-/* setjmp stands in a function of its own, below the one that holds the reader: what changes between
- * setjmp and longjmp may not be local to the function that calls setjmp (C17 7.13.2.1). */
+/* Calls setjmp in its own function, below the one that holds the reader: variables that change
+ * between setjmp and longjmp must not be local to it (C17 7.13.2.1). */
 static void png_run(struct png_reader *reader, struct pixel_buffer *buffer, uint32_t width,
                     uint32_t height)
 {
@@ -206,7 +205,8 @@ enum status png_decode(const uint8_t *data, size_t size, const struct image_limi
                        unsigned reduction, const struct decode_part *part,
                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
-    (void)reduction, (void)part; /* only a JPEG's transform gives smaller pictures for less work */
+    (void)reduction,
+        (void)part; /* only JPEG can decode smaller or partial pictures for less work */
     TRY(png_read_size(data, size, limits, ret, err));
     if (!buffer)
         return STATUS_OK;

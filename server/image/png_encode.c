@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 #include "server/image/encode.h"
 
-/* Little compression: the picture is sent only once, so more is not worth the time. */
+/* Low compression: the picture is sent only once. */
 enum { PNG_LEVEL = 3 };
 
 struct png_writer {
@@ -64,8 +64,8 @@ static const struct {
     [PNG_KIND_GREY16] = {PNG_COLOR_TYPE_GRAY, 16, 2},
 };
 
-/* setjmp stands in a function of its own: what changes between setjmp and longjmp may not be local
- * to it (C17 7.13.2.1). False: libpng gave up. */
+/* Calls setjmp in its own function: variables that change between setjmp and longjmp must not be
+ * local to it (C17 7.13.2.1). Returns false after an error of libpng. */
 static bool png_write(struct png_writer *writer, enum png_kind kind, const uint8_t *pixels,
                       uint32_t width, uint32_t height)
 {

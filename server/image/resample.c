@@ -1,5 +1,5 @@
-/* The tables of Pillow's and OpenCV's resampling: for every output position the first input
- * position and the weights. Picks the loops over pixels that fit the CPU. */
+/* Builds the tables of Pillow's and OpenCV's resampling: the first input position and the weights
+ * of every output position. Selects the pixel loops for the CPU. */
 #include "server/image/resample.h"
 
 #include <limits.h>
@@ -9,8 +9,8 @@
 
 #include "engine/base/size.h"
 
-/* Pillow's filters, expression for expression: the weights must come out equal to the last bit
- * (this file is compiled without fused multiply-add). */
+/* Pillow's filters, expression for expression: the weights must be equal to the last bit (this file
+ * is compiled without fused multiply-add). */
 
 static double box(double x)
 {
@@ -105,7 +105,7 @@ static enum status reserve_tables(struct resample_axis *axis, int length, struct
     return STATUS_OK;
 }
 
-/* One input sample per output with the whole weight on it: the identity, and nearest neighbour. */
+/* Uses one input sample per output with the whole weight: identity and nearest neighbour. */
 static void set_single(struct resample_axis *axis, int i, int start)
 {
     axis->start[i] = start;
@@ -151,7 +151,7 @@ static enum status fill_identity(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* The window of output `i` before it is filled up: precompute_coeffs of Pillow's Resample.c. */
+/* Finds the window of output `i` before padding: precompute_coeffs of Pillow's Resample.c. */
 static void window_of(const struct resample_axis *axis, int i, double scale, double support,
                       int *ret_low, int *ret_high)
 {
@@ -161,7 +161,7 @@ static void window_of(const struct resample_axis *axis, int i, double scale, dou
     *ret_high = high > axis->in ? axis->in : high;
 }
 
-/* The rest of precompute_coeffs, and normalize_coeffs_8bpc. */
+/* Does the rest of precompute_coeffs, and normalize_coeffs_8bpc. */
 static void fill_output(struct resample_axis *axis, const struct filter *filter, int i,
                         double scale, double *scratch)
 {
@@ -175,7 +175,7 @@ static void fill_output(struct resample_axis *axis, const struct filter *filter,
         scratch[t] = filter->weight((t + low - center + 0.5) * inverse);
         sum += scratch[t];
     }
-    /* Filled up at the end, or at the front where the input has no more samples. */
+    /* Pad at the end, or at the front if the input has no more samples. */
     const int start = low + axis->length <= axis->in ? low : axis->in - axis->length;
     int32_t *weights = axis->weights + (size_t)i * (size_t)axis->length;
     memset(weights, 0, (size_t)axis->length * sizeof *weights);

@@ -1,6 +1,6 @@
-/* Inside server/image only: Pillow's resampling (src/libImaging/Resample.c, Pillow 9.4 … 13) and
+/* Private to server/image: Pillow's resampling (src/libImaging/Resample.c, Pillow 9.4 … 13) and
  * OpenCV's INTER_LINEAR (modules/imgproc/src/resize.cpp, 4 … 5) in two halves: tables of weights
- * per axis (resample.c), and the loops over pixels (resample_plain.c, resample_x86.c). */
+ * per axis (resample.c), and the pixel loops (resample_plain.c, resample_x86.c). */
 #pragma once
 
 #include <stdint.h>
@@ -15,7 +15,7 @@ enum { RESAMPLE_BITS = 32 - 8 - 2 };
 /* Fractional bits of the weights of RESAMPLE_LINEAR, as OpenCV's INTER_RESIZE_COEF_BITS. */
 enum { RESAMPLE_LINEAR_BITS = 11 };
 
-/* The kernels read and write whole blocks of this many bytes: rows they work on have room for the
+/* The kernels read and write whole blocks of this many bytes: their rows have room for the
  * rounded-up length. */
 enum { RESAMPLE_BLOCK = 64 };
 
@@ -43,8 +43,8 @@ enum status resample_axis_prepare(struct resample_axis *axis, enum resample filt
                                   int first, int count, struct error *err) MUST_USE;
 void resample_axis_done(struct resample_axis *axis);
 
-/* Input samples [*ret_begin, *ret_end) that may count for outputs first … first + count - 1; maybe
- * one more to each side. */
+/* Finds the input samples [*ret_begin, *ret_end) that outputs first … first + count - 1 may use;
+ * possibly one more on each side. */
 void resample_reach(enum resample filter, int in, int out, int first, int count, int *ret_begin,
                     int *ret_end);
 
@@ -65,7 +65,7 @@ struct resample_passes {
                      size_t count);
 };
 
-/* The loops over pixels, one table per instruction set; all give equal bytes. Thread-safe. */
+/* The pixel loops, one table per instruction set; all give equal bytes. Thread-safe. */
 struct resample_kernels {
     const char *name;
     struct resample_passes pillow, linear;
@@ -79,12 +79,13 @@ extern const struct resample_kernels resample_kernels_avx2;
 extern const struct resample_kernels resample_kernels_avx512;
 #endif
 
-/* Kernels number i of those this machine can run, the slowest (plain) first; NULL past the last. */
+/* Returns kernel table i of those that this machine can run, the slowest (plain) first; NULL past
+ * the last. */
 const struct resample_kernels *resample_kernels_at(int i);
 
-/* The last of them; never NULL. */
+/* Returns the last of them; never NULL. */
 const struct resample_kernels *resample_kernels_pick(void);
 
-/* Makes `transform` use these kernels instead of the picked ones: for tests and measurements. */
+/* Makes `transform` use these kernels instead of the fastest: for tests and measurements. */
 struct transform;
 void transform_use_kernels(struct transform *transform, const struct resample_kernels *kernels);

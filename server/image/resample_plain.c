@@ -1,5 +1,5 @@
-/* The loops over pixels in plain C: for machines without the vectors of resample_x86.c, and the
- * reference that those are tested against. */
+/* The pixel loops in plain C: for machines without the vectors of resample_x86.c, and the reference
+ * for testing those. */
 #include "server/image/resample.h"
 #include "server/image/resample_linear.h"
 

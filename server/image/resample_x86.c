@@ -1,4 +1,4 @@
-/* The loops over pixels in vectors, compiled twice: for AVX2 and for AVX-512. Arithmetic is written
+/* The pixel loops in vectors, compiled twice: for AVX2 and for AVX-512. Arithmetic is written
  * with the compilers' vector types; only widening and narrowing need the instruction by name. All
  * of it is on integers, so that every set gives equal bytes.
  *
@@ -8,8 +8,8 @@
  *     row 0        row 1        row 2        row 3
  *     R  G  B  .   R  G  B  .   R  G  B  .   R  G  B  .
  *
- * Vertical: a row is a run of bytes whose neighbours all have the same weights, which is the easy
- * case; the sums of a block stay in registers while the window is walked. */
+ * Vertical: all bytes of a row have the same weights; the sums of a block stay in registers for the
+ * whole window. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -63,7 +63,7 @@ INLINE __m128i sums_to_bytes(const struct sums *sums)
     const __m512i value = (__m512i)(sums->part[0] >> RESAMPLE_BITS);
     return _mm512_cvtusepi32_epi8(_mm512_max_epi32(value, _mm512_setzero_si512()));
 #else
-    /* Packing works within halves of a register: 0-3, 8-11, 4-7, 12-15 come out. */
+    /* Packing works within halves of a register, in the order 0-3, 8-11, 4-7, 12-15. */
     const __m256i low = (__m256i)(sums->part[0] >> RESAMPLE_BITS);
     const __m256i high = (__m256i)(sums->part[1] >> RESAMPLE_BITS);
     const __m256i packed = _mm256_packs_epi32(low, high);
@@ -105,7 +105,7 @@ INLINE void horizontal_length(uint8_t *const dst[4], const uint8_t *const src[4]
     }
 }
 
-/* The lengths of everyday: a photo of up to 1000 pixels to a short side of 256. */
+/* The most common lengths: an image of up to 1000 pixels to a short side of 256. */
 static void horizontal(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip)
 {

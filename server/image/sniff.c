@@ -1,7 +1,6 @@
-/* What the first bytes say. The format never comes from a header or a file name, and what is
- * refused is named, because "unsupported" alone sends people looking in the wrong place: the usual
- * causes are another image format, an error page saved as .jpg, or Base64 sent as if it were bytes.
- */
+/* Detects formats by their first bytes, never by a header or a file name. Errors name what the
+ * bytes look like, because "unsupported" alone does not help: the usual causes are another image
+ * format, an error page saved as .jpg, or Base64 sent as if it were bytes. */
 #include <ctype.h>
 #include <string.h>
 
@@ -12,7 +11,7 @@ static const uint8_t png_signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, 
 static const uint8_t jpeg_signature[3] = {0xFF, 0xD8, 0xFF};
 
 /* The brands of an ISO base media file that are pictures (ISO/IEC 23008-12, AVIF 1.1). "mif1" is
- * any HEIF: the brands behind it tell which. */
+ * any HEIF: the brands after it decide. */
 static enum image_format sniff_brands(const uint8_t *data, size_t size)
 {
     static const char heic[][4] = {"heic", "heix", "heim", "heis", "hevc", "hevx"};
@@ -21,7 +20,8 @@ static enum image_format sniff_brands(const uint8_t *data, size_t size)
     bool is_heif = false;
     if (size < 16 || memcmp(data, "\0\0", 2) != 0 || memcmp(data + 4, "ftyp", 4) != 0)
         return IMAGE_UNKNOWN;
-    for (size_t at = 8; at + 4 <= end; at += at == 8 ? 8 : 4) { /* behind the first: a version */
+    for (size_t at = 8; at + 4 <= end;
+         at += at == 8 ? 8 : 4) { /* a version follows the first brand */
         if (memcmp(data + at, "avif", 4) == 0 || memcmp(data + at, "avis", 4) == 0)
             return IMAGE_AVIF;
         for (size_t i = 0; i < COUNT_OF(heic); i++)
@@ -32,7 +32,7 @@ static enum image_format sniff_brands(const uint8_t *data, size_t size)
     return is_heif ? IMAGE_HEIC : IMAGE_UNKNOWN;
 }
 
-/* "BM" alone also begins texts. */
+/* "BM" alone also begins some texts. */
 static bool sniff_is_bmp(const uint8_t *data, size_t size)
 {
     static const uint8_t header_sizes[] = {12, 40, 52, 56, 64, 108, 124};
@@ -82,7 +82,7 @@ struct signature {
         offset, bytes, sizeof(bytes) - 1, name                                                     \
     }
 
-/* The first that fits counts, so the longer ones stand before the shorter. */
+/* The first match counts, so longer signatures come before shorter ones. */
 static const struct signature signatures[] = {
     SIGNATURE(0, "RIFF", "a RIFF file (WAV, AVI)"),
     SIGNATURE(4, "ftyp", "an MP4 video"),
@@ -103,12 +103,13 @@ static const struct signature signatures[] = {
     SIGNATURE(0, "\x93NUMPY", "a NumPy array"),
     SIGNATURE(0, "/9j/", "a JPEG in Base64 text, which must be decoded first"),
     SIGNATURE(0, "iVBORw0KGgo", "a PNG in Base64 text, which must be decoded first"),
-    SIGNATURE(0, "data:", "a data: URL, of which only the decoded bytes are wanted"),
+    SIGNATURE(0, "data:", "a data: URL; send its decoded bytes"),
     SIGNATURE(0, "http://", "a web address, not the picture itself"),
     SIGNATURE(0, "https://", "a web address, not the picture itself"),
 };
 
-/* The beginning without white space and byte order mark, in lower case: how markup is told. */
+/* Returns the beginning in lower case without white space and byte order mark, to recognise markup.
+ * */
 static size_t text_beginning(const uint8_t *data, size_t size, char *text, size_t capacity)
 {
     size_t at = size >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;

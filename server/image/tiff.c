@@ -87,11 +87,11 @@ enum {
     COLOURS_ITU_LAB = 10, /* 9: ICC's */
 };
 
-/* A picture in memory, and what libtiff says of it. */
+/* A picture in memory, and libtiff's messages about it. */
 struct tiff_file {
     const uint8_t *data;
     size_t size, at;
-    char text[160]; /* its first complaint */
+    char text[160]; /* its first message */
 };
 
 static tiff_size tiff_on_read(void *context, void *bytes, tiff_size count)
@@ -158,7 +158,7 @@ static enum status tiff_damaged(const struct tiff_file *file, struct error *err)
 
 static bool tiff_is_known(uint16_t compression)
 {
-    /* none, three of fax, LZW, JPEG, two numbers of Deflate, PackBits */
+    /* none, three for fax, LZW, JPEG, two for Deflate, PackBits */
     static const uint16_t known[] = {1, 2, 3, 4, 5, 7, 8, 32946, 32773};
     for (size_t i = 0; i < COUNT_OF(known); i++)
         if (known[i] == compression)
@@ -166,7 +166,6 @@ static bool tiff_is_known(uint16_t compression)
     return false;
 }
 
-/* What the header says. */
 struct tiff_head {
     uint32_t width, height;
     size_t working; /* bytes of a strip or tile */
@@ -187,18 +186,18 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
     tiff.get_or_default(handle, TIFF_COMPRESSION, &compression);
     if (!tiff_is_known(compression))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "TIFF of compression %u is not read here; save the picture with LZW or "
+                         "TIFF of compression %u is not supported; save the picture with LZW or "
                          "Deflate, or as PNG",
                          compression);
     /* libtiff converts them for a display of its own, Pillow by the profile of sRGB. */
     if (tiff.get(handle, TIFF_COLOURS, &colours) && colours >= COLOURS_LAB &&
         colours <= COLOURS_ITU_LAB)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "TIFF with L*a*b* colours is not read here; save the picture as RGB, or "
+                         "TIFF with L*a*b* colours is not supported; save the picture as RGB, or "
                          "as PNG");
     if (!tiff.can_read(handle, text))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
-                         "this kind of TIFF is not read here (%.100s); save the picture as RGB of "
+                         "this kind of TIFF is not supported (%.100s); save the picture as RGB of "
                          "8 bits, or as PNG",
                          text);
     const bool is_tiled = tiff.is_tiled(handle);
@@ -219,7 +218,7 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
     return STATUS_OK;
 }
 
-/* From libtiff's numbers, red in the low byte, to RGB in the same memory. */
+/* Converts libtiff's pixels, red in the low byte, to RGB in the same memory. */
 static void tiff_to_rgb(uint8_t *pixels, size_t count, bool is_multiplied)
 {
     for (size_t i = 0; i < count; i++) {
@@ -269,7 +268,7 @@ static enum status tiff_open(struct tiff_file *file, struct tiff **ret, struct e
     return *ret ? STATUS_OK : tiff_damaged(file, err);
 }
 
-/* Without a buffer only the header is read. */
+/* If `buffer` is NULL, reads only the header. */
 static enum status tiff_run(const uint8_t *data, size_t size, const struct image_limits *limits,
                             struct pixel_buffer *buffer, struct tiff_head *head, struct error *err)
 {

@@ -30,14 +30,14 @@ struct transform {
     struct scratch ring, line, last_row, window;
 };
 
-/* What the bytes of a channel become, in the numbers of the sink. */
+/* Maps the bytes of a channel to the numbers of the sink. */
 union number_table {
     float floats[CHANNELS][256];
     uint16_t halves[CHANNELS][256];
     uint8_t bytes[CHANNELS][256];
 };
 
-/* Where finished rows go: normalised numbers, or the pixels' bytes. */
+/* The destination of finished rows: normalised numbers, or bytes. */
 struct sink {
     uint8_t *dst;
     bool is_normalised;
@@ -47,14 +47,14 @@ struct sink {
     uint8_t zero[CHANNELS * sizeof(float)]; /* a pixel of normalised zeros */
 };
 
-/* One resize while it runs. */
+/* A resize in progress. */
 struct resize_job {
     struct transform *transform;
     const struct resample_passes *passes;
     const struct image *image;
     const struct preprocess *preprocess;
     struct crop_frame frame;
-    int x0, x1, y0, y1; /* what is kept of the resized picture */
+    int x0, x1, y0, y1; /* the part of the resized picture to keep */
     int ring_rows;
     size_t ring_stride;
     int next_row; /* the first source row not yet in the ring */
@@ -87,7 +87,7 @@ void transform_use_kernels(struct transform *transform, const struct resample_ke
     transform->kernels = kernels;
 }
 
-/* Zeroed when new: the kernels read whole blocks, past what was written. */
+/* New memory is zeroed: the kernels read whole blocks, beyond the written part. */
 static enum status scratch_reserve(struct scratch *scratch, size_t count, size_t size,
                                    struct error *err)
 {
@@ -193,8 +193,8 @@ static int smaller_of(int a, int b)
     return a < b ? a : b;
 }
 
-/* The next GROUP source rows, filtered horizontally into the ring. Past the picture's last row the
- * group repeats it, into slots that nobody reads. */
+/* Filters the next GROUP source rows horizontally into the ring. Past the picture's last row the
+ * group repeats it, into unused slots. */
 static void fill_ring(struct resize_job *job)
 {
     struct transform *transform = job->transform;
@@ -229,7 +229,7 @@ static void resize_row(struct resize_job *job, int y)
                           length, (size_t)(job->x1 - job->x0) * CHANNELS);
 }
 
-/* Memory and tables for what is kept of the picture, which is not empty. */
+/* Prepares memory and tables for the kept part of the picture, which is not empty. */
 static enum status job_prepare(struct resize_job *job, struct error *err)
 {
     struct transform *transform = job->transform;
@@ -250,7 +250,7 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
     TRY(scratch_reserve(&transform->line, 1, job->ring_stride, err));
     TRY(scratch_reserve(&transform->window, (size_t)transform->vertical.length, sizeof(uint8_t *),
                         err));
-    /* The kernel reads a byte past a row's end, which after the last row is nobody's. */
+    /* The kernel reads a byte past a row's end, which the last row does not have. */
     const size_t row_bytes = (size_t)image->width * CHANNELS;
     TRY(scratch_reserve(&transform->last_row, 1, row_bytes + 1, err));
     memcpy(transform->last_row.data, image->pixels + (size_t)(image->height - 1) * image->stride,
@@ -258,7 +258,7 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
     return STATUS_OK;
 }
 
-/* One row of the model's input: zeros, letterbox, picture, letterbox, zeros. */
+/* Writes one row of the model's input: zeros, letterbox, picture, letterbox, zeros. */
 static void emit_row(struct resize_job *job, int y, struct sink *sink)
 {
     const struct crop_frame *frame = &job->frame;

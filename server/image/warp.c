@@ -1,6 +1,5 @@
-/* Perspective warp in OpenCV's fixed-point numbers: places in 32nds of a pixel, weights in
- * 32768ths.
- */
+/* Perspective warp in OpenCV's fixed-point numbers: positions in 32nds of a pixel, weights in
+ * 32768ths. */
 #include "server/image/warp.h"
 
 #include <math.h>
@@ -10,8 +9,8 @@
 
 enum { PLACES = 32, TAPS = 4, WEIGHT_ONE = 32768 };
 
-/* The weights of four neighbours at a place between the second and the third: Keys' cubic with
- * a = -0.75. */
+/* Computes the weights of four neighbours for a position between the second and the third: Keys'
+ * cubic with a = -0.75. */
 static void cubic_weights(float x, float ret[static TAPS])
 {
     const float a = -0.75f;
@@ -21,8 +20,8 @@ static void cubic_weights(float x, float ret[static TAPS])
     ret[3] = 1.f - ret[0] - ret[1] - ret[2];
 }
 
-/* The products of the weights of both axes, rounded; their sum is made WEIGHT_ONE at the greatest
- * or the least of the middle four, as OpenCV does it. */
+/* Multiplies and rounds the weights of both axes; adjusts the largest or smallest of the middle
+ * four so that the sum is WEIGHT_ONE, as OpenCV does. */
 static void square_weights(int x, int y, int16_t ret[static TAPS * TAPS])
 {
     float across[TAPS], down[TAPS];
@@ -46,7 +45,7 @@ static void square_weights(int x, int y, int16_t ret[static TAPS * TAPS])
     ret[at] = (int16_t)(ret[at] - (sum - WEIGHT_ONE));
 }
 
-/* The homography from the rectangle of `width` x `height` to the corners: the place of (x, y) is
+/* Finds the homography from the rectangle of `width` x `height` to the corners: (x, y) maps to
  * (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]) / (m[6] x + m[7] y + 1). Heckbert's formula. */
 static void find_homography(const float corners[static 4][2], uint32_t width, uint32_t height,
                             double m[static 8])
@@ -58,7 +57,7 @@ static void find_homography(const float corners[static 4][2], uint32_t width, ui
                  dx3 = c[0][0] - c[1][0] + c[2][0] - c[3][0];
     const double dy1 = c[1][1] - c[2][1], dy2 = c[3][1] - c[2][1],
                  dy3 = c[0][1] - c[1][1] + c[2][1] - c[3][1];
-    const double area = dx1 * dy2 - dx2 * dy1; /* 0: a line, of which any place will do */
+    const double area = dx1 * dy2 - dx2 * dy1; /* 0: a line, where any position will do */
     const double g = fabs(area) > 0 ? (dx3 * dy2 - dx2 * dy3) / area : 0;
     const double h = fabs(area) > 0 ? (dx1 * dy3 - dx3 * dy1) / area : 0;
     for (int axis = 0; axis < 2; axis++) {
@@ -75,11 +74,11 @@ static size_t clamp_place(int64_t at, uint32_t side)
     return at < 0 ? 0 : at >= (int64_t)side ? side - 1 : (size_t)at;
 }
 
-/* `across`, `down`: of the place, in PLACEths of a pixel. */
+/* `across`, `down`: the position in PLACEths of a pixel. */
 static void warp_pixel(const struct image *image, int64_t across, int64_t down,
                        int16_t (*weights)[TAPS * TAPS], uint8_t *ret)
 {
-    /* A shift of negative numbers rounds down. */
+    /* Shifting a negative number rounds down. */
     const int64_t left = (across >> 5) - 1, top = (down >> 5) - 1;
     const int16_t *w = weights[(down & (PLACES - 1)) * PLACES + (across & (PLACES - 1))];
     int sums[3] = {0};

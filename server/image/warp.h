@@ -3,16 +3,16 @@
 
 #include "server/image/image.h"
 
-/* Fills `width` x `height` pixels (RGB, without gaps) with what lies between `corners` of the
- * picture: top left, top right, bottom right, bottom left, which may be outside of it; there the
- * pixels of its edge are repeated. The pixels are those of cv2.warpPerspective(image,
- * cv2.getPerspectiveTransform(corners, [[0, 0], [width, 0], [width, height], [0, height]]),
- * (width, height), flags=INTER_CUBIC, borderMode=BORDER_REPLICATE) of OpenCV 4, but for a few in
- * 100,000 (places in the middle between two 32nds of a pixel). OpenCV 5 does not round places: its
- * pixels differ by up to 7. Any thread. */
+/* Fills `width` x `height` pixels (contiguous RGB) with the quadrilateral between `corners` of the
+ * picture: top left, top right, bottom right, bottom left. Corners may lie outside the picture,
+ * where the pixels of its edge are repeated. The pixels equal cv2.warpPerspective(image,
+ * cv2.getPerspectiveTransform(corners, [[0, 0], [width, 0], [width, height], [0, height]]), (width,
+ * height), flags=INTER_CUBIC, borderMode=BORDER_REPLICATE) of OpenCV 4, except a few in 100,000
+ * (positions exactly between two 32nds of a pixel). OpenCV 5 does not round positions: its pixels
+ * differ by up to 7. Any thread. */
 void warp_quadrilateral(const struct image *image, const float corners[static 4][2], uint32_t width,
                         uint32_t height, uint8_t *ret);
 
 /* Turns the picture by 90 degrees counter-clockwise: `ret` has `height` columns and `width` rows.
- */
+ * */
 void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret);

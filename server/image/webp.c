@@ -1,9 +1,8 @@
 /* Decodes WebP with libwebp; of an animation the first frame, on black where it does not cover the
- * canvas. Alpha is dropped, as in Pillow.
+ * canvas. Drops alpha, like Pillow.
  *
- * Source: webp/decode.h of libwebp 1.5 (ABI 0x0209, since 0.6); RFC 9649 for the container. An
- * ANMF chunk ends in the chunks of a still picture, which libwebp also reads without a container.
- */
+ * Source: webp/decode.h of libwebp 1.5 (ABI 0x0209, since 0.6); RFC 9649 for the container. An ANMF
+ * chunk ends in the chunks of a still picture, which libwebp also reads without a container. */
 #include <stdint.h>
 #include <string.h>
 
@@ -37,8 +36,8 @@ static uint32_t webp_u24(const uint8_t *p)
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16;
 }
 
-/* The next chunk at *at: its name, and its content in *ret. NULL: there is none, or the data ends
- * in it. */
+/* Reads the next chunk at *at: returns its name, and its content in *ret. NULL if there is none, or
+ * the data ends in it. */
 static const char *webp_chunk(const uint8_t *data, size_t size, size_t *at, const uint8_t **ret,
                               size_t *ret_size)
 {
@@ -55,7 +54,7 @@ static const char *webp_chunk(const uint8_t *data, size_t size, size_t *at, cons
     return name;
 }
 
-/* The picture to decode, and its place on the canvas. */
+/* The picture to decode, and its position on the canvas. */
 struct webp_frame {
     uint32_t width, height; /* of the canvas */
     uint32_t left, top;
@@ -122,7 +121,8 @@ enum status webp_decode(const uint8_t *data, size_t size, const struct image_lim
         return STATUS_OK;
     const struct webp_features *features = &frame.features;
     const size_t count = (size_t)features->width * (size_t)features->height;
-    /* libwebp keeps a lossless picture as four bytes a pixel; of others only rows, and alpha. */
+    /* libwebp keeps a lossless picture with four bytes per pixel; of others only rows, and alpha.
+     */
     const size_t working = features->format == WEBP_LOSSLESS ? count * 4
                            : features->has_alpha             ? count * 2
                                                              : 0;

@@ -1,7 +1,6 @@
-/* GPUs as /metrics shows them, by Triton's names: nv_gpu_utilization, nv_gpu_memory_total_bytes,
+/* NVIDIA GPUs in /metrics, under Triton's names: nv_gpu_utilization, nv_gpu_memory_total_bytes,
  * nv_gpu_memory_used_bytes, nv_gpu_power_usage, nv_gpu_power_limit, nv_energy_consumption, each
- * with gpu_uuid. Read from NVIDIA's management library when /metrics is; without it there are none.
- */
+ * with gpu_uuid. Read on each scrape of /metrics; absent without NVIDIA's management library. */
 #pragma once
 
 struct metrics;

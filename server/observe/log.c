@@ -1,4 +1,5 @@
-/* Formats log events as text or JSON; a thread writes them, so that no reader is waited for. */
+/* Formats log events as text or JSON; a thread writes them, so that no caller waits for the log's
+ * reader. */
 #include "server/observe/log.h"
 
 #include <errno.h>
@@ -24,7 +25,7 @@ static _Atomic int lowest_level = LOG_INFO;
 static _Atomic unsigned long lost_total;
 static bool is_journal; /* set before any thread starts */
 
-/* A line under construction; `full` once something did not fit. */
+/* A line under construction; `full` once a field did not fit. */
 struct log_line {
     char *text;
     size_t used, size;
@@ -100,7 +101,7 @@ __attribute__((format(printf, 2, 3))) static void line_put_format(struct log_lin
     line_put_text(line, text);
 }
 
-/* The inside of a quoted string, in JSON's escapes, which read well in text too. */
+/* Writes the inside of a quoted string with JSON's escapes, which also suit the text form. */
 static void line_put_escaped(struct log_line *line, const char *value)
 {
     size_t length;
@@ -198,7 +199,7 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
                   const struct log_field *fields, char line[static LOG_LINE_MAX])
 {
     static const char json_cut[] = ",\"cut\":true", text_cut[] = " cut=true";
-    /* Keeps room for the `cut` mark and the end of the line. */
+    /* Reserves room for the `cut` mark and the end of the line. */
     struct log_line out = {.size = LOG_LINE_MAX - sizeof json_cut - sizeof "}\n"};
     out.text = line;
     line_put_head(&out, json, journal, time, level, fields[0].text);
@@ -222,30 +223,30 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
 
 /* ---- writing ---- */
 
-/* The end of the process waits so long for the reader of standard error. */
+/* How long the process waits at its end for the reader of standard error. */
 #define FLUSH_SECONDS 1
 
-/* A reader of standard output that stalls holds up the log so long. */
+/* How long a stalled reader of standard output may delay the log. */
 #define STDOUT_WAIT_MS 1000
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t filled, written;
-    /* Guarded by lock, which nobody holds while writing. */
+    /* Guarded by lock, which no thread holds while it writes. */
     char halves[2][HALF_BYTES]; /* one collects lines, the other is written */
     int collecting;
-    size_t used;               /* bytes in the half that collects */
+    size_t used;               /* bytes in the half that collects lines */
     char banner[LOG_LINE_MAX]; /* for standard output; "": none */
     bool has_thread;
-    bool is_writing;    /* some thread writes the other half and the banner */
-    bool is_full;       /* lines are dropped until the halves change places */
+    bool is_writing;    /* a thread is writing the other half and the banner */
+    bool is_full;       /* lines are dropped until the halves are swapped */
     bool is_failing;    /* the last write failed */
-    unsigned long lost; /* lines dropped, or not written whole, since the last line about them */
+    unsigned long lost; /* lines dropped or cut since the last line about them */
 } writer = {.lock = PTHREAD_MUTEX_INITIALIZER,
             .filled = PTHREAD_COND_INITIALIZER,
             .written = PTHREAD_COND_INITIALIZER};
 
-/* Returns the bytes written: less than `size` after an error. */
+/* Returns the number of bytes written; fewer than `size` after an error. */
 static size_t write_bytes(int fd, const char *text, size_t size)
 {
     struct pollfd reader = {.fd = fd, .events = POLLOUT};
@@ -262,10 +263,11 @@ static size_t write_bytes(int fd, const char *text, size_t size)
     return written;
 }
 
-/* Writes lines, as many at once as a pipe takes whole. Returns how many were not written whole. */
+/* Writes lines, in writes that a pipe accepts whole. Returns how many lines were not written
+ * completely. */
 static unsigned long write_lines(const char *text, size_t size)
 {
-    static bool ends_within_line; /* what was written last */
+    static bool ends_within_line; /* of the last write */
     unsigned long lost = 0;
     for (size_t start = 0, end; start < size; start = end) {
         const size_t left = size - start;
@@ -330,14 +332,14 @@ static void tell_lost_locked(void)
         put_locked(line, format_now(LOG_WARN, fields, line));
 }
 
-/* Whether there is something to write. After a failure a new line tries first. */
+/* Whether there is something to write. After a failure only a new line causes another attempt. */
 static bool has_work_locked(void)
 {
     return writer.used > 0 || writer.banner[0] || (writer.lost > 0 && !writer.is_failing);
 }
 
-/* Writes the half that has collected lines. The other one collects those that come meanwhile; its
- * first line says how many are missing in between. */
+/* Writes the half that has collected lines. The other half collects new ones; its first line says
+ * how many were lost in between. */
 static void write_half_locked(void)
 {
     const char *text = writer.halves[writer.collecting];
@@ -360,7 +362,7 @@ static void write_half_locked(void)
     pthread_cond_broadcast(&writer.written);
 }
 
-/* Without a thread the caller writes, and returns once all is written. */
+/* Wakes the writer thread; without one, writes everything itself before it returns. */
 static void wake_writer_locked(void)
 {
     pthread_cond_signal(&writer.filled);
@@ -450,7 +452,7 @@ void log_banner(const char *format, ...)
 void log_fields(enum log_level level, const struct log_field *fields)
 {
     char line[LOG_LINE_MAX];
-    const int saved = errno; /* callers may log before they look at it */
+    const int saved = errno; /* callers may log before they read errno */
     if (level < log_lowest())
         return;
     put(line, format_now(level, fields, line));

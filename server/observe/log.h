@@ -1,4 +1,4 @@
-/* The log: one line an event on standard error, as text for people or JSON for machines.
+/* The log: one line per event on standard error, as text for people or JSON for machines.
  *
  *     12:03:04.512 info  ready model=digits device=cpu threads=2 note="two words"
  *     {"time":"2026-11-21T12:03:04.512Z","level":"info","event":"ready","model":"digits",…}
@@ -7,12 +7,12 @@
  *
  *     log_event(LOG_INFO, "ready", LOG_STR("model", name), LOG_INT("threads", 2));
  *
- * Thread-safe. Lines are written whole and in their order, by write(2)s of at most LOG_LINE_MAX
- * bytes, which a pipe takes whole, so lines of several processes do not mix. After log_start() no
- * caller waits for the reader of standard error: 256 KiB of lines wait, more are dropped, and a
- * line says how many once the reader goes on. Values may come from clients: control characters and
- * broken UTF-8 are escaped, so that nobody can forge a line or steer a terminal.
- * Never image content, never a secret. Only server/ logs, once, where an error is handled. */
+ * Thread-safe. Lines are written whole and in order, by write(2)s of at most LOG_LINE_MAX bytes,
+ * which a pipe accepts whole, so lines of several processes do not mix. After log_start() no caller
+ * waits for the reader of standard error: up to 256 KiB of lines wait, more are dropped, and a line
+ * counts them once the reader continues. Values may come from clients: control characters and
+ * broken UTF-8 are escaped, so that clients cannot forge a line or control a terminal. Logs never
+ * contain image content or secrets. Only server/ logs, once, where an error is handled. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,7 +24,7 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
 enum log_kind { LOG_KIND_TEXT, LOG_KIND_INTEGER, LOG_KIND_REAL, LOG_KIND_BOOL };
 
-/* Made by the macros below; `key` is a constant of letters, digits and '_'. */
+/* Created by the macros below; `key` is a constant of letters, digits and '_'. */
 struct log_field {
     const char *key;
     enum log_kind kind;
@@ -45,11 +45,11 @@ struct log_field {
 #define LOG_BOOL(name, value)                                                                      \
     ((struct log_field){.key = (name), .kind = LOG_KIND_BOOL, .boolean = (value)})
 
-/* Form and lowest level written; text from LOG_INFO until the first call. */
+/* Sets the format and the lowest level written; text from LOG_INFO until the first call. */
 void log_configure(bool json, enum log_level lowest);
 
-/* If standard error is the journal (JOURNAL_STREAM of systemd.exec(5)), gives lines a priority,
- * "<4>", and those of the text form no time. Before any thread starts. */
+/* If standard error is the journal (JOURNAL_STREAM of systemd.exec(5)), gives lines a priority such
+ * as "<4>", and omits the time in the text form. Call it before any thread starts. */
 void log_find_journal(void);
 
 /* Both may be changed at any time, from any thread. */
@@ -66,10 +66,11 @@ const char *log_level_name(enum log_level level);
     log_fields((level),                                                                            \
                (const struct log_field[]){LOG_STR("event", event), ##__VA_ARGS__, {.key = NULL}})
 
-/* The function behind log_event: fields[0] is the event, a NULL key ends the list. */
+/* Implements log_event: fields[0] is the event, a NULL key ends the list. */
 void log_fields(enum log_level level, const struct log_field *fields);
 
-/* Writes an error as a line that is no event, `format` without a newline; cut to LOG_LINE_MAX. */
+/* Writes an error as a line that is not an event, `format` without a newline; cut to LOG_LINE_MAX.
+ * */
 __attribute__((format(printf, 1, 2))) void log_print(const char *format, ...);
 
 /* Writes text shorter than LOG_LINE_MAX to standard output, unless its reader stalls for a second.
@@ -81,7 +82,7 @@ __attribute__((format(printf, 1, 2))) void log_banner(const char *format, ...);
  * if the system has no thread left. */
 bool log_start(void);
 
-/* Waits until all lines are written, at most a second: before the process ends. quick_exit() calls
+/* Waits at most a second until all lines are written, before the process ends. quick_exit() calls
  * it. */
 void log_flush(void);
 
@@ -90,7 +91,7 @@ unsigned long log_lost_total(void);
 
 #define LOG_LINE_MAX 4096
 
-/* What log_fields writes, for tests: formats one line with its newline into `line` and returns its
+/* Formats one line as log_fields writes it, for tests, with its newline, into `line`; returns its
  * length. A field that does not fit is left out, and cut=true then ends the line. A text value is
  * cut after 1024 bytes and ends in "…". */
 size_t log_format(bool json, bool journal, const struct timespec *time, enum log_level level,

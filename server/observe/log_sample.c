@@ -1,4 +1,4 @@
-/* Picks the first few alike log lines of each second and counts the others. */
+/* Writes the first few similar log lines of each second and counts the others. */
 #include "server/observe/log_sample.h"
 
 #define SECOND INT64_C(1000000000)

@@ -1,13 +1,13 @@
-/* Limits similar log lines: the first few of each second are written, the others counted, and one
- * line tells their number. Pure: no lock, no clock; times are clock_now()'s. */
+/* Limits similar log lines: the first few of each second are written, the others counted and
+ * reported in one line. Pure: no lock, no clock; times are clock_now()'s. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LOG_SAMPLE_LINES 20 /* a second */
+#define LOG_SAMPLE_LINES 20 /* per second */
 
-/* Zero at first. */
+/* Initially zero. */
 struct log_sample {
     int64_t since; /* when this second began */
     unsigned written;
@@ -17,6 +17,6 @@ struct log_sample {
 /* Returns whether to write a line now; counts it otherwise. */
 bool log_sample_take(struct log_sample *sample, int64_t now);
 
-/* Number of lines left out, once their second is over; 0 afterwards. Call before log_sample_take().
- */
+/* Returns the number of lines left out, once their second is over; then 0. Call it before
+ * log_sample_take(). */
 int64_t log_sample_left_out(struct log_sample *sample, int64_t now);

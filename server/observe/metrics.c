@@ -19,7 +19,7 @@ struct metric {
     struct metric *next;
     char *labels;
     _Atomic double value;      /* counter, gauge; the sum of a histogram */
-    _Atomic uint64_t counts[]; /* histogram: one per bucket, then what is above the last */
+    _Atomic uint64_t counts[]; /* histogram: one per bucket, then values above the last */
 };
 
 struct metric_family {
@@ -36,7 +36,7 @@ struct metrics {
     struct metric_family *families, **last_family; /* guarded by lock, as all lists below */
 };
 
-/* From the resize of a thumbnail to a forward pass that timed out. */
+/* The bounds range from the resize of a thumbnail to a forward pass that timed out. */
 static const double default_buckets[] = {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
                                          0.0025,  0.005,    0.01,    0.025,  0.05,    0.1,    0.25,
                                          0.5,     1,        2.5,     5,      10,      30};
@@ -241,7 +241,6 @@ const char *metrics_escape(const char *value, char *text, size_t size)
     return text;
 }
 
-/* The shortest form that reads back as the same number. */
 static const char *number_text(double value, char text[static 32])
 {
     if (isnan(value))
@@ -256,7 +255,7 @@ static const char *number_text(double value, char text[static 32])
     return text;
 }
 
-/* name_suffix{labels,extra} value */
+/* Writes one line: name_suffix{labels,extra} value. */
 static void write_sample(FILE *out, const struct metric *series, const char *suffix,
                          const char *extra, double value)
 {

@@ -21,8 +21,8 @@ static void process_set(struct metrics *metrics, enum metric_kind kind, const ch
     metric_set(metrics_get(metrics, kind, name, help, "", NULL, 0), value);
 }
 
-/* The numbers of /proc/self/stat from field 4 on; ret[0] is field 4. Skips the command's name,
- * which may contain anything. Returns how many. */
+/* Reads the numbers of /proc/self/stat; ret[0] is field 4. Skips the command's name, which may
+ * contain any byte. Returns how many it read. */
 static size_t read_stat(unsigned long long *ret, size_t max)
 {
     char text[2048];
@@ -44,7 +44,7 @@ static size_t read_stat(unsigned long long *ret, size_t max)
     return count;
 }
 
-/* Seconds since 1970 when the machine started. */
+/* Returns the boot time of the machine, in seconds since 1970. */
 static double boot_time(void)
 {
     struct timespec now, up;
@@ -94,7 +94,7 @@ static void update_files(struct metrics *metrics)
                 count > 3 ? (double)(count - 3) : 0);
 }
 
-/* The host's CPU times since it started, in ticks. */
+/* Reads the host's CPU times since boot, in ticks. */
 static bool read_host_times(unsigned long long *ret_busy, unsigned long long *ret_all)
 {
     enum { IDLE = 3, IOWAIT = 4, USED = 8 }; /* user nice system idle iowait irq softirq steal */
@@ -131,7 +131,7 @@ static void update_host(struct metrics *metrics)
         pthread_mutex_unlock(&lock);
         if (moved)
             process_set(metrics, METRIC_GAUGE, "nv_cpu_utilization",
-                        "CPU utilization of the host since the last reading, 0 to 1.",
+                        "CPU utilization of the host since the previous scrape, 0 to 1.",
                         (double)worked / (double)passed);
     }
     uint64_t total, available;

@@ -1,14 +1,14 @@
-/* What the process and its host look like when /metrics is read: the process_* names that
- * Prometheus' own client libraries use, and Triton's nv_cpu_*.
+/* Metrics of the process and its host: the process_* names that Prometheus' client libraries use,
+ * and Triton's nv_cpu_*.
  *
  *     process_cpu_seconds_total, process_resident_memory_bytes, process_virtual_memory_bytes,
  *     process_open_fds, process_max_fds, process_threads, process_start_time_seconds
- *     nv_cpu_utilization (0 … 1 since it was read last), nv_cpu_memory_total_bytes,
+ *     nv_cpu_utilization (0 … 1 since the previous scrape), nv_cpu_memory_total_bytes,
  *     nv_cpu_memory_used_bytes */
 #pragma once
 
 #include "server/observe/metrics.h"
 
-/* Reads /proc and sets the series; what cannot be read keeps its last value. Any thread; takes some
- * ten microseconds. */
+/* Reads /proc and sets the series; a value that cannot be read stays as it is. Any thread; takes
+ * about ten microseconds. */
 void process_metrics_update(struct metrics *metrics);

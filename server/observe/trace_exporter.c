@@ -1,6 +1,6 @@
-/* The queue, the thread and the retries. The few functions of curl.h that are used are declared
- * here, so that building lensd does not need its header; their values have been part of libcurl's
- * binary interface since version 4 of the library. */
+/* The queue, the thread and the retries. The few functions of curl.h in use are declared here, so
+ * that building lensd does not need its header; their values have been part of libcurl's binary
+ * interface since version 4 of the library. */
 #include "server/observe/trace_exporter.h"
 
 #include <ctype.h>
@@ -25,9 +25,9 @@
 
 enum { QUEUE = 2048, BATCH = 256 };
 
-#define SEND_AFTER    (SECOND) /* a trace waits so long for others */
+#define SEND_AFTER    (SECOND) /* how long a trace waits for others */
 #define SEND_TIMEOUT  10000L   /* ms; OTEL_EXPORTER_OTLP_TIMEOUT's default */
-#define RETRY_FIRST   (SECOND) /* then twice as long each time */
+#define RETRY_FIRST   (SECOND) /* doubles after each attempt */
 #define RETRY_LONGEST (30 * SECOND)
 #define RETRY_TIMES   6
 #define LAST_WAIT     (2 * SECOND)  /* at the end */
@@ -77,7 +77,7 @@ static bool find(void *library, const char *name, void *ret)
     return symbol != NULL;
 }
 
-/* It is not unloaded: its own libraries do not expect that. */
+/* libcurl is never unloaded: its own libraries do not support that. */
 static bool load_curl(void)
 {
     static const char *const names[] = {"libcurl-gnutls.so.4", "libcurl.so.4"};
@@ -103,14 +103,14 @@ struct trace_exporter {
     struct trace_record records[QUEUE]; /* a ring */
     size_t first, count;
     int64_t oldest;  /* when records[first] came */
-    int64_t stop_at; /* 0: it goes on */
+    int64_t stop_at; /* 0: no stop requested */
 
-    /* The thread's own from here. */
+    /* The members below belong to the thread. */
     void *handle; /* CURL */
     struct curl_list *headers;
     char url[512];
     uint64_t sampled_below; /* of 2^64 - 1 */
-    char *environment;      /* the texts below are parts of it */
+    char *environment;      /* holds the texts below */
     const char *keys[RESOURCE_MAX], *values[RESOURCE_MAX];
     size_t resource_count;
     struct trace_record *batch; /* BATCH of them */
@@ -127,7 +127,7 @@ static int64_t stop_at(struct trace_exporter *exporter)
     return __atomic_load_n(&exporter->stop_at, __ATOMIC_ACQUIRE);
 }
 
-/* ---- records to spans ---- */
+/* ---- converting records to spans ---- */
 
 /* 64-bit numbers are text in OTLP's JSON. */
 static void write_number(struct writer *w, json_node *parent, const char *key, int64_t value)
@@ -196,7 +196,8 @@ static json_node *write_span(struct writer *w, json_node *list, const struct spa
     return attributes;
 }
 
-/* The request's span and one for each phase; names after OpenTelemetry's conventions for HTTP. */
+/* Writes the request's span and one for each phase; names follow OpenTelemetry's conventions for
+ * HTTP. */
 static void write_record(struct writer *w, json_node *list, const struct trace_record *record,
                          int64_t since)
 {
@@ -262,7 +263,7 @@ static size_t on_answer(char *bytes, size_t size, size_t count, void *context)
     return size * count;
 }
 
-/* Ends a transfer when lensd ends. */
+/* Aborts a transfer when lensd ends. */
 static int on_progress(void *context, long long total, long long now, long long sent_total,
                        long long sent)
 {
@@ -295,11 +296,11 @@ static void note_answer(struct trace_exporter *exporter, size_t count)
     } else if (exporter->logged) {
         exporter->logged = 0;
         log_event(LOG_INFO, "traces", LOG_STR("url", exporter->url),
-                  LOG_STR("text", "the collector takes traces again"));
+                  LOG_STR("text", "the collector accepts traces again"));
     }
 }
 
-/* *ret_wait: nanoseconds that the collector asks for, or 0. */
+/* Sends one request. *ret_wait: nanoseconds that the collector asks to wait, or 0. */
 static enum sent post(struct trace_exporter *exporter, const char *json, size_t size, size_t count,
                       int64_t *ret_wait)
 {
@@ -348,7 +349,7 @@ static void send_batch(struct trace_exporter *exporter, size_t count)
         int64_t asked;
         sent = post(exporter, json, size, count, &asked);
         if (sent != SEND_AGAIN || stop_at(exporter))
-            break; /* at the end there is one attempt */
+            break; /* at the end there is only one attempt */
         pause_until(exporter, clock_now() + (asked ? asked : wait));
         wait = wait * 2 < RETRY_LONGEST ? wait * 2 : RETRY_LONGEST;
     }
@@ -357,7 +358,8 @@ static void send_batch(struct trace_exporter *exporter, size_t count)
         metric_add(exporter->dropped, (double)count);
 }
 
-/* Waits until there is enough to send, or it is old enough; 0: nothing will come any more. */
+/* Waits until there is enough to send or the oldest is old enough. Returns 0 if nothing more will
+ * come. */
 static size_t take_batch(struct trace_exporter *exporter)
 {
     pthread_mutex_lock(&exporter->lock);
@@ -426,7 +428,7 @@ enum status trace_endpoint_port(const char *endpoint, int *ret_port, struct erro
     return STATUS_OK;
 }
 
-/* "%2C" becomes ",". */
+/* Decodes percent-escapes: "%2C" becomes ",". */
 static void decode_percent(char *text)
 {
     char *out = text;
@@ -449,7 +451,7 @@ static char *trimmed(char *text)
     return text;
 }
 
-/* Splits "key=value,key=value" in place (W3C Baggage, as OpenTelemetry's variables are written). */
+/* Splits "key=value,key=value" in place (W3C Baggage, the format of OpenTelemetry's variables). */
 static enum status next_pair(char **rest, const char *variable, char **ret_key, char **ret_value,
                              struct error *err)
 {
@@ -476,7 +478,7 @@ static void add_resource(struct trace_exporter *exporter, const char *key, const
     exporter->values[exporter->resource_count++] = value;
 }
 
-/* One after another in exporter->environment: the list of attributes, the host's name. */
+/* Builds exporter->environment: the list of attributes, then the host's name. */
 static enum status read_resource(struct trace_exporter *exporter, struct error *err)
 {
     enum { HOST_BYTES = 256 };
@@ -577,14 +579,14 @@ static enum status set_up(struct trace_exporter *exporter,
     curl.setopt(exporter->handle, OPT_XFERINFOFUNCTION, on_progress);
     curl.setopt(exporter->handle, OPT_XFERINFODATA, exporter);
     exporter->sent = metrics_get(options->metrics, METRIC_COUNTER, "lensd_traces_sent_total",
-                                 "Traces that the collector has taken.", "", NULL, 0);
-    exporter->dropped = metrics_get(options->metrics, METRIC_COUNTER, "lensd_traces_dropped_total",
-                                    "Traces that were not sent: the queue was full, or the "
-                                    "collector did not take them.",
-                                    "", NULL, 0);
-    exporter->failed = metrics_get(
-        options->metrics, METRIC_COUNTER, "lensd_trace_failures_total",
-        "Requests to the collector that failed, or in which spans were rejected.", "", NULL, 0);
+                                 "Traces that the collector has accepted.", "", NULL, 0);
+    exporter->dropped = metrics_get(
+        options->metrics, METRIC_COUNTER, "lensd_traces_dropped_total",
+        "Traces that were not sent: the queue was full, or the collector did not accept them.", "",
+        NULL, 0);
+    exporter->failed =
+        metrics_get(options->metrics, METRIC_COUNTER, "lensd_trace_failures_total",
+                    "Requests to the collector that failed or had rejected spans.", "", NULL, 0);
     return STATUS_OK;
 }
 

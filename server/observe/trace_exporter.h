@@ -1,10 +1,10 @@
-/* Sends traces to an OpenTelemetry collector: OTLP over HTTP, as JSON, by libcurl.
+/* Sends traces to an OpenTelemetry collector: OTLP over HTTP, as JSON, with libcurl.
  *
- * Requests put what they measured into a bounded queue and never wait: if it is full, the trace is
- * dropped and counted. A thread sends them, at most 256 in one request, and tries again where the
- * protocol says so (429, 502, 503, 504, no connection).
+ * Requests put their measurements into a bounded queue and never wait: if it is full, the trace is
+ * dropped and counted. A thread sends them, at most 256 in one request, and retries as the protocol
+ * demands (429, 502, 503, 504, no connection).
  *
- * libcurl is loaded when it is needed: lensd itself does not depend on it. */
+ * libcurl is loaded on demand: lensd itself does not depend on it. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,9 +22,9 @@ struct trace_record {
     char method[16];
     const char *route; /* as in the table of routes: "/v2/models/{model}/infer" */
     char client[64], id[64], model[64], device[24];
-    int status;                                 /* HTTP */
-    const char *code;                           /* of an error; NULL: none */
-    const char *cache;                          /* "hit": the answer was kept; NULL: it was not */
+    int status;        /* HTTP */
+    const char *code;  /* of an error; NULL: none */
+    const char *cache; /* "hit": the answer came from the cache; NULL: it did not */
     int64_t images, batch, bytes_in, bytes_out; /* batch: images in its forward pass; 0: none ran */
     int64_t begin, end;
     struct trace_phase {
@@ -38,27 +38,27 @@ struct trace_exporter;
 
 struct trace_exporter_options {
     const char *endpoint;    /* "http://localhost:4318"; /v1/traces is added to it */
-    double sample;           /* share of the requests without a trace of their own: 0 … 1 */
+    double sample;           /* share of the requests without a traceparent to record: 0 … 1 */
     struct metrics *metrics; /* borrowed; may be NULL */
 };
 
 /* The variable that names a PEM file with the certificates that https:// trusts. */
 #define TRACE_CERTIFICATE "OTEL_EXPORTER_OTLP_CERTIFICATE"
 
-/* Starts the thread. Of the environment TRACE_CERTIFICATE, OTEL_SERVICE_NAME,
- * OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_HEADERS are honoured. STATUS_CONFIG: libcurl is
- * not installed, or the address or one of these texts is wrong; STATUS_NO_MEMORY. */
+/* Starts the thread. Uses these environment variables: TRACE_CERTIFICATE, OTEL_SERVICE_NAME,
+ * OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_HEADERS. STATUS_CONFIG: libcurl is not installed,
+ * or the address or a variable is invalid; STATUS_NO_MEMORY. */
 enum status trace_exporter_create(const struct trace_exporter_options *options,
                                   struct trace_exporter **ret, struct error *err) MUST_USE;
 
-/* Sends what is queued, for at most two seconds, and ends the thread. NULL is fine. */
+/* Sends the queued traces, for at most two seconds, and ends the thread. Accepts NULL. */
 void trace_exporter_free(struct trace_exporter *exporter);
 
-/* Whether a request that brought no trace is recorded; `random` is uniform. Thread-safe. */
+/* Whether to record a request without a traceparent; `random` is uniform. Thread-safe. */
 bool trace_exporter_samples(const struct trace_exporter *exporter, uint64_t random);
 
 /* Copies the record. Thread-safe, never waits for the collector. */
 void trace_exporter_put(struct trace_exporter *exporter, const struct trace_record *record);
 
-/* Checks --trace-endpoint and returns its port (80 and 443 where it names none). STATUS_CONFIG. */
+/* Checks --trace-endpoint and returns its port (default: 80 or 443). STATUS_CONFIG. */
 enum status trace_endpoint_port(const char *endpoint, int *ret_port, struct error *err) MUST_USE;

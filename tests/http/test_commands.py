@@ -66,7 +66,7 @@ class Predict(Commands):
         missing = os.path.join(self.folder.name, "missing.png")
         ended = run_lensd("predict", "digits", text, SEVEN, missing, self.folder.name)
         self.assertEqual(ended.returncode, 1)
-        self.assertIn("error: this is no image that lensd reads", ended.stdout)
+        self.assertIn("error: this is not a supported image", ended.stdout)
         self.assertIn("error: cannot read it: No such file", ended.stdout)
         self.assertIn("error: not a regular file", ended.stdout)
         self.assertIn("%  7  (class 7)", ended.stdout)

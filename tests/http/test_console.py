@@ -153,14 +153,14 @@ class Photos(Console):
         self.assertEqual(self.texts("#answer .result .bars li:first-child .label"), ["7", "3"])
         self.assertEqual(self.texts("#answer .result h3"),
                          ["7_paper.png", "3_canvas.png", "test_console.py"])
-        self.assertIn("no image that lensd reads", self.texts("#answer .result .error")[0])
+        self.assertIn("not a supported image", self.texts("#answer .result .error")[0])
         self.assertRegex(self.find("#curl-text").text, r"^curl -F image=@7_paper\.png -F ")
 
     def test_error_is_a_sentence(self):
         self.arrive("drop", ("notes.jpg", "image/jpeg", b"no picture at all, only words"))
         text = self.wait(lambda: self.texts("#answer .error"), "an error")[0]
         self.assertIn("The server refused (415)", text)
-        self.assertIn("this is no image that lensd reads: it looks like plain text", text)
+        self.assertIn("this is not a supported image: it looks like plain text", text)
         self.assertEqual(self.find("#answer .error").get_attribute("role"), "alert")
         self.picture("error")
 

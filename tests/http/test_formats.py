@@ -87,7 +87,7 @@ class WithoutLibraries(unittest.TestCase):
                 for name, package in LIBRARIES.values():
                     answer = server.predict(picture(name))
                     self.assertEqual((answer.status, answer.json()["code"]), (415, "unsupported_media_type"))
-                    self.assertIn(f"{name} is not read here", answer.json()["error"])
+                    self.assertIn(f"cannot read {name}", answer.json()["error"])
                     self.assertIn(package, answer.json()["error"])
                 self.assertEqual(server.predict(seven()).status, 200)
             finally:

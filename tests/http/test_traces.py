@@ -145,7 +145,7 @@ class Traces(FolderCase):
         self.spans_of(server, collector, trace)
         self.assertEqual([status for *_, status in collector.posts], [503, 429, 200])
         server.wait_log("the collector answers 503")
-        server.wait_log("takes traces again")
+        server.wait_log("accepts traces again")
         server.wait_metric("lensd_traces_sent_total", 1)
         self.assertEqual(server.metric("lensd_traces_dropped_total"), 0)
 
