@@ -45,7 +45,7 @@ struct model {
 
     char warning[512]; /* a sentence for the log when something looks wrong but works (labels
                           and classes differ in number, sizes were fitted …), or "" */
-    int64_t max_batch; /* config.pbtxt's max_batch_size; 0: not told */
+    int max_batch;     /* config.pbtxt's max_batch_size; 0: it has none */
 
     /* The image input, worked out at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */

@@ -68,7 +68,7 @@ struct triton_input {
  */
 struct triton_config {
     char *label_file; /* malloc'ed */
-    int64_t max_batch;
+    int max_batch;
     struct triton_input inputs[TRITON_INPUTS_MAX];
     size_t input_count;
 };

@@ -113,7 +113,7 @@ static enum status take_number(struct pbtxt_scan *s, long long value)
     if (is_batch_key(s)) {
         if (value < 0 || value > INT32_MAX)
             return no_batch(s);
-        config->max_batch = value;
+        config->max_batch = (int)value;
     }
     if (is_member_of(s, "input", "dims") && config->input_count > 0) {
         struct triton_input *input = &config->inputs[config->input_count - 1];

@@ -26,14 +26,14 @@
 #define LOOK_MS  5000 /* without a word from inotify */
 
 /* A version that was tried, with the signature of its files at that time. */
-struct known {
+struct tracked_version {
     char *name;
     char version[sizeof((struct repository_version *)0)->version];
     uint64_t signature;
     bool is_served;
     bool is_tried;
-    bool is_seen; /* in the last look */
-    char *said;   /* what was last logged of a pipeline's stages; NULL: nothing */
+    bool is_seen;      /* in the last look */
+    char *last_logged; /* what was last logged of a pipeline's stages; NULL: nothing */
 };
 
 struct queued_job {
@@ -58,8 +58,8 @@ struct loader {
     struct watch *watch;
 
     /* the thread's own */
-    struct known *known;
-    size_t known_count;
+    struct tracked_version *tracked;
+    size_t tracked_count;
     char **unloaded; /* unloaded by API: not loaded again until the API asks for it */
     size_t unloaded_count;
     bool is_lost;                                              /* the last look failed */
@@ -76,8 +76,7 @@ struct loader {
 
 /* ---- what there is ---- */
 
-static enum status look_at_disk(const struct loader *loader, struct repository *ret,
-                                struct error *err)
+static enum status scan_disk(const struct loader *loader, struct repository *ret, struct error *err)
 {
     if (loader->options.models)
         return repository_scan(loader->options.models, ret, err);
@@ -128,7 +127,7 @@ enum status loader_create(const struct loader_options *options, struct loader **
     loader->loaded_fd = -1;
     loader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&loader->lock, NULL);
-    enum status status = look_at_disk(loader, &loader->first, err);
+    enum status status = scan_disk(loader, &loader->first, err);
     if (status == STATUS_OK && loader->wake_fd < 0)
         status = error_set(err, STATUS_IO, "cannot make an event: %s", strerror(errno));
     if (status == STATUS_OK && options->models && loader->first.count == 0 && !options->watch)
@@ -170,38 +169,41 @@ const char *loader_served(const struct loader *loader)
 
 /* ---- loading ---- */
 
-static struct known *find_known(struct loader *loader, const char *name, const char *version)
+static struct tracked_version *find_tracked(struct loader *loader, const char *name,
+                                            const char *version)
 {
-    for (size_t i = 0; i < loader->known_count; i++)
-        if (!strcmp(loader->known[i].name, name) && !strcmp(loader->known[i].version, version))
-            return &loader->known[i];
+    for (size_t i = 0; i < loader->tracked_count; i++)
+        if (!strcmp(loader->tracked[i].name, name) && !strcmp(loader->tracked[i].version, version))
+            return &loader->tracked[i];
     return NULL;
 }
 
 /* The entry of a version, a new one if need be; NULL when out of memory. */
-static struct known *known_version(struct loader *loader, const char *name, const char *version)
+static struct tracked_version *track_version(struct loader *loader, const char *name,
+                                             const char *version)
 {
-    struct known *known = find_known(loader, name, version);
-    if (known)
-        return known;
-    struct known *grown = reallocarray(loader->known, loader->known_count + 1, sizeof *grown);
+    struct tracked_version *tracked = find_tracked(loader, name, version);
+    if (tracked)
+        return tracked;
+    struct tracked_version *grown =
+        reallocarray(loader->tracked, loader->tracked_count + 1, sizeof *grown);
     char *copy = strdup(name);
-    loader->known = grown ? grown : loader->known;
+    loader->tracked = grown ? grown : loader->tracked;
     if (!grown || !copy) {
         free(copy);
         return NULL;
     }
-    known = &grown[loader->known_count++];
-    *known = (struct known){.name = copy};
-    snprintf(known->version, sizeof known->version, "%s", version);
-    return known;
+    tracked = &grown[loader->tracked_count++];
+    *tracked = (struct tracked_version){.name = copy};
+    snprintf(tracked->version, sizeof tracked->version, "%s", version);
+    return tracked;
 }
 
 static void forget_version(struct loader *loader, size_t i)
 {
-    free(loader->known[i].name);
-    free(loader->known[i].said);
-    loader->known[i] = loader->known[--loader->known_count];
+    free(loader->tracked[i].name);
+    free(loader->tracked[i].last_logged);
+    loader->tracked[i] = loader->tracked[--loader->tracked_count];
 }
 
 /* Everything present at start has been tried; later changes are logged as such. */
@@ -220,7 +222,7 @@ static void log_failure(const struct loader *loader, const char *name, const cha
 }
 
 /* Warns of defaults that may be wrong: how photos are prepared, and missing labels. */
-static void say_assumptions(const struct model *model)
+static void log_assumptions(const struct model *model)
 {
     char text[240];
     if (model->image_input == SIZE_MAX)
@@ -244,7 +246,7 @@ static void say_assumptions(const struct model *model)
 
 /* Warns if photos can be sent to the model, but are refused because its outputs mean nothing here.
  */
-static void say_photos_refused(struct model_host *model_host, const char *name, const char *version)
+static void log_photos_refused(struct model_host *model_host, const char *name, const char *version)
 {
     struct deployment *deployment;
     struct error unloaded; /* meanwhile */
@@ -280,9 +282,9 @@ static enum status load_version(struct loader *loader, const struct repository_m
     }
     if (loaded->warning[0])
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", loaded->warning));
-    say_assumptions(loaded);
+    log_assumptions(loaded);
     TRY(model_host_add_model(model_host, loaded, &loader->cancel, err));
-    say_photos_refused(model_host, name, version);
+    log_photos_refused(model_host, name, version);
     log_event(is_running(loader) ? LOG_INFO : LOG_DEBUG, "model loaded", LOG_STR("model", name),
               LOG_STR("version", version), LOG_REAL("ms", clock_ms(clock_now() - start)));
     return STATUS_OK;
@@ -290,22 +292,22 @@ static enum status load_version(struct loader *loader, const struct repository_m
 
 /* A problem of the whole model has gone. The files of its versions may be what they were before it,
  * so that nothing but this ends what was said; versions that are not served are tried again. */
-static void mend(struct loader *loader, const char *name)
+static void clear_model_problem(struct loader *loader, const char *name)
 {
-    if (!find_known(loader, name, ""))
+    if (!find_tracked(loader, name, ""))
         return;
     model_host_clear_failure(loader->options.model_host, name);
-    for (size_t i = 0; i < loader->known_count; i++)
-        if (!loader->known[i].is_served && !strcmp(loader->known[i].name, name))
-            loader->known[i].is_tried = false;
+    for (size_t i = 0; i < loader->tracked_count; i++)
+        if (!loader->tracked[i].is_served && !strcmp(loader->tracked[i].name, name))
+            loader->tracked[i].is_tried = false;
 }
 
 static bool serves(const struct loader *loader, const char *name, const char *except)
 {
-    for (size_t i = 0; i < loader->known_count; i++) {
-        const struct known *known = &loader->known[i];
-        if (known->is_served && known->is_seen && !strcmp(known->name, name) &&
-            strcmp(known->version, except) != 0)
+    for (size_t i = 0; i < loader->tracked_count; i++) {
+        const struct tracked_version *tracked = &loader->tracked[i];
+        if (tracked->is_served && tracked->is_seen && !strcmp(tracked->name, name) &&
+            strcmp(tracked->version, except) != 0)
             return true;
     }
     return false;
@@ -313,14 +315,14 @@ static bool serves(const struct loader *loader, const char *name, const char *ex
 
 /* Loads a version again whose files have changed, or for the first time. */
 static enum status follow_version(struct loader *loader, const struct repository_model *model,
-                                  const struct repository_version *version, struct known *known,
-                                  struct error *err)
+                                  const struct repository_version *version,
+                                  struct tracked_version *tracked, struct error *err)
 {
-    known->is_tried = true; /* apart from the signature, which may be any number, also 0 */
-    known->signature = version->signature;
+    tracked->is_tried = true; /* apart from the signature, which may be any number, also 0 */
+    tracked->signature = version->signature;
     enum status status = load_version(loader, model, version->version, err);
     if (status == STATUS_OK)
-        known->is_served = true;
+        tracked->is_served = true;
     else
         log_failure(loader, model->name, version->version, err);
     return status;
@@ -333,11 +335,11 @@ static void follow_spares(struct loader *loader, const struct repository_model *
 {
     for (size_t i = 0; i < model->spare_count && !loader->cancel; i++) {
         const struct repository_version *version = &model->versions[model->version_count + i];
-        struct known *known = find_known(loader, model->name, version->version);
+        struct tracked_version *tracked = find_tracked(loader, model->name, version->version);
         struct error failure = {0};
-        if (!known || !known->is_served || known->signature == version->signature)
+        if (!tracked || !tracked->is_served || tracked->signature == version->signature)
             continue;
-        if (follow_version(loader, model, version, known, &failure) != STATUS_OK &&
+        if (follow_version(loader, model, version, tracked, &failure) != STATUS_OK &&
             first->status == STATUS_OK)
             *first = failure;
     }
@@ -350,28 +352,28 @@ static enum status load_model(struct loader *loader, const struct repository_mod
 {
     struct error first = {0};
     if (model->problem.status != STATUS_OK) {
-        struct known *known = known_version(loader, model->name, "");
-        if (known && (again || !known->is_seen)) {
+        struct tracked_version *tracked = track_version(loader, model->name, "");
+        if (tracked && (again || !tracked->is_seen)) {
             model_host_announce(loader->options.model_host, model->name, NULL, 0);
             model_host_fail(loader->options.model_host, model->name, NULL, model->problem.message);
             log_failure(loader, model->name, "", &model->problem);
         }
-        if (known)
-            known->is_seen = true;
+        if (tracked)
+            tracked->is_seen = true;
         *err = model->problem;
         return err->status;
     }
-    mend(loader, model->name);
+    clear_model_problem(loader, model->name);
     for (size_t i = model->version_count; i-- > 0 && !loader->cancel;) {
         const struct repository_version *version = &model->versions[i];
-        struct known *known = known_version(loader, model->name, version->version);
-        if (!known)
+        struct tracked_version *tracked = track_version(loader, model->name, version->version);
+        if (!tracked)
             return error_no_memory(err, NULL);
-        known->is_seen = true;
-        if (!again && known->is_tried && known->signature == version->signature)
+        tracked->is_seen = true;
+        if (!again && tracked->is_tried && tracked->signature == version->signature)
             continue;
         struct error failure = {0};
-        if (follow_version(loader, model, version, known, &failure) != STATUS_OK)
+        if (follow_version(loader, model, version, tracked, &failure) != STATUS_OK)
             first = first.status == STATUS_OK ? failure : first;
     }
     if (!serves(loader, model->name, ""))
@@ -386,25 +388,26 @@ static enum status load_model(struct loader *loader, const struct repository_mod
 static void drop_unseen(struct loader *loader, const struct repository *repository)
 {
     struct error ignored;
-    for (size_t i = loader->known_count; i-- > 0;) {
-        struct known *known = &loader->known[i];
-        bool model_is_there = repository_find(repository, known->name) != NULL;
-        if (known->is_seen ||
-            (model_is_there && known->is_served && !serves(loader, known->name, known->version)))
+    for (size_t i = loader->tracked_count; i-- > 0;) {
+        struct tracked_version *tracked = &loader->tracked[i];
+        bool model_is_there = repository_find(repository, tracked->name) != NULL;
+        if (tracked->is_seen || (model_is_there && tracked->is_served &&
+                                 !serves(loader, tracked->name, tracked->version)))
             continue;
-        if (known->version[0] || !model_is_there) {
-            if (known->is_served)
-                log_event(LOG_INFO, "model removed", LOG_STR("model", known->name),
-                          LOG_STR("version", known->version));
-            (void)!model_host_remove_model(loader->options.model_host, known->name,
-                                           model_is_there ? known->version : NULL, true, &ignored);
+        if (tracked->version[0] || !model_is_there) {
+            if (tracked->is_served)
+                log_event(LOG_INFO, "model removed", LOG_STR("model", tracked->name),
+                          LOG_STR("version", tracked->version));
+            (void)!model_host_remove_model(loader->options.model_host, tracked->name,
+                                           model_is_there ? tracked->version : NULL, true,
+                                           &ignored);
         }
         forget_version(loader, i);
     }
 }
 
 /* Requests without a model are now answered by another one, or by none: log that. */
-static void look_at_default(struct loader *loader)
+static void report_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];
     const bool is_there = model_host_default(loader->options.model_host, name, sizeof name);
@@ -421,35 +424,36 @@ static void look_at_default(struct loader *loader)
 }
 
 /* Logs what is wrong with a pipeline's stages, once. */
-static void say_stages(struct known *known, const char *event, const char *text)
+static void log_stages(struct tracked_version *tracked, const char *event, const char *text)
 {
-    if (text && (!known->said || strcmp(known->said, text) != 0))
-        log_event(LOG_WARN, event, LOG_STR("model", known->name), LOG_STR("text", text));
-    free(known->said);
-    known->said = text ? strdup(text) : NULL;
+    if (text && (!tracked->last_logged || strcmp(tracked->last_logged, text) != 0))
+        log_event(LOG_WARN, event, LOG_STR("model", tracked->name), LOG_STR("text", text));
+    free(tracked->last_logged);
+    tracked->last_logged = text ? strdup(text) : NULL;
 }
 
 /* Whether the pipelines can answer with the models that are served now. The first failure; each is
  * logged. */
-static enum status look_at_stages(struct loader *loader, struct error *err)
+static enum status check_stages(struct loader *loader, struct error *err)
 {
     struct error first = {0};
-    for (size_t i = 0; i < loader->known_count; i++) {
-        struct known *known = &loader->known[i];
+    for (size_t i = 0; i < loader->tracked_count; i++) {
+        struct tracked_version *tracked = &loader->tracked[i];
         struct error failure = {0};
-        const enum status status =
-            known->is_served
-                ? stages_check(loader->options.model_host, known->name, known->version, &failure)
-                : STATUS_OK;
+        const enum status status = tracked->is_served
+                                       ? stages_check(loader->options.model_host, tracked->name,
+                                                      tracked->version, &failure)
+                                       : STATUS_OK;
         if (first.status == STATUS_OK)
             first = failure;
         if (status != STATUS_OK)
-            say_stages(known, "pipeline cannot answer", failure.message);
-        else if (known->is_served && model_host_check_sizes(loader->options.model_host, known->name,
-                                                            known->version, &failure) != STATUS_OK)
-            say_stages(known, "too many sizes", failure.message);
+            log_stages(tracked, "pipeline cannot answer", failure.message);
+        else if (tracked->is_served &&
+                 model_host_check_sizes(loader->options.model_host, tracked->name, tracked->version,
+                                        &failure) != STATUS_OK)
+            log_stages(tracked, "too many sizes", failure.message);
         else
-            say_stages(known, NULL, NULL);
+            log_stages(tracked, NULL, NULL);
     }
     if (err)
         *err = first;
@@ -469,18 +473,18 @@ static size_t reconcile(struct loader *loader, const struct repository *reposito
                         struct error *err)
 {
     size_t failed = 0;
-    for (size_t i = 0; i < loader->known_count; i++)
-        loader->known[i].is_seen =
-            !loader->known[i].version[0] && loader->known[i].is_seen &&
-            repository_find(repository, loader->known[i].name) &&
-            repository_find(repository, loader->known[i].name)->problem.status != STATUS_OK;
+    for (size_t i = 0; i < loader->tracked_count; i++)
+        loader->tracked[i].is_seen =
+            !loader->tracked[i].version[0] && loader->tracked[i].is_seen &&
+            repository_find(repository, loader->tracked[i].name) &&
+            repository_find(repository, loader->tracked[i].name)->problem.status != STATUS_OK;
     for (size_t i = 0; i < repository->count && !loader->cancel; i++) {
         const struct repository_model *model = &repository->models[i];
         struct error failure = {0};
         if (is_unloaded(loader, model->name)) {
-            for (size_t k = 0; k < loader->known_count; k++)
-                if (!strcmp(loader->known[k].name, model->name))
-                    loader->known[k].is_seen = true;
+            for (size_t k = 0; k < loader->tracked_count; k++)
+                if (!strcmp(loader->tracked[k].name, model->name))
+                    loader->tracked[k].is_seen = true;
             continue;
         }
         if (load_model(loader, model, false, &failure) != STATUS_OK && failed++ == 0 && err)
@@ -520,7 +524,7 @@ static enum status load_by_name(struct loader *loader, const char *name, struct 
     struct repository repository;
     if (loader->is_embedded && !strcmp(name, loader->name))
         return load_version(loader, NULL, "1", err);
-    TRY(look_at_disk(loader, &repository, err));
+    TRY(scan_disk(loader, &repository, err));
     const struct repository_model *model = repository_find(&repository, name);
     enum status status = STATUS_OK;
     if (!model) {
@@ -539,9 +543,9 @@ static enum status load_by_name(struct loader *loader, const char *name, struct 
 static enum status unload_by_name(struct loader *loader, const char *name, struct error *err)
 {
     TRY(model_host_remove_model(loader->options.model_host, name, NULL, false, err));
-    for (size_t i = 0; i < loader->known_count; i++)
-        if (!strcmp(loader->known[i].name, name))
-            loader->known[i].is_served = false;
+    for (size_t i = 0; i < loader->tracked_count; i++)
+        if (!strcmp(loader->tracked[i].name, name))
+            loader->tracked[i].is_served = false;
     set_unloaded(loader, name, true);
     log_event(LOG_INFO, "model unloaded", LOG_STR("model", name));
     return STATUS_OK;
@@ -572,8 +576,8 @@ static void run_jobs(struct loader *loader)
             status = load_by_name(loader, job->name, &err);
         else
             status = unload_by_name(loader, job->name, &err);
-        look_at_default(loader);
-        (void)!look_at_stages(loader, NULL);
+        report_default(loader);
+        (void)!check_stages(loader, NULL);
         job->on_done(job->context, status, &err);
         free(job->name);
         free(job);
@@ -628,13 +632,13 @@ static enum status read_again(void *context, const char *name, const char *versi
     struct repository repository;
     if (loader->is_embedded)
         return model_open(NULL, name, ret, err);
-    TRY(look_at_disk(loader, &repository, err));
+    TRY(scan_disk(loader, &repository, err));
     const struct repository_model *model = repository_find(&repository, name);
-    const struct known *known = find_known(loader, name, version);
+    const struct tracked_version *tracked = find_tracked(loader, name, version);
     enum status status = STATUS_NOT_FOUND;
-    for (size_t i = 0; model && known && i < model->version_count + model->spare_count; i++)
+    for (size_t i = 0; model && tracked && i < model->version_count + model->spare_count; i++)
         if (!strcmp(model->versions[i].version, version) &&
-            model->versions[i].signature == known->signature)
+            model->versions[i].signature == tracked->signature)
             status = model_load_version(model->path, version, name, NULL, ret, err);
     repository_done(&repository);
     if (status == STATUS_NOT_FOUND)
@@ -693,8 +697,8 @@ static bool try_precision(struct loader *loader)
 /* Whether nothing of a model is served. */
 static bool has_failed(const struct loader *loader, const char *name)
 {
-    for (size_t i = 0; i < loader->known_count; i++)
-        if (loader->known[i].is_served && !strcmp(loader->known[i].name, name))
+    for (size_t i = 0; i < loader->tracked_count; i++)
+        if (loader->tracked[i].is_served && !strcmp(loader->tracked[i].name, name))
             return false;
     return true;
 }
@@ -741,8 +745,8 @@ static void load_first(struct loader *loader)
         loader->options.models ? failed == all && all > 0 && !loader->options.watch : failed > 0;
     loader->outcome = lost ? err.status : STATUS_OK;
     loader->outcome_error = err;
-    look_at_default(loader);
-    (void)!look_at_stages(loader, NULL);
+    report_default(loader);
+    (void)!check_stages(loader, NULL);
     if (loader->options.models && !lost)
         model_host_settle(loader->options.model_host);
     while (model_host_state(loader->options.model_host) == MODEL_HOST_LOADING && make_size(loader))
@@ -758,16 +762,16 @@ enum status loader_try(struct loader *loader, struct error *err)
     if (loader->is_embedded)
         return load_version(loader, NULL, "1", err);
     if (reconcile(loader, &loader->first, &first) == 0)
-        return look_at_stages(loader, err);
+        return check_stages(loader, err);
     *err = first;
     return first.status;
 }
 
-static void look_again(struct loader *loader)
+static void rescan(struct loader *loader)
 {
     struct repository repository;
     struct error err;
-    if (look_at_disk(loader, &repository, &err) != STATUS_OK) {
+    if (scan_disk(loader, &repository, &err) != STATUS_OK) {
         if (!loader->is_lost)
             log_event(LOG_ERROR, "model folder not read", LOG_STR("text", err.message));
         loader->is_lost = true; /* said once */
@@ -775,8 +779,8 @@ static void look_again(struct loader *loader)
     }
     loader->is_lost = false;
     (void)reconcile(loader, &repository, NULL);
-    look_at_default(loader);
-    (void)!look_at_stages(loader, NULL);
+    report_default(loader);
+    (void)!check_stages(loader, NULL);
     repository_done(&repository);
 }
 
@@ -810,7 +814,7 @@ static void *loader_main(void *argument)
         if (clock_now() < next_look)
             continue;
         watch_renew(loader->watch);
-        look_again(loader);
+        rescan(loader);
         has_trials = true;
         next_look = clock_now() + LOOK_MS * MILLION;
     }
@@ -861,9 +865,9 @@ void loader_free(struct loader *loader)
     loader_stop(loader);
     watch_free(loader->watch);
     repository_done(&loader->first);
-    while (loader->known_count > 0)
-        forget_version(loader, loader->known_count - 1);
-    free(loader->known);
+    while (loader->tracked_count > 0)
+        forget_version(loader, loader->tracked_count - 1);
+    free(loader->tracked);
     for (size_t i = 0; i < loader->unloaded_count; i++)
         free(loader->unloaded[i]);
     free(loader->unloaded);

@@ -107,8 +107,8 @@ static void agreement_text(const struct agreement *a, char *text, size_t size)
         snprintf(text, size, "%srelative error %.4f, %d images", classes, a->mean, a->images);
 }
 
-static void say_trial(struct precision_choice *choice, const struct precision_trial *trial,
-                      int calibrated)
+static void explain_trial(struct precision_choice *choice, const struct precision_trial *trial,
+                          int calibrated)
 {
     char name[80], text[AGREEMENT_TEXT];
     const bool is_made = trial->precision == PRECISION_INT8 && calibrated > 0;
@@ -146,10 +146,10 @@ static void explain_trials(struct precision_choice *choice, int calibrated)
 {
     const struct precision_trial *taken = precision_chosen_trial(choice);
     if (taken)
-        say_trial(choice, taken, calibrated);
+        explain_trial(choice, taken, calibrated);
     for (size_t i = 0; i < choice->trial_count; i++)
         if (&choice->trials[i] != taken)
-            say_trial(choice, &choice->trials[i], calibrated);
+            explain_trial(choice, &choice->trials[i], calibrated);
 }
 
 /* ---- candidates ---- */

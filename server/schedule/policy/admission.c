@@ -21,7 +21,8 @@ int64_t admission_predict(const struct model_load *load, size_t images)
         prepared =
             ceil((double)(load->before_prepare + images) / load->workers) * (double)load->prepare;
     size_t all = load->before_run + images;
-    size_t last = all % load->max_batch == 0 ? load->max_batch : all % load->max_batch;
+    const size_t most = (size_t)load->max_batch;
+    size_t last = all % most == 0 ? most : all % most;
     double slope = load->max_batch > 1
                        ? (double)(load->batch - load->single) / (double)(load->max_batch - 1)
                        : 0;

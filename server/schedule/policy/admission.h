@@ -45,7 +45,7 @@ struct model_load {
     int64_t lane_free;     /* until the first lane is free */
     int64_t prepare;       /* decode and transform of one image on one thread */
     int workers;           /* threads that do that */
-    size_t max_batch;      /* images of a batch that gives `rate` */
+    int max_batch;         /* images of a batch that gives `rate` */
     double rate;           /* images a nanosecond, all lanes together */
     int64_t batch;         /* a pass of max_batch images */
     int64_t single;        /* a pass of one image */

@@ -12,7 +12,7 @@
     INT64_C(20000000) /* how far back the arrival rate looks: bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
-#define SURELY_LATE     0.9 /* an image with less than this share of a pass left will be late */
+#define LATE_FRACTION   0.9 /* an image with less than this share of a pass left will be late */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
 enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
@@ -685,7 +685,7 @@ int64_t batcher_shortest_run(const struct batcher *batcher)
         int64_t run = latency_run(&batcher->lanes[i].latency, 1);
         least = run < least ? run : least;
     }
-    return (int64_t)(SURELY_LATE * (double)least);
+    return (int64_t)(LATE_FRACTION * (double)least);
 }
 
 /* Fills in what a snapshot says of the working lanes. Times of single passes are those of the lane
@@ -709,7 +709,7 @@ static void load_of_lanes(const struct batcher *batcher, int64_t now, struct mod
         return;
     const struct latency *latency = &soonest->latency;
     ret->lane_free = least;
-    ret->max_batch = (size_t)latency->best;
+    ret->max_batch = latency->best;
     ret->batch = latency_run(latency, latency->best);
     ret->single = latency_run(latency, 1);
     ret->single_floor = (int64_t)latency->floor;
@@ -726,7 +726,7 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int priority, 
                                .before_run = batcher->slots_taken + batcher->preparing + ahead,
                                .prepare = (int64_t)batcher->prepare_ns,
                                .workers = batcher->config.workers,
-                               .max_batch = (size_t)batcher->config.max_batch,
+                               .max_batch = batcher->config.max_batch,
                                .arrivals = arrivals_rate(&batcher->arrivals, now),
                                .margin = margin_of(batcher)};
     load_of_lanes(batcher, now, ret);

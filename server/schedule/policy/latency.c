@@ -66,16 +66,16 @@ static void make_plan(struct latency *latency)
 /* What is not known is taken to cost what its measured neighbour costs an image. */
 static void fill_gaps(struct latency *latency)
 {
-    int known = -1;
-    for (int i = 0; i < latency->count && known < 0; i++)
+    int measured = -1;
+    for (int i = 0; i < latency->count && measured < 0; i++)
         if (latency->ns[i] > 0)
-            known = i;
-    latency->is_known = known >= 0;
-    for (int i = 0; i < latency->count && known >= 0; i++) {
+            measured = i;
+    latency->is_known = measured >= 0;
+    for (int i = 0; i < latency->count && measured >= 0; i++) {
         if (latency->ns[i] > 0)
-            known = i;
+            measured = i;
         else
-            latency->ns[i] = latency->ns[known] * latency->sizes[i] / latency->sizes[known];
+            latency->ns[i] = latency->ns[measured] * latency->sizes[i] / latency->sizes[measured];
     }
 }
 
@@ -165,7 +165,7 @@ void arrivals_init(struct arrivals *arrivals, int64_t tau_ns)
     *arrivals = (struct arrivals){.tau = tau_ns};
 }
 
-static double faded(const struct arrivals *arrivals, int64_t now)
+static double decayed_count(const struct arrivals *arrivals, int64_t now)
 {
     int64_t age = now - arrivals->last;
     return age > 0 ? arrivals->weight * exp(-(double)age / (double)arrivals->tau)
@@ -174,11 +174,11 @@ static double faded(const struct arrivals *arrivals, int64_t now)
 
 void arrivals_note(struct arrivals *arrivals, size_t count, int64_t now)
 {
-    arrivals->weight = faded(arrivals, now) + (double)count;
+    arrivals->weight = decayed_count(arrivals, now) + (double)count;
     arrivals->last = now;
 }
 
 double arrivals_rate(const struct arrivals *arrivals, int64_t now)
 {
-    return arrivals->tau > 0 ? faded(arrivals, now) / (double)arrivals->tau : 0;
+    return arrivals->tau > 0 ? decayed_count(arrivals, now) / (double)arrivals->tau : 0;
 }

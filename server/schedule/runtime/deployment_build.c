@@ -42,11 +42,11 @@ static int choose_max_batch(const struct model_host_options *options, const stru
 {
     if (!deployment_may_batch(model))
         return 1;
-    int64_t most = options->max_batch ? options->max_batch : BATCHER_MAX_BATCH;
-    int64_t wish = model->max_batch > 0     ? model->max_batch
-                   : options->max_batch > 0 ? options->max_batch
-                                            : DEFAULT_MAX_BATCH;
-    return (int)(wish < most ? wish : most);
+    int most = options->max_batch ? options->max_batch : BATCHER_MAX_BATCH;
+    int wish = model->max_batch > 0     ? model->max_batch
+               : options->max_batch > 0 ? options->max_batch
+                                        : DEFAULT_MAX_BATCH;
+    return wish < most ? wish : most;
 }
 
 /* Lanes of options->devices[i …] that are on the same device as number i. */

@@ -194,7 +194,7 @@ struct batcher_counts scheduler_counts(struct scheduler *scheduler)
 
 static bool wakes_lane(const struct scheduler *scheduler)
 {
-    return (scheduler->sleeping > 0 && batcher_has_ready(scheduler->batcher)) ||
+    return (scheduler->lanes_asleep > 0 && batcher_has_ready(scheduler->batcher)) ||
            batcher_can_take(scheduler->batcher);
 }
 
@@ -203,13 +203,13 @@ static bool is_answered_locked(const struct scheduler *scheduler)
     return batcher_counts(scheduler->batcher).admitted == 0 && scheduler->deferred == 0;
 }
 
-void scheduler_unlock_and_wake(struct scheduler *scheduler)
+void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
 {
     struct batcher *batcher = scheduler->batcher;
     size_t tickets = batcher_grant(batcher);
     struct batcher_counts counts = batcher_counts(batcher);
-    bool wake_lane = (counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler)) ||
-                     (scheduler->ahead > 0 && counts.closed_buffers > 0);
+    bool wake_lane = (counts.idle_lanes + scheduler->lanes_asleep > 0 && wakes_lane(scheduler)) ||
+                     (scheduler->lanes_waiting_ahead > 0 && counts.closed_buffers > 0);
     bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
     bool answered = is_answered_locked(scheduler) && !scheduler->accepting;
     atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);
@@ -327,7 +327,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
         if (request->images[i].preset.status == STATUS_OK)
             batcher_admit(scheduler->batcher, &request->images[i].entry, predicted, now);
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
     return status;
 }
 
@@ -412,7 +412,7 @@ void scheduler_cancel(struct scheduler *scheduler, struct predict_request *reque
         bool removed = batcher_remove(scheduler->batcher, &image->entry);
         if (removed)
             batcher_answered(scheduler->batcher, 1);
-        scheduler_unlock_and_wake(scheduler);
+        scheduler_dispatch_and_unlock(scheduler);
         if (!removed)
             continue;
         image->status = error_set(&image->error, STATUS_CANCELLED, "the client has gone");
@@ -497,7 +497,7 @@ void scheduler_end_deferred(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
     scheduler->deferred--;
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
     pool_end_long(scheduler->pool);
 }
 
@@ -513,7 +513,7 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
         image = batcher_claim(scheduler->batcher, may_be_large, clock_now());
     const bool is_used =
         has_ticket && (image || may_be_large || !batcher_has_large(scheduler->batcher));
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
     if (may_be_large && !(image && image->entry.is_large))
         pool_end_long(scheduler->pool);
     *ret = image;
@@ -524,7 +524,7 @@ void scheduler_end_large(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_end_large(scheduler->batcher);
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
     pool_end_long(scheduler->pool);
 }
 
@@ -533,7 +533,7 @@ void scheduler_drop(struct scheduler *scheduler)
     pthread_mutex_lock(&scheduler->lock);
     batcher_drop(scheduler->batcher);
     batcher_answered(scheduler->batcher, 1);
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
 }
 
 bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
@@ -545,7 +545,7 @@ bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
         return false;
     }
     *ret = batcher_reserve(scheduler->batcher, &image->entry, clock_now());
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
     return true;
 }
 
@@ -553,7 +553,7 @@ void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_commit(scheduler->batcher, slot, clock_now());
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
 }
 
 void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
@@ -561,7 +561,7 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
     pthread_mutex_lock(&scheduler->lock);
     batcher_abandon(scheduler->batcher, slot, clock_now());
     batcher_answered(scheduler->batcher, 1);
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
 }
 
 void scheduler_empty_queue(struct scheduler *scheduler,
@@ -600,7 +600,7 @@ void scheduler_answered(struct scheduler *scheduler, size_t images)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_answered(scheduler->batcher, images);
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
 }
 
 bool scheduler_is_cut(const struct scheduler *scheduler)
@@ -619,7 +619,7 @@ void scheduler_stop_accepting(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
     scheduler->accepting = false;
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
 }
 
 bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)

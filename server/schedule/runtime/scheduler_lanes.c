@@ -22,12 +22,12 @@ static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
         device_turn_end(turn, 0, false); /* it may have been in line for more */
         pthread_mutex_lock(&scheduler->lock);
     }
-    scheduler->sleeping++;
+    scheduler->lanes_asleep++;
     while (!scheduler->stopping && !batcher_has_ready(scheduler->batcher))
         condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
-    scheduler->sleeping--;
+    scheduler->lanes_asleep--;
     bool stopping = scheduler->stopping;
-    scheduler->coming += !stopping;
+    scheduler->lanes_woken += !stopping;
     pthread_mutex_unlock(&scheduler->lock);
     return !stopping;
 }
@@ -39,7 +39,7 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
 {
     struct batcher *batcher = scheduler->batcher;
     pthread_mutex_lock(&scheduler->lock);
-    scheduler->coming--;
+    scheduler->lanes_woken--;
     batcher_lane_idle(batcher, lane, clock_now());
     bool taken;
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
@@ -49,7 +49,7 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
         batcher_lane_works(batcher, lane, false, clock_now());
         batcher_lane_works(batcher, lane, true, clock_now());
     }
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
     return taken;
 }
 
@@ -76,21 +76,21 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
 {
     bool taken = false;
     pthread_mutex_lock(&scheduler->lock);
-    scheduler->ahead++;
+    scheduler->lanes_waiting_ahead++;
     for (;;) {
         if (scheduler->stopping || device_turn_is_contended(turn))
             break;
         const int64_t now = clock_now();
         const bool at_last = now >= until;
-        const bool others_are_free = scheduler->sleeping + scheduler->coming > 0;
+        const bool others_are_free = scheduler->lanes_asleep + scheduler->lanes_woken > 0;
         taken = !others_are_free &&
                 batcher_take_ahead(scheduler->batcher, lane, at_last && may_close, now, ret);
         if (taken || at_last)
             break;
         condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
     }
-    scheduler->ahead--;
-    scheduler_unlock_and_wake(scheduler);
+    scheduler->lanes_waiting_ahead--;
+    scheduler_dispatch_and_unlock(scheduler);
     if (taken && ret->is_first)
         metric_add(scheduler->meters.closed[ret->reason], 1);
     return taken;
@@ -115,7 +115,7 @@ void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *rea
     bool is_lost = scheduler->quarantined_count == scheduler->lanes;
     scheduler->is_lost = is_lost;
     batcher_lane_works(scheduler->batcher, lane, false, clock_now());
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
     if (is_lost)
         scheduler_empty_queue(scheduler, refuse_lost);
 }
@@ -127,7 +127,7 @@ void scheduler_end_quarantine(struct scheduler *scheduler, int lane)
     scheduler->is_quarantined[lane] = false;
     scheduler->is_lost = false;
     batcher_lane_works(scheduler->batcher, lane, true, clock_now());
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
 }
 
 enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
@@ -153,7 +153,7 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
     }
     if (scheduler->stopping && event == QUARANTINE_PROBE)
         event = QUARANTINE_END;
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
     return event;
 }
 
@@ -188,12 +188,12 @@ void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_release(scheduler->batcher, batch);
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
 }
 
 void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_give_back(scheduler->batcher, batch, clock_now());
-    scheduler_unlock_and_wake(scheduler);
+    scheduler_dispatch_and_unlock(scheduler);
 }

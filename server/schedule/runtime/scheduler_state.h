@@ -1,5 +1,5 @@
 /* Private to scheduler.c and scheduler_lanes.c: a scheduler's state, and what both files need.
- * Which lock guards what is told in scheduler.c. */
+ * scheduler.c says which lock guards what. */
 #pragma once
 
 #include <stdatomic.h>
@@ -37,9 +37,10 @@ struct scheduler {
     struct predict_image *first_deferred, **last_deferred;
     size_t deferred; /* those that are being made, too */
     bool accepting, stopping;
-    int lanes, sleeping; /* all; those in wait_ready(), which the batcher does not count as idle */
-    int coming;          /* those that have seen work and are about to take it */
-    int ahead;           /* those that wait in it for what shall follow their batch */
+    int lanes;
+    int lanes_asleep;        /* in wait_ready(); the batcher does not count them as idle */
+    int lanes_woken;         /* have seen work and are about to take it */
+    int lanes_waiting_ahead; /* in scheduler_take_ahead(): run a batch, want the one after it */
     bool is_quarantined[DEVICE_MAX];
     int quarantined_count;
     char quarantine_reason[256]; /* of the lane quarantined last */
@@ -47,7 +48,7 @@ struct scheduler {
 
 /* The end of every locked section that changed the batcher: hands out what the change made possible
  * (tickets, a batch, the end of a drain), after the lock is released. */
-void scheduler_unlock_and_wake(struct scheduler *scheduler);
+void scheduler_dispatch_and_unlock(struct scheduler *scheduler);
 
 /* Sets *err to why no lane works, and returns its status; with the lock held. */
 enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err);
