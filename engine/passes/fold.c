@@ -148,12 +148,14 @@ static bool may_fold(const struct node *node)
 }
 
 /* Flatten → Softmax → Reshape back, as the importer writes Softmax of older opsets, is a Softmax
- * along the only dimension behind the Flatten's axis that is not 1. */
+ * along the only dimension from the Flatten's axis on that is not 1. So is each operator that has a
+ * rule beside its axis and no other attribute. */
 static void fold_flat_softmax(struct edit *edit, struct node *back)
 {
     struct node *softmax = back->op == OP_RESHAPE ? back->inputs[0]->producer : NULL;
-    const bool is_softmax = softmax && (softmax->op == OP_SOFTMAX ||
-                                        softmax->op == OP_LOG_SOFTMAX || softmax->op == OP_HARDMAX);
+    const bool is_softmax = softmax && op_record(softmax->op)->batch == &batch_beside_last &&
+                            softmax->input_count == 1 && softmax->output_count == 1 &&
+                            softmax->attr_count <= 1;
     const struct node *flat = is_softmax ? softmax->inputs[0]->producer : NULL;
     struct value *x = flat && flat->op == OP_FLATTEN ? flat->inputs[0] : NULL;
     if (!x || node_int(softmax, "axis", -1) != -1 || !shape_is_known(&x->shape) ||

@@ -66,7 +66,7 @@ static bool stays_f32(const struct node *node, size_t i)
     if (node->op == OP_SCALE_SHIFT) /* its further operands are parts of its image */
         return i == 1 || i == 2;
     return i > 0 && ((node->op == OP_ATTENTION && i >= 3) || node->op == OP_RESIZE ||
-                     node->op == OP_CLIP || op_has(node->op, OP_NORMALIZATION));
+                     op_has(node->op, OP_NORMALIZATION | OP_UNARY)); /* Clip's limits */
 }
 
 static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,

@@ -12,6 +12,7 @@
 
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
+#include "engine/op/ops.h"
 #include "models/onnx/onnx_write.h"
 #include "proto/writer.h"
 #include "server/app/process.h"
@@ -310,8 +311,7 @@ static enum status check_weights(const struct graph *graph, struct error *err)
 {
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        const bool has_weights = node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE ||
-                                 node->op == OP_GEMM || node->op == OP_MATMUL;
+        const bool has_weights = op_has(node->op, OP_PRODUCT);
         for (size_t i = 0; has_weights && i < node->input_count; i++)
             TRY(check_weight(node->inputs[i], err));
     }

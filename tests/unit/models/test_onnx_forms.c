@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/passes/optimize.h"
 #include "models/onnx/onnx_forms.h"
 #include "tests/unit/engine/op/one_node.h"
 
@@ -358,6 +359,30 @@ Test(onnx_forms, softmax_12_takes_all_from_its_axis_on)
     one_input(&one, 0, DTYPE_F32, SHAPE(2, 2, 2), x);
     run_ok(&one);
     one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2, 2), expected);
+    one_end(&one);
+}
+
+/* Where one dimension from the axis on is not 1, what is left is one Softmax along it. */
+Test(onnx_forms, softmax_12_of_rows_is_one_softmax)
+{
+    struct error err;
+    struct one_node one;
+    start(&one, "Softmax", 12, 1, 1);
+    struct graph *graph = one.graph;
+    struct value *ends[2] = {graph_add_value(graph, "x", DTYPE_F32, NULL), one.node->outputs[0]};
+    one.node->inputs[0] = ends[0];
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = graph->output_count = 1;
+    ends[0]->shape = SHAPE(DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN);
+    cr_assert_eq(onnx_form_rewrite(form, graph, one.node, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(graph_sort(graph, &err), STATUS_OK, "%s", err.message);
+    cr_assert_gt(graph->node_count, 1u);
+    cr_assert_eq(optimize_specialise(graph, &SHAPE(2, 1, 5, 1), &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_eq(graph->node_count, 1u);
+    cr_expect_eq(graph->nodes[0]->op, OP_SOFTMAX);
+    cr_expect_eq(node_int(graph->nodes[0], "axis", -1), 2);
     one_end(&one);
 }
 
