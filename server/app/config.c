@@ -21,7 +21,7 @@
 
 /* ---- names ---- */
 
-/* Edit distance with swaps of neighbours; words are cut at 40 characters. */
+/* Computes the edit distance with swaps of neighbours; words are cut at 40 characters. */
 static size_t distance(const char *a, const char *b)
 {
     enum { MAX = 40 };
@@ -75,7 +75,7 @@ static bool is_option_name(const char *name, const char *written, size_t length)
 
 static const struct option *find_option(const char *name, size_t length)
 {
-    /* What KServe passes to the containers of its runtimes. */
+    /* The options that KServe passes to the containers of its runtimes. */
     static const struct {
         const char *alias, *name;
     } aliases[] = {{"model-path", "model"},
@@ -130,7 +130,7 @@ static const char *command_name(enum command command)
 
 /* ---- flags ---- */
 
-/* The state of reading: which options a stronger source has set. */
+/* The state of reading: the options that a stronger source has set. */
 struct config_reading {
     struct config *config;
     bool set[OPTIONS_MAX];
@@ -196,7 +196,7 @@ static enum status config_add_model(struct config_reading *reading, const char *
     return config_set(reading->config, option, "MODEL", model, err);
 }
 
-/* Recognised by its name; whether the file exists is checked later. */
+/* Decides by the file's name; whether it exists is checked later. */
 static bool config_is_image_name(const char *path)
 {
     const char *dot = path ? strrchr(path, '.') : NULL;
@@ -228,7 +228,7 @@ static enum status check_arguments(const struct config_reading *reading, char *c
     case COMMAND_KEY:
         if (count != 1)
             return error_set(err, STATUS_CONFIG,
-                             "lensd key takes one NAME, whose key it makes: lensd key alice");
+                             "lensd key creates a key for one NAME: lensd key alice");
         return STATUS_OK;
     case COMMAND_PREDICT:
         if (config_is_image_name(reading->config->model))
@@ -242,7 +242,7 @@ static enum status check_arguments(const struct config_reading *reading, char *c
     return STATUS_OK;
 }
 
-/* Moves the words that are no flags to the front of `words`, in order. */
+/* Moves the words that are not flags to the front of `words`, in order. */
 static enum status read_flags(struct config_reading *reading, int argc, char *const *argv,
                               char **words, size_t *ret_count, enum config_action *ret_action,
                               struct error *err)
@@ -279,7 +279,7 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
 
 /* ---- environment, file, defaults ---- */
 
-/* Variables that other programs of lensd read, and those that Kubernetes sets for a service named
+/* Variables that lensd's other programs read, and those that Kubernetes sets for a service named
  * lensd. */
 static bool is_foreign(const char *name, const char *value)
 {
@@ -292,7 +292,7 @@ static bool is_foreign(const char *name, const char *value)
            !strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6);
 }
 
-/* An unknown variable is mostly a typing error: warn once and start anyway. */
+/* An unknown variable is usually a typing error: warn once and start anyway. */
 static void warn_of(struct config *config, const char *variable, const char *option)
 {
     const char *nearest = suggest(option, config->command);
@@ -305,7 +305,7 @@ static void warn_of(struct config *config, const char *variable, const char *opt
                  nearest ? "; did you mean LENSD_" : "", right, nearest ? "?" : "");
 }
 
-/* "LENSD_TOP_K=5" */
+/* Reads a variable such as "LENSD_TOP_K=5". */
 static enum status read_variable(struct config_reading *reading, const char *entry,
                                  struct error *err)
 {
@@ -319,7 +319,7 @@ static enum status read_variable(struct config_reading *reading, const char *ent
     for (size_t k = 0; k + 6 <= length; k++)
         name[k] = variable[k + 6] == '_' ? '-' : (char)tolower((unsigned char)variable[k + 6]);
     const struct option *option = find_option(name, strlen(name));
-    if (!*text) { /* as if it were not there */
+    if (!*text) { /* empty: treat as unset */
         if (option && !strcmp(option->name, "model"))
             reading->empty_model = "LENSD_MODEL";
         else if (option && !strcmp(option->name, "models"))
@@ -395,7 +395,7 @@ static enum status read_config_file(struct config_reading *reading, struct error
 }
 
 /* Lowers the default to an eighth of the process's memory: bodies must leave room for the model and
- * for decoded photos. */
+ * for decoded images. */
 static void fit_upload_memory(struct config *config)
 {
     uint64_t total, available;
@@ -414,13 +414,14 @@ static enum status read_defaults(struct config_reading *reading, struct error *e
         if (reading->set[i] || !option->fallback)
             continue;
         TRY(config_set(config, option, option->name, option->fallback, err));
-        if (!strcmp(option->name, "max-upload-memory")) /* behind max-body in the table */
+        if (!strcmp(option->name, "max-upload-memory")) /* after max-body in the table */
             fit_upload_memory(config);
     }
     return STATUS_OK;
 }
 
-/* "cpu", "cuda:0": what could be a device on some machine. */
+/* Whether `name` is a valid device name such as "cpu" or "cuda:0", even if this machine lacks it.
+ * */
 static bool names_device(const char *name, size_t length)
 {
     if (length == 3 && !memcmp(name, "cpu", 3))
@@ -429,18 +430,18 @@ static bool names_device(const char *name, size_t length)
            strspn(name + 5, "0123456789") >= length - 5;
 }
 
-/* Several machines may share their settings: a limit for a device that only others have is ignored
- * with a note. */
+/* Several machines may share their settings: a limit for another machine's device is ignored with a
+ * note. */
 static void note_memory(struct config *config, const char *option, const char *names, size_t length)
 {
     if (!config->memory_note[0])
         snprintf(config->memory_note, sizeof config->memory_note,
-                 "%s has a limit for %.*s, not served here (--device %.80s); it limits "
+                 "%s has a limit for %.*s, which is not in use here (--device %.80s); it limits "
                  "nothing",
                  option, (int)length, names, config->device);
 }
 
-/* One "BYTES" or "DEVICE=BYTES" of --memory. */
+/* Reads one "BYTES" or "DEVICE=BYTES" of --memory. */
 static enum status set_memory(struct config *config, const char *part, struct error *err)
 {
     const char *equals = strchr(part, '='), *bytes = equals ? equals + 1 : part;
@@ -462,7 +463,7 @@ static enum status set_memory(struct config *config, const char *part, struct er
     }
     if (!found && !names_device(part, length))
         return error_set(err, STATUS_CONFIG,
-                         "--memory has a limit for '%.*s', which is no device; devices are cpu, "
+                         "--memory has a limit for '%.*s', which is not a device; devices are cpu, "
                          "cuda:0, cuda:1, …",
                          length < 40 ? (int)length : 40, part);
     if (!found)
@@ -493,8 +494,8 @@ static enum status read_memory(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* What a browser sends as Origin: a scheme and a host, nothing behind them (RFC 6454, section 6.2);
- * "null" from a file or a sandbox. */
+/* Whether a text is what browsers send as Origin: a scheme and a host, nothing after them (RFC
+ * 6454, section 6.2); "null" from a file or a sandbox. */
 static bool is_origin(const char *text, size_t length)
 {
     char origin[256];
@@ -506,7 +507,7 @@ static bool is_origin(const char *text, size_t length)
                                        !strpbrk(origin, " \t*?#") && !strchr(host + 3, '/'));
 }
 
-/* An origin that no browser sends would never match, without any sign of why. */
+/* Refuses an origin that no browser sends: it would silently never match. */
 static enum status check_origins(const struct config *config, struct error *err)
 {
     const char *list = config->cors_origin;
@@ -527,7 +528,7 @@ static enum status check_origins(const struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* How many passes the CPU runs at a time. */
+/* The number of concurrent passes on the CPU. */
 static int cpu_lanes(const struct config *config)
 {
     int lanes = 0;
@@ -536,8 +537,8 @@ static int cpu_lanes(const struct config *config)
     return config->command & (COMMAND_SERVE | COMMAND_PREDICT) ? lanes : 1;
 }
 
-/* More threads than cores are accepted with a note: they wait for each other. A few more workers
- * and HTTP threads do no harm. */
+/* More threads than cores are accepted with a note, because they wait for each other. A few extra
+ * workers and HTTP threads do no harm. */
 static void note_threads(struct config *config)
 {
     const int cores = device_cpu_threads(), lanes = cpu_lanes(config);
@@ -559,12 +560,12 @@ static void note_threads(struct config *config)
     if (names[0])
         snprintf(config->thread_note, sizeof config->thread_note,
                  "%s, but this process may use %d core%s (affinity mask and cgroup quota): more "
-                 "threads than that make answers slower and take memory; without the option lensd "
-                 "takes as many as pay",
+                 "threads than that make answers slower and use memory; without the option lensd "
+                 "chooses a good number",
                  names, cores, cores == 1 ? "" : "s");
 }
 
-/* Where it listens, and with which certificate. */
+/* Checks addresses and certificate options. */
 static enum status check_listening(struct config *config, struct error *err)
 {
     char *end;
@@ -586,7 +587,7 @@ static enum status check_listening(struct config *config, struct error *err)
     if (config->unix_path && config->port_file)
         return error_set(
             err, STATUS_CONFIG,
-            "--port-file does not go with --unix: there is no port to write; leave one out");
+            "--port-file and --unix exclude each other: a Unix socket has no port; leave one out");
     if (!config->tls_cert != !config->tls_key)
         return error_set(err, STATUS_CONFIG,
                          "--tls-cert and --tls-key belong together; give %s as well",
@@ -624,13 +625,14 @@ static enum status check_together(struct config *config, struct error *err)
     if (config->command == COMMAND_SERVE && config->max_upload_memory < config->max_body)
         return error_set(err, STATUS_CONFIG,
                          "--max-upload-memory (%lld) is less than --max-body (%lld): no request of "
-                         "that size could be taken; raise the one or lower the other",
+                         "that size could be accepted; raise the first or lower the second",
                          (long long)config->max_upload_memory, (long long)config->max_body);
     if (config->response_cache && config->response_cache < 65536)
-        return error_set(err, STATUS_CONFIG,
-                         "--response-cache is %lld bytes; it takes at least 65536, or 0 to keep no "
-                         "answers",
-                         (long long)config->response_cache);
+        return error_set(
+            err, STATUS_CONFIG,
+            "--response-cache is %lld bytes; it must be at least 65536, or 0 to keep no "
+            "answers",
+            (long long)config->response_cache);
     if (config->model_name && (strlen(config->model_name) > 127 || strchr(config->model_name, '/')))
         return error_set(err, STATUS_CONFIG,
                          "--model-name is '%.140s'; a name has at most 127 bytes and no '/'",
@@ -653,8 +655,8 @@ static enum status check_together(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* One model and a folder of models exclude each other; what a stronger source says of the one also
- * answers the other: an image whose environment names a folder can still be told one model. */
+/* One model and a folder of models exclude each other. A stronger source that sets one of them
+ * overrides both: an image whose environment names a folder can still be given one model. */
 static void settle_models(struct config_reading *reading)
 {
     bool *model = mark_of(reading, find_option("model", strlen("model")));
@@ -668,8 +670,8 @@ static bool is_set(struct config_reading *reading, const char *name)
     return *mark_of(reading, find_option(name, strlen(name)));
 }
 
-/* A port and a socket's name exclude each other likewise: the strongest source that says either
- * decides, and must not say both. To be called behind each source. */
+/* A port and a Unix socket exclude each other likewise: the strongest source that sets one decides,
+ * and must not set both. Call this after each source. */
 static enum status settle_listening(struct config_reading *reading, struct error *err)
 {
     bool by_name = reading->config->unix_path != NULL;
@@ -677,10 +679,10 @@ static enum status settle_listening(struct config_reading *reading, struct error
     if (reading->is_place_known)
         return STATUS_OK;
     if (by_name && by_port)
-        return error_set(err, STATUS_CONFIG,
-                         "both --unix and --%s are given, and lensd listens in one place; leave "
-                         "out the one that is not meant",
-                         is_set(reading, "port") ? "port" : "host");
+        return error_set(
+            err, STATUS_CONFIG,
+            "--unix and --%s exclude each other, because lensd listens in one place; leave one out",
+            is_set(reading, "port") ? "port" : "host");
     if (by_port)
         *mark_of(reading, find_option("unix", strlen("unix"))) = true;
     reading->is_place_known = by_name || by_port;

@@ -1,9 +1,8 @@
 /* Options: flags > environment (LENSD_…) > a JSON file > defaults.
  *
- * One table (config_options.c) says everything about an option: name, kind, range, default, which
- * commands take it, its help. Parsing, the environment's names, the file's keys, validation and
- * --help are all read from it, so that they cannot drift apart. Defaults go through the same parser
- * as what a user writes. */
+ * One table (config_options.c) defines each option: name, kind, range, default, commands, help.
+ * Parsing, the environment's names, the file's keys, validation and --help all use it, so that they
+ * cannot diverge. Defaults go through the same parser as the user's values. */
 #pragma once
 
 #include <stdbool.h>
@@ -36,21 +35,21 @@ enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
 
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 
-/* The settings of one run. Texts and lists are owned by the struct; what arguments point to is
- * borrowed from argv. */
+/* The settings of one run. The struct owns texts and lists; `arguments` points to strings of argv.
+ * */
 struct config {
     enum command command;
     char *config_file;
     char warning[256];     /* about the environment; "" for none */
-    char memory_note[256]; /* about a limit for a device that is not served; "" for none */
+    char memory_note[256]; /* about a limit for a device not in use; "" for none */
     char thread_note[384]; /* about more threads than cores; "" for none */
 
     char *model;         /* path of an .onnx file or a folder; NULL: the embedded digits */
     char *models;        /* serve: a folder of models; NULL: one model */
-    bool watch;          /* serve: load what changes on disk */
+    bool watch;          /* serve: reload models that change on disk */
     char *default_model; /* serve: answers requests that name none; NULL: the only one */
     int64_t ready;       /* serve: enum config_ready */
-    char *model_name;    /* serve: the name it is asked for by; NULL: the file's or folder's own */
+    char *model_name;    /* serve: the model's name in requests; NULL: that of its file or folder */
     char **arguments;    /* predict: the image files */
     size_t argument_count;
     int64_t top_k;                            /* 1 … PREDICT_MAX_TOP_K */
@@ -58,7 +57,7 @@ struct config {
     int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */
-    char *annotate;                   /* predict: where pictures go; NULL: nowhere */
+    char *annotate;                   /* predict: destination of pictures; NULL: none */
     char *size;                       /* predict: "640x480" for free sides; NULL: the model's own */
     bool json;                        /* predict, devices, inspect: JSON instead of a table */
 
@@ -68,21 +67,21 @@ struct config {
     char *calibrate, *output; /* quantize: folder of photos; new folder, NULL: beside the model */
     int64_t target;           /* quantize: enum config_target */
 
-    int64_t key_rate, key_burst; /* key: requests a second, at once; 0: no limit */
+    int64_t key_rate, key_burst; /* key: requests per second, at once; 0: no limit */
 
     char *device;
-    struct device_id devices[DEVICE_MAX]; /* what `device` means on this machine */
+    struct device_id devices[DEVICE_MAX]; /* the devices that `device` selects on this machine */
     size_t device_count;
     char *memory;
     int64_t gpu_memory;
     size_t memory_limits[DEVICE_MAX];    /* of each of `devices`, from `memory`; 0: the default */
-    char fallback[256];                  /* why `auto` did not take a GPU; "" otherwise */
+    char fallback[256];                  /* why `auto` did not choose a GPU; "" otherwise */
     int64_t precision;                   /* enum precision */
-    bool fast_decode;                    /* JPEGs at a reduced size where the model shrinks them */
+    bool fast_decode;                    /* decode large JPEGs at a reduced size */
     bool profile;                        /* inspect: time the layers instead */
     int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
-    char *cache_folder;                  /* what `cache` means: tuning_folder(); NULL: none */
+    char *cache_folder; /* the folder that `cache` selects: tuning_folder(); NULL: none */
     int64_t threads, workers, max_batch; /* 0: chosen by the machine */
     int64_t max_queue;                   /* images */
 
@@ -104,7 +103,7 @@ struct config {
     char *trace_endpoint; /* NULL: no traces */
     char *trace_sample;   /* "0" … "1" */
 
-    /* Who may ask. */
+    /* Access. */
     char *api_keys, *admin_key_file; /* NULL: none */
     char *api_key_file;              /* of a client: one key; NULL: none */
     bool protect_health;
@@ -123,20 +122,20 @@ struct config {
 
     /* Times in milliseconds. */
     int64_t header_timeout, body_timeout, answer_timeout, idle_timeout;
-    int64_t default_timeout; /* of a request that does not say; 0: none */
+    int64_t default_timeout; /* of a request without its own; 0: none */
     int64_t drain_delay, grace;
 
     int64_t log_format; /* enum config_log_format */
     int64_t log_level;  /* enum log_level */
 };
 
-/* What config_read found the user to want. */
+/* Whether to run the command or print its help. */
 enum config_action { CONFIG_RUN, CONFIG_HELP };
 
-/* Reads argv[0 … argc), which starts behind the command's name, then the environment, then the
- * file. STATUS_CONFIG with one sentence that names the offender and says what to do (also where the
- * file cannot be read); STATUS_DEVICE for a device that is not there. *ret is to be freed with
- * config_done() in every case. `argv` must outlive *ret. */
+/* Reads argv[0 … argc), which starts after the command's name, then the environment, then the file.
+ * STATUS_CONFIG with one sentence that names the option and the remedy (also if the file cannot be
+ * read); STATUS_DEVICE for a missing device. Free *ret with config_done() in every case. `argv`
+ * must outlive *ret. */
 enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
                         enum config_action *ret_action, struct error *err) MUST_USE;
 void config_done(struct config *config);
@@ -144,5 +143,6 @@ void config_done(struct config *config);
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);
 
-/* Of `count` names the one nearest to `word` (a typing error away), or NULL when none is near. */
+/* Returns the name nearest to `word` among `count` (a typing error away), or NULL if none is near.
+ * */
 const char *config_nearest(const char *word, const char *const *names, size_t count);

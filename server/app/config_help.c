@@ -1,4 +1,4 @@
-/* --help, written from the table of options. docs/reference.md and docs/lensd.1 are made from it
+/* Prints --help from the table of options. docs/reference.md and docs/lensd.1 are made from it
  * (tests/test_reference.py). */
 #include <ctype.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static const struct command_help commands[] = {
      "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
     {COMMAND_PREDICT, "lensd predict MODEL IMAGE… [options]",
      "Runs a model on image files, without a server. Exits with 1 if an image failed. Measures "
-     "nothing: --precision auto is fp32 unless an earlier lensd serve has kept a choice for this "
+     "nothing: --precision auto is fp32 unless an earlier lensd serve has stored a choice for this "
      "model.",
      "  lensd predict resnet50/ cat.jpg dog.png\n"
      "  lensd predict digits seven.png --json\n"},
@@ -33,19 +33,19 @@ static const struct command_help commands[] = {
      "  lensd health\n"
      "  lensd health --port 9000\n"},
     {COMMAND_INSPECT, "lensd inspect MODEL [options]",
-     "Shows what a model is: inputs, outputs, operators, parameters, how photos are prepared, "
-     "labels. Exits with 1 if lensd cannot run it.",
+     "Describes a model: inputs, outputs, operators, parameters, preprocessing, labels. Exits with "
+     "1 if lensd cannot run it.",
      "  lensd inspect resnet50/\n"
      "  lensd inspect model.onnx --json\n"},
     {COMMAND_BENCH, "lensd bench [MODEL] [options]",
      "Times a model's forward pass on each device at each batch size, side by side: milliseconds, "
-     "images a second, and the speed relative to the first device. --device auto means every "
+     "images per second, and the speed relative to the first device. --device auto means every "
      "device of this machine. The row of a device that is missing says so.",
      "  lensd bench resnet50/\n"
      "  lensd bench resnet50/ --device cpu,cuda:0 --batch 1,8,32\n"
      "  lensd bench model.onnx --json\n"},
     {COMMAND_QUANTIZE, "lensd quantize MODEL --calibrate PHOTOS [options]",
-     "Makes an 8-bit model of a float32 one: an ONNX file with QuantizeLinear and "
+     "Converts a float32 model to 8 bits: an ONNX file with QuantizeLinear and "
      "DequantizeLinear, "
      "with the model's labels and preprocessing beside it. Prints how far it agrees with float32 "
      "on "
@@ -59,7 +59,7 @@ static const struct command_help commands[] = {
      "  lensd key alice --rate 10 --burst 50 >> keys\n"},
 };
 
-/* Columns a UTF-8 text takes: continuation bytes take none. */
+/* Counts the columns of a UTF-8 text: continuation bytes have none. */
 static size_t width_of(const char *text, size_t size)
 {
     size_t width = 0;
@@ -68,7 +68,7 @@ static size_t width_of(const char *text, size_t size)
     return width;
 }
 
-/* Prints words from column `at` on, wrapped, further lines indented to `indent`. */
+/* Prints words starting at column `at`, wrapped; further lines are indented to `indent`. */
 static void help_print_wrapped(FILE *out, const char *text, size_t at, size_t indent)
 {
     bool first = true;

@@ -18,7 +18,7 @@
 #define DEVICE "Device"
 #define SERVER "Server"
 #define ACCESS "Access"
-#define LIMITS "Limits (what exceeds one is refused by an error that names it, unless noted)"
+#define LIMITS "Limits (a request that exceeds one is refused, with its name, unless noted)"
 #define TIMES  "Times (seconds, or with ms, s, m)"
 #define OUTPUT "Output"
 
@@ -37,20 +37,20 @@ const struct option config_options[] = {
      "serve every model in this folder instead of one: each sub-folder is a model, its numbered "
      "sub-folders are versions"},
     {"watch", OPTION_SWITCH, COMMAND_SERVE, FIELD(watch), 0, 0, "false", NULL, MODEL,
-     "reload models when their files change; with --models, also add and remove models as their "
-     "folders come and go"},
+     "reload models when their files change; with --models, also add and remove models when their "
+     "folders appear or disappear"},
     {"default-model", OPTION_TEXT, COMMAND_SERVE, FIELD(default_model), 0, 0, NULL, "NAME", MODEL,
-     "the model that answers requests that name none; default: the only model, or the only "
+     "the model for requests that name none; default: the only model, or the only "
      "pipeline "
      "whose stages are all other models; with several models such requests get 400"},
     {"ready", OPTION_CHOICE, COMMAND_SERVE, FIELD(ready), 0, 0, "any", "any|strict", MODEL,
-     "with --models, when /readyz answers 200 after the start. any: when one model serves; strict: "
-     "while every model that was there at the start serves"},
+     "with --models, when /readyz returns 200 after the start. any: once one model serves; strict: "
+     "while every model present at the start serves"},
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
-     "predictions per image, unless the request asks for another number"},
+     "predictions per image, unless the request sets another number"},
 
     {"calibrate", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(calibrate), 0, 0, NULL, "PHOTOS", MODEL,
-     "folder of photos like those that the model will see, with the folders below it: about 100; "
+     "folder of photos typical for the model, searched with its sub-folders: about 100; "
      "at "
      "most 256 are used, every fifth only for the report"},
     {"output", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(output), 0, 0, NULL, "OUT", MODEL,
@@ -68,7 +68,7 @@ const struct option config_options[] = {
     {"max-detections", OPTION_NUMBER, RUNS, FIELD(max_detections), 1, 1000, NULL, "N", TASK,
      "detectors: most boxes per image"},
     {"classes", OPTION_TEXT, RUNS, FIELD(classes), 0, 0, NULL, "CLASS,CLASS", TASK,
-     "detectors and segmenters: answer with these classes only, numbers or labels"},
+     "detectors and segmenters: answer with these classes only (indices or labels)"},
     {"agnostic", OPTION_SWITCH, RUNS, FIELD(agnostic), 0, 0, "false", NULL, TASK,
      "detectors: let boxes of different classes suppress each other, too"},
     {"normalize", OPTION_SWITCH, RUNS, FIELD(normalize), 0, 0, "false", NULL, TASK,
@@ -86,7 +86,7 @@ const struct option config_options[] = {
      "measured "
      "when a model is first loaded"},
     {"cache", OPTION_TEXT, TIMED | COMMAND_INSPECT, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,
-     "folder that keeps those measurements for the next start, or none; default: lensd in "
+     "folder that stores those measurements for the next start, or none; default: lensd in "
      "$XDG_CACHE_HOME or ~/.cache"},
     {"threads", OPTION_NUMBER, TIMED | COMMAND_INSPECT | COMMAND_QUANTIZE, FIELD(threads), 0, 1024,
      "0", "N", DEVICE,
@@ -99,7 +99,7 @@ const struct option config_options[] = {
      "decode JPEGs much larger than the model's input at a half, a quarter or an eighth of their "
      "size: up to four times as fast, but the pixels no longer match Pillow's exactly"},
     {"max-batch", OPTION_NUMBER, RUNS, FIELD(max_batch), 0, 256, "0", "N", DEVICE,
-     "most images in one forward pass; 0: what the model asks for, else 8"},
+     "most images in one forward pass; 0: the model's own setting, else 8"},
     {"memory", OPTION_TEXT, RUNS, FIELD(memory), 0, 0, "0", "BYTES", DEVICE,
      "limit for all models together on each device (weights, activations, batches): 4G, or per "
      "device: cpu=2G,cuda:0=12G; 0: three quarters of the process's memory, nine tenths of a "
@@ -117,7 +117,7 @@ const struct option config_options[] = {
     {"batch", OPTION_TEXT, COMMAND_BENCH, FIELD(batch), 0, 0, "1,8,32", "N,…", DEVICE,
      "batch sizes to time"},
     {"time", OPTION_SECONDS, COMMAND_BENCH, FIELD(bench_time), 0, 3600, "2", "TIME", DEVICE,
-     "how long to time each device and batch size; seconds, or with ms, s, m"},
+     "time to spend on each device and batch size; seconds, or with ms, s, m"},
 
     {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
      SERVER, "address to listen on; 0.0.0.0 or :: accepts connections from other machines",
@@ -143,7 +143,7 @@ const struct option config_options[] = {
     {"tls-cert", OPTION_TEXT, ASKS, FIELD(tls_cert), 0, 0, NULL, "FILE", SERVER,
      "serve HTTPS (TLS 1.2 and 1.3) with this PEM certificate, followed by its chain; SIGHUP "
      "rereads it",
-     "ask over HTTPS, for a server with this certificate, which is neither read nor checked"},
+     "connect with HTTPS; the certificate is neither read nor verified"},
     {"tls-key", OPTION_TEXT, COMMAND_SERVE, FIELD(tls_key), 0, 0, NULL, "FILE", SERVER,
      "the certificate's private key, PEM, not encrypted"},
     {"pid-file", OPTION_TEXT, COMMAND_SERVE, FIELD(pid_file), 0, 0, NULL, "FILE", SERVER,
@@ -151,28 +151,28 @@ const struct option config_options[] = {
     {"user", OPTION_TEXT, COMMAND_SERVE, FIELD(user), 0, 0, NULL, "NAME", SERVER,
      "when started as root, become this user (NAME:GROUP: and group) once the port is open"},
     {"core-dumps", OPTION_SWITCH, COMMAND_SERVE, FIELD(core_dumps), 0, 0, "false", NULL, SERVER,
-     "allow core dumps and debuggers, which can see photos and keys"},
+     "allow core dumps and debuggers, which expose photos and keys"},
     {"old-libheif", OPTION_SWITCH, RUNS | COMMAND_INSPECT | COMMAND_QUANTIZE, FIELD(old_libheif), 0,
      0, "false", NULL, DEVICE,
-     "read AVIF and HEIC with a libheif older than 1.23, too: a small hostile file can then take "
+     "also read AVIF and HEIC with a libheif older than 1.23: a small hostile file can then use "
      "memory beyond all limits"},
     {"confine", OPTION_CHOICE, COMMAND_SERVE, FIELD(confine), 0, 0, "on", "on|off", SERVER,
-     "after the start allow only the system calls, files and folders that serving needs (seccomp, "
-     "Landlock), where the kernel supports it; /health shows what is in force"},
+     "after the start, allow only the system calls, files and folders that serving needs (seccomp, "
+     "Landlock) if the kernel supports it; /health shows the active restrictions"},
     {"check", OPTION_SWITCH, COMMAND_SERVE, FIELD(check), 0, 0, "false", NULL, SERVER,
      "check settings, keys, certificate and model, then exit: 0 if valid, 2 if not"},
     {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,
      "threads that read requests and write answers; one is enough on most machines"},
     {"response-cache", OPTION_BYTES, COMMAND_SERVE, FIELD(response_cache), 0, 1024 * GIB, "0",
      "BYTES", SERVER,
-     "keep answers of up to this many bytes and give them again to the same body with the same "
-     "parameters; 0: keep none"},
+     "cache answers, up to this many bytes in total, for repeated requests with the same body and "
+     "parameters; 0: no cache"},
     {"config", OPTION_TEXT, ALL, FIELD(config_file), 0, 0, NULL, "FILE", SERVER,
      "read settings from a JSON file: {\"port\": 9000, \"max-body\": \"16M\"}"},
 
     {"api-keys", OPTION_TEXT, COMMAND_SERVE, FIELD(api_keys), 0, 0, NULL, "FILE", ACCESS,
-     "answer only requests with an API key listed in FILE (one a line: NAME sha256:HEX rate=N "
-     "burst=N; lensd key makes one); SIGHUP rereads it"},
+     "answer only requests with an API key listed in FILE (one per line: NAME sha256:HEX rate=N "
+     "burst=N; lensd key creates one); SIGHUP rereads it"},
     {"admin-key-file", OPTION_TEXT, COMMAND_SERVE, FIELD(admin_key_file), 0, 0, NULL, "FILE",
      ACCESS, "the same for admins, who may load and unload models and change the log level"},
     {"protect-health", OPTION_SWITCH, COMMAND_SERVE, FIELD(protect_health), 0, 0, "false", NULL,
@@ -189,17 +189,17 @@ const struct option config_options[] = {
      "*"},
     {"trusted-proxies", OPTION_TEXT, COMMAND_SERVE, FIELD(trusted_proxies), 0, 0, NULL, "LIST",
      ACCESS,
-     "proxies (10.0.0.7,192.168.0.0/16,unix) whose X-Forwarded-For is believed: it names the "
-     "client for the log, fairness, delays and shares of memory"},
+     "proxies (10.0.0.7,192.168.0.0/16,unix) whose X-Forwarded-For is trusted: it names the client "
+     "for the log, fairness, delays and shares of memory"},
     {"proxy-protocol", OPTION_SWITCH, COMMAND_SERVE, FIELD(proxy_protocol), 0, 0, "false", NULL,
      ACCESS,
      "connections from --trusted-proxies begin with a PROXY header (version 1 or 2), which names "
      "the "
-     "client; without one they are closed"},
+     "client; connections without one are closed"},
     {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
-     "requests a second allowed with the key; 0: no limit"},
+     "requests per second allowed with the key; 0: no limit"},
     {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,
-     "requests allowed at once; 0: as many as in a second"},
+     "requests allowed at once; 0: the number allowed per second"},
 
     {"max-body", OPTION_BYTES, COMMAND_SERVE, FIELD(max_body), 1, GIB, "64M", "BYTES", LIMITS,
      "bytes of a request body"},
@@ -211,8 +211,7 @@ const struct option config_options[] = {
     {"max-header", OPTION_BYTES, COMMAND_SERVE, FIELD(max_header), KIB, 64 * KIB, "16K", "BYTES",
      LIMITS, "bytes of a request line and headers"},
     {"max-inflate-ratio", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_inflate_ratio), 2, 100000, "100",
-     "N", LIMITS,
-     "how many times its size a gzip or deflate body may become, beyond the first MiB"},
+     "N", LIMITS, "largest decompression ratio of a gzip or deflate body, beyond the first MiB"},
     {"max-images", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_images), 1, 4096, "64", "N", LIMITS,
      "images in a request"},
     {"max-queue", OPTION_NUMBER, RUNS, FIELD(max_queue), 1, 1000000, "256", "N", LIMITS,
@@ -221,7 +220,7 @@ const struct option config_options[] = {
      "BYTES", LIMITS, "bytes of images waiting for a worker, per model; 0: no limit"},
     {"max-queue-ms", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_queue_ms), 0, 3600000, "30000", "N",
      LIMITS,
-     "milliseconds until the answer, as predicted; a request that would take longer is refused at "
+     "predicted milliseconds until the answer; a request predicted to take longer is refused at "
      "once; 0: no limit"},
     {"max-json-depth", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_json_depth), 1, 512, "64", "N",
      LIMITS, "levels of nesting in JSON"},
@@ -244,7 +243,7 @@ const struct option config_options[] = {
      TIMES, "for a request body to arrive; 0: no limit"},
     {"answer-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(answer_timeout), 0, 3600, "60", "TIME",
      TIMES,
-     "in which a client must read at least 4 KiB a second of its answer, or be cut off; 0: no "
+     "in which a client must read at least 4 KiB per second of its answer, or be cut off; 0: no "
      "limit"},
     {"idle-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(idle_timeout), 1, 3600, "75", "TIME",
      TIMES, "that a connection may stay open without sending a request or reading its answer"},
@@ -269,11 +268,11 @@ const struct option config_options[] = {
      "share of the requests that are traced, 0 to 1; requests with a traceparent header say so "
      "themselves"},
     {"size", OPTION_TEXT, COMMAND_PREDICT, FIELD(size), 0, 0, NULL, "WIDTHxHEIGHT", MODEL,
-     "pixels that photos are prepared for, such as 640x480, where the file leaves height and width "
-     "free; default: those of its configuration, else 224x224"},
+     "input size, such as 640x480, if the file leaves height and width free; default: that of its "
+     "configuration, else 224x224"},
     {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
-     "or .png), or all into the folder OUT, which is made, as JPEG under their own names"},
+     "or .png), or all into the new folder OUT, as JPEG under their own names"},
     {"json", OPTION_SWITCH, SHOWS | COMMAND_QUANTIZE, FIELD(json), 0, 0, "false", NULL, OUTPUT,
      "print JSON instead of a table"},
 };

@@ -28,7 +28,7 @@ struct option {
 extern const struct option config_options[];
 extern const size_t config_option_count;
 
-/* Of a command: how it is called and what it does, for --help. */
+/* A command's usage and description, for --help. */
 struct command_help {
     enum command command;
     const char *usage, *about, *examples;
@@ -37,7 +37,7 @@ struct command_help {
 /* "64K", "16M", "1GiB", "65536". False: it is none of these, or does not fit. */
 bool config_read_bytes(const char *text, int64_t *ret);
 
-/* Parses `text` into the option's field of *config. The sentence names `origin` ("--port",
- * "LENSD_PORT", …). */
+/* Parses `text` into the option's field of *config. Errors name `origin` ("--port", "LENSD_PORT",
+ * …). */
 enum status config_set(struct config *config, const struct option *option, const char *origin,
                        const char *text, struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* One value of an option: from its text to its field. */
+/* Converts the text of an option to the value of its field. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 #include "engine/base/size.h"
 #include "server/app/config_options.h"
 
-/* A whole number at the start of text; *ret_rest is behind it. False when there is none, or it does
- * not fit. */
+/* Reads a whole number at the start of text; *ret_rest points after it. Returns false if there is
+ * none, or it does not fit. */
 static bool config_read_number(const char *text, int64_t *ret, const char **ret_rest)
 {
     char *end;

@@ -1,4 +1,4 @@
-/* The daemon confines itself. Once it has started, a fault in a decoder or a hostile model cannot
+/* The daemon confines itself. After the start, a fault in a decoder or a hostile model cannot
  * make it run a program, open files that serving does not need, connect anywhere or attack the
  * kernel through rare system calls.
  *
@@ -9,7 +9,7 @@
  *     models load
  *     confine_decode_worker() a narrower seccomp filter in each decode worker
  *
- * None of these can be undone. confine_files.c and confine_calls.c say what is allowed, and why. */
+ * None of these can be undone. confine_files.c and confine_calls.c explain what they allow. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,7 +29,7 @@
 #define CONFINE_IN_THIS_BUILD true
 #endif
 
-/* Which restrictions are in force. */
+/* The restrictions in force. */
 struct confinement {
     int landlock; /* version of its ABI; 0: none */
     bool seccomp;

@@ -54,8 +54,8 @@
 #define ARCHITECTURE 0 /* no filter */
 #endif
 
-/* A system call, or only those of its calls whose argument agrees: (argument & mask) == value, in
- * the argument's lower 32 bits. */
+/* A system call, or only its calls with a matching argument: (argument & mask) == value, in the
+ * argument's lower 32 bits. */
 struct call_rule {
     int number;
     bool has_argument;
@@ -197,7 +197,7 @@ static const struct call_rule client_calls[] = {
     CALL(socket), CALL(connect), CALL(bind), CALL(socketpair), CALL(pipe2), CALL(sendmmsg),
 };
 
-/* Where most calls are allowed, these are not. */
+/* Calls that are refused even if most calls are allowed. */
 static const struct call_rule forbidden_calls[] = {
     /* programs and other processes */
     CALL(execve),
@@ -291,7 +291,7 @@ struct call_filter {
 #define REFUSE (SECCOMP_RET_ERRNO | EPERM)
 #define ABSENT (SECCOMP_RET_ERRNO | ENOSYS)
 
-/* The jumps skip so many instructions. */
+/* `jump…`: the number of instructions to skip. */
 static void filter_put(struct call_filter *filter, unsigned code, uint32_t k, unsigned jump_true,
                        unsigned jump_false)
 {
@@ -310,7 +310,8 @@ static void filter_answer(struct call_filter *filter, uint32_t answer)
     filter_put(filter, BPF_RET | BPF_K, answer, 0, 0);
 }
 
-/* Numbers of another architecture's calls (32-bit programs, x32) mean something else. */
+/* Refuses calls of another architecture (32-bit programs, x32), whose numbers mean something else.
+ * */
 static void filter_begin(struct call_filter *filter)
 {
     filter->length = 0;
@@ -324,7 +325,7 @@ static void filter_begin(struct call_filter *filter)
 #endif
 }
 
-/* Returns `answer` for the calls of a list; others reach the next instruction. */
+/* Returns `answer` for the calls of a list; others continue at the next instruction. */
 static void filter_add(struct call_filter *filter, const struct call_rule *rules, size_t count,
                        uint32_t answer)
 {
@@ -355,17 +356,17 @@ static void filter_add_basic(struct call_filter *filter)
     filter_add(filter, own, COUNT_OF(own), ALLOW);
 }
 
-/* Installs it; false with errno set. */
+/* Installs the filter; returns false and sets errno on failure. */
 static bool filter_install(struct call_filter *filter, uint32_t otherwise, unsigned flags)
 {
     filter_answer(filter, otherwise);
     struct sock_fprog program = {filter->length, filter->code};
-    errno = EBUSY; /* with TSYNC a positive result is a thread that cannot take the filter */
+    errno = EBUSY; /* with TSYNC a positive result is a thread that cannot use the filter */
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags | SECCOMP_FILTER_FLAG_SPEC_ALLOW,
                    &program) == 0;
 }
 
-/* clone3, without a line in the audit log for each new thread. */
+/* Answers clone3 without a line in the audit log for each new thread. */
 static bool hide_clone3(struct call_filter *filter)
 {
     static const struct call_rule hidden[] = {CALL(clone3)};

@@ -1,32 +1,30 @@
-/* Files that the daemon may open once it has started: Landlock.
+/* Files that the daemon may open after its start: Landlock.
  *
- *     read           the model's folder; --models; what is beside the files of --api-keys,
+ *     read           the model's folder; --models; the folders of the files of --api-keys,
  *                    --admin-key-file, --tls-cert and --tls-key; libraries (/usr, /lib and the
- *                    folders of those that are loaded); /proc, /sys/devices/system and
- *                    /sys/fs/cgroup for cores, memory and metrics; what libc reads of /etc for
- *                    --host and --user
+ *                    folders of loaded ones); /proc, /sys/devices/system and /sys/fs/cgroup for
+ *                    cores, memory and metrics; files in /etc that libc reads for --host and --user
  *     read, write    the cache folder; the folders of --port-file and --pid-file, which are
- *                    removed at the end; of --unix only sockets may be made and removed; with
- *                    --core-dumps the folder that the kernel writes them to, unless it is the root
- *     run            nothing
- *     connect, bind  TCP: bind to the own ports only, connect to that of --trace-endpoint only (ABI
- *                    4)
- *     signal         the own processes only (ABI 6); abstract unix sockets of others: only where
+ *                    removed at the end; in that of --unix only sockets may be made and removed;
+ *                    with --core-dumps the folder of core dumps, unless it is the root
+ *     execute        nothing
+ *     connect, bind  TCP: bind only to its own ports, connect only to that of --trace-endpoint (ABI
+ * 4) signal         only its own processes (ABI 6); abstract unix sockets of others: only if
  *                    systemd's NOTIFY_SOCKET is one
  *
- * Rules hold for folders, not for single files, because keys, certificates and models are replaced
- * by renaming a new file over the old one. Where a name is a link, the folder that the link leads
- * to is added: a certificate of Let's Encrypt is replaced there. The root folder never is (a file
- * in it gets a rule of its own), except for files that are written there. What SIGHUP, --watch and
+ * Rules apply to folders, not to single files, because keys, certificates and models are replaced
+ * by renaming a new file over the old one. If a name is a link, the folder of its target is added:
+ * a certificate of Let's Encrypt is replaced there. The root folder is never allowed (a file in it
+ * gets its own rule), except for files that are written there. Everything that SIGHUP, --watch and
  * admins read later must lie within: a link in a folder of models that leads elsewhere is refused.
  *
- * Descriptors that are open already are not affected: standard error, the listening socket. /proc
- * is allowed as a whole, because rules for files in it are lost with the kernel's cache of them;
- * Landlock itself forbids tracing, and so the memory and environment of other processes.
+ * Open descriptors are not affected: standard error, the listening socket. /proc is allowed as a
+ * whole, because rules for files in it are lost with the kernel's cache of them; Landlock itself
+ * forbids tracing, and so access to the memory and environment of other processes.
  *
- * Where the CUDA module is loaded: NVIDIA's device files, /dev/shm, /sys, the folders of
- * LD_LIBRARY_PATH, and the cache of compiled kernels, if it is there. Threads that the driver
- * started before are not restricted.
+ * With the CUDA module loaded, these are added: NVIDIA's device files, /dev/shm, /sys, the folders
+ * of LD_LIBRARY_PATH, and the cache of compiled kernels, if it exists. Threads that the driver
+ * started earlier are not restricted.
  *
  * libc has no functions for the three system calls, and older headers lack the later bits. */
 #include <dirent.h>
@@ -76,7 +74,7 @@
 #define ABSTRACT_SOCKET BIT(0)
 #define SIGNALS         BIT(1)
 
-/* struct landlock_ruleset_attr of ABI 6; older kernels take the first fields. */
+/* struct landlock_ruleset_attr of ABI 6; older kernels read only its first fields. */
 struct handled_access {
     uint64_t files, net, scoped;
 };
@@ -88,7 +86,7 @@ struct port_rule {
 struct file_rules {
     int fd; /* of the ruleset */
     uint64_t handled;
-    int cause; /* errno of the first rule that the kernel did not take; 0: none */
+    int cause; /* errno of the first rule that the kernel refused; 0: none */
 };
 
 /* ---- rules ---- */
@@ -110,7 +108,7 @@ static void allow(struct file_rules *rules, const char *path, uint64_t access)
     close(fd);
 }
 
-/* The folder in which `path` lies; "." and "/" included. */
+/* Finds the folder of `path`, including "." and "/". */
 static void folder_of(const char *path, char folder[static PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
@@ -133,7 +131,7 @@ static void allow_beside(struct file_rules *rules, const char *path)
     }
 }
 
-/* A folder; if the name is a link, also what the link may lead to later. */
+/* Allows a folder; if the name is a link, also the later targets of the link. */
 static void allow_folder(struct file_rules *rules, const char *path)
 {
     char real[PATH_MAX];
@@ -143,7 +141,7 @@ static void allow_folder(struct file_rules *rules, const char *path)
         allow_beside(rules, real);
 }
 
-/* The models of a pipeline, which lie beside it. */
+/* Allows the stages of a pipeline, which lie in folders next to it. */
 static void allow_stages(struct file_rules *rules, const char *folder)
 {
     struct pipeline_config stages;
@@ -299,7 +297,7 @@ static void allow_port(struct file_rules *rules, uint64_t access, int64_t port)
         rules->cause = errno;
 }
 
-/* An address that is wrong is refused later, by the exporter. */
+/* The exporter itself refuses a malformed address later. */
 static void allow_collector(struct file_rules *rules, const char *endpoint, bool has_ports)
 {
     int port;
@@ -310,7 +308,7 @@ static void allow_collector(struct file_rules *rules, const char *endpoint, bool
         allow_port(rules, CONNECT_TCP, port);
 }
 
-/* 0, or errno: nothing is restricted. */
+/* Returns 0, or errno if nothing is restricted. */
 static int restrict_files(const struct config *config, int abi, bool is_wide)
 {
     const struct handled_access handled = access_of(abi);

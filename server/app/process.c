@@ -1,4 +1,4 @@
-/* The PID file, the user, and what a crash leaves behind. */
+/* The PID file, the user, and core dumps. */
 #include "server/app/process.h"
 
 #include <ctype.h>
@@ -91,7 +91,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
     return STATUS_OK;
 }
 
-/* Replaces the file that a killed process has left, and nothing but a regular file. */
+/* Replaces the file of a killed process, and nothing but a regular file. */
 static FILE *create_aside(const char *path)
 {
     struct stat info;
@@ -136,7 +136,7 @@ void process_remove_number(const char *path, long number)
         return;
     if (unlink(path) == 0)
         return;
-    /* If it may not be emptied either it stays; it names no living process. */
+    /* If emptying fails as well, the file stays; it names no living process. */
     int fd = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0)
         close(fd);
@@ -161,7 +161,7 @@ static enum status find_group(const char *text, unsigned *ret, struct error *err
     if (group || read_id(text, ret))
         return STATUS_OK;
     return error_set(err, STATUS_CONFIG,
-                     "--user names group '%.60s', which this system does not have", text);
+                     "--user names group '%.60s', which is not a group of this system", text);
 }
 
 enum status process_find_user(const char *text, struct process_user *ret, struct error *err)
@@ -177,7 +177,7 @@ enum status process_find_user(const char *text, struct process_user *ret, struct
         entry = getpwuid(user.uid);
     else if (!entry)
         return error_set(err, STATUS_CONFIG,
-                         "--user names '%.60s', whom this system does not know; make that user "
+                         "--user names '%.60s', which is not a user of this system; create it "
                          "first: adduser --system --group %.60s",
                          name, name);
     user.gid = user.uid;
@@ -220,7 +220,7 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
     if (!done)
         return error_set(err, STATUS_CONFIG, "cannot become user %u, group %u: %s", user->uid,
                          user->gid, strerror(errno));
-    /* It must be for good. */
+    /* Dropping root's rights must be irreversible. */
     if (user->uid != 0 && setuid(0) == 0)
         return error_set(
             err, STATUS_INTERNAL,

@@ -40,10 +40,10 @@
 
 #define MILLION INT64_C(1000000)
 
-/* Extra time after --grace, in which requests that were cut short still get their answers. */
+/* Extra time after --grace in which cancelled requests still get their answers. */
 #define LAST_WORDS_MS 1000
 
-/* What is still under way so long after --grace is stuck: the process ends without it. */
+/* Work that lasts this long after --grace is stuck: the process ends without it. */
 #define STUCK_MS   10000
 #define STUCK_EXIT 3
 #define LOOK_MS    500
@@ -51,10 +51,10 @@
 /* The same signal within this time counts as one signal sent twice. */
 #define SAME_SIGNAL_MS 1000
 
-/* A longer load reports that it goes on: first after this time, then whenever systemd is told. */
+/* A longer load is reported: first after this time, then whenever systemd is notified. */
 #define LOADING_MS 2000
 
-/* While models load, systemd is asked for this much more time, repeatedly. */
+/* While models load, systemd is repeatedly asked for this much more time. */
 #define EXTEND_MS 20000
 
 struct serve {
@@ -64,17 +64,17 @@ struct serve {
     struct trace_exporter *traces;
     struct http_server *http;
     struct loader *loader;
-    int loaded_fd; /* eventfd: what was there at start has been loaded */
+    int loaded_fd; /* eventfd: the models present at the start have been loaded */
     bool is_loaded;
     struct error load_error;
 
     struct supervisor *supervisor;
     struct process_user user;
     struct confinement confinement;
-    int port; /* what --port-file holds; 0: not written */
+    int port; /* the port in --port-file; 0: not written */
 
     int signal_fd;
-    int first_signal; /* 0: none came, the model could not be loaded */
+    int first_signal; /* 0: none; the model could not be loaded */
     int64_t first_signal_time;
     _Atomic int64_t end_by; /* of clock_now(): when the drain must have ended; 0: no drain */
     pthread_t watcher;      /* waits for the second signal, or for `end_by` */
@@ -93,11 +93,11 @@ static void count_reloads(struct serve *serve, int ok, int failed)
 
 /* ---- setting up ---- */
 
-/* Started by nohup(1): a closed terminal does not end the server. Written before any thread starts.
- */
+/* Whether nohup(1) started the process: a closed terminal then does not end the server. Set before
+ * any thread starts. */
 static bool outlives_terminal;
 
-/* Signals are taken from a descriptor; every thread started after this has them blocked. */
+/* Reads signals from a descriptor; threads started later have them blocked. */
 static enum status take_signals(struct serve *serve, struct error *err)
 {
     sigset_t signals;
@@ -131,7 +131,7 @@ static void make_cache(const struct serve *serve)
         process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
 }
 
-/* All threads run by now but the loader's and those of models. */
+/* Every thread is running by now, except the loader's and those of models. */
 static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
@@ -165,7 +165,7 @@ static enum status find_user(struct serve *serve, struct error *err)
 
 /* Checks shared by serving and --check: the model exists, and no existing file is overwritten by
  * mistake. */
-static enum status find_all(struct serve *serve, struct error *err)
+static enum status create_services(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
     if (config->pid_file)
@@ -194,7 +194,7 @@ static enum status find_all(struct serve *serve, struct error *err)
     return loader_create(&loader_options, &serve->loader, err);
 }
 
-/* Files that root has read and that SIGHUP must be able to read again. */
+/* Warns about files that root has read and SIGHUP could not read again. */
 static void warn_of_reload(const struct config *config)
 {
     const struct {
@@ -215,7 +215,7 @@ static void warn_of_reload(const struct config *config)
     }
 }
 
-/* From here on files are accessed as the user. */
+/* After this, files are accessed as the user. */
 static enum status become_user(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -228,7 +228,6 @@ static enum status become_user(const struct serve *serve, struct error *err)
     return STATUS_OK;
 }
 
-/* Opened as root, closed as the user. */
 static enum status give_up_root(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -257,13 +256,13 @@ static enum status set_up(struct serve *serve, struct error *err)
         make_cache(serve);
         confine_files(config, &serve->confinement);
     }
-    /* Loads the decoders while there is one thread, and processes may be started. */
+    /* Loads the decoders while there is one thread, and starting processes is still allowed. */
     (void)image_format_is_available(IMAGE_JPEG, NULL);
     if (!log_start())
         return error_set(err, STATUS_NO_MEMORY,
                          "cannot start the thread that writes the log; " THREAD_LIMIT_HINT);
     serve->supervisor = supervisor_create();
-    TRY(find_all(serve, err));
+    TRY(create_services(serve, err));
     struct http_options http_options =
         settings_http(config, serve->model_host, serve->loader, serve->metrics);
     http_options.traces = serve->traces;
@@ -322,7 +321,7 @@ static bool is_same_device(struct device_id a, struct device_id b)
     return a.kind == b.kind && a.index == b.index;
 }
 
-/* Lanes on the device of lane i; 0 where an earlier one is on it. */
+/* The number of lanes on the device of lane i; 0 if an earlier lane is on it. */
 static int lanes_there(const struct model_status *status, size_t i)
 {
     int count = 0;
@@ -335,8 +334,7 @@ static int lanes_there(const struct model_status *status, size_t i)
     return count;
 }
 
-/* A model's devices, with commas, "cpu (2 passes at a time)"; what is noteworthy of them
- * is logged. */
+/* Lists a model's devices with commas, "cpu (2 passes at a time)", and logs notes about them. */
 static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
 {
     size_t used = 0;
@@ -357,7 +355,7 @@ static void list_lanes(const struct model_status *status, char *text, size_t siz
     }
 }
 
-/* The default model, or where there is none the first one that serves. NULL: none is ready. */
+/* Returns the default model, or else the first one that serves. NULL: none is ready. */
 static const struct model_status *find_shown(const struct model_status *models, size_t count)
 {
     const struct model_status *first = NULL;
@@ -370,7 +368,7 @@ static const struct model_status *find_shown(const struct model_status *models, 
     return first;
 }
 
-/* "resnet50", or "ocr (stage models det, rec)". */
+/* Writes "resnet50", or "ocr (stage models det, rec)". */
 static void name_model(const struct model_status *status, char *text, size_t size)
 {
     size_t used = 0;
@@ -398,7 +396,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
         snprintf(with_threads, sizeof with_threads, " with %d thread%s%s", threads,
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
     name_model(status, name, sizeof name);
-    /* Devices and threads are those of the model that answers; a pipeline has none of its own. */
+    /* The devices and threads shown belong to the answering model; a pipeline has none. */
     if (status->is_default && model_host_has_choice(serve->model_host))
         snprintf(choice, sizeof choice, "; %s answers", name);
     if (status->answers_photos && !status->is_default)
@@ -468,7 +466,7 @@ static bool is_end(const struct signalfd_siginfo *info)
     }
 }
 
-/* The main thread waits for what does not end. */
+/* Ends the process although the main thread waits for something that is stuck. */
 static void end_stuck(const struct serve *serve)
 {
     char models[256];
@@ -482,7 +480,7 @@ static void end_stuck(const struct serve *serve)
     _exit(STUCK_EXIT);
 }
 
-/* A second signal: stop at once. */
+/* Handles a second signal: ends the process at once. */
 static void *watch_signals(void *context)
 {
     struct serve *serve = context;
@@ -496,7 +494,7 @@ static void *watch_signals(void *context)
         if (ready <= 0 || read(serve->signal_fd, &info, sizeof info) != sizeof info)
             continue;
         if (!is_end(&info))
-            continue; /* too late to change anything */
+            continue; /* too late */
         bool again = (int)info.ssi_signo == serve->first_signal &&
                      clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * MILLION;
         if (again)
@@ -547,7 +545,7 @@ static void drain(struct serve *serve, const char *cause)
               LOG_BOOL("all_answered", quiet && all));
 }
 
-/* SIGUSR1: one level more; SIGUSR2: one less. */
+/* SIGUSR1 makes the log one level more verbose, SIGUSR2 one less. */
 static void change_level(int step)
 {
     int before = (int)log_lowest(), after = before + step;
@@ -570,9 +568,9 @@ static void reload(struct serve *serve)
         log_event(LOG_ERROR, "not reloaded", LOG_STR("text", err.message));
     if (serve->config->config_file)
         log_event(LOG_WARN, "config", LOG_STR("file", serve->config->config_file),
-                  LOG_STR("text", "SIGHUP rereads API keys and the certificate only; restart lensd "
-                                  "for what has changed in --config"));
-    if (serve->is_loaded) /* while it loads, READY would be too early */
+                  LOG_STR("text", "SIGHUP rereads only API keys and the certificate; restart lensd "
+                                  "for changes in --config"));
+    if (serve->is_loaded) /* READY would be too early while models load */
         supervisor_say(serve->supervisor, "READY=1");
 }
 
@@ -590,7 +588,7 @@ static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *in
     return true;
 }
 
-/* The model that is being loaded, how far it is, and how long the rest will take. */
+/* Logs the model being loaded, its progress, and the remaining time. */
 static void log_loading(const struct serve *serve)
 {
     struct model_status *models = calloc(MODEL_HOST_MAX_MODELS, sizeof *models);
@@ -605,7 +603,7 @@ static void log_loading(const struct serve *serve)
     free(models);
 }
 
-/* Waits for a signal that ends it (returns its name) or for a model that could not be loaded
+/* Waits for a signal that ends the server (returns its name) or for a model that fails to load
  * (NULL). */
 static const char *wait_for_end(struct serve *serve)
 {
@@ -617,7 +615,7 @@ static const char *wait_for_end(struct serve *serve)
         struct signalfd_siginfo info;
         int ready = poll(events, 2, serve->is_loaded ? -1 : is_said ? EXTEND_MS / 2 : LOADING_MS);
         if (ready <= 0) {
-            /* A large model loads for long: keep systemd from giving up meanwhile. */
+            /* A large model takes long to load: keep systemd from giving up. */
             if (ready == 0 && !serve->is_loaded) {
                 supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
                 log_loading(serve);
@@ -635,7 +633,7 @@ static const char *wait_for_end(struct serve *serve)
         if (!events[1].revents)
             continue;
         uint64_t count;
-        (void)!read(serve->loaded_fd, &count, sizeof count); /* what the loader wrote is seen */
+        (void)!read(serve->loaded_fd, &count, sizeof count); /* clears the eventfd */
         serve->is_loaded = true;
         if (loader_outcome(serve->loader, &serve->load_error) != STATUS_OK)
             return NULL;
@@ -646,21 +644,21 @@ static const char *wait_for_end(struct serve *serve)
     }
 }
 
-/* --check: everything serving begins with, without accepting connections. */
+/* --check: does everything that serving begins with, without accepting connections. */
 static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;
     struct http_options options;
     serve->loaded_fd = -1;
     TRY(find_user(serve, err));
-    TRY(find_all(serve, err));
+    TRY(create_services(serve, err));
     options = settings_http(serve->config, serve->model_host, serve->loader, serve->metrics);
     TRY(http_server_check(&options, &warnings, err));
     if (warnings.port[0])
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
     if (warnings.certificate[0])
         log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
-    TRY(become_user(serve, err)); /* who could not read the model, say */
+    TRY(become_user(serve, err)); /* who may lack permission to read the model */
     return loader_try(serve->loader, err);
 }
 

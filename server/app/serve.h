@@ -3,6 +3,6 @@
 
 #include "server/app/config.h"
 
-/* Serves until a signal ends it. Returns the exit status of the process: 0 fine, 2 something the
- * user has to put right (said on standard error, in one line). */
+/* Serves until a signal ends it. Returns the exit status of the process: 0, or 2 for a problem that
+ * the user can fix (reported on standard error, in one line). */
 int command_serve(const struct config *config);

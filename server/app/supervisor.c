@@ -17,24 +17,24 @@
 #include "engine/base/size.h"
 #include "server/observe/log.h"
 
-/* How many images a model had answered when the count last changed. */
+/* The number of images that a model had answered at its last change. */
 struct pulse {
     char name[128], version[16];
     uint64_t answered;
-    int64_t still_ns; /* how long it has answered nothing while images waited */
-    uint64_t round;   /* when it was last seen */
+    int64_t still_ns; /* how long no image was answered while some waited */
+    uint64_t round;   /* the last round with this model */
 };
 
 struct supervisor {
     struct sockaddr_un address;
-    socklen_t address_size; /* 0: nobody listens */
+    socklen_t address_size; /* 0: no supervisor */
     int fd;
 
-    int64_t limit_ns; /* WATCHDOG_USEC; 0: nobody asked */
+    int64_t limit_ns; /* WATCHDOG_USEC; 0: no watchdog */
     struct model_host *model_host;
     pthread_t thread;
     bool has_thread;
-    /* Of the thread alone. */
+    /* Only for the thread. */
     struct model_status *models;
     struct pulse pulses[MODEL_HOST_MAX_MODELS];
     uint64_t round;
@@ -46,7 +46,7 @@ struct supervisor {
     bool stop; /* guarded by lock */
 };
 
-/* "/run/systemd/notify", or "@name" in the abstract space. */
+/* Reads "/run/systemd/notify", or "@name" in the abstract namespace. */
 static bool take_address(struct supervisor *supervisor, const char *path)
 {
     size_t length = path ? strlen(path) : 0;
@@ -61,7 +61,8 @@ static bool take_address(struct supervisor *supervisor, const char *path)
     return true;
 }
 
-/* The watchdog may be meant for another process, if a child of that one started us. */
+/* Returns the watchdog's interval; 0 if it is meant for another process, whose child started this
+ * one. */
 static int64_t watchdog_ns(void)
 {
     const char *span = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");

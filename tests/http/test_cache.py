@@ -221,7 +221,7 @@ class Apart(FolderCase):
     def test_too_small(self):
         ended = run_lensd("serve", "--port", "0", "--response-cache", "1000")
         self.assertEqual(ended.returncode, 2, ended.stderr)
-        self.assertIn("--response-cache is 1000 bytes; it takes at least 65536", ended.stderr)
+        self.assertIn("--response-cache is 1000 bytes; it must be at least 65536", ended.stderr)
 
 
 if __name__ == "__main__":

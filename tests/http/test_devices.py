@@ -71,7 +71,7 @@ class Memory(DevicesCase):
         self.assertIn("missing; raise --memory", ended.stderr)
 
     def test_limits_that_are_none(self):
-        for text, words in (("lots", "must be bytes"), ("gpu:7=1G", "which is no device"),
+        for text, words in (("lots", "must be bytes"), ("gpu:7=1G", "which is not a device"),
                             ("cpu=", "must be bytes"), ("-1", "must be bytes"),
                             ("cpu=1G,", "must be bytes")):
             ended = run_lensd("serve", "--device", "cpu", "--memory", text)

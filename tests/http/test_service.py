@@ -316,7 +316,7 @@ class Files(FolderCase):
 
     def test_users_that_are_none(self):
         for user, word in (("no-such-user-here", "adduser --system"), ("0:no-such-group", "group 'no-such-group'"),
-                           ("-1", "whom this system does not know")):
+                           ("-1", "which is not a user of this system")):
             ended = run_lensd("serve", "--port", "0", f"--user={user}")
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(word, ended.stderr)
@@ -375,14 +375,14 @@ class Check(FolderCase):
                                  (("--memory", "cpu=2G,cuda:0=12G"), "--memory has a limit for cuda:0,")):
             done = check("--device", "cpu", *arguments)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn(words + " not served here (--device cpu)", done.stderr)
+            self.assertIn(words + " which is not in use here (--device cpu)", done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             seven = os.path.join(harness.DIGITS, "drawn", "7_canvas.png")
             done = run_lensd("predict", "digits", seven, "--device", "cpu", *arguments)
             self.assertEqual((done.returncode, done.stderr.count(words)), (0, 1), done.stderr)
         done = check("--memory", "gpu=12G")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("'gpu', which is no device", done.stderr)
+        self.assertIn("'gpu', which is not a device", done.stderr)
 
     def test_what_is_wrong(self):
         with open(self.path("keys"), "w") as file:
