@@ -92,7 +92,7 @@ static enum heif_state heif_state;
 const char *heif_need(const char *package)
 {
     if (heif_state == HEIF_TOO_OLD)
-        return "--old-libheif (files may take gigabytes), or libheif 1.23";
+        return "--old-libheif (may take gigabytes), or libheif 1.23";
     if (heif_state == HEIF_FAILED)
         return "a libheif that can be loaded (it ended a test process)";
     return package;

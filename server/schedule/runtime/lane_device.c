@@ -2,7 +2,7 @@
  * the device with a pass of zeros. If a probe succeeds, the images were at fault and are retried in
  * sub-batches. If all probes fail, the rest of the batch goes back to the scheduler for the other
  * lanes, and the lane probes its device from time to time until it works again. An image moves to
- * another lane only once. */
+ * another lane only once. A pass that never ends makes its lane stuck. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <stdio.h>
@@ -17,6 +17,13 @@
 #define SECOND      INT64_C(1000000000)
 #define FIRST_PAUSE (SECOND / 2) /* before the first probe of a quarantined device */
 #define MOST_PAUSE  (30 * SECOND)
+
+/* A pass is stuck when it takes STUCK_PASSES times its prediction, and at least STUCK_LEAST; or
+ * when it still runs STUCK_LATE after its last deadline, though it was told to stop. In
+ * nanoseconds. */
+#define STUCK_PASSES 100
+#define STUCK_LEAST  (60 * SECOND)
+#define STUCK_LATE   (10 * SECOND)
 
 /* One pass of zeros. The lane has its turn on the device. */
 static enum status probe(struct lane *lane, struct error *err)
@@ -35,6 +42,43 @@ bool lane_device_is_well(struct lane *lane)
         if (probe(lane, &lane->device_error) != STATUS_DEVICE)
             return true;
     return false;
+}
+
+/* By prediction, and by what the clients wait for. */
+static int64_t stuck_time(const struct lane *lane, const struct batch *batch,
+                          struct image_range part)
+{
+    struct latency latency;
+    scheduler_latency(lane->scheduler, lane->index, &latency);
+    const int64_t now = clock_now(), pass = STUCK_PASSES * latency_run(&latency, part.count);
+    int64_t last = 0;
+    for (int i = 0; i < part.count; i++) {
+        const struct predict_image *image = batch->items[part.first + i];
+        const int64_t deadline = image->request->deadline ? image->request->deadline : INT64_MAX;
+        last = deadline > last ? deadline : last;
+    }
+    const int64_t late = last < INT64_MAX - STUCK_LATE ? last + STUCK_LATE : INT64_MAX;
+    const int64_t slow = pass > 0 ? now + (pass > STUCK_LEAST ? pass : STUCK_LEAST) : INT64_MAX;
+    return late < slow ? late : slow;
+}
+
+void lane_begin_pass(struct lane *lane, const struct batch *batch, struct image_range part)
+{
+    lane->running = batch;
+    lane->part = part;
+    atomic_store_explicit(&lane->stuck_at, stuck_time(lane, batch, part), memory_order_relaxed);
+}
+
+void lane_end_pass(struct lane *lane)
+{
+    lane->running = NULL;
+    atomic_store_explicit(&lane->stuck_at, 0, memory_order_relaxed);
+}
+
+bool lane_is_stuck(const struct lane *lane)
+{
+    const int64_t at = atomic_load_explicit(&lane->stuck_at, memory_order_relaxed);
+    return at && (scheduler_is_cut(lane->scheduler) || clock_now() >= at);
 }
 
 void lane_describe_health(struct lane *lane, struct lane_health *ret)

@@ -15,12 +15,6 @@
  * most, and leaves the rest. */
 #define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
 
-/* A pass is stuck when it takes so many times what was predicted, and not less than STUCK_LEAST; or
- * when it goes on for STUCK_LATE after its last deadline, though it was to stop. In nanoseconds. */
-#define STUCK_PASSES 100
-#define STUCK_LEAST  (INT64_C(60) * 1000000000)
-#define STUCK_LATE   (INT64_C(10) * 1000000000)
-
 void lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
                     const struct error *err)
 {
@@ -60,43 +54,6 @@ bool lane_is_unwanted(void *argument)
         if (is_waited_for(lane->running->items[lane->part.first + i], now))
             return false;
     return true;
-}
-
-/* By prediction, and by what the clients wait for. */
-static int64_t stuck_time(const struct lane *lane, const struct batch *batch,
-                          struct image_range part)
-{
-    struct latency latency;
-    scheduler_latency(lane->scheduler, lane->index, &latency);
-    const int64_t now = clock_now(), pass = STUCK_PASSES * latency_run(&latency, part.count);
-    int64_t last = 0;
-    for (int i = 0; i < part.count; i++) {
-        const struct predict_image *image = batch->items[part.first + i];
-        const int64_t deadline = image->request->deadline ? image->request->deadline : INT64_MAX;
-        last = deadline > last ? deadline : last;
-    }
-    const int64_t late = last < INT64_MAX - STUCK_LATE ? last + STUCK_LATE : INT64_MAX;
-    const int64_t slow = pass > 0 ? now + (pass > STUCK_LEAST ? pass : STUCK_LEAST) : INT64_MAX;
-    return late < slow ? late : slow;
-}
-
-void lane_begin_pass(struct lane *lane, const struct batch *batch, struct image_range part)
-{
-    lane->running = batch;
-    lane->part = part;
-    atomic_store_explicit(&lane->stuck_at, stuck_time(lane, batch, part), memory_order_relaxed);
-}
-
-void lane_end_pass(struct lane *lane)
-{
-    lane->running = NULL;
-    atomic_store_explicit(&lane->stuck_at, 0, memory_order_relaxed);
-}
-
-bool lane_is_stuck(const struct lane *lane)
-{
-    const int64_t at = atomic_load_explicit(&lane->stuck_at, memory_order_relaxed);
-    return at && (scheduler_is_cut(lane->scheduler) || clock_now() >= at);
 }
 
 const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first)

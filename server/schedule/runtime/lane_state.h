@@ -129,10 +129,6 @@ void lane_note_pass(struct lane *lane, int count, int64_t took, enum status stat
  * the grace time is over. `lane` is a struct lane. */
 bool lane_is_unwanted(void *lane);
 
-/* Around the collection of a pass that runs `part` of `batch`. */
-void lane_begin_pass(struct lane *lane, const struct batch *batch, struct image_range part);
-void lane_end_pass(struct lane *lane);
-
 /* Which rows from `first` on are bytes, not floats (session_run.are_pixels). NULL: none. */
 const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first);
 
@@ -147,6 +143,10 @@ bool lane_is_quarantined(struct lane *lane);
 
 /* Probes the device. Only STATUS_DEVICE counts: a model may refuse zeros for reasons of its own. */
 bool lane_device_is_well(struct lane *lane);
+
+/* Around the collection of a pass that runs `part` of `batch`. */
+void lane_begin_pass(struct lane *lane, const struct batch *batch, struct image_range part);
+void lane_end_pass(struct lane *lane);
 
 /* The device fails: the images from `answered` on go to other lanes, or fail where there are none.
  * Returns how many images of the batch are finished. */
