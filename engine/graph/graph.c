@@ -1,6 +1,7 @@
 /* Graphs: creating, copying and sorting them; attributes and operands of nodes. */
 #include "engine/graph/graph.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -520,6 +521,20 @@ struct value *node_bias(const struct node *node)
 {
     bool only_residual = node->epilogue.residual && node->input_count == 3;
     return only_residual ? NULL : node_input(node, 2);
+}
+
+bool epilogue_range(const struct epilogue *e, float *ret_low, float *ret_high)
+{
+    *ret_low = -INFINITY;
+    *ret_high = INFINITY;
+    if (e->activation == ACTIVATION_RELU)
+        *ret_low = 0;
+    if (e->activation == ACTIVATION_CLIP) {
+        *ret_low = e->alpha;
+        *ret_high = e->beta;
+    }
+    return e->activation == ACTIVATION_NONE || e->activation == ACTIVATION_RELU ||
+           e->activation == ACTIVATION_CLIP;
 }
 
 const char *node_text(const struct node *node, char text[static NODE_TEXT])

@@ -175,6 +175,9 @@ void graph_hash(struct graph_hash *hash, const struct graph *graph);
 /* Adds other things that matter to whoever keeps the hash. */
 void graph_hash_bytes(struct graph_hash *hash, const void *data, size_t size);
 
+/* Is the activation a clamp to [*ret_low, *ret_high], or none (which is [-inf, inf])? */
+bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
+
 /* "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns text. */
 #define NODE_TEXT 200
 const char *node_text(const struct node *node, char text[static NODE_TEXT]);

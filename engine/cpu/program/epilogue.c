@@ -1,5 +1,4 @@
 /* What lensd's own products do after the sum: bias, residual, activation. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/cpu/program/program.h"
@@ -24,20 +23,6 @@ void residual_begin(const struct residual *residual, const struct program *progr
 {
     if (residual->copy)
         memcpy(dst, program->data[residual->value], residual->bytes);
-}
-
-bool epilogue_range(const struct epilogue *e, float *ret_low, float *ret_high)
-{
-    *ret_low = -INFINITY;
-    *ret_high = INFINITY;
-    if (e->activation == ACTIVATION_RELU)
-        *ret_low = 0;
-    if (e->activation == ACTIVATION_CLIP) {
-        *ret_low = e->alpha;
-        *ret_high = e->beta;
-    }
-    return e->activation == ACTIVATION_NONE || e->activation == ACTIVATION_RELU ||
-           e->activation == ACTIVATION_CLIP;
 }
 
 enum status finish_init(const struct lowering *lowering, const struct value *bias,

@@ -125,9 +125,6 @@ struct residual residual_of(const struct lowering *lowering);
 /* At the start of a run: brings the residual to where the result goes. */
 void residual_begin(const struct residual *residual, const struct program *program, void *dst);
 
-/* Is the activation a clamp to [*ret_low, *ret_high], or none (which is [-inf, inf])? */
-bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
-
 /* What follows the sum in lensd's own products: bias, residual, activation. */
 struct finish {
     const float *bias; /* packed or in place, alive as long as the program; NULL: none */
