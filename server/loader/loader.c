@@ -1,5 +1,5 @@
-/* Locks: `lock` guards the queue of jobs and nothing else; what is known of models belongs to the
- * loader's thread. */
+/* Locks: `lock` guards the queue of jobs and nothing else; the state of tracked models belongs to
+ * the loader's thread. */
 #include "server/loader/loader.h"
 
 #include <errno.h>

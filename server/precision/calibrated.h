@@ -1,5 +1,5 @@
 /* The 8-bit form of a float32 model whose folder has photos in calibration/. Trials make it once;
- * it lies in the cache folder, under the key of the choice. */
+ * it is kept in the cache folder under the key of the choice. */
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -1,4 +1,4 @@
-/* Computes pictures with structure to probe a model: textures of several scales, edges and shaded
+/* Draws test images with structure for probes: textures of several scales, edges and shaded
  * shapes. */
 #pragma once
 

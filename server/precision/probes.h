@@ -1,9 +1,9 @@
-/* Probe images: what precisions are compared on.
+/* Probe images, on which precisions are compared.
  *
  * The images of the model folder's calibration/ (all formats that lensd reads, by name, at most
- * PROBES_FROM_FOLDER); with fewer than PRECISION_OWN_PROBES there, pictures that lensd draws after
- * them, until there are PRECISION_PROBES. All go through the preparation of a client's photo. The
- * same model gets the same probes on every machine. */
+ * PROBES_FROM_FOLDER); if they are fewer than PRECISION_OWN_PROBES, lensd adds
+ * pictures that it draws, up to PRECISION_PROBES. All go through the preparation of a client's
+ * photo. The same model gets the same probes on every machine. */
 #pragma once
 
 #include "models/folder/model.h"

@@ -1,10 +1,10 @@
-/* Admission: which requests are let in, and when the others should come back.
+/* Admission: which requests are admitted, and when refused ones should be retried.
  *
  * Pure functions on numbers, like the batcher, which takes the snapshot (batcher_load);
  * scheduler.c asks under its lock. Three bounds keep memory and waiting time in hand: images that
  * are admitted and not answered, bytes that wait in the queue, and the predicted time to an answer;
- * and a request whose deadline would be over by then is not let in at all, so that no work is spent
- * on answers that nobody waits for. */
+ * a request whose deadline would pass before its answer is refused, so that no work is spent on
+ * answers that nobody waits for. */
 #pragma once
 
 #include <stdbool.h>

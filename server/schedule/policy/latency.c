@@ -63,7 +63,7 @@ static void make_plan(struct latency *latency)
     }
 }
 
-/* What is not known is taken to cost what its measured neighbour costs an image. */
+/* Sizes without a measurement get the time per image of a measured neighbour. */
 static void fill_gaps(struct latency *latency)
 {
     int measured = -1;

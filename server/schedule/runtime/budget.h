@@ -1,12 +1,12 @@
 /* The memory budget: how many bytes of each device all models together may take.
  *
  * Models are loaded one at a time, between budget_begin and budget_end, because each may take what
- * the others have left. A lane's bytes are booked once they are known and returned when it ends.
+ * the others have left. A lane's bytes are booked when it is compiled and returned when it ends.
  * Counted are weights, activations and batches of inputs. Large pictures that are being decoded
  * take what the models leave of the host's memory; request bodies have a limit of their own.
  *
- * Thread-safe. Locks: one, held for a few instructions; who waits in budget_begin does not hold
- * it. */
+ * Thread-safe. Locks: one, held for a few instructions; a thread that waits in budget_begin does
+ * not hold it. */
 #pragma once
 
 #include <stdbool.h>

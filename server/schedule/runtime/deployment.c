@@ -1,4 +1,4 @@
-/* Describes a loaded model once (inputs, outputs, classes) and counts what it serves. */
+/* Describes a compiled model (inputs, outputs, classes); counts its requests and passes. */
 #include "server/schedule/runtime/deployment.h"
 
 #include <stdio.h>
@@ -35,8 +35,8 @@ bool deployment_may_batch(const struct model *model)
     return model->input_count > 0;
 }
 
-/* The session's image input is [1, H, W, C] of its numbers whatever the file says; here it is told
- * as the file has it. */
+/* The session's image input is [1, H, W, C] of its numbers whatever the file says; here it has
+ * the shape of the file. */
 static enum status describe_input(const struct deployment *deployment,
                                   const struct session *session, size_t i, struct error *err)
 {
@@ -83,8 +83,8 @@ static enum status check_image(const struct deployment *deployment, const struct
                      shape_text(&input->shape, input_text));
 }
 
-/* Of how many things there are in a picture (a detector's boxes, [n, 4]), not of the picture. */
-static bool is_of_parts(const struct deployment *deployment, size_t output)
+/* Whether an output has a row per object in the picture (a detector's boxes, [n, 4]). */
+static bool is_per_object(const struct deployment *deployment, size_t output)
 {
     return deployment->outputs[output].shape.rank == SHAPE_UNKNOWN &&
            model_rows_depend_on_data(deployment->model, &deployment->model->outputs[output].shape);
@@ -95,7 +95,7 @@ static enum status check_scores(struct deployment *deployment, const struct sess
 {
     const size_t output = deployment->model->output;
     char text[SHAPE_TEXT];
-    if (is_of_parts(deployment, output))
+    if (is_per_object(deployment, output))
         return error_set(err, STATUS_UNSUPPORTED,
                          "output '%s' of an image has the shape %s with a first dimension that "
                          "depends on the picture, which is not one score per class; image "
@@ -165,7 +165,7 @@ static enum status describe_all(struct deployment *deployment, const struct sess
     for (size_t i = 0; i < deployment->output_count; i++) {
         TRY(describe_output(deployment, session, i, err));
         deployment->has_rows = deployment->has_rows && follows_rows(&deployment->outputs[i]) &&
-                               !is_of_parts(deployment, i);
+                               !is_per_object(deployment, i);
     }
     find_answer(deployment, session);
     deployment->max_batch = info->batched ? info->batches[info->batch_count - 1].size : 1;

@@ -23,7 +23,7 @@
 #include "server/schedule/policy/batcher.h"
 #include "server/schedule/runtime/meters.h"
 
-/* Counts and nanoseconds since this version is served. They only grow. */
+/* Counts and nanoseconds since this version was loaded. They only grow. */
 struct deployment_count {
     _Atomic uint64_t count, ns;
 };
@@ -36,9 +36,9 @@ struct deployment_stats {
     _Atomic uint64_t last_ms;    /* wall clock, milliseconds since 1970, of the last request */
     _Atomic uint64_t rows;       /* images and rows answered without an error */
     _Atomic uint64_t executions; /* forward passes that succeeded */
-    /* One a request: from its first byte to its answer, and of its slowest image in each phase. */
+    /* Per request: from first byte to answer, and its slowest image in each phase. */
     struct deployment_count success, fail, queue, input, infer, output;
-    /* Of the response cache: with the time of the search, and for a miss that of keeping it. */
+    /* Of the response cache: time to look up, and for a miss to store. */
     struct deployment_count cache_hit, cache_miss;
     struct deployment_batch batches[BATCHER_MAX_BATCH + 1]; /* by size of a forward pass */
 };
@@ -128,7 +128,7 @@ struct predict_request;
 void deployment_note_request(struct deployment *deployment, const struct predict_request *request);
 
 /* Counts a request that began at `started` (clock_now()) and is answered from the response cache,
- * or whose answer has just been put there; `ms`: what the cache took of it. */
+ * or whose answer has just been put there; `ms`: the cache's share of the time. */
 void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms);
 void deployment_note_cache_miss(struct deployment *deployment, double ms);
 

@@ -1,5 +1,5 @@
-/* Builds what serves a version of a model: precision, a session and lane on every device, the
- * scheduler with its buffers; and takes it down. */
+/* Builds a deployment: chooses precisions, makes a session and a lane on every device and the
+ * scheduler with its buffers. Ends it. */
 #include "server/schedule/runtime/deployment_build.h"
 
 #include <assert.h>
@@ -16,14 +16,14 @@
 
 #define DEFAULT_MAX_BATCH 8
 
-/* What is being built. */
+/* The state of deployment_create. */
 struct building {
     const struct deployment_options *options;
     struct model *model; /* NULL once the description owns it */
     struct deployment *deployment;
 };
 
-/* Of the whole, for the files that have been read. */
+/* The share of a load's progress for reading its files. */
 #define PROGRESS_READ 0.02
 
 static void on_lane_progress(void *context, const char *phase, double fraction)
@@ -37,7 +37,7 @@ static void on_lane_progress(void *context, const char *phase, double fraction)
                              PROGRESS_READ + (1 - PROGRESS_READ) * share);
 }
 
-/* What the operator says binds; the model's own wish (config.pbtxt) goes before the default. */
+/* The operator's option is a limit; within it config.pbtxt overrides the default. */
 static int choose_max_batch(const struct model_host_options *options, const struct model *model)
 {
     if (!deployment_may_batch(model))
@@ -49,7 +49,7 @@ static int choose_max_batch(const struct model_host_options *options, const stru
     return wish < most ? wish : most;
 }
 
-/* Lanes of options->devices[i …] that are on the same device as number i. */
+/* Counts the lanes of options->devices[i …] on the same device as number i. */
 static int lanes_to_come(const struct model_host_options *options, size_t i)
 {
     int lanes = 0;

@@ -1,4 +1,4 @@
-/* Makes an image's answer from the outputs of its pass, for tasks other than classification. */
+/* Makes an image's answer from a pass's outputs, for tasks other than classification. */
 #pragma once
 
 #include "models/folder/model.h"

@@ -41,5 +41,5 @@ bool lane_is_stuck(const struct lane *lane);
 enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index,
                        struct error *err) MUST_USE;
 
-/* Joins the thread, which scheduler_stop has told to end, and frees the session. NULL is fine. */
+/* Joins the thread, after scheduler_stop, and frees the session. NULL is fine. */
 void lane_free(struct lane *lane);

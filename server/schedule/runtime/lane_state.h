@@ -1,12 +1,12 @@
-/* Private to lane*.c: what a lane is made of. lane.c makes it and has its thread; lane_inflight.c
+/* Private to lane*.c: the state of a lane. lane.c creates it and runs its thread; lane_inflight.c
  * takes batches and keeps the device busy; lane_passes.c runs and answers them; lane_device.c
  * quarantines the lane when its device fails. Calls go down in that order.
  *
  * Locks: `lock` guards the two members below it, and is held for nothing else. Calls to the
  * scheduler and the device queue take their own locks. `session_lock` is held by the thread that
  * runs the session, from before its runs until their outputs are answered: the lane's, or one that
- * borrows it (lane_borrow). Whoever needs a turn on the device has it before this lock. The buffers
- * for outputs and the batch that was taken belong to the lane's thread alone. */
+ * borrows it (lane_borrow). A thread that needs a turn on the device gets it before this lock. The
+ * buffers for outputs and the batch that was taken belong to the lane's thread alone. */
 #pragma once
 
 #include <semaphore.h>

@@ -1,14 +1,14 @@
-/* What one model's scheduler and its lanes count. The families:
+/* The metrics of one model's scheduler and lanes:
  *
  *     lensd_images_total{model,result}          images answered; result: "ok" or a status word
  *     lensd_detections_total{model}             boxes in answers, of a model that finds boxes
- *     lensd_phase_seconds{model,phase}          histogram. Once a request: read (first byte to
+ *     lensd_phase_seconds{model,phase}          histogram. Per request: read (first byte to
  *                                               admission), write (answer ready to last byte sent);
- *                                               once an image: decode, preprocess, queue
+ *                                               per image: decode, preprocess, queue
  *     lensd_phase_seconds{model,phase,device}   the same for what a device does, once an image, of
  *                                               the whole batch: copy_in, forward, copy_out
  *     lensd_latency_seconds{model}              histogram, a request from first byte to answer
- *     lensd_predicted_seconds{model}            histogram, that from admission on, as predicted
+ *     lensd_predicted_seconds{model}            histogram, predicted time from admission to answer
  *     lensd_prediction_ratio{model}             histogram, actual over predicted time: 1 is perfect
  *     lensd_batch_size{model,device}            histogram, images per forward pass
  *     lensd_batches_closed_total{model,reason}  why batches closed
@@ -21,7 +21,7 @@
  *     lensd_response_cache_hits_total{model}    requests answered from the response cache; in
  *                                               lensd_latency_seconds, but not counted as images
  *     lensd_response_cache_misses_total{model}  requests whose answers it did not have, and got
- *     lensd_refused_total{model,cause}          images not let in; cause: a status word
+ *     lensd_refused_total{model,cause}          images refused; cause: a status word
  *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
  *     lensd_in_flight_images{model}             gauge: admitted, past that
  *

@@ -92,12 +92,12 @@ struct model_host_options {
 /* One image, or one row of a raw-tensor request: input fields set by the caller, the rest by the
  * model host. */
 struct predict_image {
-    const uint8_t *data; /* borrowed until on_done; not looked at in a raw-tensor request */
+    const uint8_t *data; /* borrowed until on_done; unused in a raw-tensor request */
     size_t size;
     const struct image *pixels; /* upright RGB to use instead of `data`; borrowed until on_done;
                                    NULL: `data` is decoded */
     const char *name;           /* field or file name for the answer; borrowed; may be NULL */
-    struct error preset; /* status != OK: already known bad (bad base64 …): only carried along */
+    struct error preset;        /* status != OK: invalid from the start (bad base64 …): not run */
 
     enum status status;             /* of this image alone */
     struct error error;             /* when status != OK */
@@ -125,11 +125,11 @@ struct predict_image {
     struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */
     bool has_moved; /* private: a device failed under it, and it went to another one */
-    struct predict_image *next_deferred; /* private: whose answer is made after this one's */
+    struct predict_image *next_deferred; /* private: the next image whose answer a worker makes */
     int64_t since;                       /* private: when it entered the phase it is in */
 };
 
-/* What a request takes where the size that it names is not compiled. */
+/* What a request gets when the size that it names is not compiled. */
 enum size_choice {
     SIZE_EXACT,            /* no other */
     SIZE_NEAREST_IF_SHORT, /* the nearest compiled size if memory has no room for this one */
@@ -164,7 +164,7 @@ struct predict_request {
     int64_t deadline;              /* clock_now() after which the answer is useless; 0: none */
     enum admission_kind admission; /* of a request in parts: admission.h */
     int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
-    uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
+    uint64_t client;       /* for fairness between clients; 0: unknown */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
     void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
     void *context;
@@ -314,7 +314,7 @@ void model_host_release(struct model_host *host, struct deployment *deployment);
 
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health can show
  * it and the model host is not ready before it is. `required_total`: how many models have to be
- * loaded before the model host is ready (the greatest number told so far counts), so that the first
+ * loaded before the model host is ready (the greatest number so far counts), so that the first
  * of three does not make it so; a model announced with 1 or more is required as long as it is in
  * the table (options.ready_strict). */
 void model_host_announce(struct model_host *host, const char *name, const char *version,
@@ -336,9 +336,9 @@ void model_host_settle(struct model_host *host);
 
 enum model_host_state model_host_state(const struct model_host *host);
 
-/* What probes are told: model_host_state(), but MODEL_HOST_FAILED when a model that is served has
- * no device left that works, and MODEL_HOST_STUCK. With options.ready_strict, if a required model
- * is not served: whether it is loading, has failed or was unloaded. */
+/* The state for health probes: model_host_state(), but MODEL_HOST_FAILED when a model that is
+ * served has no device left that works, and MODEL_HOST_STUCK. With options.ready_strict, if a
+ * required model is not served: whether it is loading, has failed or was unloaded. */
 enum model_host_state model_host_readiness(struct model_host *host);
 
 /* Seconds after which it is worth asking for readiness again: an estimate while models load, else

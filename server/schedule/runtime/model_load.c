@@ -1,5 +1,5 @@
-/* Puts models into the table: what serves them is made first, then the table switches over. Models
- * that are served already get batches, measured kernels and faster precisions in the same way. */
+/* Puts models into the table: builds a deployment, then switches the table to it. Models that serve
+ * already get batches, measured kernels and faster precisions in the same way. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 struct loading {
     struct model_host *host;
     const char *name, *version;
-    bool completes; /* it replaces a first deployment, which has the same weights */
+    bool completes; /* replaces a first deployment of the same weights */
 };
 
 static void on_progress(void *context, const char *phase, double fraction)
@@ -105,7 +105,7 @@ static bool starts_quickly(struct model_host *host, const struct model *model)
         starts = starts && options->devices[i].kind == DEVICE_CPU;
     pthread_mutex_lock(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    starts = starts && !(entry && entry->deployment); /* which must not become slower */
+    starts = starts && !(entry && entry->deployment); /* one that serves must not get slower */
     pthread_mutex_unlock(&host->lock);
     return starts;
 }
@@ -169,7 +169,7 @@ static enum status add_model(struct model_host *host, struct model *model,
             table_retire(host, old);
         return STATUS_OK;
     }
-    if (!choices) /* else the version that is served was not to be replaced */
+    if (!choices) /* else it only improves a version that serves */
         model_host_fail(host, name, version, failure.message);
     deployment_end(deployment);
     if (err)
@@ -258,7 +258,7 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
     pthread_mutex_unlock(&host->lock);
 }
 
-/* Puts a session of the precision that won in the place of the one in fp32. */
+/* Replaces the fp32 session by one of the precision that won. */
 static enum status change_over(struct model_host *host, struct model *model,
                                const struct precision_choice *choices, const _Atomic int *cancel,
                                struct error *err)
@@ -281,7 +281,7 @@ static enum status change_over(struct model_host *host, struct model *model,
     return STATUS_OK;
 }
 
-/* Puts what runs batches, with measured kernels, in the place of a first deployment. */
+/* Replaces a first deployment by one that runs batches with measured kernels. */
 static enum status complete(struct model_host *host, struct model *model,
                             const struct precision_choice *choices, const _Atomic int *cancel,
                             struct error *err)

@@ -24,7 +24,7 @@ static bool has_size(const struct deployment *deployment, struct deployment_size
     return is_same_size(size_of(deployment), size);
 }
 
-/* NULL: it is not compiled. */
+/* The deployment for a size; NULL if it is not compiled. */
 static struct deployment *find_size_locked(struct deployment *base, struct deployment_size size)
 {
     if (has_size(base, size))
@@ -102,7 +102,7 @@ static struct deployment **choose_place_locked(const struct model_host *host,
     return place;
 }
 
-/* NULL: it has not failed, or its failure has been forgotten. */
+/* NULL if the size has not failed, or its failure has been forgotten. */
 static const struct failed_size *find_failed_size(const struct deployment *base,
                                                   struct deployment_size size)
 {
@@ -206,7 +206,7 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
 }
 
 /* Whether the size has neither been compiled nor failed, and needs no place that another one keeps.
- * Not where so many have failed that failures are forgotten: it would be tried for ever. */
+ * False where so many have failed that failures are forgotten: it would be tried for ever. */
 static bool may_add_size(const struct model_host *host, struct deployment *base,
                          struct deployment_size size)
 {
@@ -481,7 +481,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
         table_retire(host, old);
 }
 
-/* What completes a first deployment has the same weights and precision. */
+/* A deployment that completes a first one has the same weights and precision. */
 static bool hands_over_sizes(const struct deployment *old, bool completes)
 {
     return completes && old->plan == PLAN_FIRST;

@@ -14,7 +14,7 @@
 #include "engine/base/clock.h"
 #include "server/schedule/runtime/thread.h"
 
-/* What a load does before it reports. */
+/* The phase of a load that has not reported yet. */
 #define PHASE_WAITING "waiting"
 
 const char *model_state_name(enum model_state state)
@@ -27,7 +27,7 @@ const char *model_state_name(enum model_state state)
     return names[state];
 }
 
-/* Newer is greater; names that are no numbers come before those that are. */
+/* > 0: `a` is newer. Versions that are not numbers are older than all numbers. */
 static int compare_versions(const char *a, const char *b)
 {
     bool a_number = *a && !a[strspn(a, "0123456789")], b_number = *b && !b[strspn(b, "0123456789")];
@@ -52,7 +52,7 @@ struct model_entry *table_find_version_locked(struct model_host *host, const cha
     return NULL;
 }
 
-/* Of one name: a ready one before others, then the newest. */
+/* The best version of a name: a ready one before others, then the newest. */
 static struct model_entry *find_best_locked(struct model_host *host, const char *name)
 {
     struct model_entry *best = NULL;
@@ -162,7 +162,7 @@ static void leave_locked(struct model_host *host, struct model_entry *entry)
     host->entry_count--;
 }
 
-/* Names of which a version is ready; names of which none is, and one failed. */
+/* Counts names with a ready version, and names without one of which a version failed. */
 static void count_names_locked(struct model_host *host, size_t *ret_ready, size_t *ret_failed)
 {
     *ret_ready = *ret_failed = 0;
@@ -337,11 +337,11 @@ static void wait_unused_locked(struct model_host *host, const struct deployment 
 void table_retire(struct model_host *host, struct deployment *deployment)
 {
     pthread_mutex_lock(&host->lock);
-    wait_unused_locked(host, deployment); /* who holds it may submit still */
+    wait_unused_locked(host, deployment); /* users may still submit */
     pthread_mutex_unlock(&host->lock);
     deployment_retire(deployment);
     pthread_mutex_lock(&host->lock);
-    wait_unused_locked(host, deployment); /* a drain may look at what is on the list */
+    wait_unused_locked(host, deployment); /* a drain may use deployments on the list */
     struct deployment **at = &host->retiring;
     while (*at != deployment)
         at = &(*at)->next_retiring;

@@ -2,9 +2,9 @@
  * and model_host.c.
  *
  * Locks: `lock` guards the table, the list of what retires, and every deployment's `users`. Nothing
- * of a scheduler is called while it is held. Whoever wants to use a deployment without the lock
- * counts as one of its users meanwhile; who takes it out of the table waits for them before it is
- * freed. `state` is an atomic copy, so that it can be read anywhere. */
+ * of a scheduler is called while it is held. A thread that uses a deployment without the lock
+ * counts as one of its users; a thread that takes the deployment out of the table waits for them
+ * before it ends it. `state` is an atomic copy, so that it can be read anywhere. */
 #pragma once
 
 #include <pthread.h>
@@ -43,12 +43,12 @@ struct model_host {
     size_t required_total;
     uint64_t generations; /* deployments that have been put into the table so far */
     bool settled, draining;
-    bool awaits_sizes; /* until those that its pipelines name are compiled it is not ready */
+    bool awaits_sizes; /* not ready until the sizes that its pipelines name are compiled */
     struct model_host_source source;
     struct deployment *retiring; /* out of the table, not freed yet */
 };
 
-/* After every change of the table. */
+/* Recomputes `state`; call it after every change of the table. */
 void table_update_state_locked(struct model_host *host);
 
 /* The version that answers for a name (NULL: the default model): the one asked for, else the newest
@@ -62,7 +62,7 @@ const char *table_default_locked(const struct model_host *host);
 /* Seconds until a model that is loading will be ready, going by its progress so far; at least 1. */
 int table_seconds_left(const struct model_entry *entry);
 
-/* The same until all that load are ready. */
+/* The same until all models that load are ready. */
 int table_retry_after_locked(const struct model_host *host);
 
 /* The entry of exactly this version; NULL: none. */
@@ -88,10 +88,10 @@ struct model_entry *table_enter_locked(struct model_host *host, const char *name
 struct model_entry *table_find_announced_locked(struct model_host *host, const char *name,
                                                 const char *version);
 
-/* Puts a deployment that is out of the table on the list of those that end. */
+/* Puts a deployment that has left the table on the list `retiring`. */
 void table_begin_retiring_locked(struct model_host *host, struct deployment *deployment);
 
-/* Of a deployment on that list: returns when it is gone. */
+/* Ends a deployment on that list; returns when it has answered everything. */
 void table_retire(struct model_host *host, struct deployment *deployment);
 
 /* What the host gives to each of its deployments; the caller adds the rest. */
@@ -102,7 +102,7 @@ struct deployment_options table_deployment_options(const struct model_host *host
 
 /* ---- model_sizes.c ---- */
 
-/* Which load the deployment and its sizes belong to. */
+/* Sets the load that the deployment and its sizes belong to. */
 void table_set_generation(struct deployment *deployment, uint64_t generation);
 
 /* Compiles the sizes in use of the same version for `deployment`, which is not in the table yet, so
@@ -112,7 +112,7 @@ enum status table_carry_sizes(struct model_host *host, struct deployment *deploy
                               bool completes, const _Atomic int *cancel,
                               struct error *err) MUST_USE;
 
-/* Tells the budget how many loads are known to follow the one that begins now. */
+/* Tells the budget how many loads will follow the one that begins now. */
 void table_plan_memory(struct model_host *host);
 
 /* If `to` completes `from`, a first deployment, it takes over its sizes. */

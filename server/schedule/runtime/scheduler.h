@@ -130,7 +130,7 @@ bool scheduler_has_ready(struct scheduler *scheduler);
 /* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
 void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns);
 
-/* What slot `slot` of a buffer gives to an input; the images of a batch lie from slot batch->first
+/* The row of slot `slot` in a buffer for an input; the images of a batch lie from slot batch->first
  * on. */
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
@@ -144,11 +144,10 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
  * the slot's memory. NULL: every row is floats. */
 uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer);
 
-/* The lane needs the memory of its batch no more. */
+/* The lane no longer needs the memory of its batch. */
 void scheduler_release(struct scheduler *scheduler, const struct batch *batch);
 
-/* The lane does not run its batch after all: what is left in it (batcher_give_back) goes to another
- * one. */
+/* The lane does not run its batch: the images left in it (batcher_give_back) go to another lane. */
 void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch);
 
 /* Quarantines a lane whose device fails: predictions leave it out. With the last lane every
@@ -158,8 +157,8 @@ void scheduler_end_quarantine(struct scheduler *scheduler, int lane);
 
 enum quarantine_event { QUARANTINE_PROBE, QUARANTINE_FAIL, QUARANTINE_END };
 
-/* What a quarantined lane does: sleeps until `probe_at` (QUARANTINE_PROBE). When no lane is
- * left it gets the batches there still are, to fail all of them (QUARANTINE_FAIL). */
+/* Waits on behalf of a quarantined lane: sleeps until `probe_at` (QUARANTINE_PROBE). When no lane
+ * is left it gets the batches there still are, to fail all of them (QUARANTINE_FAIL). */
 enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
                                                  int64_t probe_at, struct batch *ret);
 
