@@ -61,3 +61,6 @@ bool broadcast_next(struct broadcast *broadcast);
 enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,
                        const struct shape *a_shape, const void *a, const struct shape *b_shape,
                        const void *b, void *dst, struct error *err);
+
+/* The activation of an epilogue, in place. */
+void activation_apply(const struct epilogue *epilogue, double *values, size_t n);

@@ -5,7 +5,7 @@
 #include "engine/passes/edit.h"
 
 /* Patterns that exporters write out in primitives become one operator: Sigmoid·Mul → Silu,
- * HardSwish, GELU (erf), LayerNormalization; BatchNormalization that no Conv absorbs → ScaleShift;
+ * hard swish, GELU (erf), layer norms; BatchNormalization that no Conv absorbs → ScaleShift;
  * Pad in front of a Conv becomes its pads. */
 bool pass_patterns(struct edit *edit, size_t *n);
 
