@@ -24,7 +24,7 @@ fresh_tree() {
     source_of engine/cpu/program/onednn.c '#include "engine/tensor/tensor.h"' '#include <oneapi/dnnl/dnnl.h>'
     source_of engine/cpu/lowering/pool.c '#include "engine/cpu/kernels/simd.h"' '#include "engine/op/gemm.h"'
     source_of server/http/transport/daemon.c '#include "models/folder/model.h"' '#include <microhttpd.h>'
-    source_of server/http/api/page.c '#include "server/http/transport/respond.h"'
+    source_of server/http/api/console_page.c '#include "server/http/transport/respond.h"'
     source_of server/schedule/runtime/lane.c '#include "server/schedule/policy/batcher.h"'
     source_of proto/v2.c '#include "engine/tensor/tensor.h"' '#include <cjson/cJSON.h>'
     source_of models/folder/labels.c '#include "models/onnx/onnx.h"' '#include <cjson/cJSON.h>'

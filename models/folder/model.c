@@ -135,13 +135,13 @@ static enum status fix_input(struct value *value, const struct triton_input *inp
                          input->rank, shape_text(shape, text),
                          batched ? ", of which max_batch_size stands for the first" : "");
     for (int d = 0; d < input->rank; d++) {
-        int64_t *own = &shape->dims[d + first], told = input->dims[d];
-        if (*own == DIM_UNKNOWN && told > 0)
-            *own = told;
-        else if (told >= 0 && *own != told)
+        int64_t *own = &shape->dims[d + first], declared = input->dims[d];
+        if (*own == DIM_UNKNOWN && declared > 0)
+            *own = declared;
+        else if (declared >= 0 && *own != declared)
             return error_set(err, STATUS_MODEL,
                              "input '%.80s' has dimension %lld, but the model's shape is %s",
-                             input->name, (long long)told, shape_text(shape, text));
+                             input->name, (long long)declared, shape_text(shape, text));
     }
     return STATUS_OK;
 }
@@ -332,8 +332,8 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
     const char *author = metadata_value(onnx, "author");
     /* Other exporters may have other words for a task. */
     const bool is_ultralytics = author && !strcmp(author, "Ultralytics");
-    return (struct task_facts){.told = config->task,
-                               .told_layout = config->layout,
+    return (struct task_facts){.configured_task = config->task,
+                               .configured_layout = config->layout,
                                .options = config->options,
                                .metadata_task =
                                    is_ultralytics ? metadata_value(onnx, "task") : NULL,

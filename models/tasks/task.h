@@ -145,8 +145,8 @@ struct task_facts {
     size_t label_count;
     bool has_exp; /* the graph has an Exp */
 
-    const char *told, *told_layout; /* "task" and "layout" of lensd.json */
-    struct task_options options;    /* of lensd.json */
+    const char *configured_task, *configured_layout; /* "task" and "layout" of lensd.json */
+    struct task_options options;                     /* of lensd.json */
 
     const char *metadata_task; /* Ultralytics: "detect", "classify" … */
     const char *description;   /* Ultralytics: "Ultralytics YOLO11n model trained on …" */

@@ -196,19 +196,19 @@ static bool read_points(const char *text, struct task *task)
 
 static void decide_by_metadata(const struct task_facts *facts, struct task *task)
 {
-    const char *told = facts->metadata_task;
-    if (!strcmp(told, "classify") && facts->class_output != SIZE_MAX) {
+    const char *name = facts->metadata_task;
+    if (!strcmp(name, "classify") && facts->class_output != SIZE_MAX) {
         decided(task, TASK_CLASSIFICATION, "task 'classify' in the file's metadata");
         return;
     }
-    const enum task_kind kind = !strcmp(told, "detect")    ? TASK_DETECTION
-                                : !strcmp(told, "pose")    ? TASK_POSE
-                                : !strcmp(told, "obb")     ? TASK_ORIENTED
-                                : !strcmp(told, "segment") ? TASK_INSTANCES
+    const enum task_kind kind = !strcmp(name, "detect")    ? TASK_DETECTION
+                                : !strcmp(name, "pose")    ? TASK_POSE
+                                : !strcmp(name, "obb")     ? TASK_ORIENTED
+                                : !strcmp(name, "segment") ? TASK_INSTANCES
                                                            : TASK_UNKNOWN;
     if (kind == TASK_UNKNOWN || facts->output_count < 1) {
         decided(task, TASK_UNKNOWN,
-                "the file's metadata names the task '%.40s', which lensd does not answer", told);
+                "the file's metadata names the task '%.40s', which lensd does not answer", name);
         return;
     }
     if (kind == TASK_POSE && !read_points(facts->point_shape, task)) {
@@ -229,13 +229,13 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
     task->layout = ultralytics_layout(facts, extras);
     char text[SHAPE_TEXT];
     if (task->layout != LAYOUT_NONE)
-        decided(task, kind, "task '%.40s' in the file's metadata, %s", told,
+        decided(task, kind, "task '%.40s' in the file's metadata, %s", name,
                 task_layouts[task->layout].name);
     else if (!blame_labels(facts, dim_of(output, 0), dim_of(output, 1), (int64_t)extras, task))
         decided(task, TASK_UNKNOWN,
                 "the file's metadata names the task '%.40s', but output '%.40s' has the shape %s; "
                 "write \"layout\" into lensd.json",
-                told, output->name, shape_text(&output->shape, text));
+                name, output->name, shape_text(&output->shape, text));
 }
 
 /* ---- detectors with several outputs ---- */
@@ -605,9 +605,10 @@ static enum task_layout layout_named(const char *name)
     return LAYOUT_NONE;
 }
 
-static enum status told_layout(const struct task_facts *facts, struct task *task, struct error *err)
+static enum status configured_layout(const struct task_facts *facts, struct task *task,
+                                     struct error *err)
 {
-    const enum task_layout layout = layout_named(facts->told_layout);
+    const enum task_layout layout = layout_named(facts->configured_layout);
     char names[240] = "";
     for (size_t i = 1, used = 0; i < task_layout_count && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 1 ? ", " : "",
@@ -616,7 +617,7 @@ static enum status told_layout(const struct task_facts *facts, struct task *task
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"layout\" is \"%.40s\", which lensd does not know; it may "
                          "be %s",
-                         facts->told_layout, names);
+                         facts->configured_layout, names);
     if (facts->output_count < task_layouts[layout].outputs)
         return error_set(
             err, STATUS_MODEL, "lensd.json: the layout \"%s\" has %zu outputs, but the model %zu",
@@ -643,15 +644,15 @@ static enum status told_layout(const struct task_facts *facts, struct task *task
 }
 
 /* A task whose answers are boxes: the layout says how these are found. */
-static enum status told_boxes(const struct task_facts *facts, enum task_kind kind,
-                              struct task *task, struct error *err)
+static enum status apply_configured_boxes(const struct task_facts *facts, enum task_kind kind,
+                                          struct task *task, struct error *err)
 {
     const bool has_extras = kind != TASK_DETECTION;
     const bool has_own_masks =
         (task->layout == LAYOUT_TORCHVISION && task->output_count == 4) ||
         ((task->layout == LAYOUT_RFDETR || task->layout == LAYOUT_DETR_SIGMOID) &&
          task->output_count == 3);
-    if (task->kind != kind && !facts->told_layout)
+    if (task->kind != kind && !facts->configured_layout)
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%s\", but the outputs do not tell how boxes "
                          "are laid out; write \"layout\", too",
@@ -686,16 +687,17 @@ static enum task_kind kind_named(const char *name)
     return TASK_UNKNOWN;
 }
 
-static enum status told_kind(const struct task_facts *facts, struct task *task, struct error *err)
+static enum status apply_configured_task(const struct task_facts *facts, struct task *task,
+                                         struct error *err)
 {
-    const char *told = facts->told;
-    if (!strcmp(told, "tensors")) {
+    const char *name = facts->configured_task;
+    if (!strcmp(name, "tensors")) {
         *task = (struct task){.options = TASK_OPTIONS_NONE, .is_tensors = true};
         decided(task, TASK_UNKNOWN, "lensd.json says that its outputs are tensors");
-    } else if (!strcmp(told, "embedding") && facts->output_count > 0) {
+    } else if (!strcmp(name, "embedding") && facts->output_count > 0) {
         take_vector(facts, task);
         decided(task, TASK_EMBEDDING, "task 'embedding' in lensd.json");
-    } else if (!strcmp(told, "segmentation")) {
+    } else if (!strcmp(name, "segmentation")) {
         task->outputs[0] = find_map(facts);
         if (task->outputs[0] == SIZE_MAX)
             return error_set(err, STATUS_MODEL,
@@ -703,7 +705,7 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
                              "has the shape [batch, classes, height, width]");
         task->output_count = 1;
         decided(task, TASK_SEGMENTATION, "task 'segmentation' in lensd.json");
-    } else if (!strcmp(told, "depth")) {
+    } else if (!strcmp(name, "depth")) {
         task->outputs[0] = find_depth(facts);
         if (task->outputs[0] == SIZE_MAX)
             return error_set(
@@ -712,7 +714,7 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
                 "shape [batch, height, width]");
         task->output_count = 1;
         decided(task, TASK_DEPTH, "task 'depth' in lensd.json");
-    } else if (!strcmp(told, "text-detection")) {
+    } else if (!strcmp(name, "text-detection")) {
         task->outputs[0] = find_depth(facts);
         if (task->outputs[0] == SIZE_MAX)
             return error_set(err, STATUS_MODEL,
@@ -721,7 +723,7 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
         task->output_count = 1;
         task->layout = LAYOUT_TEXT;
         decided(task, TASK_TEXT_BOXES, "task 'text-detection' in lensd.json");
-    } else if (!strcmp(told, "text-recognition")) {
+    } else if (!strcmp(name, "text-recognition")) {
         if (task->kind != TASK_TEXT)
             return error_set(err, STATUS_MODEL,
                              "lensd.json: \"task\" is \"text-recognition\", but %s",
@@ -729,21 +731,21 @@ static enum status told_kind(const struct task_facts *facts, struct task *task, 
                                  ? task->evidence
                                  : "the model has no list of characters; put characters.txt beside "
                                    "the .onnx file, one character a line");
-    } else if (!strcmp(told, "classification")) {
+    } else if (!strcmp(name, "classification")) {
         if (facts->class_output == SIZE_MAX)
             return error_set(err, STATUS_MODEL,
                              "lensd.json: \"task\" is \"classification\", but no output of the "
                              "model has one score a class");
         decided(task, TASK_CLASSIFICATION, "task 'classification' in lensd.json");
-    } else if (task_has_boxes(kind_named(told))) {
-        return told_boxes(facts, kind_named(told), task, err);
+    } else if (task_has_boxes(kind_named(name))) {
+        return apply_configured_boxes(facts, kind_named(name), task, err);
     } else {
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "
                          "\"detection\", \"pose\", \"oriented-boxes\", "
                          "\"instance-segmentation\", \"embedding\", \"segmentation\", \"depth\", "
                          "\"text-detection\", \"text-recognition\" or \"tensors\"",
-                         told);
+                         name);
     }
     return STATUS_OK;
 }
@@ -776,10 +778,10 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
     for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task && !facts->are_characters; i++)
         if (task.kind == TASK_UNKNOWN && !task.output_count)
             rules[i](facts, &task);
-    if (facts->told_layout)
-        TRY(told_layout(facts, &task, err));
-    if (facts->told)
-        TRY(told_kind(facts, &task, err));
+    if (facts->configured_layout)
+        TRY(configured_layout(facts, &task, err));
+    if (facts->configured_task)
+        TRY(apply_configured_task(facts, &task, err));
     if (facts->text_size && task.kind == TASK_EMBEDDING)
         decided(&task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json");
     if (facts->text_size && task.kind != TASK_ZERO_SHOT)

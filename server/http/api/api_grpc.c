@@ -3,7 +3,7 @@
 #include "engine/base/size.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"
-#include "server/http/api/work.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
@@ -25,7 +25,7 @@ static void grpc_handle_named(struct exchange *x, void (*handle)(struct exchange
         respond_error(x, &err);
         return;
     }
-    work_name_model(x, &named);
+    submission_name_model(x, &named);
     handle(x);
 }
 
@@ -63,7 +63,7 @@ static void grpc_handle_repository(struct exchange *x, void (*handle)(struct exc
                         "models are loaded from the repository as they lie there; \"config\" and "
                         "\"file:\" parameters are not taken");
     } else {
-        work_name_model(x, &named);
+        submission_name_model(x, &named);
         handle(x);
     }
 }

@@ -14,16 +14,16 @@
 #include "models/tasks/class_scores.h"
 #include "proto/picture_text.h"
 #include "proto/v2.h"
+#include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
-#include "server/http/api/urgency.h"
-#include "server/http/api/work.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
 #define TYPE_BINARY "application/octet-stream"
 
 struct infer_work {
-    struct predict_request request; /* first: work.h */
+    struct predict_request request; /* first: submission.h */
     struct v2_request *v2;          /* NULL: a raw body */
     const void **tensors;           /* of the model's inputs; NULL: photos */
     void **memory;                  /* of tensors that came as JSON; input_count of the model */
@@ -37,7 +37,7 @@ static void infer_free_work(struct exchange *x)
 {
     struct infer_work *work = x->work;
     struct infer_work rest = *work;
-    work_free(x); /* first: its images lie in the rest */
+    submission_free(x); /* first: its images lie in the rest */
     v2_request_free(rest.v2);
     for (size_t i = 0; rest.memory && i < rest.input_count; i++)
         free(rest.memory[i]);
@@ -54,7 +54,7 @@ enum status v2_admit(struct exchange *x, struct error *err)
     struct predict_request request = {.model = x->match.model,
                                       .version = x->match.version[0] ? x->match.version : NULL,
                                       .any_size = true};
-    return urgency_ask_room(x, &request, err);
+    return request_limits_ask_room(x, &request, err);
 }
 
 /* ---- inputs ---- */
@@ -62,7 +62,7 @@ enum status v2_admit(struct exchange *x, struct error *err)
 static enum status infer_make_images(struct infer_work *work, size_t count, struct error *err)
 {
     work->rows = count;
-    return work_images(&work->request, count, err);
+    return submission_images(&work->request, count, err);
 }
 
 static const char *tensor_names(const struct served_tensor *tensors, size_t count, char *text,
@@ -365,14 +365,14 @@ static enum status expect_outputs(struct exchange *x, const struct infer_work *w
             if (!strcmp(v2->outputs[k].name, deployment->outputs[i].name))
                 asked = &v2->outputs[k];
         bool as_json = !asked->binary || asked->classification > 0;
-        size_t most = work_output_bytes(&deployment->outputs[i], work->rows, as_json), texts;
+        size_t most = submission_output_bytes(&deployment->outputs[i], work->rows, as_json), texts;
         if (!size_mul(work->rows, class_bytes(asked->classification, deployment), &texts) ||
             !size_add(most, texts, &most))
             most = SIZE_MAX;
         if (work->wanted[i] && !size_add(bytes, most, &bytes))
             bytes = SIZE_MAX;
     }
-    return work_expect_answer(x, bytes, err);
+    return charge_answer(x, bytes, err);
 }
 
 /* ---- the answer ---- */
@@ -562,7 +562,7 @@ static void infer_finish(struct exchange *x)
     }
     if (respond_outputs(x, work, &err) != STATUS_OK)
         respond_error(x, &err);
-    work_keep(x);
+    store_in_cache(x);
 }
 
 /* ---- to the model host and back ---- */
@@ -666,13 +666,13 @@ static enum status infer_prepare(struct exchange *x, struct deployment **chosen,
     const struct deployment *deployment = *chosen;
     size_t json;
     bool is_raw;
-    TRY(urgency_read(x, &work->request, err));
+    TRY(request_limits_read(x, &work->request, err));
     TRY(read_body(x, work, deployment, &json, &is_raw, err));
     if (is_raw) {
         TRY(infer_take_raw(x, work, deployment, err));
     } else {
-        urgency_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
-        TRY(urgency_set_priority(&work->request, (uint64_t)work->v2->priority, err));
+        request_limits_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
+        TRY(request_limits_set_priority(&work->request, (uint64_t)work->v2->priority, err));
         TRY(choose_size(x, work->v2, chosen, err));
         deployment = *chosen;
         TRY(infer_take_inputs(x, work, deployment, err));
@@ -701,15 +701,15 @@ static enum status read_message(struct exchange *x, struct infer_work *work, str
     TRY(v2_request_unpack(x->body.data, x->body.size, charge_message, x, &work->v2, err));
     upload_release_bytes(&x->body); /* the unpacked message is a copy */
     TRY(v2_named_set(&named, work->v2->model, work->v2->version, err));
-    work_name_model(x, &named);
+    submission_name_model(x, &named);
     return STATUS_OK;
 }
 
 static void infer_start(struct exchange *x)
 {
-    if (work_answer_again(x, false))
+    if (answer_from_cache(x, false))
         return;
-    struct infer_work *work = work_create(x, sizeof *work, infer_finish, infer_free_work);
+    struct infer_work *work = submission_create(x, sizeof *work, infer_finish, infer_free_work);
     struct error err;
     enum status status = STATUS_OK;
     if (work) {
@@ -719,12 +719,12 @@ static void infer_start(struct exchange *x)
             status = read_message(x, work, &err);
     }
     if (status == STATUS_OK)
-        work_submit_served(x, infer_prepare);
+        submit_to_model(x, infer_prepare);
     else
-        work_submit_or(x, status, &err);
+        submit_or_refuse(x, status, &err);
 }
 
 void v2_infer_handle(struct exchange *x)
 {
-    work_handle(x, infer_start);
+    submission_handle(x, infer_start);
 }

@@ -9,14 +9,14 @@
 #include "proto/v1.h"
 #include "proto/v2.h"
 #include "server/answers/describe.h"
+#include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
-#include "server/http/api/urgency.h"
-#include "server/http/api/work.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
 struct kserve_work {
-    struct predict_request request; /* first: work.h */
+    struct predict_request request; /* first: submission.h */
     struct v1_request *v1;
     void *numbers; /* rows of the model's input */
     const void *tensors[1];
@@ -27,14 +27,14 @@ static void kserve_free_work(struct exchange *x)
     struct kserve_work *work = x->work;
     struct v1_request *v1 = work->v1;
     void *numbers = work->numbers;
-    work_free(x); /* first: its images lie in the other two */
+    submission_free(x); /* first: its images lie in the other two */
     v1_request_free(v1);
     free(numbers);
 }
 
 static enum status take_photos(struct kserve_work *work, struct error *err)
 {
-    TRY(work_images(&work->request, work->v1->image_count, err));
+    TRY(submission_images(&work->request, work->v1->image_count, err));
     for (size_t i = 0; i < work->v1->image_count; i++) {
         const struct predict_json_image *from = &work->v1->images[i];
         struct predict_image *image = &work->request.images[i];
@@ -81,7 +81,7 @@ static enum status take_numbers(struct exchange *x, struct kserve_work *work,
     work->tensors[0] = work->numbers;
     work->request.tensors = work->tensors;
     work->request.raw_outputs = true;
-    return work_images(&work->request, rows, err);
+    return submission_images(&work->request, rows, err);
 }
 
 /* Charges the memory that the rows of a model's outputs may take until they have been sent. */
@@ -90,9 +90,9 @@ static enum status expect_rows(struct exchange *x, const struct deployment *depl
 {
     size_t bytes = 0;
     for (size_t o = 0; o < deployment->output_count; o++)
-        if (!size_add(bytes, work_output_bytes(&deployment->outputs[o], rows, true), &bytes))
+        if (!size_add(bytes, submission_output_bytes(&deployment->outputs[o], rows, true), &bytes))
             bytes = SIZE_MAX;
-    return work_expect_answer(x, bytes, err);
+    return charge_answer(x, bytes, err);
 }
 
 static enum status kserve_prepare(struct exchange *x, struct deployment **chosen, struct error *err)
@@ -101,7 +101,7 @@ static enum status kserve_prepare(struct exchange *x, struct deployment **chosen
     struct deployment *deployment = *chosen;
     const struct http_options *options = &x->server->options;
     struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
-    TRY(urgency_read(x, &work->request, err));
+    TRY(request_limits_read(x, &work->request, err));
     if (x->body.size == 0)
         return error_set(err, STATUS_INVALID,
                          "the body is empty; send {\"instances\": [{\"b64\": \"…\"}]}");
@@ -162,20 +162,20 @@ static void kserve_finish(struct exchange *x)
     char *text = request->raw_outputs ? write_rows(request, &size)
                                       : describe_predictions_as(request, &how, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
-    work_keep(x);
+    store_in_cache(x);
 }
 
 static void kserve_start(struct exchange *x)
 {
-    if (work_answer_again(x, false))
+    if (answer_from_cache(x, false))
         return;
-    (void)work_create(x, sizeof(struct kserve_work), kserve_finish, kserve_free_work);
-    work_submit_served(x, kserve_prepare);
+    (void)submission_create(x, sizeof(struct kserve_work), kserve_finish, kserve_free_work);
+    submit_to_model(x, kserve_prepare);
 }
 
 void kserve_predict_handle(struct exchange *x)
 {
-    work_handle(x, kserve_start);
+    submission_handle(x, kserve_start);
 }
 
 void kserve_explain_handle(struct exchange *x)

@@ -19,10 +19,10 @@
 #include "proto/picture_text.h"
 #include "server/answers/annotate.h"
 #include "server/answers/describe.h"
+#include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/slices.h"
-#include "server/http/api/urgency.h"
-#include "server/http/api/work.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/negotiate.h"
@@ -33,7 +33,7 @@
 #define PARAMETER_PARTS 8
 
 struct predict_work {
-    struct predict_request request; /* first: work.h */
+    struct predict_request request; /* first: submission.h */
     bool as_list;
     struct multipart multipart; /* zeroed without one */
     struct predict_json *json;  /* NULL without one */
@@ -53,7 +53,7 @@ static void predict_free_work(struct exchange *x)
     struct predict_json *json = work->json;
     struct sliced_photo slices = work->slices;
     struct staged_request *staged = work->staged;
-    work_free(x); /* first: its images lie in the others */
+    submission_free(x); /* first: its images lie in the others */
     multipart_done(&multipart);
     predict_json_free(json);
     slices_free(&slices);
@@ -90,7 +90,7 @@ static enum status check_room(struct exchange *x, struct error *err)
         return STATUS_OK;
     /* A size that cannot be read is refused when the request is. */
     request.any_size = size ? !read_size(size, &request) : names_it_inside;
-    return urgency_ask_room(x, &request, err);
+    return request_limits_ask_room(x, &request, err);
 }
 
 static enum status check_state(struct exchange *x, struct error *err)
@@ -313,7 +313,7 @@ static enum status read_raw(const struct exchange *x, struct predict_work *work,
             err, STATUS_INVALID,
             "the body is empty; send an image: curl --data-binary @photo.jpg %s/predict",
             x->server->url);
-    TRY(work_images(&work->request, 1, err));
+    TRY(submission_images(&work->request, 1, err));
     work->request.images[0].data = x->body.data;
     work->request.images[0].size = x->body.size;
     return STATUS_OK;
@@ -371,7 +371,7 @@ static enum status read_multipart(const struct exchange *x, struct predict_work 
         return error_set(err, STATUS_TOO_LARGE,
                          "%zu images in one request; the limit is %zu (--max-images)", count,
                          max_images);
-    TRY(work_images(&work->request, count, err));
+    TRY(submission_images(&work->request, count, err));
     work->as_list = count > 1;
     struct predict_image *image = work->request.images;
     for (size_t i = 0; i < work->multipart.count; i++) {
@@ -413,7 +413,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     for (size_t i = 0; i < json->parameter_count; i++)
         TRY(set_named(work, dialect, json->parameters[i].name, json->parameters[i].text,
                       strlen(json->parameters[i].text), err));
-    TRY(work_images(&work->request, json->image_count, err));
+    TRY(submission_images(&work->request, json->image_count, err));
     work->as_list = json->as_list;
     for (size_t i = 0; i < json->image_count; i++) {
         struct predict_image *image = &work->request.images[i];
@@ -447,7 +447,7 @@ static enum status read_base64(struct exchange *x, struct predict_work *work, st
     uint8_t *data;
     size_t size;
     TRY(picture_text_decode((char *)x->body.data, x->body.size, &data, &size, err));
-    TRY(work_images(&work->request, 1, err));
+    TRY(submission_images(&work->request, 1, err));
     work->request.images[0].data = data;
     work->request.images[0].size = size;
     return STATUS_OK;
@@ -594,21 +594,22 @@ static void predict_finish(struct exchange *x)
         predict_answer(x);
     /* A stage's model can be loaded anew without the pipeline. */
     if (!work->staged && (!dialect || !dialect->has_id))
-        work_keep(x);
+        store_in_cache(x);
 }
 
 static enum status take_crop(void *context, size_t bytes, struct error *err)
 {
-    return work_expect_answer(context, bytes, err);
+    return charge_answer(context, bytes, err);
 }
 
 /* Slices, or the stages of a pipeline.json. */
-static enum status predict_divide(struct exchange *x, struct predict_work *work, struct error *err)
+static enum status plan_slices_or_stages(struct exchange *x, struct predict_work *work,
+                                         struct error *err)
 {
     const size_t max_images = x->server->options.max_images;
     struct predict_request *request = &work->request;
     if (predict_dialect(x) || x->answer_form != DESCRIBE_JSON || work->slices.side)
-        TRY(work_refuse_pipeline(x, request->model, request->version, err));
+        TRY(refuse_pipeline(x, request->model, request->version, err));
     else
         TRY(stages_begin(x->server->options.model_host, request, &work->staged,
                          &x->answer.retry_after_s, err));
@@ -618,17 +619,18 @@ static enum status predict_divide(struct exchange *x, struct predict_work *work,
         work->staged->take = take_crop;
         work->staged->context = x;
     }
-    return request->parts ? work_in_parts(x, request, err) : STATUS_OK;
+    return request->parts ? submission_in_parts(x, request, err) : STATUS_OK;
 }
 
 /* From the body to a request for the model host. */
 static enum status predict_prepare(struct exchange *x, struct error *err)
 {
-    struct predict_work *work = work_create(x, sizeof *work, predict_finish, predict_free_work);
+    struct predict_work *work =
+        submission_create(x, sizeof *work, predict_finish, predict_free_work);
     if (!work)
         return error_no_memory(err, "for a request");
     work->form = -1;
-    TRY(urgency_read(x, &work->request, err));
+    TRY(request_limits_read(x, &work->request, err));
     TRY(read_query(x, work, err));
     TRY(predict_read_body(x, work, err));
     const struct dialect *dialect = predict_dialect(x);
@@ -659,19 +661,19 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
                          "a picture is the answer to one photo, and the request has %zu; send them "
                          "one by one, or ask for JSON",
                          work->request.image_count);
-    return predict_divide(x, work, err);
+    return plan_slices_or_stages(x, work, err);
 }
 
 static void predict_start(struct exchange *x)
 {
     struct error err;
-    if (work_answer_again(x, true))
+    if (answer_from_cache(x, true))
         return;
     enum status status = predict_prepare(x, &err);
-    work_submit_or(x, status, &err);
+    submit_or_refuse(x, status, &err);
 }
 
 void predict_handle(struct exchange *x)
 {
-    work_handle(x, predict_start);
+    submission_handle(x, predict_start);
 }

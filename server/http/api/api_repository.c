@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "server/http/api/route_table.h"
-#include "server/http/api/work.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 #include "server/loader/loader.h"

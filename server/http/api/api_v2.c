@@ -7,7 +7,7 @@
 #include "lensd_version.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"
-#include "server/http/api/work.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 #include "server/observe/log.h"
@@ -144,7 +144,7 @@ static void respond_document(struct exchange *x, document_writer write)
     struct model_host *model_host = x->server->options.model_host;
     struct deployment *deployment;
     struct error err;
-    if (work_refuse_pipeline(x, x->match.model, asked_version(x), &err) != STATUS_OK ||
+    if (refuse_pipeline(x, x->match.model, asked_version(x), &err) != STATUS_OK ||
         model_host_acquire(model_host, x->match.model, asked_version(x), &deployment,
                            &x->answer.retry_after_s, &err) != STATUS_OK) {
         respond_error(x, &err);
@@ -247,7 +247,7 @@ void v2_stats_handle(struct exchange *x)
     }
     if (filled == 0 && x->match.model[0]) {
         struct deployment *deployment;
-        status = work_refuse_pipeline(x, x->match.model, asked_version(x), &err);
+        status = refuse_pipeline(x, x->match.model, asked_version(x), &err);
         if (status == STATUS_OK)
             status = model_host_acquire(model_host, x->match.model, asked_version(x), &deployment,
                                         &x->answer.retry_after_s, &err);

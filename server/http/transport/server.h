@@ -24,9 +24,9 @@
  *
  * The endpoints (server/http/api):
  *     route_table.c   every path and its handler
- *     api_*.c         one dialect or subject each    page.c, console.c: GET /
- *     work.c          a predict request from its body to its answer
- *     urgency.c       time limits, priorities, whose a request is: for all that predicts
+ *     api_*.c         one dialect or subject each    console_page.c, console.c: GET /
+ *     submission.c    a predict request from its body to its answer
+ *     request_limits.c   time limits, priority and client of a predict request
  *
  * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_connection.h and the
  * files that include it, GnuTLS in keys.c, tls*, connection*, grpc* and response_cache.c, zlib in

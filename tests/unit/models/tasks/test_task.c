@@ -84,7 +84,8 @@ Test(task, ultralytics_metadata)
     task = decide(obb, &OUTPUT("output0", 1, 20, 8400), 1);
     cr_expect(task.kind == TASK_ORIENTED && task.layout == LAYOUT_YOLOV8, "%s", task.evidence);
     cr_expect_eq(decide(obb, &OUTPUT("output0", 1, 19, 8400), 1).kind, TASK_UNKNOWN);
-    struct task_facts told = {.told = "oriented-boxes", .told_layout = "yolo-final"};
+    struct task_facts told = {.configured_task = "oriented-boxes",
+                              .configured_layout = "yolo-final"};
     task = decide(told, &OUTPUT("o", 1, 300, 7), 1);
     cr_expect_eq(task.kind, TASK_ORIENTED);
     struct task_facts odd = {.metadata_task = "detect", .label_count = 80};
@@ -136,7 +137,7 @@ Test(task, masks_and_others_of_queries)
     cr_expect(task.outputs[0] == 1 && task.mask_side == 0);
     struct task_facts facts = {.architecture = "Mask2FormerForUniversalSegmentation"};
     cr_expect_eq(decide(facts, former, 2).mask_side, 384);
-    facts.told_layout = "panoptic";
+    facts.configured_layout = "panoptic";
     task = decide(facts, former, 2);
     cr_expect(task.layout == LAYOUT_PANOPTIC && task.outputs[0] == 1 && task.mask_side == 384);
     const struct task_output rfdetr[] = {OUTPUT("dets", 1, 300, 4), OUTPUT("labels", 1, 300, 91),
@@ -163,7 +164,8 @@ Test(task, faces_and_text)
     struct task task = decide(none, outputs, 12);
     cr_expect(task.kind == TASK_POSE && task.layout == LAYOUT_YUNET, "%s", task.evidence);
     cr_expect(task.point_count == 5 && task.point_numbers == 2 && task.output_count == 12);
-    task = decide((struct task_facts){.told = "pose", .told_layout = "yunet"}, outputs, 12);
+    task = decide((struct task_facts){.configured_task = "pose", .configured_layout = "yunet"},
+                  outputs, 12);
     cr_expect(task.kind == TASK_POSE && task.point_count == 5);
     const struct task_output line = OUTPUT("text", 1, 40, 98), map = OUTPUT("map", 1, 1, 640, 640);
     const struct task_facts characters = {.label_count = 96, .are_characters = true};
@@ -177,9 +179,9 @@ Test(task, faces_and_text)
     task =
         decide((struct task_facts){.architecture = "PPOCRV5ServerDetForObjectDetection"}, &map, 1);
     cr_expect(task.kind == TASK_TEXT_BOXES && task.layout == LAYOUT_TEXT, "%s", task.evidence);
-    cr_expect_eq(decide((struct task_facts){.told = "text-detection"}, &map, 1).kind,
+    cr_expect_eq(decide((struct task_facts){.configured_task = "text-detection"}, &map, 1).kind,
                  TASK_TEXT_BOXES);
-    struct task_facts told = {.told = "text-recognition",
+    struct task_facts told = {.configured_task = "text-recognition",
                               .outputs = &line,
                               .output_count = 1,
                               .class_output = SIZE_MAX,
@@ -263,7 +265,7 @@ Test(task, depth)
     facts.architecture = NULL;
     cr_expect_eq(decide(facts, maps, 2).kind, TASK_UNKNOWN);
     cr_expect_eq(decide(facts, &OUTPUT("predicted_depth", 1, 1, 9, 9), 1).kind, TASK_DEPTH);
-    facts.told = "depth";
+    facts.configured_task = "depth";
     cr_expect_eq(decide(facts, maps, 2).kind, TASK_DEPTH);
 }
 
@@ -302,27 +304,27 @@ Test(task, embeddings_and_classes)
     vector.text_size = 384;
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK, "%s", err.message);
     cr_expect_eq(task.kind, TASK_ZERO_SHOT);
-    vector.told = "classification";
+    vector.configured_task = "classification";
     cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
     cr_expect(strstr(err.message, "zero_shot.json"), "%s", err.message);
     vector.text_size = 0;
-    vector.told = "embedding";
+    vector.configured_task = "embedding";
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
     cr_expect_eq(task.kind, TASK_EMBEDDING);
-    vector.told = "tensors";
+    vector.configured_task = "tensors";
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
     cr_expect_eq(task.kind, TASK_UNKNOWN);
-    vector.told = "detection";
+    vector.configured_task = "detection";
     cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
-    vector.told = "poetry";
+    vector.configured_task = "poetry";
     cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
-    vector.told = NULL;
-    vector.told_layout = "yolov9000";
+    vector.configured_task = NULL;
+    vector.configured_layout = "yolov9000";
     cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
     cr_expect(strstr(err.message, "yolov8"), "%s", err.message);
-    vector.told_layout = "detr";
+    vector.configured_layout = "detr";
     cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL, "it has one output");
-    vector.told_layout = "yolo-final";
+    vector.configured_layout = "yolo-final";
     cr_assert_eq(task_decide(&vector, &task, &err), STATUS_OK);
     expect_layout(task, LAYOUT_YOLO_FINAL);
 }
@@ -377,7 +379,7 @@ Test(task, segmentation)
     cr_expect_eq(decide(facts, &map, 1).kind, TASK_UNKNOWN, "it may be any picture");
     facts.architecture = "SegformerForSemanticSegmentation";
     cr_expect_eq(decide(facts, &map, 1).kind, TASK_SEGMENTATION);
-    facts = (struct task_facts){.told = "segmentation"};
+    facts = (struct task_facts){.configured_task = "segmentation"};
     cr_expect_eq(decide(facts, &map, 1).kind, TASK_SEGMENTATION);
 }
 

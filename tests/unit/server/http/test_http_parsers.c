@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
-#include "server/http/api/urgency.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/http_budget.h"
 #include "server/http/transport/multipart.h"
@@ -381,16 +381,16 @@ Test(urgency, the_shorter_limit_holds)
 {
     const int64_t second = 1000000000;
     struct predict_request request = {.started = 5 * second};
-    urgency_limit_us(&request, 0);
+    request_limits_limit_us(&request, 0);
     cr_assert_eq(request.deadline, 0);
-    urgency_limit_us(&request, UINT64_MAX);
-    urgency_limit_us(&request, (uint64_t)1 << 62);
+    request_limits_limit_us(&request, UINT64_MAX);
+    request_limits_limit_us(&request, (uint64_t)1 << 62);
     cr_assert_eq(request.deadline, 0, "no clock goes so far");
-    urgency_limit_us(&request, (uint64_t)7200 * 1000000);
+    request_limits_limit_us(&request, (uint64_t)7200 * 1000000);
     cr_assert_eq(request.deadline, 7205 * second, "two hours are two hours");
-    urgency_limit_us(&request, (uint64_t)1 << 53);
+    request_limits_limit_us(&request, (uint64_t)1 << 53);
     cr_assert_eq(request.deadline, 7205 * second);
-    urgency_limit_us(&request, 1500000);
+    request_limits_limit_us(&request, 1500000);
     cr_assert_eq(request.deadline, 6500000000);
 }
 

@@ -1,5 +1,5 @@
 /* Reads the time limit, the priority and the client of a request. */
-#include "server/http/api/urgency.h"
+#include "server/http/api/request_limits.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #define MAX_TIMEOUT_MS 86400000 /* a day */
 
 /* A header's whole number; *ret stays as it is without the header. */
-static enum status urgency_read_number(const struct exchange *x, const char *header, long least,
-                                       long most, long *ret, struct error *err)
+static enum status request_limits_read_number(const struct exchange *x, const char *header,
+                                              long least, long most, long *ret, struct error *err)
 {
     const char *text = exchange_header(x, header);
     char *end = NULL;
@@ -30,12 +30,12 @@ static enum status urgency_read_number(const struct exchange *x, const char *hea
     return STATUS_OK;
 }
 
-enum status urgency_read(const struct exchange *x, struct predict_request *request,
-                         struct error *err)
+enum status request_limits_read(const struct exchange *x, struct predict_request *request,
+                                struct error *err)
 {
     long timeout_ms = (long)x->server->options.default_timeout_ms, priority = 0;
-    TRY(urgency_read_number(x, "X-Request-Timeout-Ms", 1, MAX_TIMEOUT_MS, &timeout_ms, err));
-    TRY(urgency_read_number(x, "X-Priority", 0, QUEUE_PRIORITIES, &priority, err));
+    TRY(request_limits_read_number(x, "X-Request-Timeout-Ms", 1, MAX_TIMEOUT_MS, &timeout_ms, err));
+    TRY(request_limits_read_number(x, "X-Priority", 0, QUEUE_PRIORITIES, &priority, err));
     const char *client = exchange_client(x);
     request->started = x->started;
     request->deadline = timeout_ms ? x->started + (int64_t)timeout_ms * 1000000 : 0;
@@ -44,7 +44,7 @@ enum status urgency_read(const struct exchange *x, struct predict_request *reque
     return STATUS_OK;
 }
 
-void urgency_limit_us(struct predict_request *request, uint64_t microseconds)
+void request_limits_limit_us(struct predict_request *request, uint64_t microseconds)
 {
     /* Beyond some centuries there is no end that clock_now() could name. */
     if (microseconds == 0 || microseconds > (uint64_t)(INT64_MAX - request->started) / 1000)
@@ -54,8 +54,8 @@ void urgency_limit_us(struct predict_request *request, uint64_t microseconds)
         request->deadline = deadline;
 }
 
-enum status urgency_set_priority(struct predict_request *request, uint64_t priority,
-                                 struct error *err)
+enum status request_limits_set_priority(struct predict_request *request, uint64_t priority,
+                                        struct error *err)
 {
     if (priority > QUEUE_PRIORITIES)
         return error_set(err, STATUS_INVALID,
@@ -66,9 +66,10 @@ enum status urgency_set_priority(struct predict_request *request, uint64_t prior
     return STATUS_OK;
 }
 
-enum status urgency_ask_room(struct exchange *x, struct predict_request *request, struct error *err)
+enum status request_limits_ask_room(struct exchange *x, struct predict_request *request,
+                                    struct error *err)
 {
-    TRY(urgency_read(x, request, err));
+    TRY(request_limits_read(x, request, err));
     int retry_after_s = 0;
     enum status status = model_host_would_admit(x->server->options.model_host, request, 1,
                                                 (size_t)x->expected, &retry_after_s, err);

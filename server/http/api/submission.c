@@ -1,5 +1,5 @@
 /* Submits a request to the model host, waits for it, and limits the memory of its answer. */
-#include "server/http/api/work.h"
+#include "server/http/api/submission.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "proto/v2.h"
 #include "server/answers/annotate.h"
 #include "server/answers/describe.h"
-#include "server/http/api/urgency.h"
+#include "server/http/api/request_limits.h"
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/parts.h"
 
@@ -23,7 +23,7 @@
 /* Overhead of each entry in an answer: an image, or one output of one row. */
 #define ENTRY_BYTES 512
 
-size_t work_output_bytes(const struct served_tensor *output, size_t rows, bool as_json)
+size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json)
 {
     /* Nested arrays: two brackets and a comma for each. */
     size_t text = output->bytes, arrays = 0, before = 1, each, all;
@@ -41,13 +41,13 @@ size_t work_output_bytes(const struct served_tensor *output, size_t rows, bool a
                : SIZE_MAX;
 }
 
-enum status work_expect_answer(struct exchange *x, size_t bytes, struct error *err)
+enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
 {
     struct http_budget *budget = x->body.budget;
     const size_t most = http_budget_most(budget);
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
     /* A connection alone costs as much: not worth a refusal after a whole upload. */
-    if (bytes < WORK_LARGE_ANSWER) {
+    if (bytes < SUBMISSION_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;
     }
@@ -75,11 +75,11 @@ static enum status expect_predictions(struct exchange *x, const struct predict_r
         return STATUS_OK;
     /* The predictions, and their text; more than PREDICT_MAX_TOP_K the model host refuses. */
     size_t each = ENTRY_BYTES + 2 * PREDICTION_BYTES * (size_t)request->top_k, all;
-    return work_expect_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
+    return charge_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
 }
 
 /* sum + count * each, or SIZE_MAX. */
-static size_t work_sum_with(size_t sum, size_t count, size_t each)
+static size_t submission_sum_with(size_t sum, size_t count, size_t each)
 {
     size_t product;
     return size_mul(count, each, &product) && size_add(sum, product, &sum) ? sum : SIZE_MAX;
@@ -115,13 +115,14 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
                                                     .shape = output->shape,
                                                     .count = shape_count(&output->shape),
                                                     .bytes = output->bytes};
-                if (!size_add(*ret_unforeseen, work_output_bytes(&known, 1, true), ret_unforeseen))
+                if (!size_add(*ret_unforeseen, submission_output_bytes(&known, 1, true),
+                              ret_unforeseen))
                     *ret_unforeseen = SIZE_MAX;
             }
         }
     }
     if (longest > LABEL_BYTES)
-        *ret_unforeseen = work_sum_with(*ret_unforeseen, labels, longest);
+        *ret_unforeseen = submission_sum_with(*ret_unforeseen, labels, longest);
     return bytes;
 }
 
@@ -131,11 +132,11 @@ static enum status expect_results(struct exchange *x, const struct predict_reque
 {
     size_t unforeseen;
     *ret_bytes = answer_bytes(request, &unforeseen);
-    return unforeseen ? work_expect_answer(x, unforeseen, err) : STATUS_OK;
+    return unforeseen ? charge_answer(x, unforeseen, err) : STATUS_OK;
 }
 
 /* Runs on a thread of the model host or the watcher, which must not write megabytes either. */
-static void work_done(struct predict_request *request)
+static void submission_done(struct predict_request *request)
 {
     struct exchange *x = request->context;
     struct error err;
@@ -144,16 +145,17 @@ static void work_done(struct predict_request *request)
         predict_request_free_results(request); /* now: its outputs exceed the memory budget */
         respond_error(x, &err);
         exchange_resume(x);
-    } else if (bytes >= WORK_LARGE_ANSWER || describe_is_slow(request)) {
+    } else if (bytes >= SUBMISSION_LARGE_ANSWER || describe_is_slow(request)) {
         /* in the measure of a body: see the two limits */
-        exchange_offload(x, bytes * (WORK_LARGE_BODY / WORK_LARGE_ANSWER), exchange_answer);
+        exchange_offload(x, bytes * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
+                         exchange_answer);
     } else {
         exchange_resume(x);
     }
 }
 
-void *work_create(struct exchange *x, size_t size, void (*finish)(struct exchange *exchange),
-                  void (*free_work)(struct exchange *exchange))
+void *submission_create(struct exchange *x, size_t size, void (*finish)(struct exchange *exchange),
+                        void (*free_work)(struct exchange *exchange))
 {
     struct predict_request *request = calloc(1, size);
     if (!request)
@@ -162,18 +164,18 @@ void *work_create(struct exchange *x, size_t size, void (*finish)(struct exchang
     x->free_work = free_work;
     x->finish = finish;
     request->top_k = x->server->options.top_k;
-    request->on_done = work_done;
+    request->on_done = submission_done;
     request->context = x;
     return request;
 }
 
-void work_name_model(struct exchange *x, const struct v2_named *named)
+void submission_name_model(struct exchange *x, const struct v2_named *named)
 {
     snprintf(x->match.model, sizeof x->match.model, "%s", named->model);
     snprintf(x->match.version, sizeof x->match.version, "%s", named->version);
 }
 
-void work_free(struct exchange *x)
+void submission_free(struct exchange *x)
 {
     struct predict_request *request = x->work;
     predict_request_free_results(request);
@@ -182,9 +184,7 @@ void work_free(struct exchange *x)
     x->work = NULL;
 }
 
-/* ---- the response cache ---- */
-
-/* Whether the client says `directive` in Cache-Control (RFC 9111, section 5.2.1). */
+/* Whether the client sends `directive` in Cache-Control (RFC 9111, section 5.2.1). */
 static bool client_says(const struct exchange *x, const char *directive)
 {
     const char *control = exchange_header(x, "Cache-Control");
@@ -200,7 +200,7 @@ static void answer_again(struct exchange *x, const struct cached_answer *kept,
     x->image_count = kept->image_count;
     snprintf(x->model, sizeof x->model, "%s", deployment->model->name);
     deployment_note_cache_hit(deployment, x->started, x->cache_key.search_ms);
-    if (work_expect_answer(x, size, &err) != STATUS_OK) {
+    if (charge_answer(x, size, &err) != STATUS_OK) {
         respond_error(x, &err);
     } else {
         char *text = malloc(size + 1);
@@ -214,13 +214,14 @@ static void answer_again(struct exchange *x, const struct cached_answer *kept,
     }
     if (x->state == EXCHANGE_SUSPENDED) {
         exchange_answer(x);
-    } else if (size >= WORK_LARGE_ANSWER) { /* to be compressed */
+    } else if (size >= SUBMISSION_LARGE_ANSWER) { /* to be compressed */
         exchange_wait(x, NULL, NULL);
-        exchange_offload(x, size * (WORK_LARGE_BODY / WORK_LARGE_ANSWER), exchange_answer);
+        exchange_offload(x, size * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
+                         exchange_answer);
     }
 }
 
-bool work_answer_again(struct exchange *x, bool reads_forms)
+bool answer_from_cache(struct exchange *x, bool reads_forms)
 {
     struct response_cache *cache = x->server->cache;
     struct model_host *model_host = x->server->options.model_host;
@@ -236,7 +237,7 @@ bool work_answer_again(struct exchange *x, bool reads_forms)
         return false;
     /* Headers such as x-priority are checked here, because a hit skips admission. */
     struct predict_request asked = {0};
-    if (urgency_read(x, &asked, &err) != STATUS_OK) {
+    if (request_limits_read(x, &asked, &err) != STATUS_OK) {
         cached_answer_release(kept);
         return false;
     }
@@ -255,7 +256,7 @@ bool work_answer_again(struct exchange *x, bool reads_forms)
     return is_hit;
 }
 
-void work_keep(struct exchange *x)
+void store_in_cache(struct exchange *x)
 {
     const struct predict_request *request = x->work;
     struct cached_model model = {.generation =
@@ -278,9 +279,7 @@ void work_keep(struct exchange *x)
     respond_header(x, "X-Cache", "miss");
 }
 
-/* ---- requests ---- */
-
-enum status work_images(struct predict_request *request, size_t count, struct error *err)
+enum status submission_images(struct predict_request *request, size_t count, struct error *err)
 {
     request->images = alloc_array(count, sizeof *request->images);
     if (!request->images)
@@ -289,10 +288,10 @@ enum status work_images(struct predict_request *request, size_t count, struct er
     return STATUS_OK;
 }
 
-void work_handle(struct exchange *x, void (*start)(struct exchange *exchange))
+void submission_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
     /* Decided by size alone: clients must not choose which thread reads their megabytes. */
-    if (x->body.size < WORK_LARGE_BODY) {
+    if (x->body.size < SUBMISSION_LARGE_BODY) {
         start(x);
         return;
     }
@@ -315,12 +314,12 @@ static void submit_request(struct exchange *x, struct predict_request *request)
     exchange_resume(x);
 }
 
-void work_submit(struct exchange *x)
+void submit_work(struct exchange *x)
 {
     submit_request(x, x->work);
 }
 
-/* On an offload thread: the next part, or the answer. */
+/* Runs on an offload thread: submits the next part, or answers. */
 static void submit_next_part(struct exchange *x)
 {
     const struct predict_request *whole = x->work;
@@ -346,16 +345,17 @@ static void submit_next_part(struct exchange *x)
 }
 
 /* Runs on a thread of the model host or the watcher. */
-static void work_part_done(struct predict_request *request)
+static void submission_part_done(struct predict_request *request)
 {
     const struct predict_image *first = &request->images[0];
     exchange_offload(request->context,
                      request->decode_only ? (size_t)first->width * first->height
-                                          : request->image_count * WORK_LARGE_BODY,
+                                          : request->image_count * SUBMISSION_LARGE_BODY,
                      submit_next_part);
 }
 
-enum status work_in_parts(struct exchange *x, struct predict_request *request, struct error *err)
+enum status submission_in_parts(struct exchange *x, struct predict_request *request,
+                                struct error *err)
 {
     const struct image_limits none = {0};
     size_t bytes = 0;
@@ -365,16 +365,16 @@ enum status work_in_parts(struct exchange *x, struct predict_request *request, s
         struct error unread;
         if (photo->preset.status == STATUS_OK &&
             image_probe(photo->data, photo->size, &none, &info, &unread) == STATUS_OK)
-            bytes = work_sum_with(bytes, (size_t)info.width * info.height, 3);
+            bytes = submission_sum_with(bytes, (size_t)info.width * info.height, 3);
     }
-    request->on_done = work_part_done;
-    return work_expect_answer(x, bytes, err);
+    request->on_done = submission_part_done;
+    return charge_answer(x, bytes, err);
 }
 
-void work_submit_or(struct exchange *x, enum status status, const struct error *err)
+void submit_or_refuse(struct exchange *x, enum status status, const struct error *err)
 {
     if (status == STATUS_OK) {
-        work_submit(x);
+        submit_work(x);
         return;
     }
     respond_error(x, err);
@@ -382,8 +382,8 @@ void work_submit_or(struct exchange *x, enum status status, const struct error *
         exchange_resume(x);
 }
 
-enum status work_refuse_pipeline(const struct exchange *x, const char *model, const char *version,
-                                 struct error *err)
+enum status refuse_pipeline(const struct exchange *x, const char *model, const char *version,
+                            struct error *err)
 {
     char name[128];
     struct pipeline_config *stages;
@@ -400,16 +400,16 @@ enum status work_refuse_pipeline(const struct exchange *x, const char *model, co
     return status;
 }
 
-void work_submit_served(struct exchange *x,
-                        enum status (*prepare)(struct exchange *exchange,
-                                               struct deployment **deployment, struct error *err))
+void submit_to_model(struct exchange *x,
+                     enum status (*prepare)(struct exchange *exchange,
+                                            struct deployment **deployment, struct error *err))
 {
     struct model_host *model_host =
         x->server->options.model_host; /* x may be gone before the end */
     const char *version = x->match.version[0] ? x->match.version : NULL;
     struct deployment *deployment = NULL;
     struct error err;
-    enum status status = x->work ? work_refuse_pipeline(x, x->match.model, version, &err)
+    enum status status = x->work ? refuse_pipeline(x, x->match.model, version, &err)
                                  : error_no_memory(&err, "for a request");
     if (status == STATUS_OK)
         status = model_host_acquire(model_host, x->match.model, version, &deployment,
@@ -418,7 +418,7 @@ void work_submit_served(struct exchange *x,
         status = prepare(x, &deployment, &err);
     if (status == STATUS_OK)
         snprintf(x->model, sizeof x->model, "%s", deployment->model->name);
-    work_submit_or(x, status, &err);
+    submit_or_refuse(x, status, &err);
     if (deployment)
         model_host_release(model_host, deployment);
 }

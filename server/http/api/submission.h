@@ -1,0 +1,77 @@
+/* Turns a complete body into a request of the model host, and that into an answer.
+ *
+ *     handle        submission_handle(): a large body goes to an offload thread
+ *       start       the endpoint's own: reads the body into its work, then submit_work()
+ *     model host    … and done, on a thread of the model host: so does a large answer
+ *       finish      the endpoint's own: writes the answer
+ *
+ * An endpoint's work is its own struct that begins with a struct predict_request. */
+#pragma once
+
+#include "proto/v2.h"
+#include "server/http/transport/exchange.h"
+
+/* Sizes of a body, and of the numbers in an answer, that take a thread about a millisecond. */
+#define SUBMISSION_LARGE_BODY   ((size_t)128 << 10)
+#define SUBMISSION_LARGE_ANSWER ((size_t)64 << 10)
+
+/* Answers from the response cache (true: the exchange must not be touched afterwards), or prepares
+ * store_in_cache(). Every `start` begins with it. `reads_forms`: as for response_cache_key(). */
+bool answer_from_cache(struct exchange *exchange, bool reads_forms);
+
+/* Caches the answer if every image succeeded. Every `finish` ends with it. */
+void store_in_cache(struct exchange *exchange);
+
+/* Allocates `size` zeroed bytes as exchange->work and prepares the request at their beginning for
+ * submit_work(). NULL when out of memory. */
+void *submission_create(struct exchange *exchange, size_t size,
+                        void (*finish)(struct exchange *exchange),
+                        void (*free_work)(struct exchange *exchange));
+
+/* Sets the model that a message names in its body. */
+void submission_name_model(struct exchange *exchange, const struct v2_named *named);
+
+/* Frees exchange->work and the request's images; for the endpoint's free_work. */
+void submission_free(struct exchange *exchange);
+
+enum status submission_images(struct predict_request *request, size_t count,
+                              struct error *err) MUST_USE;
+
+/* The handler: calls `start` on this thread or, for a large body, on an offload thread. `start`
+ * must end in submit_work() or respond_error(). */
+void submission_handle(struct exchange *exchange, void (*start)(struct exchange *exchange));
+
+/* Returns the most bytes that `rows` rows of an output occupy until they are sent: the tensors and
+ * their text, as JSON or bytes. If its shape depends on data, only the certain part counts.
+ * SIZE_MAX on overflow. */
+size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json);
+
+/* Charges additional memory for the answer. Call it from `prepare` for raw outputs; submit_work()
+ * charges predictions. STATUS_OVERLOADED if it does not fit now, STATUS_TOO_LARGE if it never will.
+ * */
+enum status charge_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
+
+/* For a request divided into parts (request->parts), before it is submitted: offload threads submit
+ * the parts one after the other. Charges the pixels of its images; errors as of
+ * charge_answer(). */
+enum status submission_in_parts(struct exchange *exchange, struct predict_request *request,
+                                struct error *err) MUST_USE;
+
+/* Hands exchange->work to the model host, after which `finish` answers; answers a refusal itself.
+ * The exchange must not be touched afterwards. */
+void submit_work(struct exchange *exchange);
+
+/* Submits, or answers with the error. Every `start` ends with it. */
+void submit_or_refuse(struct exchange *exchange, enum status status, const struct error *err);
+
+/* Refuses a pipeline.json: only /predict's own JSON can show crops. STATUS_INVALID if this model of
+ * a request (`model` NULL: the default; `version` NULL: the newest) is one. STATUS_NO_MEMORY. */
+enum status refuse_pipeline(const struct exchange *exchange, const char *model, const char *version,
+                            struct error *err) MUST_USE;
+
+/* For a `start` whose model the path names, and is not a pipeline: acquires the model, lets
+ * `prepare` read the body, and submits. `prepare` may replace *deployment by another one that it
+ * acquired; it then releases the old one. exchange->work may be NULL: out of memory. */
+void submit_to_model(struct exchange *exchange,
+                     enum status (*prepare)(struct exchange *exchange,
+                                            struct deployment **deployment, struct error *err));
