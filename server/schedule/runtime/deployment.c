@@ -142,7 +142,7 @@ static bool follows_rows(const struct served_tensor *tensor)
            (tensor->shape.rank >= 1 && tensor->shape.dims[0] == 1);
 }
 
-static enum status describe_all(struct deployment *deployment, const struct session *session,
+enum status deployment_describe(struct deployment *deployment, const struct session *session,
                                 struct error *err)
 {
     const struct session_info *info = session_info(session);
@@ -170,16 +170,6 @@ static enum status describe_all(struct deployment *deployment, const struct sess
     find_answer(deployment, session);
     deployment->max_batch = info->batched ? info->batches[info->batch_count - 1].size : 1;
     return STATUS_OK;
-}
-
-enum status deployment_describe(struct deployment *deployment, struct model *model,
-                                const struct session *session, struct error *err)
-{
-    deployment->model = model;
-    const enum status status = describe_all(deployment, session, err);
-    if (status != STATUS_OK)
-        deployment->model = NULL; /* still the caller's */
-    return status;
 }
 
 struct deployment *deployment_ref(struct deployment *deployment)

@@ -57,7 +57,7 @@ enum deployment_plan {
 };
 
 struct deployment {
-    struct model *model; /* owned; its graph is gone; NULL while it is compiled */
+    struct model *model; /* owned; its graph is gone once it is compiled */
     /* Another one for each load of a version, and each change of precision; the same for all its
      * sizes. */
     _Atomic uint64_t generation;
@@ -113,11 +113,10 @@ bool deployment_is_classifier(const struct deployment *deployment);
  * input when it is the only one, else SIZE_MAX. */
 size_t deployment_image_input(const struct model *model);
 
-/* Fills in the description: `model`, compiled into `session`. Takes over `model` on success only.
- * STATUS_SHAPE when the preprocessing makes other sizes than the session takes; STATUS_NO_MEMORY.
- */
-enum status deployment_describe(struct deployment *deployment, struct model *model,
-                                const struct session *session, struct error *err) MUST_USE;
+/* Fills in the description of deployment->model, compiled into `session`. STATUS_SHAPE when the
+ * preprocessing makes other sizes than the session takes; STATUS_NO_MEMORY. */
+enum status deployment_describe(struct deployment *deployment, const struct session *session,
+                                struct error *err) MUST_USE;
 
 struct deployment *deployment_ref(struct deployment *deployment);
 void deployment_unref(

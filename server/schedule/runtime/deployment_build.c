@@ -19,7 +19,6 @@
 /* The state of deployment_create. */
 struct building {
     const struct deployment_options *options;
-    struct model *model; /* NULL once the description owns it */
     struct deployment *deployment;
 };
 
@@ -95,10 +94,10 @@ static enum status open_session(struct building *building, struct session_option
     const struct precision_options how = precision_options_of(building->options->host);
     if (choice->why[0]) {
         options->precision = choice->precision;
-        return precision_session(building->model, &how, options, ret, err);
+        return precision_session(building->deployment->model, &how, options, ret, err);
     }
-    TRY(precision_open(building->model, &how, options, choice, ret, err));
-    log_choice(building->model, options->device, choice,
+    TRY(precision_open(building->deployment->model, &how, options, choice, ret, err));
+    log_choice(building->deployment->model, options->device, choice,
                choice->trial_count && how.trials != TRIALS_NONE ? LOG_INFO : LOG_DEBUG);
     return STATUS_OK;
 }
@@ -190,7 +189,7 @@ static bool leaves_room(const struct building *building)
 {
     const struct model_host_options *options = building->options->host;
     const struct deployment *deployment = building->deployment;
-    const size_t most = (size_t)choose_max_batch(options, building->model);
+    const size_t most = (size_t)choose_max_batch(options, deployment->model);
     size_t needed = 0;
     for (size_t i = 0; i < deployment->lane_count; i++) {
         const size_t weights = lane_info(deployment->lanes[i])->parameter_bytes;
@@ -221,8 +220,7 @@ static enum status create_lanes(struct building *building, struct error *err)
 static enum status describe_deployment(struct building *building, struct error *err)
 {
     struct deployment *deployment = building->deployment;
-    TRY(deployment_describe(deployment, building->model, lane_session(deployment->lanes[0]), err));
-    building->model = NULL;
+    TRY(deployment_describe(deployment, lane_session(deployment->lanes[0]), err));
     model_drop_graph(deployment->model);
     return STATUS_OK;
 }
@@ -283,34 +281,33 @@ static enum status create_scheduler(struct building *building, struct error *err
 enum status deployment_create(const struct deployment_options *options, struct deployment **ret,
                               struct error *err)
 {
-    struct building building = {options, options->model, calloc(1, sizeof *building.deployment)};
+    struct deployment *deployment = calloc(1, sizeof *deployment);
+    struct building building = {options, deployment};
     int64_t start = clock_now();
     const double start_ms = clock_ms(clock_thread());
-    enum status status = STATUS_OK;
-    if (!building.deployment)
-        status = error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
-    else if (options->choices)
-        memcpy(building.deployment->choices, options->choices, sizeof building.deployment->choices);
-    if (status == STATUS_OK) {
-        building.deployment->refs = 1;
-        building.deployment->plan = options->plan;
-        status = create_lanes(&building, err);
+    if (!deployment) {
+        model_free(options->model);
+        return error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
     }
+    deployment->refs = 1;
+    deployment->model = options->model;
+    deployment->plan = options->plan;
+    if (options->choices)
+        memcpy(deployment->choices, options->choices, sizeof deployment->choices);
+    enum status status = create_lanes(&building, err);
     if (status == STATUS_OK)
         status = describe_deployment(&building, err);
     if (status == STATUS_OK)
         status = create_scheduler(&building, err);
     if (status == STATUS_OK) {
-        metric_set(building.deployment->meters.triton.load_seconds,
-                   clock_ms(clock_now() - start) * 1e-3);
+        metric_set(deployment->meters.triton.load_seconds, clock_ms(clock_now() - start) * 1e-3);
         /* what trials and packing have used between what stays */
         malloc_trim(0);
-        building.deployment->load_ms = clock_ms(clock_thread()) - start_ms;
-        *ret = building.deployment;
+        deployment->load_ms = clock_ms(clock_thread()) - start_ms;
+        *ret = deployment;
         return STATUS_OK;
     }
-    deployment_end(building.deployment);
-    model_free(building.model); /* lanes read it until they end */
+    deployment_end(deployment);
     return status;
 }
 
