@@ -15,7 +15,7 @@ source_of() { # source_of FILE LINE…: a source with a heading and these lines
 
 fresh_tree() {
     rm -rf "$scratch/tree"
-    mkdir -p "$scratch"/tree/engine/{base,tensor,graph,ops,reference,passes,backend,runtime} \
+    mkdir -p "$scratch"/tree/engine/{base,tensor,graph,op,passes,backend,runtime} \
         "$scratch"/tree/engine/{cpu,cuda}/{program,lowering,kernels} \
         "$scratch"/tree/{proto,models/onnx,models/folder,tests} \
         "$scratch"/tree/server/{image,http/transport,http/api,schedule/policy,schedule/runtime}
@@ -61,7 +61,7 @@ refuses 'proto includes the graph' proto/up.c '#include "engine/graph/graph.h"'
 refuses 'models includes server' models/folder/up.h ' #include "server/image/image.h"'
 refuses 'server includes tests' server/image/up.c '#include "tests/unit/support.h"'
 refuses 'tensor includes the graph' engine/tensor/up.c '#include "engine/graph/graph.h"'
-refuses 'operators include reference kernels' engine/op/up.c '#include "engine/op/gemm.h"'
+refuses 'operators include passes' engine/op/up.c '#include "engine/passes/passes.h"'
 refuses 'passes include a backend' engine/passes/up.c '#include "engine/backend/backend.h"'
 refuses 'a backend includes sessions' engine/cuda/lowering/up.c '#include "engine/runtime/session.h"'
 refuses 'cpu includes cuda' engine/cpu/up.c '#include "engine/cuda/cuda.h"'

@@ -155,7 +155,7 @@ class Levels(unittest.TestCase):
 
     def test_wrong_settings(self):
         for body, word in (('{"log_file": "/etc/passwd"}', "log_file"), ('{"log_colour": 1}', "unknown setting"),
-                           ('{"log_info": 1}', "true or false"), ('{"log_verbose_level": -1}', "number"),
+                           ('{"log_info": 1}', "true or false"), ('{"log_verbose_level": -1}', "0 or more"),
                            ('{"log_format": "xml"}', "log_format"), ("[]", "one JSON object"), ("{", "JSON"),
                            ("", "JSON"), ('{"log_info": false, "log_error": 3}', "log_error")):
             self.assertIn(word, self.settings(body, 400)["error"])
