@@ -1,6 +1,6 @@
-/* Operators with two operands. A row function per operator and dtype is written out by the macros
- * below; each has a loop for two rows, for a row and one element, and for one element and a row, so
- * that the compiler can vectorise every pattern of broadcasting. */
+/* Operators with two operands, and Clip. A row function per operator and dtype is written out by
+ * the macros below; each has a loop for two rows, for a row and one element, and for one element
+ * and a row, so that the compiler can vectorise every pattern of broadcasting. */
 #include "engine/op/elementwise.h"
 
 #include <math.h>
@@ -335,5 +335,47 @@ KERNEL(kernel_variadic)
                        args->in[i]->data, out->data, err));
     if (node->op == OP_MEAN)
         divide(out, (double)node->input_count);
+    return STATUS_OK;
+}
+
+/* ---- Clip ---- */
+
+/* The bound as one element of the data's dtype; false where there is none. */
+static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtype, void *ret)
+{
+    const struct tensor *limit = kernel_input(args, i);
+    if (limit && limit->dtype == dtype)
+        memcpy(ret, limit->data, dtype_size(dtype));
+    else if (limit)
+        store_floats(limit->data, dtype, ret, 1);
+    return limit != NULL;
+}
+
+/* min(max(x, low), high): where low > high, everything becomes high. */
+KERNEL(kernel_clip)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    size_t count = shape_count(&x->shape);
+    uint64_t low, high; /* room for an element of any dtype */
+    bool has_low = clip_bound(args, 1, x->dtype, &low),
+         has_high = clip_bound(args, 2, x->dtype, &high);
+    binary_row raise = binary_row_find(BINARY_MAX, x->dtype);
+    binary_row lower = binary_row_find(BINARY_MIN, x->dtype);
+    for (size_t done = 0; done < count; done += 16 * BLOCK) {
+        size_t n = count - done < 16 * BLOCK ? count - done : 16 * BLOCK;
+        const void *from = element(x->data, x->dtype, done);
+        void *to = element_at(y->data, x->dtype, done);
+        /* Rows of maxima and minima cannot fail. */
+        enum status status = STATUS_OK;
+        if (has_low)
+            status = raise(from, true, &low, false, to, n);
+        if (has_high)
+            status = lower(has_low ? to : from, true, &high, false, to, n);
+        if (!has_low && !has_high)
+            memcpy(to, from, n * dtype_size(x->dtype));
+        if (status != STATUS_OK)
+            return status;
+    }
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* Operators with one operand, and Clip. Floats have a row function per operator for float32 and
+/* Operators with one operand. Floats have a row function per operator for float32 and
  * float64 (tgmath.h picks expf or exp); 16-bit floats are computed in float32, integers in int64, a
  * block at a time. */
 #include "engine/op/elementwise.h"
@@ -287,47 +287,5 @@ KERNEL(kernel_unary)
         unary_floats(&unary, &parameters, x, y);
     else
         unary_integers(node->op, x, y);
-    return STATUS_OK;
-}
-
-/* ---- Clip ---- */
-
-/* The bound as one element of the data's dtype; false where there is none. */
-static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtype, void *ret)
-{
-    const struct tensor *limit = kernel_input(args, i);
-    if (limit && limit->dtype == dtype)
-        memcpy(ret, limit->data, dtype_size(dtype));
-    else if (limit)
-        store_floats(limit->data, dtype, ret, 1);
-    return limit != NULL;
-}
-
-/* min(max(x, low), high): where low > high, everything becomes high. */
-KERNEL(kernel_clip)
-{
-    const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
-    size_t count = shape_count(&x->shape);
-    uint64_t low, high; /* room for an element of any dtype */
-    bool has_low = clip_bound(args, 1, x->dtype, &low),
-         has_high = clip_bound(args, 2, x->dtype, &high);
-    binary_row raise = binary_row_find(BINARY_MAX, x->dtype);
-    binary_row lower = binary_row_find(BINARY_MIN, x->dtype);
-    for (size_t done = 0; done < count; done += 16 * BLOCK) {
-        size_t n = count - done < 16 * BLOCK ? count - done : 16 * BLOCK;
-        const void *from = element(x->data, x->dtype, done);
-        void *to = element_at(y->data, x->dtype, done);
-        /* Rows of maxima and minima cannot fail. */
-        enum status status = STATUS_OK;
-        if (has_low)
-            status = raise(from, true, &low, false, to, n);
-        if (has_high)
-            status = lower(has_low ? to : from, true, &high, false, to, n);
-        if (!has_low && !has_high)
-            memcpy(to, from, n * dtype_size(x->dtype));
-        if (status != STATUS_OK)
-            return status;
-    }
     return STATUS_OK;
 }
