@@ -187,8 +187,8 @@ static enum status narrow(const struct v2_input *input, const struct typed_conte
 static enum status wrong_count(const struct v2_input *input, size_t count, struct error *err)
 {
     return error_set(err, STATUS_INVALID,
-                     "input '%.80s' of datatype %s has %zu elements in the field for it, but its "
-                     "shape makes %zu",
+                     "input '%.80s' of datatype %s has %zu elements in its contents, but its shape "
+                     "needs %zu",
                      input->name, input->datatype, count, input->count);
 }
 

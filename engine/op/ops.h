@@ -1,8 +1,8 @@
 /* Operators: one table of names, versions, arity, attributes and shape inference.
  *
  * The table is assembled in ops.c from the families (families.h); the names alone are in
- * engine/graph/op.h. The importer refuses what is not in it, by name; the optimizer and the
- * backends look behaviour up in it.
+ * engine/graph/op.h. The importer refuses an operator that is not in it, and names it; the
+ * optimizer and the backends look up in it how an operator behaves.
  *
  * Source: ONNX operators, https://onnx.ai/onnx/operators/ ; com.microsoft: ONNX Runtime's
  * ContribOperators.md. */

@@ -661,7 +661,7 @@ KERNEL(kernel_transpose)
     return STATUS_OK;
 }
 
-/* Rows of `bytes` from one pitch to another. */
+/* Copies rows of `bytes` bytes between buffers of different pitches. */
 static void copy_rows(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t bytes,
                       size_t rows)
 {

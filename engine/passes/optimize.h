@@ -41,10 +41,9 @@ bool optimize_keeps_numbers(const struct node *node);
 enum status optimize_quantized(struct graph *graph, bool multiplies_to_float,
                                struct error *err) MUST_USE;
 
-/* Products on dynamically quantized activations (ConvInteger, MatMulInteger of what
- * DynamicQuantizeLinear stored, then Cast and Mul by the scales) become Conv and MatMul on rounded
- * activations and real weights; before optimize_weights, in every precision. Errors:
- * STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
+/* Replaces DynamicQuantizeLinear, ConvInteger or MatMulInteger, Cast and Mul by Conv or MatMul on
+ * rounded activations and real weights. Call it before optimize_weights, in every precision.
+ * Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
 enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
 
 /* Shape-independent rewrites, once per session: constants folded, Identity and Dropout removed,

@@ -143,9 +143,10 @@ static enum status find(struct onnx_file *file, const Onnx__TensorProto *proto, 
     /* Without a length the rest of the file is meant; more than is needed is then no mistake of
      * the tensor that comes first in a shared file. */
     if (found[2] ? length != bytes : length < bytes)
-        return error_set(err, STATUS_MODEL,
-                         "external data: the shape needs %zu bytes, '%.200s' has %llu there", bytes,
-                         found[0], (unsigned long long)length);
+        return error_set(
+            err, STATUS_MODEL,
+            "external data: the tensor's shape needs %zu bytes, but '%.200s' provides %llu", bytes,
+            found[0], (unsigned long long)length);
     file->external_bytes += bytes;
     *ret = (struct onnx_external){.fd = file->external_fd, .offset = offset};
     return STATUS_OK;

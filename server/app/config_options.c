@@ -49,6 +49,9 @@ const struct option config_options[] = {
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
      "predictions per image, unless the request sets another number"},
 
+    {"size", OPTION_TEXT, COMMAND_PREDICT, FIELD(size), 0, 0, NULL, "WIDTHxHEIGHT", MODEL,
+     "input size, such as 640x480, if the file leaves height and width free; default: that of its "
+     "configuration, else 224x224"},
     {"calibrate", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(calibrate), 0, 0, NULL, "PHOTOS", MODEL,
      "folder of photos typical for the model, searched with its sub-folders: about 100; "
      "at "
@@ -106,6 +109,10 @@ const struct option config_options[] = {
      "GPU's"},
     {"gpu-memory", OPTION_BYTES, RUNS, FIELD(gpu_memory), 0, 1024 * 1024 * GIB, "0", "BYTES",
      DEVICE, "the same limit for every GPU in use; overrides --memory there"},
+    {"old-libheif", OPTION_SWITCH, RUNS | COMMAND_INSPECT | COMMAND_QUANTIZE, FIELD(old_libheif), 0,
+     0, "false", NULL, DEVICE,
+     "also read AVIF and HEIC with a libheif older than 1.23: a small hostile file can then use "
+     "memory beyond all limits"},
 
     {"profile", OPTION_SWITCH, COMMAND_INSPECT, FIELD(profile), 0, 0, "false", NULL, DEVICE,
      "run the model and print each layer's milliseconds and GFLOP/s beside the peak of this "
@@ -152,10 +159,6 @@ const struct option config_options[] = {
      "when started as root, become this user (NAME:GROUP: and group) once the port is open"},
     {"core-dumps", OPTION_SWITCH, COMMAND_SERVE, FIELD(core_dumps), 0, 0, "false", NULL, SERVER,
      "allow core dumps and debuggers, which expose photos and keys"},
-    {"old-libheif", OPTION_SWITCH, RUNS | COMMAND_INSPECT | COMMAND_QUANTIZE, FIELD(old_libheif), 0,
-     0, "false", NULL, DEVICE,
-     "also read AVIF and HEIC with a libheif older than 1.23: a small hostile file can then use "
-     "memory beyond all limits"},
     {"confine", OPTION_CHOICE, COMMAND_SERVE, FIELD(confine), 0, 0, "on", "on|off", SERVER,
      "after the start, allow only the system calls, files and folders that serving needs (seccomp, "
      "Landlock) if the kernel supports it; /health shows the active restrictions"},
@@ -267,9 +270,6 @@ const struct option config_options[] = {
     {"trace-sample", OPTION_TEXT, COMMAND_SERVE, FIELD(trace_sample), 0, 0, "1", "N", OUTPUT,
      "share of the requests that are traced, 0 to 1; requests with a traceparent header say so "
      "themselves"},
-    {"size", OPTION_TEXT, COMMAND_PREDICT, FIELD(size), 0, 0, NULL, "WIDTHxHEIGHT", MODEL,
-     "input size, such as 640x480, if the file leaves height and width free; default: that of its "
-     "configuration, else 224x224"},
     {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
      "or .png), or all into the new folder OUT, as JPEG under their own names"},

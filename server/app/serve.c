@@ -440,6 +440,11 @@ static void say_ready(struct serve *serve)
     else
         log_event(LOG_INFO, "ready", model, chosen, LOG_STR("device", devices),
                   LOG_STR("precision", precision), LOG_INT("threads", threads), url);
+    if (model_host_readiness(serve->model_host) == MODEL_HOST_FAILED)
+        log_event(LOG_WARN, "not ready",
+                  LOG_STR("text",
+                          "a required model does not serve (--ready strict): /readyz answers "
+                          "503 until it does"));
     free(models);
 }
 

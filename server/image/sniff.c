@@ -103,7 +103,7 @@ static const struct signature signatures[] = {
     SIGNATURE(0, "\x93NUMPY", "a NumPy array"),
     SIGNATURE(0, "/9j/", "a JPEG in Base64 text, which must be decoded first"),
     SIGNATURE(0, "iVBORw0KGgo", "a PNG in Base64 text, which must be decoded first"),
-    SIGNATURE(0, "data:", "a data: URL; send its decoded bytes"),
+    SIGNATURE(0, "data:", "a data: URL, whose data must be decoded first"),
     SIGNATURE(0, "http://", "a web address, not the picture itself"),
     SIGNATURE(0, "https://", "a web address, not the picture itself"),
 };

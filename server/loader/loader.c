@@ -96,7 +96,7 @@ static enum status check_default(const struct loader *loader, struct error *err)
         return STATUS_OK;
     return error_set(err, STATUS_CONFIG,
                      "--default-model '%.128s': there is no such model in %.200s", wanted,
-                     options->models ? options->models : "what is to be served");
+                     options->models ? options->models : "this command line");
 }
 
 static void announce(const struct loader *loader, const struct repository *repository)

@@ -286,7 +286,7 @@ class Repository(unittest.TestCase):
         self.assertEqual([server.get(path).status for path in probes], [200] * 3)
         self.assertEqual(server.get("/v2/health/ready").status, 200)
         strict = self.serve("--ready", "strict", "--watch", wait_ready=False)
-        strict.wait_log("2 models")
+        strict.wait_log("not ready")
         self.assertEqual([strict.get(path).status for path in probes], [503] * 3)
         self.assertEqual(strict.get("/v2/health/ready").status, 400)
         self.assertEqual(strict.get("/readyz").json()["status"], "failed")

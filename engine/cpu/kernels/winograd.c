@@ -4,8 +4,8 @@
  *     Y = A' [ (G g G') * (B' d B) ] A
  *
  * (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015) at the points 0,
- * ±sqrt(1/2), ±sqrt(2) and infinity: these lie symmetric about 1 and lose about a decimal digit
- * less than the paper's 0, ±1, ±2. All lanes are channels. */
+ * ±sqrt(1/2), ±sqrt(2) and infinity: the greater is the reciprocal of the smaller, so rounding
+ * costs about a decimal digit less than with the paper's 0, ±1, ±2. All lanes are channels. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 

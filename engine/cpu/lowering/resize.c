@@ -1,6 +1,6 @@
-/* Resize and Upsample of channels-last images, float32 and bfloat16, every mode but cropping, and
- * of 8-bit integers, to the nearest: a row of the result is first blended from rows of the image,
- * then pixel by pixel from that row. */
+/* Resize of channels-last images: float32 and bfloat16 in every mode but cropping, 8-bit integers
+ * in nearest mode only. Rows of the image are blended into one row, then the pixels of that row
+ * into the pixels of the result. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -85,8 +85,8 @@ bool onednn_pairs_saturate(void)
     return !allowed || (!cpu_features()->avx512_vnni && !cpu_features()->avx_vnni);
 }
 
-/* Pairs of u8 x i8 that saturate at 16 bits: 255 * (a + b) has to fit. For i8 x i8 oneDNN halves
- * the weights. */
+/* Whether oneDNN's sums cannot saturate. Where it adds pairs of u8 x i8 products in 16 bits,
+ * 255 * (a + b) must fit; for i8 x i8 it halves the weights, so they never count as fitting. */
 bool onednn_sums_fit(const struct tensor *weights, enum dtype src)
 {
     enum { MOST = 64 };

@@ -1,4 +1,4 @@
-/* The products of onednn.h by lensd's own kernels.
+/* Computes the products declared in onednn.h with lensd's own kernels.
  *
  * A product consists of parts: an image and a group of a convolution, a batch of a matrix product.
  * Each part is a product of matrices, rows x k times k x n. A row of a convolution is a window of

@@ -1,4 +1,4 @@
-/* Kernels that work along axes: reductions, softmax, sorting, sums so far; conventions as in
+/* Kernels that work along axes: reductions, softmax, sorting, cumulative sums; conventions as in
  * kernels.h. */
 #pragma once
 

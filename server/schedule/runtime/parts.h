@@ -42,7 +42,7 @@ struct image parts_view(const struct image *picture, uint32_t x, uint32_t y, uin
 /* A decoded photo of the whole request. */
 struct image parts_photo(const struct predict_image *photo);
 
-/* The whole is answered by the model that answered `part`. */
+/* Records that the model which answered `part` answers the whole request. */
 void parts_answered_by(struct request_parts *parts, const struct request_part *part);
 
 /* Frees the parts, not the whole; fine on zeroes. */
