@@ -119,6 +119,7 @@ enum resize_nearest {
     NEAREST_ROUND_PREFER_CEIL,
     NEAREST_FLOOR,
     NEAREST_CEIL,
+    NEAREST_SIMPLE, /* before opset 11: below, or above on an axis that shrinks */
 };
 
 struct resize_axis {

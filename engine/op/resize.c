@@ -53,6 +53,7 @@ static const struct choice nearests[] = {
     {"round_prefer_ceil", NEAREST_ROUND_PREFER_CEIL},
     {"floor", NEAREST_FLOOR},
     {"ceil", NEAREST_CEIL},
+    {"simple", NEAREST_SIMPLE}, /* of the importer, not ONNX */
 };
 enum policy { POLICY_STRETCH, POLICY_NOT_LARGER, POLICY_NOT_SMALLER };
 static const struct choice policies[] = {

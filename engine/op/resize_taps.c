@@ -44,7 +44,8 @@ static double source_position(const struct resize_plan *plan, const struct resiz
     return x;
 }
 
-static double nearest_position(const struct resize_plan *plan, double x)
+static double nearest_position(const struct resize_plan *plan, const struct resize_axis *axis,
+                               double x)
 {
     switch (plan->nearest) {
     case NEAREST_ROUND_PREFER_FLOOR:
@@ -55,6 +56,8 @@ static double nearest_position(const struct resize_plan *plan, double x)
         return floor(x);
     case NEAREST_CEIL:
         return ceil(x);
+    case NEAREST_SIMPLE:
+        return axis->scale < 1 ? ceil(x) : floor(x);
     }
     return x;
 }
@@ -109,7 +112,7 @@ static void fill_taps(const struct resize_plan *plan, const struct resize_axis *
                       size_t taps, size_t *index, double *weight)
 {
     if (plan->mode == RESIZE_NEAREST) {
-        index[0] = clamp_index((int64_t)nearest_position(plan, x), axis->in);
+        index[0] = clamp_index((int64_t)nearest_position(plan, axis, x), axis->in);
         weight[0] = 1;
         return;
     }

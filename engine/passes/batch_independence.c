@@ -232,6 +232,10 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
         !proof_shapes_are_known(node->inputs, node->input_count) ||
         !proof_shapes_are_known(node->outputs, node->output_count))
         return false;
+    /* Indices of MaxUnpool count from the first image, unless a MaxPool of the same batch made
+     * them. */
+    if (proof->batch > 1 && node->op == OP_MAX_UNPOOL && !proof_unpools_itself(node))
+        return false;
     if (rule == &batch_reshape) {
         proof->spans[node->outputs[0]->index] = proof_span(proof, node, 0);
         return proof_span(proof, node, 0) > 0;

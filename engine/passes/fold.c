@@ -103,6 +103,9 @@ static bool is_identity(const struct node *node, bool inferred)
         return true;
     if (node->op == OP_CAST && inferred && node->inputs[0])
         return node->inputs[0]->dtype == op_cast_target(node);
+    if (node->op == OP_CAST_LIKE && inferred && node->inputs[0] && node->inputs[1])
+        return node->inputs[0]->dtype != DTYPE_NONE &&
+               node->inputs[0]->dtype == node->inputs[1]->dtype;
     return node->op == OP_DROPOUT && !node_output(node, 1);
 }
 

@@ -109,6 +109,13 @@ static struct value *apply(struct onnx_rewrite *r, enum op op, struct value *a, 
     return value;
 }
 
+/* A number of x's type, which the file may not tell before shapes are inferred. */
+static struct value *form_number_like(struct onnx_rewrite *r, float number, struct value *x)
+{
+    struct value *value = form_float(r, number);
+    return x->dtype == DTYPE_F32 ? value : apply(r, OP_CAST_LIKE, value, x);
+}
+
 /* A new node after the one that makes the result: it makes the result instead, of that and b (NULL:
  * of that alone). */
 static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
@@ -245,8 +252,9 @@ static void pad_operands(struct onnx_rewrite *r)
 {
     if (!to_operand(r, "paddings", 1)) /* opset 1 */
         needs_operand(r, "pads", 1);
-    if (node_float(r->node, "value", 0) != 0)
-        to_operand(r, "value", 2);
+    const float value = node_float(r->node, "value", 0);
+    if (value != 0)
+        set_input(r, 2, form_number_like(r, value, r->node->inputs[0]));
     drop(r, "value");
 }
 
@@ -369,12 +377,12 @@ static void dropout_without_ratio(struct onnx_rewrite *r)
         mask && r->node->opset < 10 ? graph_add_value(r->graph, "", DTYPE_NONE, NULL) : NULL;
     if (!bools)
         return;
-    struct node *cast = form_node(r, OP_CAST, 1, &bools);
+    struct node *cast =
+        form_node(r, OP_CAST_LIKE, 2, (struct value *[]){bools, r->node->inputs[0]});
     if (cast) {
         node_set_output(r->node, 1, bools);
         node_set_output(cast, 0, mask);
     }
-    set_int(r, cast, "to", DTYPE_F32);
 }
 
 static void tile_by_repeats(struct onnx_rewrite *r)
@@ -441,9 +449,12 @@ static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
     struct value *scales = node_input(node, 1);
-    bool shrinks = false;
-    for (size_t i = 0; scales && scales->known && i < shape_count(&scales->shape); i++)
+    bool shrinks = false, grows = !scales || !scales->known; /* or may */
+    for (size_t i = 0; scales && scales->known && i < shape_count(&scales->shape); i++) {
         shrinks = shrinks || tensor_number(scales->known, i) < 1;
+        grows = grows || tensor_number(scales->known, i) > 1;
+    }
+    shrinks = shrinks || (scales && !scales->known);
     if (!scales)
         fail(r, error_set(r->err, STATUS_MODEL, "scales are missing"));
     set_input(r, 2, scales);
@@ -451,7 +462,7 @@ static void resize_of_scales(struct onnx_rewrite *r)
     if (!strcmp(node_string(node, "mode", ""), "bilinear"))
         set_string(r, node, "mode", "linear");
     set_string(r, node, "coordinate_transformation_mode", "asymmetric");
-    set_string(r, node, "nearest_mode", shrinks ? "ceil" : "floor");
+    set_string(r, node, "nearest_mode", !shrinks ? "floor" : grows ? "simple" : "ceil");
 }
 
 static void upsample_by_attribute(struct onnx_rewrite *r)
@@ -469,8 +480,9 @@ static void upsample_by_attribute(struct onnx_rewrite *r)
 
 static void affine(struct onnx_rewrite *r)
 {
-    set_input(r, 1, form_float(r, node_float(r->node, "alpha", 1)));
-    follow(r, OP_ADD, form_float(r, node_float(r->node, "beta", 0)));
+    struct value *x = r->node->inputs[0];
+    set_input(r, 1, form_number_like(r, node_float(r->node, "alpha", 1), x));
+    follow(r, OP_ADD, form_number_like(r, node_float(r->node, "beta", 0), x));
     r->node->attr_count = 0;
 }
 
@@ -480,8 +492,10 @@ static void image_scaler(struct onnx_rewrite *r)
     const float *bias = node_floats(r->node, "bias", &count);
     if (!bias)
         fail(r, error_set(r->err, STATUS_MODEL, "attribute 'bias' is missing"));
-    set_input(r, 1, form_float(r, node_float(r->node, "scale", 1)));
-    follow(r, OP_ADD, form_constant(r, DTYPE_F32, SHAPE((int64_t)count, 1, 1), bias));
+    struct value *x = r->node->inputs[0];
+    struct value *added = form_constant(r, DTYPE_F32, SHAPE((int64_t)count, 1, 1), bias);
+    set_input(r, 1, form_number_like(r, node_float(r->node, "scale", 1), x));
+    follow(r, OP_ADD, x->dtype == DTYPE_F32 ? added : apply(r, OP_CAST_LIKE, added, x));
     r->node->attr_count = 0;
 }
 
@@ -497,7 +511,7 @@ static void crop(struct onnx_rewrite *r)
     int64_t starts[2], ends[2];
     for (size_t i = 0; fits && i < 2; i++) {
         starts[i] = border[1 - i];
-        ends[i] = border[3 - i] ? -border[3 - i] : INT64_MAX;
+        ends[i] = border[3 - i] > 0 ? -border[3 - i] : INT64_MAX;
         fits =
             border[1 - i] >= 0 && (scale || border[3 - i] >= 0) &&
             (!scale || (scale[i] >= 0 && !__builtin_add_overflow(starts[i], scale[i], &ends[i])));
@@ -581,11 +595,13 @@ static void fused_gemm(struct onnx_rewrite *r)
     const char *name = node_string(r->node, "activation", "");
     const float params[2] = {node_float(r->node, "activation_alpha", 0),
                              node_float(r->node, "activation_beta", 0)};
+    const bool has_alpha = node_attr(r->node, "activation_alpha") != NULL;
+    const bool has_beta = node_attr(r->node, "activation_beta") != NULL;
     drop(r, "activation");
     drop(r, "activation_alpha");
     drop(r, "activation_beta");
     drop(r, "activation_gamma");
-    activate(r, name, params, 2);
+    activate(r, name, params, !has_alpha ? 0 : has_beta ? 2 : 1);
 }
 
 /* The operand with its last two dimensions exchanged; without a declared rank NULL. */
@@ -625,14 +641,15 @@ static void fused_matmul(struct onnx_rewrite *r)
         set_string(r, node, "equation", equations[flips[0] + 2 * flips[1]]);
     }
     if (alpha != 1)
-        follow(r, OP_MUL, form_float(r, alpha));
+        follow(r, OP_MUL, form_number_like(r, alpha, node->inputs[0]));
 }
 
 /* x * sigmoid(alpha * x): the node is the last Mul. */
 static void quick_gelu(struct onnx_rewrite *r)
 {
     const float alpha = node_float(r->node, "alpha", 1.702f);
-    struct value *scaled = apply(r, OP_MUL, r->node->inputs[0], form_float(r, alpha));
+    struct value *scaled =
+        apply(r, OP_MUL, r->node->inputs[0], form_number_like(r, alpha, r->node->inputs[0]));
     r->node->attr_count = 0;
     set_input(r, 1, apply(r, OP_SIGMOID, scaled, NULL));
 }

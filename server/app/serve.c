@@ -46,6 +46,7 @@
 /* Work that lasts this long after --grace is stuck: the process ends without it. */
 #define STUCK_MS   10000
 #define STUCK_EXIT 3
+#define ENDING     (-1) /* serve.end_by: the process is being ended */
 #define LOOK_MS    500
 
 /* The same signal within this time counts as one signal sent twice. */
@@ -479,7 +480,7 @@ static void end_stuck(const struct serve *serve)
     log_event(LOG_ERROR, "stopped", LOG_BOOL("all_answered", false),
               LOG_STR("model", models[0] ? models : NULL),
               LOG_STR("text", models[0] ? "a pass is stuck: exiting without its answers"
-                                        : "the loader is stuck: exiting without it"));
+                                        : "the loader or a decoder is stuck: exiting without it"));
     remove_numbers(serve);
     log_flush();
     _exit(STUCK_EXIT);
@@ -493,8 +494,9 @@ static void *watch_signals(void *context)
     struct pollfd signals = {.fd = serve->signal_fd, .events = POLLIN};
     for (;;) {
         const int ready = poll(&signals, 1, LOOK_MS); /* a cancellation point */
-        const int64_t end_by = atomic_load(&serve->end_by);
-        if (end_by && clock_now() >= end_by)
+        int64_t end_by = atomic_load(&serve->end_by);
+        if (end_by > 0 && clock_now() >= end_by &&
+            atomic_compare_exchange_strong(&serve->end_by, &end_by, ENDING))
             end_stuck(serve);
         if (ready <= 0 || read(serve->signal_fd, &info, sizeof info) != sizeof info)
             continue;
@@ -524,6 +526,15 @@ static void serve_sleep_ms(int64_t milliseconds)
         ;
 }
 
+/* Sets when watch_signals() ends the process; 0: never. If it has begun to, the rest of the server
+ * must stay as it is: does not return. */
+static void set_end(struct serve *serve, int64_t end_by)
+{
+    if (atomic_exchange(&serve->end_by, end_by) == ENDING)
+        for (;;)
+            pause();
+}
+
 static void drain(struct serve *serve, const char *cause)
 {
     const struct config *config = serve->config;
@@ -533,10 +544,12 @@ static void drain(struct serve *serve, const char *cause)
     supervisor_say(serve->supervisor, "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
                    (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
     const int64_t most = (config->drain_delay + config->grace + STUCK_MS) * MILLION;
-    atomic_store(&serve->end_by, clock_now() + most);
+    set_end(serve, clock_now() + most);
     http_server_begin_drain(serve->http);
     loader_stop(serve->loader);
-    atomic_store(&serve->end_by, clock_now() + most);
+    set_end(serve, clock_now() + most);
+    supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%lld",
+                   (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
     serve_sleep_ms(config->drain_delay);
     http_server_stop_accepting(serve->http);
     int64_t deadline = clock_now() + config->grace * MILLION;
@@ -545,7 +558,7 @@ static void drain(struct serve *serve, const char *cause)
     bool all = model_host_drain(serve->model_host, left_ms > 0 ? (int)left_ms : 0);
     if (!quiet)
         (void)http_server_wait_quiet(serve->http, clock_now() + LAST_WORDS_MS * MILLION);
-    atomic_store(&serve->end_by, 0);
+    set_end(serve, 0);
     log_event(quiet && all ? LOG_INFO : LOG_WARN, "stopped",
               LOG_BOOL("all_answered", quiet && all));
 }

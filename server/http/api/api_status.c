@@ -78,7 +78,8 @@ void devices_handle(struct exchange *x)
 /* Series of the versions that are in the table now: a registry would keep those that have left. */
 static void put_model_states(FILE *out, const struct model_status *models, size_t count)
 {
-    char name[2 * sizeof models->name], version[2 * sizeof models->version];
+    /* metrics_escape() makes at most 5 characters of a byte. */
+    char name[5 * sizeof models->name], version[5 * sizeof models->version];
     fputs("# HELP lensd_model_state 1 for the state that a version of a model is in, else 0.\n"
           "# TYPE lensd_model_state gauge\n",
           out);

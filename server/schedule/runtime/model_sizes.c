@@ -302,7 +302,8 @@ void table_plan_memory(struct model_host *host)
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++) {
         const struct model_entry *entry = &host->entries[i];
-        count += entry->state == MODEL_LOADING;
+        count += entry->state == MODEL_LOADING ||
+                 (entry->deployment && entry->deployment->plan == PLAN_FIRST); /* to be completed */
         if (entry->stages)
             count += count_sizes_to_come_locked(host, entry->stages);
     }

@@ -197,6 +197,20 @@ Test(onnx_forms, upsample_1_takes_a_scale_for_each_axis_of_the_image)
     one_end(&one);
 }
 
+Test(onnx_forms, resize_10_takes_the_pixel_above_on_axes_that_shrink)
+{
+    static const float scales[] = {1, 1, 0.6f, 2};
+    static const float expected[] = {0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9};
+    struct one_node one;
+    start(&one, "Resize", 10, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 5, 2), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(4), scales);
+    one_string(&one, "mode", "nearest");
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(1, 1, 3, 4), expected);
+    one_end(&one);
+}
+
 Test(onnx_forms, selu_1_has_rounded_defaults)
 {
     static const float x[] = {-1, 0, 2};
@@ -440,6 +454,17 @@ Test(onnx_forms, fused_gemm_activates)
     one_string(&one, "activation", "Relu");
     run_ok(&one);
     one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2), expected);
+    one_end(&one);
+}
+
+Test(onnx_forms, fused_gemm_needs_the_parameters_of_its_activation)
+{
+    struct one_node one;
+    start_of(&one, "com.microsoft", "FusedGemm", 1, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_string(&one, "activation", "LeakyRelu");
+    fails(&one, STATUS_MODEL, "needs 1 activation_params");
     one_end(&one);
 }
 

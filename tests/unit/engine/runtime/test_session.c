@@ -253,6 +253,20 @@ static struct value *positions(struct graph *graph, struct value *x)
     return node_of(graph, OP_CAST, 13, 1, &pool->outputs[1], 1)->outputs[0];
 }
 
+/* Nobody knows that the indices are those of the pool. */
+static struct value *pool_and_elsewhere(struct graph *graph, struct value *x)
+{
+    struct value *back = pool_and_back(graph, x);
+    struct node *unpool = back->producer;
+    struct value *const sum[2] = {unpool->inputs[1], ints_of(graph, 1, (const int64_t[]){1})};
+    struct node *add = node_of(graph, OP_ADD, 14, 2, sum, 1);
+    struct node *last = graph->nodes[graph->node_count - 1];
+    graph->nodes[graph->node_count - 1] = unpool; /* in topological order */
+    graph->nodes[graph->node_count - 2] = last;
+    unpool->inputs[1] = add->outputs[0];
+    return back;
+}
+
 /* A batch of three against each of its images alone. */
 static void run_three(struct value *(*build)(struct graph *, struct value *), bool is_batched)
 {
@@ -271,7 +285,7 @@ static void run_three(struct value *(*build)(struct graph *, struct value *), bo
     struct session *session = NULL;
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(session_info(session)->batched, is_batched, "%s", session_info(session)->note);
-    float images[BATCH * EACH], *together = NULL;
+    float images[4 * EACH], *together = NULL; /* a batch of three is padded to four */
     uint32_t state = 5;
     for (size_t i = 0; i < COUNT_OF(images); i++)
         images[i] = random_unit(&state);
@@ -306,6 +320,7 @@ Test(session, batches_operators_that_take_each_image_for_itself)
 Test(session, does_not_batch_indices_that_count_from_the_first_image)
 {
     run_three(positions, false);
+    run_three(pool_and_elsewhere, false);
 }
 
 Test(session, never_mixes_images_of_one_batch)
