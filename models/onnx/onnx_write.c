@@ -238,6 +238,11 @@ static enum status write_attribute(struct onnx_writer *w, const struct attr *att
     proto->name = (char *)(uintptr_t)attr->name;
     proto->has_type = true;
     proto->type = kinds[attr->kind];
+    if (attr->kind == ATTR_STRING && !strcmp(attr->name, "nearest_mode") &&
+        !strcmp(attr->s, "simple"))
+        return error_set(w->err, STATUS_UNSUPPORTED,
+                         "ONNX has no newer form of a Resize of opset 10 that shrinks one axis and "
+                         "stretches another");
     switch (attr->kind) {
     case ATTR_INT:
         proto->has_i = true;

@@ -146,8 +146,13 @@ class Server:
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=self.log_file if stderr is None else stderr, preexec_fn=prepare,
             env={name: value for name, value in {**os.environ, "LENSD_ALLOWED_HOSTS": "*", **(environment or {})}.items()
                  if value is not None})
-        self.port = int(self.wait_for(lambda: os.path.exists(port_file) and read(port_file),
-                                      "the port file"))
+
+        def find_port():
+            try:
+                return read(port_file)
+            except FileNotFoundError:  # not yet; or no more, because lensd has ended, and wait_for() says how
+                return b""
+        self.port = int(self.wait_for(find_port, "the port file"))
         if wait_ready:
             self.wait_ready(complete)
 
