@@ -194,7 +194,9 @@ static struct value *ints_of(struct graph *graph, size_t count, const int64_t *d
     struct error err;
     cr_assert_eq(tensor_create(NULL, DTYPE_I64, &SHAPE((int64_t)count), &tensor, &err), STATUS_OK);
     memcpy(tensor->data, data, tensor->bytes);
-    return graph_add_constant(graph, "ints", tensor);
+    struct value *value = graph_add_constant(graph, "ints", tensor);
+    tensor_unref(tensor);
+    return value;
 }
 
 static struct node *node_of(struct graph *graph, enum op op, int opset, size_t count,
