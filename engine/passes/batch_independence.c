@@ -309,7 +309,7 @@ bool batch_is_independent(const struct graph *graph, const struct graph *base, i
     *ret_hash = 0xcbf29ce484222325u;
     *ret_node = NULL;
     const bool is_proven =
-        proof.spans && proof.axes && proof_visit_all(&proof, graph, follows, ret_node);
+        batch > 0 && proof.spans && proof.axes && proof_visit_all(&proof, graph, follows, ret_node);
     free(proof.spans);
     free(proof.axes);
     return is_proven;
