@@ -97,7 +97,7 @@ fake apt-cache 100 ''
 cat >"$scratch/bin/apt-get" <<'FAKE'
 #!/bin/sh
 case "$*" in
-*--error-on=any*) echo 'E: Failed to fetch http://deb.debian.org/debian/dists/trixie/InRelease' && exit 100 ;;
+*--error-on=any*) echo 'E: Failed to fetch http://mirror.invalid/debian/dists/trixie/InRelease' && exit 100 ;;
 update*) echo 'W: Some index files failed to download. They have been ignored, or old ones used instead.' ;;
 *) echo 'E: Unable to locate package libmicrohttpd-dev' && exit 100 ;;
 esac

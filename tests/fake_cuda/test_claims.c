@@ -136,8 +136,8 @@ static struct node *make_node(struct graph *graph, enum op op)
     const struct op_info *info = op_record(op);
     char plain[16] = "";
     const char *operands = plain;
-    memset(plain, 'x', info->min_inputs < 8 ? info->min_inputs : 8);
-    strcat(plain, ">x");
+    const int least = info->min_inputs < 8 ? info->min_inputs : 8;
+    (void)snprintf(plain, sizeof plain, "%.*s>x", least, "xxxxxxxx");
     for (size_t r = 0; r < COUNT_OF(recipes); r++)
         if (recipes[r].op == op)
             operands = recipes[r].operands;
