@@ -1,9 +1,11 @@
 #!/bin/sh
-# collect.sh PROGRAM FOLDER: puts PROGRAM and all it needs of a system into FOLDER: its shared
-# libraries and the loader, an account to run as, and the licences of what is copied. Nothing else:
-# no shell, no package manager.
+# collect.sh PROGRAM FOLDER [LIBRARY…]: puts PROGRAM and all it needs of a system into FOLDER: its shared
+# libraries, each LIBRARY (by its name) that it loads while it runs, and the loader, an account to run
+# as, and the licences of what is copied. Nothing else: no shell, no package manager. Prints the
+# packages that it copied from.
 set -eu
 program=$1 folder=$2
+shift 2
 mkdir -p "$folder/usr/bin" "$folder/etc" "$folder/tmp" "$folder/models" "$folder/usr/share/doc"
 chmod 1777 "$folder/tmp"
 cp "$program" "$folder/usr/bin/"
@@ -12,7 +14,10 @@ for name in lib lib64; do
     mkdir -p "$folder/usr/$name"
     ln -s "usr/$name" "$folder/$name"
 done
-ldd "$program" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' | sort -u |
+loaded=$(for library in "$@"; do /sbin/ldconfig -p | sed -n "s|.*$library .*=> ||p" | head -n 1; done)
+# shellcheck disable=SC2086  # paths are words
+{ ldd "$program" $loaded; printf '\t=> %s (0x0)\n' $loaded; } |
+sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' | sort -u |
 while read -r library; do
     file=$(readlink -f "$library")
     mkdir -p "$folder/$(dirname "$library")"
@@ -24,3 +29,4 @@ while read -r library; do
 done
 echo 'lensd:x:10001:10001:lensd:/:/usr/sbin/nologin' >"$folder/etc/passwd"
 echo 'lensd:x:10001:' >"$folder/etc/group"
+ls "$folder/usr/share/doc"

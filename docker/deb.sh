@@ -50,7 +50,25 @@ else
     profiles=(--build-profiles=pkg.lensd.nocuda)
 fi
 
-(cd "$source" && dpkg-buildpackage --build=binary --no-sign ${profiles[@]+"${profiles[@]}"}) >"$work/log" 2>&1 || {
+# The build takes minutes. Of its output this shows debhelper's steps, and how far ninja is every 10 seconds.
+progress() {
+    local line next=0
+    while IFS= read -r line; do
+        case $line in
+        '   dh_'*) line=${line#   } ;;
+        '['[0-9]*/*']'*)
+            [ "$SECONDS" -ge "$next" ] || continue
+            next=$((SECONDS + 10))
+            line="built ${line%%]*}]"
+            ;;
+        *) continue ;;
+        esac
+        printf 'deb: %s\n' "$line"
+    done
+}
+
+(cd "$source" && dpkg-buildpackage --build=binary --no-sign ${profiles[@]+"${profiles[@]}"}) 2>&1 |
+    tee "$work/log" | progress >&2 || {
     tail -n 40 "$work/log" >&2
     echo "deb: the packages could not be built; the whole log is $work/log" >&2
     exit 1

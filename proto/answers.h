@@ -60,6 +60,9 @@ struct answer_prediction {
     const struct answer_image *crop; /* of a box: the next stage's result for it; NULL: none */
 };
 
+/* The label of a prediction; "7", its index in `room`, if it has none. */
+const char *answer_label(const struct answer_prediction *prediction, char room[static 24]);
+
 /* The kind of predictions of an image. */
 enum answer_kind { ANSWER_CLASSES, ANSWER_BOXES, ANSWER_AREAS, ANSWER_EMBEDDING, ANSWER_DEPTH };
 
@@ -77,7 +80,8 @@ struct answer_image {
     size_t embedding_count;
     const char *depth; /* instead: a 16-bit PNG of the picture's size in base64; NULL: none */
     float depth_least, depth_greatest; /* the depths of 0 and 65535 */
-    const char *text;                  /* instead: a line of text; NULL: none */
+    const char *text;                  /* instead: a line of text; with boxes: the text of the
+                                          page, lines end in \n; NULL: none */
     float text_score;
     int batch; /* images in its batch */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
@@ -100,7 +104,7 @@ struct predict_answer {
  * "keypoints":[{"name","x","y","score"}…] or "corners":[[x,y]…], or "embedding":[…],
  * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…], where a mask
  * may be "polygons":[[x,y,x,y…]…] or "png":{"x","y","width","height","data"} instead of "rle",
- * or "depth":{"min","max","png"}, or "text" and "score",
+ * or "depth":{"min","max","png"}, or "text" and "score"; a page has predictions and "text",
  * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
  * its error, if it has one, is the whole answer. A list:
  * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or
@@ -109,7 +113,8 @@ char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size)
 
 /* The answer as text/plain: one line for each prediction, best first, "0.957125 7" (probability,
  * label; its index if it has none), for a box "0.957125 12.50 8.25 99.00 64.75 cat" (corners before
- * the label), for an embedding its numbers in one line, for a line of text "0.957125 text"; an
+ * the label) and below it the lines of its crop, each indented by two spaces; for an embedding its
+ * numbers in one line, for a line of text "0.957125 text", for a page its text and nothing else; an
  * empty line between images; "error code: sentence" for a failed image. */
 char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size);
 
@@ -154,12 +159,16 @@ struct predict_json_limits {
     int max_top_k;
 };
 
-/* Reads {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with "top_k",
- * "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true, false, lists
- * of strings and numbers. `text` is hostile, and not needed afterwards. STATUS_INVALID for a
- * malformed request; STATUS_TOO_LARGE for more than max_images. Malformed base64 is an error of
- * that image alone. Free *ret with predict_json_free (accepts NULL). */
-enum status predict_json_parse(const char *text, size_t size,
+struct dialect;
+
+/* Reads the JSON body of a request in a dialect's form (proto/dialects.h), or in /predict's own
+ * (`dialect` NULL): {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with
+ * "top_k", "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true,
+ * false, lists of strings and numbers. A dialect's parameters keep its names. `text` is hostile,
+ * and not needed afterwards. STATUS_INVALID for a malformed request; STATUS_TOO_LARGE for more than
+ * max_images. Malformed base64 is an error of that image alone. Free *ret with predict_json_free
+ * (accepts NULL). */
+enum status predict_json_parse(const struct dialect *dialect, const char *text, size_t size,
                                const struct predict_json_limits *limits, struct predict_json **ret,
                                struct error *err) MUST_USE;
 void predict_json_free(struct predict_json *request);

@@ -26,10 +26,8 @@ struct dialect_pictures {
 
 struct dialect {
     const char *name;                           /* "DeepStack" */
-    const struct dialect_parameter *parameters; /* NULL: /predict's own */
-    size_t parameter_count;
-    const struct dialect_default *defaults; /* for parameters that the request lacks */
-    size_t default_count;
+    const struct dialect_parameter *parameters; /* up to one without a name; NULL: /predict's own */
+    const struct dialect_default *defaults;     /* up to one without a name; NULL: none */
     unsigned kinds;      /* the answers it can write: 1u << enum answer_kind */
     const char *takes;   /* the models it supports, for an error: "a detector" */
     bool is_base64;      /* a body that is not an image is base64 */
@@ -39,7 +37,9 @@ struct dialect {
     bool has_whole_mask; /* a mask as PNG has the size of the picture */
     const char *model;   /* the JSON member that names the model; NULL: the path does */
     const char *nested;  /* the JSON member that holds the parameters; NULL: the outermost object */
-    /* Adds the images of a JSON body. NULL: the body is in /predict's form. */
+    const char *images;  /* the JSON member that holds the images */
+    /* Adds the images of a JSON body where `images` does not suffice. Both NULL: the body is in
+     * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
     char *(*write)(const struct predict_answer *answer, size_t *ret_size);
     /* NULL: {"error", "code"} */
@@ -72,11 +72,6 @@ char *roboflow_models_json(const struct dialect_model *models, size_t count, siz
  * the parameter is ignored. */
 const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
                               char room[static 32], const char **ret_value);
-
-/* Reads a JSON body, like predict_json_parse(). Parameters keep the API's names. */
-enum status dialect_parse(const struct dialect *dialect, const char *text, size_t size,
-                          const struct predict_json_limits *limits, struct predict_json **ret,
-                          struct error *err) MUST_USE;
 
 /* Adds the images of a member: a text, an object with one in "value", "b64" or "url", or a list of
  * these. STATUS_INVALID; STATUS_TOO_LARGE: more than `capacity`. */

@@ -1,9 +1,8 @@
-/* A checker for RFC 8259: a state machine with an explicit stack of one bit per level.
+/* A checker for RFC 8259: a state machine with an explicit stack of one bit per level. It can cut
+ * out large arrays on the way: their elements are not checked here, their brackets only counted.
  *
  * Easy to get wrong: "1." and "01" are not numbers; a comma before a closing bracket is not JSON;
  * "\ud800" alone has no meaning; a NUL byte must not end the text. */
-#include "proto/json.h"
-
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "engine/base/hex.h"
 #include "engine/base/text.h"
 #include "engine/base/utf8.h"
+#include "proto/json_extract.h"
 
 #define JSON_BYTES_MAX ((size_t)1 << 30)
 
@@ -21,6 +21,10 @@ struct json_scan {
     size_t values, depth;
     uint8_t objects[JSON_DEPTH_MAX / 8]; /* bit i: level i is an object, else an array */
     struct error *err;
+
+    struct extraction *cut; /* NULL: only check */
+    bool is_in_parent;      /* inside the parent member of cut->rule */
+    bool is_wanted;         /* the next value belongs to the member of cut->rule */
 };
 
 static enum status wrong(const struct json_scan *s, const char *expected)
@@ -194,17 +198,63 @@ static enum status scan_open_level(struct json_scan *s)
     return STATUS_OK;
 }
 
+static bool is_key(const struct json_scan *s, size_t begin, const char *key)
+{
+    const size_t length = s->at - begin - 2; /* without quotation marks */
+    return length == strlen(key) && !memcmp(s->text + begin + 1, key, length);
+}
+
 static enum status scan_key(struct json_scan *s)
 {
     s->at = text_skip_blanks(s->text, s->at, s->size);
+    const size_t begin = s->at;
     if (peek(s) != '"')
         return wrong(s, "a key in quotes");
     TRY(count_value(s));
     TRY(scan_string(s));
+    const struct extract_rule *rule = s->cut ? s->cut->rule : NULL;
+    if (rule && rule->parent && s->depth == 1)
+        s->is_in_parent = is_key(s, begin, rule->parent);
+    s->is_wanted = rule && s->depth == rule->depth && (s->is_in_parent || !rule->parent) &&
+                   is_key(s, begin, rule->member);
     s->at = text_skip_blanks(s->text, s->at, s->size);
     if (peek(s) != ':')
         return wrong(s, "':'");
     s->at++;
+    return STATUS_OK;
+}
+
+/* Copies text[cut->copied … s->at) to the rest. */
+static void copy_rest(struct json_scan *s)
+{
+    struct extraction *cut = s->cut;
+    if (s->at > cut->copied) /* the text may be empty */
+        memcpy(cut->rest + cut->rest_size, s->text + cut->copied, s->at - cut->copied);
+    cut->rest_size += s->at - cut->copied;
+    cut->copied = s->at;
+}
+
+/* Replaces the array at s->at by 0, which is not longer, and records its place. */
+static enum status cut_array(struct json_scan *s)
+{
+    struct extraction *cut = s->cut;
+    const size_t begin = s->at;
+    size_t depth = 0;
+    if (cut->count == cut->max)
+        return error_set(s->err, STATUS_INVALID, "the request has more than %zu of \"%s\"",
+                         cut->max, cut->rule->member);
+    copy_rest(s);
+    do {
+        const char byte = s->text[s->at++];
+        depth += byte == '[';
+        depth -= byte == ']';
+        while (byte == '"' && s->at < s->size && s->text[s->at++] != '"')
+            s->at += s->text[s->at - 1] == '\\';
+    } while (depth > 0 && s->at < s->size);
+    s->at = s->at < s->size ? s->at : s->size; /* after a backslash at the end */
+    cut->spans[cut->count++] = (struct json_span){s->text + begin, s->at - begin};
+    cut->rest[cut->rest_size++] = '0';
+    cut->copied = s->at;
     return STATUS_OK;
 }
 
@@ -235,6 +285,10 @@ static enum status scan_value(struct json_scan *s, bool *ret_opened)
     s->at = text_skip_blanks(s->text, s->at, s->size);
     TRY(count_value(s));
     char c = peek(s);
+    const bool is_cut = s->is_wanted && c == '[';
+    s->is_wanted = false;
+    if (is_cut)
+        return cut_array(s);
     if (c != '{' && c != '[')
         return scan_scalar(s);
     TRY(scan_open_level(s));
@@ -248,21 +302,35 @@ static enum status scan_value(struct json_scan *s, bool *ret_opened)
     return c == '{' ? scan_key(s) : STATUS_OK;
 }
 
+static enum status scan_text(struct json_scan *s)
+{
+    if (s->limits->max_depth > JSON_DEPTH_MAX)
+        return error_set(s->err, STATUS_INVALID, "JSON: a depth limit over %d", JSON_DEPTH_MAX);
+    if (s->size > JSON_BYTES_MAX)
+        return error_set(s->err, STATUS_INVALID, "JSON text of %zu bytes; the limit is 1 GiB",
+                         s->size);
+    for (bool more = true; more;) {
+        TRY(scan_value(s, &more));
+        if (!more)
+            TRY(scan_after_value(s, &more));
+    }
+    s->at = text_skip_blanks(s->text, s->at, s->size);
+    return s->at == s->size ? STATUS_OK : wrong(s, "the end");
+}
+
 enum status json_check(const char *text, size_t size, const struct json_limits *limits,
                        struct error *err)
 {
     struct json_scan s = {.text = text, .size = size, .limits = limits, .err = err};
-    if (limits->max_depth > JSON_DEPTH_MAX)
-        return error_set(err, STATUS_INVALID, "JSON: a depth limit over %d", JSON_DEPTH_MAX);
-    if (size > JSON_BYTES_MAX)
-        return error_set(err, STATUS_INVALID, "JSON text of %zu bytes; the limit is 1 GiB", size);
-    for (bool more = true; more;) {
-        TRY(scan_value(&s, &more));
-        if (!more)
-            TRY(scan_after_value(&s, &more));
-    }
-    s.at = text_skip_blanks(s.text, s.at, s.size);
-    if (s.at != size)
-        return wrong(&s, "the end");
+    return scan_text(&s);
+}
+
+enum status json_extract(const char *text, size_t size, const struct json_limits *limits,
+                         struct extraction *cut, struct error *err)
+{
+    struct json_scan s = {.text = text, .size = size, .limits = limits, .err = err, .cut = cut};
+    TRY(scan_text(&s));
+    copy_rest(&s);
+    cut->rest[cut->rest_size] = '\0';
     return STATUS_OK;
 }

@@ -1,11 +1,7 @@
-/* Extracts large arrays from JSON before it becomes a tree. Private to proto/.
- *
- * The scan is lexical: it skips strings and counts brackets; the array that is the value of a
- * certain member is replaced by 0, and its place recorded. The rest goes through json_check() like
- * all JSON from outside: malformed text is refused there, or when the array is read. */
+/* Checks JSON, and extracts large arrays from it before it becomes a tree. Private to proto/. */
 #pragma once
 
-#include "engine/base/status.h"
+#include "proto/json.h"
 
 struct json_span {
     const char *text; /* an array with its brackets (or to the end of the text) */
@@ -19,8 +15,16 @@ struct extract_rule {
     const char *member;
 };
 
-/* Writes the rest of text[0 … size) to `rest` (size + 1 bytes; terminated), its length to
- * *ret_rest_size, and the arrays, in their order, to `ret`: at most `max`, else STATUS_INVALID. */
-enum status json_extract(const char *text, size_t size, const struct extract_rule *rule, char *rest,
-                         size_t *ret_rest_size, struct json_span *ret, size_t max,
-                         size_t *ret_count, struct error *err) MUST_USE;
+struct extraction {
+    const struct extract_rule *rule;
+    char *rest; /* receives the text with 0 for each array, terminated: its size + 1 bytes */
+    size_t rest_size;
+    struct json_span *spans; /* receives the arrays, in their order */
+    size_t count, max;       /* of spans */
+    size_t copied;           /* private; 0 */
+};
+
+/* Does json_check() for the text without the arrays that the rule names, and extracts these. Their
+ * elements are checked when they are read. STATUS_INVALID, also for more than `max` arrays. */
+enum status json_extract(const char *text, size_t size, const struct json_limits *limits,
+                         struct extraction *cut, struct error *err) MUST_USE;

@@ -9,15 +9,11 @@
 
 char *logging_json(const struct logging_settings *settings, size_t *ret_size)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_text(&w, root, "log_file", "");
-    write_bool(&w, root, "log_info", settings->info);
-    write_bool(&w, root, "log_warning", settings->warning);
-    write_bool(&w, root, "log_error", settings->error);
-    write_count(&w, root, "log_verbose_level", (unsigned long long)settings->verbose);
-    write_text(&w, root, "log_format", settings->as_json ? "json" : "default");
-    return write_finish(&w, root, ret_size);
+    return write_document(ret_size,
+                          "log_file=%s log_info=%hhd log_warning=%hhd log_error=%hhd "
+                          "log_verbose_level=%d log_format=%s",
+                          "", settings->info, settings->warning, settings->error, settings->verbose,
+                          settings->as_json ? "json" : "default");
 }
 
 static enum status read_switch(const cJSON *member, bool *ret, struct error *err)

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "proto/base64.h"
 #include "proto/dialects.h"
 #include "proto/writer.h"
@@ -60,47 +59,35 @@ static void write_vector(struct writer *w, cJSON *entry, const struct answer_ima
         free(text);
         return;
     }
-    cJSON *list = write_array(w, entry, "embedding");
-    for (size_t i = 0; i < image->embedding_count; i++)
-        write_float(w, list, NULL, image->embedding[i]);
+    write_floats(w, entry, "embedding", image->embedding, image->embedding_count);
 }
 
 static char *openai_write(const struct predict_answer *answer, size_t *ret_size)
 {
     struct writer w = {false};
     json_node *root = write_root();
-    write_text(&w, root, "object", "list");
-    write_text(&w, root, "model", answer->model);
+    write_members(&w, root, "object=%s model=%s", "list", answer->model);
     cJSON *list = write_array(&w, root, "data");
     for (size_t i = 0; i < answer->image_count; i++) {
         cJSON *entry = write_object(&w, list, NULL);
-        write_text(&w, entry, "object", "embedding");
-        write_count(&w, entry, "index", i);
+        write_members(&w, entry, "object=%s index=%zu", "embedding", i);
         write_vector(&w, entry, &answer->images[i], answer->is_base64);
     }
-    cJSON *usage = write_object(&w, root, "usage"); /* images have no tokens */
-    write_count(&w, usage, "prompt_tokens", 0);
-    write_count(&w, usage, "total_tokens", 0);
+    write_members(&w, root, "usage{prompt_tokens=%d total_tokens=%d}", 0, 0); /* of texts */
     return write_finish(&w, root, ret_size);
 }
 
 static char *openai_error(int http, const char *sentence, const char *code, size_t *ret_size)
 {
-    struct writer w = {false};
-    cJSON *root = cJSON_CreateObject(), *error = write_object(&w, root, "error");
-    write_text(&w, error, "message", sentence);
-    write_text(&w, error, "type", http < 500 ? "invalid_request_error" : "server_error");
-    write_float(&w, error, "param", NAN); /* null */
-    write_text(&w, error, "code", code);
-    return write_finish(&w, root, ret_size);
+    return write_document(ret_size, "error{message=%s type=%s param=%g code=%s}", sentence,
+                          http < 500 ? "invalid_request_error" : "server_error", (double)NAN, code);
 }
 
-static const struct dialect_parameter parameters[] = {{"encoding_format", "encoding", false},
-                                                      {"normalize", "normalize", false}};
+static const struct dialect_parameter parameters[] = {
+    {"encoding_format", "encoding", false}, {"normalize", "normalize", false}, {0}};
 
 const struct dialect dialect_openai = {.name = "OpenAI",
                                        .parameters = parameters,
-                                       .parameter_count = COUNT_OF(parameters),
                                        .kinds = 1u << ANSWER_EMBEDDING,
                                        .takes = "a model that embeds pictures",
                                        .fails_whole = true,

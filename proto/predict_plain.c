@@ -7,21 +7,35 @@
 #include "engine/base/utf8.h"
 #include "proto/answers.h"
 
+/* Writes text without control characters but `kept`. */
+static void put_text(FILE *out, const char *text, char kept)
+{
+    bool valid = utf8_valid(text, strlen(text));
+    for (const char *c = text; *c; c++) {
+        const unsigned char byte = (unsigned char)*c;
+        const bool is_control = (byte < 0x20 && *c != kept) || byte == 0x7F;
+        fputc(is_control || (byte >= 0x80 && !valid) ? '?' : *c, out);
+    }
+}
+
 /* Writes a label as one line, whatever it contains. */
 static void put_label(FILE *out, const char *label)
 {
-    bool valid = utf8_valid(label, strlen(label));
-    for (const unsigned char *c = (const unsigned char *)label; *c; c++)
-        fputc(*c < 0x20 || *c == 0x7F || (*c >= 0x80 && !valid) ? '?' : *c, out);
+    put_text(out, label, '\0');
 }
 
-static void put_lines(FILE *out, const struct answer_image *image)
+static void put_lines(FILE *out, const struct answer_image *image, int depth)
 {
     if (image->error)
-        fprintf(out, "error %s: %s\n", image->code, image->error);
+        fprintf(out, "%*serror %s: %s\n", 2 * depth, "", image->code, image->error);
+    if (image->text && image->kind == ANSWER_BOXES) {
+        put_text(out, image->text, '\n');
+        fputc('\n', out);
+        return;
+    }
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *prediction = &image->predictions[i];
-        fprintf(out, "%.6f ", (double)prediction->probability);
+        fprintf(out, "%*s%.6f ", 2 * depth, "", (double)prediction->probability);
         for (int k = 0; image->kind == ANSWER_BOXES && k < 4; k++)
             fprintf(out, "%.2f ", (double)prediction->box[k]);
         if (prediction->label)
@@ -29,16 +43,19 @@ static void put_lines(FILE *out, const struct answer_image *image)
         else
             fprintf(out, "%zu", prediction->index);
         fputc('\n', out);
+        if (prediction->crop)
+            put_lines(out, prediction->crop, depth + 1);
     }
     if (image->text) {
-        fprintf(out, "%.6f ", (double)image->text_score);
+        fprintf(out, "%*s%.6f ", 2 * depth, "", (double)image->text_score);
         put_label(out, image->text);
         fputc('\n', out);
     }
     if (image->depth)
-        fprintf(out, "%.9g %.9g\n", (double)image->depth_least, (double)image->depth_greatest);
+        fprintf(out, "%*s%.9g %.9g\n", 2 * depth, "", (double)image->depth_least,
+                (double)image->depth_greatest);
     for (size_t i = 0; i < image->embedding_count; i++)
-        fprintf(out, "%.9g%c", (double)image->embedding[i],
+        fprintf(out, "%*s%.9g%c", i ? 0 : 2 * depth, "", (double)image->embedding[i],
                 i + 1 < image->embedding_count ? ' ' : '\n');
 }
 
@@ -95,7 +112,7 @@ char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size
     for (size_t i = 0; out && i < answer->image_count; i++) {
         if (i > 0)
             fputc('\n', out);
-        put_lines(out, &answer->images[i]);
+        put_lines(out, &answer->images[i], 0);
     }
     return out ? finish_plain(out, &text) : NULL;
 }

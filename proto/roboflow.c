@@ -2,9 +2,7 @@
  * inference/core/entities of roboflow/inference 1.x. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <string.h>
 
-#include "engine/base/size.h"
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
@@ -29,11 +27,8 @@ static void write_outline(struct writer *w, cJSON *entry, const struct answer_ma
         end = mask->ends[i];
     }
     cJSON *points = write_array(w, entry, "points");
-    for (; begin + 1 < end; begin += 2) {
-        cJSON *point = write_object(w, points, NULL);
-        write_count(w, point, "x", mask->points[begin]);
-        write_count(w, point, "y", mask->points[begin + 1]);
-    }
+    for (; begin + 1 < end; begin += 2)
+        write_members(w, points, "{x=%u y=%u}", mask->points[begin], mask->points[begin + 1]);
 }
 
 static void write_keypoints(struct writer *w, cJSON *entry, const struct answer_prediction *box)
@@ -43,22 +38,18 @@ static void write_keypoints(struct writer *w, cJSON *entry, const struct answer_
         const struct answer_point *point = &box->points[i];
         char number[24];
         snprintf(number, sizeof number, "%zu", i);
-        cJSON *object = write_object(w, list, NULL);
-        write_decimal(w, object, "x", (double)point->x);
-        write_decimal(w, object, "y", (double)point->y);
-        write_float(w, object, "confidence", point->score >= 0 ? point->score : 1);
-        write_count(w, object, "class_id", i);
-        write_text(w, object, "class", point->name ? point->name : number);
+        write_members(w, list, "{x=%.3f y=%.3f confidence=%g class_id=%zu class=%s}",
+                      (double)point->x, (double)point->y,
+                      point->score >= 0 ? (double)point->score : 1, i,
+                      point->name ? point->name : number);
     }
 }
 
 static void write_class(struct writer *w, cJSON *entry, const struct answer_prediction *found)
 {
     char number[24];
-    snprintf(number, sizeof number, "%zu", found->index);
-    write_float(w, entry, "confidence", found->probability);
-    write_text(w, entry, "class", found->label ? found->label : number);
-    write_count(w, entry, "class_id", found->index);
+    write_members(w, entry, "confidence=%g class=%s class_id=%zu", (double)found->probability,
+                  answer_label(found, number), found->index);
 }
 
 static void write_box(struct writer *w, cJSON *entry, const struct answer_prediction *found,
@@ -66,10 +57,9 @@ static void write_box(struct writer *w, cJSON *entry, const struct answer_predic
 {
     const float *box = found->box;
     char text[160];
-    write_decimal(w, entry, "x", (double)(box[0] + box[2]) / 2);
-    write_decimal(w, entry, "y", (double)(box[1] + box[3]) / 2);
-    write_decimal(w, entry, "width", (double)(box[2] - box[0]));
-    write_decimal(w, entry, "height", (double)(box[3] - box[1]));
+    write_members(w, entry, "x=%.3f y=%.3f width=%.3f height=%.3f", (double)(box[0] + box[2]) / 2,
+                  (double)(box[1] + box[3]) / 2, (double)(box[2] - box[0]),
+                  (double)(box[3] - box[1]));
     write_class(w, entry, found);
     snprintf(text, sizeof text, "%s-%zu", id, place);
     write_text(w, entry, "detection_id", text);
@@ -83,15 +73,11 @@ static void write_image(struct writer *w, cJSON *object, const struct answer_ima
                         const struct predict_answer *answer)
 {
     if (image->error) { /* an image of a list failed */
-        write_text(w, object, "message", image->error);
-        write_text(w, object, "code", image->code);
+        write_members(w, object, "message=%s code=%s", image->error, image->code);
         return;
     }
-    write_text(w, object, "inference_id", answer->id);
-    write_decimal(w, object, "time", answer->total_ms / 1000);
-    cJSON *size = write_object(w, object, "image");
-    write_count(w, size, "width", image->width);
-    write_count(w, size, "height", image->height);
+    write_members(w, object, "inference_id=%s time=%.3f image{width=%u height=%u}", answer->id,
+                  answer->total_ms / 1000, image->width, image->height);
     cJSON *list = write_array(w, object, "predictions");
     for (size_t i = 0; i < image->prediction_count; i++) {
         cJSON *entry = write_object(w, list, NULL);
@@ -103,9 +89,8 @@ static void write_image(struct writer *w, cJSON *object, const struct answer_ima
     if (image->kind == ANSWER_CLASSES && image->prediction_count) {
         char number[24];
         const struct answer_prediction *best = &image->predictions[0];
-        snprintf(number, sizeof number, "%zu", best->index);
-        write_text(w, object, "top", best->label ? best->label : number);
-        write_float(w, object, "confidence", best->probability);
+        write_members(w, object, "top=%s confidence=%g", answer_label(best, number),
+                      (double)best->probability);
     }
 }
 
@@ -121,12 +106,8 @@ static char *roboflow_write(const struct predict_answer *answer, size_t *ret_siz
 
 static char *roboflow_error(int http, const char *sentence, const char *code, size_t *ret_size)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
     (void)http;
-    write_text(&w, root, "message", sentence);
-    write_text(&w, root, "code", code);
-    return write_finish(&w, root, ret_size);
+    return write_document(ret_size, "message=%s code=%s", sentence, code);
 }
 
 char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size)
@@ -136,27 +117,26 @@ char *roboflow_models_json(const struct dialect_model *models, size_t count, siz
     for (size_t i = 0; i < count; i++) {
         char id[160];
         snprintf(id, sizeof id, "%s/%s", models[i].name, models[i].version);
-        cJSON *entry = write_object(&w, list, NULL);
-        write_text(&w, entry, "model_id", id);
-        write_text(&w, entry, "task_type", models[i].task);
+        write_members(&w, list, "{model_id=%s task_type=%s}", id, models[i].task);
     }
     return write_finish(&w, root, ret_size);
 }
 
-static const struct dialect_parameter parameters[] = {
-    {"confidence", "confidence", true}, {"overlap", "iou", true},
-    {"iou_threshold", "iou", true},     {"max_detections", "max_detections", false},
-    {"class_filter", "classes", false}, {"class_agnostic_nms", "agnostic", false},
-    {"classes", "classes", false},      {"format", "format", false},
-};
+static const struct dialect_parameter parameters[] = {{"confidence", "confidence", true},
+                                                      {"overlap", "iou", true},
+                                                      {"iou_threshold", "iou", true},
+                                                      {"max_detections", "max_detections", false},
+                                                      {"class_filter", "classes", false},
+                                                      {"class_agnostic_nms", "agnostic", false},
+                                                      {"classes", "classes", false},
+                                                      {"format", "format", false},
+                                                      {0}};
 static const struct dialect_default defaults[] = {
-    {"confidence", "0.4"}, {"iou", "0.3"}, {"masks", "polygon"}};
+    {"confidence", "0.4"}, {"iou", "0.3"}, {"masks", "polygon"}, {0}};
 
 const struct dialect dialect_roboflow = {.name = "Roboflow Inference",
                                          .parameters = parameters,
-                                         .parameter_count = COUNT_OF(parameters),
                                          .defaults = defaults,
-                                         .default_count = COUNT_OF(defaults),
                                          .kinds = 1u << ANSWER_CLASSES | 1u << ANSWER_BOXES,
                                          .takes = "a classifier or a detector",
                                          .is_base64 = true,

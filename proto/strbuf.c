@@ -99,10 +99,9 @@ static size_t put_decimal(char *text, const char *digits, int count, int before,
     return (size_t)(at - text);
 }
 
-/* 10^0 … 10^22, all exact as doubles. */
-static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+const double exact_powers[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                 1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
 /* Whether digits x 10^-scale reads back as `value`. Digits and power are exact, so their quotient
  * is the double nearest to the decimal, and the float nearest to that double is the one nearest to
@@ -110,7 +109,8 @@ static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
  * an integer that a double holds does. */
 static bool reads_back(uint64_t digits, int scale, float value)
 {
-    double decimal = scale >= 0 ? (double)digits / powers[scale] : (double)digits * powers[-scale];
+    double decimal =
+        scale >= 0 ? (double)digits / exact_powers[scale] : (double)digits * exact_powers[-scale];
     uint64_t bits;
     memcpy(&bits, &decimal, sizeof bits);
     bool is_between = (bits & 0x1FFFFFFF) == 0x10000000;
@@ -125,13 +125,14 @@ static size_t write_middling(float value, bool negative, char *text)
     int places = 0; /* value is at least 10^places, and less than ten times that */
     if (!(value >= 1e-9f && value < 1e18f))
         return 0;
-    while ((double)value >= powers[places + 1])
+    while ((double)value >= exact_powers[places + 1])
         places++;
-    while (value < 1 && (double)value * powers[-places] < 1)
+    while (value < 1 && (double)value * exact_powers[-places] < 1)
         places--;
     for (int precision = 6; precision <= 9; precision++) {
         int scale = precision - 1 - places; /* -12 … 18 */
-        double scaled = scale >= 0 ? (double)value * powers[scale] : (double)value / powers[-scale];
+        double scaled =
+            scale >= 0 ? (double)value * exact_powers[scale] : (double)value / exact_powers[-scale];
         uint64_t digits = (uint64_t)(scaled + 0.5);
         if (!reads_back(digits, scale, value))
             continue;

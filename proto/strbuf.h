@@ -22,6 +22,8 @@ void strbuf_add(struct strbuf *text, const char *bytes, size_t size);
 void strbuf_put(struct strbuf *text, const char *terminated);
 void strbuf_number(struct strbuf *text, int64_t value);
 void strbuf_unsigned(struct strbuf *text, uint64_t value);
+/* 10^0 to 10^22, all exact as doubles. */
+extern const double exact_powers[23];
 #define FLOAT_TEXT 24 /* more than enough for a float */
 #define FLOAT_MOST 15 /* the longest float: -1.17549435e-38 */
 /* Writes the shortest text (of six digits or more) that reads back as the same finite value, in the

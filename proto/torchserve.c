@@ -3,71 +3,52 @@
  * an embedding its numbers, several images a list of these and of {"error", "code"}. Source:
  * ts/torch_handler of pytorch/serve. Requests have /predict's form. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "proto/dialects.h"
 #include "proto/writer.h"
-
-static bool has_key(const cJSON *object, const char *key)
-{
-    return cJSON_GetObjectItemCaseSensitive(object, key) != NULL;
-}
 
 /* Writes the boxes of TorchServe's object_detector: [{"person": [x1, y1, x2, y2], "score": 0.99}].
  * */
 static void write_named_boxes(struct writer *w, cJSON *list, const struct answer_image *image)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {
-        const struct answer_prediction *prediction = &image->predictions[i];
+        struct answer_prediction found = image->predictions[i];
         char number[24];
-        snprintf(number, sizeof number, "%zu", prediction->index);
+        if (found.label && (!*found.label || !strcmp(found.label, "score")))
+            found.label = NULL;
         cJSON *entry = write_object(w, list, NULL);
-        cJSON *box = write_array(w, entry,
-                                 prediction->label && *prediction->label &&
-                                         strcmp(prediction->label, "score") != 0
-                                     ? prediction->label
-                                     : number);
-        for (int k = 0; k < 4; k++)
-            write_decimal(w, box, NULL, (double)prediction->box[k]);
-        write_float(w, entry, "score", prediction->probability);
+        write_members(w, write_array(w, entry, answer_label(&found, number)), "%.3f %.3f %.3f %.3f",
+                      (double)found.box[0], (double)found.box[1], (double)found.box[2],
+                      (double)found.box[3]);
+        write_float(w, entry, "score", found.probability);
     }
 }
 
 static void write_labels(struct writer *w, cJSON *object, const struct answer_image *image)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {
-        const struct answer_prediction *prediction = &image->predictions[i];
+        struct answer_prediction found = image->predictions[i];
         char number[24];
-        snprintf(number, sizeof number, "%zu", prediction->index);
-        const char *label = prediction->label;
-        if (!label || !*label || has_key(object, label))
-            label = number;
-        write_float(w, object, label, prediction->probability);
+        if (found.label && (!*found.label || cJSON_GetObjectItemCaseSensitive(object, found.label)))
+            found.label = NULL;
+        write_float(w, object, answer_label(&found, number), found.probability);
     }
 }
 
 /* Adds the answer for one image to `root`, a list. */
 static void write_torchserve(struct writer *w, cJSON *root, const struct answer_image *image)
 {
-    if (image->error) {
-        cJSON *object = write_object(w, root, NULL);
-        write_text(w, object, "error", image->error);
-        write_text(w, object, "code", image->code);
-    } else if (image->embedding) {
-        cJSON *list = write_array(w, root, NULL);
-        for (size_t i = 0; i < image->embedding_count; i++)
-            write_float(w, list, NULL, image->embedding[i]);
-    } else if (image->text) {
-        cJSON *object = write_object(w, root, NULL);
-        write_text(w, object, "text", image->text);
-        write_float(w, object, "score", image->text_score);
-    } else if (image->kind == ANSWER_BOXES) {
+    if (image->error)
+        write_members(w, root, "{error=%s code=%s}", image->error, image->code);
+    else if (image->embedding)
+        write_floats(w, root, NULL, image->embedding, image->embedding_count);
+    else if (image->text)
+        write_members(w, root, "{text=%s score=%g}", image->text, (double)image->text_score);
+    else if (image->kind == ANSWER_BOXES)
         write_named_boxes(w, write_array(w, root, NULL), image);
-    } else {
+    else
         write_labels(w, write_object(w, root, NULL), image);
-    }
 }
 
 static char *torchserve_write(const struct predict_answer *answer, size_t *ret_size)
@@ -85,10 +66,7 @@ static char *torchserve_write(const struct predict_answer *answer, size_t *ret_s
 }
 
 /* object_detector's threshold */
-static const struct dialect_default defaults[] = {{"confidence", "0.5"}};
+static const struct dialect_default defaults[] = {{"confidence", "0.5"}, {0}};
 
-const struct dialect dialect_torchserve = {.name = "TorchServe",
-                                           .defaults = defaults,
-                                           .default_count = COUNT_OF(defaults),
-                                           .kinds = ~0u,
-                                           .write = torchserve_write};
+const struct dialect dialect_torchserve = {
+    .name = "TorchServe", .defaults = defaults, .kinds = ~0u, .write = torchserve_write};

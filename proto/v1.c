@@ -3,7 +3,6 @@
 #include "proto/v1.h"
 
 #include <cjson/cJSON.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,31 +90,27 @@ static enum status parse_v1_instances(const char *text, size_t size,
                                       struct v1_request *request, struct error *err)
 {
     static const struct extract_rule rule = {1, NULL, "instances"};
-    struct json_span instances;
-    size_t rest_size, count;
-    char *rest = malloc(size + 1);
-    if (!rest)
+    struct json_span instances = {"[]", 2};
+    struct extraction cut = {
+        .rule = &rule, .rest = malloc(size + 1), .spans = &instances, .max = 1};
+    if (!cut.rest)
         return error_no_memory(err, "for a request");
-    enum status status =
-        json_extract(text, size, &rule, rest, &rest_size, &instances, 1, &count, err);
-    bool photos = status == STATUS_OK && count == 1 && strchr("{\"]", first_byte(&instances));
-    if (status == STATUS_OK)
-        status =
-            photos ? json_check(text, size, limits, err) : json_check(rest, rest_size, limits, err);
-    free(rest);
+    const enum status status = json_extract(text, size, limits, &cut, err);
+    free(cut.rest);
     TRY(status);
-    if (count == 0)
+    if (cut.count == 0)
         return error_set(err, STATUS_INVALID,
                          "the request must be {\"instances\": […]}, with photos as base64 or with "
                          "numbers");
     if (first_byte(&instances) == ']')
         return error_set(err, STATUS_INVALID, "\"instances\" is empty; send at least one");
-    if (!photos) {
+    if (!strchr("{\"", first_byte(&instances))) {
         request->numbers = instances.text;
         request->numbers_size = instances.size;
         request->rows = count_elements(&instances);
         return STATUS_OK;
     }
+    TRY(json_check(text, size, limits, err));
     request->tree = cJSON_ParseWithLength(text, size);
     if (!request->tree)
         return error_no_memory(err, "for a request");
@@ -162,9 +157,8 @@ char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size)
         for (size_t k = 0; k < image->prediction_count; k++) {
             const struct answer_prediction *prediction = &image->predictions[k];
             char number[24];
-            snprintf(number, sizeof number, "%zu", prediction->index);
-            write_text(&w, classes, NULL, prediction->label ? prediction->label : number);
-            write_count(&w, indices, NULL, prediction->index);
+            write_text(&w, classes, NULL, answer_label(prediction, number));
+            write_members(&w, indices, "%zu", prediction->index);
             write_float(&w, probabilities, NULL, prediction->probability);
         }
     }
@@ -222,16 +216,13 @@ char *v1_model_json(const char *name, bool ready, const struct v1_version *versi
 {
     struct writer w = {false};
     json_node *root = write_root();
-    write_text(&w, root, "name", name);
-    write_bool(&w, root, "ready", ready);
+    write_members(&w, root, "name=%s ready=%hhd", name, ready);
     cJSON *list = write_array(&w, root, "model_version_status");
     for (size_t i = 0; i < count; i++) {
-        cJSON *entry = write_object(&w, list, NULL);
-        write_text(&w, entry, "version", versions[i].version);
-        write_text(&w, entry, "state", versions[i].is_ready ? "AVAILABLE" : "UNAVAILABLE");
-        cJSON *status = write_object(&w, entry, "status");
-        write_text(&w, status, "error_code", versions[i].is_ready ? "OK" : "UNKNOWN");
-        write_text(&w, status, "error_message", versions[i].is_ready ? "" : versions[i].reason);
+        const bool is_ready = versions[i].is_ready;
+        write_members(&w, list, "{version=%s state=%s status{error_code=%s error_message=%s}}",
+                      versions[i].version, is_ready ? "AVAILABLE" : "UNAVAILABLE",
+                      is_ready ? "OK" : "UNKNOWN", is_ready ? "" : versions[i].reason);
     }
     return write_finish(&w, root, ret_size);
 }
@@ -240,8 +231,6 @@ char *v1_models_json(const char *const *names, size_t count, size_t *ret_size)
 {
     struct writer w = {false};
     json_node *root = write_root();
-    cJSON *list = write_array(&w, root, "models");
-    for (size_t i = 0; i < count; i++)
-        write_text(&w, list, NULL, names[i]);
+    write_texts(&w, root, "models", names, count);
     return write_finish(&w, root, ret_size);
 }

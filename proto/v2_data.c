@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hex.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
+#include "engine/base/utf8.h"
+#include "proto/strbuf.h"
 #include "proto/v2.h"
 
 struct json_cursor {
@@ -101,9 +104,6 @@ static enum status read_exponent(struct json_cursor *c, int *ret)
 
 static enum status data_read_number(struct json_cursor *c, struct number *ret)
 {
-    static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                    1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                    1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
     size_t start = c->at, fraction = 0;
     int exponent = 0;
     bool fits = true;
@@ -136,7 +136,7 @@ static enum status data_read_number(struct json_cursor *c, struct number *ret)
     int scale = exponent - (int)(fraction < 1000 ? fraction : 1000);
     if (ret->magnitude < ((uint64_t)1 << 53) && scale >= -22 && scale <= 22) {
         double value = (double)ret->magnitude;
-        value = scale < 0 ? value / powers[-scale] : value * powers[scale];
+        value = scale < 0 ? value / exact_powers[-scale] : value * exact_powers[scale];
         ret->value = ret->negative ? -value : value;
     } else {
         ret->value = slow_double(c->text + start, c->at - start);
@@ -153,22 +153,6 @@ static enum status out_of_range(const struct json_cursor *c, size_t start, enum 
                      (int)length, c->text + start, dtype_oip_name(dtype));
 }
 
-#define STORE_SIGNED(type, least, most)                                                            \
-    do {                                                                                           \
-        uint64_t limit = number.negative ? (uint64_t)(most) + 1 : (uint64_t)(most);                \
-        if (!number.is_integer || number.magnitude > limit)                                        \
-            return out_of_range(c, start, dtype);                                                  \
-        ((type *)dst)[i] = (type)(number.negative ? 0 - number.magnitude : number.magnitude);      \
-    } while (0)
-
-#define STORE_UNSIGNED(type, most)                                                                 \
-    do {                                                                                           \
-        if (!number.is_integer || number.magnitude > (most) ||                                     \
-            (number.negative && number.magnitude > 0))                                             \
-            return out_of_range(c, start, dtype);                                                  \
-        ((type *)dst)[i] = (type)number.magnitude;                                                 \
-    } while (0)
-
 /* Refuses a number that the datatype holds only as an infinity: the client did not send one. */
 static enum status error_out_of_range(const struct json_cursor *c, size_t start, enum dtype dtype)
 {
@@ -179,49 +163,44 @@ static enum status error_out_of_range(const struct json_cursor *c, size_t start,
                      dtype == DTYPE_F32 ? "3.4e38" : "1.8e308");
 }
 
+/* Stores an integer or a boolean; false if the dtype cannot hold the number. */
+static bool store_integer(struct number number, enum dtype dtype, void *dst, size_t i)
+{
+    const size_t width = dtype_size(dtype);
+    const bool is_signed =
+        dtype == DTYPE_I8 || dtype == DTYPE_I16 || dtype == DTYPE_I32 || dtype == DTYPE_I64;
+    const uint64_t most = dtype == DTYPE_BOOL ? 1 : UINT64_MAX >> (64 - 8 * width + is_signed);
+    const uint64_t limit = !number.negative ? most : is_signed ? most + 1 : 0;
+    const uint64_t value = number.negative ? 0 - number.magnitude : number.magnitude;
+    if (!number.is_integer || number.magnitude > limit)
+        return false;
+    if (width == 1)
+        ((uint8_t *)dst)[i] = (uint8_t)value;
+    else if (width == 2)
+        ((uint16_t *)dst)[i] = (uint16_t)value;
+    else if (width == 4)
+        ((uint32_t *)dst)[i] = (uint32_t)value;
+    else
+        ((uint64_t *)dst)[i] = value;
+    return true;
+}
+
 static enum status store_number(const struct json_cursor *c, size_t start, struct number number,
                                 enum dtype dtype, void *dst, size_t i)
 {
-    switch (dtype) {
-    case DTYPE_F32:
+    if (dtype == DTYPE_F32) {
         ((float *)dst)[i] = (float)number.value;
         return isinf(((float *)dst)[i]) ? error_out_of_range(c, start, dtype) : STATUS_OK;
-    case DTYPE_F64:
+    }
+    if (dtype == DTYPE_F64) {
         ((double *)dst)[i] = number.value;
         return isinf(number.value) ? error_out_of_range(c, start, dtype) : STATUS_OK;
-    case DTYPE_I8:
-        STORE_SIGNED(int8_t, INT8_MIN, INT8_MAX);
-        return STATUS_OK;
-    case DTYPE_I16:
-        STORE_SIGNED(int16_t, INT16_MIN, INT16_MAX);
-        return STATUS_OK;
-    case DTYPE_I32:
-        STORE_SIGNED(int32_t, INT32_MIN, INT32_MAX);
-        return STATUS_OK;
-    case DTYPE_I64:
-        STORE_SIGNED(int64_t, INT64_MIN, INT64_MAX);
-        return STATUS_OK;
-    case DTYPE_U8:
-        STORE_UNSIGNED(uint8_t, UINT8_MAX);
-        return STATUS_OK;
-    case DTYPE_U16:
-        STORE_UNSIGNED(uint16_t, UINT16_MAX);
-        return STATUS_OK;
-    case DTYPE_U32:
-        STORE_UNSIGNED(uint32_t, UINT32_MAX);
-        return STATUS_OK;
-    case DTYPE_U64:
-        STORE_UNSIGNED(uint64_t, UINT64_MAX);
-        return STATUS_OK;
-    case DTYPE_BOOL:
-        STORE_UNSIGNED(uint8_t, 1);
-        return STATUS_OK;
-    default:
-        return error_set(c->err, STATUS_INVALID,
-                         "input '%.80s': %s has no JSON form, send it as "
-                         "binary data",
-                         c->name, dtype_oip_name(dtype));
     }
+    if (dtype == DTYPE_F16 || dtype == DTYPE_BF16 || dtype == DTYPE_NONE)
+        return error_set(c->err, STATUS_INVALID,
+                         "input '%.80s': %s has no JSON form, send it as binary data", c->name,
+                         dtype_oip_name(dtype));
+    return store_integer(number, dtype, dst, i) ? STATUS_OK : out_of_range(c, start, dtype);
 }
 
 static bool take_word(struct json_cursor *c, const char *word)
@@ -357,28 +336,12 @@ static enum status read_elements(const struct v2_input *input, struct v2_bytes *
     return STATUS_OK;
 }
 
-static int hex(char c)
+static uint32_t read_unit(const char *at)
 {
-    return c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
-}
-
-static unsigned read_unit(const char *at)
-{
-    return (unsigned)(hex(at[0]) << 12 | hex(at[1]) << 8 | hex(at[2]) << 4 | hex(at[3]));
-}
-
-static size_t put_utf8(uint32_t code, uint8_t *dst)
-{
-    if (code < 0x80) {
-        dst[0] = (uint8_t)code;
-        return 1;
-    }
-    size_t more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-    static const uint8_t lead[] = {0, 0xC0, 0xE0, 0xF0};
-    dst[0] = (uint8_t)(lead[more] | code >> (6 * more));
-    for (size_t i = 1; i <= more; i++)
-        dst[i] = (uint8_t)(0x80 | (code >> (6 * (more - i)) & 0x3F));
-    return more + 1;
+    uint32_t unit = 0;
+    for (int i = 0; i < 4; i++)
+        unit = unit << 4 | (uint32_t)hex_digit(at[i]);
+    return unit;
 }
 
 /* Decodes a checked string, from after its first quote to after its last; the result is never
@@ -405,7 +368,7 @@ static size_t decode_string(struct json_cursor *c, uint8_t *dst)
             code = 0x10000 + ((code - 0xD800) << 10) + (read_unit(c->text + c->at + 2) - 0xDC00);
             c->at += 6;
         }
-        size += put_utf8(code, dst + size);
+        size += utf8_put(code, (char *)dst + size);
     }
     c->at++;
     return size;

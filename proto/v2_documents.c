@@ -120,16 +120,11 @@ static char *finish_document(struct writer *w, cJSON *root, const ProtobufCMessa
 
 char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size)
 {
-    static const char *const extensions[] = {"classification",      "model_repository",
-                                             "model_configuration", "schedule_policy",
-                                             "binary_tensor_data",  "statistics"};
     struct writer w = {false};
     json_node *root = write_root();
-    write_text(&w, root, "name", name);
-    write_text(&w, root, "version", version);
-    cJSON *list = write_array(&w, root, "extensions");
-    for (size_t i = 0; i < COUNT_OF(extensions); i++)
-        write_text(&w, list, NULL, extensions[i]);
+    write_members(&w, root, "name=%s version=%s extensions[%s %s %s %s %s %s]", name, version,
+                  "classification", "model_repository", "model_configuration", "schedule_policy",
+                  "binary_tensor_data", "statistics");
     return finish_document(
         &w, root, is_message ? &inference__server_metadata_response__descriptor : NULL, ret_size);
 }
@@ -139,9 +134,9 @@ static void write_dims(struct writer *w, cJSON *object, const char *key, const s
 {
     cJSON *list = write_array(w, object, key);
     if (shape->rank == SHAPE_UNKNOWN)
-        write_integer(w, list, NULL, -1);
+        write_members(w, list, "%d", -1);
     for (int d = from; d < shape->rank; d++)
-        write_integer(w, list, NULL, shape->dims[d]);
+        write_members(w, list, "%ld", shape->dims[d]);
 }
 
 static void write_tensors(struct writer *w, cJSON *root, const char *key,
@@ -150,8 +145,8 @@ static void write_tensors(struct writer *w, cJSON *root, const char *key,
     cJSON *list = write_array(w, root, key);
     for (size_t i = 0; i < count; i++) {
         cJSON *entry = write_object(w, list, NULL);
-        write_text(w, entry, "name", tensors[i].name);
-        write_text(w, entry, "datatype", dtype_oip_name(tensors[i].dtype));
+        write_members(w, entry, "name=%s datatype=%s", tensors[i].name,
+                      dtype_oip_name(tensors[i].dtype));
         write_dims(w, entry, "shape", &tensors[i].shape, 0);
     }
 }
@@ -161,9 +156,7 @@ char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t
     struct writer w = {false};
     json_node *root = write_root();
     write_text(&w, root, "name", model->name);
-    cJSON *versions = write_array(&w, root, "versions");
-    for (size_t i = 0; i < model->version_count; i++)
-        write_text(&w, versions, NULL, model->versions[i]);
+    write_texts(&w, root, "versions", model->versions, model->version_count);
     write_text(&w, root, "platform", "onnxruntime_onnx");
     write_tensors(&w, root, "inputs", model->inputs, model->input_count);
     write_tensors(&w, root, "outputs", model->outputs, model->output_count);
@@ -171,11 +164,15 @@ char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t
         &w, root, is_message ? &inference__model_metadata_response__descriptor : NULL, ret_size);
 }
 
-static void write_config_type(struct writer *w, cJSON *entry, enum dtype dtype)
+/* Begins an entry of "input" or "output". */
+static json_node *write_config_tensor(struct writer *w, json_node *list,
+                                      const struct v2_tensor *tensor)
 {
     char type[32];
-    snprintf(type, sizeof type, "TYPE_%s", dtype_oip_name(dtype));
-    write_text(w, entry, "data_type", type);
+    json_node *entry = write_object(w, list, NULL);
+    snprintf(type, sizeof type, "TYPE_%s", dtype_oip_name(tensor->dtype));
+    write_members(w, entry, "name=%s data_type=%s", tensor->name, type);
+    return entry;
 }
 
 static void write_config_tensors(struct writer *w, cJSON *root, const struct v2_model *model)
@@ -183,9 +180,7 @@ static void write_config_tensors(struct writer *w, cJSON *root, const struct v2_
     int from = model->max_batch_size > 0 ? 1 : 0;
     cJSON *list = write_array(w, root, "input");
     for (size_t i = 0; i < model->input_count; i++) {
-        cJSON *entry = write_object(w, list, NULL);
-        write_text(w, entry, "name", model->inputs[i].name);
-        write_config_type(w, entry, model->inputs[i].dtype);
+        cJSON *entry = write_config_tensor(w, list, &model->inputs[i]);
         write_text(w, entry, "format",
                    i != model->image_input ? "FORMAT_NONE"
                    : model->channels_last  ? "FORMAT_NHWC"
@@ -194,9 +189,7 @@ static void write_config_tensors(struct writer *w, cJSON *root, const struct v2_
     }
     list = write_array(w, root, "output");
     for (size_t i = 0; i < model->output_count; i++) {
-        cJSON *entry = write_object(w, list, NULL);
-        write_text(w, entry, "name", model->outputs[i].name);
-        write_config_type(w, entry, model->outputs[i].dtype);
+        cJSON *entry = write_config_tensor(w, list, &model->outputs[i]);
         write_dims(w, entry, "dims", &model->outputs[i].shape,
                    model->outputs[i].shape.rank > 0 ? from : 0);
         bool labels = model->has_labels && i == model->label_output;
@@ -209,34 +202,25 @@ char *v2_config_document(bool is_message, const struct v2_model *model, size_t *
     struct writer w = {false};
     json_node *root = write_root();
     cJSON *config = is_message ? write_object(&w, root, "config") : root;
-    write_text(&w, config, "name", model->name);
-    write_text(&w, config, "platform", "onnxruntime_onnx");
-    write_text(&w, config, "backend", "onnxruntime");
-    write_text(&w, config, "default_model_filename", "model.onnx");
-    cJSON *policy = write_object(&w, config, "version_policy");
-    cJSON *latest = write_object(&w, policy, "latest");
-    write_count(&w, latest, "num_versions", model->version_count ? model->version_count : 1);
-    write_integer(&w, config, "max_batch_size", model->max_batch_size);
+    write_members(&w, config,
+                  "name=%s platform=%s backend=%s default_model_filename=%s "
+                  "version_policy{latest{num_versions=%zu}} max_batch_size=%d",
+                  model->name, "onnxruntime_onnx", "onnxruntime", "model.onnx",
+                  model->version_count ? model->version_count : 1, model->max_batch_size);
     write_config_tensors(&w, config, model);
-    cJSON *group = write_object(&w, write_array(&w, config, "instance_group"), NULL);
-    write_text(&w, group, "name", model->name);
-    write_text(&w, group, "kind", model->instance_kind);
-    write_count(&w, group, "count", model->instance_count);
-    if (model->max_batch_size > 1) {
-        cJSON *batching = write_object(&w, config, "dynamic_batching");
-        cJSON *sizes = write_array(&w, batching, "preferred_batch_size");
-        write_integer(&w, sizes, NULL, model->max_batch_size);
-        write_integer(&w, batching, "max_queue_delay_microseconds", 0);
-    }
+    write_members(&w, config, "instance_group[{name=%s kind=%s count=%zu}]", model->name,
+                  model->instance_kind, model->instance_count);
+    if (model->max_batch_size > 1)
+        write_members(&w, config,
+                      "dynamic_batching{preferred_batch_size[%d] max_queue_delay_microseconds=%d}",
+                      model->max_batch_size, 0);
     return finish_document(
         &w, root, is_message ? &inference__model_config_response__descriptor : NULL, ret_size);
 }
 
 static void write_v2_count(struct writer *w, cJSON *object, const char *key, struct v2_count count)
 {
-    cJSON *entry = write_object(w, object, key);
-    write_count(w, entry, "count", count.count);
-    write_count(w, entry, "ns", count.ns);
+    write_members(w, write_object(w, object, key), "count=%lu ns=%lu", count.count, count.ns);
 }
 
 static void write_batches(struct writer *w, cJSON *entry, const struct v2_stats *stats)
@@ -245,7 +229,7 @@ static void write_batches(struct writer *w, cJSON *entry, const struct v2_stats 
     for (size_t i = 0; i < stats->batch_count; i++) {
         const struct v2_batch_stats *batch = &stats->batches[i];
         cJSON *row = write_object(w, list, NULL);
-        write_integer(w, row, "batch_size", batch->batch_size);
+        write_members(w, row, "batch_size=%d", batch->batch_size);
         write_v2_count(w, row, "compute_input", batch->input);
         write_v2_count(w, row, "compute_infer", batch->infer);
         write_v2_count(w, row, "compute_output", batch->output);
@@ -254,27 +238,25 @@ static void write_batches(struct writer *w, cJSON *entry, const struct v2_stats 
 
 static void write_stats(struct writer *w, cJSON *list, const struct v2_stats *stats)
 {
+    const struct {
+        const char *key;
+        struct v2_count count;
+    } counts[] = {{"success", stats->success},     {"fail", stats->fail},
+                  {"queue", stats->queue},         {"compute_input", stats->input},
+                  {"compute_infer", stats->infer}, {"compute_output", stats->output},
+                  {"cache_hit", stats->cache_hit}, {"cache_miss", stats->cache_miss}};
     cJSON *entry = write_object(w, list, NULL);
-    write_text(w, entry, "name", stats->name);
-    write_text(w, entry, "version", stats->version);
-    write_count(w, entry, "last_inference", stats->last_inference_ms);
-    write_count(w, entry, "inference_count", stats->inference_count);
-    write_count(w, entry, "execution_count", stats->execution_count);
+    write_members(w, entry,
+                  "name=%s version=%s last_inference=%lu inference_count=%lu execution_count=%lu",
+                  stats->name, stats->version, stats->last_inference_ms, stats->inference_count,
+                  stats->execution_count);
     cJSON *inference = write_object(w, entry, "inference_stats");
-    write_v2_count(w, inference, "success", stats->success);
-    write_v2_count(w, inference, "fail", stats->fail);
-    write_v2_count(w, inference, "queue", stats->queue);
-    write_v2_count(w, inference, "compute_input", stats->input);
-    write_v2_count(w, inference, "compute_infer", stats->infer);
-    write_v2_count(w, inference, "compute_output", stats->output);
-    write_v2_count(w, inference, "cache_hit", stats->cache_hit);
-    write_v2_count(w, inference, "cache_miss", stats->cache_miss);
-    write_object(w, entry, "response_stats");
+    for (size_t i = 0; i < COUNT_OF(counts); i++)
+        write_v2_count(w, inference, counts[i].key, counts[i].count);
+    write_members(w, entry, "response_stats{}");
     write_batches(w, entry, stats);
-    cJSON *memory = write_object(w, write_array(w, entry, "memory_usage"), NULL);
-    write_text(w, memory, "type", stats->memory_type);
-    write_count(w, memory, "id", 0);
-    write_count(w, memory, "byte_size", stats->memory_bytes);
+    write_members(w, entry, "memory_usage[{type=%s id=%d byte_size=%lu}]", stats->memory_type, 0,
+                  stats->memory_bytes);
 }
 
 char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t count,
@@ -295,13 +277,9 @@ char *v2_index_document(bool is_message, const struct v2_index_entry *entries, s
     struct writer w = {false};
     cJSON *root = is_message ? cJSON_CreateObject() : cJSON_CreateArray();
     cJSON *list = is_message ? write_array(&w, root, "models") : root;
-    for (size_t i = 0; i < count; i++) {
-        cJSON *entry = write_object(&w, list, NULL);
-        write_text(&w, entry, "name", entries[i].name);
-        write_text(&w, entry, "version", entries[i].version);
-        write_text(&w, entry, "state", entries[i].state);
-        write_text(&w, entry, "reason", entries[i].reason);
-    }
+    for (size_t i = 0; i < count; i++)
+        write_members(&w, list, "{name=%s version=%s state=%s reason=%s}", entries[i].name,
+                      entries[i].version, entries[i].state, entries[i].reason);
     return finish_document(
         &w, root, is_message ? &inference__repository_index_response__descriptor : NULL, ret_size);
 }
@@ -315,8 +293,7 @@ char *v2_flag_document(bool is_message, const char *name, const char *flag, bool
     const ProtobufCMessageDescriptor *message = !strcmp(flag, "live")
                                                     ? &inference__server_live_response__descriptor
                                                     : &inference__server_ready_response__descriptor;
-    if (name)
-        write_text(&w, root, "name", name);
-    write_bool(&w, root, flag, value);
+    write_members(&w, root, "name=%s", name);
+    write_members(&w, root, !strcmp(flag, "live") ? "live=%hhd" : "ready=%hhd", value);
     return finish_document(&w, root, is_message ? message : NULL, ret_size);
 }

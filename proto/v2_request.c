@@ -279,13 +279,11 @@ static enum status parse_v2_body(const uint8_t *body, size_t size, size_t json_s
 {
     static const struct extract_rule rule = {3, "inputs", "data"};
     char *rest = request->text = malloc(json_size + 1);
-    size_t rest_size, span_count;
+    struct extraction cut = {.rule = &rule, .rest = rest, .spans = spans, .max = V2_MAX_TENSORS};
     if (!rest)
         return error_no_memory(err, "for a request");
-    TRY(json_extract((const char *)body, json_size, &rule, rest, &rest_size, spans, V2_MAX_TENSORS,
-                     &span_count, err));
-    TRY(json_check(rest, rest_size, limits, err));
-    request->tree = cJSON_ParseWithLength(rest, rest_size);
+    TRY(json_extract((const char *)body, json_size, limits, &cut, err));
+    request->tree = cJSON_ParseWithLength(rest, cut.rest_size);
     if (!request->tree)
         return error_no_memory(err, "for a request");
     free(request->text); /* the tree has copies */

@@ -1,9 +1,10 @@
 /* Builds a cJSON tree member by member, remembers a failed allocation, and prints the tree. */
 #include "proto/writer.h"
 
+#include <assert.h>
 #include <cjson/cJSON.h>
-#include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,23 +47,12 @@ void write_text(struct writer *w, json_node *parent, const char *key, const char
         utf8_repair(item->valuestring);
 }
 
-void write_bool(struct writer *w, json_node *parent, const char *key, bool value)
+void write_texts(struct writer *w, json_node *parent, const char *key, const char *const *texts,
+                 size_t count)
 {
-    attach(w, parent, key, cJSON_CreateBool(value));
-}
-
-void write_count(struct writer *w, json_node *parent, const char *key, unsigned long long value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%llu", value);
-    attach(w, parent, key, cJSON_CreateRaw(text));
-}
-
-void write_integer(struct writer *w, json_node *parent, const char *key, int64_t value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    attach(w, parent, key, cJSON_CreateRaw(text));
+    json_node *list = write_array(w, parent, key);
+    for (size_t i = 0; i < count; i++)
+        write_text(w, list, NULL, texts[i]);
 }
 
 void write_float(struct writer *w, json_node *parent, const char *key, float value)
@@ -76,15 +66,101 @@ void write_float(struct writer *w, json_node *parent, const char *key, float val
     attach(w, parent, key, cJSON_CreateRaw(text));
 }
 
-void write_decimal(struct writer *w, json_node *parent, const char *key, double value)
+void write_floats(struct writer *w, json_node *parent, const char *key, const float *values,
+                  size_t count)
 {
-    if (!isfinite(value)) {
-        attach(w, parent, key, cJSON_CreateNull());
-        return;
-    }
+    json_node *list = write_array(w, parent, key);
+    for (size_t i = 0; i < count; i++)
+        write_float(w, list, NULL, values[i]);
+}
+
+/* ---- templates ---- */
+
+#define TEMPLATE_DEPTH 6
+
+static bool is_spec(const char *at, size_t size, const char *spec)
+{
+    return size == strlen(spec) && !memcmp(at, spec, size);
+}
+
+/* Adds the next argument, whose conversion is spec[0 … size). */
+static void write_value(struct writer *w, json_node *parent, const char *key, bool is_optional,
+                        const char *spec, size_t size, va_list *args)
+{
     char text[352]; /* the largest double has 309 digits before its point */
-    snprintf(text, sizeof text, "%.3f", value);
-    attach(w, parent, key, cJSON_CreateRaw(text));
+    if (is_spec(spec, size, "%s")) {
+        const char *value = va_arg(*args, const char *);
+        if (value && (*value || !is_optional))
+            write_text(w, parent, key, value);
+    } else if (is_spec(spec, size, "%hhd")) {
+        attach(w, parent, key, cJSON_CreateBool(va_arg(*args, int)));
+    } else if (is_spec(spec, size, "%g")) {
+        const double value = va_arg(*args, double);
+        if (!is_optional || value > 0)
+            write_float(w, parent, key, (float)value);
+    } else if (is_spec(spec, size, "%.3f")) {
+        const double value = va_arg(*args, double);
+        snprintf(text, sizeof text, "%.3f", value);
+        if (!is_optional || value > 0)
+            attach(w, parent, key, isfinite(value) ? cJSON_CreateRaw(text) : cJSON_CreateNull());
+    } else {
+        const bool is_long = size == 3, is_signed = spec[size - 1] == 'd';
+        const long value = is_long     ? va_arg(*args, long)
+                           : is_signed ? va_arg(*args, int)
+                                       : (long)va_arg(*args, unsigned);
+        assert(is_long ? spec[1] == 'l' || spec[1] == 'z' : size == 2);
+        snprintf(text, sizeof text, is_signed ? "%ld" : "%lu", value);
+        if (!is_optional || (is_signed ? value > 0 : value != 0))
+            attach(w, parent, key, cJSON_CreateRaw(text));
+    }
+}
+
+static void write_template(struct writer *w, json_node *parent, const char *at, va_list *args)
+{
+    json_node *open[TEMPLATE_DEPTH + 1] = {parent};
+    for (size_t depth = 0; *at;) {
+        char key[40];
+        if (*at == ' ' || *at == '}' || *at == ']') {
+            depth -= *at++ != ' ';
+            continue;
+        }
+        const size_t length = strcspn(at, "?=%{[");
+        assert(length < sizeof key && depth < TEMPLATE_DEPTH);
+        memcpy(key, at, length);
+        key[length] = '\0';
+        at += length;
+        const char *name = length ? key : NULL;
+        if (*at == '{' || *at == '[') {
+            open[depth + 1] = *at++ == '{' ? write_object(w, open[depth], name)
+                                           : write_array(w, open[depth], name);
+            depth++;
+            continue;
+        }
+        const bool is_optional = *at == '?';
+        at += strspn(at, "?=");
+        const size_t size = strcspn(at, " }]");
+        write_value(w, open[depth], name, is_optional, at, size, args);
+        at += size;
+    }
+}
+
+void write_members(struct writer *w, json_node *parent, const char *template, ...)
+{
+    va_list args;
+    va_start(args, template);
+    write_template(w, parent, template, &args);
+    va_end(args);
+}
+
+char *write_document(size_t *ret_size, const char *template, ...)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    va_list args;
+    va_start(args, template);
+    write_template(&w, root, template, &args);
+    va_end(args);
+    return write_finish(&w, root, ret_size);
 }
 
 char *write_finish(struct writer *w, json_node *root, size_t *ret_size)

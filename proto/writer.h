@@ -16,19 +16,40 @@ struct writer {
 /* Creates an object without a parent. write_finish() frees it with everything added to it. */
 json_node *write_root(void);
 
-/* Each adds a member `key` to `object` (or an entry to an array: key NULL). Texts that are not
- * UTF-8 are repaired. The containers are NULL when out of memory, and every function accepts NULL.
- * */
+/* Adds what a template describes to an object or an array. The compiler checks the values as those
+ * of printf. Members are separated by blanks, and containers nest at most six deep:
+ *
+ *     name=%s          a member; the key may be missing in an array
+ *     size{ … }        an object with members
+ *     corners[%.3f %.3f]   an array with entries
+ *
+ *     %s           a text, repaired if it is not UTF-8; a member is left out if it is NULL
+ *     %hhd         true or false
+ *     %d %u %ld %lu %zu   an integer
+ *     %.3f         a number with three decimals: milliseconds, pixels
+ *     %g           the shortest text that reads back as the same float
+ *
+ * NaN and infinities become null. `name?=` leaves the member out unless its text has a character,
+ * or its number is above 0. `parent` is NULL when out of memory. */
+void write_members(struct writer *w, json_node *parent, const char *template, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Writes an object with these members as a text; see write_finish(). */
+char *write_document(size_t *ret_size, const char *template, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Each adds a member `key` to `object` (or an entry to an array: key NULL). The containers are NULL
+ * when out of memory, and every function accepts NULL. */
 json_node *write_object(struct writer *w, json_node *parent, const char *key);
 json_node *write_array(struct writer *w, json_node *parent, const char *key);
 void write_text(struct writer *w, json_node *parent, const char *key, const char *text);
-void write_bool(struct writer *w, json_node *parent, const char *key, bool value);
-void write_count(struct writer *w, json_node *parent, const char *key, unsigned long long value);
-void write_integer(struct writer *w, json_node *parent, const char *key, int64_t value);
-/* Adds the shortest text that reads back as the same float; null for NaN and infinities. */
+/* Adds an array of texts; `texts` may be NULL if `count` is 0. */
+void write_texts(struct writer *w, json_node *parent, const char *key, const char *const *texts,
+                 size_t count);
 void write_float(struct writer *w, json_node *parent, const char *key, float value);
-/* Adds a number with three decimals: milliseconds, seconds. */
-void write_decimal(struct writer *w, json_node *parent, const char *key, double value);
+/* Adds an array of floats. */
+void write_floats(struct writer *w, json_node *parent, const char *key, const float *values,
+                  size_t count);
 
 /* Prints `root` and a newline, and frees the tree; malloc'ed, NULL if anything failed. */
 char *write_finish(struct writer *w, json_node *root, size_t *ret_size);

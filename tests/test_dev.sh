@@ -63,7 +63,7 @@ cp -r "$source"/tests/{report.py,packages.sh,bench,gpu,load} "$scratch/tree/test
 mkdir "$scratch/tree/models"
 cp "$source/models/needs.py" "$scratch/tree/models/"
 
-echo '1..17'
+echo '1..18'
 system debian 12 ''
 fresh
 run_dev
@@ -161,6 +161,17 @@ for package in build-essential "${wanted[@]}"; do
     [[ $package == dh-* || $package == debhelper-compat ]] || grep -qE "the equivalents of:.* ${package}[ ;]" "$scratch/output" || good=1
 done
 result "$good" 'deb: on a bare system it installs what the packages are built with'
+
+# It says how far it is, and with what it failed.
+mkdir "$scratch/tree/docker"
+cp -r "$source"/docker/{deb.sh,debian} "$scratch/tree/docker/"
+cp "$source"/{CHANGELOG.md,meson.build} "$scratch/tree/"
+fresh
+printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
+fake dpkg-buildpackage 1 $'   dh_auto_build\n[1/9] cc -c a.c\n[2/9] cc -c b.c\nb.c:1: an error\n'
+run_dev deb
+result "$([ $status -eq 1 ] && says 'deb: dh_auto_build' && says 'deb: built [1/9]' && ! says 'deb: built [2/9]' &&
+    says 'b.c:1: an error'; echo $?)" 'deb: it says how far it is, and what is wrong'
 
 # The architectures of a bundle that ./dev gpu builds are those of the GPUs that are here.
 fresh

@@ -75,11 +75,14 @@ class Install(unittest.TestCase):
             return [line for line in lines if re.match(r"#?[A-Z]\w+=", line) and line.lstrip("#").split("=")[0] not in but]
         changed = {"Description", "Type", "TimeoutStartSec", "ExecStart"}
         service = {"StartLimitIntervalSec", "NotifyAccess", "ExecReload", "Restart", "RestartSec", "RestartPreventExitStatus",
-                   "TimeoutStopSec", "WatchdogSec", "WatchdogSignal", "RuntimeDirectory", "WantedBy"}
-        self.assertEqual(settings("lensd-check.service", changed), settings("lensd.service", changed | service))
+                   "TimeoutStopSec", "WatchdogSec", "WatchdogSignal", "WantedBy"}
+        self.assertEqual(settings("lensd-check.service", changed | {"RuntimeDirectoryPreserve"}),
+                         settings("lensd.service", changed | service))
         check = self.read("lib", "systemd", "system", "lensd-check.service")
         self.assertIn(f"\nExecStart={self.prefix}/bin/lensd serve --check\n", check)
         self.assertIn("\nType=oneshot\n", check)
+        # --unix /run/lensd/socket can be checked before the service runs, and the check leaves a running one its folder.
+        self.assertIn("\nRuntimeDirectory=lensd\nRuntimeDirectoryPreserve=yes\n", check)
         self.assertNotIn("[Install]", check)
 
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")

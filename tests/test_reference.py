@@ -28,7 +28,9 @@ An empty variable is treated as unset. An empty model is an error: `lensd serve 
 `LENSD_MODELS=` where nothing else names a model.
 BYTES take the suffixes K, M and G (of 1024). TIME is in seconds, or with ms, s or m.
 """
-EXIT = [("0", "success"), ("1", "the work failed: an image, an output, a server that is not ready, a model that memory has no room for"),
+EXIT = [("0", "success"),
+        ("1", "the work failed: an image, an output, a server that is not ready; or something is missing that may come"
+              " later: a model, a GPU, a free port, memory"),
         ("2", "wrong options or settings, or a model that cannot be served"),
         ("3", "a drain ended without what was stuck: the log names it (stopped)")]
 

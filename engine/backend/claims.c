@@ -51,7 +51,7 @@ static int first_axis(const struct node *node)
     return first >= 0 && first < rank ? (int)first : -1;
 }
 
-/* LayerNormalization and RMSNormalization take all dimensions from the axis on. */
+/* A Softmax has one dimension as its row, a normalization all from the axis to the last. */
 size_t claim_row_length(const struct node *node)
 {
     const struct shape *shape = &node->inputs[0]->shape;

@@ -17,7 +17,7 @@ int claim_in_place(const struct node *node, size_t first, size_t second);
 /* Is a Gemm a fully connected layer: alpha = beta = 1, and C a constant over the columns? */
 bool claim_gemm_is_plain(const struct node *node);
 
-/* Elements of a row of a Softmax, LayerNormalization or RMSNormalization; 0: the node does not work
+/* Elements of a row of a Softmax or of a normalization of rows; 0: the node does not work
  * on whole trailing rows. Is `value` a float32 constant that fits such a row? */
 size_t claim_row_length(const struct node *node);
 bool claim_is_row(const struct node *node, const struct value *value);

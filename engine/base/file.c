@@ -144,7 +144,7 @@ static int open_and_compare(int folder, const char *name)
     return fd;
 }
 
-int file_open_beneath(int folder, const char *name)
+static int open_beneath(int folder, const char *name)
 {
     const struct open_how how = {.flags = OPEN_FLAGS,
                                  .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
@@ -153,6 +153,34 @@ int file_open_beneath(int folder, const char *name)
     if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN))
         fd = open_and_compare(folder, name);
     return fd;
+}
+
+/* In Hugging Face's cache the files of MODEL/snapshots/REVISION are links to MODEL/blobs. -1 if
+ * the folder is no such revision, or the link leads out of MODEL. */
+static int open_in_revision(int folder, const char *name)
+{
+    char path[PATH_MAX], target[PATH_MAX];
+    const char *revision = path_of(folder, path) ? strrchr(path, '/') : NULL;
+    char *snapshots = revision ? memrchr(path, '/', (size_t)(revision - path)) : NULL;
+    if (!snapshots || strncmp(snapshots, "/snapshots/", 11) != 0)
+        return -1;
+    const int length = snprintf(target, sizeof target, "%s/%s", snapshots + 1, name);
+    *snapshots = '\0';
+    const int model = open(path[0] ? path : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    const bool fits = length > 0 && (size_t)length < sizeof target;
+    const int fd = model >= 0 && fits ? open_beneath(model, target) : -1;
+    if (model >= 0)
+        close(model);
+    return fd;
+}
+
+int file_open_beneath(int folder, const char *name)
+{
+    const int fd = open_beneath(folder, name);
+    const int cause = errno;
+    const int linked = fd < 0 && cause == EXDEV ? open_in_revision(folder, name) : -1;
+    errno = cause;
+    return linked >= 0 ? linked : fd;
 }
 
 enum status file_read_beneath(const char *folder, const char *name, size_t limit, uint8_t **ret,

@@ -242,7 +242,7 @@ static void wait_for_all(struct team *team)
     }
 }
 
-/* Members that have not begun need not: whoever shares has done their part. */
+/* Members that have not begun never will: the others have done their part. */
 static void take_back(struct team *team, int others)
 {
     uint32_t never_began = 0;

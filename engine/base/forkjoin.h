@@ -2,34 +2,34 @@
  *
  * A team belongs to the thread that forks: its members are made at its first parallel region, sleep
  * between passes, and end with that thread. Member 0 is the thread itself. Within a pass, regions
- * follow each other every few microseconds, and to wake a thread takes as long as a small layer; so
- * who waits spins before it sleeps. On cores that others use, too, a spin keeps the very thread
- * that is waited for from running; so whose spins have lately been for nothing sleeps at once
+ * follow each other every few microseconds, and waking a thread takes as long as a small layer, so
+ * waiting threads spin before they sleep. On a core that other threads use, a spin can keep the
+ * awaited thread from running, so a thread whose recent spins were wasted sleeps at once
  * (forkjoin.c). Measured: docs/measurements/threads.md.
  *
- * oneDNN's loops run here as well: it is built for GNU OpenMP, of which it uses few functions
- * (execution model: OpenMP API 5.2, 1.2), and engine/cpu/openmp.c stands in for these. So a thread
- * has one team, whoever forks. Thread-safe: teams share nothing. */
+ * oneDNN's loops run here as well: it is built for GNU OpenMP and calls a few of its functions
+ * (execution model: OpenMP API 5.2, 1.2), which engine/cpu/openmp.c defines. So a thread has one
+ * team for both. Thread-safe: teams share nothing. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* Calls body(context) in `threads` members at once, the caller among them; returns when all of them
- * have. Inside a region, or with threads < 2, only the caller runs it, as member 0 of 1. Where the
- * system has no memory or thread left the team is smaller than asked for: ask forkjoin_members().
+ * have. Inside a region, or with threads < 2, only the caller runs it, as member 0 of 1. If the
+ * system has no memory or threads left, the team is smaller: forkjoin_members() says how large.
  */
 void forkjoin_run(int threads, void (*body)(void *context), void *context);
 
-/* The same for a body that takes its work from what all members share, until nothing is left: a
- * member that has not begun when the caller's own call returns is not waited for, and never begins.
- * So a core that is busy with something else delays nobody. body must not call forkjoin_barrier().
+/* The same for a body that takes its work from a shared list until the list is empty. When the
+ * caller's own call returns, members that have not begun never begin, so that a core that is busy
+ * elsewhere delays nobody. body must not call forkjoin_barrier().
  */
 void forkjoin_share(int threads, void (*body)(void *context), void *context);
 
-/* Makes the calling thread's team as large as that, now. Returns how many members it has, the
- * caller among them: fewer where the system starts no further thread (errno says why). Regions of
- * that many need nothing more of the system. */
+/* Creates the calling thread's team of `threads` members now. Returns how many members it has, the
+ * caller included: fewer if the system refuses a thread (errno says why). Regions of that size then
+ * allocate nothing. */
 int forkjoin_prepare(int threads);
 
 /* Nanoseconds of CPU time that the members of the calling thread's team have had so far, itself
@@ -46,7 +46,7 @@ bool forkjoin_is_inside(void);
 /* Waits until every member of the region has called it. Outside: nothing. */
 void forkjoin_barrier(void);
 
-/* How many threads oneDNN uses in regions that this thread forks, and compiles for; at first all
+/* How many threads oneDNN compiles for, and uses in regions that this thread forks. Initially all
  * that this process may use. */
 void forkjoin_set_threads(int threads);
 int forkjoin_threads(void);

@@ -67,7 +67,7 @@ enum status error_set(struct error *err, enum status status, const char *format,
     return status;
 }
 
-/* The first byte of a UTF-8 character at or behind `at`. */
+/* The first byte of a UTF-8 character at or after `at`. */
 static const char *character_at(const char *at)
 {
     while (((unsigned char)*at & 0xC0) == 0x80)

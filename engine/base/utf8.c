@@ -45,6 +45,19 @@ uint32_t utf8_character(const char *text, size_t left, size_t *ret_length)
     return character;
 }
 
+size_t utf8_put(uint32_t character, char to[static 4])
+{
+    static const uint8_t lead[] = {0, 0xC0, 0xE0, 0xF0};
+    const unsigned more = character < 0x80      ? 0
+                          : character < 0x800   ? 1
+                          : character < 0x10000 ? 2
+                                                : 3;
+    to[0] = (char)(lead[more] | character >> (6 * more));
+    for (unsigned i = 1; i <= more; i++)
+        to[i] = (char)(0x80 | (character >> (6 * (more - i)) & 0x3F));
+    return more + 1;
+}
+
 bool utf8_is_control(uint32_t character)
 {
     static const uint32_t ranges[][2] = {

@@ -13,6 +13,9 @@ size_t utf8_length(const char *text, size_t left);
  * and 1 where utf8_length() is 0. */
 uint32_t utf8_character(const char *text, size_t left, size_t *ret_length);
 
+/* Writes a code point of at most U+10FFFF; returns the number of its bytes, 1 to 4. */
+size_t utf8_put(uint32_t character, char to[static 4]);
+
 /* Whether a character may change how a terminal or a viewer shows the text around it: controls (C0,
  * DEL, C1), line and paragraph separators, and what sets the direction of text (Bidi_Control of
  * Unicode's UAX #9). Also for UINT32_MAX. */

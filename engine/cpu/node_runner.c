@@ -12,12 +12,17 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/op/ops.h"
 
 enum { MOST_PROGRAMS = 128, MOST_OPERANDS = 3 };
+
+/* A larger arena goes back to the system after each node, as malloc()'s blocks of this size do:
+ * what one client's shapes made is not kept for the next. */
+#define KEPT_ARENA ((size_t)32 << 20)
 
 /* Below this the reference kernel is as quick as a look-up and two Transposes. */
 #define WORTH_FLOPS 1e6
@@ -183,16 +188,16 @@ static enum status compile_node(struct backend *backend, const struct node_call 
 /* Do the program's operands and the weights packed so far fit the budget? What does not is left to
  * the reference kernel, which needs neither. */
 static bool fits_budget(const struct backend *backend, const struct program *program,
-                        const struct memory_budget *budget)
+                        struct memory_budget *budget)
 {
-    size_t activations = program_activation_bytes(program), used, wanted;
-    if (!budget || !budget->limit)
-        return true;
+    size_t activations = program_activation_bytes(program), wanted;
     if (activations < backend->arena_bytes)
         activations = backend->arena_bytes;
-    used = budget->used;
-    return size_add(activations, backend->weight_bytes, &wanted) && used <= budget->limit &&
-           wanted <= budget->limit - used;
+    if (!size_add(activations, backend->weight_bytes, &wanted) ||
+        memory_charge(budget, wanted, NULL) != STATUS_OK)
+        return false;
+    memory_uncharge(budget, wanted);
+    return true;
 }
 
 /* A new entry in front; without a program where none could be made, so that nobody tries again. */
@@ -260,11 +265,17 @@ enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_
     const void *inputs[MOST_OPERANDS], *output;
     for (size_t i = 0; i < MOST_OPERANDS; i++)
         inputs[i] = call->in[kept->inputs[i]] ? call->in[kept->inputs[i]]->data : NULL;
+    const size_t arena = backend->arena_bytes;
+    if (memory_charge(call->budget, arena, NULL) != STATUS_OK)
+        return STATUS_OK;
     if (kept->in_place)
         program->data[program->output_values[0]] = call->out[0]->data;
-    TRY(program_run(program, inputs, &output, err));
-    if (!kept->in_place)
+    const enum status status = program_run(program, inputs, &output, err);
+    if (status == STATUS_OK && !kept->in_place)
         memcpy(call->out[0]->data, output, call->out[0]->bytes);
+    memory_uncharge(call->budget, arena);
+    if (arena > KEPT_ARENA)
+        madvise(backend->arena, arena, MADV_DONTNEED);
     *ret_taken = true;
-    return STATUS_OK;
+    return status;
 }

@@ -60,7 +60,7 @@ struct attr {
     };
 };
 
-/* What a pass has folded behind a node: y = activation(op(x) + residual). Where `step` is not 0,
+/* What a pass has fused after a node: y = activation(op(x) + residual). If `step` is not 0,
  * the node's result is y stored in 8 bits, as a QuantizeLinear of this scale and zero point does.
  */
 struct epilogue {
@@ -147,7 +147,7 @@ bool node_set_float(struct graph *graph, struct node *node, const char *name, fl
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 
-/* Is it a float32 constant? Of `count` numbers along its last dimension? NULL: no. */
+/* True if `value` (may be NULL) is a float32 constant; is_f32_vector(): one of shape [count]. */
 bool is_f32_constant(const struct value *value);
 bool is_f32_vector(const struct value *value, int64_t count);
 
@@ -165,17 +165,17 @@ struct value *node_bias(const struct node *node);
  */
 enum status graph_infer_node(struct node *node, struct error *err) MUST_USE;
 
-/* A running hash (start: zeroes) of what a graph computes: operators, attributes, wiring, contents
- * of its constants; names do not count. Equal graphs hash alike in every process; unequal ones
- * differ but for chance. Not a defence against someone who looks for equal ones. */
+/* A running hash (initially zero) of what a graph computes: operators, attributes, edges, contents
+ * of its constants, but not names. Equal graphs have equal hashes in every process. Not
+ * collision-resistant against an attacker. */
 struct graph_hash {
     uint64_t words[2];
 };
 void graph_hash(struct graph_hash *hash, const struct graph *graph);
-/* Adds other things that matter to whoever keeps the hash. */
+/* Adds other data to the hash. */
 void graph_hash_bytes(struct graph_hash *hash, const void *data, size_t size);
 
-/* Is the activation a clamp to [*ret_low, *ret_high], or none (which is [-inf, inf])? */
+/* True if the activation is a clamp to [*ret_low, *ret_high], or none, which is [-inf, inf]. */
 bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
 
 /* "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns text. */

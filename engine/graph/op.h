@@ -79,18 +79,16 @@
     X(MATMUL_INTEGER, "MatMulInteger", "") X(QLINEAR_ADD, "QLinearAdd", "com.microsoft")           \
     X(QLINEAR_MUL, "QLinearMul", "com.microsoft")                                                  \
     X(QLINEAR_CONCAT, "QLinearConcat", "com.microsoft")                                            \
-    X(QLINEAR_SIGMOID, "QLinearSigmoid", "com.microsoft")                                          \
-    X(QLINEAR_LEAKY_RELU, "QLinearLeakyRelu", "com.microsoft")                                     \
     X(QLINEAR_AVERAGE_POOL, "QLinearAveragePool", "com.microsoft")                                 \
     X(QLINEAR_GLOBAL_AVERAGE_POOL, "QLinearGlobalAveragePool", "com.microsoft")                    \
-    X(QLINEAR_SOFTMAX, "QLinearSoftmax", "com.microsoft")                                          \
-    X(QLINEAR_WHERE, "QLinearWhere", "com.microsoft") X(QGEMM, "QGemm", "com.microsoft")           \
+    X(QGEMM, "QGemm", "com.microsoft")                                                             \
     X(MATMUL_NBITS, "MatMulNBits", "com.microsoft")                                                \
     /* control flow */                                                                             \
     X(IF, "If", "") X(LOOP, "Loop", "") X(SCAN, "Scan", "")                                        \
     /* made by passes */                                                                           \
     X(SCALE_SHIFT, "ScaleShift", "lensd")                                                          \
-    X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd") X(MOVE, "Move", "lensd")         \
+    X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd")                                    \
+    X(STRIDED_COPY, "StridedCopy", "lensd")                                                        \
     X(LOOKUP, "Lookup", "lensd") X(DYNAMIC_ROUND, "DynamicRound", "lensd")                         \
     X(VALID_KEYS, "ValidKeys", "lensd")
 /* clang-format on */
@@ -101,7 +99,7 @@
  * to even.
  * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through access maps
  * (ops/attention.h).
- * OP_MOVE: the elements of input 0 in the order of the attribute "map" (one group,
+ * OP_STRIDED_COPY: the elements of input 0 in the order of the attribute "map" (one group,
  * ops/access_map.h), as a tensor of the attribute "shape": a chain of Transposes, Reshapes, Slices
  * … at once. OP_VALID_KEYS: Attention's nonpad_kv_seqlen as it is, int64; a run is refused where
  * one of them is not between 0 and the attribute "keys". OP_DYNAMIC_ROUND: what
@@ -112,7 +110,7 @@
 /* OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM: passes may leave out the scale and zero point of
  * the result, which is float32 then and has an epilogue (struct epilogue) as other products have.
  *
- * What passes put behind their operands, in this order: the product is stored on its own terms,
+ * What passes append to their operands, in this order: the product is stored on its own terms,
  * added to the residual as QLinearAdd does, and looked up in the table. A product that is not
  * stored has the epilogue's residual at QUANTIZED_RESIDUAL. NULL: left out. */
 enum quantized_operand {

@@ -32,7 +32,7 @@ int64_t access_map_extent(const struct access_map_group *group);
 /* Where step i of a group is: elements from the group's beginning. */
 int64_t access_map_at(const struct access_map_group *group, int64_t i);
 
-/* Is every step of the group `stride` elements after the one before? */
+/* True if all steps of the group are the same number of elements apart, *ret_stride. */
 bool access_map_is_even(const struct access_map_group *group, int64_t *ret_stride);
 
 /* Joins neighbouring parts that are one: (a, b * s), (b, s) is (a * b, s). */

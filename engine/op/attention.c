@@ -1,15 +1,11 @@
-/* Operators made by passes that read and write through access maps: Attention and Move. */
+/* Operators made by passes that read and write through access maps: Attention and StridedCopy. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "engine/op/attention.h"
-#include "engine/op/convert.h"
-#include "engine/op/families.h"
-#include "engine/op/kernels.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
-#include "engine/op/operands.h"
 
 static const char *const bias_names[ATTENTION_BIASES] = {"bias0", "bias1", "bias2"};
 
@@ -104,7 +100,7 @@ static enum status infer_attention(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &shape, err);
 }
 
-static enum status infer_move(struct node *node, struct error *err)
+static enum status infer_strided_copy(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     struct shape shape;
@@ -119,17 +115,6 @@ static enum status infer_move(struct node *node, struct error *err)
                          "fault of lensd");
     return infer_output(node, 0, x->dtype, &shape, err);
 }
-
-static const struct op_info entries[] = {
-    {OP_ATTENTION, 1, 0, 3, 3 + ATTENTION_BIASES, 1, 1, OP_PLAIN,
-     "extents:ints shape:ints q:ints k:ints v:ints y:ints bias0:ints bias1:ints bias2:ints "
-     "scale:float nan_is_zero:int",
-     infer_attention, &batch_mixes, work_elements, kernel_attention},
-    {OP_MOVE, 1, 0, 1, 1, 1, 1, OP_PLAIN, "shape:ints map:ints", infer_move, &batch_mixes,
-     work_elements, kernel_move},
-};
-
-const struct op_family ops_attention = {entries, COUNT_OF(entries)};
 
 /* ---- reference kernels ---- */
 
@@ -219,7 +204,7 @@ KERNEL(kernel_attention)
     return attend(&attention, args, scores, err);
 }
 
-KERNEL(kernel_move)
+KERNEL(kernel_strided_copy)
 {
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
@@ -234,3 +219,16 @@ KERNEL(kernel_move)
                size);
     return STATUS_OK;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_ATTENTION, 1, 0, 3, 3 + ATTENTION_BIASES, 1, 1, OP_PLAIN,
+     "extents:ints shape:ints q:ints k:ints v:ints y:ints bias0:ints bias1:ints bias2:ints "
+     "scale:float nan_is_zero:int",
+     infer_attention, &batch_mixes, work_elements, kernel_attention},
+    {OP_STRIDED_COPY, 1, 0, 1, 1, 1, 1, OP_PLAIN, "shape:ints map:ints", infer_strided_copy,
+     &batch_mixes, work_elements, kernel_strided_copy},
+};
+
+const struct op_family ops_attention = {entries, COUNT_OF(entries)};

@@ -3,9 +3,9 @@
  * for `batch` independent matrices (images, windows, heads): q [rows, depth], k [keys, depth],
  * v [keys, width], biases [rows, keys], y [rows, width]. Inputs 0, 1, 2 are what q, k and v are
  * read from (often the same value: one product's result), further ones the biases; each operand has
- * an access map (ops/access_map.h) of batch, rows, columns in the attribute "q", "k", "v", "bias0"
- * …, and the result one in "y". Biases are float32 or of the operands' dtype; their last group has
- * stride 1 or is one key wide.
+ * an access map (engine/op/access_map.h) of batch, rows, columns in the attribute "q", "k", "v",
+ * "bias0" …, and the result one in "y". Biases are float32 or of the operands' dtype; their last
+ * group has stride 1 or is one key wide.
  *
  * A row whose greatest score is -inf or that has a NaN is NaN, as Softmax has it, and 0 where the
  * attribute "nan_is_zero" says so (PyTorch's scaled_dot_product_attention). */

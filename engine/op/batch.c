@@ -49,7 +49,7 @@ static int elementwise_axis(const struct node *node, const int *axes)
     return axis;
 }
 
-static int sample_axis(const struct node *node, const int *axes)
+int batch_of_sample(const struct node *node, const int *axes)
 {
     return batch_of_samples(node, axes, 1);
 }
@@ -125,11 +125,17 @@ int batch_beside_matmul(const struct node *node, size_t i, int axis)
     return rank < 3 ? BATCH_OTHER : aligned < rank - 2 ? aligned : BATCH_WHOLE;
 }
 
+int batch_beside_shape(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 1 ? BATCH_EXTENTS : BATCH_OTHER;
+}
+
 const struct batch_rule batch_mixes = {NULL, NULL};
 const struct batch_rule batch_elementwise = {elementwise_axis, batch_aligned};
 const struct batch_rule batch_unary = {batch_of_first, NULL};
 const struct batch_rule batch_reshape = {batch_of_first, NULL};
-const struct batch_rule batch_by_sample = {sample_axis, NULL};
+const struct batch_rule batch_by_sample = {batch_of_sample, NULL};
 const struct batch_rule batch_by_sample_of_two = {two_samples_axis, beside_samples};
 const struct batch_rule batch_beside_last = {beside_last_axis, NULL};
 const struct batch_rule batch_beside_first = {beside_first_axis, NULL};

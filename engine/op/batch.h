@@ -53,6 +53,8 @@ extern const struct batch_rule batch_matmul;
 int batch_of_first(const struct node *node, const int *axes);
 /* Dimension 0 of the first `count` inputs and of the output; the others are free. */
 int batch_of_samples(const struct node *node, const int *axes, size_t count);
+/* The same with a `count` of 1. */
+int batch_of_sample(const struct node *node, const int *axes);
 /* The matrix product of inputs 0 and `second`. */
 int batch_of_matmul(const struct node *node, const int *axes, size_t second);
 int batch_beside_matmul(const struct node *node, size_t i, int axis);
@@ -60,5 +62,7 @@ int batch_beside_matmul(const struct node *node, size_t i, int axis);
 int batch_of_concat(const struct node *node, const int *axes);
 /* The axis of input i that is aligned with the output's at their ends; negative: it has none. */
 int batch_aligned(const struct node *node, size_t i, int axis);
+/* Operand 1 gives the shape of the result. */
+int batch_beside_shape(const struct node *node, size_t i, int axis);
 /* The attribute `axis`, counted from 0 in input 0. */
 int64_t batch_attribute_axis(const struct node *node, int64_t otherwise);

@@ -4,12 +4,8 @@
  * shapes of all outputs are left to the run. */
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/copy.h"
-#include "engine/op/families.h"
-#include "engine/op/kernels.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
-#include "engine/op/operands.h"
 
 static enum status read_body(const struct node *node, const char *name, struct graph **ret,
                              struct error *err)
@@ -90,7 +86,7 @@ static enum status infer_loop(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* An attribute with one number a scan input or output, each in min … max. */
+/* Checks an attribute with one number per scan input or output, each in min … max. */
 static enum status check_list(const struct node *node, const char *name, size_t expected,
                               int64_t min, int64_t max, struct error *err)
 {
@@ -167,21 +163,6 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
 }
 
 /* A Loop is never folded: a file decides how long it runs, and loading must be quick. */
-static const struct op_info entries[] = {
-    {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, "then_branch:graph else_branch:graph",
-     infer_if, &batch_mixes, work_elements, kernel_if},
-    {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, "body:graph",
-     infer_loop, &batch_mixes, work_elements, kernel_loop},
-    {OP_SCAN, 8, 8, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
-     "body:graph num_scan_inputs:int directions:ints", infer_scan_batched, &batch_mixes,
-     work_elements, kernel_scan},
-    {OP_SCAN, 9, 0, 1, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
-     "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_directions:ints "
-     "scan_output_axes:ints scan_output_directions:ints",
-     infer_scan, &batch_mixes, work_elements, kernel_scan},
-};
-
-const struct op_family ops_control = {entries, COUNT_OF(entries)};
 
 /* ---- reference kernels ---- */
 
@@ -236,7 +217,7 @@ static struct graph *body_of(const struct node *node, const char *name)
 
 /* ---- If ---- */
 
-/* Contents of an input, to pass on by reference: what runs a node names them in its values too. */
+/* A reference to the contents of an input. The interpreter sets value->known while a node runs. */
 static struct tensor *input_ref(const struct kernel_args *args, size_t i)
 {
     return tensor_ref(args->node->inputs[i]->known);
@@ -295,7 +276,8 @@ static enum status collection_add(const struct kernel_args *args, struct collect
     return STATUS_OK;
 }
 
-/* Without an iteration, what the body declares its output to be; unknown dimensions count as 0. */
+/* For a loop of zero iterations, takes the shape that the body declares; unknown dimensions become
+ * 0. */
 static enum status declared_item(const struct value *value, struct collection *c, struct error *err)
 {
     if (c->count)
@@ -695,3 +677,21 @@ KERNEL(kernel_scan)
     iteration_end(&scan.it);
     return status;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, "then_branch:graph else_branch:graph",
+     infer_if, &batch_mixes, work_elements, kernel_if},
+    {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, "body:graph",
+     infer_loop, &batch_mixes, work_elements, kernel_loop},
+    {OP_SCAN, 8, 8, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
+     "body:graph num_scan_inputs:int directions:ints", infer_scan_batched, &batch_mixes,
+     work_elements, kernel_scan},
+    {OP_SCAN, 9, 0, 1, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
+     "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_directions:ints "
+     "scan_output_axes:ints scan_output_directions:ints",
+     infer_scan, &batch_mixes, work_elements, kernel_scan},
+};
+
+const struct op_family ops_control = {entries, COUNT_OF(entries)};

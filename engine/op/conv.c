@@ -4,10 +4,73 @@
  *
  *     dst[m, t] += weights[m, k] * panel[k, t]     k: (channel, tap), t: output position
  */
+#include <math.h>
 #include <string.h>
 
-#include "engine/op/copy.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
+
+/* ---- inference ---- */
+
+static enum status infer_conv(struct node *node, struct error *err)
+{
+    const struct shape *x = &node->inputs[0]->shape, *w = &node->inputs[1]->shape;
+    struct conv_shape conv;
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "W", err));
+    TRY(operand_same_dtype(node, 2, "B", err));
+    TRY(node->op == OP_CONV ? conv_shape_init(node, x, w, &conv, err)
+                            : conv_transpose_shape_init(node, x, w, &conv, err));
+    TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
+}
+
+static enum status infer_deform_conv(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    int64_t groups = node_int(node, "offset_group", 1), taps = groups, coordinates;
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "W", err));
+    TRY(operand_same_dtype(node, 2, "offset", err));
+    TRY(operand_same_dtype(node, 3, "B", err));
+    TRY(operand_same_dtype(node, 4, "mask", err));
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
+    if (groups < 1 || (int64_t)conv.in_channels % groups)
+        return error_set(err, STATUS_SHAPE,
+                         "offset_group is %lld, which does not divide %zu input "
+                         "channels",
+                         (long long)groups, conv.in_channels);
+    for (int i = 0; i < conv.window.spatial; i++)
+        if (__builtin_mul_overflow(taps, conv.window.kernel[i], &taps))
+            return error_set(err, STATUS_SHAPE, "offset_group is too large");
+    if (__builtin_mul_overflow(taps, (int64_t)conv.window.spatial, &coordinates))
+        return error_set(err, STATUS_SHAPE, "offset_group is too large");
+    struct shape wanted = conv.out;
+    wanted.dims[1] = coordinates;
+    TRY(operand_has_shape(node, 2, "offset", &wanted, err));
+    TRY(operand_vector(node, 3, "B", (int64_t)conv.out_channels, err));
+    wanted.dims[1] = taps;
+    TRY(operand_has_shape(node, 4, "mask", &wanted, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
+}
+
+/* ---- batches ---- */
+
+/* Offsets and mask belong to the images, the weights do not. */
+static int deform_axis(const struct node *node, const int *axes)
+{
+    return axes[1] == BATCH_FREE ? batch_of_samples(node, axes, 5) : BATCH_MIXES;
+}
+
+static int deform_beside(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)axis;
+    return i == 2 || i == 4 ? 0 : BATCH_OTHER;
+}
+
+static const struct batch_rule deform_rule = {deform_axis, deform_beside};
+
+/* ---- Conv ---- */
 
 #define PANEL_ROWS    ((size_t)128)
 #define PANEL_COLUMNS ((size_t)256)
@@ -89,7 +152,8 @@ static void fill_panel_row(const struct patches *p, char *dst, size_t k, size_t 
     }
 }
 
-void conv_start_rows(void *dst, const void *bias, size_t rows, size_t positions, size_t size)
+/* dst [rows, positions] = bias[row], or 0 without a bias; elements of `size` bytes. */
+static void conv_start_rows(void *dst, const void *bias, size_t rows, size_t positions, size_t size)
 {
     static const char zero[8];
     for (size_t m = 0; m < rows; m++)
@@ -152,3 +216,288 @@ KERNEL(kernel_conv)
     result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }
+
+/* ---- ConvTranspose ---- */
+
+/* The product of the transposed weights with a stretch of input positions gives, for each tap, what
+ * every input position adds to the output; those rows are then scattered.
+ *
+ *     column[(m, tap), t] = weights[c, (m, tap)] * src[c, t]
+ *     dst[m, position(t) * stride + tap * dilation - pad] += column[(m, tap), t]
+ */
+
+/* dst[i * step] += src[i] */
+static void add_row(enum arithmetic arithmetic, void *dst, size_t step, const void *src, size_t n)
+{
+    if (arithmetic == ARITHMETIC_F64) {
+        for (size_t i = 0; i < n; i++)
+            ((double *)dst)[i * step] += ((const double *)src)[i];
+    } else {
+        for (size_t i = 0; i < n; i++)
+            ((float *)dst)[i * step] += ((const float *)src)[i];
+    }
+}
+
+/* One row of the column matrix: tap `k` of one output channel for input positions t … t+count-1. */
+static void scatter_row(const struct window *w, enum arithmetic arithmetic, char *plane, size_t k,
+                        const char *row, size_t t, size_t count)
+{
+    size_t size = arithmetic_size(arithmetic);
+    int64_t tap[3] = {(int64_t)k / w->kernel[2] / w->kernel[1],
+                      (int64_t)k / w->kernel[2] % w->kernel[1], (int64_t)k % w->kernel[2]};
+    int64_t x = (int64_t)t % w->in[2], y = (int64_t)t / w->in[2] % w->in[1];
+    int64_t z = (int64_t)t / w->in[2] / w->in[1], stride = w->stride[2];
+    int64_t offset = tap[2] * w->dilation[2] - w->pad_begin[2];
+    /* input positions that land inside: 0 <= x * stride + offset < out */
+    int64_t low = offset >= 0 ? 0 : ceil_div(-offset, stride);
+    int64_t high = w->out[2] - offset <= 0 ? 0 : (w->out[2] - offset - 1) / stride + 1;
+    while (count) {
+        int64_t n = w->in[2] - x < (int64_t)count ? w->in[2] - x : (int64_t)count;
+        int64_t oz = z * w->stride[0] + tap[0] * w->dilation[0] - w->pad_begin[0];
+        int64_t oy = y * w->stride[1] + tap[1] * w->dilation[1] - w->pad_begin[1];
+        int64_t from = low > x ? low : x, to = high < x + n ? high : x + n;
+        if (oz >= 0 && oz < w->out[0] && oy >= 0 && oy < w->out[1] && from < to) {
+            int64_t at = (oz * w->out[1] + oy) * w->out[2] + from * stride + offset;
+            add_row(arithmetic, plane + (size_t)at * size, (size_t)stride,
+                    row + (size_t)(from - x) * size, (size_t)(to - from));
+        }
+        row += (size_t)n * size;
+        count -= (size_t)n;
+        x = 0;
+        if (++y == w->in[1]) {
+            y = 0;
+            z++;
+        }
+    }
+}
+
+/* One group of one image: src [channels, in …], weights [channels, outputs, taps], dst
+ * [outputs, out …] which starts as the bias. */
+static enum status transpose_group(const struct kernel_args *args, const struct window *w,
+                                   enum arithmetic arithmetic, size_t channels, size_t outputs,
+                                   const char *src, const char *weights, char *dst, char *column,
+                                   struct error *err)
+{
+    size_t size = arithmetic_size(arithmetic);
+    size_t taps = window_size(w), rows = outputs * taps;
+    size_t positions = window_inputs(w), plane = window_outputs(w);
+    for (size_t t = 0; t < positions; t += PANEL_COLUMNS) {
+        size_t count = positions - t < PANEL_COLUMNS ? positions - t : PANEL_COLUMNS;
+        for (size_t r = 0; r < rows; r += PANEL_ROWS) {
+            size_t part = rows - r < PANEL_ROWS ? rows - r : PANEL_ROWS;
+            TRY(kernel_goes_on(args, (channels + 1) * count * part, err));
+            zero_bytes(column, part * count * size);
+            gemm_nn(arithmetic, part, count, channels, weights + r * size, 1, rows, src + t * size,
+                    positions, column, count);
+            for (size_t i = 0; i < part; i++)
+                scatter_row(w, arithmetic, dst + (r + i) / taps * plane * size, (r + i) % taps,
+                            column + i * count * size, t, count);
+        }
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_conv_transpose)
+{
+    const struct tensor *x = args->in[0], *w = args->in[1];
+    enum arithmetic arithmetic = arithmetic_for(x->dtype);
+    size_t size = arithmetic_size(arithmetic);
+    struct conv_shape conv;
+    const void *src, *weights, *bias;
+    void *dst;
+    TRY(conv_transpose_shape_init(args->node, &x->shape, &w->shape, &conv, err));
+    char *column = kernel_scratch(args, PANEL_ROWS * PANEL_COLUMNS, size, err);
+    if (!column)
+        return STATUS_NO_MEMORY;
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(operand_open(args, 1, arithmetic, &weights, err));
+    TRY(operand_open(args, 2, arithmetic, &bias, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    struct window window = window_in_3d(&conv.window);
+    size_t channels = conv.in_channels / conv.group, outputs = conv.out_channels / conv.group;
+    size_t in = window_inputs(&window), out = window_outputs(&window);
+    size_t matrix = channels * outputs * window_size(&window);
+    for (size_t n = 0; n < conv.batch; n++)
+        conv_start_rows((char *)dst + n * conv.out_channels * out * size, bias, conv.out_channels,
+                        out, size);
+    for (size_t ng = 0; ng < conv.batch * conv.group; ng++)
+        TRY(transpose_group(args, &window, arithmetic, channels, outputs,
+                            (const char *)src + ng * channels * in * size,
+                            (const char *)weights + ng % conv.group * matrix * size,
+                            (char *)dst + ng * outputs * out * size, column, err));
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
+}
+
+/* ---- DeformConv ---- */
+
+/* Every tap samples the input at its own learned offset (multilinear, zero outside), times a mask;
+ * the samples make a panel, and the weights' product with it is the convolution. Computed in
+ * double. */
+
+#define POSITIONS ((size_t)64)
+
+struct deform {
+    struct conv_shape conv;
+    struct window window; /* in 3-D */
+    size_t offset_groups, taps, positions, plane;
+    const double *src, *offset, *mask; /* of one image; mask may be NULL */
+    double *panel;                     /* [channels * taps, POSITIONS] */
+};
+
+/* Where a sample lies between its neighbours: up to 8 corners that are inside. */
+struct corners {
+    int count;
+    size_t at[8];
+    double weight[8];
+};
+
+static void find_corners(const struct window *w, const double *position, double scale,
+                         struct corners *ret)
+{
+    int64_t base[3];
+    double fraction[3];
+    ret->count = 0;
+    for (int i = 0; i < 3; i++) {
+        /* also false for NaN */
+        if (!(position[i] > -1 && position[i] < (double)w->in[i]))
+            return;
+        double below = floor(position[i]);
+        base[i] = (int64_t)below;
+        fraction[i] = position[i] - below;
+    }
+    for (int corner = 0; corner < 8; corner++) {
+        double weight = scale;
+        int64_t at = 0;
+        bool inside = true;
+        for (int i = 0; i < 3; i++) {
+            int up = corner >> i & 1;
+            int64_t x = base[i] + up;
+            weight *= up ? fraction[i] : 1 - fraction[i];
+            inside = inside && x >= 0 && x < w->in[i];
+            at = at * w->in[i] + x;
+        }
+        if (inside && weight != 0) {
+            ret->at[ret->count] = (size_t)at;
+            ret->weight[ret->count++] = weight;
+        }
+    }
+}
+
+/* The sampling position of one tap at output position t. */
+static void sample_position(const struct deform *d, size_t group, size_t tap, size_t t, double *ret)
+{
+    const struct window *w = &d->window;
+    int64_t x[3] = {(int64_t)t / w->out[2] / w->out[1], (int64_t)t / w->out[2] % w->out[1],
+                    (int64_t)t % w->out[2]};
+    int64_t k[3] = {(int64_t)tap / w->kernel[2] / w->kernel[1],
+                    (int64_t)tap / w->kernel[2] % w->kernel[1], (int64_t)tap % w->kernel[2]};
+    int spatial = d->conv.window.spatial, lead = 3 - spatial;
+    size_t first = (group * d->taps + tap) * (size_t)spatial;
+    for (int i = 0; i < 3; i++) {
+        double offset = i < lead ? 0 : d->offset[(first + (size_t)(i - lead)) * d->positions + t];
+        ret[i] = (double)(x[i] * w->stride[i] - w->pad_begin[i] + k[i] * w->dilation[i]) + offset;
+    }
+}
+
+/* Panel columns for output positions t … t+count-1. */
+static void fill_panel(const struct deform *d, size_t t, size_t count)
+{
+    size_t channels = d->conv.in_channels / d->offset_groups;
+    struct corners corners[POSITIONS];
+    for (size_t group = 0; group < d->offset_groups; group++) {
+        for (size_t tap = 0; tap < d->taps; tap++) {
+            for (size_t i = 0; i < count; i++) {
+                double position[3], scale = 1;
+                if (d->mask)
+                    scale = d->mask[(group * d->taps + tap) * d->positions + t + i];
+                sample_position(d, group, tap, t + i, position);
+                find_corners(&d->window, position, scale, &corners[i]);
+            }
+            for (size_t c = group * channels; c < (group + 1) * channels; c++) {
+                const double *plane = d->src + c * d->plane;
+                double *row = d->panel + (c * d->taps + tap) * count;
+                for (size_t i = 0; i < count; i++) {
+                    double sum = 0;
+                    for (int n = 0; n < corners[i].count; n++)
+                        sum += corners[i].weight[n] * plane[corners[i].at[n]];
+                    row[i] = sum;
+                }
+            }
+        }
+    }
+}
+
+/* One image: dst [M, positions]. */
+static enum status deform_image(const struct kernel_args *args, const struct deform *d,
+                                const double *weights, const double *bias, double *dst,
+                                struct error *err)
+{
+    const struct conv_shape *conv = &d->conv;
+    size_t rows = conv->out_channels / conv->group;
+    size_t depth = conv->in_channels / conv->group * d->taps;
+    for (size_t m = 0; m < conv->out_channels; m++)
+        for (size_t t = 0; t < d->positions; t++)
+            dst[m * d->positions + t] = bias ? bias[m] : 0;
+    for (size_t t = 0; t < d->positions; t += POSITIONS) {
+        size_t count = d->positions - t < POSITIONS ? d->positions - t : POSITIONS;
+        TRY(kernel_goes_on(args, (rows * conv->group + 1) * depth * count, err));
+        fill_panel(d, t, count);
+        for (size_t g = 0; g < conv->group; g++)
+            gemm_nn(ARITHMETIC_F64, rows, count, depth, weights + g * rows * depth, depth, 1,
+                    d->panel + g * depth * count, count, dst + g * rows * d->positions + t,
+                    d->positions);
+    }
+    return STATUS_OK;
+}
+
+static enum status deform_batch(const struct kernel_args *args, struct deform *d,
+                                const double *const *in, double *dst, struct error *err)
+{
+    size_t taps = d->offset_groups * d->taps * d->positions;
+    for (size_t n = 0; n < d->conv.batch; n++) {
+        d->src = in[0] + n * d->conv.in_channels * d->plane;
+        d->offset = in[2] + n * taps * (size_t)d->conv.window.spatial;
+        d->mask = in[4] ? in[4] + n * taps : NULL;
+        TRY(deform_image(args, d, in[1], in[3], dst + n * d->conv.out_channels * d->positions,
+                         err));
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_deform_conv)
+{
+    struct deform d = {.offset_groups = (size_t)node_int(args->node, "offset_group", 1)};
+    const double *in[5];
+    double *dst;
+    TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[1]->shape, &d.conv, err));
+    d.window = window_in_3d(&d.conv.window);
+    d.taps = window_size(&d.window);
+    d.positions = window_outputs(&d.window);
+    d.plane = window_inputs(&d.window);
+    size_t room;
+    if (!size_mul(d.conv.in_channels, d.taps, &room) || !size_mul(room, POSITIONS, &room))
+        return error_set(err, STATUS_NO_MEMORY, "the weights are too large");
+    d.panel = kernel_scratch(args, room, sizeof *d.panel, err);
+    if (!d.panel)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    TRY(deform_batch(args, &d, in, dst, err));
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_CONV, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv,
+     &batch_by_sample, work_conv, kernel_conv},
+    {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY,
+     WINDOW_ATTRS " group:int output_padding:ints output_shape:ints", infer_conv, &batch_by_sample,
+     work_conv_transpose, kernel_conv_transpose},
+    {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int offset_group:int",
+     infer_deform_conv, &deform_rule, work_conv, kernel_deform_conv},
+};
+
+const struct op_family ops_conv = {entries, COUNT_OF(entries)};

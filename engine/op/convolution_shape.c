@@ -3,6 +3,7 @@
 
 #include "engine/base/size.h"
 #include "engine/op/geometry.h"
+#include "engine/op/operands.h"
 
 static enum status check_spatial_rank(const struct shape *x, struct error *err)
 {
@@ -87,7 +88,7 @@ enum status conv_shape_init(const struct node *node, const struct shape *x, cons
 
 /* ---- transposed convolution ---- */
 
-/* One number a spatial axis, not negative; zeros where absent. *ret_given says which. */
+/* Reads one number per spatial axis, not negative; zeros if it is absent, and *ret_given false. */
 static enum status read_extents(const struct node *node, const char *name, int spatial,
                                 int64_t *ret, bool *ret_given, struct error *err)
 {
@@ -100,7 +101,7 @@ static enum status read_extents(const struct node *node, const char *name, int s
     }
     if (count && count != (size_t)spatial)
         return error_set(err, STATUS_SHAPE,
-                         "%s has %zu numbers, expected %d, one a spatial dimension", name, count,
+                         "%s has %zu numbers, expected %d, one per spatial dimension", name, count,
                          spatial);
     *ret_given = count != 0;
     for (int i = 0; i < spatial; i++) {
@@ -138,8 +139,8 @@ static enum status transpose_window(const struct node *node, struct window *w, s
     bool padded, shaped;
     TRY(read_extents(node, "output_padding", w->spatial, output_padding, &padded, err));
     TRY(read_extents(node, "output_shape", w->spatial, wanted, &shaped, err));
-    const char *mode = node_string(node, "auto_pad", "NOTSET");
-    bool upper = !strcmp(mode, "SAME_UPPER"), same = upper || !strcmp(mode, "SAME_LOWER");
+    const int mode = window_auto_pad(node);
+    bool upper = mode == AUTO_PAD_SAME_UPPER, same = upper || mode == AUTO_PAD_SAME_LOWER;
     for (int i = 0; i < w->spatial; i++) {
         int64_t full, out;
         if (w->in[i] < 1)
@@ -163,8 +164,9 @@ static enum status transpose_window(const struct node *node, struct window *w, s
     return STATUS_OK;
 }
 
-/* strides, dilations, auto_pad and pads as window_init reads them. Its own placing is of no use
- * here: a forward window of one tap over an extent that never fails to fit stands in. */
+/* Reads strides, dilations, auto_pad and pads with window_init(), for a window of one tap over one
+ * element, which always fits: where a forward convolution would place its window does not matter
+ * here. */
 static enum status read_window(const struct node *node, const struct shape *x,
                                const struct shape *w, struct window *ret, struct error *err)
 {
@@ -173,8 +175,7 @@ static enum status read_window(const struct node *node, const struct shape *x,
     TRY(window_init(node, spatial, one, one, ret, err));
     size_t count;
     const int64_t *pads = node_ints(node, "pads", &count);
-    const char *mode = node_string(node, "auto_pad", "NOTSET");
-    bool explicit = count && (!*mode || !strcmp(mode, "NOTSET"));
+    bool explicit = count && window_auto_pad(node) == AUTO_PAD_NOTSET;
     for (int i = 0; i < spatial; i++) {
         ret->in[i] = x->dims[2 + i];
         ret->kernel[i] = w->dims[2 + i];
@@ -223,7 +224,7 @@ static enum status read_kernel(const struct node *node, int spatial, const int64
         return error_set(err, STATUS_MODEL, "the attribute kernel_shape is missing");
     if (count != (size_t)spatial)
         return error_set(err, STATUS_SHAPE,
-                         "kernel_shape has %zu numbers, expected %d, one a spatial dimension",
+                         "kernel_shape has %zu numbers, expected %d, one per spatial dimension",
                          count, spatial);
     return STATUS_OK;
 }
@@ -265,9 +266,4 @@ enum status unpool_shape_init(const struct node *node, const struct shape *x, st
     }
     *ret = out;
     return STATUS_OK;
-}
-
-double pool_norm(const struct node *node)
-{
-    return node_float(node, "p", (float)node_int(node, "p", 2)); /* before opset 2 any number */
 }

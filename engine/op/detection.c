@@ -3,9 +3,77 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
+
+/* ---- inference ---- */
+
+/* Where the indices are known, one that names no image is an error of the model. */
+static enum status check_batch_indices(const struct node *node, int64_t images, struct error *err)
+{
+    const struct tensor *indices = node->inputs[2]->known;
+    size_t count = indices ? shape_count(&indices->shape) : 0;
+    for (size_t i = 0; i < count; i++) {
+        int64_t index = tensor_int(indices, i);
+        if (index < 0 || index >= images)
+            return error_set(err, STATUS_INVALID,
+                             "batch index %lld of region %zu is out of range, X has %lld images",
+                             (long long)index, i, (long long)images);
+    }
+    return STATUS_OK;
+}
+
+static enum status infer_roi_align(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *rois = node->inputs[1];
+    char text[SHAPE_TEXT];
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "rois", err));
+    TRY(operand_dtype(node, 2, "batch_indices", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
+    TRY(operand_rank(node, 0, "X", 4, 4, err));
+    if (rois->shape.rank != 2 || rois->shape.dims[1] != 4)
+        return error_set(err, STATUS_SHAPE, "rois has shape %s, expected [rois, 4]",
+                         shape_text(&rois->shape, text));
+    TRY(operand_vector(node, 2, "batch_indices", rois->shape.dims[0], err));
+    TRY(check_batch_indices(node, x->shape.dims[0], err));
+    int ignored;
+    TRY(infer_word(node, "mode", "avg max", &ignored, err));
+    TRY(infer_word(node, "coordinate_transformation_mode", "half_pixel output_half_pixel", &ignored,
+                   err));
+    int64_t height = node_int(node, "output_height", 1), width = node_int(node, "output_width", 1);
+    int64_t sampling = node_int(node, "sampling_ratio", 0);
+    if (height < 1 || width < 1 || sampling < 0 || sampling > 1000)
+        return error_set(err, STATUS_SHAPE,
+                         "output_height %lld, output_width %lld or sampling_ratio %lld is out of "
+                         "range",
+                         (long long)height, (long long)width, (long long)sampling);
+    struct shape out = SHAPE(rois->shape.dims[0], x->shape.dims[1], height, width);
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_non_max_suppression(struct node *node, struct error *err)
+{
+    const struct shape *boxes = &node->inputs[0]->shape, *scores = &node->inputs[1]->shape;
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    static const char *const names[] = {"boxes", "scores", "max_output_boxes_per_class",
+                                        "iou_threshold", "score_threshold"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        TRY(operand_dtype(node, i, names[i],
+                          i == 2 ? DTYPE_BIT(I64) | DTYPE_BIT(I32) : DTYPES_FLOAT, err));
+    if (boxes->rank != 3 || scores->rank != 3 || boxes->dims[2] != 4 ||
+        boxes->dims[0] != scores->dims[0] || boxes->dims[1] != scores->dims[2])
+        return error_set(err, STATUS_SHAPE,
+                         "boxes %s and scores %s do not agree (need [batch, boxes, 4] and [batch, "
+                         "classes, boxes])",
+                         shape_text(boxes, left), shape_text(scores, right));
+    for (size_t i = 2; i < COUNT_OF(names); i++) {
+        const struct value *value = node_input(node, i);
+        if (value && shape_count(&value->shape) > 1)
+            TRY(operand_single(node, i, names[i], err));
+    }
+    infer_unknown(node, 0, DTYPE_I64);
+    return STATUS_OK;
+}
 
 /* ---- RoiAlign ---- */
 
@@ -189,7 +257,6 @@ static enum status roi_region(const struct kernel_args *args, const struct roi_s
 static void read_roi_settings(const struct node *node, const struct shape *x,
                               struct roi_settings *ret)
 {
-    const char *pixel = node_string(node, "coordinate_transformation_mode", "half_pixel");
     *ret = (struct roi_settings){
         .channels = (size_t)x->dims[1],
         .height = x->dims[2],
@@ -198,8 +265,8 @@ static void read_roi_settings(const struct node *node, const struct shape *x,
         .pooled_width = node_int(node, "output_width", 1),
         .sampling = node_int(node, "sampling_ratio", 0),
         .scale = node_float(node, "spatial_scale", 1),
-        .half_pixel = !strcmp(pixel, "half_pixel"),
-        .max = !strcmp(node_string(node, "mode", "avg"), "max"),
+        .half_pixel = !node_word(node, "coordinate_transformation_mode", "half_pixel"),
+        .max = node_word(node, "mode", "avg max") == 1,
     };
 }
 
@@ -400,3 +467,16 @@ KERNEL(kernel_non_max_suppression)
         memcpy((*args->out[0])->data, s.out, s.count * 3 * sizeof *s.out);
     return STATUS_OK;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_ROI_ALIGN, 10, 0, 3, 3, 1, 1, OP_HEAVY,
+     "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
+     "sampling_ratio:int spatial_scale:float",
+     infer_roi_align, &batch_mixes, work_elements, kernel_roi_align},
+    {OP_NON_MAX_SUPPRESSION, 10, 0, 2, 5, 1, 1, OP_DATA_SHAPE | OP_HEAVY, "center_point_box:int",
+     infer_non_max_suppression, &batch_mixes, work_elements, kernel_non_max_suppression},
+};
+
+const struct op_family ops_detection = {entries, COUNT_OF(entries)};

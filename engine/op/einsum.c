@@ -4,10 +4,21 @@
  * lengths broadcast as numpy has it. */
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/copy.h"
-#include "engine/op/geometry.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
+
+#define EINSUM_MAX_OPERANDS 16
+#define EINSUM_MAX_LABELS   (52 + TENSOR_MAX_RANK)
+
+/* Labels are numbered: 0 … 51 the letters, 52 … the dimensions of an ellipsis, aligned at their
+ * end. label[] of an operand has one entry per dimension of the operand. */
+struct einsum_plan {
+    size_t operands;
+    int8_t label[EINSUM_MAX_OPERANDS][TENSOR_MAX_RANK];
+    int64_t extent[EINSUM_MAX_LABELS]; /* 1 where every operand has 1 */
+    int8_t out_label[TENSOR_MAX_RANK];
+    struct shape out;
+};
 
 #define LETTERS     52
 #define ELLIPSIS    (-2)
@@ -29,7 +40,7 @@ struct term {
     bool ellipsis;
 };
 
-/* One term, up to a comma, an arrow or the end; *text is moved behind it. */
+/* Reads one term, up to a comma, an arrow or the end, and advances *text past it. */
 static enum status read_term(const char **text, struct term *ret, struct error *err)
 {
     struct term term = {.count = 0};
@@ -40,8 +51,9 @@ static enum status read_term(const char **text, struct term *ret, struct error *
             continue;
         if (*p == '.') {
             if (strncmp(p, "...", 3) || term.ellipsis)
-                return error_set(err, STATUS_MODEL,
-                                 "the equation has a stray '.', expected one '...' a term");
+                return error_set(
+                    err, STATUS_MODEL,
+                    "the equation has a stray '.', expected at most one '...' per term");
             p += 2;
             label = ELLIPSIS;
             term.ellipsis = true;
@@ -142,8 +154,9 @@ static enum status imply_output(struct einsum_plan *plan, const int *occurrences
     return STATUS_OK;
 }
 
-enum status einsum_plan_init(const struct node *node, const struct shape *const *shapes,
-                             size_t operands, struct einsum_plan *ret, struct error *err)
+/* STATUS_MODEL for a malformed equation, STATUS_SHAPE for operands that do not fit it. */
+static enum status einsum_plan_init(const struct node *node, const struct shape *const *shapes,
+                                    size_t operands, struct einsum_plan *ret, struct error *err)
 {
     const char *text = node_string(node, "equation", NULL);
     if (!text)
@@ -178,12 +191,65 @@ enum status einsum_plan_init(const struct node *node, const struct shape *const 
         text += 2;
         TRY(read_term(&text, &term, err));
         if (*text)
-            return error_set(err, STATUS_MODEL, "the equation has text behind its output");
+            return error_set(err, STATUS_MODEL, "the equation has text after its output");
         TRY(bind_output(&plan, &term, err));
     }
     *ret = plan;
     return STATUS_OK;
 }
+
+static enum status infer_einsum(struct node *node, struct error *err)
+{
+    const struct shape *shapes[EINSUM_MAX_OPERANDS];
+    struct einsum_plan plan;
+    TRY(operand_dtype(node, 0, "input 0", DTYPES_NUMBER, err));
+    for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++) {
+        TRY(operand_present(node, i, "an operand", err));
+        TRY(operand_same_dtype(node, i, "an operand", err));
+        shapes[i] = &node->inputs[i]->shape;
+    }
+    TRY(einsum_plan_init(node, shapes, node->input_count, &plan, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &plan.out, err);
+}
+
+/* ---- batches ---- */
+
+/* The images are on the same letter of all operands that have them, and of the result. No free
+ * operand has that letter. */
+static int einsum_axis(const struct node *node, const int *axes)
+{
+    const char *text = node_string(node, "equation", "");
+    char letter = 0;
+    int operand = 0, at = 0, to = BATCH_MIXES;
+    bool is_result = false, mixes = false;
+    for (int pass = 0; pass < 2; pass++, operand = at = 0, is_result = false) {
+        for (const char *c = text; *c; c++) {
+            if (*c == ' ')
+                continue;
+            if (*c == ',' || *c == '-') {
+                operand++;
+                at = 0;
+                is_result = *c == '-';
+                c += is_result;
+                continue;
+            }
+            const bool is_images =
+                !is_result && (size_t)operand < node->input_count && axes[operand] == at;
+            if (*c == '.' || (pass == 0 && is_images && letter && *c != letter))
+                return BATCH_MIXES;
+            if (pass == 0 && is_images)
+                letter = *c;
+            else if (pass == 1 && *c == letter && is_result)
+                to = at;
+            else if (pass == 1 && !is_result)
+                mixes = mixes || (*c == letter) != is_images;
+            at++;
+        }
+    }
+    return mixes ? BATCH_MIXES : to;
+}
+
+static const struct batch_rule einsum_rule = {einsum_axis, NULL};
 
 /* ---- reference kernels ---- */
 
@@ -389,3 +455,12 @@ KERNEL(kernel_einsum)
     result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, OP_HEAVY, "equation:string", infer_einsum,
+     &einsum_rule, work_product, kernel_einsum},
+};
+
+const struct op_family ops_einsum = {entries, COUNT_OF(entries)};

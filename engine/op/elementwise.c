@@ -6,82 +6,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
 #include "engine/op/elementwise.h"
-#include "engine/op/kernels.h"
-#include "engine/op/ops.h"
-#include "engine/op/resolve.h"
+#include "engine/op/family.h"
 
 /* ---- unary ---- */
-
-static enum status infer_like(struct node *node, unsigned dtypes, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    TRY(operand_dtype(node, 0, "input", dtypes, err));
-    return infer_output(node, 0, x->dtype, &x->shape, err);
-}
-
-static enum status infer_float(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_FLOAT, err);
-}
-
-static enum status infer_number(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_NUMBER, err);
-}
-
-static enum status infer_signed(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_FLOAT | DTYPES_SIGNED, err);
-}
-
-static enum status infer_f32(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPE_BIT(F32), err);
-}
-
-static enum status infer_keys(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPE_BIT(I64), err);
-}
 
 static enum status infer_identity(struct node *node, struct error *err)
 {
     return infer_like(node, DTYPES_ANY, err);
-}
-
-static enum status infer_predicate(struct node *node, struct error *err)
-{
-    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
-    return infer_output(node, 0, DTYPE_BOOL, &node->inputs[0]->shape, err);
-}
-
-static enum status infer_not(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_BOOL, err);
-}
-
-static enum status infer_gelu(struct node *node, struct error *err)
-{
-    const char *form = node_string(node, "approximate", "none");
-    if (strcmp(form, "none") && strcmp(form, "tanh"))
-        return error_set(err, STATUS_MODEL, "approximate '%s' is neither 'none' nor 'tanh'", form);
-    return infer_float(node, err);
-}
-
-static enum status infer_clip(struct node *node, struct error *err)
-{
-    for (size_t i = 1; i < node->input_count; i++) {
-        const char *name = i == 1 ? "min" : "max";
-        const struct value *limit = node_input(node, i);
-        if (limit && limit->dtype != DTYPE_F32) /* as older opsets' attributes are */
-            TRY(operand_same_dtype(node, i, name, err));
-        TRY(operand_single(node, i, name, err));
-    }
-    return infer_number(node, err);
 }
 
 enum dtype op_cast_target(const struct node *cast)
@@ -129,33 +61,6 @@ static enum status infer_dropout(struct node *node, struct error *err)
 
 /* ---- broadcasting ---- */
 
-/* Two operands of one type. */
-static enum status infer_two(struct node *node, unsigned dtypes, enum dtype dtype,
-                             struct error *err)
-{
-    struct shape out;
-    TRY(operand_dtype(node, 0, "input", dtypes, err));
-    TRY(operand_same_dtype(node, 1, "B", err));
-    TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[1]->shape, &out, err));
-    return infer_output(node, 0, dtype, &out, err);
-}
-
-static enum status infer_binary(struct node *node, struct error *err)
-{
-    return infer_two(node, DTYPES_NUMBER, node->inputs[0]->dtype, err);
-}
-
-static enum status infer_logical(struct node *node, struct error *err)
-{
-    return infer_two(node, DTYPES_BOOL, DTYPE_BOOL, err);
-}
-
-static enum status infer_comparison(struct node *node, struct error *err)
-{
-    const unsigned dtypes = node->op == OP_EQUAL ? DTYPES_ANY : DTYPES_NUMBER;
-    return infer_two(node, dtypes, DTYPE_BOOL, err);
-}
-
 /* The exponent may have another type than the base. */
 static enum status infer_pow(struct node *node, struct error *err)
 {
@@ -165,38 +70,6 @@ static enum status infer_pow(struct node *node, struct error *err)
     TRY(operand_dtype(node, 1, "exponent", DTYPES_NUMBER, err));
     TRY(infer_broadcast(&a->shape, &b->shape, &out, err));
     return infer_output(node, 0, a->dtype, &out, err);
-}
-
-/* The slope broadcasts to the data, never the other way. */
-static enum status infer_prelu(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    const struct shape slope = node->inputs[1]->shape;
-    struct shape out;
-    TRY(operand_dtype(node, 0, "input", DTYPES_NUMBER, err));
-    TRY(operand_same_dtype(node, 1, "B", err));
-    TRY(infer_broadcast(&x->shape, &slope, &out, err));
-    if (!shape_equal(&out, &x->shape)) {
-        char data[SHAPE_TEXT], text[SHAPE_TEXT];
-        return error_set(err, STATUS_SHAPE,
-                         "a slope of shape %s does not broadcast to the data, %s",
-                         shape_text(&slope, text), shape_text(&x->shape, data));
-    }
-    return infer_output(node, 0, x->dtype, &out, err);
-}
-
-static enum status infer_variadic(struct node *node, struct error *err)
-{
-    struct shape out = node->inputs[0]->shape;
-    const unsigned dtypes =
-        node->op == OP_SUM || node->op == OP_MEAN ? DTYPES_FLOAT : DTYPES_NUMBER;
-    TRY(operand_dtype(node, 0, "input", dtypes, err));
-    for (size_t i = 1; i < node->input_count; i++) {
-        TRY(operand_present(node, i, "data", err));
-        TRY(operand_same_dtype(node, i, "data", err));
-        TRY(infer_broadcast(&out, &node->inputs[i]->shape, &out, err));
-    }
-    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
 static enum status infer_where(struct node *node, struct error *err)
@@ -225,7 +98,7 @@ KERNEL(kernel_cast)
 }
 
 /* Operators whose output is the input's bytes under another shape. The output may be a view. */
-KERNEL(kernel_view)
+enum status kernel_view(const struct kernel_args *args, __attribute__((unused)) struct error *err)
 {
     if (args->out[0] && (*args->out[0])->data != args->in[0]->data)
         copy_bytes((*args->out[0])->data, args->in[0]->data, args->in[0]->bytes);
@@ -396,74 +269,7 @@ KERNEL(kernel_where)
 
 /* ---- the table ---- */
 
-#define UNARY(id, first, attributes, infer)                                                        \
-    {                                                                                              \
-        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer, &batch_elementwise,            \
-            work_elements, kernel_unary                                                            \
-    }
-#define PREDICATE(id, first, attributes)                                                           \
-    {                                                                                              \
-        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY | OP_PREDICATE, attributes, infer_predicate,       \
-            &batch_elementwise, work_elements, kernel_unary                                        \
-    }
-#define COMPARISON(id, first)                                                                      \
-    {                                                                                              \
-        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST | OP_PREDICATE, NULL, infer_comparison,        \
-            &batch_elementwise, work_elements, kernel_binary                                       \
-    }
-#define BINARY(id, first, infer, kernel)                                                           \
-    {                                                                                              \
-        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer, &batch_elementwise,              \
-            work_elements, kernel                                                                  \
-    }
-#define VARIADIC(id)                                                                               \
-    {                                                                                              \
-        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, NULL, infer_variadic,                   \
-            &batch_elementwise, work_elements, kernel_variadic                                     \
-    }
-
 static const struct op_info table[] = {
-    UNARY(ABS, 1, NULL, infer_number),
-    UNARY(NEG, 1, NULL, infer_signed),
-    UNARY(SIGN, 9, NULL, infer_number),
-    UNARY(FLOOR, 1, NULL, infer_float),
-    UNARY(CEIL, 1, NULL, infer_float),
-    UNARY(ROUND, 11, NULL, infer_float),
-    UNARY(SQRT, 1, NULL, infer_float),
-    UNARY(RECIPROCAL, 1, NULL, infer_float),
-    UNARY(EXP, 1, NULL, infer_float),
-    UNARY(LOG, 1, NULL, infer_float),
-    UNARY(SIN, 7, NULL, infer_float),
-    UNARY(COS, 7, NULL, infer_float),
-    UNARY(TANH, 1, NULL, infer_float),
-    UNARY(ERF, 9, NULL, infer_number),
-    UNARY(SIGMOID, 1, NULL, infer_float),
-    UNARY(HARD_SIGMOID, 1, "alpha:float beta:float", infer_float),
-    UNARY(HARD_SWISH, 14, NULL, infer_float),
-    UNARY(RELU, 1, NULL, infer_signed),
-    UNARY(LEAKY_RELU, 1, "alpha:float", infer_float),
-    UNARY(THRESHOLDED_RELU, 1, "alpha:float", infer_float), /* experimental before 10 */
-    UNARY(ELU, 1, "alpha:float", infer_float),
-    UNARY(SELU, 1, "alpha:float gamma:float", infer_float),
-    UNARY(CELU, 12, "alpha:float", infer_float),
-    UNARY(SOFTPLUS, 1, NULL, infer_float),
-    UNARY(SOFTSIGN, 1, NULL, infer_float),
-    UNARY(MISH, 18, NULL, infer_float),
-    UNARY(SWISH, 24, "alpha:float", infer_float),
-    {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, "approximate:string", infer_gelu, &batch_elementwise,
-     work_elements, kernel_unary},
-    UNARY(SHRINK, 9, "bias:float lambd:float", infer_number),
-    {OP_NOT, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_PREDICATE, NULL, infer_not, &batch_elementwise,
-     work_elements, kernel_unary},
-    UNARY(SILU, 1, "alpha:float", infer_float),
-    {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_f32, &batch_mixes, work_elements,
-     kernel_dynamic_round},
-    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, OP_PLAIN, "keys:int", infer_keys, &batch_unary, work_elements,
-     kernel_valid_keys},
-    PREDICATE(IS_NAN, 9, NULL),
-    PREDICATE(IS_INF, 10, "detect_negative:int detect_positive:int"),
-    {OP_CLIP, 11, 0, 1, 3, 1, 1, OP_UNARY, NULL, infer_clip, &batch_elementwise, work_elements,
-     kernel_clip},
     {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", infer_cast,
      &batch_elementwise, work_elements, kernel_cast},
     {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, OP_PLAIN, "saturate:int round_mode:string", infer_cast_like,
@@ -472,26 +278,8 @@ static const struct op_info table[] = {
      infer_identity, &batch_reshape, work_elements, kernel_view},
     {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, "seed:int", infer_dropout, &batch_unary, work_elements,
      kernel_dropout},
-    BINARY(ADD, 7, infer_binary, kernel_binary),
-    BINARY(SUB, 7, infer_binary, kernel_binary),
-    BINARY(MUL, 7, infer_binary, kernel_binary),
-    BINARY(DIV, 7, infer_binary, kernel_binary),
-    BINARY(POW, 7, infer_pow, kernel_pow),
-    {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, "fmod:int", infer_binary, &batch_elementwise,
-     work_elements, kernel_binary},
-    BINARY(PRELU, 7, infer_prelu, kernel_binary),
-    VARIADIC(MAX),
-    VARIADIC(MIN),
-    VARIADIC(SUM),
-    VARIADIC(MEAN),
-    BINARY(AND, 7, infer_logical, kernel_binary),
-    BINARY(OR, 7, infer_logical, kernel_binary),
-    BINARY(XOR, 7, infer_logical, kernel_binary),
-    COMPARISON(EQUAL, 7),
-    COMPARISON(GREATER, 7),
-    COMPARISON(LESS, 7),
-    COMPARISON(GREATER_OR_EQUAL, 12),
-    COMPARISON(LESS_OR_EQUAL, 12),
+    {OP_POW, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_pow, &batch_elementwise, work_elements,
+     kernel_pow},
     {OP_WHERE, 9, 0, 3, 3, 1, 1, OP_BROADCAST, NULL, infer_where, &batch_elementwise, work_elements,
      kernel_where},
 };

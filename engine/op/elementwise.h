@@ -2,7 +2,7 @@
  * broadcast. */
 #pragma once
 
-#include "engine/op/kernels.h"
+#include "engine/op/kernel.h"
 #include "engine/op/strided.h"
 
 /* dst[i] = a[i] op b[i] for n elements; where `a_moves` (`b_moves`) is false the operand is one
@@ -56,11 +56,6 @@ bool broadcast_start(struct broadcast *broadcast, const struct shape *out,
 
 /* Moves to the next row; false after the last. */
 bool broadcast_next(struct broadcast *broadcast);
-
-/* dst = a op b with broadcasting; dst (shape `out`) may be a's memory when a has its shape. */
-enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,
-                       const struct shape *a_shape, const void *a, const struct shape *b_shape,
-                       const void *b, void *dst, struct error *err);
 
 /* The activation of an epilogue, in place. */
 void activation_apply(const struct epilogue *epilogue, double *values, size_t n);

@@ -6,9 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/op/convert.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
-#include "engine/op/resolve.h"
 
 /* EXPRESSION is over x and y of type T. */
 #define ROW(NAME, T, R, EXPRESSION)                                                                \
@@ -42,7 +41,7 @@
         return status;                                                                             \
     }
 
-/* Division by zero: the row goes on, the caller is told. */
+/* Division by zero: the row is computed to its end, and its status reports it. */
 #define NONZERO(y, result) ((y) == 0 ? (status = STATUS_INVALID, 0) : (result))
 
 #define COMMON_ROWS(D, T)                                                                          \
@@ -199,9 +198,11 @@ static bool is_predicate(enum binary_op op)
     return op >= BINARY_AND;
 }
 
-enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,
-                       const struct shape *a_shape, const void *a, const struct shape *b_shape,
-                       const void *b, void *dst, struct error *err)
+/* dst = a op b with broadcasting; dst (shape `out`) may be a's memory when a has its shape. */
+static enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,
+                              const struct shape *a_shape, const void *a,
+                              const struct shape *b_shape, const void *b, void *dst,
+                              struct error *err)
 {
     binary_row row = binary_row_find(op, dtype);
     if (!row)
@@ -222,23 +223,24 @@ enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *
     return STATUS_OK;
 }
 
+static const enum binary_op by_op[OP_COUNT] = {
+    [OP_ADD] = BINARY_ADD,         [OP_SUM] = BINARY_ADD,
+    [OP_MEAN] = BINARY_ADD,        [OP_SUB] = BINARY_SUB,
+    [OP_MUL] = BINARY_MUL,         [OP_DIV] = BINARY_DIV,
+    [OP_MOD] = BINARY_MOD,         [OP_MAX] = BINARY_MAX,
+    [OP_MIN] = BINARY_MIN,         [OP_PRELU] = BINARY_PRELU,
+    [OP_AND] = BINARY_AND,         [OP_OR] = BINARY_OR,
+    [OP_XOR] = BINARY_XOR,         [OP_EQUAL] = BINARY_EQUAL,
+    [OP_GREATER] = BINARY_GREATER, [OP_GREATER_OR_EQUAL] = BINARY_GREATER_OR_EQUAL,
+    [OP_LESS] = BINARY_LESS,       [OP_LESS_OR_EQUAL] = BINARY_LESS_OR_EQUAL,
+};
+
 static enum binary_op binary_of(const struct node *node)
 {
-    static const enum binary_op by_op[OP_COUNT] = {
-        [OP_ADD] = BINARY_ADD,         [OP_SUM] = BINARY_ADD,
-        [OP_MEAN] = BINARY_ADD,        [OP_SUB] = BINARY_SUB,
-        [OP_MUL] = BINARY_MUL,         [OP_DIV] = BINARY_DIV,
-        [OP_MOD] = BINARY_MOD,         [OP_MAX] = BINARY_MAX,
-        [OP_MIN] = BINARY_MIN,         [OP_PRELU] = BINARY_PRELU,
-        [OP_AND] = BINARY_AND,         [OP_OR] = BINARY_OR,
-        [OP_XOR] = BINARY_XOR,         [OP_EQUAL] = BINARY_EQUAL,
-        [OP_GREATER] = BINARY_GREATER, [OP_GREATER_OR_EQUAL] = BINARY_GREATER_OR_EQUAL,
-        [OP_LESS] = BINARY_LESS,       [OP_LESS_OR_EQUAL] = BINARY_LESS_OR_EQUAL,
-    };
     return node->op == OP_MOD && node_int(node, "fmod", 0) ? BINARY_FMOD : by_op[node->op];
 }
 
-/* What passes have folded behind an Add. */
+/* The epilogue that passes fused into this Add. */
 static enum status add_epilogue(const struct kernel_args *args, struct error *err)
 {
     const struct epilogue *epilogue = &args->node->epilogue;
@@ -248,7 +250,7 @@ static enum status add_epilogue(const struct kernel_args *args, struct error *er
         return STATUS_OK;
     if (out->dtype != DTYPE_F32 || (residual && !shape_equal(&residual->shape, &out->shape)))
         return error_set(err, STATUS_INTERNAL,
-                         "an activation is folded into a sum it does not fit");
+                         "an activation is fused into a sum that it does not fit");
     epilogue_apply(epilogue, ARITHMETIC_F32, out->data, residual ? residual->data : NULL,
                    shape_count(&out->shape));
     return STATUS_OK;
@@ -379,3 +381,120 @@ KERNEL(kernel_clip)
     }
     return STATUS_OK;
 }
+
+/* ---- inference ---- */
+
+static enum status infer_clip(struct node *node, struct error *err)
+{
+    for (size_t i = 1; i < node->input_count; i++) {
+        const char *name = i == 1 ? "min" : "max";
+        const struct value *limit = node_input(node, i);
+        if (limit && limit->dtype != DTYPE_F32) /* as older opsets' attributes are */
+            TRY(operand_same_dtype(node, i, name, err));
+        TRY(operand_single(node, i, name, err));
+    }
+    return infer_like(node, DTYPES_NUMBER, err);
+}
+
+/* Two operands of one type. */
+static enum status infer_two(struct node *node, unsigned dtypes, enum dtype dtype,
+                             struct error *err)
+{
+    struct shape out;
+    TRY(operand_dtype(node, 0, "input", dtypes, err));
+    TRY(operand_same_dtype(node, 1, "B", err));
+    TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[1]->shape, &out, err));
+    return infer_output(node, 0, dtype, &out, err);
+}
+
+static enum status infer_binary(struct node *node, struct error *err)
+{
+    return infer_two(node, DTYPES_NUMBER, node->inputs[0]->dtype, err);
+}
+
+static enum status infer_logical(struct node *node, struct error *err)
+{
+    return infer_two(node, DTYPES_BOOL, DTYPE_BOOL, err);
+}
+
+static enum status infer_comparison(struct node *node, struct error *err)
+{
+    const unsigned dtypes = node->op == OP_EQUAL ? DTYPES_ANY : DTYPES_NUMBER;
+    return infer_two(node, dtypes, DTYPE_BOOL, err);
+}
+
+/* The slope broadcasts to the data, never the other way. */
+static enum status infer_prelu(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    const struct shape slope = node->inputs[1]->shape;
+    struct shape out;
+    TRY(operand_dtype(node, 0, "input", DTYPES_NUMBER, err));
+    TRY(operand_same_dtype(node, 1, "B", err));
+    TRY(infer_broadcast(&x->shape, &slope, &out, err));
+    if (!shape_equal(&out, &x->shape)) {
+        char data[SHAPE_TEXT], text[SHAPE_TEXT];
+        return error_set(err, STATUS_SHAPE,
+                         "a slope of shape %s does not broadcast to the data, %s",
+                         shape_text(&slope, text), shape_text(&x->shape, data));
+    }
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_variadic(struct node *node, struct error *err)
+{
+    struct shape out = node->inputs[0]->shape;
+    const unsigned dtypes =
+        node->op == OP_SUM || node->op == OP_MEAN ? DTYPES_FLOAT : DTYPES_NUMBER;
+    TRY(operand_dtype(node, 0, "input", dtypes, err));
+    for (size_t i = 1; i < node->input_count; i++) {
+        TRY(operand_present(node, i, "data", err));
+        TRY(operand_same_dtype(node, i, "data", err));
+        TRY(infer_broadcast(&out, &node->inputs[i]->shape, &out, err));
+    }
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+/* ---- the table ---- */
+
+#define BINARY(id, first, infer, kernel)                                                           \
+    {                                                                                              \
+        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer, &batch_elementwise,              \
+            work_elements, kernel                                                                  \
+    }
+#define COMPARISON(id, first)                                                                      \
+    {                                                                                              \
+        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST | OP_PREDICATE, NULL, infer_comparison,        \
+            &batch_elementwise, work_elements, kernel_binary                                       \
+    }
+#define VARIADIC(id)                                                                               \
+    {                                                                                              \
+        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, NULL, infer_variadic,                   \
+            &batch_elementwise, work_elements, kernel_variadic                                     \
+    }
+
+static const struct op_info entries[] = {
+    BINARY(ADD, 7, infer_binary, kernel_binary),
+    BINARY(SUB, 7, infer_binary, kernel_binary),
+    BINARY(MUL, 7, infer_binary, kernel_binary),
+    BINARY(DIV, 7, infer_binary, kernel_binary),
+    {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, "fmod:int", infer_binary, &batch_elementwise,
+     work_elements, kernel_binary},
+    BINARY(PRELU, 7, infer_prelu, kernel_binary),
+    VARIADIC(MAX),
+    VARIADIC(MIN),
+    VARIADIC(SUM),
+    VARIADIC(MEAN),
+    BINARY(AND, 7, infer_logical, kernel_binary),
+    BINARY(OR, 7, infer_logical, kernel_binary),
+    BINARY(XOR, 7, infer_logical, kernel_binary),
+    COMPARISON(EQUAL, 7),
+    COMPARISON(GREATER, 7),
+    COMPARISON(LESS, 7),
+    COMPARISON(GREATER_OR_EQUAL, 12),
+    COMPARISON(LESS_OR_EQUAL, 12),
+    {OP_CLIP, 11, 0, 1, 3, 1, 1, OP_UNARY, NULL, infer_clip, &batch_elementwise, work_elements,
+     kernel_clip},
+};
+
+const struct op_family ops_binary = {entries, COUNT_OF(entries)};

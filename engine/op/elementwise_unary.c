@@ -2,11 +2,10 @@
  * float64 (tgmath.h picks expf or exp); 16-bit floats are computed in float32, integers in int64, a
  * block at a time. */
 #include "engine/op/elementwise.h"
+#include "engine/op/family.h"
 
 #include <string.h>
 #include <tgmath.h>
-
-#include "engine/op/convert.h"
 
 struct parameters {
     double alpha, beta;
@@ -81,54 +80,54 @@ struct unary_rows {
     enum activation activation; /* the same as an epilogue; ACTIVATION_NONE: it is none */
 };
 
-#define PLAIN(NAME, ACTIVATION)                                                                    \
-    {                                                                                              \
-        NAME##_F32, NAME##_F64, NULL, NULL, {0, 0}, ACTIVATION_##ACTIVATION                        \
-    }
-#define ALPHA(NAME, VALUE, ACTIVATION)                                                             \
-    {                                                                                              \
-        NAME##_F32, NAME##_F64, "alpha", NULL, {VALUE, 0}, ACTIVATION_##ACTIVATION                 \
-    }
+/* X(operator, its rows, opset, types, attributes, names of alpha and beta, their defaults, the
+ * activation that it is). */
+/* clang-format off */
+#define ALPHA "alpha:float", "alpha", NULL
+#define NOTHING NULL, NULL, NULL, 0, 0
+#define UNARIES(X)                                                                                 \
+    X(ABS, abs, 1, number, NOTHING, NONE)                                                          \
+    X(NEG, neg, 1, signed, NOTHING, NONE)                                                          \
+    X(SIGN, sign, 9, number, NOTHING, NONE)                                                        \
+    X(FLOOR, floor, 1, float, NOTHING, NONE)                                                       \
+    X(CEIL, ceil, 1, float, NOTHING, NONE)                                                         \
+    X(ROUND, round, 11, float, NOTHING, NONE)                                                      \
+    X(SQRT, sqrt, 1, float, NOTHING, NONE)                                                         \
+    X(RECIPROCAL, reciprocal, 1, float, NOTHING, NONE)                                             \
+    X(EXP, exp, 1, float, NOTHING, NONE)                                                           \
+    X(LOG, log, 1, float, NOTHING, NONE)                                                           \
+    X(SIN, sin, 7, float, NOTHING, NONE)                                                           \
+    X(COS, cos, 7, float, NOTHING, NONE)                                                           \
+    X(TANH, tanh, 1, float, NOTHING, TANH)                                                         \
+    X(ERF, erf, 9, number, NOTHING, NONE)                                                          \
+    X(SIGMOID, sigmoid, 1, float, NOTHING, SIGMOID)                                                \
+    X(HARD_SIGMOID, hard_sigmoid, 1, float, "alpha:float beta:float", "alpha", "beta", 0.2f, 0.5,  \
+      HARD_SIGMOID)                                                                                \
+    X(HARD_SWISH, hard_swish, 14, float, NULL, NULL, NULL, 1.0f / 6, 0.5, HARD_SWISH)              \
+    X(RELU, relu, 1, signed, NOTHING, RELU)                                                        \
+    X(LEAKY_RELU, leaky_relu, 1, float, ALPHA, 0.01f, 0, LEAKY_RELU)                               \
+    X(THRESHOLDED_RELU, thresholded_relu, 1, float, ALPHA, 1, 0, NONE) /* experimental before 10 */\
+    X(ELU, elu, 1, float, ALPHA, 1, 0, ELU)                                                        \
+    X(SELU, selu, 1, float, "alpha:float gamma:float", "alpha", "gamma",                           \
+      1.67326319217681884765625, 1.05070102214813232421875, NONE)                                  \
+    X(CELU, celu, 12, float, ALPHA, 1, 0, NONE)                                                    \
+    X(SOFTPLUS, softplus, 1, float, NOTHING, NONE)                                                 \
+    X(SOFTSIGN, softsign, 1, float, NOTHING, NONE)                                                 \
+    X(MISH, mish, 18, float, NOTHING, NONE)                                                        \
+    X(SWISH, swish, 24, float, ALPHA, 1, 0, NONE)                                                  \
+    X(SILU, swish, 1, float, ALPHA, 1, 0, SILU)                                                    \
+    X(GELU, gelu, 20, gelu, "approximate:string", NULL, NULL, 0, 0, GELU)                          \
+    X(SHRINK, shrink, 9, number, "bias:float lambd:float", "lambd", "bias", 0.5, 0, NONE)
+/* clang-format on */
 
-static const struct unary_rows unaries[OP_COUNT] = {
-    [OP_ABS] = PLAIN(abs, NONE),
-    [OP_NEG] = PLAIN(neg, NONE),
-    [OP_SIGN] = PLAIN(sign, NONE),
-    [OP_FLOOR] = PLAIN(floor, NONE),
-    [OP_CEIL] = PLAIN(ceil, NONE),
-    [OP_ROUND] = PLAIN(round, NONE),
-    [OP_SQRT] = PLAIN(sqrt, NONE),
-    [OP_RECIPROCAL] = PLAIN(reciprocal, NONE),
-    [OP_EXP] = PLAIN(exp, NONE),
-    [OP_LOG] = PLAIN(log, NONE),
-    [OP_SIN] = PLAIN(sin, NONE),
-    [OP_COS] = PLAIN(cos, NONE),
-    [OP_TANH] = PLAIN(tanh, TANH),
-    [OP_ERF] = PLAIN(erf, NONE),
-    [OP_SIGMOID] = PLAIN(sigmoid, SIGMOID),
-    [OP_HARD_SIGMOID] =
-        {hard_sigmoid_F32, hard_sigmoid_F64, "alpha", "beta", {0.2f, 0.5}, ACTIVATION_HARD_SIGMOID},
-    [OP_HARD_SWISH] =
-        {hard_swish_F32, hard_swish_F64, NULL, NULL, {1.0f / 6, 0.5}, ACTIVATION_HARD_SWISH},
-    [OP_RELU] = PLAIN(relu, RELU),
-    [OP_LEAKY_RELU] = ALPHA(leaky_relu, 0.01f, LEAKY_RELU),
-    [OP_THRESHOLDED_RELU] = ALPHA(thresholded_relu, 1, NONE),
-    [OP_ELU] = ALPHA(elu, 1, ELU),
-    [OP_SELU] = {selu_F32,
-                 selu_F64,
-                 "alpha",
-                 "gamma",
-                 {1.67326319217681884765625, 1.05070102214813232421875},
-                 ACTIVATION_NONE},
-    [OP_CELU] = ALPHA(celu, 1, NONE),
-    [OP_SOFTPLUS] = PLAIN(softplus, NONE),
-    [OP_SOFTSIGN] = PLAIN(softsign, NONE),
-    [OP_MISH] = PLAIN(mish, NONE),
-    [OP_SWISH] = ALPHA(swish, 1, NONE),
-    [OP_GELU] = PLAIN(gelu, GELU),
-    [OP_SHRINK] = {shrink_F32, shrink_F64, "lambd", "bias", {0.5, 0}, ACTIVATION_NONE},
-    [OP_SILU] = ALPHA(swish, 1, SILU),
-};
+#define UNARY_ROWS(id, name, ...) UNARY_ROWS_(id, name, __VA_ARGS__)
+#define UNARY_ROWS_(id, name, since, types, attrs, alpha_name, beta_name, alpha, beta, activation) \
+    [OP_##id] = {name##_F32, name##_F64,    alpha_name,                                            \
+                 beta_name,  {alpha, beta}, ACTIVATION_##activation},
+static const struct unary_rows unaries[OP_COUNT] = {UNARIES(UNARY_ROWS)};
+
+static const struct unary_rows gelu_tanh = {gelu_tanh_F32, gelu_tanh_F64, NULL,
+                                            NULL,          {0, 0},        ACTIVATION_GELU_TANH};
 
 /* These have no float32 form of their own, or one of lesser precision than passes count on. */
 static bool is_in_double(enum op op, enum dtype dtype)
@@ -232,8 +231,8 @@ static void unary_predicate(const struct node *node, const struct tensor *x, str
 static struct unary_rows rows_of(const struct node *node, struct parameters *ret)
 {
     struct unary_rows unary = unaries[node->op];
-    if (node->op == OP_GELU && !strcmp(node_string(node, "approximate", "none"), "tanh"))
-        unary = (struct unary_rows)PLAIN(gelu_tanh, GELU_TANH);
+    if (node->op == OP_GELU && node_word(node, "approximate", "none tanh") == 1)
+        unary = gelu_tanh;
     *ret = unary.defaults;
     if (unary.alpha_name)
         ret->alpha = node_float(node, unary.alpha_name, (float)ret->alpha);
@@ -289,3 +288,59 @@ KERNEL(kernel_unary)
         unary_integers(node->op, x, y);
     return STATUS_OK;
 }
+
+/* ---- inference ---- */
+
+static enum status infer_float(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_FLOAT, err);
+}
+
+static enum status infer_number(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_NUMBER, err);
+}
+
+static enum status infer_signed(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_FLOAT | DTYPES_SIGNED, err);
+}
+
+static enum status infer_predicate(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    return infer_output(node, 0, DTYPE_BOOL, &node->inputs[0]->shape, err);
+}
+
+static enum status infer_not(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPES_BOOL, err);
+}
+
+static enum status infer_gelu(struct node *node, struct error *err)
+{
+    int ignored;
+    TRY(infer_word(node, "approximate", "none tanh", &ignored, err));
+    return infer_float(node, err);
+}
+
+/* ---- the table ---- */
+
+#define UNARY(id, since, traits, attrs, infer)                                                     \
+    {                                                                                              \
+        OP_##id, since, 0, 1, 1, 1, 1, traits, attrs, infer, &batch_elementwise, work_elements,    \
+            kernel_unary                                                                           \
+    }
+#define UNARY_RECORD(id, name, ...) UNARY_RECORD_(id, __VA_ARGS__)
+#define UNARY_RECORD_(id, since, types, attrs, ...)                                                \
+    UNARY(id, since, OP_UNARY, attrs, infer_##types),
+
+static const struct op_info entries[] = {
+    UNARIES(UNARY_RECORD) /* and those without rows */
+    UNARY(NOT, 1, OP_UNARY | OP_PREDICATE, NULL, infer_not),
+    UNARY(IS_NAN, 9, OP_UNARY | OP_PREDICATE, NULL, infer_predicate),
+    UNARY(IS_INF, 10, OP_UNARY | OP_PREDICATE, "detect_negative:int detect_positive:int",
+          infer_predicate),
+};
+
+const struct op_family ops_unary = {entries, COUNT_OF(entries)};

@@ -1,4 +1,4 @@
-/* What passes fold behind a convolution, a product or a sum. */
+/* The epilogue that passes fuse into a convolution, a matrix product or a sum. */
 #include "engine/op/convert.h"
 #include "engine/op/elementwise.h"
 #include "engine/op/nn.h"

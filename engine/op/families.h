@@ -5,18 +5,19 @@
 #include "engine/graph/graph.h"
 #include "engine/op/ops.h"
 
-extern const struct op_family ops_elementwise;
-extern const struct op_family ops_shape;
-extern const struct op_family ops_index;
-extern const struct op_family ops_reduce;
-extern const struct op_family ops_linear;
-extern const struct op_family ops_convolution;
-extern const struct op_family ops_norm;
-extern const struct op_family ops_resample;
-extern const struct op_family ops_quantize;
-extern const struct op_family ops_control;
-extern const struct op_family ops_attention;
-extern const struct op_family ops_transformer;
+/* X(name): the records of engine/op/name.c. */
+/* clang-format off */
+#define OP_FAMILIES(X)                                                                             \
+    X(elementwise) X(unary) X(binary) X(shape) X(pad) X(index) X(sort) X(reduce) X(linear)         \
+    X(einsum) X(conv) X(pool) X(norm) X(softmax) X(resize) X(grid) X(detection) X(quantize)        \
+    X(quantize_product) X(quantize_ms) X(control) X(attention) X(transformer)
+/* clang-format on */
+#define OP_FAMILY_EXTERN(name) extern const struct op_family ops_##name;
+OP_FAMILIES(OP_FAMILY_EXTERN)
+#undef OP_FAMILY_EXTERN
+
+/* Attributes of a sliding window. */
+#define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 
 /* The multiply-adds beyond reading and writing each element once, for the records. */
 double work_elements(const struct node *node); /* none */
@@ -33,6 +34,10 @@ work_attention(const struct node *node); /* rows and keys are the dimension befo
 /* *axis in -rank … rank-1 becomes 0 … rank-1; STATUS_SHAPE naming it otherwise. */
 enum status infer_axis(int64_t *axis, int rank, struct error *err) MUST_USE;
 
+/* The attribute `axis` (`otherwise` without it) as an axis 0 … rank-1 of input 0. */
+enum status infer_attribute_axis(const struct node *node, int64_t otherwise, int64_t *ret,
+                                 struct error *err) MUST_USE;
+
 /* numpy broadcasting of two shapes (ONNX Broadcasting.md); STATUS_SHAPE with both shapes. */
 enum status infer_broadcast(const struct shape *a, const struct shape *b, struct shape *ret,
                             struct error *err) MUST_USE;
@@ -44,6 +49,9 @@ enum status infer_output(struct node *node, size_t i, enum dtype dtype, const st
 /* Output i is wanted but its shape depends on contents: dtype set, shape SHAPE_NONE.
  * Always STATUS_OK, which an inference function then returns. */
 enum status infer_unknown(struct node *node, size_t i, enum dtype dtype);
+
+/* Output 0 has the dtype and shape of input 0, whose dtype is one of `dtypes` (operands.h). */
+enum status infer_like(struct node *node, unsigned dtypes, struct error *err) MUST_USE;
 
 /* Reads the contents of integer input i (axes, shape, pads, …) into ret[max].
  * *ret_known false: the input's contents are not known yet. *ret_count 0 with known true: input
@@ -59,6 +67,11 @@ struct window {
     int64_t kernel[3], stride[3], dilation[3], pad_begin[3], pad_end[3];
     int64_t in[3], out[3];
 };
+
+/* The words of auto_pad, and their places in the list; an empty text counts as NOTSET. */
+#define AUTO_PADS "NOTSET SAME_UPPER SAME_LOWER VALID"
+enum auto_pad { AUTO_PAD_NOTSET, AUTO_PAD_SAME_UPPER, AUTO_PAD_SAME_LOWER, AUTO_PAD_VALID };
+int window_auto_pad(const struct node *node); /* -1: none of them */
 
 /* in: spatial extents; kernel: extents of the window. Reads auto_pad, dilations, pads, strides,
  * ceil_mode from the node. STATUS_SHAPE / STATUS_MODEL on zero or negative strides, lengths that do

@@ -67,38 +67,9 @@ enum status conv_transpose_shape_init(const struct node *node, const struct shap
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
                              struct window *ret, struct error *err) MUST_USE;
 
-/* The p of LpPool and GlobalLpPool. */
-double pool_norm(const struct node *node);
-
 /* MaxUnpool: the shape its indices address (without the input output_shape). */
 enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,
                               struct error *err) MUST_USE;
-
-/* ---- normalisation ---- */
-
-/* MeanVarianceNormalization: a bit for each axis that a mean is taken over ([0, 2, 3] where axes is
- * left out). */
-enum status mean_variance_axes(const struct node *node, const struct shape *x, unsigned *ret,
-                               struct error *err) MUST_USE;
-
-/* ---- einsum ---- */
-
-#define EINSUM_MAX_OPERANDS 16
-#define EINSUM_MAX_LABELS   (52 + TENSOR_MAX_RANK)
-
-/* Labels are numbered: 0 … 51 the letters, 52 … the dimensions of an ellipsis, aligned at their
- * end. label[] of an operand has one entry per dimension of the operand. */
-struct einsum_plan {
-    size_t operands;
-    int8_t label[EINSUM_MAX_OPERANDS][TENSOR_MAX_RANK];
-    int64_t extent[EINSUM_MAX_LABELS]; /* 1 where every operand has 1 */
-    int8_t out_label[TENSOR_MAX_RANK];
-    struct shape out;
-};
-
-/* STATUS_MODEL for a malformed equation, STATUS_SHAPE for operands that do not fit it. */
-enum status einsum_plan_init(const struct node *node, const struct shape *const *shapes,
-                             size_t operands, struct einsum_plan *ret, struct error *err) MUST_USE;
 
 /* ---- resize ---- */
 
@@ -149,12 +120,6 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
 /* Whether the node resizes only height and width of images, by factors that are known. *ret then
  * has these factors, but no extents: the shape of x may be [N, C, H, W] or [N, H, W, C]. */
 bool resize_is_spatial(const struct node *node, struct resize_plan *ret);
-
-/* resize_plan_init() with the contents given apart, as kernels have them; NULL: left out. */
-enum status resize_plan_from(const struct node *node, const struct shape *x,
-                             const struct tensor *roi, const struct tensor *scales,
-                             const struct tensor *sizes, struct resize_plan *ret,
-                             struct error *err) MUST_USE;
 
 /* Taps of each output position along an axis: 1, 2, 4, or more where it goes down with antialias.
  */

@@ -7,12 +7,73 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/size.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
-#include "engine/op/resolve.h"
 
-enum interpolation { INTERPOLATE_NEAREST, INTERPOLATE_LINEAR, INTERPOLATE_CUBIC };
+#define INTERPOLATIONS "linear nearest cubic"
+enum interpolation { INTERPOLATE_LINEAR, INTERPOLATE_NEAREST, INTERPOLATE_CUBIC };
+#define GRID_PADDINGS "zeros border reflection"
 enum grid_padding { PADDING_ZEROS, PADDING_BORDER, PADDING_REFLECTION };
+
+/* ---- inference ---- */
+
+static enum status infer_grid_sample(struct node *node, struct error *err)
+{
+    const struct shape *x = &node->inputs[0]->shape, *grid = &node->inputs[1]->shape;
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, 1, "grid", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 3, 5, err));
+    if (grid->rank != x->rank || grid->dims[0] != x->dims[0] ||
+        grid->dims[grid->rank - 1] != x->rank - 2)
+        return error_set(err, STATUS_SHAPE,
+                         "X %s and grid %s do not agree (need grid [N, out ..., %d])",
+                         shape_text(x, left), shape_text(grid, right), x->rank - 2);
+    int ignored;
+    TRY(infer_word(node, "mode", INTERPOLATIONS, &ignored, err));
+    TRY(infer_word(node, "padding_mode", GRID_PADDINGS, &ignored, err));
+    for (int i = 2; i < x->rank; i++)
+        if (x->dims[i] < 1)
+            return error_set(err, STATUS_SHAPE, "X has an empty spatial dimension: %s",
+                             shape_text(x, left));
+    struct shape out = *x;
+    for (int i = 2; i < x->rank; i++)
+        out.dims[i] = grid->dims[i - 1];
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+static enum status infer_affine_grid(struct node *node, struct error *err)
+{
+    const struct value *theta = node->inputs[0];
+    int64_t size[TENSOR_MAX_RANK];
+    size_t count;
+    bool known;
+    char text[SHAPE_TEXT];
+    TRY(operand_dtype(node, 0, "theta", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "theta", 3, 3, err));
+    TRY(infer_ints(node, 1, size, COUNT_OF(size), &count, &known, err));
+    if (!known)
+        return infer_unknown(node, 0, theta->dtype);
+    int spatial = (int)count - 2;
+    if ((spatial != 2 && spatial != 3) || theta->shape.dims[1] != spatial ||
+        theta->shape.dims[2] != spatial + 1 || theta->shape.dims[0] != size[0])
+        return error_set(err, STATUS_SHAPE,
+                         "theta has shape %s and size has %zu numbers, expected [N, 2, 3] and 4, "
+                         "or [N, 3, 4] and 5",
+                         shape_text(&theta->shape, text), count);
+    struct shape out = {.rank = spatial + 2};
+    out.dims[0] = size[0];
+    for (int i = 0; i < spatial; i++)
+        out.dims[1 + i] = size[2 + i];
+    out.dims[spatial + 1] = spatial;
+    return infer_output(node, 0, theta->dtype, &out, err);
+}
+
+/* ---- batches ---- */
+
+static const struct batch_rule affine_grid_rule = {batch_of_sample, batch_beside_shape};
+
+/* ---- GridSample ---- */
 
 #define MAX_TAPS 4
 
@@ -33,16 +94,11 @@ struct grid_axis_taps {
 
 static void sampler_init(const struct node *node, const struct shape *x, struct sampler *ret)
 {
-    const char *mode = node_string(node, "mode", "linear");
-    const char *padding = node_string(node, "padding_mode", "zeros");
-    *ret = (struct sampler){.align_corners = node_int(node, "align_corners", 0) != 0,
-                            .spatial = x->rank - 2};
-    ret->interpolation = strstr(mode, "nearest")  ? INTERPOLATE_NEAREST
-                         : strstr(mode, "linear") ? INTERPOLATE_LINEAR
-                                                  : INTERPOLATE_CUBIC;
-    ret->padding = !strcmp(padding, "border")       ? PADDING_BORDER
-                   : !strcmp(padding, "reflection") ? PADDING_REFLECTION
-                                                    : PADDING_ZEROS;
+    *ret = (struct sampler){
+        .interpolation = (enum interpolation)node_word(node, "mode", INTERPOLATIONS),
+        .padding = (enum grid_padding)node_word(node, "padding_mode", GRID_PADDINGS),
+        .align_corners = node_int(node, "align_corners", 0) != 0,
+        .spatial = x->rank - 2};
     for (int i = 0; i < ret->spatial; i++)
         ret->extent[i] = x->dims[2 + i];
 }
@@ -273,3 +329,15 @@ KERNEL(kernel_affine_grid)
     result_store(args, 0, ARITHMETIC_F64, grid);
     return STATUS_OK;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_GRID_SAMPLE, 16, 0, 2, 2, 1, 1, OP_HEAVY,
+     "align_corners:int mode:string padding_mode:string", infer_grid_sample,
+     &batch_by_sample_of_two, work_elements, kernel_grid_sample},
+    {OP_AFFINE_GRID, 20, 0, 2, 2, 1, 1, OP_PLAIN, "align_corners:int", infer_affine_grid,
+     &affine_grid_rule, work_elements, kernel_affine_grid},
+};
+
+const struct op_family ops_grid = {entries, COUNT_OF(entries)};

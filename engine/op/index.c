@@ -1,24 +1,10 @@
-/* Gather, scatter and their kin, selections and sorting: the table and inference. Indices that are
+/* Gather and scatter operators, and selections. Indices that are
  * known beforehand are checked here, so that a model with a bad one is refused when it is loaded;
  * kernels check them again, for the contents of each run. */
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
 #include "engine/op/elementwise.h"
-#include "engine/op/index.h"
-#include "engine/op/kernels.h"
-#include "engine/op/ops.h"
-#include "engine/op/resolve.h"
-
-/* The `axis` of input 0, worked out. */
-static enum status data_axis(const struct node *node, int64_t otherwise, int64_t *ret,
-                             struct error *err)
-{
-    *ret = node_int(node, "axis", otherwise);
-    return infer_axis(ret, node->inputs[0]->shape.rank, err);
-}
+#include "engine/op/family.h"
 
 /* Known indices (input 1) all lie within `axis` of input 0. */
 static enum status indices_check(const struct node *node, int64_t axis, struct error *err)
@@ -36,7 +22,7 @@ static enum status infer_gather(struct node *node, struct error *err)
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
     int64_t axis;
     TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
-    TRY(data_axis(node, 0, &axis, err));
+    TRY(infer_attribute_axis(node, 0, &axis, err));
     TRY(indices_check(node, axis, err));
     if (data->rank - 1 + indices->rank > TENSOR_MAX_RANK)
         return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
@@ -71,7 +57,7 @@ static enum status infer_gather_elements(struct node *node, struct error *err)
 {
     int64_t axis;
     TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
-    TRY(data_axis(node, 0, &axis, err));
+    TRY(infer_attribute_axis(node, 0, &axis, err));
     TRY(elements_check(node, axis, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[1]->shape, err);
 }
@@ -131,26 +117,19 @@ static enum status infer_gather_nd(struct node *node, struct error *err)
 
 /* ---- scatter ---- */
 
-static enum status reduction_check(const struct node *node, struct error *err)
-{
-    static const char *const names[] = {"none", "add", "mul", "max", "min"};
-    const char *reduction = node_string(node, "reduction", "none");
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (!strcmp(reduction, names[i]))
-            return STATUS_OK;
-    return error_set(err, STATUS_MODEL, "reduction '%s' is not one of none, add, mul, max, min",
-                     reduction);
-}
+/* The attribute reduction of the scatters. */
+#define REDUCTIONS "none add mul max min"
 
 static enum status infer_scatter_elements(struct node *node, struct error *err)
 {
     char text[SHAPE_TEXT], other[SHAPE_TEXT];
     const struct value *data = node->inputs[0];
     int64_t axis;
+    int ignored;
     TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
     TRY(operand_same_dtype(node, 2, "updates", err));
-    TRY(reduction_check(node, err));
-    TRY(data_axis(node, 0, &axis, err));
+    TRY(infer_word(node, "reduction", REDUCTIONS, &ignored, err));
+    TRY(infer_attribute_axis(node, 0, &axis, err));
     TRY(elements_check(node, axis, err));
     if (!shape_equal(&node->inputs[1]->shape, &node->inputs[2]->shape))
         return error_set(err, STATUS_SHAPE, "indices have shape %s but updates have shape %s",
@@ -163,9 +142,10 @@ static enum status infer_scatter_nd(struct node *node, struct error *err)
 {
     char text[SHAPE_TEXT], other[SHAPE_TEXT], wanted[SHAPE_TEXT];
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    int ignored;
     TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
     TRY(operand_same_dtype(node, 2, "updates", err));
-    TRY(reduction_check(node, err));
+    TRY(infer_word(node, "reduction", REDUCTIONS, &ignored, err));
     int64_t depth = indices->rank ? indices->dims[indices->rank - 1] : 0;
     if (data->rank < 1 || depth < 1 || depth > data->rank)
         return error_set(err, STATUS_SHAPE, "indices of shape %s do not address data of shape %s",
@@ -224,41 +204,8 @@ static enum status infer_compress(struct node *node, struct error *err)
     TRY(operand_dtype(node, 1, "condition", DTYPES_BOOL, err));
     TRY(operand_rank(node, 1, "condition", 1, 1, err));
     if (node_attr(node, "axis"))
-        TRY(data_axis(node, 0, &axis, err));
+        TRY(infer_attribute_axis(node, 0, &axis, err));
     return infer_unknown(node, 0, node->inputs[0]->dtype);
-}
-
-static enum status infer_unique(struct node *node, struct error *err)
-{
-    int64_t axis;
-    if (node_attr(node, "axis"))
-        TRY(data_axis(node, 0, &axis, err));
-    infer_unknown(node, 0, node->inputs[0]->dtype);
-    for (size_t i = 1; i < 4; i++)
-        infer_unknown(node, i, DTYPE_I64);
-    return STATUS_OK;
-}
-
-static enum status infer_top_k(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0], *count = node_input(node, 1);
-    struct shape out = x->shape;
-    int64_t axis, k;
-    TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
-    TRY(data_axis(node, -1, &axis, err));
-    TRY(operand_dtype(node, 1, "K", DTYPES_INDEX, err));
-    TRY(operand_single(node, 1, "K", err));
-    if (!count->known) {
-        infer_unknown(node, 0, x->dtype);
-        return infer_unknown(node, 1, DTYPE_I64);
-    }
-    k = tensor_int(count->known, 0);
-    if (k < 0 || k > out.dims[axis])
-        return error_set(err, STATUS_SHAPE, "k is %lld, but axis %lld has only %lld elements",
-                         (long long)k, (long long)axis, (long long)out.dims[axis]);
-    out.dims[axis] = k;
-    TRY(infer_output(node, 0, x->dtype, &out, err));
-    return infer_output(node, 1, DTYPE_I64, &out, err);
 }
 
 static enum status infer_cum_sum(struct node *node, struct error *err)
@@ -405,11 +352,11 @@ KERNEL(kernel_gather)
     if (!(*args->out[0])->bytes)
         return STATUS_OK;
     size_t item = dtype_size(data->dtype);
-    size_t outer = resolve_extent(&data->shape, 0, axis), count = shape_count(&indices->shape);
-    size_t bytes = resolve_extent(&data->shape, axis + 1, data->shape.rank) * item;
+    const struct axis_layout layout = axis_layout_of(&data->shape, axis);
+    size_t count = shape_count(&indices->shape), bytes = layout.inner * item;
     char *to = (*args->out[0])->data;
     const char *from = data->data;
-    for (size_t o = 0; o < outer; o++) {
+    for (size_t o = 0; o < layout.outer; o++) {
         for (size_t i = 0; i < count; i++) {
             int64_t index = index_at(indices, i);
             const char *row = from + (size_t)(index < 0 ? index + extent : index) * bytes;
@@ -462,30 +409,17 @@ KERNEL(kernel_gather_elements)
     return STATUS_OK;
 }
 
-/* How updates combine with what is there; NULL in *ret: they replace it. */
-static enum status scatter_row(const struct node *node, enum dtype dtype, binary_row *ret,
-                               struct error *err)
+/* How updates combine with what is there; NULL: they replace it. */
+static binary_row scatter_row(const struct node *node, enum dtype dtype)
 {
-    static const struct {
-        const char *name;
-        enum binary_op number, flag;
-    } reductions[] = {{"add", BINARY_ADD, BINARY_OR},
-                      {"mul", BINARY_MUL, BINARY_AND},
-                      {"max", BINARY_MAX, BINARY_OR},
-                      {"min", BINARY_MIN, BINARY_AND}};
-    const char *reduction = node_string(node, "reduction", "none");
-    *ret = NULL;
-    if (!strcmp(reduction, "none"))
-        return STATUS_OK;
-    for (size_t i = 0; i < COUNT_OF(reductions); i++) {
-        if (strcmp(reduction, reductions[i].name))
-            continue;
-        *ret =
-            binary_row_find(dtype == DTYPE_BOOL ? reductions[i].flag : reductions[i].number, dtype);
-        return STATUS_OK;
-    }
-    return error_set(err, STATUS_MODEL, "reduction '%s' is not one of none, add, mul, max, min",
-                     reduction);
+    static const enum binary_op numbers[] = {BINARY_COUNT, BINARY_ADD, BINARY_MUL, BINARY_MAX,
+                                             BINARY_MIN};
+    static const enum binary_op flags[] = {BINARY_COUNT, BINARY_OR, BINARY_AND, BINARY_OR,
+                                           BINARY_AND};
+    const int reduction = node_word(node, "reduction", REDUCTIONS);
+    return reduction > 0
+               ? binary_row_find((dtype == DTYPE_BOOL ? flags : numbers)[reduction], dtype)
+               : NULL;
 }
 
 KERNEL(kernel_scatter_elements)
@@ -495,9 +429,8 @@ KERNEL(kernel_scatter_elements)
     int axis = axis_of_data(args, 0);
     int64_t extent = data->shape.dims[axis];
     size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
-    binary_row combine;
+    const binary_row combine = scatter_row(args->node, data->dtype);
     struct strided_iterator it;
-    TRY(scatter_row(args->node, data->dtype, &combine, err));
     TRY(resolve_indices(indices, extent, axis, err));
     copy_bytes(out->data, data->data, data->bytes);
     size_t along = elements_start(&it, &indices->shape, &data->shape, axis);
@@ -584,9 +517,8 @@ KERNEL(kernel_scatter_nd)
     struct tensor *out = *args->out[0];
     size_t count = resolve_extent(&indices->shape, 0, indices->shape.rank - 1);
     struct tuples tuples;
-    binary_row combine;
+    const binary_row combine = scatter_row(args->node, data->dtype);
     tuples_init(&tuples, data, indices, 0);
-    TRY(scatter_row(args->node, data->dtype, &combine, err));
     copy_bytes(out->data, data->data, data->bytes);
     size_t bytes = tuples.slice * dtype_size(data->dtype);
     for (size_t t = 0; t < count; t++) {
@@ -600,6 +532,169 @@ KERNEL(kernel_scatter_nd)
             TRY(combine(to, true, from, true, to, tuples.slice));
         else
             memcpy(to, from, bytes);
+    }
+    return STATUS_OK;
+}
+
+/* ---- selections ---- */
+
+KERNEL(kernel_one_hot)
+{
+    const struct tensor *indices = args->in[0], *values = args->in[2];
+    struct tensor *out = *args->out[0];
+    int64_t axis = node_int(args->node, "axis", -1);
+    if (axis < 0)
+        axis += out->shape.rank;
+    int64_t depth = out->shape.dims[axis];
+    size_t item = dtype_size(values->dtype), count = shape_count(&indices->shape);
+    size_t inner = resolve_extent(&out->shape, (int)axis + 1, out->shape.rank);
+    const char *on = (const char *)values->data + item;
+    fill_row(out->data, values->data, item, shape_count(&out->shape));
+    for (size_t i = 0; i < count; i++) {
+        int64_t index = tensor_int(indices, i);
+        if (index < -depth || index >= depth)
+            continue; /* all off, by the standard */
+        size_t row = i / inner * (size_t)depth + (size_t)(index < 0 ? index + depth : index);
+        memcpy((char *)out->data + (row * inner + i % inner) * item, on, item);
+    }
+    return STATUS_OK;
+}
+
+/* Which of n elements from `start` on are not zero. */
+static void flags_row(const struct tensor *x, size_t start, uint8_t *ret, size_t n)
+{
+    convert_row(element(x->data, x->dtype, start), x->dtype, ret, DTYPE_BOOL, n);
+}
+
+KERNEL(kernel_non_zero)
+{
+    const struct tensor *x = args->in[0];
+    size_t count = shape_count(&x->shape), found = 0;
+    uint8_t flags[BLOCK];
+    for (size_t done = 0; done < count; done += BLOCK) {
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        flags_row(x, done, flags, n);
+        for (size_t i = 0; i < n; i++)
+            found += flags[i];
+    }
+    int rank = x->shape.rank ? x->shape.rank : 1; /* a scalar counts as a list of one */
+    TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE(rank, (int64_t)found), err));
+    int64_t *to = (*args->out[0])->data, at[TENSOR_MAX_RANK] = {0};
+    size_t column = 0;
+    for (size_t done = 0; done < count; done += BLOCK) {
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        flags_row(x, done, flags, n);
+        for (size_t i = 0; i < n; i++) {
+            for (int d = 0; flags[i] && d < rank; d++)
+                to[(size_t)d * found + column] = at[d];
+            column += flags[i];
+            for (int d = x->shape.rank - 1; d >= 0; d--) {
+                if (++at[d] < x->shape.dims[d])
+                    break;
+                at[d] = 0;
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+KERNEL(kernel_compress)
+{
+    const struct tensor *x = args->in[0], *condition = args->in[1];
+    const uint8_t *flags = condition->data;
+    bool flat = !node_attr(args->node, "axis");
+    int64_t axis = node_int(args->node, "axis", 0);
+    if (axis < 0)
+        axis += x->shape.rank;
+    const struct axis_layout layout =
+        flat ? (struct axis_layout){1, shape_count(&x->shape), 1} : axis_layout_of(&x->shape, axis);
+    const size_t extent = layout.extent;
+    size_t length = shape_count(&condition->shape), chosen = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (flags[i] && i >= extent)
+            return error_set(err, STATUS_INVALID,
+                             "the condition chooses element %zu, but there are only %zu", i,
+                             extent);
+        chosen += flags[i] != 0;
+    }
+    struct shape shape = flat ? SHAPE((int64_t)chosen) : x->shape;
+    if (!flat)
+        shape.dims[axis] = (int64_t)chosen;
+    TRY(kernel_output(args, 0, x->dtype, &shape, err));
+    const size_t bytes = dtype_size(x->dtype) * layout.inner;
+    char *to = (*args->out[0])->data;
+    const char *from = x->data;
+    for (size_t o = 0; o < layout.outer && x->bytes; o++) {
+        for (size_t i = 0; i < length; i++) {
+            if (!flags[i])
+                continue;
+            memcpy(to, from + i * bytes, bytes);
+            to += bytes;
+        }
+        from += extent * bytes;
+    }
+    return STATUS_OK;
+}
+
+/* ---- CumSum ---- */
+
+/* Running sums of `inner` neighbouring columns, in double or (wrapping) in 64-bit integers. */
+struct running {
+    bool real, exclusive;
+    size_t inner;
+    double *sum;
+    uint64_t *whole;
+};
+
+static void running_row(const struct running *running, const void *from, void *to, enum dtype dtype)
+{
+    for (size_t done = 0; done < running->inner; done += BLOCK) {
+        size_t n = running->inner - done < BLOCK ? running->inner - done : BLOCK;
+        double values[BLOCK], before[BLOCK];
+        int64_t integers[BLOCK], whole_before[BLOCK];
+        void *row = element_at(to, dtype, done);
+        if (running->real) {
+            double *sum = running->sum + done;
+            load_doubles(element(from, dtype, done), dtype, values, n);
+            for (size_t i = 0; i < n; i++) {
+                before[i] = sum[i];
+                sum[i] += values[i];
+            }
+            store_doubles(running->exclusive ? before : sum, dtype, row, n);
+            continue;
+        }
+        uint64_t *sum = running->whole + done;
+        load_integers(element(from, dtype, done), dtype, integers, n);
+        for (size_t i = 0; i < n; i++) {
+            whole_before[i] = (int64_t)sum[i];
+            sum[i] += (uint64_t)integers[i];
+            integers[i] = (int64_t)sum[i];
+        }
+        store_integers(running->exclusive ? whole_before : integers, dtype, row, n);
+    }
+}
+
+KERNEL(kernel_cum_sum)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *out = *args->out[0];
+    int64_t axis = tensor_int(args->in[1], 0);
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    bool reverse = node_int(args->node, "reverse", 0) != 0;
+    const struct axis_layout layout = axis_layout_of(&x->shape, axis);
+    const size_t extent = layout.extent, inner = layout.inner;
+    void *scratch = kernel_scratch(args, inner, sizeof(double), err);
+    if (!scratch)
+        return STATUS_NO_MEMORY;
+    struct running running = {dtype_is_float(x->dtype), node_int(args->node, "exclusive", 0) != 0,
+                              inner, scratch, scratch};
+    for (size_t o = 0; o < layout.outer && x->bytes; o++) {
+        memset(scratch, 0, inner * sizeof(double));
+        for (size_t k = 0; k < extent; k++) {
+            size_t row = (o * extent + (reverse ? extent - 1 - k : k)) * inner;
+            running_row(&running, element(x->data, x->dtype, row),
+                        element_at(out->data, x->dtype, row), x->dtype);
+        }
     }
     return STATUS_OK;
 }
@@ -623,10 +718,6 @@ static const struct op_info table[] = {
      work_elements, kernel_non_zero},
     {OP_COMPRESS, 9, 0, 2, 2, 1, 1, OP_DATA_SHAPE, "axis:int", infer_compress, &batch_mixes,
      work_elements, kernel_compress},
-    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique, &batch_mixes,
-     work_elements, kernel_unique},
-    {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int largest:int sorted:int", infer_top_k,
-     &batch_beside_last, work_elements, kernel_top_k},
     {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, OP_PLAIN, "exclusive:int reverse:int", infer_cum_sum,
      &cum_sum_rule, work_elements, kernel_cum_sum},
 };

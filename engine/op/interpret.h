@@ -15,7 +15,7 @@ struct node_call {
     const struct tensor *const *in; /* NULL: left out */
     const bool *constant; /* input i is the same tensor, with the same bytes, in every run */
     struct tensor *const *out;
-    const struct memory_budget *budget; /* what scratch memory must fit into; may be NULL */
+    struct memory_budget *budget; /* for scratch memory; may be NULL */
 };
 
 /* Runs nodes faster than the reference kernels do, where it can: *ret_taken says whether it has.
@@ -42,8 +42,8 @@ struct interpreter_limits {
  * time per graph) on inputs[graph->input_count], in the order of graph->inputs; dtypes and ranks
  * are checked against what the graph declares. outputs[graph->output_count] receives one reference
  * each on success, and is untouched on failure. Tensors are charged to `budget` (may be NULL).
- * An output may be an input, or a view of one (Identity, Reshape …): whoever wraps memory of its
- * own as an input copies such outputs before it reuses the memory. What the run wrote into the
+ * An output may be an input, or a view of one (Identity, Reshape …): a caller that wraps its own
+ * memory as an input copies such outputs before it reuses the memory. What the run wrote into the
  * graph is taken back when it ends. */
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                       struct memory_budget *budget, const struct interpreter_limits *limits,

@@ -38,6 +38,14 @@ struct kernel_args {
  * through kernel_call(). */
 typedef kernel_function *kernel_fn;
 
+/* Defines a kernel of the family's file; many cannot fail. */
+#define KERNEL(name)                                                                               \
+    static enum status name(const struct kernel_args *args,                                        \
+                            __attribute__((unused)) struct error *err)
+
+/* Output 0 is input 0's bytes under another shape; it may be the same memory. */
+enum status kernel_view(const struct kernel_args *args, struct error *err);
+
 /* The kernel of an operator, or NULL. */
 kernel_fn kernel_find(enum op op);
 
@@ -68,11 +76,11 @@ static inline struct tensor *kernel_result(const struct kernel_args *args, size_
 enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype dtype,
                           const struct shape *shape, struct error *err) MUST_USE;
 
-/* Allocates scratch memory that lasts until the kernel returns. It is checked against the budget's
- * limit but not added to its sum. NULL with *err set on failure. */
+/* Allocates scratch memory that lasts until the kernel returns, charged to the budget. NULL with
+ * *err set on failure: of its status the interpreter makes that of the run. */
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err);
 
-/* Resizes scratch memory that one of these two functions has returned, or allocates it if `memory`
+/* Grows scratch memory that one of these two functions has returned, or allocates it if `memory`
  * is NULL. `memory` becomes invalid, except after a failure. */
 void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
                           struct error *err);

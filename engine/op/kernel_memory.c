@@ -18,6 +18,7 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 
 struct scratch_block {
     struct scratch_block *next;
+    size_t size; /* charged */
     alignas(max_align_t) char bytes[];
 };
 
@@ -54,6 +55,7 @@ enum status kernel_call(kernel_fn kernel, const struct kernel_args *args, struct
     while (blocks) {
         struct scratch_block *block = blocks;
         blocks = block->next;
+        memory_uncharge(args->budget, block->size);
         free(block);
     }
     return status;
@@ -67,19 +69,20 @@ void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, 
 void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
                           struct error *err)
 {
-    size_t bytes, whole;
-    const struct memory_budget *budget = args->budget;
-    bool fits =
+    size_t bytes, whole = 0, more = 0;
+    const bool fits =
         size_mul(count, size, &bytes) && size_add(bytes, sizeof(struct scratch_block), &whole);
-    if (fits && budget && budget->limit) {
-        size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
-        fits = used <= budget->limit && bytes <= budget->limit - used;
-    }
     struct scratch_block **link = args->scratch; /* the pointer to the block of `memory` */
     while (memory && (*link)->bytes != memory)
         link = &(*link)->next;
+    if (fits) {
+        more = whole - (memory ? (*link)->size : 0);
+        if (memory_charge(args->budget, more, err) != STATUS_OK)
+            return NULL;
+    }
     struct scratch_block *block = fits ? realloc(memory ? *link : NULL, whole) : NULL;
     if (!block) {
+        memory_uncharge(args->budget, more);
         (void)error_set(err, STATUS_NO_MEMORY,
                         "no memory for %zu elements of %zu bytes that the computation needs "
                         "besides its output",
@@ -89,6 +92,7 @@ void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t c
     }
     if (!memory)
         block->next = *link;
+    block->size = whole;
     *link = block;
     return block->bytes;
 }

@@ -4,7 +4,7 @@
 
 #include "engine/op/gemm.h"
 #include "engine/op/geometry.h"
-#include "engine/op/kernels.h"
+#include "engine/op/kernel.h"
 
 /* a / b rounded up, for a >= 0 and b >= 1; no intermediate result overflows. */
 static inline int64_t ceil_div(int64_t a, int64_t b)
@@ -18,9 +18,6 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
 enum status conv_forward(const struct kernel_args *args, const struct conv_shape *conv,
                          enum arithmetic arithmetic, const void *src, const void *weights,
                          const void *bias, void *dst, struct error *err) MUST_USE;
-
-/* dst [rows, positions] = bias[row], or 0 without a bias; elements of `size` bytes. */
-void conv_start_rows(void *dst, const void *bias, size_t rows, size_t positions, size_t size);
 
 /* values[i] = activation(values[i] + residual[i]); residual may be NULL. ARITHMETIC_F32 or
  * ARITHMETIC_F64. */
@@ -46,12 +43,3 @@ void window_taps(const struct window *window, int i, int64_t at, int64_t *first,
 /* Taps along axis i that lie inside the input or its padding, not beyond (ceil_mode may have the
  * window stick out). */
 int64_t window_padded_taps(const struct window *window, int i, int64_t at);
-
-/* Softmax along `extent` elements `inner` apart; src and dst may be the same. */
-void softmax_column(const double *src, double *dst, size_t extent);
-
-/* Along one axis; coerced (QLinearSoftmax of old opsets): along all from that one on. */
-struct softmax_layout {
-    size_t outer, extent, inner;
-};
-struct softmax_layout softmax_layout_of(const struct shape *shape, int64_t axis, bool coerced);

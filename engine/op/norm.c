@@ -1,20 +1,12 @@
 /* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization,
- * GroupNormalization, MeanVarianceNormalization, LpNormalization, LRN, Softmax, LogSoftmax,
- * Hardmax; and ScaleShift, which passes make of them. */
+ * GroupNormalization, MeanVarianceNormalization, LRN; and ScaleShift, which passes make of them. */
 #include <math.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
-#include "engine/op/geometry.h"
-#include "engine/op/kernels.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
-#include "engine/op/operands.h"
-#include "engine/op/ops.h"
-#include "engine/op/resolve.h"
 
-/* Does the value follow from constants alone? Looks back over as many nodes as weights are ever
- * prepared with; a longer chain counts as no. */
+/* True if the value is computed from constants alone. Weights are prepared by a few nodes; beyond
+ * MOST_NODES the answer is false. */
 static bool is_made_of_constants(const struct value *value)
 {
     enum { MOST_NODES = 64, MOST_VALUES = 128 };
@@ -39,11 +31,8 @@ static bool is_made_of_constants(const struct value *value)
  * how weight standardisation is exported (NFNet, BiT), and mean what they say. */
 static enum status check_training(const struct node *node, struct error *err)
 {
-    bool training = node->opset >= 14 ? node_int(node, "training_mode", 0) != 0
-                    : node->opset < 7 ? node_int(node, "is_test", 0) == 0
-                                      : false;
-    if (training && node->opset >= 14 && node->output_count <= 3 &&
-        is_made_of_constants(node->inputs[0]))
+    bool training = node_int(node, "training_mode", 0) != 0;
+    if (training && node->output_count <= 3 && is_made_of_constants(node->inputs[0]))
         return STATUS_OK;
     for (size_t i = 1; i < node->output_count; i++)
         training = training || node->outputs[i];
@@ -64,11 +53,7 @@ static enum status infer_batch_normalization(struct node *node, struct error *er
     for (size_t i = 0; i < COUNT_OF(names); i++)
         TRY(operand_dtype(node, i, names[i], DTYPES_FLOAT, err));
     TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
-    /* Before opset 9, spatial = 0 has statistics for every position of [C, D1, D2 …]. */
-    bool spatial = node->opset >= 9 || node_int(node, "spatial", 1) != 0;
-    struct shape wanted = {.rank = spatial ? 1 : x->shape.rank - 1};
-    for (int i = 0; i < wanted.rank; i++)
-        wanted.dims[i] = x->shape.dims[1 + i];
+    const struct shape wanted = SHAPE(x->shape.dims[1]);
     for (size_t i = 1; i < COUNT_OF(names); i++)
         TRY(operand_has_shape(node, i, names[i], &wanted, err));
     /* running statistics, of the training form */
@@ -100,11 +85,11 @@ static enum status check_stash(int64_t stash, struct error *err)
 static enum status infer_layer_normalization(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    int64_t axis = node_int(node, "axis", -1), stash = node_int(node, "stash_type", DTYPE_F32);
+    int64_t axis, stash = node_int(node, "stash_type", DTYPE_F32);
     TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
     TRY(operand_dtype(node, 1, "Scale", DTYPES_FLOAT, err));
     TRY(operand_dtype(node, 2, "B", DTYPES_FLOAT, err));
-    TRY(infer_axis(&axis, x->shape.rank, err));
+    TRY(infer_attribute_axis(node, -1, &axis, err));
     TRY(operand_broadcasts(node, 1, "Scale", &x->shape, err));
     TRY(operand_broadcasts(node, 2, "B", &x->shape, err));
     TRY(check_stash(stash, err));
@@ -120,10 +105,10 @@ static enum status infer_layer_normalization(struct node *node, struct error *er
 static enum status infer_rms_normalization(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    int64_t axis = node_int(node, "axis", -1), stash = node_int(node, "stash_type", DTYPE_F32);
+    int64_t axis, stash = node_int(node, "stash_type", DTYPE_F32);
     TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
     TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
-    TRY(infer_axis(&axis, x->shape.rank, err));
+    TRY(infer_attribute_axis(node, -1, &axis, err));
     TRY(operand_broadcasts(node, 1, "scale", &x->shape, err));
     TRY(check_stash(stash, err));
     return infer_output(node, 0, node->inputs[1]->dtype, &x->shape, err);
@@ -142,15 +127,14 @@ static enum status infer_group_normalization(struct node *node, struct error *er
                          "num_groups is %lld, expected a divisor of the %lld "
                          "channels",
                          (long long)groups, (long long)x->shape.dims[1]);
-    /* Opset 18 had one scale a group, opset 21 has one a channel. */
-    int64_t length = node->opset < 21 ? groups : x->shape.dims[1];
-    TRY(operand_vector(node, 1, "scale", length, err));
-    TRY(operand_vector(node, 2, "bias", length, err));
+    TRY(operand_vector(node, 1, "scale", x->shape.dims[1], err));
+    TRY(operand_vector(node, 2, "bias", x->shape.dims[1], err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-enum status mean_variance_axes(const struct node *node, const struct shape *x, unsigned *ret,
-                               struct error *err)
+/* A bit for each axis that a mean is taken over ([0, 2, 3] where axes is left out). */
+static enum status mean_variance_axes(const struct node *node, const struct shape *x, unsigned *ret,
+                                      struct error *err)
 {
     static const int64_t otherwise[] = {0, 2, 3};
     size_t count;
@@ -178,17 +162,6 @@ static enum status infer_mean_variance_normalization(struct node *node, struct e
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-static enum status infer_lp_normalization(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    int64_t axis = node_int(node, "axis", -1), p = node_int(node, "p", 2);
-    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
-    TRY(infer_axis(&axis, x->shape.rank, err));
-    if (p != 1 && p != 2)
-        return error_set(err, STATUS_MODEL, "p is %lld, expected 1 or 2", (long long)p);
-    return infer_output(node, 0, x->dtype, &x->shape, err);
-}
-
 static enum status infer_lrn(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
@@ -197,15 +170,6 @@ static enum status infer_lrn(struct node *node, struct error *err)
     TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
     if (size < 1)
         return error_set(err, STATUS_MODEL, "size is %lld, expected at least 1", (long long)size);
-    return infer_output(node, 0, x->dtype, &x->shape, err);
-}
-
-static enum status infer_softmax(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    int64_t axis = node_int(node, "axis", -1);
-    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
-    TRY(infer_axis(&axis, x->shape.rank, err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
@@ -284,7 +248,7 @@ static enum status store_running(const struct kernel_args *args, size_t i, const
     return STATUS_OK;
 }
 
-/* y = (x - mean) / sqrt(variance + epsilon) * scale + shift, each a number a channel. */
+/* y = (x - mean) / sqrt(variance + epsilon) * scale + shift, each with one number per channel. */
 static void normalise_channels(const struct kernel_args *args, size_t channels, size_t inner,
                                const double *scale, const double *shift, const double *mean,
                                const double *variance)
@@ -302,14 +266,11 @@ static void normalise_channels(const struct kernel_args *args, size_t channels, 
 KERNEL(kernel_batch_normalization)
 {
     const struct shape *x = &args->in[0]->shape;
-    bool training = args->node->opset >= 14 && node_int(args->node, "training_mode", 0);
-    bool spatial = args->node->opset >= 9 || node_int(args->node, "spatial", 1) != 0;
-    size_t inner = spatial ? resolve_extent(x, 2, x->rank) : 1;
-    size_t channels = resolve_extent(x, 1, spatial ? 2 : x->rank);
+    size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
     const double *params[4], *src;
     TRY(operands_open(args, 1, COUNT_OF(params), params, err));
     const double *scale = params[0], *shift = params[1], *mean = params[2], *variance = params[3];
-    if (!training) {
+    if (!node_int(args->node, "training_mode", 0)) {
         normalise_channels(args, channels, inner, scale, shift, mean, variance);
         return STATUS_OK;
     }
@@ -339,7 +300,7 @@ static void statistics(const double *values, size_t n, double epsilon, double *r
 }
 
 /* InstanceNormalization (as many groups as channels) and GroupNormalization. */
-static enum status normalise_groups(const struct kernel_args *args, size_t groups, bool per_group,
+static enum status normalise_groups(const struct kernel_args *args, size_t groups,
                                     struct error *err)
 {
     const struct shape *x = &args->in[0]->shape;
@@ -354,7 +315,7 @@ static enum status normalise_groups(const struct kernel_args *args, size_t group
         double mean, factor;
         statistics(src + i * block, block, epsilon, &mean, &factor);
         for (size_t k = 0; k < block; k++) {
-            size_t c = per_group ? i % groups : i % groups * per + k / inner;
+            size_t c = i % groups * per + k / inner;
             dst[i * block + k] = (src[i * block + k] - mean) * factor * scale[c] + shift[c];
         }
     }
@@ -365,13 +326,12 @@ static enum status normalise_groups(const struct kernel_args *args, size_t group
 KERNEL(kernel_instance_normalization)
 {
     size_t channels = (size_t)args->in[0]->shape.dims[1];
-    return channels ? normalise_groups(args, channels, false, err) : STATUS_OK;
+    return channels ? normalise_groups(args, channels, err) : STATUS_OK;
 }
 
 KERNEL(kernel_group_normalization)
 {
-    return normalise_groups(args, (size_t)node_int(args->node, "num_groups", 1),
-                            args->node->opset < 21, err);
+    return normalise_groups(args, (size_t)node_int(args->node, "num_groups", 1), err);
 }
 
 /* ---- LayerNormalization ---- */
@@ -443,11 +403,11 @@ static void layer_rows(const struct kernel_args *args, size_t rows, size_t colum
 KERNEL(kernel_layer_normalization)
 {
     const struct shape *x = &args->in[0]->shape;
-    int64_t axis = node_int(args->node, "axis", -1);
+    int64_t axis;
     const double *src;
     double *dst;
     struct spread scale, shift;
-    TRY(infer_axis(&axis, x->rank, err));
+    TRY(infer_attribute_axis(args->node, -1, &axis, err));
     TRY(operands_open(args, 0, 1, &src, err));
     TRY(spread_operand(args, 1, x, (int)axis, &scale, err));
     TRY(spread_operand(args, 2, x, (int)axis, &shift, err));
@@ -464,11 +424,11 @@ KERNEL(kernel_rms_normalization)
 {
     const struct shape *shape = &args->in[0]->shape;
     const double epsilon = node_float(args->node, "epsilon", 1e-5f);
-    int64_t axis = node_int(args->node, "axis", -1);
+    int64_t axis;
     const double *src;
     double *dst;
     struct spread scale;
-    TRY(infer_axis(&axis, shape->rank, err));
+    TRY(infer_attribute_axis(args->node, -1, &axis, err));
     const size_t rows = resolve_extent(shape, 0, (int)axis);
     const size_t columns = resolve_extent(shape, (int)axis, shape->rank);
     TRY(operands_open(args, 0, 1, &src, err));
@@ -547,34 +507,6 @@ KERNEL(kernel_mean_variance_normalization)
     return STATUS_OK;
 }
 
-/* ---- LpNormalization ---- */
-
-KERNEL(kernel_lp_normalization)
-{
-    const struct shape *x = &args->in[0]->shape;
-    int64_t axis = node_int(args->node, "axis", -1), p = node_int(args->node, "p", 2);
-    const double *src;
-    double *dst;
-    TRY(infer_axis(&axis, x->rank, err));
-    size_t extent = (size_t)x->dims[axis], inner = resolve_extent(x, (int)axis + 1, x->rank);
-    size_t columns = resolve_extent(x, 0, (int)axis) * inner;
-    TRY(operands_open(args, 0, 1, &src, err));
-    TRY(result_open_doubles(args, 0, &dst, err));
-    for (size_t c = 0; c < columns; c++) {
-        size_t first = c / inner * extent * inner + c % inner;
-        double norm = 0;
-        for (size_t i = 0; i < extent; i++) {
-            double v = src[first + i * inner];
-            norm += p == 1 ? fabs(v) : v * v;
-        }
-        norm = p == 1 ? norm : sqrt(norm);
-        for (size_t i = 0; i < extent; i++)
-            dst[first + i * inner] = norm != 0 ? src[first + i * inner] / norm : 0;
-    }
-    result_store(args, 0, ARITHMETIC_F64, dst);
-    return STATUS_OK;
-}
-
 /* ---- LRN ---- */
 
 /* One image: src, dst [channels, inner]; sums [inner]. */
@@ -635,9 +567,9 @@ KERNEL(kernel_scale_shift)
 /* ---- the table ---- */
 
 static const struct op_info entries[] = {
-    {OP_BATCH_NORMALIZATION, 1, 0, 5, 5, 1, 5, OP_NORMALIZATION,
-     "epsilon:float momentum:float spatial:int is_test:int training_mode:int",
-     infer_batch_normalization, &batch_by_sample, work_elements, kernel_batch_normalization},
+    {OP_BATCH_NORMALIZATION, 9, 0, 5, 5, 1, 5, OP_NORMALIZATION,
+     "epsilon:float momentum:float training_mode:int", infer_batch_normalization, &batch_by_sample,
+     work_elements, kernel_batch_normalization},
     {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, OP_NORMALIZATION, "epsilon:float",
      infer_instance_normalization, &batch_by_sample, work_elements, kernel_instance_normalization},
     {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, OP_NORMALIZATION,
@@ -646,22 +578,14 @@ static const struct op_info entries[] = {
     {OP_RMS_NORMALIZATION, 23, 0, 2, 2, 1, 1, OP_NORMALIZATION,
      "axis:int epsilon:float stash_type:int", infer_rms_normalization, &batch_before_last,
      work_elements, kernel_rms_normalization},
-    {OP_GROUP_NORMALIZATION, 18, 0, 3, 3, 1, 1, OP_NORMALIZATION,
+    {OP_GROUP_NORMALIZATION, 21, 0, 3, 3, 1, 1, OP_NORMALIZATION,
      "epsilon:float num_groups:int stash_type:int", infer_group_normalization, &batch_by_sample,
      work_elements, kernel_group_normalization},
     {OP_MEAN_VARIANCE_NORMALIZATION, 9, 0, 1, 1, 1, 1, OP_PLAIN, "axes:ints",
      infer_mean_variance_normalization, &mean_variance_rule, work_elements,
      kernel_mean_variance_normalization},
-    {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int p:int", infer_lp_normalization,
-     &batch_beside_last, work_elements, kernel_lp_normalization},
     {OP_LRN, 1, 0, 1, 1, 1, 1, OP_HEAVY, "alpha:float beta:float bias:float size:int", infer_lrn,
      &batch_by_sample, work_elements, kernel_lrn},
-    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PROBABILITIES, "axis:int", infer_softmax, &batch_beside_last,
-     work_elements, kernel_softmax},
-    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
-     work_elements, kernel_softmax},
-    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
-     work_elements, kernel_hardmax},
     {OP_SCALE_SHIFT, 1, 0, 3, 3, 1, 1, OP_PLAIN, NULL, infer_scale_shift, &batch_mixes,
      work_elements, kernel_scale_shift},
 };

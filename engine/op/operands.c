@@ -1,10 +1,112 @@
-/* Checks of one operand: dtype, rank, length, presence; errors name the operand as the ONNX page
- * does. */
+/* What inference functions share: axes, broadcasting, setting outputs, reading lists of integers
+ * and words, and checks of one operand, which errors name as the ONNX page does. */
 #include "engine/op/operands.h"
 
 #include <stdio.h>
+#include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/op/families.h"
+
+enum status infer_axis(int64_t *axis, int rank, struct error *err)
+{
+    if (*axis < -(int64_t)rank || *axis >= rank) {
+        if (rank == 0)
+            return error_set(err, STATUS_SHAPE, "axis %lld of a scalar, which has no axes",
+                             (long long)*axis);
+        return error_set(err, STATUS_SHAPE, "axis %lld is out of range, expected %d to %d",
+                         (long long)*axis, -rank, rank - 1);
+    }
+    if (*axis < 0)
+        *axis += rank;
+    return STATUS_OK;
+}
+
+enum status infer_attribute_axis(const struct node *node, int64_t otherwise, int64_t *ret,
+                                 struct error *err)
+{
+    *ret = node_int(node, "axis", otherwise);
+    return infer_axis(ret, node->inputs[0]->shape.rank, err);
+}
+
+enum status infer_broadcast(const struct shape *a, const struct shape *b, struct shape *ret,
+                            struct error *err)
+{
+    struct shape out = {.rank = a->rank > b->rank ? a->rank : b->rank};
+    for (int i = 1; i <= out.rank; i++) {
+        int64_t x = i <= a->rank ? a->dims[a->rank - i] : 1;
+        int64_t y = i <= b->rank ? b->dims[b->rank - i] : 1;
+        if (x != y && x != 1 && y != 1) {
+            char left[SHAPE_TEXT], right[SHAPE_TEXT];
+            return error_set(err, STATUS_SHAPE,
+                             "shapes %s and %s cannot be broadcast together (%lld against %lld, "
+                             "dimension %d from the end)",
+                             shape_text(a, left), shape_text(b, right), (long long)x, (long long)y,
+                             i);
+        }
+        out.dims[out.rank - i] = x == 1 ? y : x;
+    }
+    *ret = out;
+    return STATUS_OK;
+}
+
+enum status infer_output(struct node *node, size_t i, enum dtype dtype, const struct shape *shape,
+                         struct error *err)
+{
+    struct value *value = node_output(node, i);
+    TRY(shape_check(shape, dtype, NULL, NULL, err));
+    if (value) {
+        value->dtype = dtype;
+        value->shape = *shape;
+    }
+    return STATUS_OK;
+}
+
+enum status infer_unknown(struct node *node, size_t i, enum dtype dtype)
+{
+    struct value *value = node_output(node, i);
+    if (value) {
+        value->dtype = dtype;
+        value->shape = SHAPE_NONE;
+    }
+    return STATUS_OK;
+}
+
+enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,
+                       size_t *ret_count, bool *ret_known, struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    *ret_count = 0;
+    *ret_known = true;
+    if (!value)
+        return STATUS_OK;
+    char text[SHAPE_TEXT];
+    if (dtype_is_float(value->dtype) || value->dtype == DTYPE_BOOL || value->dtype == DTYPE_NONE ||
+        value->shape.rank > 1)
+        return error_set(err, STATUS_SHAPE,
+                         "input %zu is a %s tensor of shape %s, expected a list of integers", i,
+                         dtype_name(value->dtype), shape_text(&value->shape, text));
+    size_t count = shape_count(&value->shape);
+    if (count > max)
+        return error_set(err, STATUS_SHAPE, "input %zu holds %zu numbers, expected at most %zu", i,
+                         count, max);
+    *ret_known = value->known != NULL;
+    if (!value->known)
+        return STATUS_OK;
+    for (size_t k = 0; k < count; k++)
+        ret[k] = tensor_int(value->known, k);
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+enum status infer_like(struct node *node, unsigned dtypes, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "input", dtypes, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+/* ---- operands ---- */
 
 /* "float32, float16" for a set of dtypes. */
 static void dtypes_text(unsigned set, char *text, size_t size)
@@ -109,4 +211,28 @@ enum status operand_present(const struct node *node, size_t i, const char *name,
     if (node_input(node, i))
         return STATUS_OK;
     return error_set(err, STATUS_MODEL, "%s (input %zu) is left out but required", name, i);
+}
+
+int node_word(const struct node *node, const char *name, const char *words)
+{
+    const char *text = node_string(node, name, NULL);
+    const size_t length = text ? strlen(text) : 0;
+    int at = 0;
+    for (const char *word = words; text && *word; at++) {
+        const size_t size = strcspn(word, " ");
+        if (size == length && !memcmp(word, text, size))
+            return at;
+        word += size + (word[size] == ' ');
+    }
+    return text ? -1 : 0;
+}
+
+enum status infer_word(const struct node *node, const char *name, const char *words, int *ret,
+                       struct error *err)
+{
+    *ret = node_word(node, name, words);
+    if (*ret >= 0)
+        return STATUS_OK;
+    return error_set(err, STATUS_MODEL, "%s is '%.60s', expected one of: %s", name,
+                     node_string(node, name, ""), words);
 }

@@ -46,3 +46,11 @@ enum status operand_single(const struct node *node, size_t i, const char *name,
 /* The operand is there. STATUS_MODEL. */
 enum status operand_present(const struct node *node, size_t i, const char *name,
                             struct error *err) MUST_USE;
+
+/* Which of `words`, separated by spaces, the string attribute is: 0, 1 …; 0 where it is left out,
+ * -1 where it is none of them. Any thread. */
+int node_word(const struct node *node, const char *name, const char *words);
+
+/* Sets *ret to the same; STATUS_MODEL where it is none of them. */
+enum status infer_word(const struct node *node, const char *name, const char *words, int *ret,
+                       struct error *err) MUST_USE;

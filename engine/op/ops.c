@@ -1,6 +1,5 @@
 /* The table of operators: the families of engine/op/ together, looked up by operator and opset. */
 #include "engine/op/ops.h"
-#include "engine/op/kernels.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -13,8 +12,9 @@
 #define MAX_ENTRIES 4 /* opset ranges of one operator */
 
 static const struct op_family *const families[] = {
-    &ops_elementwise, &ops_shape,    &ops_index,    &ops_reduce,  &ops_linear,    &ops_convolution,
-    &ops_norm,        &ops_resample, &ops_quantize, &ops_control, &ops_attention, &ops_transformer,
+#define OP_FAMILY_ENTRY(name) &ops_##name,
+    OP_FAMILIES(OP_FAMILY_ENTRY)
+#undef OP_FAMILY_ENTRY
 };
 
 static const struct op_info *by_op[OP_COUNT][MAX_ENTRIES];

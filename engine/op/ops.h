@@ -40,7 +40,7 @@ enum op_trait {
     OP_MOVES = 1u << 4,     /* outputs are elements of input 0, which shapes and constants choose */
     OP_KEEPS_NUMBERS = 1u << 5, /* outputs are numbers of input 0, so it may be quantized */
     OP_PRODUCT = 1u << 6,       /* Conv, Gemm …: takes a bias, residual and activation */
-    OP_NORMALIZATION = 1u << 7, /* its inputs behind the first are parameters */
+    OP_NORMALIZATION = 1u << 7, /* its inputs after the first are parameters */
     OP_PROBABILITIES = 1u << 8, /* outputs lie between 0 and 1, made from logits */
     OP_SHAPE_ONLY = 1u << 9,    /* reads only the shape of input 0 */
     OP_HEAVY = 1u << 10,        /* the work may be more than proportional to the elements */
@@ -67,7 +67,7 @@ struct op_info {
     kernel_function *kernel;                 /* engine/op/kernel.h */
 };
 
-/* Newest ai.onnx opset whose operators have been read for changes of meaning. */
+/* The newest ai.onnx opset that the table was checked against. */
 #define OPSET_MAX 28
 
 /* The entry of an operator, or NULL when lensd has no implementation of it. Several entries of one

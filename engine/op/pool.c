@@ -5,11 +5,93 @@
 #include <float.h>
 #include <math.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
-#include "engine/op/resolve.h"
+
+/* ---- inference ---- */
+
+/* The p of LpPool and GlobalLpPool. */
+static double pool_norm(const struct node *node)
+{
+    return node_float(node, "p", (float)node_int(node, "p", 2)); /* before opset 2 any number */
+}
+
+static enum status check_norm(const struct node *node, struct error *err)
+{
+    const double p = pool_norm(node);
+    if (p >= 1 && p <= DBL_MAX)
+        return STATUS_OK;
+    return error_set(err, STATUS_MODEL, "p is %g, expected at least 1", p);
+}
+
+static enum status infer_pool(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    struct window window;
+    unsigned dtypes = node->op == OP_MAX_POOL ? DTYPES_FLOAT | DTYPES_8BIT : DTYPES_FLOAT;
+    TRY(operand_dtype(node, 0, "X", dtypes, err));
+    TRY(pool_window_init(node, &x->shape, false, &window, err));
+    if (node->op == OP_LP_POOL)
+        TRY(check_norm(node, err));
+    struct shape out = x->shape;
+    for (int i = 0; i < window.spatial; i++)
+        out.dims[2 + i] = window.out[i];
+    if (node->op == OP_MAX_POOL)
+        TRY(infer_output(node, 1, DTYPE_I64, &out, err));
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_global_pool(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 3, TENSOR_MAX_RANK, err));
+    if (node->op == OP_GLOBAL_LP_POOL)
+        TRY(check_norm(node, err));
+    struct shape out = x->shape;
+    for (int i = 2; i < out.rank; i++) {
+        if (out.dims[i] < 1)
+            return error_set(err, STATUS_SHAPE, "spatial dimension %d of the input is empty",
+                             i - 2);
+        out.dims[i] = 1;
+    }
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_max_unpool(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *indices = node->inputs[1];
+    struct shape out;
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT | DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "I", DTYPE_BIT(I64), err));
+    TRY(unpool_shape_init(node, &x->shape, &out, err));
+    if (!shape_equal(&x->shape, &indices->shape))
+        return error_set(err, STATUS_SHAPE, "X %s and I %s must have one shape",
+                         shape_text(&x->shape, left), shape_text(&indices->shape, right));
+    if (node_input(node, 2)) {
+        int64_t wanted[TENSOR_MAX_RANK];
+        size_t count;
+        bool known;
+        TRY(infer_ints(node, 2, wanted, COUNT_OF(wanted), &count, &known, err));
+        if (!known)
+            return infer_unknown(node, 0, x->dtype);
+        if (count != (size_t)out.rank)
+            return error_set(err, STATUS_SHAPE, "output_shape has %zu numbers, expected %d", count,
+                             out.rank);
+        for (int i = 0; i < out.rank; i++) {
+            if (wanted[i] < out.dims[i] || (i < 2 && wanted[i] != out.dims[i]))
+                return error_set(err, STATUS_SHAPE,
+                                 "output_shape holds %lld at %d, where strides and kernel_shape "
+                                 "give %lld",
+                                 (long long)wanted[i], i, (long long)out.dims[i]);
+            out.dims[i] = wanted[i];
+        }
+    }
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+/* ---- reference kernels ---- */
 
 /* Ranges of taps for one output position. */
 struct tap_ranges {
@@ -367,3 +449,26 @@ KERNEL(kernel_max_unpool)
     }
     return STATUS_OK;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, OP_KEEPS_NUMBERS | OP_HEAVY,
+     WINDOW_ATTRS " ceil_mode:int storage_order:int", infer_pool, &batch_by_sample, work_window,
+     kernel_max_pool},
+    {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, OP_HEAVY,
+     WINDOW_ATTRS " ceil_mode:int count_include_pad:int", infer_pool, &batch_by_sample, work_window,
+     kernel_average_pool},
+    {OP_LP_POOL, 2, 0, 1, 1, 1, 1, OP_HEAVY, WINDOW_ATTRS " ceil_mode:int p:int", infer_pool,
+     &batch_by_sample, work_window, kernel_lp_pool},
+    {OP_GLOBAL_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, OP_PLAIN, NULL, infer_global_pool, &batch_by_sample,
+     work_elements, kernel_global_pool},
+    {OP_GLOBAL_MAX_POOL, 1, 0, 1, 1, 1, 1, OP_PLAIN, NULL, infer_global_pool, &batch_by_sample,
+     work_elements, kernel_global_pool},
+    {OP_GLOBAL_LP_POOL, 2, 0, 1, 1, 1, 1, OP_PLAIN, "p:int", infer_global_pool, &batch_by_sample,
+     work_elements, kernel_global_pool},
+    {OP_MAX_UNPOOL, 9, 0, 2, 3, 1, 1, OP_PLAIN, "kernel_shape:ints pads:ints strides:ints",
+     infer_max_unpool, &batch_by_sample_of_two, work_elements, kernel_max_unpool},
+};
+
+const struct op_family ops_pool = {entries, COUNT_OF(entries)};

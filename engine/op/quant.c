@@ -1,7 +1,7 @@
 /* What the reference kernels of quantized operators share: ranges, scales and zero points, and
  * 8-bit operands widened to int32. */
 #include "engine/op/quant.h"
-#include "engine/op/convert.h"
+#include "engine/op/family.h"
 
 void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high)
 {
@@ -42,4 +42,34 @@ void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t ru
             dst[i + k] -= zero;
         i += n;
     }
+}
+
+/* The dtype of a quantized output: its zero point's, or `otherwise`. */
+enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise)
+{
+    const struct value *value = node_input(node, zero_point);
+    return value ? value->dtype : otherwise;
+}
+
+/* Operands first (one 8-bit tensor), first + 1 (its scale), first + 2 (its zero point), the latter
+ * two one number each. */
+enum status check_triple(const struct node *node, size_t first, const char *name, struct error *err)
+{
+    TRY(operand_present(node, first, name, err));
+    TRY(operand_present(node, first + 1, "a scale", err));
+    TRY(operand_dtype(node, first, name, DTYPES_8BIT, err));
+    TRY(operand_dtype(node, first + 1, "a scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, first + 2, "a zero point", DTYPES_8BIT, err));
+    TRY(operand_single(node, first + 1, "a scale", err));
+    return operand_single(node, first + 2, "a zero point", err);
+}
+
+/* Scale and zero point of a quantized output. */
+enum status check_output_params(const struct node *node, size_t scale, struct error *err)
+{
+    TRY(operand_present(node, scale, "the output's scale", err));
+    TRY(operand_dtype(node, scale, "the output's scale", DTYPES_FLOAT, err));
+    TRY(operand_single(node, scale, "the output's scale", err));
+    TRY(operand_dtype(node, scale + 1, "the output's zero point", DTYPES_8BIT, err));
+    return operand_single(node, scale + 1, "the output's zero point", err);
 }

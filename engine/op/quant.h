@@ -57,3 +57,12 @@ enum status multiply_batches(const struct kernel_args *args, const struct matmul
 /* Element (row, column) of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a
  * matrix: row * *ret_row + column * *ret_column. */
 void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column);
+
+/* The dtype of a quantized output: its zero point's, or `otherwise`. */
+enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise);
+
+/* Checks operands first (one 8-bit tensor), first + 1 (its scale), first + 2 (its zero point), the
+ * latter two one number each; check_output_params(): scale and zero point of an output. */
+enum status check_triple(const struct node *node, size_t first, const char *name,
+                         struct error *err) MUST_USE;
+enum status check_output_params(const struct node *node, size_t scale, struct error *err) MUST_USE;

@@ -2,44 +2,8 @@
  *
  * A zero point of another 8-bit type than its tensor is accepted (the model zoo's
  * resnet50-v1-12-qdq has int8 data with uint8 zero points); its value counts. */
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/geometry.h"
-#include "engine/op/kernels.h"
-#include "engine/op/operands.h"
-#include "engine/op/ops.h"
+#include "engine/op/family.h"
 #include "engine/op/quant.h"
-
-/* The dtype of a quantized output: its zero point's, or `otherwise`. */
-static enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise)
-{
-    const struct value *value = node_input(node, zero_point);
-    return value ? value->dtype : otherwise;
-}
-
-/* Operands first (one 8-bit tensor), first + 1 (its scale), first + 2 (its zero point), the latter
- * two one number each. */
-static enum status check_triple(const struct node *node, size_t first, const char *name,
-                                struct error *err)
-{
-    TRY(operand_present(node, first, name, err));
-    TRY(operand_present(node, first + 1, "a scale", err));
-    TRY(operand_dtype(node, first, name, DTYPES_8BIT, err));
-    TRY(operand_dtype(node, first + 1, "a scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, first + 2, "a zero point", DTYPES_8BIT, err));
-    TRY(operand_single(node, first + 1, "a scale", err));
-    return operand_single(node, first + 2, "a zero point", err);
-}
-
-/* Scale and zero point of a quantized output. */
-static enum status check_output_params(const struct node *node, size_t scale, struct error *err)
-{
-    TRY(operand_present(node, scale, "the output's scale", err));
-    TRY(operand_dtype(node, scale, "the output's scale", DTYPES_FLOAT, err));
-    TRY(operand_single(node, scale, "the output's scale", err));
-    TRY(operand_dtype(node, scale + 1, "the output's zero point", DTYPES_8BIT, err));
-    return operand_single(node, scale + 1, "the output's zero point", err);
-}
 
 /* ---- QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear ---- */
 
@@ -103,235 +67,9 @@ static enum status infer_dynamic_quantize(struct node *node, struct error *err)
     return infer_output(node, 2, DTYPE_U8, &SHAPE_SCALAR, err);
 }
 
-/* ---- convolutions and matrix products ---- */
-
-/* The output of a product: stored as operands `scale` and `scale + 1` say, or float32 without
- * them. */
-static enum status infer_product(struct node *node, size_t scale, const struct shape *shape,
-                                 struct error *err)
+static enum status infer_f32(struct node *node, struct error *err)
 {
-    if (!node_input(node, scale))
-        return infer_output(node, 0, DTYPE_F32, shape, err);
-    TRY(check_output_params(node, scale, err));
-    return infer_output(node, 0, quantized_dtype(node, scale + 1, node->inputs[0]->dtype), shape,
-                        err);
-}
-
-/* One number, or one for each output channel. */
-static enum status check_per_channel(const struct node *node, size_t i, const char *name,
-                                     size_t channels, struct error *err)
-{
-    const struct value *value = node_input(node, i);
-    if (!value || shape_count(&value->shape) == 1)
-        return STATUS_OK;
-    return operand_vector(node, i, name, (int64_t)channels, err);
-}
-
-static enum status infer_qlinear_conv(struct node *node, struct error *err)
-{
-    struct conv_shape conv;
-    TRY(check_triple(node, 0, "x", err));
-    TRY(operand_dtype(node, 3, "w", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 4, "w_scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 5, "w_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 8, "B", DTYPE_BIT(I32), err));
-    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &conv, err));
-    TRY(check_per_channel(node, 4, "w_scale", conv.out_channels, err));
-    TRY(check_per_channel(node, 5, "w_zero_point", conv.out_channels, err));
-    TRY(operand_vector(node, 8, "B", (int64_t)conv.out_channels, err));
-    return infer_product(node, 6, &conv.out, err);
-}
-
-static enum status infer_conv_integer(struct node *node, struct error *err)
-{
-    struct conv_shape conv;
-    TRY(operand_dtype(node, 0, "x", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "w", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 2, "x_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 3, "w_zero_point", DTYPES_8BIT, err));
-    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
-    TRY(operand_single(node, 2, "x_zero_point", err));
-    TRY(check_per_channel(node, 3, "w_zero_point", conv.out_channels, err));
-    return infer_output(node, 0, DTYPE_I32, &conv.out, err);
-}
-
-static enum status check_matmul_param(const struct node *node, size_t operand, size_t param,
-                                      const char *name, bool rows, struct error *err)
-{
-    const struct value *value = node_input(node, param);
-    struct matmul_param layout;
-    if (!value)
-        return STATUS_OK;
-    return matmul_param_init(&node->inputs[operand]->shape, &value->shape, rows, name, &layout,
-                             err);
-}
-
-static enum status infer_qlinear_matmul(struct node *node, struct error *err)
-{
-    struct matmul_shape matmul;
-    TRY(operand_dtype(node, 0, "a", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "a_scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 2, "a_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 3, "b", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
-    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[3]->shape, &matmul, err));
-    TRY(check_matmul_param(node, 0, 1, "a_scale", true, err));
-    TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
-    TRY(check_matmul_param(node, 3, 4, "b_scale", false, err));
-    TRY(check_matmul_param(node, 3, 5, "b_zero_point", false, err));
-    return infer_product(node, 6, &matmul.out, err);
-}
-
-static enum status infer_matmul_integer(struct node *node, struct error *err)
-{
-    struct matmul_shape matmul;
-    TRY(operand_dtype(node, 0, "A", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "B", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 2, "a_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 3, "b_zero_point", DTYPES_8BIT, err));
-    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
-    TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
-    TRY(check_matmul_param(node, 1, 3, "b_zero_point", false, err));
-    return infer_output(node, 0, DTYPE_I32, &matmul.out, err);
-}
-
-static enum status infer_matmul_nbits(struct node *node, struct error *err)
-{
-    struct nbits_shape shape;
-    struct matmul_shape matmul;
-    TRY(operand_dtype(node, 0, "A", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 1, "B", DTYPE_BIT(U8), err));
-    TRY(operand_dtype(node, 2, "scales", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 3, "zero_points", DTYPE_BIT(U8) | DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 5, "bias", DTYPES_FLOAT, err));
-    TRY(nbits_shape_init(node, &shape, err));
-    TRY(matmul_shape_init(&node->inputs[0]->shape, &SHAPE((int64_t)shape.k, (int64_t)shape.n),
-                          &matmul, err));
-    return infer_output(node, 0, node->inputs[0]->dtype, &matmul.out, err);
-}
-
-static enum status infer_qgemm(struct node *node, struct error *err)
-{
-    struct gemm_shape gemm;
-    TRY(check_triple(node, 0, "A", err));
-    TRY(operand_dtype(node, 3, "B", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 6, "C", DTYPE_BIT(I32), err));
-    TRY(gemm_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &gemm, err));
-    TRY(check_per_channel(node, 4, "b_scale", gemm.n, err));
-    TRY(check_per_channel(node, 5, "b_zero_point", gemm.n, err));
-    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n);
-    TRY(operand_broadcasts(node, 6, "C", &out, err));
-    return infer_product(node, 7, &out, err);
-}
-
-/* ---- com.microsoft, elementwise and pools ---- */
-
-static enum status infer_qlinear_binary(struct node *node, struct error *err)
-{
-    struct shape out;
-    TRY(check_triple(node, 0, "A", err));
-    TRY(check_triple(node, 3, "B", err));
-    TRY(check_output_params(node, 6, err));
-    TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[3]->shape, &out, err));
-    return infer_output(node, 0, quantized_dtype(node, 7, node->inputs[0]->dtype), &out, err);
-}
-
-static enum status infer_qlinear_unary(struct node *node, struct error *err)
-{
-    TRY(check_triple(node, 0, "X", err));
-    TRY(check_output_params(node, 3, err));
-    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype),
-                        &node->inputs[0]->shape, err);
-}
-
-static enum status infer_qlinear_softmax(struct node *node, struct error *err)
-{
-    int64_t axis = node_int(node, "axis", -1);
-    TRY(infer_axis(&axis, node->inputs[0]->shape.rank, err));
-    return infer_qlinear_unary(node, err);
-}
-
-static enum status infer_qlinear_where(struct node *node, struct error *err)
-{
-    struct shape out;
-    TRY(operand_dtype(node, 0, "condition", DTYPE_BIT(BOOL), err));
-    TRY(check_triple(node, 1, "X", err));
-    TRY(check_triple(node, 4, "Y", err));
-    TRY(check_output_params(node, 7, err));
-    TRY(infer_broadcast(&node->inputs[1]->shape, &node->inputs[4]->shape, &out, err));
-    TRY(infer_broadcast(&node->inputs[0]->shape, &out, &out, err));
-    return infer_output(node, 0, quantized_dtype(node, 8, node->inputs[1]->dtype), &out, err);
-}
-
-static enum status infer_qlinear_concat(struct node *node, struct error *err)
-{
-    int64_t axis = node_int(node, "axis", INT64_MIN);
-    TRY(check_output_params(node, 0, err));
-    if (node->input_count % 3 != 2)
-        return error_set(err, STATUS_MODEL,
-                         "%zu inputs, expected the output's scale and zero "
-                         "point, then triples",
-                         node->input_count);
-    TRY(check_triple(node, 2, "an operand", err));
-    struct shape out = node->inputs[2]->shape;
-    TRY(infer_axis(&axis, out.rank, err));
-    for (size_t i = 5; i < node->input_count; i += 3) {
-        TRY(check_triple(node, i, "an operand", err));
-        struct shape shape = node->inputs[i]->shape;
-        int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0, sum;
-        if (shape.rank == out.rank)
-            shape.dims[axis] = out.dims[axis];
-        if (!shape_equal(&shape, &out) || __builtin_add_overflow(out.dims[axis], extent, &sum)) {
-            char left[SHAPE_TEXT], right[SHAPE_TEXT];
-            return error_set(err, STATUS_SHAPE, "shapes %s and %s cannot be joined along axis %lld",
-                             shape_text(&out, left), shape_text(&node->inputs[i]->shape, right),
-                             (long long)axis);
-        }
-        out.dims[axis] = sum;
-    }
-    return infer_output(node, 0, quantized_dtype(node, 1, node->inputs[2]->dtype), &out, err);
-}
-
-static enum status infer_qlinear_average_pool(struct node *node, struct error *err)
-{
-    bool last = node_int(node, "channels_last", 0) != 0;
-    struct window window;
-    TRY(check_triple(node, 0, "X", err));
-    TRY(check_output_params(node, 3, err));
-    TRY(pool_window_init(node, &node->inputs[0]->shape, last, &window, err));
-    struct shape out = node->inputs[0]->shape;
-    for (int i = 0; i < window.spatial; i++)
-        out.dims[(last ? 1 : 2) + i] = window.out[i];
-    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
-}
-
-static enum status infer_qlinear_global_average_pool(struct node *node, struct error *err)
-{
-    bool last = node_int(node, "channels_last", 0) != 0;
-    TRY(check_triple(node, 0, "X", err));
-    TRY(check_output_params(node, 3, err));
-    TRY(operand_rank(node, 0, "X", 3, TENSOR_MAX_RANK, err));
-    struct shape out = node->inputs[0]->shape;
-    for (int i = 2; i < out.rank; i++) {
-        int64_t *extent = &out.dims[last ? i - 1 : i];
-        if (*extent < 1)
-            return error_set(err, STATUS_SHAPE, "a spatial dimension of the input is empty");
-        *extent = 1;
-    }
-    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
-}
-
-/* ---- made by passes ---- */
-
-static enum status infer_lookup(struct node *node, struct error *err)
-{
-    TRY(operand_dtype(node, 0, "x", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "table", DTYPES_8BIT, err));
-    TRY(operand_vector(node, 1, "table", 256, err));
-    return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
+    return infer_like(node, DTYPE_BIT(F32), err);
 }
 
 /* ---- batches ---- */
@@ -343,33 +81,6 @@ static int quantize_beside(const struct node *node, size_t i, int axis)
 }
 
 static const struct batch_rule quantize_rule = {batch_of_first, quantize_beside};
-
-static int qlinear_matmul_axis(const struct node *node, const int *axes)
-{
-    return batch_of_matmul(node, axes, 3);
-}
-
-static const struct batch_rule qlinear_matmul_rule = {qlinear_matmul_axis, batch_beside_matmul};
-
-static int qgemm_axis(const struct node *node, const int *axes)
-{
-    return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
-}
-
-static int qgemm_beside(const struct node *node, size_t i, int axis)
-{
-    return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
-}
-
-static const struct batch_rule qgemm_rule = {qgemm_axis, qgemm_beside};
-
-/* Scales have no axis. */
-static int qlinear_concat_beside(const struct node *node, size_t i, int axis)
-{
-    return node->inputs[i]->shape.rank > 1 ? axis : BATCH_WHOLE;
-}
-
-static const struct batch_rule qlinear_concat_rule = {batch_of_concat, qlinear_concat_beside};
 
 /* ---- reference kernels ---- */
 
@@ -618,10 +329,8 @@ KERNEL(kernel_dynamic_quantize)
 
 /* ---- table ---- */
 
-/* min_inputs stops before the first zero point that may be left out; the inference functions check
- * the operands behind it. */
-
-#define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
+/* min_inputs counts up to the first zero point that may be left out; inference checks the operands
+ * after it. */
 
 static const struct op_info entries[] = {
     {OP_QUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, OP_PLAIN,
@@ -631,41 +340,8 @@ static const struct op_info entries[] = {
      infer_dequantize, &quantize_rule, work_elements, kernel_dequantize},
     {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, OP_PLAIN, NULL, infer_dynamic_quantize,
      &batch_mixes, work_elements, kernel_dynamic_quantize},
-    {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv,
-     &batch_by_sample, work_qlinear_conv, kernel_qlinear_conv},
-    {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv_integer,
-     &batch_by_sample, work_conv, kernel_conv_integer},
-    {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1, OP_HEAVY, NULL, infer_qlinear_matmul,
-     &qlinear_matmul_rule, work_qlinear_product, kernel_qlinear_matmul},
-    {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul,
-     work_product, kernel_matmul_integer},
-    {OP_QGEMM, 1, 0, 6, 9, 1, 1, OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm,
-     &qgemm_rule, work_qlinear_product, kernel_qgemm},
-    {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1, OP_HEAVY,
-     "K:int N:int bits:int block_size:int accuracy_level:int weight_prepacked:int",
-     infer_matmul_nbits, &batch_beside_last, work_matmul_nbits, kernel_matmul_nbits},
-    {OP_QLINEAR_ADD, 1, 0, 2, 8, 1, 1, OP_PLAIN, NULL, infer_qlinear_binary, &batch_elementwise,
-     work_elements, kernel_qlinear_binary},
-    {OP_QLINEAR_MUL, 1, 0, 2, 8, 1, 1, OP_PLAIN, NULL, infer_qlinear_binary, &batch_elementwise,
-     work_elements, kernel_qlinear_binary},
-    {OP_QLINEAR_CONCAT, 1, 0, 5, OP_VARIADIC, 1, 1, OP_PLAIN, "axis:int", infer_qlinear_concat,
-     &qlinear_concat_rule, work_elements, kernel_qlinear_concat},
-    {OP_QLINEAR_SIGMOID, 1, 0, 2, 5, 1, 1, OP_PROBABILITIES, NULL, infer_qlinear_unary,
-     &batch_elementwise, work_elements, kernel_qlinear_unary},
-    {OP_QLINEAR_LEAKY_RELU, 1, 0, 2, 5, 1, 1, OP_PLAIN, "alpha:float", infer_qlinear_unary,
-     &batch_elementwise, work_elements, kernel_qlinear_unary},
-    {OP_QLINEAR_SOFTMAX, 1, 0, 2, 5, 1, 1, OP_PROBABILITIES, "axis:int opset:int",
-     infer_qlinear_softmax, &batch_before_last, work_elements, kernel_qlinear_softmax},
-    {OP_QLINEAR_WHERE, 1, 0, 8, 9, 1, 1, OP_PLAIN, NULL, infer_qlinear_where, &batch_elementwise,
-     work_elements, kernel_qlinear_where},
-    {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_HEAVY,
-     WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int",
-     infer_qlinear_average_pool, &batch_by_sample, work_window, kernel_qlinear_average_pool},
-    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_PLAIN, "channels_last:int",
-     infer_qlinear_global_average_pool, &batch_by_sample, work_elements,
-     kernel_qlinear_global_average_pool},
-    {OP_LOOKUP, 1, 0, 2, 2, 1, 1, OP_UNARY, NULL, infer_lookup, &batch_unary, work_elements,
-     kernel_lookup},
+    {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_f32, &batch_mixes, work_elements,
+     kernel_dynamic_round},
 };
 
 const struct op_family ops_quantize = {entries, COUNT_OF(entries)};

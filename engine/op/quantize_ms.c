@@ -1,4 +1,4 @@
-/* Operators of com.microsoft on 8-bit tensors: elementwise ones, Concat, Where, Softmax, pools.
+/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools.
  * What depends on one stored number alone is a table of 256. Source: ONNX Runtime's
  * ContribOperators.md.
  *
@@ -6,11 +6,99 @@
  * are round numbers), and ONNX Runtime, which defines these operators, decides them by float32
  * arithmetic in a certain order, in some operators with the zero point added before rounding. The
  * same order is kept here. */
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
 #include "engine/op/elementwise.h"
+#include "engine/op/family.h"
 #include "engine/op/quant.h"
-#include "engine/op/resolve.h"
+
+/* ---- inference ---- */
+
+static enum status infer_qlinear_binary(struct node *node, struct error *err)
+{
+    struct shape out;
+    TRY(check_triple(node, 0, "A", err));
+    TRY(check_triple(node, 3, "B", err));
+    TRY(check_output_params(node, 6, err));
+    TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[3]->shape, &out, err));
+    return infer_output(node, 0, quantized_dtype(node, 7, node->inputs[0]->dtype), &out, err);
+}
+
+static enum status infer_qlinear_concat(struct node *node, struct error *err)
+{
+    int64_t axis = node_int(node, "axis", INT64_MIN);
+    TRY(check_output_params(node, 0, err));
+    if (node->input_count % 3 != 2)
+        return error_set(err, STATUS_MODEL,
+                         "%zu inputs, expected the output's scale and zero "
+                         "point, then triples",
+                         node->input_count);
+    TRY(check_triple(node, 2, "an operand", err));
+    struct shape out = node->inputs[2]->shape;
+    TRY(infer_axis(&axis, out.rank, err));
+    for (size_t i = 5; i < node->input_count; i += 3) {
+        TRY(check_triple(node, i, "an operand", err));
+        struct shape shape = node->inputs[i]->shape;
+        int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0, sum;
+        if (shape.rank == out.rank)
+            shape.dims[axis] = out.dims[axis];
+        if (!shape_equal(&shape, &out) || __builtin_add_overflow(out.dims[axis], extent, &sum)) {
+            char left[SHAPE_TEXT], right[SHAPE_TEXT];
+            return error_set(err, STATUS_SHAPE, "shapes %s and %s cannot be joined along axis %lld",
+                             shape_text(&out, left), shape_text(&node->inputs[i]->shape, right),
+                             (long long)axis);
+        }
+        out.dims[axis] = sum;
+    }
+    return infer_output(node, 0, quantized_dtype(node, 1, node->inputs[2]->dtype), &out, err);
+}
+
+static enum status infer_qlinear_average_pool(struct node *node, struct error *err)
+{
+    bool last = node_int(node, "channels_last", 0) != 0;
+    struct window window;
+    TRY(check_triple(node, 0, "X", err));
+    TRY(check_output_params(node, 3, err));
+    TRY(pool_window_init(node, &node->inputs[0]->shape, last, &window, err));
+    struct shape out = node->inputs[0]->shape;
+    for (int i = 0; i < window.spatial; i++)
+        out.dims[(last ? 1 : 2) + i] = window.out[i];
+    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
+}
+
+static enum status infer_qlinear_global_average_pool(struct node *node, struct error *err)
+{
+    bool last = node_int(node, "channels_last", 0) != 0;
+    TRY(check_triple(node, 0, "X", err));
+    TRY(check_output_params(node, 3, err));
+    TRY(operand_rank(node, 0, "X", 3, TENSOR_MAX_RANK, err));
+    struct shape out = node->inputs[0]->shape;
+    for (int i = 2; i < out.rank; i++) {
+        int64_t *extent = &out.dims[last ? i - 1 : i];
+        if (*extent < 1)
+            return error_set(err, STATUS_SHAPE, "a spatial dimension of the input is empty");
+        *extent = 1;
+    }
+    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
+}
+
+static enum status infer_lookup(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "x", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "table", DTYPES_8BIT, err));
+    TRY(operand_vector(node, 1, "table", 256, err));
+    return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
+}
+
+/* ---- batches ---- */
+
+/* Scales have no axis. */
+static int qlinear_concat_beside(const struct node *node, size_t i, int axis)
+{
+    return node->inputs[i]->shape.rank > 1 ? axis : BATCH_WHOLE;
+}
+
+static const struct batch_rule qlinear_concat_rule = {batch_of_concat, qlinear_concat_beside};
+
+/* ---- reference kernels ---- */
 
 /* Element i of an 8-bit tensor's data. */
 static int64_t stored_at(const void *data, enum dtype dtype, size_t i)
@@ -85,19 +173,12 @@ KERNEL(kernel_qlinear_binary)
 
 /* ---- tables ---- */
 
-enum function { FUNCTION_NONE, FUNCTION_SIGMOID, FUNCTION_LEAKY_RELU };
-
-/* ret[stored byte] = the byte of function(real) in the output's terms. */
+/* ret[stored byte] = the byte of the same number in the output's terms. */
 static void fill_table(const struct quant *in, enum dtype in_dtype, const struct quant *out,
-                       enum function function, float alpha, uint8_t *ret)
+                       uint8_t *ret)
 {
     for (int byte = 0; byte < 256; byte++) {
-        int64_t stored = in_dtype == DTYPE_I8 ? (int8_t)byte : byte;
-        float x = real_of(in, stored);
-        if (function == FUNCTION_SIGMOID)
-            x = (float)(1 / (1 + exp(-(double)x)));
-        else if (function == FUNCTION_LEAKY_RELU)
-            x = x < 0 ? alpha * x : x;
+        const float x = real_of(in, in_dtype == DTYPE_I8 ? (int8_t)byte : byte);
         ret[byte] = (uint8_t)quant_round(out, (double)(x / (float)out->scale));
     }
 }
@@ -112,26 +193,11 @@ static void fill_requantize_table(const struct quant *in, enum dtype dtype, cons
                                   uint8_t *ret)
 {
     if (!same_terms(in, out)) {
-        fill_table(in, dtype, out, FUNCTION_NONE, 0, ret);
+        fill_table(in, dtype, out, ret);
         return;
     }
     for (int byte = 0; byte < 256; byte++)
         ret[byte] = (uint8_t)byte;
-}
-
-KERNEL(kernel_qlinear_unary)
-{
-    const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
-    struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
-    bool sigmoid = args->node->op == OP_QLINEAR_SIGMOID;
-    uint8_t table[256];
-    size_t count = shape_count(&x->shape);
-    fill_table(&in, x->dtype, &out, sigmoid ? FUNCTION_SIGMOID : FUNCTION_LEAKY_RELU,
-               node_float(args->node, "alpha", 0.01f), table);
-    for (size_t i = 0; i < count; i++)
-        ((uint8_t *)y->data)[i] = table[((const uint8_t *)x->data)[i]];
-    return STATUS_OK;
 }
 
 KERNEL(kernel_lookup)
@@ -151,74 +217,19 @@ KERNEL(kernel_qlinear_concat)
     struct quant out = quant_read(args, 0, y->dtype);
     int64_t axis = node_int(node, "axis", 0);
     TRY(infer_axis(&axis, y->shape.rank, err));
-    size_t outer = resolve_extent(&y->shape, 0, (int)axis), before = 0;
-    size_t inner = resolve_extent(&y->shape, (int)axis + 1, y->shape.rank);
-    size_t extent = (size_t)y->shape.dims[axis];
+    const struct axis_layout whole = axis_layout_of(&y->shape, axis);
+    size_t before = 0;
     for (size_t k = 2; k + 1 < node->input_count; k += 3) {
         const struct tensor *x = args->in[k];
         struct quant in = quant_read(args, k + 1, x->dtype);
         uint8_t table[256];
         fill_requantize_table(&in, x->dtype, &out, table);
-        size_t own = (size_t)x->shape.dims[axis], run = own * inner;
-        for (size_t o = 0; o < outer; o++)
+        size_t own = (size_t)x->shape.dims[axis], run = own * whole.inner;
+        for (size_t o = 0; o < whole.outer; o++)
             for (size_t i = 0; i < run; i++)
-                ((uint8_t *)y->data)[(o * extent + before) * inner + i] =
+                ((uint8_t *)y->data)[(o * whole.extent + before) * whole.inner + i] =
                     table[((const uint8_t *)x->data)[o * run + i]];
         before += own;
-    }
-    return STATUS_OK;
-}
-
-KERNEL(kernel_qlinear_where)
-{
-    const struct tensor *condition = args->in[0], *x = args->in[1], *y = args->in[4];
-    struct tensor *z = *args->out[0];
-    const struct shape *shapes[] = {&condition->shape, &x->shape, &y->shape};
-    struct quant out = quant_read(args, 7, z->dtype);
-    struct quant x_terms = quant_read(args, 2, x->dtype), y_terms = quant_read(args, 5, y->dtype);
-    uint8_t x_table[256], y_table[256], *dst = z->data;
-    struct broadcast operands;
-    fill_requantize_table(&x_terms, x->dtype, &out, x_table);
-    fill_requantize_table(&y_terms, y->dtype, &out, y_table);
-    if (!broadcast_start(&operands, &z->shape, shapes, 3))
-        return STATUS_OK;
-    do {
-        for (size_t i = 0; i < operands.row; i++) {
-            size_t at[3];
-            for (int k = 0; k < 3; k++)
-                at[k] = operands.rows.offset[k] + (operands.moves[k] ? i : 0);
-            dst[operands.done + i] = ((const uint8_t *)condition->data)[at[0]]
-                                         ? x_table[((const uint8_t *)x->data)[at[1]]]
-                                         : y_table[((const uint8_t *)y->data)[at[2]]];
-        }
-    } while (broadcast_next(&operands));
-    return STATUS_OK;
-}
-
-/* ---- Softmax ---- */
-
-KERNEL(kernel_qlinear_softmax)
-{
-    const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
-    struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
-    int64_t axis = node_int(args->node, "axis", -1);
-    TRY(infer_axis(&axis, x->shape.rank, err));
-    struct softmax_layout layout =
-        softmax_layout_of(&x->shape, axis, node_int(args->node, "opset", 13) < 13);
-    double *column = kernel_scratch(args, layout.extent, sizeof *column, err);
-    if (!column)
-        return STATUS_NO_MEMORY;
-    for (size_t c = 0; c < layout.outer * layout.inner; c++) {
-        size_t first = c / layout.inner * layout.extent * layout.inner + c % layout.inner;
-        for (size_t i = 0; i < layout.extent; i++)
-            column[i] = real_of(&in, stored_at(x->data, x->dtype, first + i * layout.inner));
-        softmax_column(column, column, layout.extent);
-        for (size_t i = 0; i < layout.extent; i++) {
-            int64_t stored = quant_round(&out, column[i] / out.scale);
-            store_integers(&stored, y->dtype,
-                           element_at(y->data, y->dtype, first + i * layout.inner), 1);
-        }
     }
     return STATUS_OK;
 }
@@ -313,3 +324,24 @@ KERNEL(kernel_qlinear_global_average_pool)
     }
     return STATUS_OK;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_QLINEAR_ADD, 1, 0, 2, 8, 1, 1, OP_PLAIN, NULL, infer_qlinear_binary, &batch_elementwise,
+     work_elements, kernel_qlinear_binary},
+    {OP_QLINEAR_MUL, 1, 0, 2, 8, 1, 1, OP_PLAIN, NULL, infer_qlinear_binary, &batch_elementwise,
+     work_elements, kernel_qlinear_binary},
+    {OP_QLINEAR_CONCAT, 1, 0, 5, OP_VARIADIC, 1, 1, OP_PLAIN, "axis:int", infer_qlinear_concat,
+     &qlinear_concat_rule, work_elements, kernel_qlinear_concat},
+    {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_HEAVY,
+     WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int",
+     infer_qlinear_average_pool, &batch_by_sample, work_window, kernel_qlinear_average_pool},
+    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_PLAIN, "channels_last:int",
+     infer_qlinear_global_average_pool, &batch_by_sample, work_elements,
+     kernel_qlinear_global_average_pool},
+    {OP_LOOKUP, 1, 0, 2, 2, 1, 1, OP_UNARY, NULL, infer_lookup, &batch_unary, work_elements,
+     kernel_lookup},
+};
+
+const struct op_family ops_quantize_ms = {entries, COUNT_OF(entries)};

@@ -3,9 +3,155 @@
  * where the result is stored, rounded half to even and saturated. */
 #include <string.h>
 
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
+#include "engine/op/family.h"
 #include "engine/op/quant.h"
+
+/* ---- inference ---- */
+
+/* The output of a product: stored as operands `scale` and `scale + 1` say, or float32 without
+ * them. */
+static enum status infer_product(struct node *node, size_t scale, const struct shape *shape,
+                                 struct error *err)
+{
+    if (!node_input(node, scale))
+        return infer_output(node, 0, DTYPE_F32, shape, err);
+    TRY(check_output_params(node, scale, err));
+    return infer_output(node, 0, quantized_dtype(node, scale + 1, node->inputs[0]->dtype), shape,
+                        err);
+}
+
+/* One number, or one for each output channel. */
+static enum status check_per_channel(const struct node *node, size_t i, const char *name,
+                                     size_t channels, struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    if (!value || shape_count(&value->shape) == 1)
+        return STATUS_OK;
+    return operand_vector(node, i, name, (int64_t)channels, err);
+}
+
+static enum status infer_qlinear_conv(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    TRY(check_triple(node, 0, "x", err));
+    TRY(operand_dtype(node, 3, "w", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 4, "w_scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 5, "w_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 8, "B", DTYPE_BIT(I32), err));
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &conv, err));
+    TRY(check_per_channel(node, 4, "w_scale", conv.out_channels, err));
+    TRY(check_per_channel(node, 5, "w_zero_point", conv.out_channels, err));
+    TRY(operand_vector(node, 8, "B", (int64_t)conv.out_channels, err));
+    return infer_product(node, 6, &conv.out, err);
+}
+
+static enum status infer_conv_integer(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    TRY(operand_dtype(node, 0, "x", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "w", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 2, "x_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 3, "w_zero_point", DTYPES_8BIT, err));
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
+    TRY(operand_single(node, 2, "x_zero_point", err));
+    TRY(check_per_channel(node, 3, "w_zero_point", conv.out_channels, err));
+    return infer_output(node, 0, DTYPE_I32, &conv.out, err);
+}
+
+static enum status check_matmul_param(const struct node *node, size_t operand, size_t param,
+                                      const char *name, bool rows, struct error *err)
+{
+    const struct value *value = node_input(node, param);
+    struct matmul_param layout;
+    if (!value)
+        return STATUS_OK;
+    return matmul_param_init(&node->inputs[operand]->shape, &value->shape, rows, name, &layout,
+                             err);
+}
+
+static enum status infer_qlinear_matmul(struct node *node, struct error *err)
+{
+    struct matmul_shape matmul;
+    TRY(operand_dtype(node, 0, "a", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "a_scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 2, "a_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 3, "b", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[3]->shape, &matmul, err));
+    TRY(check_matmul_param(node, 0, 1, "a_scale", true, err));
+    TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
+    TRY(check_matmul_param(node, 3, 4, "b_scale", false, err));
+    TRY(check_matmul_param(node, 3, 5, "b_zero_point", false, err));
+    return infer_product(node, 6, &matmul.out, err);
+}
+
+static enum status infer_matmul_integer(struct node *node, struct error *err)
+{
+    struct matmul_shape matmul;
+    TRY(operand_dtype(node, 0, "A", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "B", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 2, "a_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 3, "b_zero_point", DTYPES_8BIT, err));
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
+    TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
+    TRY(check_matmul_param(node, 1, 3, "b_zero_point", false, err));
+    return infer_output(node, 0, DTYPE_I32, &matmul.out, err);
+}
+
+static enum status infer_matmul_nbits(struct node *node, struct error *err)
+{
+    struct nbits_shape shape;
+    struct matmul_shape matmul;
+    TRY(operand_dtype(node, 0, "A", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "B", DTYPE_BIT(U8), err));
+    TRY(operand_dtype(node, 2, "scales", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 3, "zero_points", DTYPE_BIT(U8) | DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 5, "bias", DTYPES_FLOAT, err));
+    TRY(nbits_shape_init(node, &shape, err));
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &SHAPE((int64_t)shape.k, (int64_t)shape.n),
+                          &matmul, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &matmul.out, err);
+}
+
+static enum status infer_qgemm(struct node *node, struct error *err)
+{
+    struct gemm_shape gemm;
+    TRY(check_triple(node, 0, "A", err));
+    TRY(operand_dtype(node, 3, "B", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 6, "C", DTYPE_BIT(I32), err));
+    TRY(gemm_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &gemm, err));
+    TRY(check_per_channel(node, 4, "b_scale", gemm.n, err));
+    TRY(check_per_channel(node, 5, "b_zero_point", gemm.n, err));
+    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n);
+    TRY(operand_broadcasts(node, 6, "C", &out, err));
+    return infer_product(node, 7, &out, err);
+}
+
+/* ---- batches ---- */
+
+static int qlinear_matmul_axis(const struct node *node, const int *axes)
+{
+    return batch_of_matmul(node, axes, 3);
+}
+
+static const struct batch_rule qlinear_matmul_rule = {qlinear_matmul_axis, batch_beside_matmul};
+
+static int qgemm_axis(const struct node *node, const int *axes)
+{
+    return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
+}
+
+static int qgemm_beside(const struct node *node, size_t i, int axis)
+{
+    return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
+}
+
+static const struct batch_rule qgemm_rule = {qgemm_axis, qgemm_beside};
+
+/* ---- reference kernels ---- */
 
 /* Scratch of int32, one for each element of a tensor, filled by quant_widen(). */
 static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero, size_t run,
@@ -267,3 +413,23 @@ KERNEL(kernel_qgemm)
     finish_qgemm(args, &gemm, sums, *args->out[0]);
     return STATUS_OK;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv,
+     &batch_by_sample, work_qlinear_conv, kernel_qlinear_conv},
+    {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv_integer,
+     &batch_by_sample, work_conv, kernel_conv_integer},
+    {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1, OP_HEAVY, NULL, infer_qlinear_matmul,
+     &qlinear_matmul_rule, work_qlinear_product, kernel_qlinear_matmul},
+    {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul,
+     work_product, kernel_matmul_integer},
+    {OP_QGEMM, 1, 0, 6, 9, 1, 1, OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm,
+     &qgemm_rule, work_qlinear_product, kernel_qgemm},
+    {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1, OP_HEAVY,
+     "K:int N:int bits:int block_size:int accuracy_level:int weight_prepacked:int",
+     infer_matmul_nbits, &batch_beside_last, work_matmul_nbits, kernel_matmul_nbits},
+};
+
+const struct op_family ops_quantize_product = {entries, COUNT_OF(entries)};

@@ -2,14 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
 #include "engine/op/elementwise.h"
-#include "engine/op/index.h"
-#include "engine/op/kernels.h"
-#include "engine/op/ops.h"
-#include "engine/op/resolve.h"
+#include "engine/op/family.h"
 
 static enum status infer_reduce(struct node *node, struct error *err)
 {
@@ -22,26 +16,6 @@ static enum status infer_reduce(struct node *node, struct error *err)
     struct reduction reduction;
     TRY(resolve_reduction(node, &x->shape, known, &reduction, err));
     return infer_output(node, 0, x->dtype, &reduction.out, err);
-}
-
-static enum status infer_arg(struct node *node, struct error *err)
-{
-    const struct shape *shape = &node->inputs[0]->shape;
-    int64_t axis = node_int(node, "axis", 0);
-    TRY(operand_dtype(node, 0, "data", DTYPES_NUMBER, err));
-    TRY(infer_axis(&axis, shape->rank, err));
-    struct shape out = {0};
-    for (int i = 0; i < shape->rank; i++)
-        if (i != axis)
-            out.dims[out.rank++] = shape->dims[i];
-        else if (node_int(node, "keepdims", 1))
-            out.dims[out.rank++] = 1;
-    if (shape->dims[axis] == 0 && shape_count(&out) != 0)
-        return error_set(err, STATUS_SHAPE,
-                         "axis %lld is empty: it has no largest or smallest "
-                         "element",
-                         (long long)axis);
-    return infer_output(node, 0, DTYPE_I64, &out, err);
 }
 
 /* ---- batches ---- */
@@ -63,18 +37,6 @@ static int reduce_axis(const struct node *node, const int *axes)
 }
 
 static const struct batch_rule reduce_rule = {reduce_axis, NULL};
-
-/* ArgMax: the axis that it looks along is left out unless keepdims. */
-static int arg_axis(const struct node *node, const int *axes)
-{
-    const int from = batch_of_first(node, axes);
-    const int64_t axis = batch_attribute_axis(node, 0);
-    if (from < 0 || from == axis)
-        return BATCH_MIXES;
-    return from > axis && !node_int(node, "keepdims", 1) ? from - 1 : from;
-}
-
-static const struct batch_rule arg_rule = {arg_axis, NULL};
 
 /* ---- reference kernels ---- */
 
@@ -121,6 +83,25 @@ static void reduce_cursor_start(struct reduce_cursor *cursor, const struct shape
 
 enum fold { FOLD_SUM, FOLD_PRODUCT, FOLD_MAX };
 enum map { MAP_NONE, MAP_ABS, MAP_SQUARE, MAP_EXP };
+
+enum reduce_finish { FINISH_NONE, FINISH_MEAN, FINISH_ROOT, FINISH_LOG };
+
+/* What each operator maps, folds and does with the result; integers stay so where `is_whole`. */
+static const struct reducer {
+    enum map map;
+    enum fold fold;
+    enum reduce_finish finish;
+    bool is_whole;
+} reducers[OP_COUNT] = {
+    [OP_REDUCE_SUM] = {MAP_NONE, FOLD_SUM, FINISH_NONE, true},
+    [OP_REDUCE_MEAN] = {MAP_NONE, FOLD_SUM, FINISH_MEAN, false},
+    [OP_REDUCE_PROD] = {MAP_NONE, FOLD_PRODUCT, FINISH_NONE, true},
+    [OP_REDUCE_L1] = {MAP_ABS, FOLD_SUM, FINISH_NONE, true},
+    [OP_REDUCE_L2] = {MAP_SQUARE, FOLD_SUM, FINISH_ROOT, false},
+    [OP_REDUCE_LOG_SUM] = {MAP_NONE, FOLD_SUM, FINISH_LOG, false},
+    [OP_REDUCE_LOG_SUM_EXP] = {MAP_EXP, FOLD_SUM, FINISH_LOG, false},
+    [OP_REDUCE_SUM_SQUARE] = {MAP_SQUARE, FOLD_SUM, FINISH_NONE, true},
+};
 
 /* One pass over the input. Of the two accumulators one is used. */
 struct pass {
@@ -234,23 +215,6 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
     }
 }
 
-static struct pass pass_of(enum op op)
-{
-    switch (op) {
-    case OP_REDUCE_PROD:
-        return (struct pass){.fold = FOLD_PRODUCT};
-    case OP_REDUCE_L1:
-        return (struct pass){.map = MAP_ABS};
-    case OP_REDUCE_L2:
-    case OP_REDUCE_SUM_SQUARE:
-        return (struct pass){.map = MAP_SQUARE};
-    case OP_REDUCE_LOG_SUM_EXP:
-        return (struct pass){.map = MAP_EXP};
-    default:
-        return (struct pass){0};
-    }
-}
-
 /* How many elements go into one of the output. */
 static double group_size(const struct shape *shape, unsigned axes)
 {
@@ -261,18 +225,17 @@ static double group_size(const struct shape *shape, unsigned axes)
     return size;
 }
 
-/* What comes after the fold. */
-static void finish(enum op op, double divisor, const double *shift, double *sum, size_t count)
+/* What comes after the fold; `shift` may be NULL. */
+static void finish_sums(enum reduce_finish finish, double divisor, const double *shift, double *sum,
+                        size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        if (op == OP_REDUCE_MEAN)
+        if (finish == FINISH_MEAN)
             sum[i] /= divisor;
-        else if (op == OP_REDUCE_L2)
+        else if (finish == FINISH_ROOT)
             sum[i] = sqrt(sum[i]);
-        else if (op == OP_REDUCE_LOG_SUM)
-            sum[i] = log(sum[i]);
-        else if (op == OP_REDUCE_LOG_SUM_EXP)
-            sum[i] = log(sum[i]) + shift[i];
+        else if (finish == FINISH_LOG)
+            sum[i] = log(sum[i]) + (shift ? shift[i] : 0);
     }
 }
 
@@ -288,21 +251,15 @@ static void find_shift(const struct tensor *x, unsigned axes, double *shift, siz
             shift[i] = 0;
 }
 
-static bool stays_integer(enum op op)
-{
-    return op == OP_REDUCE_SUM || op == OP_REDUCE_PROD || op == OP_REDUCE_L1 ||
-           op == OP_REDUCE_SUM_SQUARE;
-}
-
 KERNEL(kernel_reduce)
 {
-    enum op op = args->node->op;
+    const struct reducer *reducer = &reducers[args->node->op];
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
     struct reduction reduction;
     TRY(resolve_reduction(args->node, &x->shape, args->in, &reduction, err));
     size_t count = shape_count(&out->shape);
-    bool shifted = op == OP_REDUCE_LOG_SUM_EXP;
+    bool shifted = reducer->map == MAP_EXP;
     union {
         double real;
         uint64_t whole;
@@ -310,11 +267,10 @@ KERNEL(kernel_reduce)
     double *shift = shifted ? kernel_scratch(args, count, sizeof *shift, err) : NULL;
     if (!sum || (shifted && !shift))
         return STATUS_NO_MEMORY;
-    struct pass pass = pass_of(op);
-    pass.shift = shift;
+    struct pass pass = {.fold = reducer->fold, .map = reducer->map, .shift = shift};
     if (shifted)
         find_shift(x, reduction.axes, shift, count);
-    bool whole = !dtype_is_float(x->dtype) && stays_integer(op);
+    bool whole = !dtype_is_float(x->dtype) && reducer->is_whole;
     if (whole)
         pass.whole = &sum->whole;
     else
@@ -329,7 +285,8 @@ KERNEL(kernel_reduce)
     if (whole) {
         store_integers((const int64_t *)(const void *)sum, out->dtype, out->data, count);
     } else {
-        finish(op, group_size(&x->shape, reduction.axes), shift, &sum->real, count);
+        finish_sums(reducer->finish, group_size(&x->shape, reduction.axes), shift, &sum->real,
+                    count);
         store_doubles(&sum->real, out->dtype, out->data, count);
     }
     return STATUS_OK;
@@ -388,83 +345,6 @@ KERNEL(kernel_extreme)
     return STATUS_OK;
 }
 
-/* ---- ArgMax, ArgMin ---- */
-
-/* What looks for the best element compares keys: the best has the largest one. NaN is better than
- * any number, as in numpy, also for ArgMin. */
-struct arg {
-    const struct tensor *x;
-    bool largest, last;
-    size_t count; /* elements along the axis */
-};
-
-static void arg_keys(const struct arg *arg, size_t start, uint64_t *keys, size_t n)
-{
-    bool real = dtype_is_float(arg->x->dtype);
-    order_keys(element(arg->x->data, arg->x->dtype, start), arg->x->dtype, keys, n);
-    for (size_t i = 0; !arg->largest && i < n; i++)
-        keys[i] = real && keys[i] == UINT64_MAX ? UINT64_MAX : ~keys[i];
-}
-
-/* The axis is the innermost one: one line from front to back. */
-static int64_t arg_line(const struct arg *arg, size_t start)
-{
-    uint64_t best = 0, keys[BLOCK];
-    size_t index = 0;
-    for (size_t done = 0; done < arg->count; done += BLOCK) {
-        size_t n = arg->count - done < BLOCK ? arg->count - done : BLOCK;
-        arg_keys(arg, start + done, keys, n);
-        for (size_t i = 0; i < n; i++) {
-            if (keys[i] > best || (arg->last && keys[i] == best)) {
-                best = keys[i];
-                index = done + i;
-            }
-        }
-    }
-    return (int64_t)index;
-}
-
-/* n <= BLOCK neighbouring lines, `step` elements from one element to the next. */
-static void arg_lines(const struct arg *arg, size_t start, size_t step, int64_t *ret, size_t n)
-{
-    uint64_t best[BLOCK] = {0}, keys[BLOCK];
-    memset(ret, 0, n * sizeof *ret);
-    for (size_t k = 0; k < arg->count; k++) {
-        arg_keys(arg, start + k * step, keys, n);
-        for (size_t i = 0; i < n; i++) {
-            bool wins = keys[i] > best[i] || (arg->last && keys[i] == best[i]);
-            best[i] = wins ? keys[i] : best[i];
-            ret[i] = wins ? (int64_t)k : ret[i];
-        }
-    }
-}
-
-KERNEL(kernel_arg)
-{
-    const struct tensor *x = args->in[0];
-    int64_t axis = node_int(args->node, "axis", 0);
-    TRY(infer_axis(&axis, x->shape.rank, err));
-    size_t outer = resolve_extent(&x->shape, 0, (int)axis);
-    size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
-    struct arg arg = {x, args->node->op == OP_ARG_MAX,
-                      node_int(args->node, "select_last_index", 0) != 0,
-                      (size_t)x->shape.dims[axis]};
-    int64_t *to = (*args->out[0])->data;
-    for (size_t o = 0; o < outer; o++) {
-        size_t start = o * arg.count * inner;
-        if (inner == 1) {
-            *to++ = arg_line(&arg, start);
-            continue;
-        }
-        for (size_t i = 0; i < inner; i += BLOCK) {
-            size_t n = inner - i < BLOCK ? inner - i : BLOCK;
-            arg_lines(&arg, start + i, inner, to, n);
-            to += n;
-        }
-    }
-    return STATUS_OK;
-}
-
 /* ---- the table ---- */
 
 /* From opset 18 on, ReduceSum from 13; the importer turns attributes of older files into operands.
@@ -476,20 +356,11 @@ KERNEL(kernel_arg)
     }
 
 static const struct op_info table[] = {
-    REDUCE(REDUCE_SUM, kernel_reduce),
-    REDUCE(REDUCE_MEAN, kernel_reduce),
-    REDUCE(REDUCE_MAX, kernel_extreme),
-    REDUCE(REDUCE_MIN, kernel_extreme),
-    REDUCE(REDUCE_PROD, kernel_reduce),
-    REDUCE(REDUCE_L1, kernel_reduce),
-    REDUCE(REDUCE_L2, kernel_reduce),
-    REDUCE(REDUCE_LOG_SUM, kernel_reduce),
-    REDUCE(REDUCE_LOG_SUM_EXP, kernel_reduce),
-    REDUCE(REDUCE_SUM_SQUARE, kernel_reduce),
-    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
-     infer_arg, &arg_rule, work_elements, kernel_arg},
-    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
-     infer_arg, &arg_rule, work_elements, kernel_arg},
+    REDUCE(REDUCE_SUM, kernel_reduce),         REDUCE(REDUCE_MEAN, kernel_reduce),
+    REDUCE(REDUCE_MAX, kernel_extreme),        REDUCE(REDUCE_MIN, kernel_extreme),
+    REDUCE(REDUCE_PROD, kernel_reduce),        REDUCE(REDUCE_L1, kernel_reduce),
+    REDUCE(REDUCE_L2, kernel_reduce),          REDUCE(REDUCE_LOG_SUM, kernel_reduce),
+    REDUCE(REDUCE_LOG_SUM_EXP, kernel_reduce), REDUCE(REDUCE_SUM_SQUARE, kernel_reduce),
 };
 
 const struct op_family ops_reduce = {table, COUNT_OF(table)};

@@ -11,65 +11,25 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
-#include "engine/op/geometry.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-struct choice {
-    const char *text;
-    int value;
-};
-
-static enum status read_choice(const struct node *node, const char *name, const char *otherwise,
-                               const struct choice *choices, size_t count, int *ret,
-                               struct error *err)
-{
-    const char *text = node_string(node, name, otherwise);
-    for (size_t i = 0; i < count; i++) {
-        if (!strcmp(text, choices[i].text)) {
-            *ret = choices[i].value;
-            return STATUS_OK;
-        }
-    }
-    return error_set(err, STATUS_MODEL, "%s is '%.60s', which this operator does not have", name,
-                     text);
-}
-
-static const struct choice modes[] = {
-    {"nearest", RESIZE_NEAREST}, {"linear", RESIZE_LINEAR}, {"cubic", RESIZE_CUBIC}};
-static const struct choice coordinates[] = {
-    {"half_pixel", RESIZE_HALF_PIXEL},
-    {"half_pixel_symmetric", RESIZE_HALF_PIXEL_SYMMETRIC},
-    {"pytorch_half_pixel", RESIZE_PYTORCH_HALF_PIXEL},
-    {"align_corners", RESIZE_ALIGN_CORNERS},
-    {"asymmetric", RESIZE_ASYMMETRIC},
-    {"tf_half_pixel_for_nn", RESIZE_TF_HALF_PIXEL_FOR_NN},
-    {"tf_crop_and_resize", RESIZE_TF_CROP_AND_RESIZE},
-};
-static const struct choice nearests[] = {
-    {"round_prefer_floor", NEAREST_ROUND_PREFER_FLOOR},
-    {"round_prefer_ceil", NEAREST_ROUND_PREFER_CEIL},
-    {"floor", NEAREST_FLOOR},
-    {"ceil", NEAREST_CEIL},
-    {"simple", NEAREST_SIMPLE}, /* of the importer, not ONNX */
-};
+/* The words of Resize's attributes, in the order of their enumerations. "simple" is of the
+ * importer, not of ONNX. */
+#define MODES "nearest linear cubic"
+#define COORDINATES                                                                                \
+    "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "                 \
+    "tf_half_pixel_for_nn tf_crop_and_resize"
+#define NEARESTS "round_prefer_floor round_prefer_ceil floor ceil simple"
+#define POLICIES "stretch not_larger not_smaller"
 enum policy { POLICY_STRETCH, POLICY_NOT_LARGER, POLICY_NOT_SMALLER };
-static const struct choice policies[] = {
-    {"stretch", POLICY_STRETCH},
-    {"not_larger", POLICY_NOT_LARGER},
-    {"not_smaller", POLICY_NOT_SMALLER},
-};
 
 static enum status read_modes(const struct node *node, struct resize_plan *plan, struct error *err)
 {
     int mode = 0, coordinate = 0, nearest = 0;
-    TRY(read_choice(node, "mode", "nearest", modes, COUNT_OF(modes), &mode, err));
-    TRY(read_choice(node, "coordinate_transformation_mode", "half_pixel", coordinates,
-                    COUNT_OF(coordinates), &coordinate, err));
-    TRY(read_choice(node, "nearest_mode", "round_prefer_floor", nearests, COUNT_OF(nearests),
-                    &nearest, err));
+    TRY(infer_word(node, "mode", MODES, &mode, err));
+    TRY(infer_word(node, "coordinate_transformation_mode", COORDINATES, &coordinate, err));
+    TRY(infer_word(node, "nearest_mode", NEARESTS, &nearest, err));
     plan->mode = (enum resize_mode)mode;
     plan->coordinate = (enum resize_coordinate)coordinate;
     plan->nearest = (enum resize_nearest)nearest;
@@ -195,8 +155,7 @@ static enum status read_extents(const struct node *node, const struct tensor *sc
     }
     int policy = POLICY_STRETCH;
     if (sized)
-        TRY(read_choice(node, "keep_aspect_ratio_policy", "stretch", policies, COUNT_OF(policies),
-                        &policy, err));
+        TRY(infer_word(node, "keep_aspect_ratio_policy", POLICIES, &policy, err));
     if (policy != POLICY_STRETCH)
         TRY(keep_aspect(plan, (enum policy)policy, axes, count, err));
     return STATUS_OK;
@@ -219,9 +178,11 @@ static enum status read_roi(const struct tensor *roi, const int *axes, int count
     return STATUS_OK;
 }
 
-enum status resize_plan_from(const struct node *node, const struct shape *x,
-                             const struct tensor *roi, const struct tensor *scales,
-                             const struct tensor *sizes, struct resize_plan *ret, struct error *err)
+/* resize_plan_init() with the contents given apart, as kernels have them; NULL: left out. */
+static enum status resize_plan_from(const struct node *node, const struct shape *x,
+                                    const struct tensor *roi, const struct tensor *scales,
+                                    const struct tensor *sizes, struct resize_plan *ret,
+                                    struct error *err)
 {
     struct resize_plan plan = {.rank = x->rank};
     int axes[TENSOR_MAX_RANK], count = 0;
@@ -251,7 +212,7 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
     const struct value *roi = node_input(node, 1), *scales = node_input(node, 2);
     const struct value *sizes = node_input(node, 3);
     bool crop =
-        !strcmp(node_string(node, "coordinate_transformation_mode", ""), "tf_crop_and_resize");
+        node_word(node, "coordinate_transformation_mode", COORDINATES) == RESIZE_TF_CROP_AND_RESIZE;
     /* An operand of no elements is as good as known. */
     bool known = true;
     known = known && (!scales || scales->known || !shape_count(&scales->shape));
@@ -276,6 +237,191 @@ bool resize_is_spatial(const struct node *node, struct resize_plan *ret)
     return resize_plan_init(node, &x, ret, &is_known, &ignored) == STATUS_OK && is_known &&
            ret->coordinate != RESIZE_TF_CROP_AND_RESIZE && ret->axis[0].scale == 1 &&
            ret->axis[1].scale == 1;
+}
+
+static enum status infer_resize(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    bool nearest = node_word(node, "mode", MODES) == RESIZE_NEAREST;
+    struct resize_plan plan;
+    bool known;
+    TRY(operand_dtype(node, 0, "X", nearest ? DTYPES_ANY : DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, 2, "scales", DTYPE_BIT(F32), err));
+    TRY(operand_dtype(node, 1, "roi", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 3, "sizes", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
+    TRY(resize_plan_init(node, &node->inputs[0]->shape, &plan, &known, err));
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
+    struct shape out = {.rank = plan.rank};
+    for (int i = 0; i < plan.rank; i++)
+        out.dims[i] = plan.axis[i].out;
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+/* ---- batches ---- */
+
+/* A scale next to 1 blends images though their number stays, and a region may turn them round. */
+static int resize_axis(const struct node *node, const int *axes)
+{
+    struct resize_plan plan;
+    bool is_known;
+    struct error ignored;
+    if (resize_plan_init(node, &node->inputs[0]->shape, &plan, &is_known, &ignored) != STATUS_OK ||
+        !is_known || plan.axis[0].resized)
+        return BATCH_MIXES;
+    return batch_of_samples(node, axes, 1);
+}
+
+/* With another policy two sizes with the same result differ in scale. */
+static int resize_beside(const struct node *node, size_t i, int axis)
+{
+    (void)axis;
+    return i == 3 && !node_word(node, "keep_aspect_ratio_policy", POLICIES) ? BATCH_EXTENTS
+                                                                            : BATCH_OTHER;
+}
+
+static const struct batch_rule resize_rule = {resize_axis, resize_beside};
+
+/* ---- taps: which input positions make an output position, and how much each counts; positions
+ * outside are clamped to the edge, or left out (exclude_outside) ---- */
+
+/* x / scale, by the exact ratio where there is one. A scale that was given is float32, and so is
+ * the quotient: 6.5 / 2.6 is then 2.5, as the author of the scale meant it, and not a little more.
+ */
+static double unscale(const struct resize_axis *axis, double x)
+{
+    if (axis->from_sizes)
+        return x * (double)axis->in / (double)axis->out;
+    return (double)((float)x / (float)axis->scale);
+}
+
+/* Where output position i lies in the input. */
+static double source_position(const struct resize_plan *plan, const struct resize_axis *axis,
+                              int64_t i)
+{
+    double x = (double)i, in = (double)axis->in, out = (double)axis->out, span, first;
+    switch (plan->coordinate) {
+    case RESIZE_HALF_PIXEL:
+        return unscale(axis, x + 0.5) - 0.5;
+    case RESIZE_HALF_PIXEL_SYMMETRIC:
+        /* in / 2 * (1 - out / (scale * in)) + (x + 0.5) / scale - 0.5 with one division, so that
+         * the middle of the output is the middle of the input, exactly */
+        return axis->from_sizes ? unscale(axis, x + 0.5) - 0.5
+                                : (in - 1) / 2 + unscale(axis, x + 0.5 - out / 2);
+    case RESIZE_PYTORCH_HALF_PIXEL:
+        return axis->out > 1 ? unscale(axis, x + 0.5) - 0.5 : 0;
+    case RESIZE_ALIGN_CORNERS:
+        return axis->out > 1 ? x * (in - 1) / (out - 1) : 0;
+    case RESIZE_ASYMMETRIC:
+        return unscale(axis, x);
+    case RESIZE_TF_HALF_PIXEL_FOR_NN:
+        return unscale(axis, x + 0.5);
+    case RESIZE_TF_CROP_AND_RESIZE:
+        /* the region is given in float32; in double 0.8 - 0.1 would be less than 0.7 */
+        span = (double)((float)axis->end - (float)axis->start);
+        first = (double)((float)axis->start * (float)(axis->in - 1));
+        return first + (axis->out > 1 ? x * span * (in - 1) / (out - 1) : span * (in - 1) / 2);
+    }
+    return x;
+}
+
+static double nearest_position(const struct resize_plan *plan, const struct resize_axis *axis,
+                               double x)
+{
+    switch (plan->nearest) {
+    case NEAREST_ROUND_PREFER_FLOOR:
+        return ceil(x - 0.5);
+    case NEAREST_ROUND_PREFER_CEIL:
+        return floor(x + 0.5);
+    case NEAREST_FLOOR:
+        return floor(x);
+    case NEAREST_CEIL:
+        return ceil(x);
+    case NEAREST_SIMPLE:
+        return axis->scale < 1 ? ceil(x) : floor(x);
+    }
+    return x;
+}
+
+/* The cubic convolution kernel (Keys 1981) and the triangle. */
+static double cubic(double x, double a)
+{
+    x = fabs(x);
+    if (x <= 1)
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+}
+
+static double triangle(double x)
+{
+    x = fabs(x);
+    return x < 1 ? 1 - x : 0;
+}
+
+/* How far the kernel is stretched: antialiasing when going down. */
+static double kernel_scale(const struct resize_plan *plan, const struct resize_axis *axis)
+{
+    return plan->antialias && axis->scale < 1 ? axis->scale : 1;
+}
+
+/* The first tap relative to the input position left of the source position. */
+static int64_t first_tap(const struct resize_plan *plan, const struct resize_axis *axis)
+{
+    double reach = plan->mode == RESIZE_CUBIC ? 2 : 1;
+    return (int64_t)floor(-reach / kernel_scale(plan, axis)) + 1;
+}
+
+size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis *axis)
+{
+    return plan->mode == RESIZE_NEAREST ? 1 : (size_t)(2 - 2 * first_tap(plan, axis));
+}
+
+/* A position may lie anywhere (crop regions come from the model), beyond int64 too. */
+static double bounded(double x, const struct resize_axis *axis)
+{
+    double low = -1e9 - (double)axis->in, high = 1e9 + 2 * (double)axis->in;
+    return x < low ? low : x > high ? high : x;
+}
+
+static size_t clamp_index(int64_t i, int64_t in)
+{
+    return (size_t)(i < 0 ? 0 : i >= in ? in - 1 : i);
+}
+
+/* Taps of one output position. */
+static void fill_taps(const struct resize_plan *plan, const struct resize_axis *axis, double x,
+                      size_t taps, size_t *index, double *weight)
+{
+    if (plan->mode == RESIZE_NEAREST) {
+        index[0] = clamp_index((int64_t)nearest_position(plan, axis, x), axis->in);
+        weight[0] = 1;
+        return;
+    }
+    double scale = kernel_scale(plan, axis), sum = 0;
+    /* left of x: an exact position counts as the right end of the interval before it */
+    int64_t base = (int64_t)ceil(x) - 1, first = first_tap(plan, axis);
+    double ratio = x - (double)base;
+    for (size_t k = 0; k < taps; k++) {
+        int64_t at = base + first + (int64_t)k;
+        double distance = scale * ((double)(first + (int64_t)k) - ratio);
+        weight[k] =
+            plan->mode == RESIZE_CUBIC ? cubic(distance, plan->cubic_a) : triangle(distance);
+        if (plan->exclude_outside && (at < 0 || at >= axis->in))
+            weight[k] = 0;
+        index[k] = clamp_index(at, axis->in);
+        sum += weight[k];
+    }
+    if ((plan->exclude_outside || plan->antialias) && sum != 0)
+        for (size_t k = 0; k < taps; k++)
+            weight[k] /= sum;
+}
+
+bool resize_taps(const struct resize_plan *plan, const struct resize_axis *axis, int64_t i,
+                 size_t *index, double *weight)
+{
+    const double x = source_position(plan, axis, i);
+    fill_taps(plan, axis, bounded(x, axis), resize_tap_count(plan, axis), index, weight);
+    return plan->coordinate == RESIZE_TF_CROP_AND_RESIZE && (x < 0 || x > (double)(axis->in - 1));
 }
 
 /* ---- reference kernels ---- */
@@ -484,3 +630,15 @@ KERNEL(kernel_resize)
     }
     return resize_by_plan(args, &plan, y, err);
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_RESIZE, 11, 0, 1, 4, 1, 1, OP_KEEPS_NUMBERS | OP_HEAVY,
+     "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
+     "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
+     "keep_aspect_ratio_policy:string",
+     infer_resize, &resize_rule, work_elements, kernel_resize},
+};
+
+const struct op_family ops_resize = {entries, COUNT_OF(entries)};

@@ -57,17 +57,6 @@ enum status resolve_list(const struct tensor *list, const char *what, int64_t *r
     return STATUS_OK;
 }
 
-enum status resolve_scalar(const struct tensor *scalar, const char *what, int64_t *ret,
-                           struct error *err)
-{
-    char text[SHAPE_TEXT];
-    if (shape_count(&scalar->shape) != 1)
-        return error_set(err, STATUS_SHAPE, "%s has shape %s, expected one number", what,
-                         shape_text(&scalar->shape, text));
-    *ret = tensor_int(scalar, 0);
-    return STATUS_OK;
-}
-
 enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,
                          unsigned *ret_mask, struct error *err)
 {
@@ -107,6 +96,13 @@ size_t resolve_extent(const struct shape *shape, int first, int last)
     for (int i = first; i < last; i++)
         count *= (size_t)shape->dims[i];
     return count;
+}
+
+struct axis_layout axis_layout_of(const struct shape *shape, int64_t axis)
+{
+    return (struct axis_layout){.outer = resolve_extent(shape, 0, (int)axis),
+                                .extent = (size_t)shape->dims[axis],
+                                .inner = resolve_extent(shape, (int)axis + 1, shape->rank)};
 }
 
 bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis)
@@ -273,20 +269,6 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
 
 /* ---- Pad, CenterCropPad ---- */
 
-static enum status pad_mode_read(const struct node *node, enum pad_mode *ret, struct error *err)
-{
-    static const char *const names[] = {"constant", "reflect", "edge", "wrap"};
-    const char *mode = node_string(node, "mode", "constant");
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        if (!strcmp(mode, names[i])) {
-            *ret = (enum pad_mode)i;
-            return STATUS_OK;
-        }
-    }
-    return error_set(err, STATUS_MODEL, "mode '%s' is not one of constant, reflect, edge, wrap",
-                     mode);
-}
-
 /* The extent after padding; a mode that repeats the data needs data to repeat. */
 static enum status pad_axis(const struct shape *data, int axis, struct padding *padding,
                             struct error *err)
@@ -307,9 +289,9 @@ static enum status pad_axis(const struct shape *data, int axis, struct padding *
     return STATUS_OK;
 }
 
-enum status resolve_pad(const struct node *node, const struct shape *data,
-                        const struct tensor *const *operands, struct padding *ret,
-                        struct error *err)
+static enum status resolve_pad(const struct node *node, const struct shape *data,
+                               const struct tensor *const *operands, struct padding *ret,
+                               struct error *err)
 {
     int64_t pads[2 * TENSOR_MAX_RANK], axes[TENSOR_MAX_RANK];
     size_t count, axis_count = 0;
@@ -323,12 +305,14 @@ enum status resolve_pad(const struct node *node, const struct shape *data,
             axes[i] = i;
     }
     if (count != 2 * axis_count)
-        return error_set(err, STATUS_SHAPE, "%zu pads for %zu axes, expected two an axis", count,
+        return error_set(err, STATUS_SHAPE, "%zu pads for %zu axes, expected two per axis", count,
                          axis_count);
     unsigned mask;
     TRY(resolve_axes(axes, axis_count, data->rank, true, &mask, err));
     memset(ret, 0, sizeof *ret);
-    TRY(pad_mode_read(node, &ret->mode, err));
+    int mode;
+    TRY(infer_word(node, "mode", "constant reflect edge wrap", &mode, err));
+    ret->mode = (enum pad_mode)mode;
     ret->out = *data;
     for (size_t i = 0; i < axis_count; i++) {
         int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
@@ -341,9 +325,9 @@ enum status resolve_pad(const struct node *node, const struct shape *data,
 
 /* half rounded down in the direction ONNX gives: cropping starts at floor(difference / 2), padding
  * puts the odd element at the end. */
-enum status resolve_center(const struct node *node, const struct shape *data,
-                           const struct tensor *const *operands, struct padding *ret,
-                           struct error *err)
+static enum status resolve_center(const struct node *node, const struct shape *data,
+                                  const struct tensor *const *operands, struct padding *ret,
+                                  struct error *err)
 {
     int64_t wanted[TENSOR_MAX_RANK], all[TENSOR_MAX_RANK];
     size_t count, axis_count;
@@ -380,114 +364,12 @@ enum status resolve_center(const struct node *node, const struct shape *data,
     return STATUS_OK;
 }
 
-/* ---- Range ---- */
-
-static enum status range_integers(const struct tensor *const *operands, int64_t *ret_count,
-                                  struct error *err)
+enum status resolve_padding(const struct node *node, const struct shape *data,
+                            const struct tensor *const *operands, struct padding *ret,
+                            struct error *err)
 {
-    __int128 start = tensor_int(operands[0], 0), limit = tensor_int(operands[1], 0);
-    __int128 delta = tensor_int(operands[2], 0);
-    if (delta == 0)
-        return error_set(err, STATUS_SHAPE, "the step of the range is 0");
-    __int128 span = limit - start;
-    if (delta < 0) {
-        span = -span;
-        delta = -delta;
-    }
-    __int128 count = span > 0 ? (span + delta - 1) / delta : 0;
-    if (count > INT64_MAX)
-        return error_set(err, STATUS_SHAPE, "the range has too many elements");
-    *ret_count = (int64_t)count;
-    return STATUS_OK;
-}
-
-enum status resolve_range(const struct tensor *const *operands, int64_t *ret_count,
-                          struct error *err)
-{
-    static const char *const names[] = {"start", "limit", "delta"};
-    int64_t ignored;
-    for (size_t i = 0; i < 3; i++)
-        TRY(resolve_scalar(operands[i], names[i], &ignored, err));
-    if (!dtype_is_float(operands[0]->dtype))
-        return range_integers(operands, ret_count, err);
-    double start = tensor_number(operands[0], 0), limit = tensor_number(operands[1], 0);
-    double delta = tensor_number(operands[2], 0);
-    double count = ceil((limit - start) / delta);
-    if (delta == 0 || isnan(count) || count > 0x1p53)
-        return error_set(err, STATUS_SHAPE,
-                         "a range from %g to %g in steps of %g has no end, expected finite numbers "
-                         "and a step that is not 0",
-                         start, limit, delta);
-    *ret_count = count > 0 ? (int64_t)count : 0;
-    return STATUS_OK;
-}
-
-/* ---- Col2Im ---- */
-
-/* A list attribute of `expected` numbers in low … 2^31-1; `otherwise` where it is left out. */
-static enum status window_attribute(const struct node *node, const char *name, size_t expected,
-                                    int64_t low, int64_t otherwise, int64_t *ret, struct error *err)
-{
-    size_t count;
-    const int64_t *list = node_ints(node, name, &count);
-    if (list && count != expected)
-        return error_set(err, STATUS_SHAPE, "attribute '%s' holds %zu numbers, expected %zu", name,
-                         count, expected);
-    for (size_t i = 0; i < expected; i++) {
-        ret[i] = list ? list[i] : otherwise;
-        if (ret[i] < low || ret[i] > INT32_MAX)
-            return error_set(err, STATUS_SHAPE, "attribute '%s' holds %lld, expected at least %lld",
-                             name, (long long)ret[i], (long long)low);
-    }
-    return STATUS_OK;
-}
-
-enum status resolve_col2im(const struct node *node, const struct shape *data,
-                           const struct tensor *const *operands, struct col2im *ret,
-                           struct error *err)
-{
-    size_t images, blocks, max = TENSOR_MAX_RANK - 2;
-    int64_t pads[2 * TENSOR_MAX_RANK];
-    char text[SHAPE_TEXT];
-    TRY(resolve_list(operands[1], "image_shape", ret->image, max, &images, err));
-    TRY(resolve_list(operands[2], "block_shape", ret->block, max, &blocks, err));
-    if (data->rank != 3 || images != blocks || images == 0)
-        return error_set(
-            err, STATUS_SHAPE,
-            "input %s, image of %zu and block of %zu dimensions: expected [N, C * block, "
-            "L] and as many of each",
-            shape_text(data, text), images, blocks);
-    TRY(window_attribute(node, "strides", images, 1, 1, ret->stride, err));
-    TRY(window_attribute(node, "dilations", images, 1, 1, ret->dilation, err));
-    TRY(window_attribute(node, "pads", 2 * images, 0, 0, pads, err));
-    ret->spatial = (int)images;
-    ret->out = (struct shape){.rank = 2 + ret->spatial, .dims = {data->dims[0]}};
-    int64_t block = 1, steps = 1;
-    for (int i = 0; i < ret->spatial; i++) {
-        int64_t image = ret->image[i], extent = ret->block[i];
-        if (image < 1 || extent < 1 || image > INT32_MAX || extent > INT32_MAX)
-            return error_set(err, STATUS_SHAPE,
-                             "the image's extent is %lld and the block's %lld, expected 1 to %d",
-                             (long long)image, (long long)extent, INT32_MAX);
-        int64_t room =
-            image + pads[i] + pads[i + ret->spatial] - (ret->dilation[i] * (extent - 1) + 1);
-        if (room < 0)
-            return error_set(err, STATUS_SHAPE, "a block of extent %lld is larger than the image",
-                             (long long)extent);
-        ret->pad[i] = pads[i];
-        ret->steps[i] = room / ret->stride[i] + 1;
-        ret->out.dims[2 + i] = image;
-        if (__builtin_mul_overflow(block, extent, &block) ||
-            __builtin_mul_overflow(steps, ret->steps[i], &steps))
-            return error_set(err, STATUS_SHAPE, "the block shape is too large to address");
-    }
-    if (data->dims[1] % block || data->dims[2] != steps)
-        return error_set(err, STATUS_SHAPE,
-                         "input %s does not hold a multiple of %lld rows (the block) by %lld block "
-                         "positions",
-                         shape_text(data, text), (long long)block, (long long)steps);
-    ret->out.dims[1] = data->dims[1] / block;
-    return STATUS_OK;
+    return node->op == OP_PAD ? resolve_pad(node, data, operands, ret, err)
+                              : resolve_center(node, data, operands, ret, err);
 }
 
 /* ---- reductions ---- */

@@ -28,10 +28,6 @@ bool resolve_known(const struct node *node, size_t first, const struct tensor **
 enum status resolve_list(const struct tensor *list, const char *what, int64_t *ret, size_t max,
                          size_t *ret_count, struct error *err) MUST_USE;
 
-/* The one number of a scalar operand (rank 0, or one element). STATUS_SHAPE otherwise. */
-enum status resolve_scalar(const struct tensor *scalar, const char *what, int64_t *ret,
-                           struct error *err) MUST_USE;
-
 /* Axes as a bit mask over 0 … rank-1; STATUS_SHAPE for one out of range, or twice when `unique`. */
 enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,
                          unsigned *ret_mask, struct error *err) MUST_USE;
@@ -43,6 +39,17 @@ enum status resolve_indices(const struct tensor *indices, int64_t extent, int ax
 
 /* How many dimensions of [first, last) multiply to; the shape went through shape_check(). */
 size_t resolve_extent(const struct shape *shape, int first, int last);
+
+/* The shape as [outer, extent, inner] around an axis 0 … rank-1: lines of `extent` elements,
+ * `inner` apart. Line `i` of outer * inner begins at axis_line(). */
+struct axis_layout {
+    size_t outer, extent, inner;
+};
+struct axis_layout axis_layout_of(const struct shape *shape, int64_t axis);
+static inline size_t axis_line(const struct axis_layout *layout, size_t i)
+{
+    return i / layout->inner * layout->extent * layout->inner + i % layout->inner;
+}
 
 /* Is the shape, which broadcasts to x's, one number for each of x's dimensions from `axis` on? Of
  * [4, 4] a scale [4, 1] is as many numbers as the last dimension has, but not its. */
@@ -68,36 +75,17 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
                           const struct tensor *const *operands, struct slice *ret,
                           struct error *err) MUST_USE;
 
-/* Pad: elements added before and after (negative: cut off) each axis. */
+/* Pad, and CenterCropPad as the padding that does it: elements added before and after (negative:
+ * cut off) each axis. */
 enum pad_mode { PAD_CONSTANT, PAD_REFLECT, PAD_EDGE, PAD_WRAP };
 struct padding {
     enum pad_mode mode;
     int64_t begin[TENSOR_MAX_RANK], end[TENSOR_MAX_RANK];
     struct shape out;
 };
-enum status resolve_pad(const struct node *node, const struct shape *data,
-                        const struct tensor *const *operands, struct padding *ret,
-                        struct error *err) MUST_USE;
-
-/* CenterCropPad, as the padding that does it. */
-enum status resolve_center(const struct node *node, const struct shape *data,
-                           const struct tensor *const *operands, struct padding *ret,
-                           struct error *err) MUST_USE;
-
-/* Range: how many elements operands[0] … operands[1] step operands[2] has. */
-enum status resolve_range(const struct tensor *const *operands, int64_t *ret_count,
-                          struct error *err) MUST_USE;
-
-/* Col2Im: [N, C * product(block), L] to [N, C, image …]. */
-struct col2im {
-    int spatial; /* 1 … TENSOR_MAX_RANK - 2 */
-    int64_t image[TENSOR_MAX_RANK], block[TENSOR_MAX_RANK], steps[TENSOR_MAX_RANK];
-    int64_t stride[TENSOR_MAX_RANK], dilation[TENSOR_MAX_RANK], pad[TENSOR_MAX_RANK];
-    struct shape out;
-};
-enum status resolve_col2im(const struct node *node, const struct shape *data,
-                           const struct tensor *const *operands, struct col2im *ret,
-                           struct error *err) MUST_USE;
+enum status resolve_padding(const struct node *node, const struct shape *data,
+                            const struct tensor *const *operands, struct padding *ret,
+                            struct error *err) MUST_USE;
 
 /* Reductions: which axes go, and the output's shape. */
 struct reduction {

@@ -3,13 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
 #include "engine/op/elementwise.h"
-#include "engine/op/kernels.h"
-#include "engine/op/ops.h"
-#include "engine/op/resolve.h"
+#include "engine/op/family.h"
 
 /* ---- generators ---- */
 
@@ -58,6 +53,43 @@ static enum status infer_constant_of_shape(struct node *node, struct error *err)
     return infer_output(node, 0, dtype, &out, err);
 }
 
+/* How many elements operands[0] … operands[1] step operands[2] has. */
+static enum status range_integers(const struct tensor *const *operands, int64_t *ret_count,
+                                  struct error *err)
+{
+    __int128 start = tensor_int(operands[0], 0), limit = tensor_int(operands[1], 0);
+    __int128 delta = tensor_int(operands[2], 0);
+    if (delta == 0)
+        return error_set(err, STATUS_SHAPE, "the step of the range is 0");
+    __int128 span = limit - start;
+    if (delta < 0) {
+        span = -span;
+        delta = -delta;
+    }
+    __int128 count = span > 0 ? (span + delta - 1) / delta : 0;
+    if (count > INT64_MAX)
+        return error_set(err, STATUS_SHAPE, "the range has too many elements");
+    *ret_count = (int64_t)count;
+    return STATUS_OK;
+}
+
+static enum status resolve_range(const struct tensor *const *operands, int64_t *ret_count,
+                                 struct error *err)
+{
+    if (!dtype_is_float(operands[0]->dtype))
+        return range_integers(operands, ret_count, err);
+    double start = tensor_number(operands[0], 0), limit = tensor_number(operands[1], 0);
+    double delta = tensor_number(operands[2], 0);
+    double count = ceil((limit - start) / delta);
+    if (delta == 0 || isnan(count) || count > 0x1p53)
+        return error_set(err, STATUS_SHAPE,
+                         "a range from %g to %g in steps of %g has no end, expected finite numbers "
+                         "and a step that is not 0",
+                         start, limit, delta);
+    *ret_count = count > 0 ? (int64_t)count : 0;
+    return STATUS_OK;
+}
+
 static enum status infer_range(struct node *node, struct error *err)
 {
     TRY(operand_dtype(node, 0, "start", DTYPES_NUMBER, err));
@@ -69,7 +101,7 @@ static enum status infer_range(struct node *node, struct error *err)
     enum dtype dtype = node->inputs[0]->dtype;
     if (!resolve_known(node, 0, known, 3))
         return infer_unknown(node, 0, dtype);
-    int64_t count;
+    int64_t count = 0;
     TRY(resolve_range(known, &count, err));
     return infer_output(node, 0, dtype, &SHAPE(count), err);
 }
@@ -185,8 +217,10 @@ static enum status infer_transpose(struct node *node, struct error *err)
                          count, shape->rank);
     unsigned seen = 0;
     for (int i = 0; i < shape->rank; i++) {
-        int64_t axis = perm ? perm[i] : shape->rank - 1 - i;
-        TRY(infer_axis(&axis, shape->rank, err));
+        const int64_t axis = perm ? perm[i] : shape->rank - 1 - i;
+        if (axis < 0 || axis >= shape->rank) /* negative ones are not ONNX's */
+            return error_set(err, STATUS_SHAPE, "perm holds axis %lld, expected 0 to %d",
+                             (long long)axis, shape->rank - 1);
         if (seen & 1u << axis)
             return error_set(err, STATUS_SHAPE, "perm holds axis %lld twice", (long long)axis);
         seen |= 1u << axis;
@@ -199,9 +233,9 @@ static enum status infer_concat(struct node *node, struct error *err)
 {
     char text[SHAPE_TEXT], first[SHAPE_TEXT];
     struct shape out = node->inputs[0]->shape;
+    int64_t axis;
     TRY(resolve_required(node, "axis", err));
-    int64_t axis = node_int(node, "axis", 1);
-    TRY(infer_axis(&axis, out.rank, err));
+    TRY(infer_attribute_axis(node, 0, &axis, err));
     for (size_t i = 1; i < node->input_count; i++) {
         TRY(operand_present(node, i, "input", err));
         TRY(operand_same_dtype(node, i, "input", err));
@@ -257,8 +291,8 @@ static enum status split_count_check(const struct node *node, size_t count, stru
 static enum status infer_split(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *split = node_input(node, 1);
-    int64_t axis = node_int(node, "axis", 0), parts = node_int(node, "num_outputs", -1);
-    TRY(infer_axis(&axis, x->shape.rank, err));
+    int64_t axis, parts = node_int(node, "num_outputs", -1);
+    TRY(infer_attribute_axis(node, 0, &axis, err));
     if (split) {
         if (parts != -1)
             return error_set(err, STATUS_MODEL,
@@ -327,38 +361,9 @@ static enum status infer_tile(struct node *node, struct error *err)
             return error_set(
                 err, STATUS_SHAPE,
                 "axis %d of %s cannot be repeated %lld times, expected 0 or more, and a "
-                "result that can be addressed",
+                "result that fits in memory",
                 i, shape_text(&x->shape, text), (long long)repeats[i]);
     return infer_output(node, 0, x->dtype, &out, err);
-}
-
-static enum status infer_pad(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0], *fill = node_input(node, 2);
-    const struct tensor *known[4];
-    if (fill && shape_count(&fill->shape) != 0) { /* an empty tensor stands for none */
-        TRY(operand_same_dtype(node, 2, "constant_value", err));
-        TRY(operand_single(node, 2, "constant_value", err));
-    }
-    resolve_known(node, 1, known, 4);
-    for (size_t i = 1; i < 4; i += 2) {
-        if (node_input(node, i) && !known[i])
-            return infer_unknown(node, 0, x->dtype);
-    }
-    struct padding padding;
-    TRY(resolve_pad(node, &x->shape, known, &padding, err));
-    return infer_output(node, 0, x->dtype, &padding.out, err);
-}
-
-static enum status infer_center(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    const struct tensor *known[2];
-    if (!resolve_known(node, 1, known, 2))
-        return infer_unknown(node, 0, x->dtype);
-    struct padding padding;
-    TRY(resolve_center(node, &x->shape, known, &padding, err));
-    return infer_output(node, 0, x->dtype, &padding.out, err);
 }
 
 static enum status infer_trilu(struct node *node, struct error *err)
@@ -374,16 +379,14 @@ static enum status infer_trilu(struct node *node, struct error *err)
 
 static enum status block_check(const struct node *node, int64_t *ret_block, struct error *err)
 {
-    const char *mode = node_string(node, "mode", "DCR");
+    int ignored;
     TRY(resolve_required(node, "blocksize", err));
     TRY(operand_rank(node, 0, "input", 4, 4, err));
     *ret_block = node_int(node, "blocksize", 0);
     if (*ret_block < 1 || *ret_block > INT32_MAX)
         return error_set(err, STATUS_SHAPE, "blocksize is %lld, expected 1 to %d",
                          (long long)*ret_block, INT32_MAX);
-    if (strcmp(mode, "DCR") && strcmp(mode, "CRD"))
-        return error_set(err, STATUS_MODEL, "mode '%s' is neither DCR nor CRD", mode);
-    return STATUS_OK;
+    return infer_word(node, "mode", "DCR CRD", &ignored, err);
 }
 
 static enum status infer_depth_to_space(struct node *node, struct error *err)
@@ -414,17 +417,6 @@ static enum status infer_space_to_depth(struct node *node, struct error *err)
     out.dims[2] /= block;
     out.dims[3] /= block;
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
-}
-
-static enum status infer_col2im(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    const struct tensor *known[3];
-    if (!resolve_known(node, 1, known, 3))
-        return infer_unknown(node, 0, x->dtype);
-    struct col2im col2im;
-    TRY(resolve_col2im(node, &x->shape, known, &col2im, err));
-    return infer_output(node, 0, x->dtype, &col2im.out, err);
 }
 
 /* ---- batches ---- */
@@ -468,46 +460,6 @@ static int slice_beside(const struct node *node, size_t i, int axis)
 
 static const struct batch_rule slice_rule = {slice_axis, slice_beside};
 
-static int padded_axis(const struct padding *padding, int axis)
-{
-    return padding->begin[axis] == 0 && padding->end[axis] == 0 ? axis : BATCH_MIXES;
-}
-
-static int pad_axis(const struct node *node, const int *axes)
-{
-    const struct tensor *operands[4] = {0};
-    const int axis = batch_of_first(node, axes);
-    struct padding padding;
-    struct error ignored;
-    if (axis < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
-        resolve_pad(node, &node->inputs[0]->shape, operands, &padding, &ignored) != STATUS_OK)
-        return BATCH_MIXES;
-    return padded_axis(&padding, axis);
-}
-
-static const struct batch_rule pad_rule = {pad_axis, NULL};
-
-static int center_axis(const struct node *node, const int *axes)
-{
-    const struct tensor *operands[2] = {0};
-    const int axis = batch_of_first(node, axes);
-    struct padding padding;
-    struct error ignored;
-    if (axis < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
-        resolve_center(node, &node->inputs[0]->shape, operands, &padding, &ignored) != STATUS_OK)
-        return BATCH_MIXES;
-    return padded_axis(&padding, axis);
-}
-
-/* Operand 1 is the shape of the result. */
-static int shape_beside(const struct node *node, size_t i, int axis)
-{
-    (void)node, (void)axis;
-    return i == 1 ? BATCH_EXTENTS : BATCH_OTHER;
-}
-
-static const struct batch_rule center_rule = {center_axis, shape_beside};
-
 static int expand_axis(const struct node *node, const int *axes)
 {
     const struct shape *in = &node->inputs[0]->shape, *out = &node->outputs[0]->shape;
@@ -515,7 +467,7 @@ static int expand_axis(const struct node *node, const int *axes)
     return axis >= 0 && in->dims[axis] == out->dims[to] ? to : BATCH_MIXES;
 }
 
-static const struct batch_rule expand_rule = {expand_axis, shape_beside};
+static const struct batch_rule expand_rule = {expand_axis, batch_beside_shape};
 
 static int tile_batch_axis(const struct node *node, const int *axes)
 {
@@ -654,7 +606,7 @@ KERNEL(kernel_transpose)
     contiguous_steps(&x->shape, item, from);
     contiguous_steps(&out->shape, item, to);
     for (int i = 0; i < rank; i++) {
-        int axis = perm ? (int)(perm[i] < 0 ? perm[i] + rank : perm[i]) : rank - 1 - i;
+        int axis = perm ? (int)perm[i] : rank - 1 - i;
         dims[i] = (struct copy_dim){(size_t)out->shape.dims[i], to[i], from[axis]};
     }
     copy_strided(out->data, x->data, item, dims, rank);
@@ -680,10 +632,10 @@ static int node_axis(const struct node *node, int64_t otherwise, int rank)
 KERNEL(kernel_concat)
 {
     struct tensor *out = *args->out[0];
-    int axis = node_axis(args->node, 1, out->shape.rank), rank = out->shape.rank;
-    size_t rows = resolve_extent(&out->shape, 0, axis);
-    size_t inner = resolve_extent(&out->shape, axis + 1, rank) * dtype_size(out->dtype);
-    size_t pitch = inner * (size_t)out->shape.dims[axis], offset = 0;
+    int axis = node_axis(args->node, 0, out->shape.rank);
+    const struct axis_layout layout = axis_layout_of(&out->shape, axis);
+    const size_t rows = layout.outer, inner = layout.inner * dtype_size(out->dtype);
+    size_t pitch = inner * layout.extent, offset = 0;
     for (size_t i = 0; i < args->node->input_count && out->bytes; i++) {
         const struct tensor *x = args->in[i];
         size_t bytes = inner * (size_t)x->shape.dims[axis];
@@ -697,10 +649,10 @@ KERNEL(kernel_split)
 {
     const struct node *node = args->node;
     const struct tensor *x = args->in[0], *split = kernel_input(args, 1);
-    int axis = node_axis(node, 0, x->shape.rank), rank = x->shape.rank;
-    size_t rows = resolve_extent(&x->shape, 0, axis);
-    size_t inner = resolve_extent(&x->shape, axis + 1, rank) * dtype_size(x->dtype);
-    size_t pitch = inner * (size_t)x->shape.dims[axis], offset = 0;
+    int axis = node_axis(node, 0, x->shape.rank);
+    const struct axis_layout layout = axis_layout_of(&x->shape, axis);
+    const size_t rows = layout.outer, inner = layout.inner * dtype_size(x->dtype);
+    size_t pitch = inner * layout.extent, offset = 0;
     for (size_t i = 0; i < node->output_count && x->bytes; i++) {
         size_t bytes = inner * (size_t)resolve_split(node, split, x->shape.dims[axis], i);
         if (args->out[i])
@@ -817,7 +769,7 @@ KERNEL(kernel_blocks)
     const struct shape *deep = to_space ? &x->shape : &out->shape;
     const struct shape *wide = to_space ? &out->shape : &x->shape;
     size_t item = dtype_size(x->dtype), block = (size_t)node_int(args->node, "blocksize", 1);
-    bool depth_first = !strcmp(node_string(args->node, "mode", "DCR"), "DCR");
+    bool depth_first = !node_word(args->node, "mode", "DCR CRD");
     ptrdiff_t d[TENSOR_MAX_RANK], w[TENSOR_MAX_RANK];
     contiguous_steps(deep, item, d);
     contiguous_steps(wide, item, w);
@@ -878,8 +830,6 @@ static const struct op_info table[] = {
     {OP_EXPAND, 8, 0, 2, 2, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_expand, &expand_rule,
      work_elements, kernel_expand},
     {OP_TILE, 6, 0, 2, 2, 1, 1, OP_PLAIN, NULL, infer_tile, &tile_rule, work_elements, kernel_tile},
-    {OP_PAD, 11, 0, 2, 4, 1, 1, OP_PLAIN, "mode:string", infer_pad, &pad_rule, work_elements,
-     kernel_pad},
     {OP_RANGE, 11, 0, 3, 3, 1, 1, OP_PLAIN, "stash_type:int", infer_range, &batch_mixes,
      work_elements, kernel_range},
     {OP_EYE_LIKE, 9, 0, 1, 1, 1, 1, OP_PLAIN, "dtype:int k:int", infer_eye_like, &batch_mixes,
@@ -890,10 +840,6 @@ static const struct op_info table[] = {
      infer_depth_to_space, &batch_by_sample, work_elements, kernel_blocks},
     {OP_SPACE_TO_DEPTH, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
      infer_space_to_depth, &batch_by_sample, work_elements, kernel_blocks},
-    {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, OP_PLAIN, "axes:ints", infer_center, &center_rule,
-     work_elements, kernel_center},
-    {OP_COL2IM, 18, 0, 3, 3, 1, 1, OP_HEAVY, "dilations:ints pads:ints strides:ints", infer_col2im,
-     &batch_by_sample, work_elements, kernel_col2im},
 };
 
 const struct op_family ops_shape = {table, COUNT_OF(table)};

@@ -1,21 +1,22 @@
-/* Softmax, LogSoftmax and Hardmax. */
+/* Functions of whole lines along an axis: Softmax, LogSoftmax, Hardmax and LpNormalization. */
 #include <math.h>
 
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-struct softmax_layout softmax_layout_of(const struct shape *shape, int64_t axis, bool coerced)
+static enum status infer_softmax(struct node *node, struct error *err)
 {
-    struct softmax_layout layout = {1, 1, 1};
-    for (int i = 0; i < shape->rank; i++) {
-        size_t dim = (size_t)shape->dims[i];
-        if (i < axis)
-            layout.outer *= dim;
-        else if (i == axis || coerced)
-            layout.extent *= dim;
-        else
-            layout.inner *= dim;
-    }
-    return layout;
+    int64_t axis;
+    TRY(infer_attribute_axis(node, -1, &axis, err));
+    return infer_like(node, DTYPES_FLOAT, err);
+}
+
+static enum status infer_lp_normalization(struct node *node, struct error *err)
+{
+    int64_t p = node_int(node, "p", 2);
+    if (p != 1 && p != 2)
+        return error_set(err, STATUS_MODEL, "p is %lld, expected 1 or 2", (long long)p);
+    return infer_softmax(node, err);
 }
 
 static double largest(const double *values, size_t n)
@@ -26,7 +27,7 @@ static double largest(const double *values, size_t n)
     return max;
 }
 
-void softmax_column(const double *src, double *dst, size_t extent)
+static void softmax_column(const double *src, double *dst, size_t extent)
 {
     double max = largest(src, extent), sum = 0;
     for (size_t i = 0; i < extent; i++)
@@ -58,16 +59,50 @@ static void hardmax_column(const double *src, double *dst, size_t extent)
         dst[best] = 1;
 }
 
-static enum status softmax_run(const struct kernel_args *args,
-                               void (*function)(const double *, double *, size_t),
-                               struct error *err)
+static void divide_by_norm(const double *src, double *dst, size_t extent, double norm)
 {
-    const struct shape *x = &args->in[0]->shape;
-    int64_t axis = node_int(args->node, "axis", -1);
+    for (size_t i = 0; i < extent; i++)
+        dst[i] = norm != 0 ? src[i] / norm : 0;
+}
+
+static void l1_normalize_column(const double *src, double *dst, size_t extent)
+{
+    double norm = 0;
+    for (size_t i = 0; i < extent; i++)
+        norm += fabs(src[i]);
+    divide_by_norm(src, dst, extent, norm);
+}
+
+static void l2_normalize_column(const double *src, double *dst, size_t extent)
+{
+    double norm = 0;
+    for (size_t i = 0; i < extent; i++)
+        norm += src[i] * src[i];
+    divide_by_norm(src, dst, extent, sqrt(norm));
+}
+
+static void (*column_function(const struct node *node))(const double *, double *, size_t)
+{
+    switch (node->op) {
+    case OP_LOG_SOFTMAX:
+        return log_softmax_column;
+    case OP_HARDMAX:
+        return hardmax_column;
+    case OP_LP_NORMALIZATION:
+        return node_int(node, "p", 2) == 1 ? l1_normalize_column : l2_normalize_column;
+    default:
+        return softmax_column;
+    }
+}
+
+KERNEL(kernel_columns)
+{
+    void (*function)(const double *, double *, size_t) = column_function(args->node);
     const double *in;
     double *out;
-    TRY(infer_axis(&axis, x->rank, err));
-    struct softmax_layout layout = softmax_layout_of(x, axis, false);
+    int64_t axis;
+    TRY(infer_attribute_axis(args->node, -1, &axis, err));
+    const struct axis_layout layout = axis_layout_of(&args->in[0]->shape, axis);
     double *column = kernel_scratch(args, layout.extent, 2 * sizeof *column, err);
     if (!column)
         return STATUS_NO_MEMORY;
@@ -75,9 +110,8 @@ static enum status softmax_run(const struct kernel_args *args,
     TRY(result_open_doubles(args, 0, &out, err));
     double *result = column + layout.extent;
     for (size_t c = 0; c < layout.outer * layout.inner; c++) {
-        size_t first = c / layout.inner * layout.extent * layout.inner + c % layout.inner;
-        const double *src = in + first;
-        double *dst = out + first;
+        const double *src = in + axis_line(&layout, c);
+        double *dst = out + axis_line(&layout, c);
         if (layout.inner == 1) {
             function(src, dst, layout.extent);
             continue;
@@ -92,13 +126,17 @@ static enum status softmax_run(const struct kernel_args *args,
     return STATUS_OK;
 }
 
-KERNEL(kernel_softmax)
-{
-    return softmax_run(args, args->node->op == OP_LOG_SOFTMAX ? log_softmax_column : softmax_column,
-                       err);
-}
+/* ---- the table ---- */
 
-KERNEL(kernel_hardmax)
-{
-    return softmax_run(args, hardmax_column, err);
-}
+static const struct op_info entries[] = {
+    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PROBABILITIES, "axis:int", infer_softmax, &batch_beside_last,
+     work_elements, kernel_columns},
+    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
+     work_elements, kernel_columns},
+    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
+     work_elements, kernel_columns},
+    {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int p:int", infer_lp_normalization,
+     &batch_beside_last, work_elements, kernel_columns},
+};
+
+const struct op_family ops_softmax = {entries, COUNT_OF(entries)};

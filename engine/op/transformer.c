@@ -3,12 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/families.h"
-#include "engine/op/kernels.h"
+#include "engine/op/family.h"
 #include "engine/op/nn.h"
-#include "engine/op/operands.h"
 #include "engine/op/transformer.h"
 
 /* ---- Attention ---- */
@@ -58,7 +54,7 @@ static enum status load_flags(const struct node *node, struct attention_call *ca
     return STATUS_OK;
 }
 
-/* Heads times numbers a head in the last dimension of a merged operand. */
+/* Divides the last dimension of a merged operand, heads * numbers per head, by the heads. */
 static enum status split_heads(const char *name, int64_t hidden, int64_t heads, int64_t *ret,
                                struct error *err)
 {
@@ -288,6 +284,11 @@ static enum status infer_rotary(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
 }
 
+static enum status infer_keys(struct node *node, struct error *err)
+{
+    return infer_like(node, DTYPE_BIT(I64), err);
+}
+
 /* ---- batches ---- */
 
 static int attention_axis(const struct node *node, const int *axes)
@@ -305,11 +306,6 @@ static int attention_beside(const struct node *node, size_t i, int axis)
 
 static const struct batch_rule attention_rule = {attention_axis, attention_beside};
 
-static int rotary_axis(const struct node *node, const int *axes)
-{
-    return batch_of_samples(node, axes, 1);
-}
-
 /* A cache of two dimensions is indexed by positions. */
 static int rotary_beside(const struct node *node, size_t i, int axis)
 {
@@ -317,7 +313,7 @@ static int rotary_beside(const struct node *node, size_t i, int axis)
     return i == 3 || node->inputs[i]->shape.rank > 2 ? 0 : BATCH_OTHER;
 }
 
-static const struct batch_rule rotary_rule = {rotary_axis, rotary_beside};
+static const struct batch_rule rotary_rule = {batch_of_sample, rotary_beside};
 
 /* ---- reference kernels ---- */
 
@@ -612,6 +608,8 @@ static const struct op_info entries[] = {
     {OP_ROTARY_EMBEDDING, 23, 0, 3, 4, 1, 1, OP_PLAIN,
      "interleaved:int num_heads:int rotary_embedding_dim:int", infer_rotary, &rotary_rule,
      work_elements, kernel_rotary_embedding},
+    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, OP_PLAIN, "keys:int", infer_keys, &batch_unary, work_elements,
+     kernel_valid_keys},
 };
 
 const struct op_family ops_transformer = {entries, COUNT_OF(entries)};

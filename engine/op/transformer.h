@@ -48,13 +48,13 @@ struct attention_call {
 };
 
 /* The inputs' shapes are known. Errors: STATUS_MODEL (attributes, dtypes), STATUS_SHAPE.
- * softmax_precision is checked and then of no account: scores and exponentials are float32 or
+ * softmax_precision is checked but has no effect: scores and exponentials are float32 or
  * wider. Thread-safe. */
 enum status attention_call_load(const struct node *node, struct attention_call *ret,
                                 struct error *err) MUST_USE;
 
-/* May row `row` see key `key` by causality and window, the row's own position being row + offset?
- * offset: past, or with ATTENTION_VALID the valid keys less rows. */
+/* True if causality and window let row `row`, at position row + offset, see key `key`. `offset` is
+ * `past`, or with ATTENTION_VALID the valid keys less rows. */
 bool attention_call_sees(const struct attention_call *call, int64_t row, int64_t key,
                          int64_t offset);
 

@@ -5,32 +5,11 @@
  * ceil_mode drops a last window that would start in the end padding (ONNX AveragePool-19, as
  * PyTorch); ceil_mode means nothing under auto_pad; an auto_pad other than NOTSET wins over pads.
  */
-#include <string.h>
-
 #include "engine/op/families.h"
 #include "engine/op/nn.h"
+#include "engine/op/operands.h"
 
-enum auto_pad { PAD_EXPLICIT, PAD_VALID, PAD_SAME_UPPER, PAD_SAME_LOWER };
-
-static enum status read_auto_pad(const struct node *node, enum auto_pad *ret, struct error *err)
-{
-    const char *text = node_string(node, "auto_pad", "NOTSET");
-    if (!strcmp(text, "NOTSET") || !*text)
-        *ret = PAD_EXPLICIT;
-    else if (!strcmp(text, "VALID"))
-        *ret = PAD_VALID;
-    else if (!strcmp(text, "SAME_UPPER"))
-        *ret = PAD_SAME_UPPER;
-    else if (!strcmp(text, "SAME_LOWER"))
-        *ret = PAD_SAME_LOWER;
-    else
-        return error_set(err, STATUS_MODEL,
-                         "auto_pad is '%.40s', expected NOTSET, SAME_UPPER, SAME_LOWER or VALID",
-                         text);
-    return STATUS_OK;
-}
-
-/* An attribute with one number a spatial axis, all at least 1; 1s where it is absent. */
+/* Reads an attribute with one number per spatial axis, all at least 1; 1s if it is absent. */
 static enum status read_steps(const struct node *node, const char *name, int spatial, int64_t *ret,
                               struct error *err)
 {
@@ -38,7 +17,7 @@ static enum status read_steps(const struct node *node, const char *name, int spa
     const int64_t *list = node_ints(node, name, &count);
     if (count && count != (size_t)spatial)
         return error_set(err, STATUS_SHAPE,
-                         "%s has %zu numbers, expected %d, one a spatial dimension", name, count,
+                         "%s has %zu numbers, expected %d, one per spatial dimension", name, count,
                          spatial);
     for (int i = 0; i < spatial; i++) {
         ret[i] = count ? list[i] : 1;
@@ -122,15 +101,22 @@ static enum status place_explicit(struct window *w, int i, int64_t extent, bool 
     return STATUS_OK;
 }
 
+int window_auto_pad(const struct node *node)
+{
+    return *node_string(node, "auto_pad", "") ? node_word(node, "auto_pad", AUTO_PADS)
+                                              : AUTO_PAD_NOTSET;
+}
+
 enum status window_init(const struct node *node, int spatial, const int64_t *in,
                         const int64_t *kernel, struct window *ret, struct error *err)
 {
     struct window w = {.spatial = spatial};
-    enum auto_pad mode = PAD_EXPLICIT;
+    int mode = AUTO_PAD_NOTSET;
     if (spatial < 1 || spatial > 3)
         return error_set(err, STATUS_UNSUPPORTED,
                          "%d spatial dimensions; lensd has windows of 1, 2 and 3", spatial);
-    TRY(read_auto_pad(node, &mode, err));
+    if (window_auto_pad(node) != AUTO_PAD_NOTSET)
+        TRY(infer_word(node, "auto_pad", AUTO_PADS, &mode, err));
     TRY(read_steps(node, "strides", spatial, w.stride, err));
     TRY(read_steps(node, "dilations", spatial, w.dilation, err));
     TRY(read_pads(node, &w, err));
@@ -145,12 +131,12 @@ enum status window_init(const struct node *node, int spatial, const int64_t *in,
         if (__builtin_mul_overflow(kernel[i] - 1, w.dilation[i], &extent) ||
             __builtin_add_overflow(extent, 1, &extent))
             return too_large(err);
-        if (mode == PAD_VALID)
+        if (mode == AUTO_PAD_VALID)
             w.pad_begin[i] = w.pad_end[i] = 0;
-        if (mode == PAD_SAME_UPPER || mode == PAD_SAME_LOWER)
-            TRY(place_same(&w, i, extent, mode == PAD_SAME_UPPER, err));
+        if (mode == AUTO_PAD_SAME_UPPER || mode == AUTO_PAD_SAME_LOWER)
+            TRY(place_same(&w, i, extent, mode == AUTO_PAD_SAME_UPPER, err));
         else
-            TRY(place_explicit(&w, i, extent, ceil_mode && mode == PAD_EXPLICIT, err));
+            TRY(place_explicit(&w, i, extent, ceil_mode && mode == AUTO_PAD_NOTSET, err));
     }
     *ret = w;
     return STATUS_OK;

@@ -7,7 +7,7 @@
  *
  * "Moves" are Transposes, Reshapes, Splits, Slices … (view.h). Also taken: Einsum in place of
  * MatMul, the second product transposed (v^T softmax^T), biases and masks of any broadcastable
- * shape, Where with a mask that is constant, PyTorch's Where(IsNaN(p), 0, p) behind the Softmax.
+ * shape, Where with a mask that is constant, PyTorch's Where(IsNaN(p), 0, p) after the Softmax.
  * Swin adds two biases, with Reshapes between. */
 #include "engine/op/attention.h"
 
@@ -420,7 +420,7 @@ static struct value *probabilities(struct match *m, struct node *softmax, bool *
         }
         if (reader || m->edit->readers[p->index] != 2)
             return p;
-        /* read by IsNaN and by the Where behind it */
+        /* read by IsNaN and by the Where after it */
         struct value *replaced = NULL;
         for (size_t n = 0; n < m->edit->graph->node_count && !replaced; n++) {
             const struct node *node = m->edit->graph->nodes[n];

@@ -49,7 +49,7 @@ static bool is_scale_of(const struct side *side, const struct value *value)
     return is_f32_constant(value);
 }
 
-/* How many numbers a constant may have: one, or one a result channel of a product of matrices. */
+/* How many numbers a constant may have: one, or one per result channel of a matrix product. */
 static bool fits_columns(const struct tensor *constant, const struct dynamic_product *product)
 {
     const struct shape *weights = &product->right.weights->shape;

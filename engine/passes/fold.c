@@ -193,6 +193,8 @@ static enum status fold_graph(struct edit *edit, bool infer)
             drop_identity(graph, node);
             if (node->op == OP_NONE)
                 continue;
+            if (node->op == OP_DROPOUT) /* of a constant it is one, whatever its ratio */
+                node->input_count = 1;
         }
         bool known = all_inputs_known(node);
         if (infer || known)

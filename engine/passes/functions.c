@@ -11,9 +11,9 @@
  * "Apart" is Reshape and Transpose of an operand whose heads are merged. Where several heads of Q
  * share one of K and V, the heads become two dimensions, [kv_heads, group], and K and V broadcast
  * over the second: nothing is repeated in memory. Causality and windows are a constant; with
- * nonpad_kv_seqlen, which a run may decide, comparisons make it. Of a row whose biases are all -inf
- * Softmax makes NaN, and the operator 0: where there may be such rows they are told by their
- * biases, as a NaN of Q, K or V is to stay.
+ * nonpad_kv_seqlen, which a run may decide, comparisons make it. For a row whose biases are all
+ * -inf Softmax gives NaN, but the operator 0. Where such rows may occur, they are found by their
+ * biases, because a NaN in Q, K or V must stay.
  *
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
@@ -440,7 +440,7 @@ static struct value *results(struct attention_expansion *a, struct value *p, str
     if (!c->merged)
         return hidden ? clear(a, hidden, y) : y;
     y = transpose(e, y, perm, 4);
-    if (hidden) { /* behind all that moves: attention writes its rows where they belong */
+    if (hidden) { /* after all moves: attention writes its rows where they belong */
         int64_t dims[4] = {1, 1, 1, 1};
         for (int d = 1; d <= hidden->shape.rank; d++)
             dims[4 - d] = hidden->shape.dims[hidden->shape.rank - d];

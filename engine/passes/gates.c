@@ -1,10 +1,10 @@
-/* Around squeeze-and-excite blocks, so that the image goes by once less in each direction:
+/* Fuses squeeze-and-excite blocks into their Convs, which saves one pass over the image each way:
  *
  *     Conv ─┬──────────────────────────────▶ Mul ─▶ Conv        Conv ─┬───────────────▶ Conv
  *           └▶ GlobalAveragePool ─▶ … gate ─▲              ⇒          └ mean ▶ … gate ──▲
  *
- * The Conv in front adds its results up while they are in registers; the Conv behind multiplies
- * what it reads. The gate may come from anywhere. Saves 3 to 5 % of EfficientNet-B0's time, 2 to
+ * The first Conv sums its results while they are in registers; the second multiplies what it
+ * reads. The gate may come from anywhere. Saves 3 to 5 % of EfficientNet-B0's time, 2 to
  * 3 % of MobileNetV3-Large's (AVX-512, two threads). */
 #include "engine/passes/passes.h"
 

@@ -284,7 +284,7 @@ static void follow_axis(struct layout_pass *layout, struct node *node, int64_t o
         edit_no_memory(layout->edit);
 }
 
-/* Operands from `first` on, each `step`-th: those of a quantized Concat are triples behind the
+/* Operands from `first` on, each `step`-th: those of a quantized Concat are triples after the
  * result's scale and zero point. */
 static void follow_concat(struct layout_pass *layout, struct node *node, size_t first, size_t step)
 {
@@ -438,8 +438,6 @@ static unsigned quantized_flags(const struct node *node)
     case OP_QUANTIZE_LINEAR:
     case OP_DEQUANTIZE_LINEAR:
     case OP_DYNAMIC_QUANTIZE_LINEAR:
-    case OP_QLINEAR_SIGMOID:
-    case OP_QLINEAR_LEAKY_RELU:
         break;
     default:
         return 0;

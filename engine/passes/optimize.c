@@ -35,7 +35,7 @@ enum status optimize_for_backend(struct graph *graph, const struct optimize_opti
     if (options->fuse) { /* access maps include the layout's Transposes */
         edit_nodes(&edit, pass_attention);
         edit_nodes(&edit, pass_storing);
-        pass_moves(&edit);
+        pass_strided_copies(&edit);
         edit_nodes(&edit, pass_viewed_residuals);
     }
     if (options->claim && options->narrow)

@@ -17,7 +17,7 @@
 
 struct optimize_options {
     bool fuse; /* fold activations, residuals, BatchNormalization into their producers; make
-                  OP_ATTENTION and OP_MOVE (engine/op/attention.h) of chains of nodes */
+                  OP_ATTENTION and OP_STRIDED_COPY (engine/op/attention.h) of chains of nodes */
     /* The backend's kernels. NULL: passes that need to know them do nothing, and images stay
      * [N, C, spatial…]. */
     kernel_claim_fn claim;
@@ -29,8 +29,8 @@ struct optimize_options {
 /* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */
 bool optimize_is_quantized(const struct graph *graph);
 
-/* Whether the operator moves or compares the numbers of its first operand without changing them, so
- * that it can also run on quantized ones. */
+/* True if the operator moves or compares the numbers of its first operand without changing them, so
+ * that it can run on quantized ones, too. */
 bool optimize_keeps_numbers(const struct node *node);
 
 /* What is written as DequantizeLinear → operator → QuantizeLinear becomes the operator on 8-bit
@@ -61,7 +61,7 @@ enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
 
 /* Moves every node that is data-dependent (an operand or result without a known shape) into a new
  * graph: *ret_tail, NULL when there is none. The tail's inputs are values of `graph` that were made
- * its additional outputs, in order, behind the outputs that stayed; *ret_output_of[i] says for
+ * its additional outputs, in order, after the outputs that stayed; *ret_output_of[i] says for
  * original output i where it is now: >= 0 an output of graph, < 0 the tail's output -1 - x.
  * Both arrays are in graph's arena. */
 enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,

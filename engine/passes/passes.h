@@ -13,15 +13,16 @@ bool pass_patterns(struct edit *edit, size_t *n);
  * activation that of Add and ScaleShift. */
 bool pass_epilogues(struct edit *edit, size_t *n);
 
-/* A residual Add behind views of a product, after pass_moves. */
+/* A residual Add that reads a product through views becomes its epilogue; after
+ * pass_strided_copies. */
 bool pass_viewed_residuals(struct edit *edit, size_t *n);
 
 /* Channels-last operands for image operators, see layout.c. */
 void pass_layout(struct edit *edit);
 
-/* What stands around a squeeze-and-excite block, after pass_layout: the global mean becomes a
- * second output of the Conv in front (outputs[1], [N, 1 …, C]), the multiplication of the image
- * becomes the gate of the Conv behind. See gates.c. */
+/* Fuses squeeze-and-excite blocks, after pass_layout: the global mean becomes a second output of
+ * the Conv before the block (outputs[1], [N, 1 …, C]), the multiplication of the image becomes the
+ * gate of the Conv after it. See gates.c. */
 bool pass_gates(struct edit *edit, size_t *n);
 
 /* If only a ScaleShift reads a Concat of channels, merges the Concat into it. The inputs become:
@@ -32,7 +33,7 @@ bool pass_joins(struct edit *edit, size_t *n);
  * pass_joins; see quantize_scales.c. */
 bool pass_stored_scales(struct edit *edit, size_t *n);
 
-/* Sums and tables behind products of 8-bit integers become part of them, after pass_layout; see
+/* Fuses residual Adds and lookup tables into products of 8-bit integers, after pass_layout; see
  * quantize_epilogues.c. */
 bool pass_quantized_epilogues(struct edit *edit, size_t *n);
 
@@ -42,16 +43,16 @@ bool pass_attention(struct edit *edit, size_t *n);
 /* A QuantizeLinear becomes part of the node that makes its number, see storing.c. */
 bool pass_storing(struct edit *edit, size_t *n);
 
-/* Chains of operators that only move elements become one OP_MOVE, see moves.c. */
-void pass_moves(struct edit *edit);
+/* Chains of operators that only move elements become one OP_STRIDED_COPY, see strided_copies.c. */
+void pass_strided_copies(struct edit *edit);
 
 /* Activations in options->narrow, bfloat16 or float16, with Casts where a node or a graph output
  * wants float32. Finite constants beyond float16 become its greatest number, not infinite: a mask
  * of -1e9 stays one that can be subtracted. */
 void pass_narrow(struct edit *edit);
 
-/* Is it a BatchNormalization with constant statistics and parameters for so many channels? Then
- * fold_affine_norm() gives what it computes for each: y = x * scale + shift. */
+/* True for a BatchNormalization of `channels` channels with constant statistics and parameters.
+ * fold_affine_norm() then gives y = x * scale + shift for each channel. */
 bool fold_is_affine_norm(const struct node *node, int64_t channels);
 void fold_affine_norm(const struct node *node, float *scale, float *shift);
 

@@ -5,8 +5,8 @@
  *     w → DQ ─┴▶ Conv → [Relu] → Q → y      ─▶     w ─┴▶ QLinearConv → y
  *
  * A Relu or Clip goes where the range of the result's type already ends at its limits, and is a
- * table behind the operator elsewhere. Operators that only move or compare numbers (MaxPool,
- * Reshape …) work on the stored integers, their DequantizeLinear behind them; activations become
+ * table after the operator elsewhere. Operators that only move or compare numbers (MaxPool,
+ * Reshape …) work on the stored integers, followed by their DequantizeLinear; activations become
  * tables (quantize_table.c). What does not match stays as the file has it. */
 #include "engine/passes/quantize.h"
 #include "engine/op/ops.h"
@@ -70,7 +70,7 @@ static int store(const struct ends *to, float real)
 }
 
 /* Stored numbers keep their order, so that clamping them is clamping what they stand for. Node n
- * gets a table behind it. */
+ * is followed by a table. */
 static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
                       const struct stored *stored)
 {
@@ -245,7 +245,7 @@ bool optimize_keeps_numbers(const struct node *node)
     return op_has(node->op, OP_KEEPS_NUMBERS);
 }
 
-/* DequantizeLinear → move becomes move → DequantizeLinear, one behind each result. */
+/* DequantizeLinear → move becomes move → DequantizeLinear, one after each result. */
 static void sink_dequantize(struct edit *edit, size_t n)
 {
     struct graph *graph = edit->graph;

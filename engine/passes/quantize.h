@@ -3,7 +3,8 @@
 
 #include "engine/passes/edit.h"
 
-/* A DequantizeLinear of one scale (or one a channel of a constant), or a QuantizeLinear of one. */
+/* A DequantizeLinear of one scale (or one per channel of a constant), or a QuantizeLinear of one.
+ */
 struct ends {
     struct value *stored; /* the 8-bit side */
     struct value *scale, *zero;
@@ -28,7 +29,7 @@ bool quantize_read_quantize(const struct node *node, struct ends *ret);
 bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count);
 
-/* The QuantizeLinear behind a Conv, or a Gemm or MatMul, becomes QLinearConv, QGemm or
+/* The QuantizeLinear after a Conv, Gemm or MatMul becomes QLinearConv, QGemm or
  * QLinearMatMul, where source and weights are stored in 8 bits and the weights are symmetric. With
  * `to` NULL the product itself (which is `quantize`, too) becomes one whose result is float32. */
 bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *conv,
@@ -49,7 +50,7 @@ struct value *quantize_bias(struct edit *edit, const struct node *matmul, const 
 
 /* Where what `node` stores in 8 bits depends, element by element, on one other 8-bit tensor alone
  * (DequantizeLinear → any chain of elementwise operators and constants → QuantizeLinear,
- * QLinearSigmoid …, also through an OP_LOOKUP made before), it becomes an OP_LOOKUP of that tensor,
+ * QLinearAdd …, also through an OP_LOOKUP made before), it becomes an OP_LOOKUP of that tensor,
  * or an Identity. The table is what the reference kernels answer for all 256 numbers, so that
  * nothing is rounded differently. Nodes before `node` that nobody reads any more stay for
  * edit_sweep(). */

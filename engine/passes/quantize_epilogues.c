@@ -3,11 +3,12 @@
  *     QLinearConv → [QLinearAdd with another value] → [Lookup]
  *
  * Results are rounded to stored numbers between the three as before, so that they are the same. The
- * further operands stand behind the product's own (enum quantized_operand). */
+ * further operands follow the product's own (enum quantized_operand). */
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-/* The product that makes `value` for one reader alone, and has no table behind it yet; or NULL. */
+/* The product that makes `value` for one reader alone and is not followed by a table yet; or NULL.
+ */
 static const struct node *product_of(const struct edit *edit, const struct value *value)
 {
     const struct node *node = value->producer;

@@ -1,5 +1,5 @@
-/* Products behind DequantizeLinear: Conv, Gemm, MatMul with constant weights, with or without a
- * QuantizeLinear behind them. */
+/* Products after DequantizeLinear: Conv, Gemm, MatMul with constant weights, with or without a
+ * QuantizeLinear after them. */
 #include <math.h>
 
 #include "engine/passes/quantize.h"
@@ -47,7 +47,7 @@ static bool read_weights(struct edit *edit, const struct node *product, int64_t 
 /* A bias as the file has it: constant, float32 or stored. */
 struct bias {
     const struct tensor *number;
-    const struct tensor *scale; /* of what is stored: one, or one a number; NULL: it is float32 */
+    const struct tensor *scale; /* of what is stored: one, or one per number; NULL: it is float32 */
 };
 
 static bool is_zero(const struct tensor *tensor)

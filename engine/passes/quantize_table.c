@@ -111,7 +111,7 @@ static bool table_collect(struct expression *e, struct value *value, int depth)
     return table_push(e, node);
 }
 
-/* A stored operand with its scale and zero point behind it. */
+/* A stored operand, which its scale and zero point follow. */
 static bool collect_triple(struct expression *e, const struct node *node, size_t at)
 {
     const struct value *scale = node_input(node, at + 1), *zero = node_input(node, at + 2);
@@ -128,11 +128,6 @@ static bool collect_all(struct expression *e, struct node *node)
     case OP_QUANTIZE_LINEAR:
         fits = quantize_read_quantize(node, &to) && is_small_constant(to.scale) &&
                is_small_constant(to.zero) && table_collect(e, node->inputs[0], MOST_NODES);
-        break;
-    case OP_QLINEAR_SIGMOID:
-    case OP_QLINEAR_LEAKY_RELU:
-        fits = collect_triple(e, node, 0) && is_small_constant(node_input(node, 3)) &&
-               node_input(node, 4) && is_small_constant(node->inputs[4]);
         break;
     case OP_QLINEAR_ADD:
     case OP_QLINEAR_MUL:

@@ -1,8 +1,8 @@
-/* Storing in 8 bits what only a QuantizeLinear reads:
+/* A node whose result only a QuantizeLinear reads stores it in 8 bits itself:
  *
  *     LayerNormalization → Transpose → QuantizeLinear   ─▶   LayerNormalization → Transpose
  *
- * The node in front of the moves stores its result itself, so that the moves are of bytes. */
+ * The moves between them are then of bytes. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"

@@ -1,6 +1,6 @@
-/* Does a graph hold together? Infers every node whose input shapes are known and computes small
- * constants, so that a model that lies about itself is refused when it is loaded and not when the
- * first photo arrives. */
+/* Validates a graph: infers every node whose input shapes are known and computes small constants,
+ * so that a contradictory model is refused when it is loaded and not when the first photo arrives.
+ */
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -229,7 +229,7 @@ static bool through_scale(struct view *view, const struct node *node, const stru
     return true;
 }
 
-/* The operand whose elements the node hands on. */
+/* The operand whose elements the node passes on. */
 static struct value *passes_on(const struct node *node, bool scaled)
 {
     if (op_has(node->op, OP_MOVES))

@@ -34,5 +34,5 @@ bool view_expand(struct view *view, const struct shape *shape);
 /* Dimensions first … last - 1 as one group; false when that has too many parts. */
 bool view_group(const struct view *view, int first, int last, struct access_map_group *ret);
 
-/* Are the elements simply those of the base in its order? */
+/* True if the elements are those of the base in its order. */
 bool view_is_plain(const struct view *view);

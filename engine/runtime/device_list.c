@@ -106,7 +106,7 @@ static enum status parse_one(const char *word, const struct device_info *devices
     if (!strcmp(word, "cpu"))
         return push(DEVICE_HOST, ret, count, err);
     if (!strcmp(word, "mps") || !strncmp(word, "mps:", 4))
-        return error_set(err, STATUS_DEVICE,
+        return error_set(err, STATUS_CONFIG,
                          "device '%s': this build has no MPS (Apple Metal) backend; the devices of "
                          "this machine are: %s (use one of them, or --device auto)",
                          word, have);

@@ -45,8 +45,10 @@ struct session_options {
                                             0 = no limit */
     size_t batch_memory; /* the same with all sizes but the smallest, where max_batch is not pinned:
                             what others will want stays free; 0 = memory_limit */
-    bool poison;         /* for tests: a device with memory of its own fills activations and
-                            outputs with NaN before each run */
+    struct memory_budget *run_memory; /* what the tensors of data-dependent parts are charged to,
+                                         all sessions' together; outlives them; or NULL */
+    bool poison;              /* for tests: a device with memory of its own fills activations and
+                                 outputs with NaN before each run */
     bool max_batch_is_pinned; /* beyond memory_limit it is an error; else smaller batches are
                                  compiled, as many as fit, and the note says so */
     size_t input_batches, input_images; /* what the caller keeps for the session beside it: inputs
@@ -165,12 +167,18 @@ enum status session_submit(struct session *session, const struct session_request
                            struct error *err) MUST_USE;
 
 /* Waits for the oldest run under way. On success outputs[i] are host tensors that the session owns,
- * valid until the next session_collect: first dimension `batch` where the output has a batch
- * dimension. Those that were not wanted hold anything, and after want.best all of them:
- * session_best_of() tells. Errors as session_submit's, and STATUS_SHAPE (data-dependent parts),
- * STATUS_CANCELLED. Floating-point exceptions are no error: NaN and Inf come out as they are. */
+ * valid until the next session_collect or session_drop_outputs: first dimension `batch` where the
+ * output has a batch dimension. Those that were not wanted hold anything, and after want.best all
+ * of them: session_best_of() tells. Errors as session_submit's, STATUS_CANCELLED, and of
+ * data-dependent parts STATUS_SHAPE, STATUS_MODEL, STATUS_INVALID (contents that an operator cannot
+ * take, or tensors beyond what a run may have), STATUS_SHORT_OF_MEMORY (options.run_memory).
+ * Floating-point exceptions are no error: NaN and Inf come out as they are. */
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err) MUST_USE;
+
+/* Frees what the last run's data-dependent part has made. Outputs that tensor_keep() has kept for
+ * options.run_memory stay with who holds references to them. */
+void session_drop_outputs(struct session *session);
 
 /* Submits and collects, with nothing else under way. */
 enum status session_run(struct session *session, int batch, const void *const *inputs,

@@ -346,6 +346,20 @@ static enum status refuse_int8(const struct graph *graph, struct error *err)
                      "is not; make one with lensd quantize, or leave it at auto");
 }
 
+/* A run's share of the machine's memory. A client's values may choose the shapes of data-dependent
+ * parts, and models, bodies and pictures have their shares, too: one request must leave room for
+ * those of others. */
+#define RUN_SHARE 8
+
+static void session_limit_runs(struct session *session, const struct session_options *options)
+{
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    const size_t share = (size_t)(total / RUN_SHARE), most = options->memory_limit;
+    session->tail_budget.limit = !options->run_memory && most && most < share ? most : share;
+    session->tail_budget.whole = options->run_memory;
+}
+
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)
 {
@@ -369,10 +383,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
     if (!session)
         return session_no_memory(err);
     session->ops = ops;
-    /* A Loop whose results grow must not take the machine's memory. */
-    uint64_t total, available;
-    cpu_memory(&total, &available);
-    session->tail_budget.limit = options->memory_limit ? options->memory_limit : total / 2;
+    session_limit_runs(session, options);
     session->options = *options;
     if (options->cancel)
         session_set_stop(session, flag_is_set, (void *)(uintptr_t)options->cancel);

@@ -123,12 +123,17 @@ enum status session_submit(struct session *session, const struct session_request
     return STATUS_OK;
 }
 
+void session_drop_outputs(struct session *session)
+{
+    if (session->last)
+        compiled_drop_tail_outputs(session, session->last);
+}
+
 static enum status collect(struct session *session, struct compiled_size *c, int batch,
                            const struct tensor **outputs, struct error *err)
 {
     struct run_result result = {.outputs = c->static_data};
-    if (session->last)
-        compiled_drop_tail_outputs(session, session->last);
+    session_drop_outputs(session);
     TRY(session->ops->collect(session->backend, &result, err));
     session->best = result.best;
     session->best_step = result.best_step;

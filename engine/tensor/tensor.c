@@ -133,18 +133,63 @@ static bool is_mapped(const struct memory_budget *budget, size_t bytes)
     return budget && budget->is_temporary && bytes >= MAPPED_BYTES;
 }
 
-enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret, struct error *err)
+static bool fits(size_t used, size_t bytes, size_t limit)
 {
-    const size_t before =
-        budget ? atomic_fetch_add_explicit(&budget->used, bytes, memory_order_relaxed) : 0;
-    size_t after;
-    if (budget && budget->limit && (!size_add(before, bytes, &after) || after > budget->limit)) {
-        atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
+    size_t sum;
+    return !limit || (size_add(used, bytes, &sum) && sum <= limit);
+}
+
+/* `full`: the budget, or a whole above it, that has no room. */
+static enum status refuse(const struct memory_budget *budget, const struct memory_budget *full,
+                          size_t bytes, struct error *err)
+{
+    const size_t limit = atomic_load_explicit(&full->limit, memory_order_relaxed);
+    const size_t own = atomic_load_explicit(&budget->used, memory_order_relaxed);
+    if (!budget->whole)
         return error_set(err, STATUS_NO_MEMORY,
                          "%zu bytes more would pass the memory limit of %zu bytes (%zu in use); "
                          "raise --memory, or give the process more memory",
-                         bytes, budget->limit, before);
+                         bytes, limit, own);
+    if (full == budget || !fits(own, bytes, limit))
+        return error_set(err, STATUS_INVALID,
+                         "the values of the request make tensors too large: %.1f MiB more than "
+                         "%.1f MiB, where a forward pass may take %.1f MiB; send values that make "
+                         "smaller ones, or give the process more memory",
+                         (double)bytes / (1 << 20), (double)own / (1 << 20),
+                         (double)limit / (1 << 20));
+    return error_set(err, STATUS_SHORT_OF_MEMORY,
+                     "other requests take the memory at present: a tensor of this one needs %.1f "
+                     "MiB; try again soon",
+                     (double)bytes / (1 << 20));
+}
+
+enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err)
+{
+    for (struct memory_budget *b = budget; b; b = b->whole) {
+        const size_t limit = atomic_load_explicit(&b->limit, memory_order_relaxed);
+        size_t used = atomic_load_explicit(&b->used, memory_order_relaxed);
+        bool is_charged = false;
+        while (!is_charged && fits(used, bytes, limit))
+            is_charged = atomic_compare_exchange_weak_explicit(
+                &b->used, &used, used + bytes, memory_order_relaxed, memory_order_relaxed);
+        if (is_charged)
+            continue;
+        for (struct memory_budget *charged = budget; charged != b; charged = charged->whole)
+            atomic_fetch_sub_explicit(&charged->used, bytes, memory_order_relaxed);
+        return refuse(budget, b, bytes, err);
     }
+    return STATUS_OK;
+}
+
+void memory_uncharge(struct memory_budget *budget, size_t bytes)
+{
+    for (; budget; budget = budget->whole)
+        atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
+}
+
+enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret, struct error *err)
+{
+    TRY(memory_charge(budget, bytes, err));
     void *data = NULL;
     if (is_mapped(budget, bytes))
         data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -154,8 +199,7 @@ enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret,
         *ret = data;
         return STATUS_OK;
     }
-    if (budget)
-        atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
+    memory_uncharge(budget, bytes);
     return error_set(err, STATUS_NO_MEMORY, "out of memory: a block of %zu bytes", bytes);
 }
 
@@ -167,8 +211,7 @@ void memory_free(struct memory_budget *budget, void *data, size_t bytes)
         munmap(data, bytes);
     else
         free(data);
-    if (budget)
-        atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
+    memory_uncharge(budget, bytes);
 }
 
 static struct tensor *tensor_object(enum dtype dtype, const struct shape *shape, size_t bytes)
@@ -203,6 +246,21 @@ enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const 
     return STATUS_OK;
 }
 
+/* `bytes` of base's from `offset` on. */
+static enum status view_bytes(struct tensor *base, size_t offset, const struct shape *shape,
+                              size_t bytes, struct tensor **ret, struct error *err)
+{
+    struct tensor *tensor = tensor_object(base->dtype, shape, bytes);
+    if (!tensor)
+        return error_no_memory(err, NULL);
+    tensor->device = base->device;
+    tensor->data = bytes ? (char *)base->data + offset : NULL;
+    tensor->memory = TENSOR_VIEW;
+    tensor->base = tensor_ref(base->memory == TENSOR_VIEW ? base->base : base);
+    *ret = tensor;
+    return STATUS_OK;
+}
+
 enum status tensor_view(struct tensor *base, const struct shape *shape, struct tensor **ret,
                         struct error *err)
 {
@@ -213,15 +271,30 @@ enum status tensor_view(struct tensor *base, const struct shape *shape, struct t
         return error_set(err, STATUS_SHAPE, "shape %s cannot be viewed as %s",
                          shape_text(&base->shape, from), shape_text(shape, to));
     }
-    struct tensor *tensor = tensor_object(base->dtype, shape, bytes);
-    if (!tensor)
-        return error_no_memory(err, NULL);
-    tensor->device = base->device;
-    tensor->data = base->data;
-    tensor->memory = TENSOR_VIEW;
-    tensor->base = tensor_ref(base->memory == TENSOR_VIEW ? base->base : base);
-    *ret = tensor;
-    return STATUS_OK;
+    return view_bytes(base, 0, shape, bytes, ret, err);
+}
+
+enum status tensor_part(struct tensor *base, int part, int parts, struct tensor **ret,
+                        struct error *err)
+{
+    struct shape shape = base->shape;
+    const size_t bytes = base->bytes / (size_t)parts;
+    if (parts > 1)
+        shape.dims[0] /= parts;
+    return view_bytes(base, (size_t)part * bytes, &shape, bytes, ret, err);
+}
+
+bool tensor_keep(struct tensor *tensor, struct memory_budget *whole)
+{
+    struct tensor *owner = tensor->memory == TENSOR_VIEW ? tensor->base : tensor;
+    struct memory_budget *run = owner->memory == TENSOR_OWNED ? owner->budget : NULL;
+    if (!whole || !run)
+        return false;
+    if (run->whole == whole) {
+        atomic_fetch_sub_explicit(&run->used, owner->bytes, memory_order_relaxed);
+        owner->budget = run = whole;
+    }
+    return run == whole;
 }
 
 enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct device_id device,
@@ -253,7 +326,7 @@ void tensor_unref(struct tensor *tensor)
 {
     if (!tensor)
         return;
-    /* acq_rel: whoever drops the last reference must see every other holder's writes. */
+    /* acq_rel: the thread that drops the last reference must see every other holder's writes. */
     int before = atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel);
     assert(before > 0);
     if (before > 1)

@@ -2,7 +2,7 @@
  *
  * A tensor is a reference-counted object. Its bytes are contiguous, row-major, little-endian,
  * 64-byte aligned when lensd allocated them, else aligned to their elements. Tensors are immutable
- * once shared: whoever creates one fills it, then only reads. Reference counts are atomic;
+ * once shared: its creator fills it, then all only read. Reference counts are atomic;
  * everything else is "one thread at a time".
  */
 #pragma once
@@ -90,17 +90,24 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
 #define SHAPE_TEXT 128
 const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 
-/* Bytes that may be allocated on behalf of one load or one session; shared by its tensors.
- * limit 0: none. Thread-safe. */
+/* Bytes that may be allocated on behalf of one load or of the runs of a session; shared by its
+ * tensors. limit 0: none. Thread-safe. */
 struct memory_budget {
-    size_t limit;
-    _Atomic size_t used;
-    bool is_tight;     /* who has a choice takes what needs little */
+    _Atomic size_t limit, used;
+    struct memory_budget *whole; /* what all runs together may take: the bytes of a run are charged
+                                    to both; NULL: this is no run's */
+    bool is_tight;               /* prefer alternatives that need less memory */
     bool is_temporary; /* large blocks are mapped: the system gets each back when it is freed */
 };
 
+/* Charges bytes, or takes a charge back; a NULL budget charges nothing. Beyond the limit nothing is
+ * charged: STATUS_NO_MEMORY; of a run (`whole` is set) STATUS_INVALID where it would never fit, and
+ * STATUS_SHORT_OF_MEMORY while other runs have what it needs. */
+enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err) MUST_USE;
+void memory_uncharge(struct memory_budget *budget, size_t bytes);
+
 /* A block of at least one byte, aligned to TENSOR_ALIGN and charged to `budget` (NULL: to none), as
- * memory_free is told again. STATUS_NO_MEMORY. */
+ * memory_free is told again. Errors as memory_charge's. */
 enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret,
                          struct error *err) MUST_USE;
 void memory_free(struct memory_budget *budget, void *data, size_t bytes); /* NULL is fine */
@@ -122,7 +129,8 @@ struct tensor {
 };
 
 /* A tensor in host memory, uninitialised. `budget` may be NULL and must outlive the tensor.
- * STATUS_SHAPE, or STATUS_NO_MEMORY naming the bytes asked for. The caller owns one reference. */
+ * STATUS_SHAPE, or memory_charge's errors, naming the bytes asked for. The caller owns one
+ * reference. */
 enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const struct shape *shape,
                           struct tensor **ret, struct error *err) MUST_USE;
 
@@ -130,6 +138,16 @@ enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const 
  * to `base`. */
 enum status tensor_view(struct tensor *base, const struct shape *shape, struct tensor **ret,
                         struct error *err) MUST_USE;
+
+/* Part `part` of `parts` along the outermost dimension, which they divide; one part is the whole,
+ * of any shape. It holds a reference to `base`. STATUS_NO_MEMORY. */
+enum status tensor_part(struct tensor *base, int part, int parts, struct tensor **ret,
+                        struct error *err) MUST_USE;
+
+/* Lets a tensor that a run has made outlive the run: its bytes are charged to `whole` alone from
+ * now on. False: it was charged to no part of `whole` (a constant, memory that it wraps) and is to
+ * be copied. Call it before other threads have the tensor. */
+bool tensor_keep(struct tensor *tensor, struct memory_budget *whole);
 
 /* Wraps memory the tensor does not own the layout of: release(context, data) is called when the
  * last reference goes (NULL: never). On failure nothing is released. */

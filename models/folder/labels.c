@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hex.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "engine/base/utf8.h"
@@ -73,8 +74,8 @@ static enum status labels_put(struct builder *b, size_t index, const char *name,
                               struct error *err)
 {
     if (index >= LABELS_MAX)
-        return error_set(err, STATUS_MODEL, "class %zu is beyond the %d classes lensd handles",
-                         index, LABELS_MAX);
+        return error_set(err, STATUS_MODEL, "class %zu exceeds the limit of %d classes", index,
+                         LABELS_MAX);
     if (memchr(name, 0, size))
         return error_set(err, STATUS_MODEL, "the label of class %zu holds a NUL byte", index);
     if (!utf8_valid(name, size))
@@ -294,26 +295,16 @@ static bool take_escaped_number(struct python *p, unsigned digits)
 {
     uint32_t c = 0;
     for (; digits; digits--) {
-        static const char hex[] = "0123456789abcdef";
-        const char *digit =
-            p->at < p->size && p->text[p->at] ? strchr(hex, p->text[p->at] | 0x20) : NULL;
-        if (!digit || !*digit)
+        const int digit = p->at < p->size ? hex_digit(p->text[p->at]) : -1;
+        if (digit < 0)
             return false;
-        c = c << 4 | (uint32_t)(digit - hex);
+        c = c << 4 | (uint32_t)digit;
         p->at++;
     }
-    if (c < 0x80) {
-        p->word[p->length++] = (char)c;
-        return c != 0;
-    }
     /* An escape is at least as long in the text as its bytes: \xNN 4 for 2, \uNNNN 6 for 3. */
-    unsigned more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-    static const uint8_t lead[] = {0, 0xC0, 0xE0, 0xF0};
-    if (c > 0x10FFFF)
+    if (c == 0 || c > 0x10FFFF)
         return false;
-    p->word[p->length++] = (char)(lead[more] | c >> (6 * more));
-    while (more--)
-        p->word[p->length++] = (char)(0x80 | (c >> (6 * more) & 0x3F));
+    p->length += utf8_put(c, p->word + p->length);
     return true;
 }
 

@@ -1,5 +1,5 @@
-/* Class labels: labels.txt (a line a class), index_to_name.json (TorchServe), id2label of a Hugging
- * Face config.json, names of Ultralytics metadata. Immutable after load. */
+/* Class labels: labels.txt (one line per class), index_to_name.json (TorchServe), id2label of a
+ * Hugging Face config.json, names of Ultralytics metadata. Immutable after load. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -13,9 +13,10 @@ struct labels {
     size_t longest; /* bytes of the longest label as a JSON string */
 };
 
-/* A line a class; CR and trailing blanks dropped, a trailing empty line ignored, UTF-8 BOM skipped,
- * invalid UTF-8 refused. The caller frees with labels_done(), which is fine on zeroed memory.
- * Errors of all three: STATUS_MODEL (what is wrong, where), STATUS_NO_MEMORY; *ret untouched. */
+/* Reads one line per class; CR and trailing blanks dropped, a trailing empty line ignored, UTF-8
+ * BOM skipped, invalid UTF-8 refused. The caller frees with labels_done(), which is fine on zeroed
+ * memory. Errors of all three: STATUS_MODEL (what is wrong, where), STATUS_NO_MEMORY; *ret
+ * untouched. */
 enum status labels_from_text(const char *text, size_t size, struct labels *ret,
                              struct error *err) MUST_USE;
 

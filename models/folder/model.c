@@ -73,7 +73,7 @@ void model_free(struct model *model)
     free(model);
 }
 
-/* What one look at a file gave: nothing there, something useless, or what was looked for. */
+/* Turns STATUS_NOT_FOUND into success with *ret_found false. */
 static enum status not_found_is_fine(enum status status, bool *ret_found)
 {
     *ret_found = status == STATUS_OK;
@@ -88,15 +88,9 @@ typedef enum status (*labels_reader)(const char *text, size_t size, struct label
 static enum status labels_from_file(const struct model_place *place, const char *name,
                                     labels_reader read, struct labels *ret, struct error *err)
 {
-    char *text = NULL, *path = NULL;
-    size_t size = 0;
-    TRY(model_side_file(place, name, &text, &size, &path, err));
-    enum status status = read(text, size, ret, err);
-    free(text);
-    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
-        status = error_prefix(err, "%.200s", path);
-    free(path);
-    return status;
+    struct side_file file;
+    TRY(side_file_open(place, name, &file, err));
+    return side_file_close(&file, read(file.text, file.size, ret, err), err);
 }
 
 static struct value *input_named(const struct graph *graph, const char *name)
@@ -119,8 +113,8 @@ static enum status no_such_input(const struct graph *graph, const char *name, st
                      name, graph->input_count == 1 ? "only input is" : "inputs are", names);
 }
 
-/* Symbolic dimensions that config.pbtxt fixes. Its dims leave the batch out where it says
- * max_batch_size; where it is silent, their number says whether they do. */
+/* Sets symbolic dimensions to those of config.pbtxt. Its dims do not include the batch if it has
+ * max_batch_size; otherwise their number shows whether they do. */
 static enum status fix_input(struct value *value, const struct triton_input *input, bool batched,
                              struct error *err)
 {
@@ -133,7 +127,7 @@ static enum status fix_input(struct value *value, const struct triton_input *inp
         return error_set(err, STATUS_MODEL,
                          "input '%.60s' has %d dims, but the model's shape is %s%s", input->name,
                          input->rank, shape_text(shape, text),
-                         batched ? ", of which max_batch_size stands for the first" : "");
+                         batched ? ", of which max_batch_size is the first" : "");
     for (int d = 0; d < input->rank; d++) {
         int64_t *own = &shape->dims[d + first], declared = input->dims[d];
         if (*own == DIM_UNKNOWN && declared > 0)
@@ -161,34 +155,30 @@ static enum status fix_dimensions(struct graph *graph, const struct triton_confi
     return STATUS_OK;
 }
 
-/* config.pbtxt: labels of the first output that names a file, and the largest batch. */
+/* Reads config.pbtxt: labels of the first output that names a file, and the largest batch. */
 static enum status read_triton(const struct model_place *place, struct model *model,
                                bool want_labels, struct error *err)
 {
-    char *text = NULL, *path = NULL;
-    size_t size = 0;
+    struct side_file file;
     bool found;
     struct triton_config config = {0};
-    TRY(not_found_is_fine(model_side_file(place, "config.pbtxt", &text, &size, &path, err),
-                          &found));
+    TRY(not_found_is_fine(side_file_open(place, "config.pbtxt", &file, err), &found));
     if (!found)
         return STATUS_OK;
-    enum status status = triton_config_read(text, size, &config, err);
-    free(text);
-    if (status == STATUS_OK && config.label_file && want_labels)
+    enum status status = triton_config_read(file.text, file.size, &config, err);
+    if (status == STATUS_OK && config.label_file && want_labels) {
         status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);
-    if (status == STATUS_OK && config.label_file && want_labels)
         snprintf(model->labels_source, sizeof model->labels_source, "%.60s", config.label_file);
+    }
     if (status == STATUS_OK)
         status = fix_dimensions(model->graph, &config, err);
     model->max_batch = config.max_batch;
     triton_config_done(&config);
-    if (status != STATUS_OK) {
-        (void)error_prefix(err, "%.200s", path);
+    if (status == STATUS_NOT_FOUND) /* its file of labels */
         status = error_set(err, STATUS_MODEL, "%s", err->message);
-    }
-    free(path);
-    return status;
+    return side_file_close(&file, status, err) == STATUS_OK
+               ? STATUS_OK
+               : error_set(err, STATUS_MODEL, "%s", err->message);
 }
 
 static const char *metadata_value(const struct onnx_model *onnx, const char *key)
@@ -199,8 +189,8 @@ static const char *metadata_value(const struct onnx_model *onnx, const char *key
     return NULL;
 }
 
-/* The characters of a model that reads text: characters.txt, else rapidocr's metadata, a character
- * a line. */
+/* The characters of a model that reads text: characters.txt, else rapidocr's metadata, with one
+ * character per line. */
 static enum status read_characters(const struct model_place *place, const struct onnx_model *onnx,
                                    struct model *model, struct error *err)
 {
@@ -251,7 +241,7 @@ static enum status read_labels(const struct model_place *place, const struct onn
 typedef enum status (*preprocess_reader)(const char *json, size_t size, struct preprocess *ret,
                                          struct error *err);
 
-/* Sizes that the model gives are checked when they are known. */
+/* Checks all but the sizes that the model gives, which are still unknown. */
 static enum status check_preprocess(const struct preprocess *p, struct error *err)
 {
     struct preprocess fitted = *p;
@@ -267,22 +257,17 @@ static enum status preprocess_from_file(const struct model_place *place, const c
                                         struct error *err)
 {
     char remarks[300];
-    char *text = NULL, *path = NULL;
-    size_t size = 0;
-    TRY(model_side_file(place, name, &text, &size, &path, err));
-    enum status status = read(text, size, &model->preprocess, err);
+    struct side_file file;
+    TRY(side_file_open(place, name, &file, err));
+    enum status status = read(file.text, file.size, &model->preprocess, err);
     if (status == STATUS_OK)
         status = check_preprocess(&model->preprocess, err);
     if (status == STATUS_OK && read == preprocess_from_huggingface) {
-        preprocess_remarks(text, size, remarks, sizeof remarks);
+        preprocess_remarks(file.text, file.size, remarks, sizeof remarks);
         if (remarks[0])
             model_warn(model, "%s: %s", name, remarks);
     }
-    free(text);
-    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
-        status = error_prefix(err, "%.200s", path);
-    free(path);
-    return status;
+    return side_file_close(&file, status, err);
 }
 
 static enum status read_preprocess(const struct model_place *place, const struct onnx_model *onnx,
@@ -424,6 +409,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     enum status status = model_describe(model, model->is_configured, &facts, err);
     model->task.unclip_ratio = config.unclip_ratio;
     model->task.dilates = config.use_dilation;
+    model->load = config.load;
+    model->idle_unload_s = config.idle_unload_s;
     if (status == STATUS_OK && model->task.kind == TASK_POSE)
         status = name_points(&onnx, model, err);
     task_config_done(&config);

@@ -25,6 +25,9 @@ struct model_tensor {
 
 struct onnx_metadata;
 
+/* When the server loads a model, as lensd.json says. */
+enum model_load_when { MODEL_LOAD_DEFAULT, MODEL_LOAD_EAGER, MODEL_LOAD_LAZY };
+
 struct model {
     char *name;          /* folder or file name without extension; "digits" for the default */
     char *source;        /* path, or "embedded" */
@@ -46,6 +49,8 @@ struct model {
     char warning[512]; /* a sentence for the log when something looks wrong but works (labels
                           and classes differ in number, sizes were fitted …), or "" */
     int max_batch;     /* config.pbtxt's max_batch_size; 0: it has none */
+    enum model_load_when load;
+    double idle_unload_s; /* lensd.json's; 0: never; negative: not set */
 
     /* The image input, worked out at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
@@ -56,7 +61,7 @@ struct model {
     enum dtype input_dtype;         /* as the file declares it */
     size_t output;                  /* index in graph->outputs: the task's first, else the first */
     char *input_name, *output_name; /* input_name: NULL without an image input */
-    size_t class_count;             /* 0 when not known before a run */
+    size_t class_count;             /* 0: unknown before a run */
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
     struct zero_shot texts;         /* TASK_ZERO_SHOT: the labels' vectors */
     struct labels point_names;      /* TASK_POSE: of a box's key points; may be empty */

@@ -26,22 +26,20 @@ static enum status write_copy(const char *path, const char *data, size_t size, s
 static enum status copy_one(const struct model_place *place, const char *name, const char *folder,
                             struct error *err)
 {
-    char *data, *from, *to;
-    size_t size;
-    const enum status found = model_side_file(place, name, &data, &size, &from, err);
+    struct side_file file;
+    char *to;
+    const enum status found = side_file_open(place, name, &file, err);
     if (found == STATUS_NOT_FOUND)
         return STATUS_OK;
     TRY(found);
-    enum status status = asprintf(&to, "%s/%s", folder, name) < 0
-                             ? error_no_memory(err, "while copying")
-                             : STATUS_OK;
-    if (status == STATUS_OK) {
-        status = write_copy(to, data, size, err);
+    enum status status = STATUS_OK;
+    if (asprintf(&to, "%s/%s", folder, name) < 0) {
+        status = error_no_memory(err, "while copying");
+    } else {
+        status = write_copy(to, file.text, file.size, err);
         free(to);
     }
-    free(data);
-    free(from);
-    return status;
+    return side_file_close(&file, status, err);
 }
 
 enum status model_copy_files(const char *path, const char *labels, const char *folder,

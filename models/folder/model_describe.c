@@ -1,5 +1,5 @@
-/* What a graph is to the server: which input is the image and how large, which output are the
- * scores, how many classes, how many parameters. */
+/* Describes a graph to the server: the image input and its size, the output with the scores, the
+ * number of classes and parameters. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
 
-/* Below this the whole photo is scaled where nobody says otherwise: a crop would lose too much of
- * what a model for icons or digits looks at. */
+/* For inputs below this size the default is to scale the whole photo: a crop would lose too much of
+ * an icon or a digit. */
 #define SMALL_INPUT 64
 
 void model_warn(struct model *model, const char *format, ...)
@@ -26,7 +26,7 @@ void model_warn(struct model *model, const char *format, ...)
     va_end(args);
     size_t used = strlen(model->warning);
     snprintf(model->warning + used, sizeof model->warning - used, "%s%s", used ? "; " : "", text);
-    /* A cut may have left half a character, which JSON does not bear. */
+    /* Truncation may have left half a character, which is not valid JSON. */
     for (used = strlen(model->warning); used && !utf8_valid(model->warning, used); used--)
         model->warning[used - 1] = '\0';
 }
@@ -93,8 +93,8 @@ static enum status find_image_input(struct model *model, struct described_image 
 
 /* ---- fitting the preprocessing ---- */
 
-/* Mean and std of pixels 0 … 255 behind a division by 255: every number comes out near -mean/std.
- */
+/* Warns of mean and std for pixels 0 … 255 after a division by 255: every result would be near
+ * -mean/std. */
 static void warn_of_scale(struct model *model)
 {
     const struct preprocess *p = &model->preprocess;
@@ -177,7 +177,7 @@ static enum status fit_size(struct model *model, const struct described_image *i
 
 /* ---- outputs ---- */
 
-/* Does the graph end in probabilities? Looks back through operators that keep values. */
+/* Whether the graph ends in probabilities. Looks back through operators that keep values. */
 static bool ends_in_probabilities(const struct value *output)
 {
     for (int steps = 0; output && output->producer && steps < 16; steps++) {
@@ -197,8 +197,8 @@ bool model_rows_depend_on_data(const struct model *model, const struct shape *ou
     return model->fixed_batch && output->rank >= 2 && output->dims[0] == DIM_UNKNOWN;
 }
 
-/* K of [N, K] or [N, K, 1, 1]; 0 when it is not known or no such shape, as a detector's boxes
- * [n, 4]. */
+/* Returns K of [N, K] or [N, K, 1, 1]; 0 if K is unknown or the shape is another one, such as that
+ * of a detector's boxes [n, 4]. */
 static size_t classes_of(const struct model *model, const struct value *output)
 {
     const struct shape *shape = &output->shape;
@@ -259,7 +259,7 @@ static enum status probe_outputs(struct model *model, struct task_output *output
 
 /* ---- the task ---- */
 
-/* Whether the known part of the first output's shape allows one score per class. */
+/* Whether the dimensions of the first output that are known allow one score per class. */
 static bool may_be_scores(const struct model *model, const struct task_output *output)
 {
     int wide = 0;

@@ -69,7 +69,7 @@ static char *parent_of(const char *path)
     return !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
 }
 
-/* What one pass over a folder finds. */
+/* The findings of one pass over a folder. */
 struct survey {
     char *only;       /* the single *.onnx file; NULL when there is none */
     size_t files;     /* *.onnx files */
@@ -106,7 +106,7 @@ static bool is_weights(const char *name)
            (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin"));
 }
 
-/* Weights say more than config.json; of several the first by name, whatever the folder's order. */
+/* Prefers weights to config.json, and of several weights the first by name. */
 static enum status note_checkpoint(const char *name, struct survey *survey, struct error *err)
 {
     bool weights = is_weights(name), known = survey->checkpoint && is_weights(survey->checkpoint);
@@ -181,7 +181,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
                      "it, or serve a folder of model folders with --models");
 }
 
-/* One name answers for one of the two. */
+/* Refuses a folder with both a pipeline.json and a model: one name stands for one of them. */
 static enum status refuse_second_model(const char *folder, struct error *err)
 {
     char *path = folder_join(folder, "model.onnx");
@@ -250,7 +250,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
     const bool is_there = stat(path, &info) == 0;
     const char *scheme = strstr(path, "://");
     if (!is_there && scheme && !memchr(path, '/', (size_t)(scheme - path)))
-        return error_set(err, STATUS_NOT_FOUND,
+        return error_set(err, STATUS_CONFIG,
                          "models are read from files, not from the network; download it first, and "
                          "name the file");
     if (!is_there)
@@ -324,25 +324,39 @@ static enum status read_side(const char *folder, const char *name, char **ret, s
     return STATUS_OK;
 }
 
-enum status model_side_file(const struct model_place *place, const char *name, char **ret,
-                            size_t *ret_size, char **ret_path, struct error *err)
+enum status side_file_open(const struct model_place *place, const char *name, struct side_file *ret,
+                           struct error *err)
 {
-    for (size_t i = 0; i < COUNT_OF(place->folders); i++) {
-        char *path = place->folders[i] ? folder_join(place->folders[i], name) : NULL;
-        if (place->folders[i] && !path)
+    for (size_t i = 0; i < COUNT_OF(place->folders) && place->folders[i]; i++) {
+        *ret = (struct side_file){.path = folder_join(place->folders[i], name)};
+        if (!ret->path)
             return error_no_memory(err, "while looking for a model");
-        enum status status =
-            path ? read_side(place->folders[i], name, ret, ret_size, err) : STATUS_NOT_FOUND;
-        if (status != STATUS_OK && status != STATUS_NOT_FOUND)
-            status = error_prefix(err, "%.200s", path);
+        enum status status = read_side(place->folders[i], name, &ret->text, &ret->size, err);
         if (status == STATUS_OK)
-            *ret_path = path;
-        else
-            free(path);
+            return STATUS_OK;
+        status = side_file_close(ret, status, err);
         if (status != STATUS_NOT_FOUND)
             return status;
     }
     return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
+}
+
+enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
+                           struct error *err)
+{
+    TRY(side_file_open(place, name, ret, err));
+    const enum status status = json_parse(ret->text, ret->size, &ret->json, err);
+    return status == STATUS_OK ? status : side_file_close(ret, status, err);
+}
+
+enum status side_file_close(struct side_file *file, enum status status, struct error *err)
+{
+    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+        (void)error_prefix(err, "%.200s", file->path);
+    cJSON_Delete(file->json);
+    free(file->text);
+    free(file->path);
+    return status;
 }
 
 enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
@@ -360,26 +374,4 @@ enum status model_side_folder(const struct model_place *place, const char *name,
             free(path);
     }
     return STATUS_OK;
-}
-
-/* `end` as cJSON tells it, in text. */
-static enum status json_invalid(const char *text, size_t size, const char *end, struct error *err)
-{
-    size_t at = end >= text && end <= text + size ? (size_t)(end - text) : size, line = 1;
-    for (size_t i = 0; i < at; i++)
-        line += text[i] == '\n';
-    return error_set(err, STATUS_MODEL, "the file is not valid JSON: see line %zu, byte %zu", line,
-                     at);
-}
-
-enum status json_parse(const char *text, size_t size, struct cJSON **ret, struct error *err)
-{
-    size_t blank = 0;
-    while (blank < size && strchr(" \t\r\n", text[blank]) && text[blank])
-        blank++;
-    if (blank == size)
-        return error_set(err, STATUS_MODEL, "the file is empty");
-    const char *end = NULL;
-    *ret = cJSON_ParseWithLengthOpts(text, size, &end, false);
-    return *ret ? STATUS_OK : json_invalid(text, size, end, err);
 }

@@ -27,11 +27,25 @@ void model_place_done(struct model_place *place);
  * ignores names with leading zeros, too). */
 bool model_version_number(const char *text, uint64_t *ret);
 
-/* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path, malloc'ed
- * too, names the file for messages. Links out of the folders and what is no regular file are
- * refused. STATUS_NOT_FOUND when neither folder has it; other errors name the file. */
-enum status model_side_file(const struct model_place *place, const char *name, char **ret,
-                            size_t *ret_size, char **ret_path, struct error *err) MUST_USE;
+/* A file beside the model. */
+struct side_file {
+    char *text; /* terminated */
+    size_t size;
+    char *path;         /* for messages */
+    struct cJSON *json; /* side_json_open() only */
+};
+
+/* Reads a small file of the model's folders. Links out of the folders and special files are
+ * refused. STATUS_NOT_FOUND when neither folder has it; other errors name the file.
+ * side_file_close() frees *ret. */
+enum status side_file_open(const struct model_place *place, const char *name, struct side_file *ret,
+                           struct error *err) MUST_USE;
+/* Reads the file and parses it as JSON. Errors as of json_parse(), too. */
+enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
+                           struct error *err) MUST_USE;
+/* Frees the file and returns `status`, the result of reading it. Errors other than
+ * STATUS_NOT_FOUND get the file's name. */
+enum status side_file_close(struct side_file *file, enum status status, struct error *err) MUST_USE;
 
 /* The folder `name` inside one of the model's folders, malloc'ed; NULL where neither has it.
  * STATUS_NO_MEMORY. */
@@ -40,16 +54,23 @@ enum status model_side_folder(const struct model_place *place, const char *name,
 
 #define PBTXT_DEPTH_MAX 16
 
-/* Whether the `size` bytes of `text`, terminated, are protobuf's text format
- * (protobuf.dev/reference/protobuf/textformat-spec); STATUS_MODEL says in which line they are not.
- */
-enum status pbtxt_check(const char *text, size_t size, struct error *err) MUST_USE;
+/* A value in protobuf's text format (protobuf.dev/reference/protobuf/textformat-spec). */
+struct pbtxt_value {
+    const char *path; /* "input.name": names of fields, cut after 40 bytes */
+    enum pbtxt_kind { PBTXT_MESSAGE, PBTXT_TEXT, PBTXT_WORD, PBTXT_NUMBER } kind;
+    const char *text; /* without quotation marks and sign; of a message "" */
+    size_t size;
+    bool is_negative; /* a '-' came before it */
+    bool in_list;     /* an entry of [] */
+};
 
-/* The line of `at` within `text`, from 1. */
-size_t pbtxt_line(const char *text, const char *at);
+typedef enum status pbtxt_fn(void *context, const struct pbtxt_value *value, struct error *err);
 
-/* The quotation mark that ends the text that `quote` begins; NULL: none in its line. */
-const char *pbtxt_text_end(const char *quote);
+/* Calls on_value for each value of the `size` bytes of `text`, which is terminated, and for each
+ * message when it begins; stops at the first error. STATUS_MODEL names the line, also for errors
+ * of on_value. */
+enum status pbtxt_read(const char *text, size_t size, pbtxt_fn *on_value, void *context,
+                       struct error *err) MUST_USE;
 
 /* An input of Triton's config.pbtxt. */
 struct triton_input {
@@ -61,10 +82,10 @@ struct triton_input {
 
 #define TRITON_INPUTS_MAX 64
 
-/* What Triton's config.pbtxt says that lensd uses; labels NULL and max_batch 0 where it is silent.
- * A name with a '/' or ".." is not taken, keys that are not known to lensd are passed over. `text`
+/* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 where they are missing. A name with
+ * a '/' or ".." is refused, other keys are ignored. `text`
  * has `size` bytes and is terminated; STATUS_MODEL names the line that cannot be understood. Free
- * with triton_config_done(), which is fine on zeroes.
+ * with triton_config_done(), which accepts zeroes.
  */
 struct triton_config {
     char *label_file; /* malloc'ed */
@@ -76,7 +97,7 @@ enum status triton_config_read(const char *text, size_t size, struct triton_conf
                                struct error *err) MUST_USE;
 void triton_config_done(struct triton_config *config);
 
-/* Which numbered versions are to be served. */
+/* Which numbered versions to serve. */
 struct version_policy {
     enum { VERSIONS_LATEST, VERSIONS_ALL, VERSIONS_SPECIFIC } kind;
     size_t latest;         /* how many of the newest */
@@ -95,6 +116,8 @@ struct task_config {
     struct task_options options; /* lensd.json */
     float unclip_ratio;          /* lensd.json; 0: not set */
     int use_dilation;            /* lensd.json */
+    enum model_load_when load;   /* lensd.json */
+    double idle_unload_s;        /* lensd.json; negative: not set */
     char *architecture;          /* config.json: the first of "architectures" */
     bool is_headless;            /* config.json: "num_classes" is 0 */
     const struct labels *labels; /* those that "classes" may name; borrowed */
@@ -112,17 +135,44 @@ void task_config_done(struct task_config *config);
 enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
                            struct labels *ret_labels, struct error *err) MUST_USE;
 
-/* Works out image input, outputs, classes, task and parameters, and fits the preprocessing to the
+/* Determines image input, outputs, classes, task and parameters, and fits the preprocessing to the
  * input (models/folder/model_describe.c). `configured`: the preprocessing comes from a file, not
  * from defaults. `facts`: the facts from files and metadata; this adds those from the graph. The
  * caller has set model->graph, labels, preprocess and preprocess_source. */
 enum status model_describe(struct model *model, bool configured, struct task_facts *facts,
                            struct error *err) MUST_USE;
 
-/* A file's text as a tree, cJSON_Delete()d by the caller; numbers and names are not checked.
+/* Parses a file's text; free the tree with cJSON_Delete(). Numbers and names are not checked.
  * STATUS_MODEL says that it is empty, or the line and byte at which it stops being JSON. */
 enum status json_parse(const char *text, size_t size, struct cJSON **ret,
                        struct error *err) MUST_USE;
 
-/* Adds a sentence to model->warning, as far as there is room. */
+/* A key of a configuration, and where its value goes. */
+struct json_member {
+    const char *key;
+    enum {
+        JSON_TEXT, /* char *, malloc'ed */
+        JSON_FLAG, /* int */
+        JSON_FLOAT,
+        JSON_DOUBLE,
+        JSON_INT,
+        JSON_SIZE /* size_t */
+    } kind;
+    size_t at;          /* offset in the object */
+    double least, most; /* of a number */
+    /* NULL, or reads the value into the object instead. */
+    enum status (*read)(const struct cJSON *item, void *object, struct error *err);
+};
+
+/* Reads every member of a JSON object into `object` by the table. STATUS_MODEL names the key and
+ * what was expected; an unknown key gets the list of those that `what` ("a stage") takes. */
+enum status json_members(const struct cJSON *json, const char *what,
+                         const struct json_member *members, size_t count, void *object,
+                         struct error *err) MUST_USE;
+
+/* Returns STATUS_MODEL: "KEY" is not `expected`. */
+enum status json_wrong(const struct cJSON *item, const char *expected, struct error *err);
+bool json_is_whole(const struct cJSON *item, double least, double most);
+
+/* Appends a sentence to model->warning; truncates it if there is no room. */
 void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,7 +1,8 @@
-/* Whether a text is protobuf's text format at all, so that a file that Triton would refuse is not
- * half read here. Messages in {} or <>, lists in [], a colon before every plain value, ',' or ';'
- * behind a field as one likes. Names and types are not looked at. */
+/* Reads protobuf's text format, and refuses what Triton would refuse, so that no file is read in
+ * half. Messages in {} or <>, lists in [], a colon before every plain value, an optional ',' or ';'
+ * after a field. Names and types are not checked. */
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "models/folder/model_internal.h"
@@ -10,17 +11,23 @@ enum expected {
     FIELD,         /* a name, or the end of the message */
     ITEM,          /* a value of a list */
     FIRST_OR_NONE, /* the same, or the end of the list */
-    BEHIND_VALUE,
+    AFTER_VALUE,
 };
+
+enum { NAME_MOST = 40 };
 
 struct syntax {
     const char *text, *at;
-    const char *open[PBTXT_DEPTH_MAX]; /* where each level was opened */
+    const char *open[PBTXT_DEPTH_MAX];      /* where each level was opened */
+    size_t path_sizes[PBTXT_DEPTH_MAX + 1]; /* bytes of `path` that belong to each level */
     size_t depth;
+    char path[(PBTXT_DEPTH_MAX + 1) * (NAME_MOST + 1)];
+    pbtxt_fn *on_value;
+    void *context;
     struct error *err;
 };
 
-size_t pbtxt_line(const char *text, const char *at)
+static size_t line_of(const char *text, const char *at)
 {
     size_t line = 1;
     for (; text < at; text++)
@@ -28,23 +35,33 @@ size_t pbtxt_line(const char *text, const char *at)
     return line;
 }
 
-static bool is_letter(char c)
-{
-    return isalpha((unsigned char)c) || c == '_';
-}
-
 static bool in_list(const struct syntax *s)
 {
     return s->depth > 0 && *s->open[s->depth - 1] == '[';
 }
 
+/* Passes on the value text[0 … size). */
+static enum status report(const struct syntax *s, enum pbtxt_kind kind, const char *text,
+                          size_t size, bool is_negative)
+{
+    const struct pbtxt_value value = {s->path, kind, text, size, is_negative, in_list(s)};
+    const enum status status = s->on_value(s->context, &value, s->err);
+    return status == STATUS_MODEL ? error_prefix(s->err, "line %zu", line_of(s->text, s->at))
+                                  : status;
+}
+
+static bool is_letter(char c)
+{
+    return isalpha((unsigned char)c) || c == '_';
+}
+
 static enum status refuse(const struct syntax *s, const char *expected)
 {
-    const size_t line = pbtxt_line(s->text, s->at);
+    const size_t line = line_of(s->text, s->at);
     const unsigned char c = (unsigned char)*s->at;
     if (!c && s->depth > 0)
         return error_set(s->err, STATUS_MODEL, "line %zu: the '%c' of line %zu is never closed",
-                         line, *s->open[s->depth - 1], pbtxt_line(s->text, s->open[s->depth - 1]));
+                         line, *s->open[s->depth - 1], line_of(s->text, s->open[s->depth - 1]));
     if (!c)
         return error_set(s->err, STATUS_MODEL, "line %zu: expected %s, but the file ends", line,
                          expected);
@@ -70,7 +87,7 @@ static void skip_word(struct syntax *s)
         s->at++;
 }
 
-const char *pbtxt_text_end(const char *quote)
+static const char *text_end(const char *quote)
 {
     const char *end = quote + 1;
     while (*end && *end != '\n' && *end != *quote)
@@ -78,16 +95,17 @@ const char *pbtxt_text_end(const char *quote)
     return *end == *quote ? end : NULL;
 }
 
-/* Neighbouring texts are one. */
-static enum status skip_texts(struct syntax *s)
+/* Each of several texts in a row is reported. */
+static enum status read_texts(struct syntax *s)
 {
     while (*s->at == '"' || *s->at == '\'') {
-        const char *end = pbtxt_text_end(s->at);
+        const char *begin = s->at + 1, *end = text_end(s->at);
         if (!end)
             return error_set(s->err, STATUS_MODEL,
                              "line %zu: the text that begins here has no end: %c is missing",
-                             pbtxt_line(s->text, s->at), *s->at);
+                             line_of(s->text, s->at), *s->at);
         s->at = end + 1;
+        TRY(report(s, PBTXT_TEXT, begin, (size_t)(end - begin), false));
         skip_blanks_and_comments(s);
     }
     return STATUS_OK;
@@ -105,40 +123,47 @@ static void skip_number(struct syntax *s)
     }
 }
 
-static enum status skip_scalar(struct syntax *s)
+static enum status read_scalar(struct syntax *s)
 {
     if (*s->at == '"' || *s->at == '\'')
-        return skip_texts(s);
-    if (*s->at == '-') {
+        return read_texts(s);
+    const bool is_negative = *s->at == '-';
+    if (is_negative) {
         s->at++;
         skip_blanks_and_comments(s);
     }
-    if (isdigit((unsigned char)*s->at) || *s->at == '.')
+    const char *begin = s->at;
+    const bool is_number = isdigit((unsigned char)*begin) || *begin == '.';
+    if (is_number)
         skip_number(s);
-    else if (is_letter(*s->at))
+    else if (is_letter(*begin))
         skip_word(s);
     else
         return refuse(s, "a value");
-    return STATUS_OK;
+    return report(s, is_number ? PBTXT_NUMBER : PBTXT_WORD, begin, (size_t)(s->at - begin),
+                  is_negative);
 }
 
 static enum status pbtxt_open_level(struct syntax *s)
 {
     if (s->depth == PBTXT_DEPTH_MAX)
         return error_set(s->err, STATUS_MODEL, "line %zu: it is nested deeper than %d levels",
-                         pbtxt_line(s->text, s->at), PBTXT_DEPTH_MAX);
+                         line_of(s->text, s->at), PBTXT_DEPTH_MAX);
     s->open[s->depth++] = s->at++;
-    return STATUS_OK;
+    s->path_sizes[s->depth] = strlen(s->path);
+    return *s->open[s->depth - 1] == '[' ? STATUS_OK : report(s, PBTXT_MESSAGE, "", 0, false);
 }
 
 static enum status read_value(struct syntax *s, enum expected *ret_next)
 {
     const bool is_list = *s->at == '[' && !in_list(s);
     *ret_next = is_list ? FIRST_OR_NONE : FIELD;
+    if (in_list(s))
+        s->path[s->path_sizes[s->depth]] = '\0';
     if (is_list || *s->at == '{' || *s->at == '<')
         return pbtxt_open_level(s);
-    *ret_next = BEHIND_VALUE;
-    return skip_scalar(s);
+    *ret_next = AFTER_VALUE;
+    return read_scalar(s);
 }
 
 static bool closes(const struct syntax *s)
@@ -153,20 +178,22 @@ static enum status read_field(struct syntax *s, enum expected *ret_next)
         return refuse(s, "the name of a setting");
     const char *name = s->at;
     skip_word(s);
-    const int length = (int)(s->at - name < 40 ? s->at - name : 40);
-    const size_t line = pbtxt_line(s->text, name);
+    const int length = (int)(s->at - name < NAME_MOST ? s->at - name : NAME_MOST);
+    const size_t before = s->path_sizes[s->depth];
+    snprintf(s->path + before, sizeof s->path - before, "%s%.*s", before ? "." : "", length, name);
+    const size_t line = line_of(s->text, name);
     skip_blanks_and_comments(s);
     if (*s->at == ':') {
         s->at++;
         skip_blanks_and_comments(s);
     } else if (!*s->at || !strchr("{<[", *s->at)) {
-        return error_set(s->err, STATUS_MODEL, "line %zu: expected ':' behind '%.*s'", line, length,
+        return error_set(s->err, STATUS_MODEL, "line %zu: expected ':' after '%.*s'", line, length,
                          name);
     }
     return read_value(s, ret_next);
 }
 
-static enum status read_behind_value(struct syntax *s, enum expected *ret_next)
+static enum status read_after_value(struct syntax *s, enum expected *ret_next)
 {
     *ret_next = in_list(s) ? ITEM : FIELD;
     if (in_list(s) && *s->at != ',')
@@ -176,10 +203,12 @@ static enum status read_behind_value(struct syntax *s, enum expected *ret_next)
     return STATUS_OK;
 }
 
-enum status pbtxt_check(const char *text, size_t size, struct error *err)
+enum status pbtxt_read(const char *text, size_t size, pbtxt_fn *on_value, void *context,
+                       struct error *err)
 {
     static const char mark[] = "\xEF\xBB\xBF";
-    struct syntax s = {.text = text, .at = text, .err = err};
+    struct syntax s = {
+        .text = text, .at = text, .on_value = on_value, .context = context, .err = err};
     enum expected next = FIELD;
     if (!strncmp(text, mark, sizeof mark - 1))
         s.at += sizeof mark - 1;
@@ -188,17 +217,16 @@ enum status pbtxt_check(const char *text, size_t size, struct error *err)
         if (next != ITEM && closes(&s)) {
             s.depth--;
             s.at++;
-            next = BEHIND_VALUE;
+            next = AFTER_VALUE;
         } else if (next == FIELD) {
             TRY(read_field(&s, &next));
-        } else if (next == BEHIND_VALUE) {
-            TRY(read_behind_value(&s, &next));
+        } else if (next == AFTER_VALUE) {
+            TRY(read_after_value(&s, &next));
         } else {
             TRY(read_value(&s, &next));
         }
     }
     if ((size_t)(s.at - text) < size)
-        return error_set(err, STATUS_MODEL, "line %zu: there is a NUL byte",
-                         pbtxt_line(text, s.at));
+        return error_set(err, STATUS_MODEL, "line %zu: there is a NUL byte", line_of(text, s.at));
     return STATUS_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +11,6 @@
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess.h"
-
-static enum status stage_wrong(const cJSON *item, const char *expected, struct error *err)
-{
-    return error_set(err, STATUS_MODEL, "\"%.60s\" is not %s", item->string, expected);
-}
 
 /* A text that fits into `room` bytes with its terminator. */
 static bool stage_text(const cJSON *item, char *ret, size_t room)
@@ -25,39 +21,27 @@ static bool stage_text(const cJSON *item, char *ret, size_t room)
     return true;
 }
 
-static enum status stage_share(const cJSON *item, double *ret, struct error *err)
+static enum status stage_labels(const cJSON *list, void *object, struct error *err)
 {
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 1))
-        return stage_wrong(item, "a number from 0 to 1", err);
-    *ret = item->valuedouble;
-    return STATUS_OK;
-}
-
-static bool stage_whole(const cJSON *item, double most)
-{
-    return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= most &&
-           floor(item->valuedouble) >= item->valuedouble;
-}
-
-static enum status stage_labels(const cJSON *list, struct pipeline_stage *ret, struct error *err)
-{
+    struct pipeline_stage *ret = object;
     static const char expected[] =
         "a list of 1 to 32 labels, of at most 63 bytes, or class numbers";
     for (const cJSON *entry = cJSON_IsArray(list) ? list->child : NULL; entry;
          entry = entry->next) {
         if (ret->label_count == STAGE_LABELS_MAX)
-            return stage_wrong(list, expected, err);
+            return json_wrong(list, expected, err);
         char *label = ret->labels[ret->label_count++];
-        if (stage_whole(entry, 1e9))
+        if (json_is_whole(entry, 0, 1e9))
             snprintf(label, sizeof ret->labels[0], "%.0f", entry->valuedouble);
         else if (!stage_text(entry, label, sizeof ret->labels[0]))
-            return stage_wrong(list, expected, err);
+            return json_wrong(list, expected, err);
     }
-    return ret->label_count ? STATUS_OK : stage_wrong(list, expected, err);
+    return ret->label_count ? STATUS_OK : json_wrong(list, expected, err);
 }
 
-static enum status stage_sizes(const cJSON *list, struct pipeline_stage *ret, struct error *err)
+static enum status stage_sizes(const cJSON *list, void *object, struct error *err)
 {
+    struct pipeline_stage *ret = object;
     static const char expected[] = "a list of 1 to 5 sizes such as \"320x48\", width and height of "
                                    "1 to 4096 pixels";
     for (const cJSON *entry = cJSON_IsArray(list) ? list->child : NULL; entry;
@@ -65,45 +49,31 @@ static enum status stage_sizes(const cJSON *list, struct pipeline_stage *ret, st
         struct stage_size *size = &ret->sizes[ret->size_count];
         if (ret->size_count++ == STAGE_SIZES_MAX || !cJSON_IsString(entry) ||
             !model_read_size(entry->valuestring, &size->width, &size->height))
-            return stage_wrong(list, expected, err);
+            return json_wrong(list, expected, err);
     }
-    return ret->size_count ? STATUS_OK : stage_wrong(list, expected, err);
+    return ret->size_count ? STATUS_OK : json_wrong(list, expected, err);
 }
 
-static enum status stage_member(const cJSON *item, bool is_first, struct pipeline_stage *ret,
-                                struct error *err)
+static enum status stage_model(const cJSON *item, void *object, struct error *err)
 {
-    const char *key = item->string;
-    if (!strcmp(key, "model"))
-        return stage_text(item, ret->model, sizeof ret->model) && !strchr(ret->model, '/') &&
-                       ret->model[0] != '.'
-                   ? STATUS_OK
-                   : stage_wrong(item, "the name of a model in the same repository", err);
-    if (!strcmp(key, "sizes"))
-        return stage_sizes(item, ret, err);
-    const bool is_crop = !strcmp(key, "labels") || !strcmp(key, "min_score") ||
-                         !strcmp(key, "margin") || !strcmp(key, "max");
-    if (!is_crop)
-        return error_set(err, STATUS_MODEL,
-                         "unknown key \"%.60s\"; a stage takes model, sizes, labels, min_score, "
-                         "margin and max",
-                         key);
-    if (is_first)
-        return error_set(err, STATUS_MODEL,
-                         "\"%s\" chooses crops, and the first stage gets whole photos; write it "
-                         "into the stage that gets the crops",
-                         key);
-    if (!strcmp(key, "labels"))
-        return stage_labels(item, ret, err);
-    if (!strcmp(key, "min_score"))
-        return stage_share(item, &ret->min_score, err);
-    if (!strcmp(key, "margin"))
-        return stage_share(item, &ret->margin, err);
-    if (!stage_whole(item, STAGE_CROPS_MAX) || item->valuedouble < 1)
-        return stage_wrong(item, "a whole number from 1 to 1000", err);
-    ret->max = (size_t)item->valuedouble;
-    return STATUS_OK;
+    struct pipeline_stage *ret = object;
+    return stage_text(item, ret->model, sizeof ret->model) && !strchr(ret->model, '/') &&
+                   ret->model[0] != '.'
+               ? STATUS_OK
+               : json_wrong(item, "the name of a model in the same repository", err);
 }
+
+#define AT(member) offsetof(struct pipeline_stage, member)
+
+static const struct json_member stage_members[] = {
+    {.key = "model", .read = stage_model},
+    {.key = "sizes", .read = stage_sizes},
+    /* Those that choose crops: */
+    {.key = "labels", .read = stage_labels},
+    {"min_score", JSON_DOUBLE, AT(min_score), 0, 1},
+    {"margin", JSON_DOUBLE, AT(margin), 0, 1},
+    {"max", JSON_SIZE, AT(max), 1, STAGE_CROPS_MAX},
+};
 
 static enum status read_stage(const cJSON *json, bool is_first, struct pipeline_stage *ret,
                               struct error *err)
@@ -115,8 +85,14 @@ static enum status read_stage(const cJSON *json, bool is_first, struct pipeline_
         for (const cJSON *other = json->child; other != item; other = other->next)
             if (!strcmp(other->string, item->string))
                 return error_set(err, STATUS_MODEL, "\"%.60s\" is there twice", item->string);
-        TRY(stage_member(item, is_first, ret, err));
+        for (size_t i = 2; is_first && i < COUNT_OF(stage_members); i++)
+            if (!strcmp(stage_members[i].key, item->string))
+                return error_set(err, STATUS_MODEL,
+                                 "\"%s\" chooses crops, and the first stage gets whole photos; "
+                                 "write it into the stage that gets the crops",
+                                 item->string);
     }
+    TRY(json_members(json, "a stage", stage_members, COUNT_OF(stage_members), ret, err));
     if (!ret->model[0])
         return error_set(err, STATUS_MODEL,
                          "\"model\" is missing: the name of a model in the same "
@@ -160,15 +136,9 @@ enum status pipeline_config_parse(const char *text, size_t size, struct pipeline
 enum status pipeline_config_read(const char *folder, struct pipeline_config *ret, struct error *err)
 {
     const struct model_place place = {.folders = {(char *)(uintptr_t)folder, NULL}};
-    char *text = NULL, *path = NULL;
-    size_t size = 0;
-    TRY(model_side_file(&place, PIPELINE_FILE, &text, &size, &path, err));
-    enum status status = pipeline_config_parse(text, size, ret, err);
-    if (status != STATUS_OK)
-        (void)error_prefix(err, "%.200s", path);
-    free(text);
-    free(path);
-    return status;
+    struct side_file file;
+    TRY(side_json_open(&place, PIPELINE_FILE, &file, err));
+    return side_file_close(&file, read_stages(file.json, ret, err), err);
 }
 
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage)

@@ -52,7 +52,7 @@ enum status pipeline_config_parse(const char *text, size_t size, struct pipeline
 enum status pipeline_config_read(const char *folder, struct pipeline_config *ret,
                                  struct error *err) MUST_USE;
 
-/* The path of a stage's model for a pipeline that is served by itself: a sibling of its folder.
+/* The path of a stage's model for a pipeline served without a repository: a sibling of its folder.
  * malloc'ed; NULL when out of memory. */
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage);
 

@@ -65,7 +65,7 @@ static enum status check_sizes(const struct preprocess *p, struct error *err)
                      (int)p->resize);
 }
 
-/* Both ends of 0 … 255 must come out finite: a tiny std makes infinities out of good numbers. */
+/* The results for 0 and 255 must be finite: a tiny std makes infinities of valid numbers. */
 static enum status check_channel(const struct preprocess *p, int c, struct error *err)
 {
     if (!isfinite(p->mean[c]))
@@ -114,7 +114,7 @@ enum status preprocess_check(const struct preprocess *p, struct error *err)
     return STATUS_OK;
 }
 
-/* A text that grows part by part and is cut at its end. */
+/* A text that grows part by part and is truncated at `size`. */
 struct text_line {
     char *text;
     size_t size, used;

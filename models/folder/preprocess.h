@@ -1,4 +1,4 @@
-/* What happens to a photo before a model sees it: resize, crop, channel order, normalisation.
+/* Preprocessing of a photo for a model: resize, crop, channel order, normalisation.
  *
  * This is data, read by this folder from a model's files (Hugging Face preprocessor_config.json,
  * timm pretrained_cfg …) or from defaults, and carried out by server/image/transform.c. */
@@ -43,7 +43,7 @@ struct preprocess {
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
     int resize_width, resize_height; /* pixels, RESIZE_EXACT and RESIZE_LETTERBOX */
-    int width, height;               /* pixels the model gets (0: not told yet): after the resize a
+    int width, height;               /* pixels the model gets (0: not set yet): after the resize a
                                         centred crop to this size is taken; where the image is
                                         smaller, it is padded with zeros as torchvision.CenterCrop
                                         does */

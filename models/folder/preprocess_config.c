@@ -19,7 +19,7 @@ static enum status bad_key(const char *key, const char *expected, struct error *
     return error_set(err, STATUS_MODEL, "\"%s\" is not %s", key, expected);
 }
 
-/* NULL where the key is missing or null. */
+/* Returns NULL if the key is missing or null. */
 static const cJSON *get(const cJSON *json, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
@@ -54,7 +54,7 @@ static bool as_pixels(const cJSON *item, int *ret)
     return true;
 }
 
-/* One number for all channels, or one each. */
+/* Reads one number for all channels, or one for each. */
 static enum status get_channels(const cJSON *json, const char *key, const float otherwise[3],
                                 float ret[3], struct error *err)
 {
@@ -122,8 +122,7 @@ static enum status read_size(const cJSON *json, const char *key, struct size_spe
 static const float imagenet_mean[3] = {0.485f, 0.456f, 0.406f};
 static const float imagenet_std[3] = {0.229f, 0.224f, 0.225f};
 
-/* The keys that transformers' class of that name sets where its file is silent
- * (processors.json, made by tests/conformance/processor_table.py). */
+/* Returns the name of the image processor's class in transformers. */
 static const char *class_name(const cJSON *json)
 {
     const cJSON *type = get(json, "image_processor_type");
@@ -149,7 +148,8 @@ static const cJSON *class_defaults(const cJSON *table, const char *name)
     return NULL;
 }
 
-/* Adds those keys to the file's own. */
+/* Adds the keys that transformers' class sets by default and the file lacks (processors.json, made
+ * by tests/conformance/processor_table.py). */
 static enum status add_class_defaults(cJSON *json, struct error *err)
 {
     const char *name = class_name(json);
@@ -189,8 +189,8 @@ static void resize_short(struct preprocess *p, int resize, int crop)
     p->width = p->height = crop;
 }
 
-/* How the crop's offset is rounded if the margin is odd: down if the file names a class of Hugging
- * Face, else to the even pixel, as in torchvision. */
+/* Reads how the crop's offset is rounded if the margin is odd. Default: down if the file names a
+ * class of Hugging Face, else to the even pixel, as in torchvision. */
 static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, struct error *err)
 {
     const cJSON *item = get(json, "crop_rounding");
@@ -204,8 +204,8 @@ static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, s
                : bad_key("crop_rounding", "\"even\" or \"down\"", err);
 }
 
-/* crop_pct: the short side is resized to size / crop_pct, and size is cropped; from "squash_from"
- * pixels on both sides are resized to size instead (ConvNeXT). */
+/* crop_pct: the short side is resized to size / crop_pct, then size is cropped. If size is at least
+ * "squash_from" pixels, both sides are resized to size instead (ConvNeXT). */
 static enum status read_crop_pct(const cJSON *json, int side, struct preprocess *p, bool *ret_given,
                                  struct error *err)
 {
@@ -384,9 +384,9 @@ static enum status read_huggingface(cJSON *json, struct preprocess *p, struct er
     return read_channels(json, p, err);
 }
 
-/* ---- keys that are written wrong ---- */
+/* ---- misspelt keys ---- */
 
-/* One letter more, less, other, or two neighbours swapped. */
+/* Whether one letter was added, left out or replaced, or two neighbours were swapped. */
 static bool is_one_slip(const char *a, const char *b)
 {
     size_t same = 0;
@@ -631,7 +631,7 @@ bool preprocess_fit(struct preprocess *p, int width, int height)
             p->resize_short = by_ratio(p->resize_short, from_width, width);
             break;
         }
-        /* A short side cannot be said for another aspect: bring the photo to the size itself. */
+        /* A short side has no meaning for another aspect ratio: resize to the size itself. */
         p->resize = RESIZE_EXACT;
         p->resize_width = width;
         p->resize_height = height;

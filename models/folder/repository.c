@@ -1,5 +1,5 @@
-/* Scans a model repository: its models, their versions, which of those are served, and a signature
- * of the files that tells when something has changed. */
+/* Scans a model repository: its models, their versions, which of these to serve, and a signature
+ * of the files that changes with them. */
 #include "models/folder/repository.h"
 
 #include <dirent.h>
@@ -81,8 +81,8 @@ static enum status open_folder(const char *folder, DIR **ret, struct error *err)
                      access_advice(folder, errno));
 }
 
-/* The next entry, NULL behind the last. An entry that cannot be read must not look like the end:
- * its model would be unloaded. */
+/* Returns the next entry, NULL after the last. An entry that cannot be read must not look like the
+ * end: its model would be unloaded. */
 static enum status next_entry(DIR *dir, const char *folder, struct dirent **ret, struct error *err)
 {
     errno = 0;
@@ -91,7 +91,7 @@ static enum status next_entry(DIR *dir, const char *folder, struct dirent **ret,
                               : error_set(err, STATUS_IO, "%.200s: %s", folder, strerror(errno));
 }
 
-/* Of the files that lie in a folder, in any order. */
+/* Computes the signature of the files in a folder, in any order. */
 static enum status folder_signature(const char *folder, uint64_t *ret, struct error *err)
 {
     uint64_t sum = 0;
@@ -191,7 +191,7 @@ static bool is_listed(const struct version_policy *policy, uint64_t number)
     return false;
 }
 
-/* Puts those that the policy wants in front, in their order. */
+/* Moves the versions that the policy wants to the front, in their order. */
 static void apply_policy(struct repository_model *model, const struct version_policy *policy)
 {
     size_t kept = 0, count = model->version_count;
@@ -219,7 +219,7 @@ static enum status describe_versions(struct repository_model *model, struct erro
     apply_policy(model, &policy);
     if (model->version_count == 0)
         return error_set(err, STATUS_MODEL,
-                         "%.200s: config.pbtxt's version_policy wants versions that are not there",
+                         "%.200s: config.pbtxt's version_policy names versions that do not exist",
                          model->path);
     return STATUS_OK;
 }
@@ -240,7 +240,7 @@ static enum status describe_pipeline(struct repository_model *model, struct erro
     return status;
 }
 
-/* What is to be served of model->path. */
+/* Finds the versions of model->path to serve. */
 static enum status describe(struct repository_model *model, struct error *err)
 {
     struct model_place place;
@@ -250,7 +250,7 @@ static enum status describe(struct repository_model *model, struct error *err)
         return describe_pipeline(model, err);
     }
     struct stat info;
-    /* Beside a file alone there may be anything. */
+    /* The folder of a single file may hold unrelated files. */
     bool numbered = place.is_numbered,
          alone = stat(model->path, &info) == 0 && S_ISREG(info.st_mode);
     uint64_t signature = file_signature(place.file, ""), own;
@@ -267,7 +267,7 @@ static enum status describe(struct repository_model *model, struct error *err)
 
 /* ---- models ---- */
 
-/* Takes over nothing; a failure to describe it is its problem. */
+/* Copies its arguments. If the model cannot be described, its `problem` says why. */
 static enum status add_model(struct repository *repository, const char *path, const char *name,
                              struct error *err)
 {
@@ -293,7 +293,7 @@ static bool ends_in_onnx(const char *name, size_t *ret_stem)
     return length > 5 && !strcmp(name + length - 5, ".onnx");
 }
 
-/* DIR/NAME and DIR/NAME.onnx: which of them is meant is not for the order of a folder to say. */
+/* Refuses DIR/NAME beside DIR/NAME.onnx: the order of a folder must not decide which one counts. */
 static void refuse_twins(struct repository_model *model)
 {
     model->version_count = 0;
@@ -338,7 +338,7 @@ static int compare_models(const void *a, const void *b)
                   ((const struct repository_model *)b)->name);
 }
 
-/* Whether the stages of a pipeline are models that are there. */
+/* Checks that the stages of a pipeline are models of the repository. */
 static enum status check_stages(const struct repository *repository,
                                 const struct repository_model *pipeline, struct error *err)
 {
@@ -399,7 +399,7 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
     return STATUS_OK;
 }
 
-/* Adds the models of a pipeline's stages, as far as they are there. */
+/* Adds the models of a pipeline's stages that exist. */
 static enum status add_stages(struct repository *repository, struct error *err)
 {
     const struct pipeline_config stages = *repository->models[0].stages;

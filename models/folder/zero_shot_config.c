@@ -1,6 +1,7 @@
 /* Reads zero_shot.json of a model's folder: texts, their vectors, and how scores are made. */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,18 +11,6 @@
 static enum status zero_shot_wrong(const char *key, const char *expected, struct error *err)
 {
     return error_set(err, STATUS_MODEL, "\"%s\" is not %s", key, expected);
-}
-
-static enum status zero_shot_number(const cJSON *json, const char *key, float *ret,
-                                    struct error *err)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    if (!item)
-        return STATUS_OK;
-    if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= 1e6))
-        return zero_shot_wrong(key, "a number between -1e6 and 1e6", err);
-    *ret = (float)item->valuedouble;
-    return STATUS_OK;
 }
 
 /* One vector, scaled to length 1. */
@@ -65,49 +54,44 @@ static enum status read_vectors(const cJSON *json, struct zero_shot *ret, struct
     return STATUS_OK;
 }
 
-static enum status read_activation(const cJSON *json, struct zero_shot *ret, struct error *err)
+static enum status read_activation(const cJSON *item, void *object, struct error *err)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "activation");
-    if (item && (!cJSON_IsString(item) || (strcmp(item->valuestring, "softmax") != 0 &&
-                                           strcmp(item->valuestring, "sigmoid") != 0)))
-        return zero_shot_wrong("activation", "\"softmax\" or \"sigmoid\"", err);
-    ret->is_sigmoid = item && !strcmp(item->valuestring, "sigmoid");
+    struct zero_shot *ret = object;
+    const char *text = cJSON_IsString(item) ? item->valuestring : "";
+    ret->is_sigmoid = !strcmp(text, "sigmoid");
+    return ret->is_sigmoid || !strcmp(text, "softmax")
+               ? STATUS_OK
+               : json_wrong(item, "\"softmax\" or \"sigmoid\"", err);
+}
+
+/* Reads a member that read_texts() has read, or will. */
+static enum status read_later(const cJSON *item, void *object, struct error *err)
+{
+    (void)item, (void)object, (void)err;
     return STATUS_OK;
 }
 
-/* Only known keys: a misspelt one would be ignored silently. */
-static enum status check_keys(const cJSON *json, struct error *err)
-{
-    static const char *const keys[] = {"labels", "vectors", "scale", "bias", "activation"};
-    if (!cJSON_IsObject(json))
-        return error_set(err, STATUS_MODEL, "the file is not a JSON object");
-    for (const cJSON *item = json->child; item; item = item->next) {
-        size_t i = 0;
-        while (i < COUNT_OF(keys) && strcmp(keys[i], item->string) != 0)
-            i++;
-        if (i == COUNT_OF(keys))
-            return error_set(err, STATUS_MODEL,
-                             "unknown key \"%.60s\"; it takes labels, vectors, scale, bias and "
-                             "activation",
-                             item->string);
-    }
-    return STATUS_OK;
-}
+static const struct json_member texts_members[] = {
+    {.key = "labels", .read = read_later},
+    {.key = "vectors", .read = read_later},
+    {"scale", JSON_FLOAT, offsetof(struct zero_shot, scale), -1e6, 1e6},
+    {"bias", JSON_FLOAT, offsetof(struct zero_shot, bias), -1e6, 1e6},
+    {.key = "activation", .read = read_activation},
+};
 
 static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct labels *labels,
                               struct error *err)
 {
-    TRY(check_keys(json, err));
     ret->scale = 100;
-    TRY(zero_shot_number(json, "scale", &ret->scale, err));
-    TRY(zero_shot_number(json, "bias", &ret->bias, err));
-    TRY(read_activation(json, ret, err));
+    TRY(json_members(json, "it", texts_members, COUNT_OF(texts_members), ret, err));
     TRY(read_vectors(json, ret, err));
     char *names = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "labels"));
     if (!names)
         return zero_shot_wrong("labels", "a list of strings", err);
     const enum status status = labels_from_json(names, strlen(names), labels, err);
     free(names);
+    if (status == STATUS_NOT_FOUND) /* side_file_close() would not name the file */
+        return error_set(err, STATUS_MODEL, "%s", err->message);
     TRY(status);
     if (labels->count != ret->count)
         return error_set(err, STATUS_MODEL, "it has %zu labels, but %zu vectors", labels->count,
@@ -118,29 +102,19 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
 enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
                            struct labels *ret_labels, struct error *err)
 {
-    char *text = NULL, *path = NULL;
-    size_t size = 0;
-    cJSON *json = NULL;
+    struct side_file file;
     struct labels labels = {0};
-    enum status status = model_side_file(place, "zero_shot.json", &text, &size, &path, err);
+    enum status status = side_json_open(place, "zero_shot.json", &file, err);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
-    TRY(status);
-    status = json_parse(text, size, &json, err);
     if (status == STATUS_OK)
-        status = read_texts(json, ret, &labels, err);
+        status = side_file_close(&file, read_texts(file.json, ret, &labels, err), err);
     if (status != STATUS_OK) {
-        (void)error_prefix(err, "%.200s", path);
-        (void)error_set(err, STATUS_MODEL, "%s", err->message);
-        status = STATUS_MODEL;
         labels_done(&labels);
         zero_shot_done(ret);
-    } else {
-        labels_done(ret_labels);
-        *ret_labels = labels;
+        return error_set(err, STATUS_MODEL, "%s", err->message);
     }
-    cJSON_Delete(json);
-    free(text);
-    free(path);
-    return status;
+    labels_done(ret_labels);
+    *ret_labels = labels;
+    return STATUS_OK;
 }

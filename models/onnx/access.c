@@ -2,7 +2,9 @@
 #include "models/onnx/access.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -23,6 +25,17 @@ static bool is_in_hidden_home(const char *path)
     return false;
 }
 
+/* Whether a file, or the folder that it lies in, is a link. */
+static bool is_behind_link(const char *path)
+{
+    char folder[PATH_MAX];
+    struct stat info;
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    return (lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) ||
+           (lstat(folder, &info) == 0 && S_ISLNK(info.st_mode));
+}
+
 const char *access_advice(const char *path, int error)
 {
     switch (error) {
@@ -31,10 +44,11 @@ const char *access_advice(const char *path, int error)
         if (is_in_hidden_home(path))
             return "; the service may not see home folders (ProtectHome= of its unit): move the "
                    "model, to /srv/lensd for example";
+        if (is_behind_link(path))
+            return "; it is a link, and lensd follows links within the folder of models only: put "
+                   "the model there, or start lensd with --confine off and let its user read it";
         return "; let the user that lensd runs as read it (chmod a+r FILE, a+rx for each folder "
-               "above it), or, if it is a link that leads out of the folder of models, put the "
-               "model "
-               "there (--confine off follows links)";
+               "above it)";
     case ENOENT:
     case ENOTDIR:
         return "; check the path";

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/op/families.h"
 
 struct onnx_rewrite {
     struct graph *graph;
@@ -330,12 +331,11 @@ static void slope_of_channels(struct onnx_rewrite *r)
 
 /* ---- other old forms ---- */
 
-/* Before opset 13 all dimensions from the axis on counted as one. */
-static void softmax_of_one_axis(struct onnx_rewrite *r)
+/* All dimensions from the axis on count as one. */
+static void flatten_from(struct onnx_rewrite *r, int64_t axis)
 {
     struct node *node = r->node;
     struct value *x = node->inputs[0];
-    const int64_t axis = node_int(node, "axis", 1);
     drop(r, "axis");
     set_int(r, node, "axis", -1);
     if (axis == -1 || (x->shape.rank > 0 && axis == x->shape.rank - 1))
@@ -345,6 +345,61 @@ static void softmax_of_one_axis(struct onnx_rewrite *r)
         set_int(r, flat->producer, "axis", axis);
     set_input(r, 0, flat);
     follow(r, OP_RESHAPE, shape_of(r, x));
+}
+
+static void softmax_of_one_axis(struct onnx_rewrite *r)
+{
+    flatten_from(r, node_int(r->node, "axis", 1));
+}
+
+/* Scale and bias of each group become those of each channel. */
+static void group_norm_of_channels(struct onnx_rewrite *r)
+{
+    const int64_t column[2] = {node_int(r->node, "num_groups", 0), 1};
+    for (size_t i = 1; i < 3 && column[0] > 0; i++) {
+        struct value *channels = shape_of(r, r->node->inputs[0]);
+        if (!channels)
+            return;
+        set_int(r, channels->producer, "start", 1);
+        set_int(r, channels->producer, "end", 2);
+        struct value *of_group = apply(r, OP_DIV, channels, form_int(r, column[0]));
+        struct value *shape = join(r, form_int(r, column[0]), of_group);
+        struct value *each = apply(r, OP_RESHAPE, r->node->inputs[i], form_ints(r, 2, column));
+        set_input(r, i, apply(r, OP_RESHAPE, apply(r, OP_EXPAND, each, shape), form_int(r, -1)));
+    }
+}
+
+/* With spatial = 0 each position of [C, D1, D2 …] has statistics of its own:
+ * (x - mean) / sqrt(var + epsilon) * scale + B, of which the node is the product. */
+static void batch_norm_of_positions(struct onnx_rewrite *r)
+{
+    struct node *node = r->node;
+    const bool is_spatial = node_int(node, "spatial", 1) != 0;
+    const float epsilon = node_float(node, "epsilon", 1e-5f);
+    bool training = node->opset < 7 && node_int(node, "is_test", 0) == 0;
+    for (size_t i = 1; i < node->output_count; i++)
+        training = training || node->outputs[i];
+    drop(r, "spatial");
+    drop(r, "is_test");
+    if (training) {
+        fail(r, error_set(r->err, STATUS_UNSUPPORTED,
+                          "this is the training form (batch statistics); lensd runs the inference "
+                          "form"));
+        (void)error_advise(r->err, "export the model in eval mode");
+        return;
+    }
+    if (is_spatial)
+        return;
+    struct value *bias = node->inputs[2], *variance = node->inputs[4];
+    struct value *added = form_number_like(r, epsilon, variance);
+    struct value *deviation = apply(r, OP_SQRT, apply(r, OP_ADD, variance, added), NULL);
+    struct value *centered = apply(r, OP_SUB, node->inputs[0], node->inputs[3]);
+    node->op = OP_MUL;
+    node->attr_count = 0;
+    node->output_count = 1;
+    node->inputs[0] = apply(r, OP_DIV, centered, deviation);
+    node->input_count = 2;
+    follow(r, OP_ADD, bias);
 }
 
 /* The names of TensorProto.DataType, at their numbers. */
@@ -536,6 +591,73 @@ static void quantize_as_13(struct onnx_rewrite *r)
     r->node->opset = 13;
 }
 
+static void set_inputs(struct onnx_rewrite *r, struct node *node, size_t count,
+                       struct value *const *inputs)
+{
+    struct value **room = node ? arena_alloc(r->graph->arena, count, sizeof *room) : NULL;
+    if (!room) {
+        fail_memory(r);
+        return;
+    }
+    memcpy(room, inputs, count * sizeof *inputs);
+    node->inputs = room;
+    node->input_count = count;
+}
+
+/* Operand `at` of an operator on 8-bit tensors, which its scale and zero point follow, as float. */
+static struct value *dequantized(struct onnx_rewrite *r, size_t at)
+{
+    struct value *const inputs[3] = {node_input(r->node, at), node_input(r->node, at + 1),
+                                     node_input(r->node, at + 2)};
+    struct value *value = apply(r, OP_DEQUANTIZE_LINEAR, inputs[0], inputs[1]);
+    if (!inputs[0] || !inputs[1])
+        fail(r, error_set(r->err, STATUS_MODEL, "input %zu or its scale is left out", at));
+    else if (value && inputs[2])
+        set_inputs(r, value->producer, 3, inputs);
+    return value;
+}
+
+/* The node's operands become `inputs`; a QuantizeLinear follows, with the scale at `at` and the
+ * zero point after it, which without one is 0 of the type of operand `like`. */
+static void quantized(struct onnx_rewrite *r, size_t at, size_t like, size_t count,
+                      struct value *const *inputs)
+{
+    static const uint8_t zero;
+    struct value *scale = node_input(r->node, at), *point = node_input(r->node, at + 1);
+    struct value *of_type = node_input(r->node, like);
+    if (!scale)
+        fail(r, error_set(r->err, STATUS_MODEL, "the output's scale is left out"));
+    if (!point)
+        point = apply(r, OP_CAST_LIKE, form_constant(r, DTYPE_U8, SHAPE_SCALAR, &zero), of_type);
+    if (r->status != STATUS_OK)
+        return;
+    set_inputs(r, r->node, count, inputs);
+    struct node *node = follow(r, OP_QUANTIZE_LINEAR, scale);
+    if (node)
+        set_inputs(r, node, 3, (struct value *[]){node->inputs[0], scale, point});
+}
+
+static void quantized_unary(struct onnx_rewrite *r)
+{
+    quantized(r, 3, 0, 1, (struct value *[]){dequantized(r, 0)});
+}
+
+/* `opset` is that of the Softmax it stands for. */
+static void quantized_softmax(struct onnx_rewrite *r)
+{
+    const bool is_flat = node_int(r->node, "opset", 13) < 13;
+    quantized_unary(r);
+    drop(r, "opset");
+    if (is_flat && r->status == STATUS_OK)
+        flatten_from(r, node_int(r->node, "axis", -1));
+}
+
+static void quantized_where(struct onnx_rewrite *r)
+{
+    quantized(r, 7, 1, 3,
+              (struct value *[]){r->node->inputs[0], dequantized(r, 1), dequantized(r, 4)});
+}
+
 /* The activation that a fused node ends with. */
 static void activate(struct onnx_rewrite *r, const char *name, const float *params, size_t count)
 {
@@ -557,16 +679,9 @@ static void activate(struct onnx_rewrite *r, const char *name, const float *para
     }
     struct node *node = follow(r, op, NULL);
     if (node && op == OP_CLIP) {
-        struct value *inputs[3] = {node->inputs[0], form_float(r, params[0]),
-                                   form_float(r, params[1])};
-        struct value **room = arena_alloc(r->graph->arena, 3, sizeof *room);
-        if (!room) {
-            fail_memory(r);
-            return;
-        }
-        memcpy(room, inputs, sizeof inputs);
-        node->inputs = room;
-        node->input_count = 3;
+        set_inputs(r, node, 3,
+                   (struct value *[]){node->inputs[0], form_float(r, params[0]),
+                                      form_float(r, params[1])});
         return;
     }
     if (has_alpha)
@@ -715,7 +830,6 @@ static void skip_rms_norm(struct onnx_rewrite *r)
 
 /* ---- the table ---- */
 
-#define WINDOW "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 #define FORM(domain, name, op, first, last, min_in, max_in, min_out, max_out, attrs, rewrite)      \
     {                                                                                              \
         domain, name, {OP_##op, first,    last,  min_in, max_in, min_out,                          \
@@ -776,6 +890,10 @@ static const struct onnx_form forms[] = {
     OLD("LpPool", LP_POOL, 1, 1, "auto_pad:string kernel_shape:ints p:float pads:ints strides:ints",
         norm_as_int),
     OLD("GlobalLpPool", GLOBAL_LP_POOL, 1, 1, "p:float", norm_as_int),
+    FORM("", "BatchNormalization", BATCH_NORMALIZATION, 1, 8, 5, 5, 1, 5,
+         "epsilon:float momentum:float spatial:int is_test:int", batch_norm_of_positions),
+    FORM("", "GroupNormalization", GROUP_NORMALIZATION, 18, 20, 3, 3, 1, 1,
+         "epsilon:float num_groups:int stash_type:int", group_norm_of_channels),
     OLD("Softmax", SOFTMAX, 12, 1, "axis:int", softmax_of_one_axis),
     OLD("LogSoftmax", LOG_SOFTMAX, 12, 1, "axis:int", softmax_of_one_axis),
     OLD("Hardmax", HARDMAX, 12, 1, "axis:int", softmax_of_one_axis),
@@ -792,8 +910,12 @@ static const struct onnx_form forms[] = {
          roi_without_half_pixel),
     MS("QuantizeLinear", QUANTIZE_LINEAR, 2, 3, QUANTIZE_ATTRS, quantize_as_13),
     MS("DequantizeLinear", DEQUANTIZE_LINEAR, 2, 3, QUANTIZE_ATTRS, quantize_as_13),
-    MS("FusedConv", CONV, 2, 4, WINDOW " group:int activation:string activation_params:floats",
-       fused_conv),
+    MS("QLinearSigmoid", SIGMOID, 2, 5, NULL, quantized_unary),
+    MS("QLinearLeakyRelu", LEAKY_RELU, 2, 5, "alpha:float", quantized_unary),
+    MS("QLinearSoftmax", SOFTMAX, 2, 5, "axis:int opset:int", quantized_softmax),
+    MS("QLinearWhere", WHERE, 8, 9, NULL, quantized_where),
+    MS("FusedConv", CONV, 2, 4,
+       WINDOW_ATTRS " group:int activation:string activation_params:floats", fused_conv),
     MS("FusedGemm", GEMM, 2, 3,
        "alpha:float beta:float transA:int transB:int activation:string activation_alpha:float "
        "activation_beta:float activation_gamma:float",

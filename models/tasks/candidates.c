@@ -2,7 +2,7 @@
  *
  * The numbers are torchvision's nms(): intersection over union in float32, strictly greater than
  * the threshold, in the order of the scores. */
-#include "models/tasks/candidates.h"
+#include "models/tasks/decoders.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -18,7 +18,7 @@ enum status scores_check(const struct session_tensor *output, size_t *ret_classe
                          struct error *err) MUST_USE;
 
 /* The scores of image `row` of a run with `batch` images: *ret_count floats, in the tensor itself
- * (float32) or converted into `buffer` (float16, bfloat16, float64). Valid as long as both.
+ * (float32) or converted into `buffer` (float16, bfloat16, float64). It is valid while both are.
  * STATUS_INVALID when the tensor does not divide into `batch` images, is empty, or has more than
  * one dimension of an image that is not 1; STATUS_NO_MEMORY.
  */
@@ -53,7 +53,7 @@ enum status scores_top_k(const float *scores, size_t count, bool is_probabilitie
                          struct error *err) MUST_USE;
 
 /* The same from what a device has found (session_best_of), which has at least one score of `count`
- * (0: not known) classes. */
+ * (0: unknown) classes. */
 enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
                              size_t k, struct prediction **ret_predictions, size_t *ret_count,
                              struct error *err) MUST_USE;

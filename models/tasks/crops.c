@@ -7,7 +7,8 @@
 
 #include "engine/base/size.h"
 
-/* PP-OCR: crops that are so many times as high as wide are turned; rows are so many pixels apart.
+/* PP-OCR: the ratio of height to width from which a crop is turned, and the distance of rows in
+ * pixels.
  */
 #define TURN_RATIO   1.5
 #define ROW_DISTANCE 10

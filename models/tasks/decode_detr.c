@@ -7,55 +7,6 @@
 
 #include "models/tasks/decoders.h"
 
-static struct detection shares_to_pixels(const float *box, const struct task_geometry *geometry)
-{
-    return decode_centred(box[0] * geometry->input_width, box[1] * geometry->input_height,
-                          box[2] * geometry->input_width, box[3] * geometry->input_height);
-}
-
-enum status decode_rtdetr(const struct task_rows *outputs, const struct task_geometry *geometry,
-                          struct candidates *candidates, struct error *err)
-{
-    const struct task_rows *rows = &outputs[0];
-    if (rows->shape.rank != 2 || rows->shape.dims[1] < 5)
-        return task_rows_wrong(rows, "[queries, 4 + classes]", err);
-    const size_t columns = (size_t)rows->shape.dims[1];
-    for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
-        const float *row = rows->data + i * columns;
-        size_t best = 4;
-        for (size_t c = 5; c < columns; c++)
-            if (row[c] > row[best])
-                best = c;
-        if (!(row[best] > candidates->options->confidence))
-            continue;
-        struct detection found = shares_to_pixels(row, geometry);
-        found.score = row[best];
-        found.index = (uint32_t)(best - 4);
-        found.place = (uint32_t)i;
-        candidates_add(candidates, &found);
-    }
-    return STATUS_OK;
-}
-
-enum status decode_rtdetr_final(const struct task_rows *outputs,
-                                const struct task_geometry *geometry, struct candidates *candidates,
-                                struct error *err)
-{
-    const struct task_rows *rows = &outputs[0];
-    if (rows->shape.rank != 2 || rows->shape.dims[1] != 6)
-        return task_rows_wrong(rows, "[queries, 6]", err);
-    for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
-        const float *row = rows->data + 6 * i;
-        struct detection found = shares_to_pixels(row, geometry);
-        if (!decode_class(row[5], &found.index))
-            continue;
-        found.score = row[4];
-        found.place = (uint32_t)i;
-        candidates_add(candidates, &found);
-    }
-    return STATUS_OK;
-}
-
 static size_t greatest_of(const float *logits, size_t count)
 {
     size_t best = 0;
@@ -63,6 +14,27 @@ static size_t greatest_of(const float *logits, size_t count)
         if (logits[c] > logits[best])
             best = c;
     return best;
+}
+
+enum status decode_rtdetr(const struct task_rows *outputs, struct candidates *candidates,
+                          struct error *err)
+{
+    const struct task_rows *rows = &outputs[0];
+    if (rows->shape.rank != 2 || rows->shape.dims[1] < 5)
+        return task_rows_wrong(rows, "[queries, 4 + classes]", err);
+    const size_t columns = (size_t)rows->shape.dims[1];
+    for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
+        const float *row = rows->data + i * columns;
+        const size_t best = 4 + greatest_of(row + 4, columns - 4);
+        if (!(row[best] > candidates->options->confidence))
+            continue;
+        struct detection found = decode_shares(row, candidates->geometry);
+        found.score = row[best];
+        found.index = (uint32_t)(best - 4);
+        found.place = (uint32_t)i;
+        candidates_add(candidates, &found);
+    }
+    return STATUS_OK;
 }
 
 /* The softmax of a row is exp(logit - greatest) / sum. */
@@ -87,8 +59,8 @@ static struct detection softmax_row(const float *logits, size_t classes)
                               .score = expf(logits[best] - scale.greatest) / scale.sum};
 }
 
-enum status decode_mask_queries(const struct task_rows *outputs, bool is_panoptic,
-                                struct candidates *candidates, struct error *err)
+enum status decode_mask_queries(const struct task_rows *outputs, struct candidates *candidates,
+                                struct error *err)
 {
     const struct task_rows *logits = &outputs[0], *masks = &outputs[1];
     if (masks->shape.rank != 3 || masks->count == 0 || masks->shape.dims[1] > INT16_MAX ||
@@ -98,6 +70,7 @@ enum status decode_mask_queries(const struct task_rows *outputs, bool is_panopti
         logits->shape.dims[1] < 2)
         return task_rows_wrong(logits, "logits, [queries, classes + 1]", err);
     const size_t classes = (size_t)logits->shape.dims[1];
+    const bool is_panoptic = candidates->task->layout == LAYOUT_PANOPTIC;
     for (size_t i = 0; i < (size_t)logits->shape.dims[0]; i++) {
         const float *row = logits->data + i * classes;
         const struct softmax_scale scale = softmax_scale(row, classes);
@@ -136,10 +109,11 @@ static void add_pairs(const float *logits, size_t classes, size_t query,
     }
 }
 
-enum status decode_detr(const struct task_rows *outputs, const struct task_geometry *geometry,
-                        bool is_sigmoid, struct candidates *candidates, struct error *err)
+enum status decode_detr(const struct task_rows *outputs, struct candidates *candidates,
+                        struct error *err)
 {
     const struct task_rows *logits = &outputs[0], *boxes = &outputs[1];
+    const bool is_sigmoid = candidates->task->layout != LAYOUT_DETR;
     if (boxes->shape.rank != 2 || boxes->shape.dims[1] != 4)
         return task_rows_wrong(boxes, "boxes, [queries, 4]", err);
     if (logits->shape.rank != 2 || logits->shape.dims[0] != boxes->shape.dims[0] ||
@@ -147,7 +121,7 @@ enum status decode_detr(const struct task_rows *outputs, const struct task_geome
         return task_rows_wrong(logits, "logits, [queries, classes]", err);
     const size_t classes = (size_t)logits->shape.dims[1];
     for (size_t i = 0; i < (size_t)boxes->shape.dims[0]; i++) {
-        struct detection found = shares_to_pixels(boxes->data + 4 * i, geometry);
+        struct detection found = decode_shares(boxes->data + 4 * i, candidates->geometry);
         if (is_sigmoid) {
             add_pairs(logits->data + i * classes, classes, i, &found, candidates);
             continue;

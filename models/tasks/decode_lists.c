@@ -14,48 +14,26 @@ static enum status check_lists(const struct task_rows *outputs, struct error *er
     return STATUS_OK;
 }
 
-/* Adds box `i` of the lists. */
-static void add_listed(const struct task_rows *outputs, size_t i, struct detection box,
-                       struct candidates *candidates)
+enum status decode_lists(const struct task_rows *outputs, struct candidates *candidates,
+                         struct error *err)
 {
-    if (!decode_class(outputs[1].data[i], &box.index))
-        return;
-    box.score = outputs[2].data[i];
-    box.place = (uint32_t)i;
-    candidates_add(candidates, &box);
-}
-
-enum status decode_torchvision(const struct task_rows *outputs, struct candidates *candidates,
-                               struct error *err)
-{
+    const bool is_tensorflow = candidates->task->layout == LAYOUT_TENSORFLOW;
+    const float width = candidates->geometry->input_width;
+    const float height = candidates->geometry->input_height;
     TRY(check_lists(outputs, err));
-    for (size_t i = 0; i < (size_t)outputs[0].shape.dims[0]; i++) {
-        const float *box = outputs[0].data + 4 * i;
-        add_listed(outputs, i,
-                   (struct detection){.x1 = box[0], .y1 = box[1], .x2 = box[2], .y2 = box[3]},
-                   candidates);
-    }
-    return STATUS_OK;
-}
-
-enum status decode_tensorflow(const struct task_rows *outputs, size_t output_count,
-                              const struct task_geometry *geometry, struct candidates *candidates,
-                              struct error *err)
-{
-    TRY(check_lists(outputs, err));
-    const float width = geometry->input_width, height = geometry->input_height;
     size_t count = (size_t)outputs[0].shape.dims[0];
-    if (output_count > 3 && outputs[3].count == 1 && outputs[3].data[0] >= 0 &&
-        outputs[3].data[0] < (float)count)
+    if (is_tensorflow && candidates->task->output_count > 3 && outputs[3].count == 1 &&
+        outputs[3].data[0] >= 0 && outputs[3].data[0] < (float)count)
         count = (size_t)outputs[3].data[0];
     for (size_t i = 0; i < count; i++) {
         const float *box = outputs[0].data + 4 * i;
-        add_listed(outputs, i,
-                   (struct detection){.x1 = box[1] * width,
-                                      .y1 = box[0] * height,
-                                      .x2 = box[3] * width,
-                                      .y2 = box[2] * height},
-                   candidates);
+        struct detection found = is_tensorflow ? decode_corners(box[1] * width, box[0] * height,
+                                                                box[3] * width, box[2] * height)
+                                               : decode_corners(box[0], box[1], box[2], box[3]);
+        found.score = outputs[2].data[i];
+        found.place = (uint32_t)i;
+        if (decode_class(outputs[1].data[i], &found.index))
+            candidates_add(candidates, &found);
     }
     return STATUS_OK;
 }

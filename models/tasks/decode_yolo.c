@@ -45,7 +45,7 @@ enum status decode_yolov8(const struct task_rows *outputs, struct candidates *ca
                           struct error *err)
 {
     const struct task_rows *rows = &outputs[0];
-    const int64_t beside = 4 + (int64_t)candidates->extras;
+    const int64_t beside = 4 + (int64_t)task_extras(candidates->task);
     if (rows->shape.rank != 2 || rows->shape.dims[0] <= beside)
         return task_rows_wrong(rows, "[4 + classes + the task's own numbers, candidates]", err);
     const size_t classes = (size_t)(rows->shape.dims[0] - beside);
@@ -74,97 +74,77 @@ enum status decode_yolov8(const struct task_rows *outputs, struct candidates *ca
     return STATUS_OK;
 }
 
-static enum status check_rows(const struct task_rows *rows, struct error *err)
-{
-    if (rows->shape.rank == 2 && rows->shape.dims[1] > 5)
-        return STATUS_OK;
-    return task_rows_wrong(rows, "[candidates, 5 + classes]", err);
-}
-
-/* Finds class and score of a row of x, y, w, h, objectness, scores. False: below the threshold. */
-static bool score_row(const float *row, size_t columns, float confidence, struct detection *ret)
-{
-    if (!(row[4] > confidence)) /* scores are at most 1, so the product is below, too */
-        return false;
-    const size_t best = best_class(row + 5, columns - 5, 1);
-    ret->index = (uint32_t)best;
-    ret->score = row[4] * row[5 + best];
-    return ret->score > confidence;
-}
-
-enum status decode_yolov5(const struct task_rows *outputs, struct candidates *candidates,
-                          struct error *err)
-{
-    const struct task_rows *rows = &outputs[0];
-    TRY(check_rows(rows, err));
-    const size_t columns = (size_t)rows->shape.dims[1], all = (size_t)rows->shape.dims[0];
-    for (size_t i = 0; i < all; i++) {
-        const float *row = rows->data + i * columns;
-        struct detection scored = {0};
-        if (!score_row(row, columns, candidates->options->confidence, &scored))
-            continue;
-        struct detection found = decode_centred(row[0], row[1], row[2], row[3]);
-        found.index = scored.index;
-        found.score = scored.score;
-        found.place = (uint32_t)i;
-        candidates_add(candidates, &found);
-    }
-    return STATUS_OK;
-}
-
-/* Decodes one grid of YOLOX with `stride` pixels per cell. Returns its number of candidates. */
-static size_t decode_grid(const struct task_rows *rows, size_t first, size_t width, size_t height,
-                          float stride, struct candidates *candidates)
+/* Decodes `count` rows of x, y, w, h, objectness and scores. With a stride, x, y, w and h are those
+ * of a YOLOX grid `width` cells wide. */
+static void decode_cells(const struct task_rows *rows, size_t first, size_t count, size_t width,
+                         float stride, struct candidates *candidates)
 {
     const size_t columns = (size_t)rows->shape.dims[1];
-    for (size_t i = 0; i < width * height; i++) {
+    const float confidence = candidates->options->confidence;
+    for (size_t i = 0; i < count; i++) {
         const float *row = rows->data + (first + i) * columns;
-        struct detection scored = {0};
-        if (!score_row(row, columns, candidates->options->confidence, &scored))
+        if (!(row[4] > confidence)) /* scores are at most 1, so the product is below, too */
             continue;
-        const size_t cell_x = i % width, cell_y = i / width;
-        struct detection found =
-            decode_centred((row[0] + (float)cell_x) * stride, (row[1] + (float)cell_y) * stride,
-                           expf(row[2]) * stride, expf(row[3]) * stride);
-        found.index = scored.index;
-        found.score = scored.score;
+        const size_t best = best_class(row + 5, columns - 5, 1);
+        const float score = row[4] * row[5 + best];
+        if (!(score > confidence))
+            continue;
+        struct detection found = decode_centred(row[0], row[1], row[2], row[3]);
+        if (stride > 0) {
+            const size_t column = i % width, line = i / width;
+            found =
+                decode_centred((row[0] + (float)column) * stride, (row[1] + (float)line) * stride,
+                               expf(row[2]) * stride, expf(row[3]) * stride);
+        }
+        found.index = (uint32_t)best;
+        found.score = score;
         found.place = (uint32_t)(first + i);
         candidates_add(candidates, &found);
     }
-    return width * height;
 }
 
-enum status decode_yolox(const struct task_rows *outputs, const struct task_geometry *geometry,
-                         struct candidates *candidates, struct error *err)
-{
-    const struct task_rows *rows = &outputs[0];
-    TRY(check_rows(rows, err));
-    const size_t width = (size_t)geometry->input_width, height = (size_t)geometry->input_height;
-    size_t expected = 0, done = 0;
-    for (size_t stride = 8; stride <= 32; stride *= 2)
-        expected += (width / stride) * (height / stride);
-    if (expected != (size_t)rows->shape.dims[0])
-        return task_rows_wrong(rows, "a row for each cell of the grids of 8, 16 and 32 pixels",
-                               err);
-    for (size_t stride = 8; stride <= 32; stride *= 2)
-        done += decode_grid(rows, done, width / stride, height / stride, (float)stride, candidates);
-    return STATUS_OK;
-}
-
-enum status decode_yolo_final(const struct task_rows *outputs, struct candidates *candidates,
+enum status decode_yolo_grids(const struct task_rows *outputs, struct candidates *candidates,
                               struct error *err)
 {
     const struct task_rows *rows = &outputs[0];
-    const size_t columns = 6 + candidates->extras;
+    if (rows->shape.rank != 2 || rows->shape.dims[1] <= 5)
+        return task_rows_wrong(rows, "[candidates, 5 + classes]", err);
+    const size_t all = (size_t)rows->shape.dims[0];
+    if (candidates->task->layout != LAYOUT_YOLOX) {
+        decode_cells(rows, 0, all, 1, 0, candidates);
+        return STATUS_OK;
+    }
+    const size_t width = (size_t)candidates->geometry->input_width;
+    const size_t height = (size_t)candidates->geometry->input_height;
+    size_t expected = 0, done = 0;
+    for (size_t stride = 8; stride <= 32; stride *= 2)
+        expected += (width / stride) * (height / stride);
+    if (expected != all)
+        return task_rows_wrong(rows, "a row for each cell of the grids of 8, 16 and 32 pixels",
+                               err);
+    for (size_t stride = 8; stride <= 32; stride *= 2) {
+        const size_t cells = (width / stride) * (height / stride);
+        decode_cells(rows, done, cells, width / stride, (float)stride, candidates);
+        done += cells;
+    }
+    return STATUS_OK;
+}
+
+enum status decode_final(const struct task_rows *outputs, struct candidates *candidates,
+                         struct error *err)
+{
+    const struct task_rows *rows = &outputs[0];
+    const size_t columns = 6 + task_extras(candidates->task);
     if (rows->shape.rank != 2 || rows->shape.dims[1] != (int64_t)columns)
         return task_rows_wrong(rows, "[boxes, 6 + the task's own numbers]", err);
     for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
         const float *row = rows->data + columns * i;
-        struct detection found = {.x1 = row[0], .y1 = row[1], .x2 = row[2], .y2 = row[3]};
-        if (candidates->is_oriented) {
-            found = decode_centred(row[0], row[1], row[2], row[3]);
-            found.angle = row[6];
-        }
+        struct detection found = candidates->task->layout == LAYOUT_RTDETR_FINAL
+                                     ? decode_shares(row, candidates->geometry)
+                                 : candidates->is_oriented
+                                     ? decode_centred(row[0], row[1], row[2], row[3])
+                                     : decode_corners(row[0], row[1], row[2], row[3]);
+        found.angle = candidates->is_oriented ? row[6] : 0;
         found.score = row[4];
         found.place = (uint32_t)i;
         if (decode_class(row[5], &found.index))

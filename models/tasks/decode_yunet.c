@@ -45,12 +45,12 @@ static float clamp_to_one(float number)
     return number > 0 ? (number < 1 ? number : 1) : 0;
 }
 
-enum status decode_yunet(const struct task_rows *outputs, const struct task_geometry *geometry,
-                         struct candidates *candidates, struct error *err)
+enum status decode_yunet(const struct task_rows *outputs, struct candidates *candidates,
+                         struct error *err)
 {
     size_t first = 0;
     for (int s = 0; s < YUNET_STRIDES; s++) {
-        const struct yunet_grid grid = yunet_grid_of(outputs, geometry, s);
+        const struct yunet_grid grid = yunet_grid_of(outputs, candidates->geometry, s);
         TRY(check_grid(&grid, err));
         for (size_t i = 0; i < grid.cells; i++) {
             const float *box = grid.boxes->data + 4 * i;

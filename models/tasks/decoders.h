@@ -1,49 +1,63 @@
-/* Private to models/tasks: the decoders of detectors' outputs, one for each layout.
- *
- * Each adds the candidates of one image. Boxes are in pixels of the model's input. STATUS_INVALID
- * if an output has not the layout's shape. */
+/* Private to models/tasks: candidate boxes, the table of layouts, and the decoders. */
 #pragma once
 
-#include "models/tasks/candidates.h"
+#include "models/tasks/detect.h"
 
-enum status decode_yolov8(const struct task_rows *outputs, struct candidates *candidates,
-                          struct error *err) MUST_USE;
+struct layout_entry {
+    const char *name; /* in lensd.json */
+    size_t outputs;   /* the least number of outputs of the model */
+    float confidence, iou;
+    int max_detections;
+    bool has_rows;
+};
 
-/* YOLOv5, and YOLOX exported with --decode_in_inference. */
-enum status decode_yolov5(const struct task_rows *outputs, struct candidates *candidates,
-                          struct error *err) MUST_USE;
-enum status decode_yolox(const struct task_rows *outputs, const struct task_geometry *geometry,
-                         struct candidates *candidates, struct error *err) MUST_USE;
-enum status decode_yolo_final(const struct task_rows *outputs, struct candidates *candidates,
-                              struct error *err) MUST_USE;
-enum status decode_rtdetr(const struct task_rows *outputs, const struct task_geometry *geometry,
-                          struct candidates *candidates, struct error *err) MUST_USE;
-enum status decode_rtdetr_final(const struct task_rows *outputs,
-                                const struct task_geometry *geometry, struct candidates *candidates,
-                                struct error *err) MUST_USE;
-enum status decode_detr(const struct task_rows *outputs, const struct task_geometry *geometry,
-                        bool is_sigmoid, struct candidates *candidates, struct error *err) MUST_USE;
+extern const struct layout_entry task_layouts[];
+extern const size_t task_layout_count;
+
+/* The candidates of one image. */
+struct candidates {
+    struct detections found;
+    const struct task *task;
+    const struct task_options *options; /* not task->options: a request may change them */
+    const struct task_geometry *geometry;
+    bool is_oriented; /* TASK_ORIENTED */
+    bool is_out_of_memory;
+};
+
+/* Adds a candidate, unless its score is not above the threshold, its class is not wanted, or its
+ * box is not finite. Keeps the best DETECT_MAX_CANDIDATES (DETECT_MAX_ORIENTED). */
+void candidates_add(struct candidates *candidates, const struct detection *added);
+
+/* Sorts the candidates, best first, and keeps the best max_detections. With an IoU below 1, first
+ * drops each candidate that overlaps a better one by more than that (a better one of its class, or
+ * of any class with `agnostic`). Oriented boxes are compared by probabilistic IoU, also with better
+ * ones that were dropped. */
+void candidates_suppress(struct candidates *candidates, const struct task_options *options);
+
+/* A decoder of detectors' outputs adds the candidates of one image. Boxes are in pixels of the
+ * model's input. STATUS_INVALID if an output has not the layout's shape; STATUS_NO_MEMORY. */
+typedef enum status layout_decoder(const struct task_rows *outputs, struct candidates *candidates,
+                                   struct error *err);
+
+layout_decoder decode_yolov8;
+layout_decoder decode_yolo_grids; /* LAYOUT_YOLOV5, LAYOUT_YOLOX and LAYOUT_YOLOX_PIXELS */
+layout_decoder decode_final;      /* LAYOUT_YOLO_FINAL and LAYOUT_RTDETR_FINAL */
+layout_decoder decode_rtdetr;
+layout_decoder decode_detr; /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
+layout_decoder decode_yunet;
+layout_decoder decode_lists; /* LAYOUT_TORCHVISION and LAYOUT_TENSORFLOW */
 
 /* LAYOUT_PANOPTIC and LAYOUT_MASKFORMER. Candidates have no box yet: query_masks_add() makes them.
  */
-enum status decode_mask_queries(const struct task_rows *outputs, bool is_panoptic,
-                                struct candidates *candidates, struct error *err) MUST_USE;
+layout_decoder decode_mask_queries;
 
 /* Boxes are in points of the map, with an angle, until text_corners() sets the corners of those
- * that are kept, and the boxes around these. STATUS_NO_MEMORY, too. */
-enum status decode_text_map(const struct task *task, const struct task_rows *outputs,
-                            struct candidates *candidates, struct error *err) MUST_USE;
+ * that are kept, and the boxes around these. */
+layout_decoder decode_text_map;
 enum status text_corners(const struct task_rows *outputs, const struct task_geometry *geometry,
                          struct detections *found, struct error *err) MUST_USE;
-enum status decode_yunet(const struct task_rows *outputs, const struct task_geometry *geometry,
-                         struct candidates *candidates, struct error *err) MUST_USE;
-enum status decode_torchvision(const struct task_rows *outputs, struct candidates *candidates,
-                               struct error *err) MUST_USE;
-enum status decode_tensorflow(const struct task_rows *outputs, size_t output_count,
-                              const struct task_geometry *geometry, struct candidates *candidates,
-                              struct error *err) MUST_USE;
 
-/* The numbers behind the box, scores and class of a candidate: first[i * step]. */
+/* The numbers that follow the box, scores and class of a candidate: first[i * step]. */
 struct extra_numbers {
     const float *first;
     size_t step;
@@ -75,11 +89,23 @@ enum status query_masks_add(const struct task *task, const struct task_rows *out
                             const struct task_geometry *geometry, struct detections *found,
                             struct error *err) MUST_USE;
 
-/* The box with this centre and size. */
+/* A box given by its corners. */
+static inline struct detection decode_corners(float x1, float y1, float x2, float y2)
+{
+    return (struct detection){.x1 = x1, .y1 = y1, .x2 = x2, .y2 = y2};
+}
+
+/* A box given by its centre and size. */
 static inline struct detection decode_centred(float x, float y, float width, float height)
 {
-    return (struct detection){
-        .x1 = x - width / 2, .y1 = y - height / 2, .x2 = x + width / 2, .y2 = y + height / 2};
+    return decode_corners(x - width / 2, y - height / 2, x + width / 2, y + height / 2);
+}
+
+/* A box given by its centre and size as shares of the input's sides. */
+static inline struct detection decode_shares(const float *box, const struct task_geometry *geometry)
+{
+    return decode_centred(box[0] * geometry->input_width, box[1] * geometry->input_height,
+                          box[2] * geometry->input_width, box[3] * geometry->input_height);
 }
 
 /* Reads a class number from a float; false if it is not a valid class number. */

@@ -63,7 +63,7 @@ static float cubic(float distance)
     return x < 2 ? ((x - 5) * x + 8) * x * a - 4 * a : 0;
 }
 
-/* Of the `count` pixels of a side; NULL: out of memory. */
+/* Allocates the taps of the `count` pixels of a side. NULL when out of memory. */
 static struct depth_taps *taps_of(uint32_t count, float gain, float begin, float input,
                                   uint32_t side)
 {
@@ -110,7 +110,7 @@ static bool rows_init(const struct depth *depth, struct depth_rows *ret)
     return has_all;
 }
 
-/* A row of the map, widened. Rows whose numbers are the same modulo TAPS share a place. */
+/* Returns a row of the map, widened. Rows whose numbers are the same modulo TAPS share a place. */
 static const float *wide_row(struct depth_rows *rows, int32_t row)
 {
     const int place = row % TAPS;

@@ -7,44 +7,16 @@
 #include "engine/base/size.h"
 #include "models/tasks/decoders.h"
 
-static enum status decode_layout(const struct task *task, const struct task_rows *outputs,
-                                 const struct task_geometry *geometry,
-                                 struct candidates *candidates, struct error *err)
-{
-    switch (task->layout) {
-    case LAYOUT_YOLOV8:
-        return decode_yolov8(outputs, candidates, err);
-    case LAYOUT_YOLOV5:
-    case LAYOUT_YOLOX_PIXELS:
-        return decode_yolov5(outputs, candidates, err);
-    case LAYOUT_YOLOX:
-        return decode_yolox(outputs, geometry, candidates, err);
-    case LAYOUT_YOLO_FINAL:
-        return decode_yolo_final(outputs, candidates, err);
-    case LAYOUT_RTDETR:
-        return decode_rtdetr(outputs, geometry, candidates, err);
-    case LAYOUT_RTDETR_FINAL:
-        return decode_rtdetr_final(outputs, geometry, candidates, err);
-    case LAYOUT_DETR:
-    case LAYOUT_DETR_SIGMOID:
-    case LAYOUT_RFDETR:
-        return decode_detr(outputs, geometry, task->layout != LAYOUT_DETR, candidates, err);
-    case LAYOUT_PANOPTIC:
-    case LAYOUT_MASKFORMER:
-        return decode_mask_queries(outputs, task->layout == LAYOUT_PANOPTIC, candidates, err);
-    case LAYOUT_YUNET:
-        return decode_yunet(outputs, geometry, candidates, err);
-    case LAYOUT_TEXT:
-        return decode_text_map(task, outputs, candidates, err);
-    case LAYOUT_TORCHVISION:
-        return decode_torchvision(outputs, candidates, err);
-    case LAYOUT_TENSORFLOW:
-        return decode_tensorflow(outputs, task->output_count, geometry, candidates, err);
-    case LAYOUT_NONE:
-        break;
-    }
-    return error_set(err, STATUS_INTERNAL, "the model is not a detector");
-}
+static layout_decoder *const decoders[] = {
+    [LAYOUT_YOLOV8] = decode_yolov8,         [LAYOUT_YOLOV5] = decode_yolo_grids,
+    [LAYOUT_YOLOX] = decode_yolo_grids,      [LAYOUT_YOLOX_PIXELS] = decode_yolo_grids,
+    [LAYOUT_YOLO_FINAL] = decode_final,      [LAYOUT_RTDETR] = decode_rtdetr,
+    [LAYOUT_RTDETR_FINAL] = decode_final,    [LAYOUT_DETR] = decode_detr,
+    [LAYOUT_DETR_SIGMOID] = decode_detr,     [LAYOUT_TORCHVISION] = decode_lists,
+    [LAYOUT_TENSORFLOW] = decode_lists,      [LAYOUT_RFDETR] = decode_detr,
+    [LAYOUT_PANOPTIC] = decode_mask_queries, [LAYOUT_MASKFORMER] = decode_mask_queries,
+    [LAYOUT_YUNET] = decode_yunet,           [LAYOUT_TEXT] = decode_text_map,
+};
 
 /* ---- from the input to the photo ---- */
 
@@ -121,12 +93,14 @@ static enum status check_finite(const struct task *task, const struct task_rows 
     return STATUS_OK;
 }
 
-static enum status find_boxes(const struct task *task, const struct task_rows *outputs,
-                              const struct task_options *options,
-                              const struct task_geometry *geometry, struct candidates *candidates,
-                              struct error *err)
+static enum status find_boxes(const struct task_rows *outputs, const struct task_options *options,
+                              struct candidates *candidates, struct error *err)
 {
-    TRY(decode_layout(task, outputs, geometry, candidates, err));
+    const struct task *task = candidates->task;
+    const struct task_geometry *geometry = candidates->geometry;
+    if (!decoders[task->layout])
+        return error_set(err, STATUS_INTERNAL, "the model is not a detector");
+    TRY(decoders[task->layout](outputs, candidates, err));
     if (candidates->is_out_of_memory)
         return error_set(err, STATUS_NO_MEMORY, "no memory for the boxes of an image");
     if (candidates->found.count == 0)
@@ -163,10 +137,11 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
     struct task_options competing = *options;
     if (task_layout_is_masks(task->layout))
         competing.class_count = 0;
-    struct candidates candidates = {.options = &competing,
-                                    .extras = task_extras(task),
+    struct candidates candidates = {.task = task,
+                                    .options = &competing,
+                                    .geometry = geometry,
                                     .is_oriented = task->kind == TASK_ORIENTED};
-    const enum status status = find_boxes(task, outputs, options, geometry, &candidates, err);
+    const enum status status = find_boxes(outputs, options, &candidates, err);
     if (status != STATUS_OK) {
         detections_done(&candidates.found);
         return status;

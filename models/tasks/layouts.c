@@ -1,9 +1,8 @@
 /* The names of tasks; the layouts of detectors' outputs: names, and the thresholds of the
  * frameworks they come from. */
-#include "models/tasks/layouts.h"
+#include "models/tasks/decoders.h"
 
 #include "engine/base/size.h"
-#include "models/tasks/decoders.h"
 
 /* Sources: Ultralytics' predictor (confidence 0.25, IoU 0.7, 300 boxes), YOLOv5's detect.py (0.25,
  * 0.45, 1000), YOLOX's demo.py (0.3, 0.3), Hugging Face's object-detection pipeline (0.5),

@@ -33,8 +33,8 @@ struct mask_bitmap {
     uint8_t *pixels;                   /* row by row, a byte a pixel: 1 inside, 0 outside */
 };
 
-/* Of a photo of `height` pixels. An empty mask has no pixels. The caller frees ret->pixels.
- * STATUS_NO_MEMORY. */
+/* Makes the bitmap of a mask in a photo of `height` pixels. An empty mask has no pixels. The caller
+ * frees ret->pixels. STATUS_NO_MEMORY. */
 enum status mask_bitmap_of(const char *counts, uint32_t height, struct mask_bitmap *ret,
                            struct error *err) MUST_USE;
 

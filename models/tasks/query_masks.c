@@ -296,7 +296,7 @@ static enum status find_overlapping(struct query_masks *masks, float confidence,
 
 /* ---- both ---- */
 
-/* Drops what has no area or a class that is not wanted, sorts the rest, and keeps the best. */
+/* Drops masks without area and of unwanted classes, sorts the rest, and keeps the best. */
 static void keep_best(const struct task_options *options, struct detections *found)
 {
     size_t kept = 0;

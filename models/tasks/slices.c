@@ -1,4 +1,4 @@
-/* Cuts a photo into slices, and merges what was found in them. */
+/* Cuts a photo into slices, and merges the boxes found in them. */
 #include "models/tasks/slices.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Slices along one side: each begins `side` less the overlap behind the one before; the last one
+/* Slices along one side: each begins `side` minus the overlap after the previous one; the last one
  * ends with the photo. */
 static size_t count_along(uint32_t length, uint32_t side, uint32_t step)
 {

@@ -115,7 +115,8 @@ struct task {
      * does. */
     float unclip_ratio;
     bool dilates;  /* TASK_TEXT_BOXES: text grows by a pixel to the right and below first */
-    int mask_side; /* Mask2Former: masks are interpolated to so many points a side first; else 0 */
+    int mask_side; /* Mask2Former: masks are first interpolated to this many points per side; else 0
+                    */
     struct task_options options; /* complete */
     bool is_tensors;             /* TASK_UNKNOWN on purpose: lensd.json says so */
     char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */
@@ -129,7 +130,7 @@ bool task_has_option(const struct task *task, const char *name);
 enum status task_options_check(const struct task *task, const struct task_options *asked,
                                bool asks_top_k, struct error *err) MUST_USE;
 
-/* What is known of a model's output before a run, for a batch of one photo. */
+/* A model's output as its graph declares it, for a batch of one photo. */
 struct task_output {
     const char *name;
     enum dtype dtype;
@@ -159,17 +160,17 @@ struct task_facts {
     bool are_characters;      /* labels are the characters of a text */
 };
 
-/* Decides what the model is. STATUS_MODEL when lensd.json asks for what the outputs cannot be. */
+/* Decides the task. STATUS_MODEL if lensd.json asks for a task that the outputs do not fit. */
 enum status task_decide(const struct task_facts *facts, struct task *ret,
                         struct error *err) MUST_USE;
 
 /* "classification" …; "unknown". */
 const char *task_name(enum task_kind kind);
 
-/* Numbers of a candidate behind its box, scores and class. */
+/* Returns how many numbers follow the box, scores and class of a candidate. */
 size_t task_extras(const struct task *task);
 
-/* Whether answers are boxes (struct detections), with whatever else belongs to a box. */
+/* Whether answers are boxes (struct detections), which may have points, an angle or masks. */
 bool task_has_boxes(enum task_kind kind);
 
 /* Whether the layout has masks of queries, and boxes are those around the masks. */

@@ -7,7 +7,7 @@
 #include <strings.h>
 
 #include "engine/base/size.h"
-#include "models/tasks/layouts.h"
+#include "models/tasks/decoders.h"
 
 static void decided(struct task *task, enum task_kind kind, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -45,6 +45,13 @@ static size_t output_named(const struct task_facts *facts, const char *name)
 static int64_t dim_of(const struct task_output *output, int d)
 {
     return output->shape.rank > d + 1 ? output->shape.dims[d + 1] : -1;
+}
+
+/* Uses this output alone. */
+static void take_output(size_t output, struct task *task)
+{
+    task->outputs[0] = output;
+    task->output_count = 1;
 }
 
 /* Uses the outputs with these names, in this order; false if one is missing. */
@@ -85,8 +92,8 @@ static int64_t grid_cells(const struct task_facts *facts)
     return cells;
 }
 
-/* The layout of an output [rows, columns], by its numbers; LAYOUT_NONE: none of them. `classes`:
- * how many there are; 0: not known. */
+/* Returns the layout of an output [rows, columns], by these numbers; LAYOUT_NONE: none fits.
+ * `classes`: their number; 0: unknown. */
 static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t rows,
                                         int64_t columns, int64_t classes)
 {
@@ -104,8 +111,9 @@ static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t 
     return LAYOUT_NONE;
 }
 
-/* For an output that no layout explains: whether one would with another number of labels, which
- * then is the reason. `extras`: its numbers of a candidate that are neither a box nor scores. */
+/* Checks whether an output that fits no layout would fit one with another number of labels; if so,
+ * notes that as the reason. `extras`: numbers of a candidate that are neither its box nor scores.
+ */
 static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t columns,
                          int64_t extras, struct task *task)
 {
@@ -147,7 +155,7 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
     const bool has_masks = facts->output_count == 2;
     if (has_masks && !take_prototypes(facts, &found))
         return;
-    /* Of masks no other rows have as many columns as the grids have cells. */
+    /* Among layouts with masks, only YOLOv8's has as many columns as the grids have cells. */
     const int64_t rows = dim_of(output, 0) - (int64_t)found.prototypes;
     const enum task_layout layout =
         layout_by_shape(facts, rows, dim_of(output, 1), (int64_t)facts->label_count);
@@ -180,7 +188,8 @@ static enum task_layout ultralytics_layout(const struct task_facts *facts, size_
                            (int64_t)(facts->label_count + extras));
 }
 
-/* Reads "[17, 3]": key points, and the numbers of each. COCO's where there is nothing. */
+/* Reads "[17, 3]": the number of key points, and of the numbers of each. Takes COCO's if there is
+ * no text. */
 static bool read_points(const char *text, struct task *task)
 {
     char *end = NULL;
@@ -208,7 +217,7 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
                                                            : TASK_UNKNOWN;
     if (kind == TASK_UNKNOWN || facts->output_count < 1) {
         decided(task, TASK_UNKNOWN,
-                "the file's metadata names the task '%.40s', which lensd does not answer", name);
+                "the file's metadata names the task '%.40s', which lensd does not support", name);
         return;
     }
     if (kind == TASK_POSE && !read_points(facts->point_shape, task)) {
@@ -240,7 +249,8 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
 
 /* ---- detectors with several outputs ---- */
 
-/* Hugging Face's detectors by architecture, and how many boxes they return; 0: one a query. */
+/* Hugging Face's detectors by architecture, and how many boxes they return; 0: one for each query.
+ */
 static const struct {
     const char *architecture;
     enum task_layout layout;
@@ -410,16 +420,17 @@ static size_t named_vector(const struct task_facts *facts)
     return SIZE_MAX;
 }
 
-static void take_vector(const struct task_facts *facts, struct task *task)
+/* The output that an embedding most probably is; SIZE_MAX: there is none. */
+static size_t find_vector(const struct task_facts *facts)
 {
     const size_t named = named_vector(facts);
-    task->outputs[0] = named != SIZE_MAX                 ? named
-                       : facts->class_output != SIZE_MAX ? facts->class_output
-                                                         : 0;
-    task->output_count = 1;
+    return named != SIZE_MAX                 ? named
+           : facts->class_output != SIZE_MAX ? facts->class_output
+           : facts->output_count             ? 0
+                                             : SIZE_MAX;
 }
 
-/* Vectors that cannot be compared are found at load where the shape says so. */
+/* Refuses vectors of texts that cannot be compared with the output. */
 static enum status check_text_size(const struct task_facts *facts, const struct task_output *output,
                                    struct error *err)
 {
@@ -448,7 +459,7 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
         (!facts->text_size && has_labelled_scores(facts)) ||
         (architecture && strstr(architecture, "For")))
         return;
-    take_vector(facts, task);
+    take_output(find_vector(facts), task);
     const char *name = facts->outputs[task->outputs[0]].name;
     if (facts->text_size) {
         decided(task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json, output '%.60s'", name);
@@ -494,8 +505,7 @@ static void decide_depth(const struct task_facts *facts, struct task *task)
         decided(task, TASK_DEPTH, "output '%.60s', by its name", name);
     else
         return;
-    task->outputs[0] = at;
-    task->output_count = 1;
+    take_output(at, task);
 }
 
 /* ---- text ---- */
@@ -532,8 +542,7 @@ static void decide_text(const struct task_facts *facts, struct task *task)
                     "%zu or %zu]: a blank, the characters and perhaps a space",
                     facts->label_count, 1 + facts->label_count, 2 + facts->label_count);
     } else if (is_detector && map != SIZE_MAX) {
-        task->outputs[0] = map;
-        task->output_count = 1;
+        take_output(map, task);
         task->layout = LAYOUT_TEXT;
         decided(task, TASK_TEXT_BOXES, "%.80s in config.json", architecture);
     }
@@ -563,8 +572,7 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
     } else {
         return;
     }
-    task->outputs[0] = at;
-    task->output_count = 1;
+    take_output(at, task);
 }
 
 /* ---- classification ---- */
@@ -575,7 +583,7 @@ static void decide_classification(const struct task_facts *facts, struct task *t
     if (facts->class_output == SIZE_MAX)
         return;
     const struct task_output *output = &facts->outputs[facts->class_output];
-    decided(task, TASK_CLASSIFICATION, "output '%.60s' has the shape %s: one score a class%s",
+    decided(task, TASK_CLASSIFICATION, "output '%.60s' has the shape %s: one score per class%s",
             output->name, shape_text(&output->shape, text),
             facts->label_count ? ""
                                : "; if it is a vector, write {\"task\": \"embedding\"} into "
@@ -654,8 +662,8 @@ static enum status apply_configured_boxes(const struct task_facts *facts, enum t
          task->output_count == 3);
     if (task->kind != kind && !facts->configured_layout)
         return error_set(err, STATUS_MODEL,
-                         "lensd.json: \"task\" is \"%s\", but the outputs do not tell how boxes "
-                         "are laid out; write \"layout\", too",
+                         "lensd.json: \"task\" is \"%s\", but the outputs do not show the "
+                         "layout of the boxes; add \"layout\"",
                          task_name(kind));
     if (kind == TASK_INSTANCES && has_own_masks)
         task->kind = kind;
@@ -690,55 +698,50 @@ static enum task_kind kind_named(const char *name)
 static enum status apply_configured_task(const struct task_facts *facts, struct task *task,
                                          struct error *err)
 {
+    static const struct {
+        enum task_kind kind;
+        enum task_layout layout;
+        size_t (*find)(const struct task_facts *facts);
+        const char *shape; /* of the output that it needs */
+    } maps[] = {{TASK_EMBEDDING, LAYOUT_NONE, find_vector, "[batch, numbers]"},
+                {TASK_SEGMENTATION, LAYOUT_NONE, find_map, "[batch, classes, height, width]"},
+                {TASK_DEPTH, LAYOUT_NONE, find_depth, "[batch, height, width]"},
+                {TASK_TEXT_BOXES, LAYOUT_TEXT, find_depth, "[batch, 1, height, width]"}};
     const char *name = facts->configured_task;
+    const enum task_kind kind = kind_named(name);
+    for (size_t i = 0; i < COUNT_OF(maps); i++) {
+        if (maps[i].kind != kind)
+            continue;
+        const size_t at = maps[i].find(facts);
+        if (at == SIZE_MAX)
+            return error_set(err, STATUS_MODEL,
+                             "lensd.json: \"task\" is \"%s\", but no output of the model has the "
+                             "shape %s",
+                             name, maps[i].shape);
+        take_output(at, task);
+        task->layout = maps[i].layout ? maps[i].layout : task->layout;
+        decided(task, kind, "task '%s' in lensd.json", name);
+        return STATUS_OK;
+    }
     if (!strcmp(name, "tensors")) {
         *task = (struct task){.options = TASK_OPTIONS_NONE, .is_tensors = true};
         decided(task, TASK_UNKNOWN, "lensd.json says that its outputs are tensors");
-    } else if (!strcmp(name, "embedding") && facts->output_count > 0) {
-        take_vector(facts, task);
-        decided(task, TASK_EMBEDDING, "task 'embedding' in lensd.json");
-    } else if (!strcmp(name, "segmentation")) {
-        task->outputs[0] = find_map(facts);
-        if (task->outputs[0] == SIZE_MAX)
-            return error_set(err, STATUS_MODEL,
-                             "lensd.json: \"task\" is \"segmentation\", but no output of the model "
-                             "has the shape [batch, classes, height, width]");
-        task->output_count = 1;
-        decided(task, TASK_SEGMENTATION, "task 'segmentation' in lensd.json");
-    } else if (!strcmp(name, "depth")) {
-        task->outputs[0] = find_depth(facts);
-        if (task->outputs[0] == SIZE_MAX)
-            return error_set(
-                err, STATUS_MODEL,
-                "lensd.json: \"task\" is \"depth\", but no output of the model has the "
-                "shape [batch, height, width]");
-        task->output_count = 1;
-        decided(task, TASK_DEPTH, "task 'depth' in lensd.json");
-    } else if (!strcmp(name, "text-detection")) {
-        task->outputs[0] = find_depth(facts);
-        if (task->outputs[0] == SIZE_MAX)
-            return error_set(err, STATUS_MODEL,
-                             "lensd.json: \"task\" is \"text-detection\", but no output of the "
-                             "model has the shape [batch, 1, height, width]");
-        task->output_count = 1;
-        task->layout = LAYOUT_TEXT;
-        decided(task, TASK_TEXT_BOXES, "task 'text-detection' in lensd.json");
-    } else if (!strcmp(name, "text-recognition")) {
+    } else if (kind == TASK_TEXT) {
         if (task->kind != TASK_TEXT)
             return error_set(err, STATUS_MODEL,
                              "lensd.json: \"task\" is \"text-recognition\", but %s",
                              facts->are_characters
                                  ? task->evidence
                                  : "the model has no list of characters; put characters.txt beside "
-                                   "the .onnx file, one character a line");
-    } else if (!strcmp(name, "classification")) {
+                                   "the .onnx file, with one character per line");
+    } else if (kind == TASK_CLASSIFICATION) {
         if (facts->class_output == SIZE_MAX)
             return error_set(err, STATUS_MODEL,
                              "lensd.json: \"task\" is \"classification\", but no output of the "
-                             "model has one score a class");
+                             "model has one score per class");
         decided(task, TASK_CLASSIFICATION, "task 'classification' in lensd.json");
-    } else if (task_has_boxes(kind_named(name))) {
-        return apply_configured_boxes(facts, kind_named(name), task, err);
+    } else if (task_has_boxes(kind)) {
+        return apply_configured_boxes(facts, kind, task, err);
     } else {
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "

@@ -105,8 +105,8 @@ void tensor_copies_free(struct tensor **rows, size_t count)
     free(rows);
 }
 
-static enum status copy_row(const struct tensor *output, int batch, int row, struct tensor **ret,
-                            struct error *err)
+static enum status take_row(const struct tensor *output, int batch, int row,
+                            struct memory_budget *whole, struct tensor **ret, struct error *err)
 {
     struct shape shape = output->shape;
     char text[SHAPE_TEXT];
@@ -114,6 +114,9 @@ static enum status copy_row(const struct tensor *output, int batch, int row, str
         return error_set(err, STATUS_SHAPE,
                          "the model's output has the shape %s for a batch of %d, not one row each",
                          shape_text(&shape, text), batch);
+    struct tensor *made = (struct tensor *)(uintptr_t)output;
+    if (tensor_keep(made, whole))
+        return tensor_part(made, row, batch, ret, err);
     size_t bytes = output->bytes / (size_t)batch;
     if (batch > 1)
         shape.dims[0] = 1;
@@ -124,8 +127,8 @@ static enum status copy_row(const struct tensor *output, int batch, int row, str
 }
 
 enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,
-                            const bool *wanted, int batch, int row, struct tensor ***ret,
-                            struct error *err)
+                            const bool *wanted, int batch, int row, struct memory_budget *whole,
+                            struct tensor ***ret, struct error *err)
 {
     struct tensor **rows = alloc_array(output_count, sizeof *rows);
     if (!rows)
@@ -133,7 +136,7 @@ enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_c
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < output_count; i++)
         if (!wanted || wanted[i])
-            status = copy_row(outputs[i], batch, row, &rows[i], err);
+            status = take_row(outputs[i], batch, row, whole, &rows[i], err);
     if (status != STATUS_OK) {
         tensor_copies_free(rows, output_count);
         return status;

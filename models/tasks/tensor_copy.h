@@ -11,7 +11,7 @@ struct served_tensor {
     /* With has_rows the first dimension is 1 and stands for the batch. Of an output: SHAPE_NONE
      * when it depends on data. */
     struct shape shape;
-    size_t count, bytes; /* of a row; 0 where the shape is not known */
+    size_t count, bytes; /* of a row; 0 if the shape is unknown */
 };
 
 /* Writes a row of `input` to `dst` as the session reads it. With `as` (NULL: not an image, copied
@@ -20,11 +20,13 @@ struct served_tensor {
 void tensor_copy_in(const struct served_tensor *input, const struct image_numbers *as,
                     bool channels_last, const void *src, void *dst);
 
-/* Copies what a run of `batch` rows gave for row `row`: *ret is an array of output_count tensors,
- * NULL where `wanted` (NULL: all are) says no; tensor_copies_free frees it. A run of one row gives
- * each tensor whole. STATUS_SHAPE when an output does not divide into rows, STATUS_NO_MEMORY. */
+/* What a run of `batch` rows gave for row `row`: copies, or views of what the run made in `whole`
+ * (session_options.run_memory; NULL: none), which tensor_keep() keeps. *ret is an array of
+ * output_count tensors, NULL where `wanted` (NULL: all are) says no; tensor_copies_free frees it. A
+ * run of one row gives each tensor whole. STATUS_SHAPE when an output does not divide into rows,
+ * STATUS_NO_MEMORY. */
 enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,
-                            const bool *wanted, int batch, int row, struct tensor ***ret,
-                            struct error *err) MUST_USE;
+                            const bool *wanted, int batch, int row, struct memory_budget *whole,
+                            struct tensor ***ret, struct error *err) MUST_USE;
 
 void tensor_copies_free(struct tensor **rows, size_t count); /* NULL is fine */

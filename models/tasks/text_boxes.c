@@ -51,7 +51,7 @@ struct text_map {
     size_t run_count;
     size_t *row_runs;  /* for each row its first run; one entry more than rows */
     uint32_t *ordered; /* runs, sorted by their part */
-    double *sums;      /* for each row: sums of the pixels left of a column; width + 1 a row */
+    double *sums; /* for each row: sums of the pixels left of a column; width + 1 for each row */
     struct text_point *points, *hull;
     size_t point_capacity;
 };
@@ -511,9 +511,10 @@ static enum status add_parts(struct text_map *map, struct candidates *candidates
     return STATUS_OK;
 }
 
-enum status decode_text_map(const struct task *task, const struct task_rows *outputs,
-                            struct candidates *candidates, struct error *err)
+enum status decode_text_map(const struct task_rows *outputs, struct candidates *candidates,
+                            struct error *err)
 {
+    const struct task *task = candidates->task;
     const struct task_rows *row = &outputs[0];
     const int rank = row->shape.rank;
     if (rank < 2 || rank > 3 || (rank == 3 && row->shape.dims[0] != 1) || row->count == 0 ||

@@ -50,3 +50,11 @@ enum status text_decode(const struct task_rows *row, struct text_reading *ret, s
     *ret = line;
     return STATUS_OK;
 }
+
+const char *text_separator(const struct detection *before, const struct detection *after)
+{
+    const float first = before->y2 - before->y1, second = after->y2 - after->y1;
+    if (fminf(before->y2, after->y2) - fmaxf(before->y1, after->y1) >= fminf(first, second) / 2)
+        return " ";
+    return after->y1 - before->y2 > first ? "\n\n" : "\n";
+}

@@ -2,11 +2,11 @@
  * thread. */
 #pragma once
 
-#include "models/tasks/rows.h"
+#include "models/tasks/detect.h"
 
 /* Zeroed: none. Free with text_done. */
 struct text_reading {
-    uint32_t *characters; /* their numbers in the model's list, from 0; the number behind the last
+    uint32_t *characters; /* their numbers in the model's list, from 0; the number after the last
                              one is a space */
     size_t count;
     float score;  /* mean probability of the characters; 0 if there are none */
@@ -22,3 +22,8 @@ void text_done(struct text_reading *line);
  * probability is not finite; STATUS_NO_MEMORY. */
 enum status text_decode(const struct task_rows *row, struct text_reading *ret,
                         struct error *err) MUST_USE;
+
+/* What separates the texts of two boxes of a page that follow each other in reading order: " " if
+ * they stand side by side (they share half of the smaller height), "\n" if the second is below, and
+ * "\n\n" if the gap between them is higher than the first one. Static. */
+const char *text_separator(const struct detection *before, const struct detection *after);

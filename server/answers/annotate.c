@@ -16,7 +16,7 @@
 /* Key points with a lower score are not drawn. */
 #define POINT_SCORE 0.5f
 
-enum { LABEL_TEXT = 120 };
+enum { LABEL_TEXT = 240 };
 
 /* A picture that is being drawn. */
 struct annotation {
@@ -122,8 +122,31 @@ static void draw_points(const struct annotation *a, const struct task_point *poi
     }
 }
 
-static void draw_boxes(const struct annotation *a, const struct detections *found)
+/* Adds the best class, or the text, that the next stage of a pipeline found in a box. */
+static void add_crop(const struct predict_image *crop, char text[static LABEL_TEXT])
 {
+    size_t at = strlen(text);
+    if (crop->prediction_count) {
+        const struct prediction *best = &crop->predictions[0];
+        if (best->label)
+            snprintf(text + at, LABEL_TEXT - at, ": %.100s", best->label);
+        else
+            snprintf(text + at, LABEL_TEXT - at, ": class %zu", best->index);
+        at = strlen(text);
+        snprintf(text + at, LABEL_TEXT - at, " %.0f %%", (double)best->probability * 100);
+        return;
+    }
+    const struct text_reading *line = &crop->answer.text;
+    for (size_t i = 0; i < line->count && at < LABEL_TEXT - 16; i++, at = strlen(text)) {
+        const char *character =
+            labels_name(&crop->request->used_model->labels, line->characters[i]);
+        snprintf(text + at, LABEL_TEXT - at, "%s%.8s", i ? "" : ": ", character ? character : " ");
+    }
+}
+
+static void draw_boxes(const struct annotation *a, const struct predict_image *image)
+{
+    const struct detections *found = &image->answer.detections;
     char text[LABEL_TEXT];
     for (size_t i = 0; found->masks && i < found->count; i++)
         draw_mask(a, &found->masks[i]);
@@ -137,6 +160,8 @@ static void draw_boxes(const struct annotation *a, const struct detections *foun
     for (size_t i = a->model->task.kind == TASK_TEXT_BOXES ? 0 : found->count; i-- > 0;) {
         const struct detection *box = &found->items[i];
         write_label(a, box->index, box->score, text);
+        if (image->crops && image->crops[i] && image->crops[i]->status == STATUS_OK)
+            add_crop(image->crops[i], text);
         float corners[4][2], *highest = corners[2]; /* left above, unless the box is turned */
         outline_of(a, found, i, corners);
         for (int k = 0; k < 4; k++)
@@ -207,7 +232,7 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
     case TASK_ORIENTED:
     case TASK_INSTANCES:
     case TASK_TEXT_BOXES:
-        draw_boxes(a, &image->answer.detections);
+        draw_boxes(a, image);
         return STATUS_OK;
     case TASK_SEGMENTATION:
         draw_areas(a, &image->answer.segments);

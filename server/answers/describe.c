@@ -232,6 +232,18 @@ static bool describe_depth(const struct depth *depth, struct described *describe
     return own(described, text);
 }
 
+/* Closes a stream of open_memstream (NULL: it could not be opened). NULL, with *text freed: out of
+ * memory. */
+static char *close_text(FILE *out, char **text)
+{
+    const bool is_written = out && !ferror(out);
+    if (!out || fclose(out) != 0 || !is_written) {
+        free(*text);
+        *text = NULL;
+    }
+    return *text;
+}
+
 /* False: out of memory. */
 static bool describe_text(const struct text_reading *line, const struct labels *characters,
                           struct described *described, struct answer_image *ret)
@@ -246,12 +258,26 @@ static bool describe_text(const struct text_reading *line, const struct labels *
         fputs(character ? character : " ", out);
     }
     ret->text_score = line->score;
-    const bool is_written = out && !ferror(out);
-    if (!out || fclose(out) != 0 || !is_written) {
-        free(text);
-        return false;
+    ret->text = close_text(out, &text);
+    return own(described, text);
+}
+
+/* Joins the texts that the next stage read in the boxes of a page. False: out of memory. */
+static bool describe_page(const struct detections *found, struct described *described,
+                          struct answer_image *page)
+{
+    const struct detection *before = NULL;
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    for (size_t i = 0; out && i < found->count; i++) {
+        const struct answer_image *crop = page->predictions[i].crop;
+        if (!crop || !crop->text || !crop->text[0])
+            continue;
+        fprintf(out, "%s%s", before ? text_separator(before, &found->items[i]) : "", crop->text);
+        before = &found->items[i];
     }
-    ret->text = text;
+    page->text = close_text(out, &text);
     return own(described, text);
 }
 
@@ -318,6 +344,8 @@ static bool describe_image(const struct predict_image *image, const struct model
     for (size_t i = 0; i < areas; i++)
         if (!describe_area(image, used, i, &how, described, predictions++))
             return false;
+    if (used->task.kind == TASK_TEXT_BOXES && image->crops)
+        return describe_page(&image->answer.detections, described, ret);
     return used->task.kind == TASK_TEXT
                ? describe_text(&image->answer.text, &used->labels, described, ret)
                : describe_depth(&image->answer.depth, described, ret);

@@ -8,29 +8,15 @@
 #include "lensd_version.h"
 #include "proto/writer.h"
 
-/* A snapshot of the models; NULL when out of memory. */
+/* A snapshot of the models, none without a model host; NULL when out of memory. */
 static struct model_status *take_snapshot(struct model_host *model_host, size_t *ret_count)
 {
-    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
-    *ret_count =
-        models && model_host ? model_host_models(model_host, models, MODEL_HOST_MAX_MODELS) : 0;
-    return models;
+    *ret_count = 0;
+    return model_host ? model_host_snapshot(model_host, ret_count)
+                      : alloc_array(1, sizeof(struct model_status));
 }
 
-/* Writes nothing where there is no text. */
-static void write_given(struct writer *w, json_node *parent, const char *key, const char *text)
-{
-    if (text && text[0])
-        write_text(w, parent, key, text);
-}
-
-static void write_positive(struct writer *w, json_node *parent, const char *key, long long number)
-{
-    if (number > 0)
-        write_integer(w, parent, key, number);
-}
-
-/* Nothing for a model that is no pipeline. */
+/* Writes nothing for a model that is no pipeline. */
 static void write_stages(struct writer *w, json_node *entry, const struct model_status *model)
 {
     json_node *list = model->stage_count ? write_array(w, entry, "stages") : NULL;
@@ -59,32 +45,33 @@ static void write_quarantines(struct writer *w, json_node *entry, const struct m
             continue;
         if (!list)
             list = write_array(w, entry, "quarantined");
-        json_node *row = write_object(w, list, NULL);
-        write_text(w, row, "device", device_text(model->lanes[i].device, id));
-        write_text(w, row, "reason", model->health[i].reason);
-        write_decimal(w, row, "seconds", model->health[i].quarantined_s);
+        write_members(w, list, "{device=%s reason=%s seconds=%.3f}",
+                      device_text(model->lanes[i].device, id), model->health[i].reason,
+                      model->health[i].quarantined_s);
     }
+}
+
+/* Why a model is not loaded; "" for others. */
+static const char *unloaded_cause(const struct model_status *model)
+{
+    return model->state == MODEL_UNLOADED ? unload_cause_name(model->cause) : "";
 }
 
 static void write_health_model(struct writer *w, json_node *list, const struct model_status *model)
 {
     json_node *entry = write_object(w, list, NULL);
-    write_text(w, entry, "name", model->name);
-    write_text(w, entry, "version", model->version);
-    write_text(w, entry, "state", model_state_name(model->state));
-    write_decimal(w, entry, "progress", model->progress);
-    if (model->state == MODEL_LOADING && model->phase) {
-        write_text(w, entry, "phase", model->phase);
-        write_integer(w, entry, "seconds_left", model->seconds_left);
-    }
-    write_bool(w, entry, "default", model->is_default);
+    write_members(w, entry, "name=%s version=%s state=%s progress=%.3f", model->name,
+                  model->version, model_state_name(model->state), model->progress);
+    if (model->state == MODEL_LOADING && model->phase)
+        write_members(w, entry, "phase=%s seconds_left=%d", model->phase, model->seconds_left);
+    write_members(w, entry, "cause?=%s default=%hhd stale=%hhd", unloaded_cause(model),
+                  model->is_default, model->state == MODEL_READY && model->failure[0]);
     if (model->lane_count)
         write_text(w, entry, "precision", precision_name(model->lanes[0].precision));
     write_stages(w, entry, model);
-    write_given(w, entry, "error", model->failure);
+    write_members(w, entry, "error?=%s", model->failure);
     write_quarantines(w, entry, model);
-    write_count(w, entry, "queued", model->queued);
-    write_count(w, entry, "in_flight", model->in_flight);
+    write_members(w, entry, "queued=%zu in_flight=%zu", model->queued, model->in_flight);
 }
 
 char *status_health_json(struct model_host *model_host, bool draining, double uptime_s,
@@ -96,16 +83,11 @@ char *status_health_json(struct model_host *model_host, bool draining, double up
     const size_t format_count = image_formats(formats);
     struct writer w = {.failed = !models};
     json_node *root = write_root();
-    write_text(&w, root, "status", state);
-    write_bool(&w, root, "ready", !strcmp(state, "ready"));
-    write_text(&w, root, "version", LENSD_VERSION);
-    write_decimal(&w, root, "uptime_seconds", uptime_s);
-    write_given(&w, root, "note", note);
-    write_given(&w, root, "confinement", confinement);
-    json_node *list = write_array(&w, root, "formats");
-    for (size_t i = 0; i < format_count; i++)
-        write_text(&w, list, NULL, formats[i]);
-    list = write_array(&w, root, "models");
+    write_members(&w, root,
+                  "status=%s ready=%hhd version=%s uptime_seconds=%.3f note?=%s confinement?=%s",
+                  state, !strcmp(state, "ready"), LENSD_VERSION, uptime_s, note, confinement);
+    write_texts(&w, root, "formats", formats, format_count);
+    json_node *list = write_array(&w, root, "models");
     for (size_t i = 0; i < count; i++)
         write_health_model(&w, list, &models[i]);
     free(models);
@@ -118,19 +100,17 @@ static void write_trial(struct writer *w, json_node *list, const struct precisio
 {
     const struct agreement *a = &trial->agreement;
     json_node *row = write_object(w, list, NULL);
-    write_text(w, row, "precision", precision_name(trial->precision));
-    write_text(w, row, "outcome", trial_outcome_name(trial->outcome));
-    write_decimal(w, row, "times_fp32", trial->speed);
-    write_decimal(w, row, "one_ms", trial->one_ms);
-    write_decimal(w, row, "fp32_one_ms", trial->fp32_one_ms);
-    write_decimal(w, row, "image_ms", trial->image_ms);
-    write_decimal(w, row, "fp32_image_ms", trial->fp32_image_ms);
-    write_integer(w, row, "images", a->images);
-    write_count(w, row, "clear", a->clear);
-    write_count(w, row, "agreeing", a->agreeing);
-    write_text(w, row, "difference_of", a->is_vector ? "probability" : "relative");
-    write_float(w, row, "mean_difference", (float)a->mean);
-    write_float(w, row, "greatest_difference", (float)a->greatest);
+    write_members(w, row,
+                  "precision=%s outcome=%s times_fp32=%.3f one_ms=%.3f fp32_one_ms=%.3f "
+                  "image_ms=%.3f fp32_image_ms=%.3f",
+                  precision_name(trial->precision), trial_outcome_name(trial->outcome),
+                  trial->speed, trial->one_ms, trial->fp32_one_ms, trial->image_ms,
+                  trial->fp32_image_ms);
+    write_members(w, row,
+                  "images=%d clear=%zu agreeing=%zu difference_of=%s mean_difference=%g "
+                  "greatest_difference=%g",
+                  a->images, a->clear, a->agreeing, a->is_vector ? "probability" : "relative",
+                  a->mean, a->greatest);
     if (a->is_vector && a->correlation != 0)
         write_float(w, row, "correlation", (float)a->correlation);
 }
@@ -140,11 +120,10 @@ static void write_choice(struct writer *w, json_node *entry, const struct precis
     if (!choice->why[0])
         return;
     json_node *object = write_object(w, entry, "precision_choice");
-    write_text(w, object, "origin", choice_origin_name(choice->origin));
-    write_text(w, object, "why", choice->why);
+    write_members(w, object, "origin=%s why=%s", choice_origin_name(choice->origin), choice->why);
     if (choice->trial_count == 0)
         return;
-    write_integer(w, object, "calibration_images", choice->from_folder);
+    write_members(w, object, "calibration_images=%d", choice->from_folder);
     json_node *trials = write_array(w, object, "trials");
     for (size_t i = 0; i < choice->trial_count; i++)
         write_trial(w, trials, &choice->trials[i]);
@@ -155,10 +134,8 @@ static void write_batches(struct writer *w, json_node *entry, const struct sessi
     json_node *list = write_array(w, entry, "batches");
     for (size_t i = 0; i < session->batch_count; i++) {
         const struct session_batch *batch = &session->batches[i];
-        json_node *row = write_object(w, list, NULL);
-        write_integer(w, row, "size", batch->size);
-        write_decimal(w, row, "milliseconds", batch->milliseconds);
-        write_count(w, row, "activation_bytes", batch->activation_bytes);
+        write_members(w, list, "{size=%d milliseconds=%.3f activation_bytes=%zu}", batch->size,
+                      batch->milliseconds, batch->activation_bytes);
     }
 }
 
@@ -167,21 +144,18 @@ static void write_lane(struct writer *w, json_node *list, const struct model_sta
 {
     const struct session_info *session = &model->lanes[lane];
     json_node *entry = write_object(w, list, NULL);
-    write_text(w, entry, "name", model->name);
-    write_text(w, entry, "version", model->version);
-    write_text(w, entry, "task", task_name(model->task));
-    write_text(w, entry, "task_evidence", model->task_evidence);
-    write_text(w, entry, "precision", precision_name(session->precision));
+    write_members(w, entry, "name=%s version=%s task=%s task_evidence=%s precision=%s", model->name,
+                  model->version, task_name(model->task), model->task_evidence,
+                  precision_name(session->precision));
     write_choice(w, entry, &model->choices[session->device.kind]);
-    write_positive(w, entry, "threads", session->threads);
-    write_count(w, entry, "parameter_bytes", session->parameter_bytes);
-    write_count(w, entry, "activation_bytes", session->activation_bytes);
-    write_bool(w, entry, "batched", session->batched);
-    write_given(w, entry, "note",
-                model->is_first ? "single images for now; batches and measured kernels follow"
-                                : session->note);
-    if (model->health[lane].is_quarantined)
-        write_given(w, entry, "quarantined", model->health[lane].reason);
+    write_members(w, entry,
+                  "threads?=%d parameter_bytes=%zu activation_bytes=%zu batched=%hhd note?=%s "
+                  "quarantined?=%s",
+                  session->threads, session->parameter_bytes, session->activation_bytes,
+                  session->batched,
+                  model->is_first ? "single images for now; batches and measured kernels follow"
+                                  : session->note,
+                  model->health[lane].is_quarantined ? model->health[lane].reason : "");
     write_batches(w, entry, session);
 }
 
@@ -190,12 +164,9 @@ static void write_memory(struct writer *w, json_node *entry, const struct device
 {
     size_t limit = 0;
     const size_t used = model_host ? model_host_memory(model_host, device->id, &limit) : 0;
-    json_node *memory = write_object(w, entry, "memory");
-    write_count(w, memory, "total_bytes", device->total_bytes);
-    write_count(w, memory, "free_bytes", device->free_bytes);
-    write_count(w, memory, "used_by_lensd_bytes", used);
-    if (limit > 0)
-        write_count(w, memory, "limit_bytes", limit);
+    write_members(w, entry,
+                  "memory{total_bytes=%zu free_bytes=%zu used_by_lensd_bytes=%zu limit_bytes?=%zu}",
+                  device->total_bytes, device->free_bytes, used, limit);
 }
 
 static bool is_on(const struct session_info *lane, struct device_id device)
@@ -213,23 +184,17 @@ static void write_device(struct writer *w, json_node *list, const struct device_
         for (size_t k = 0; k < models[m].lane_count; k++)
             is_used |= is_on(&models[m].lanes[k], device->id);
     json_node *entry = write_object(w, list, NULL);
-    write_text(w, entry, "id", device_text(device->id, id));
-    write_text(w, entry, "name", device->name);
-    write_bool(w, entry, "usable", device->usable);
+    write_members(w, entry, "id=%s name=%s usable=%hhd", device_text(device->id, id), device->name,
+                  device->usable);
     if (!device->usable) {
         write_text(w, entry, "reason", device->reason[0] ? device->reason : "unknown");
         if (!is_used) /* the models of a device that has failed are still shown */
             return;
     }
     write_memory(w, entry, device, model_host);
-    write_positive(w, entry, "threads", device->threads);
-    write_positive(w, entry, "cores", device->cores);
-    write_given(w, entry, "isa", device->isa);
-    json_node *precisions = write_array(w, entry, "fast_precisions");
-    write_text(w, precisions, NULL, "fp32");
-    write_given(w, precisions, NULL, device->bf16 ? "bf16" : "");
-    write_given(w, precisions, NULL, device->fp16 ? "fp16" : "");
-    write_given(w, precisions, NULL, device->int8 ? "int8" : "");
+    write_members(w, entry, "threads?=%d cores?=%d isa?=%s fast_precisions[%s ?=%s ?=%s ?=%s]",
+                  device->threads, device->cores, device->isa, "fp32", device->bf16 ? "bf16" : "",
+                  device->fp16 ? "fp16" : "", device->int8 ? "int8" : "");
     json_node *lanes = write_array(w, entry, "models");
     for (size_t m = 0; m < model_count; m++)
         for (size_t k = 0; k < models[m].lane_count; k++)
@@ -244,11 +209,20 @@ char *status_devices_json(struct model_host *model_host, const char *note, size_
     size_t count;
     struct model_status *models = take_snapshot(model_host, &count);
     struct writer w = {.failed = !models};
-    json_node *root = write_root(), *pipelines = NULL;
+    json_node *root = write_root(), *pipelines = NULL, *unloaded = NULL;
     json_node *list = write_array(&w, root, "devices");
     for (size_t i = 0; i < device_count; i++)
         write_device(&w, list, &devices[i], models, count, model_host);
     for (size_t i = 0; i < count; i++) {
+        if (models[i].lane_count == 0 && !models[i].stage_count && models[i].can_answer) {
+            if (!unloaded)
+                unloaded = write_array(&w, root, "unloaded");
+            write_members(&w, write_object(&w, unloaded, NULL),
+                          "name=%s version=%s task=%s task_evidence=%s state=%s cause?=%s",
+                          models[i].name, models[i].version, task_name(models[i].task),
+                          models[i].task_evidence, model_state_name(models[i].state),
+                          unloaded_cause(&models[i]));
+        }
         if (!models[i].stage_count)
             continue;
         if (!pipelines)
@@ -257,7 +231,7 @@ char *status_devices_json(struct model_host *model_host, const char *note, size_
         write_text(&w, entry, "name", models[i].name);
         write_stages(&w, entry, &models[i]);
     }
-    write_given(&w, root, "note", note);
+    write_members(&w, root, "note?=%s", note);
     free(models);
     return write_finish(&w, root, ret_size);
 }

@@ -15,6 +15,7 @@
 #include "engine/base/size.h"
 #include "proto/json.h"
 #include "server/app/config_options.h"
+#include "server/image/photo_files.h"
 
 #define CONFIG_FILE_MAX (1024 * 1024 - 1)
 #define OPTIONS_MAX     160
@@ -196,14 +197,6 @@ static enum status config_add_model(struct config_reading *reading, const char *
     return config_set(reading->config, option, "MODEL", model, err);
 }
 
-/* Decides by the file's name; whether it exists is checked later. */
-static bool config_is_image_name(const char *path)
-{
-    const char *dot = path ? strrchr(path, '.') : NULL;
-    return dot &&
-           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
-}
-
 static enum status check_arguments(const struct config_reading *reading, char *const *words,
                                    size_t count, struct error *err)
 {
@@ -231,12 +224,12 @@ static enum status check_arguments(const struct config_reading *reading, char *c
                              "lensd key creates a key for one NAME: lensd key alice");
         return STATUS_OK;
     case COMMAND_PREDICT:
-        if (config_is_image_name(reading->config->model))
+        if (reading->config->model && photo_files_has_ending(reading->config->model))
             return error_set(err, STATUS_CONFIG,
                              "no model given; for the built-in one: lensd predict digits %.200s",
                              reading->config->model);
         if (count == 0)
-            return error_set(err, STATUS_CONFIG, "no image given; use: lensd predict MODEL IMAGE…");
+            return error_set(err, STATUS_CONFIG, "no photo given; use: lensd predict MODEL PHOTO…");
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -283,7 +276,8 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
  * lensd. */
 static bool is_foreign(const char *name, const char *value)
 {
-    static const char *const known[] = {"SHARED", "FAMILIES", "SKIP_PACKAGES", "CUDA_MODULE"};
+    static const char *const known[] = {"SHARED",      "FAMILIES",    "SKIP_PACKAGES",
+                                        "CUDA_MODULE", "CUDA_TUNING", "CUDA_GRAPHS"};
     for (size_t i = 0; i < COUNT_OF(known); i++)
         if (!strcmp(name, known[i]))
             return true;
@@ -292,17 +286,17 @@ static bool is_foreign(const char *name, const char *value)
            !strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6);
 }
 
-/* An unknown variable is usually a typing error: warn once and start anyway. */
+/* An unknown variable is usually a typing error: warn and start anyway. */
 static void warn_of(struct config *config, const char *variable, const char *option)
 {
     const char *nearest = suggest(option, config->command);
     char right[64] = "";
     for (size_t i = 0; nearest && nearest[i] && i < sizeof right - 1; i++)
         right[i] = nearest[i] == '-' ? '_' : (char)toupper(nearest[i]);
-    if (!config->warning[0])
-        snprintf(config->warning, sizeof config->warning,
-                 "the environment has %.80s, which lensd does not know%s%s%s", variable,
-                 nearest ? "; did you mean LENSD_" : "", right, nearest ? "?" : "");
+    const size_t used = strlen(config->warning);
+    snprintf(config->warning + used, sizeof config->warning - used, "%s%.80s%s%s%s",
+             used ? ", " : "the environment has variables that lensd does not know: ", variable,
+             nearest ? " (did you mean LENSD_" : "", right, nearest ? "?)" : "");
 }
 
 /* Reads a variable such as "LENSD_TOP_K=5". */
@@ -357,9 +351,10 @@ static enum status set_from_file(void *context, const char *key, const char *tex
                          "a file of settings cannot name another one; remove \"config\"");
     if (!option) {
         const char *nearest = suggest(key, ~0u);
-        return error_set(err, STATUS_CONFIG, "unknown setting \"%.60s\"%s%s%s", key,
-                         nearest ? "; did you mean \"" : "", nearest ? nearest : "",
-                         nearest ? "\"?" : "");
+        return error_set(err, STATUS_CONFIG,
+                         "unknown setting \"%.60s\"; %s%s%slensd %s --help lists the settings", key,
+                         nearest ? "did you mean \"" : "", nearest ? nearest : "",
+                         nearest ? "\"? " : "", command_name(reading->config->command));
     }
     bool *set = mark_of(reading, option);
     /* One file serves several commands: options of the others are checked, too. */

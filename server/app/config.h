@@ -31,6 +31,8 @@ enum config_target { TARGET_VNNI, TARGET_AVX2 };
 
 enum config_ready { CONFIG_READY_ANY, CONFIG_READY_STRICT };
 
+enum config_load { CONFIG_LOAD_EAGER, CONFIG_LOAD_LAZY };
+
 enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
 
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
@@ -40,13 +42,16 @@ enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 struct config {
     enum command command;
     char *config_file;
-    char warning[256];     /* about the environment; "" for none */
+    char warning[512];     /* about the environment; "" for none */
     char memory_note[256]; /* about a limit for a device not in use; "" for none */
     char thread_note[384]; /* about more threads than cores; "" for none */
 
-    char *model;         /* path of an .onnx file or a folder; NULL: the embedded digits */
-    char *models;        /* serve: a folder of models; NULL: one model */
-    bool watch;          /* serve: reload models that change on disk */
+    char *model;   /* path of an .onnx file or a folder; NULL: the embedded digits */
+    char *models;  /* serve: a folder of models; NULL: one model */
+    bool watch;    /* serve: reload models that change on disk */
+    int64_t load;  /* serve: enum config_load */
+    char *preload; /* serve: "a,b": loaded at start although lazy; NULL: none */
+    int64_t idle_unload_ms;
     char *default_model; /* serve: answers requests that name none; NULL: the only one */
     int64_t ready;       /* serve: enum config_ready */
     char *model_name;    /* serve: the model's name in requests; NULL: that of its file or folder */
@@ -60,6 +65,7 @@ struct config {
     char *annotate;                   /* predict: destination of pictures; NULL: none */
     char *size;                       /* predict: "640x480" for free sides; NULL: the model's own */
     bool json;                        /* predict, devices, inspect: JSON instead of a table */
+    bool jsonl;                       /* predict: a line of JSON for each photo */
 
     char *batch;        /* bench: "1,8,32" */
     int64_t bench_time; /* bench: milliseconds for each device and batch size */

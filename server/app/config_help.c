@@ -17,12 +17,17 @@ static const struct command_help commands[] = {
      "  lensd serve resnet50/ --port 9000\n"
      "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log-format json\n"
      "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
-    {COMMAND_PREDICT, "lensd predict MODEL IMAGE… [options]",
-     "Runs a model on image files, without a server. Exits with 1 if an image failed. Measures "
+    {COMMAND_PREDICT, "lensd predict MODEL PHOTO… [options]",
+     "Runs a model on photos without a server. PHOTO is a file, a folder (with the folders in it), "
+     "a "
+     "pattern such as 'photos/*.jpg', or - for standard input. Prints each answer as soon as it is "
+     "there; Ctrl-C ends the run and keeps what is printed. Exits with 1 if a photo failed. "
+     "Measures "
      "nothing: --precision auto is fp32 unless an earlier lensd serve has stored a choice for this "
      "model.",
      "  lensd predict resnet50/ cat.jpg dog.png\n"
-     "  lensd predict digits seven.png --json\n"},
+     "  lensd predict digits seven.png --json\n"
+     "  lensd predict yolo/ holiday/ --jsonl > found.jsonl\n"},
     {COMMAND_DEVICES, "lensd devices [options]",
      "Shows the devices of this machine: which can run a model, and why the others cannot.",
      "  lensd devices\n"

@@ -43,6 +43,15 @@ const struct option config_options[] = {
      "the model for requests that name none; default: the only model, or the only "
      "pipeline "
      "whose stages are all other models; with several models such requests get 400"},
+    {"load", OPTION_CHOICE, COMMAND_SERVE, FIELD(load), 0, 0, "eager", "eager|lazy", MODEL,
+     "when models are loaded. eager: at the start; lazy: by the first request for one, which waits "
+     "for it. A model's lensd.json may say otherwise"},
+    {"preload", OPTION_TEXT, COMMAND_SERVE, FIELD(preload), 0, 0, NULL, "NAME,NAME", MODEL,
+     "with --load lazy, load these models at the start"},
+    {"idle-unload", OPTION_SECONDS, COMMAND_SERVE, FIELD(idle_unload_ms), 0, 604800, "0", "TIME",
+     MODEL,
+     "unload a model that no request has used for so long, until the next one: 5m; 0: never. A "
+     "model's lensd.json, or a request's ?keep_alive=, may say otherwise"},
     {"ready", OPTION_CHOICE, COMMAND_SERVE, FIELD(ready), 0, 0, "any", "any|strict", MODEL,
      "with --models, when /readyz returns 200 after the start. any: once one model serves; strict: "
      "while every model present at the start serves"},
@@ -163,7 +172,8 @@ const struct option config_options[] = {
      "after the start, allow only the system calls, files and folders that serving needs (seccomp, "
      "Landlock) if the kernel supports it; /health shows the active restrictions"},
     {"check", OPTION_SWITCH, COMMAND_SERVE, FIELD(check), 0, 0, "false", NULL, SERVER,
-     "check settings, keys, certificate and model, then exit: 0 if valid, 2 if not"},
+     "check settings, keys, certificate and model, then exit: 0 if valid, 2 if not, 1 if something "
+     "is missing that may come later (a model, a GPU, memory)"},
     {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,
      "threads that read requests and write answers; one is enough on most machines"},
     {"response-cache", OPTION_BYTES, COMMAND_SERVE, FIELD(response_cache), 0, 1024 * GIB, "0",
@@ -205,7 +215,7 @@ const struct option config_options[] = {
      "requests allowed at once; 0: the number allowed per second"},
 
     {"max-body", OPTION_BYTES, COMMAND_SERVE, FIELD(max_body), 1, GIB, "64M", "BYTES", LIMITS,
-     "bytes of a request body"},
+     "bytes of a request body, and of a picture in an answer"},
     {"max-upload-memory", OPTION_BYTES, COMMAND_SERVE, FIELD(max_upload_memory), 1, 1024 * GIB,
      "512M", "BYTES", LIMITS,
      "bytes of all request bodies and answers held at once; an answer counts from the moment its "
@@ -275,6 +285,8 @@ const struct option config_options[] = {
      "or .png), or all into the new folder OUT, as JPEG under their own names"},
     {"json", OPTION_SWITCH, SHOWS | COMMAND_QUANTIZE, FIELD(json), 0, 0, "false", NULL, OUTPUT,
      "print JSON instead of a table"},
+    {"jsonl", OPTION_SWITCH, COMMAND_PREDICT, FIELD(jsonl), 0, 0, "false", NULL, OUTPUT,
+     "print a line of JSON for each photo as soon as it is answered"},
 };
 
 const size_t config_option_count = COUNT_OF(config_options);

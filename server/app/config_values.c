@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "server/app/config_options.h"
 
 /* Reads a whole number at the start of text; *ret_rest points after it. Returns false if there is
@@ -74,19 +75,9 @@ static enum status set_bytes(const struct option *option, const char *origin, co
 static enum status set_seconds(const struct option *option, const char *origin, const char *text,
                                int64_t *ret, struct error *err)
 {
-    char *end = NULL;
-    double scale = -1, value = 0;
-    if (isdigit((unsigned char)text[0])) {
-        value = strtod(text, &end);
-        if (!*end || !strcmp(end, "s"))
-            scale = 1000;
-        else if (!strcmp(end, "ms"))
-            scale = 1;
-        else if (!strcmp(end, "m"))
-            scale = 60000;
-    }
-    value *= scale;
-    if (scale < 0 || !(value >= (double)option->min * 1000 && value <= (double)option->max * 1000))
+    double value;
+    if (!text_read_ms(text, &value) ||
+        !(value >= (double)option->min * 1000 && value <= (double)option->max * 1000))
         return error_set(err, STATUS_CONFIG,
                          "%s is '%.60s'; it must be a time from %lld to %lld seconds, such as 10, "
                          "0.5, 250ms or 2m",

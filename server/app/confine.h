@@ -3,7 +3,8 @@
  * kernel through rare system calls.
  *
  *     process_protect()       no_new_privs, without which only root may do the rest
- *     confine_files()         Landlock, before the first thread: they all inherit it
+ *     confine_files()         Landlock and fewer capabilities, before the first thread: they all
+ *                             inherit it
  *     threads start, the port opens, the pid and port files are written, root's rights are dropped
  *     confine_calls()         seccomp, in all threads that are there; later ones inherit it
  *     models load
@@ -40,8 +41,8 @@ struct confinement {
 };
 
 /* Restricts the calling thread, and those that it starts, to the files and folders that `config`
- * names and to what libraries need. Files that do not exist get no rule. If the kernel does not
- * support it, ret->missing says so. */
+ * names and to what libraries need; root gives up most capabilities. Files that do not exist get no
+ * rule. If the kernel does not support it, ret->missing says so. */
 void confine_files(const struct config *config, struct confinement *ret);
 
 /* Restricts the system calls of all threads, and completes *confinement. If the kernel does not

@@ -19,8 +19,10 @@
  * admins read later must lie within: a link in a folder of models that leads elsewhere is refused.
  *
  * Open descriptors are not affected: standard error, the listening socket. /proc is allowed as a
- * whole, because rules for files in it are lost with the kernel's cache of them; Landlock itself
- * forbids tracing, and so access to the memory and environment of other processes.
+ * whole, because rules for files in it are lost with the kernel's cache of them. Landlock itself
+ * forbids tracing, and so access to the memory of other processes. Their environment is open to
+ * root's capabilities all the same (CAP_PERFMON, Linux 6.13), so root gives up those that the start
+ * does not need.
  *
  * With the CUDA module loaded, these are added: NVIDIA's device files, /dev/shm, /sys, the folders
  * of LD_LIBRARY_PATH, and the cache of compiled kernels, if it exists. Threads that the driver
@@ -32,6 +34,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
+#include <linux/capability.h>
 #include <linux/landlock.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -141,6 +144,26 @@ static void allow_folder(struct file_rules *rules, const char *path)
         allow_beside(rules, real);
 }
 
+/* Allows the files that links in MODEL/snapshots/REVISION of Hugging Face's cache lead to; `folder`
+ * is that, or MODEL/snapshots. */
+static void allow_blobs(struct file_rules *rules, const char *folder)
+{
+    char path[PATH_MAX], blobs[PATH_MAX + 8];
+    if (!realpath(folder, path))
+        return;
+    for (int levels = 0; levels < 2; levels++) {
+        char *slash = strrchr(path, '/');
+        *slash = '\0';
+        if (strcmp(slash + 1, "snapshots") == 0) {
+            snprintf(blobs, sizeof blobs, "%s/blobs", path);
+            allow(rules, blobs, READ);
+            return;
+        }
+        if (slash == path)
+            return;
+    }
+}
+
 /* Allows the stages of a pipeline, which lie in folders next to it. */
 static void allow_stages(struct file_rules *rules, const char *folder)
 {
@@ -158,15 +181,20 @@ static void allow_stages(struct file_rules *rules, const char *folder)
 static void allow_models(struct file_rules *rules, const struct config *config)
 {
     struct stat info;
-    if (config->models)
-        allow_folder(rules, config->models);
-    else if (model_is_embedded(config->model))
+    char folder[PATH_MAX];
+    const char *path = config->models ? config->models : config->model;
+    if (!config->models && model_is_embedded(path))
         return;
-    else if (stat(config->model, &info) == 0 && S_ISDIR(info.st_mode)) {
-        allow_folder(rules, config->model);
-        allow_stages(rules, config->model);
-    } else
-        allow_beside(rules, config->model);
+    if (config->models || (stat(path, &info) == 0 && S_ISDIR(info.st_mode))) {
+        allow_folder(rules, path);
+        allow_blobs(rules, path);
+        if (!config->models)
+            allow_stages(rules, path);
+        return;
+    }
+    allow_beside(rules, path);
+    folder_of(path, folder);
+    allow_blobs(rules, folder);
 }
 
 /* Allows the folder of a file that is created and, at the end, removed. NULL: nothing. */
@@ -259,6 +287,34 @@ static void allow_gpus(struct file_rules *rules)
     else
         snprintf(path, sizeof path, "%s/.nv", home ? home : "");
     allow(rules, path, MAKE | MAKE_DIR | REMOVE_DIR);
+}
+
+/* ---- capabilities ---- */
+
+#define RIGHT(name) (UINT64_C(1) << CAP_##name)
+
+/* Other people's files, --user with the owner of its files, ports below 1024, and memory that CUDA
+ * locks. */
+static const uint64_t kept_rights = RIGHT(DAC_OVERRIDE) | RIGHT(DAC_READ_SEARCH) | RIGHT(FOWNER) |
+                                    RIGHT(CHOWN) | RIGHT(SETUID) | RIGHT(SETGID) |
+                                    RIGHT(NET_BIND_SERVICE) | RIGHT(IPC_LOCK);
+
+/* Keeps only kept_rights of the calling thread's capabilities. Returns 0 or errno. */
+static int drop_rights(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct halves[_LINUX_CAPABILITY_U32S_3];
+    bool drops = false;
+    if (syscall(SYS_capget, &header, halves) != 0)
+        return errno;
+    for (size_t i = 0; i < COUNT_OF(halves); i++) {
+        const uint32_t kept = (uint32_t)(kept_rights >> (32 * i));
+        drops |= ((halves[i].permitted | halves[i].inheritable) & ~kept) != 0;
+        halves[i].effective &= kept;
+        halves[i].permitted &= kept;
+        halves[i].inheritable &= kept;
+    }
+    return drops && syscall(SYS_capset, &header, halves) != 0 ? errno : 0;
 }
 
 /* ---- the ruleset ---- */
@@ -354,4 +410,9 @@ void confine_files(const struct config *config, struct confinement *ret)
         snprintf(ret->missing, sizeof ret->missing, "no Landlock: %s", strerror(cause));
     else
         ret->landlock = (int)abi;
+    const int kept = drop_rights();
+    const size_t used = strlen(ret->missing);
+    if (kept)
+        snprintf(ret->missing + used, sizeof ret->missing - used,
+                 "%sthe capabilities of root are kept: %s", used ? "; " : "", strerror(kept));
 }

@@ -232,5 +232,14 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
 int process_failed(const struct error *err)
 {
     log_print("lensd: %s", err->message);
-    return err->status == STATUS_NO_MEMORY || err->status == STATUS_DEVICE_MEMORY ? 1 : 2;
+    switch (err->status) {
+    case STATUS_NO_MEMORY:
+    case STATUS_SHORT_OF_MEMORY:
+    case STATUS_DEVICE:
+    case STATUS_DEVICE_MEMORY:
+    case STATUS_NOT_READY:
+        return 1;
+    default:
+        return 2;
+    }
 }

@@ -46,6 +46,7 @@ void process_make_folder(const char *folder, const struct process_user *user);
 enum status process_become(const struct process_user *user, bool core_dumps,
                            struct error *err) MUST_USE;
 
-/* Writes "lensd: sentence" to standard error. Returns 2, the exit status for problems that users
- * can fix, or 1 if memory ran out, which may differ at the next start. */
+/* Writes "lensd: sentence" to standard error. Returns the exit status: 2 for problems that users
+ * must fix; 1 for those that may be gone at the next start: too little memory, a GPU that is not
+ * available, a port in use. */
 int process_failed(const struct error *err);

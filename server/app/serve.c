@@ -35,6 +35,7 @@
 #include "server/app/supervisor.h"
 #include "server/image/image.h"
 #include "server/loader/loader.h"
+#include "server/loader/model_open.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/thread.h"
 
@@ -191,6 +192,8 @@ static enum status create_services(struct serve *serve, struct error *err)
                                             .model_name = config->model_name,
                                             .default_model = config->default_model,
                                             .watch = config->watch,
+                                            .is_lazy = config->load == CONFIG_LOAD_LAZY,
+                                            .preload = config->preload,
                                             .model_host = serve->model_host};
     return loader_create(&loader_options, &serve->loader, err);
 }
@@ -363,7 +366,7 @@ static const struct model_status *find_shown(const struct model_status *models, 
     for (size_t i = 0; i < count; i++) {
         if (models[i].is_default)
             return &models[i];
-        if (!first && models[i].state == MODEL_READY)
+        if (!first && models[i].can_answer)
             first = &models[i];
     }
     return first;
@@ -387,7 +390,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
     const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
     const char *path = serve->config->unix_path;
     char with_threads[48] = "", call[2 * sizeof status->name + 64],
-         choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 64] = "",
+         choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 96] = "",
          name[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 32];
     if (!status) {
         log_banner("lensd is at %s, waiting for models in %s\n", where, serve->config->models);
@@ -399,7 +402,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
     name_model(status, name, sizeof name);
     /* The devices and threads shown belong to the answering model; a pipeline has none. */
     if (status->is_default && model_host_has_choice(serve->model_host))
-        snprintf(choice, sizeof choice, "; %s answers", name);
+        snprintf(choice, sizeof choice, "; requests that name no model go to %s", name);
     if (status->answers_photos && !status->is_default)
         snprintf(call, sizeof call, "--data-binary @photo.jpg '%s/predict?model=%s'", url,
                  status->name);
@@ -410,18 +413,15 @@ static void print_banner(const struct serve *serve, const struct model_status *s
     log_banner("lensd serves %s at %s%s%s%s%s%s; %s:\n"
                "  curl %s%s%s%s\n",
                loader_served(serve->loader), where, choice, devices[0] ? " on " : "", devices,
-               with_threads,
-               !status->is_default ? "; requests name one with ?model=NAME"
-               : choice[0]         ? ", or with ?model=NAME another"
-                                   : "",
-               status->answers_photos ? "try it" : "it takes tensors; see which",
+               with_threads, status->is_default ? "" : "; requests must name a model (?model=NAME)",
+               status->answers_photos ? "try it" : "its inputs are tensors; this lists them",
                path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
 }
 
 static void say_ready(struct serve *serve)
 {
-    struct model_status *models = calloc(MODEL_HOST_MAX_MODELS, sizeof *models);
-    size_t count = models ? model_host_models(serve->model_host, models, MODEL_HOST_MAX_MODELS) : 0;
+    size_t count;
+    struct model_status *models = model_host_snapshot(serve->model_host, &count);
     const struct model_status *status = find_shown(models, count);
     char devices[DEVICE_MAX * (DEVICE_TEXT + 32)] = "";
     const char *precision = NULL;
@@ -609,9 +609,8 @@ static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *in
 /* Logs the model being loaded, its progress, and the remaining time. */
 static void log_loading(const struct serve *serve)
 {
-    struct model_status *models = calloc(MODEL_HOST_MAX_MODELS, sizeof *models);
-    const size_t count =
-        models ? model_host_models(serve->model_host, models, MODEL_HOST_MAX_MODELS) : 0;
+    size_t count;
+    struct model_status *models = model_host_snapshot(serve->model_host, &count);
     for (size_t i = 0; i < count; i++)
         if (models[i].state == MODEL_LOADING && models[i].progress > 0)
             log_event(LOG_INFO, "loading", LOG_STR("model", models[i].name),
@@ -680,13 +679,20 @@ static enum status serve_check(struct serve *serve, struct error *err)
     return loader_try(serve->loader, err);
 }
 
+/* A model that is missing may be on a file system that is mounted later. */
+static int serve_failed(const struct error *err)
+{
+    const int result = process_failed(err);
+    return err->status == STATUS_NOT_FOUND ? 1 : result;
+}
+
 static int command_check(struct serve *serve)
 {
     struct error err;
     enum status status = serve_check(serve, &err);
     if (status == STATUS_OK)
         printf("lensd: the settings are fine, and %s can be served\n", loader_name(serve->loader));
-    return status == STATUS_OK ? 0 : process_failed(&err);
+    return status == STATUS_OK ? 0 : serve_failed(&err);
 }
 
 int command_serve(const struct config *config)
@@ -702,12 +708,20 @@ int command_serve(const struct config *config)
         log_event(LOG_WARN, "memory", LOG_STR("text", config->memory_note));
     if (config->thread_note[0])
         log_event(LOG_WARN, "threads", LOG_STR("text", config->thread_note));
+    if (config->watch && !config->models && model_is_embedded(config->model))
+        log_event(LOG_WARN, "watch",
+                  LOG_STR("text", "--watch has no effect: the built-in model has no files"));
+    if (config->ready == CONFIG_READY_STRICT && !config->models)
+        log_event(LOG_WARN, "ready",
+                  LOG_STR("text",
+                          "--ready strict has no effect without --models: lensd ends if its "
+                          "model does not load"));
     process_protect(config->core_dumps);
     int result = 0;
     if (config->check) {
         result = command_check(&serve);
     } else if (set_up(&serve, &err) != STATUS_OK) {
-        result = process_failed(&err);
+        result = serve_failed(&err);
     } else {
         const char *cause = wait_for_end(&serve);
         hurry_on_next_signal(&serve);
@@ -715,7 +729,7 @@ int command_serve(const struct config *config)
             drain(&serve, cause);
         else {
             supervisor_say(serve.supervisor, "STATUS=%s", serve.load_error.message);
-            result = process_failed(&serve.load_error);
+            result = serve_failed(&serve.load_error);
         }
     }
     tear_down(&serve);

@@ -25,6 +25,7 @@ struct model_host_options settings_model_host(const struct config *config, struc
         .fast_decode = config->fast_decode,
         .task_options = &config->task_options,
         .default_model = config->default_model,
+        .idle_unload_ms = config->idle_unload_ms,
         .ready_strict = config->ready == CONFIG_READY_STRICT,
         .metrics = metrics};
     memcpy(options.devices, config->devices, sizeof options.devices);

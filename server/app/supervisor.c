@@ -35,8 +35,8 @@ struct supervisor {
     pthread_t thread;
     bool has_thread;
     /* Only for the thread. */
-    struct model_status *models;
-    struct pulse pulses[MODEL_HOST_MAX_MODELS];
+    struct pulse *pulses; /* as many as there were models at most */
+    size_t pulse_count;
     uint64_t round;
     int64_t looked; /* clock_now() of the last round */
     bool is_stuck;
@@ -109,7 +109,7 @@ void supervisor_free(struct supervisor *supervisor)
     }
     if (supervisor->fd >= 0)
         close(supervisor->fd);
-    free(supervisor->models);
+    free(supervisor->pulses);
     pthread_cond_destroy(&supervisor->wake);
     pthread_mutex_destroy(&supervisor->lock);
     free(supervisor);
@@ -147,7 +147,7 @@ void supervisor_reloading(struct supervisor *supervisor)
 static struct pulse *find_pulse(struct supervisor *supervisor, const struct model_status *model)
 {
     struct pulse *unused = &supervisor->pulses[0];
-    for (size_t i = 0; i < COUNT_OF(supervisor->pulses); i++) {
+    for (size_t i = 0; i < supervisor->pulse_count; i++) {
         struct pulse *pulse = &supervisor->pulses[i];
         if (!strcmp(pulse->name, model->name) && !strcmp(pulse->version, model->version))
             return pulse;
@@ -160,12 +160,26 @@ static struct pulse *find_pulse(struct supervisor *supervisor, const struct mode
     return unused;
 }
 
+static bool grow_pulses(struct supervisor *supervisor, size_t count)
+{
+    if (count <= supervisor->pulse_count)
+        return true;
+    struct pulse *grown = reallocarray(supervisor->pulses, count, sizeof *grown);
+    if (!grown)
+        return false;
+    memset(grown + supervisor->pulse_count, 0, (count - supervisor->pulse_count) * sizeof *grown);
+    supervisor->pulses = grown;
+    supervisor->pulse_count = count;
+    return true;
+}
+
 /* Whether a pass is stuck, or a model has images waiting and has answered none for the whole span.
  */
 static bool supervisor_look(struct supervisor *supervisor)
 {
-    size_t count =
-        model_host_models(supervisor->model_host, supervisor->models, MODEL_HOST_MAX_MODELS);
+    size_t count;
+    struct model_status *models = model_host_snapshot(supervisor->model_host, &count);
+    count = grow_pulses(supervisor, count) ? count : 0;
     int64_t now = clock_now(), step = now - supervisor->looked;
     char names[256];
     bool stuck = model_host_is_stuck(supervisor->model_host, names, sizeof names);
@@ -178,7 +192,7 @@ static bool supervisor_look(struct supervisor *supervisor)
     supervisor->looked = now;
     supervisor->round++;
     for (size_t i = 0; i < count; i++) {
-        const struct model_status *model = &supervisor->models[i];
+        const struct model_status *model = &models[i];
         struct pulse *pulse = find_pulse(supervisor, model);
         size_t waiting = model->queued + model->in_flight;
         pulse->round = supervisor->round;
@@ -193,6 +207,7 @@ static bool supervisor_look(struct supervisor *supervisor)
                       LOG_REAL("seconds", clock_ms(pulse->still_ns) / 1000),
                       LOG_STR("text", "no image was answered; the watchdog is not told any more"));
     }
+    free(models);
     supervisor->is_stuck = stuck;
     return !stuck;
 }
@@ -225,9 +240,7 @@ void supervisor_watch(struct supervisor *supervisor, struct model_host *model_ho
         return;
     supervisor->model_host = model_host;
     supervisor->looked = clock_now();
-    supervisor->models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *supervisor->models);
     supervisor->has_thread =
-        supervisor->models &&
         pthread_create(&supervisor->thread, NULL, supervisor_thread, supervisor) == 0;
     if (!supervisor->has_thread)
         log_event(LOG_WARN, "systemd",

@@ -373,20 +373,16 @@ static void write_target(struct writer *w, json_node *list, const struct device_
         return;
     }
     const struct session_info *info = session_info(target->session);
-    write_text(w, entry, "name", target->name);
-    write_text(w, entry, "precision", precision_name(info->precision));
-    if (info->threads > 0)
-        write_integer(w, entry, "threads", info->threads);
+    write_members(w, entry, "name=%s precision=%s threads?=%d", target->name,
+                  precision_name(info->precision), info->threads);
     json_node *batches = write_array(w, entry, "batches");
     for (size_t i = 0; i < bench->batch_count; i++) {
         const struct bench_batch *batch = &target->rows[i];
-        json_node *row = write_object(w, batches, NULL);
-        write_integer(w, row, "size", batch->size);
-        write_decimal(w, row, "milliseconds", batch->milliseconds);
-        write_decimal(w, row, "best_milliseconds", batch->best_milliseconds);
-        write_decimal(w, row, "images_per_second", batch->images_per_second);
-        write_decimal(w, row, "speed_up", batch->speed_up);
-        write_count(w, row, "runs", batch->runs);
+        write_members(w, batches,
+                      "{size=%d milliseconds=%.3f best_milliseconds=%.3f images_per_second=%.3f "
+                      "speed_up=%.3f runs=%zu}",
+                      batch->size, batch->milliseconds, batch->best_milliseconds,
+                      batch->images_per_second, batch->speed_up, batch->runs);
     }
 }
 
@@ -397,13 +393,11 @@ static int print_bench_json(const struct device_bench *bench, const char *note)
 {
     struct writer w = {false};
     json_node *root = write_root();
-    write_text(&w, root, "model", bench->model->name);
-    write_text(&w, root, "version", LENSD_VERSION);
+    write_members(&w, root, "model=%s version=%s", bench->model->name, LENSD_VERSION);
     json_node *list = write_array(&w, root, "devices");
     for (size_t i = 0; i < bench->count; i++)
         write_target(&w, list, bench, &bench->targets[i]);
-    if (note[0])
-        write_text(&w, root, "note", note);
+    write_members(&w, root, "note?=%s", note);
     return print_json(write_finish(&w, root, NULL));
 }
 

@@ -150,24 +150,15 @@ static enum status inspect_model(const struct config *config, struct inspection 
 
 /* ---- JSON ---- */
 
-/* Writes nothing where there is no text. */
-static void write_given(struct writer *w, json_node *parent, const char *key, const char *text)
-{
-    if (text && text[0])
-        write_text(w, parent, key, text);
-}
-
 static void write_tensors(struct writer *w, json_node *root, const char *key,
                           struct value *const *values, size_t count)
 {
     json_node *list = write_array(w, root, key);
     for (size_t i = 0; i < count; i++) {
         char shape[SHAPE_TEXT];
-        json_node *entry = write_object(w, list, NULL);
         describe_shape(values[i], shape);
-        write_text(w, entry, "name", values[i]->name);
-        write_text(w, entry, "dtype", dtype_name(values[i]->dtype));
-        write_text(w, entry, "shape", shape);
+        write_members(w, list, "{name=%s dtype=%s shape=%s}", values[i]->name,
+                      dtype_name(values[i]->dtype), shape);
     }
 }
 
@@ -176,23 +167,18 @@ static void write_operators(struct writer *w, json_node *root, const struct insp
     json_node *list = write_array(w, root, "operators");
     for (size_t i = 0; i < in->use_count; i++) {
         const struct onnx_op_use *use = &in->uses[i];
-        json_node *entry = write_object(w, list, NULL);
-        write_text(w, entry, "name", use->name);
-        write_text(w, entry, "domain", use->domain);
-        write_integer(w, entry, "opset", use->opset);
-        write_count(w, entry, "count", use->count);
-        write_bool(w, entry, "supported", use->supported);
+        write_members(w, list, "{name=%s domain=%s opset=%d count=%zu supported=%hhd}", use->name,
+                      use->domain, use->opset, use->count, use->supported);
     }
 }
 
 static void write_file(struct writer *w, json_node *root, const struct model *model)
 {
     const struct graph *graph = model ? model->graph : NULL;
-    write_given(w, root, "producer", graph ? graph->producer : NULL);
-    write_integer(w, root, "opset", graph ? graph->opset : 0);
-    write_count(w, root, "file_bytes", model ? model->file_bytes : 0);
-    write_count(w, root, "parameters", model ? model->parameter_count : 0);
-    write_count(w, root, "parameter_bytes", model ? model->parameter_bytes : 0);
+    write_members(
+        w, root, "producer?=%s opset=%d file_bytes=%zu parameters=%zu parameter_bytes=%zu",
+        graph ? graph->producer : "", graph ? graph->opset : 0, model ? model->file_bytes : 0,
+        model ? model->parameter_count : 0, model ? model->parameter_bytes : 0);
     write_tensors(w, root, "inputs", graph ? graph->inputs : NULL, graph ? graph->input_count : 0);
     write_tensors(w, root, "outputs", graph ? graph->outputs : NULL,
                   graph ? graph->output_count : 0);
@@ -202,17 +188,14 @@ static void write_task(struct writer *w, json_node *root, const struct inspectio
 {
     const struct model *model = in->model;
     if (in->transform[0]) {
-        write_text(w, root, "transform", in->transform);
-        write_text(w, root, "transform_source", model->preprocess_source);
-        json_node *formats = write_array(w, root, "formats");
-        for (size_t i = 0; i < in->format_count; i++)
-            write_text(w, formats, NULL, in->formats[i]);
+        write_members(w, root, "transform=%s transform_source=%s", in->transform,
+                      model->preprocess_source);
+        write_texts(w, root, "formats", in->formats, in->format_count);
     }
-    if (model) {
-        write_text(w, root, "task", task_name(model->task.kind));
-        write_text(w, root, "task_evidence", model->task.evidence);
-    }
-    write_count(w, root, "classes", model ? model->class_count : 0);
+    if (model)
+        write_members(w, root, "task=%s task_evidence=%s", task_name(model->task.kind),
+                      model->task.evidence);
+    write_members(w, root, "classes=%zu", model ? model->class_count : 0);
     json_node *labels = write_array(w, root, "labels");
     for (size_t i = 0; model && i < model->labels.count; i++)
         write_text(w, labels, NULL, model->labels.names[i]);
@@ -226,15 +209,13 @@ static int print_inspection_json(const struct inspection *in)
 {
     struct writer w = {false};
     json_node *root = write_root();
-    write_text(&w, root, "name", in->model ? in->model->name : in->name);
-    write_text(&w, root, "file", in->file ? in->file : "embedded");
-    write_text(&w, root, "version", in->model ? in->model->version : "1");
+    write_members(&w, root, "name=%s file=%s version=%s", in->model ? in->model->name : in->name,
+                  in->file ? in->file : "embedded", in->model ? in->model->version : "1");
     write_file(&w, root, in->model);
     write_operators(&w, root, in);
     write_task(&w, root, in);
-    write_bool(&w, root, "supported", is_supported(in));
-    write_given(&w, root, "problem", in->compiles ? NULL : in->problem.message);
-    write_given(&w, root, "warning", in->model ? in->model->warning : NULL);
+    write_members(&w, root, "supported=%hhd problem?=%s warning?=%s", is_supported(in),
+                  in->compiles ? "" : in->problem.message, in->model ? in->model->warning : "");
     return print_json(write_finish(&w, root, NULL));
 }
 
@@ -386,9 +367,8 @@ static void write_stage(struct writer *w, json_node *list, const struct pipeline
         json_node *labels = write_array(w, entry, "labels");
         for (size_t i = 0; i < stage->label_count; i++)
             write_text(w, labels, NULL, stage->labels[i]);
-        write_float(w, entry, "min_score", (float)stage->min_score);
-        write_float(w, entry, "margin", (float)stage->margin);
-        write_count(w, entry, "max", stage->max);
+        write_members(w, entry, "min_score=%g margin=%g max=%zu", stage->min_score, stage->margin,
+                      stage->max);
     }
     json_node *sizes = write_array(w, entry, "sizes");
     for (size_t i = 0; i < stage->size_count; i++) {
@@ -406,17 +386,15 @@ static int print_stages_json(const struct repository_model *model)
     const bool is_wrong = model->problem.status != STATUS_OK;
     struct writer w = {false};
     json_node *root = write_root();
-    write_text(&w, root, "name", model->name);
-    write_text(&w, root, "file", model->path);
+    write_members(&w, root, "name=%s file=%s", model->name, model->path);
     json_node *names = write_array(&w, root, "stages");
     for (size_t i = 0; i < stages->stage_count; i++)
         write_text(&w, names, NULL, stages->stages[i].model);
     json_node *details = write_array(&w, root, "stage_details");
     for (size_t i = 0; i < stages->stage_count; i++)
         write_stage(&w, details, &stages->stages[i], i == 0);
-    write_bool(&w, root, "supported", !is_wrong);
-    if (is_wrong)
-        write_text(&w, root, "problem", model->problem.message);
+    write_members(&w, root, "supported=%hhd problem?=%s", !is_wrong,
+                  is_wrong ? model->problem.message : "");
     return print_json(write_finish(&w, root, NULL));
 }
 

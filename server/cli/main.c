@@ -1,5 +1,6 @@
 /* lensd: which command, and how it ends. */
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -115,8 +116,18 @@ static void save_address_space(void)
         mallopt(M_ARENA_MAX, 1);
 }
 
+/* A descriptor that was closed would become that of a file or socket, into which the log or an
+ * answer is then written. Writing, and reading of 0, still fail as on a closed one. */
+static void fill_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) == -1 && errno == EBADF)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char **argv)
 {
+    fill_standard_descriptors();
     save_address_space();
     log_find_journal();
     /* A closed pipe or a file at its size limit is to be an error of write(), not a signal. */

@@ -1,6 +1,9 @@
-/* lensd predict: images from files through the same model host as the server's. */
+/* lensd predict: photos from files, folders and standard input through the same model host as the
+ * server's. Answers are printed in the order of the photos, each as soon as it is there. */
 #include <errno.h>
-#include <pthread.h>
+#include <glob.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,38 +15,103 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/size.h"
-#include "engine/base/utf8.h"
 #include "models/folder/repository.h"
+#include "proto/writer.h"
 #include "server/answers/annotate.h"
 #include "server/answers/describe.h"
 #include "server/app/process.h"
 #include "server/app/settings.h"
 #include "server/cli/commands.h"
+#include "server/cli/predict_print.h"
+#include "server/image/photo_files.h"
 #include "server/loader/model_open.h"
 #include "server/schedule/runtime/stages.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 30)
+#define STANDARD_INPUT "-"
 
-/* The main thread waits here for the model host. */
-struct wait {
-    pthread_mutex_t lock;
-    pthread_cond_t done_changed;
-    bool done;
+/* Photos that have been read and wait for their answer: enough for a batch per device and the
+ * decode workers, few enough that their files take little memory. */
+#define PHOTOS_AT_ONCE 32
+
+/* Room in the queue of a pipeline's stage: the most crops (`max` of pipeline.json) of all these
+ * photos. */
+#define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
+
+/* Posted by callbacks and by the signal handler; the main thread waits for it. */
+static sem_t events;
+static volatile sig_atomic_t is_interrupted;
+
+struct photo {
+    struct predict_request request;
+    struct staged_request *staged; /* NULL: the model is no pipeline */
+    uint8_t *file;
+    _Atomic bool is_answered; /* set by the callback: the request, or its last part, is done */
+    bool is_done;             /* all parts are */
 };
+
+struct prediction_run {
+    const struct config *config;
+    struct model_host *host;
+    char **paths;
+    size_t count;
+    /* `places` of each: photo i has place i % places. */
+    struct photo *photos;
+    struct predict_image *images;
+    size_t places;
+    size_t begun, ended; /* photos */
+    int64_t started;
+    int result;       /* exit status */
+    bool has_hinted;  /* that the model has no labels */
+    struct error err; /* STATUS_OK, or why no further photo is begun */
+};
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    is_interrupted = 1;
+    sem_post(&events);
+}
 
 static void predict_on_done(struct predict_request *request)
 {
-    struct wait *wait = request->context;
-    pthread_mutex_lock(&wait->lock);
-    wait->done = true;
-    pthread_cond_signal(&wait->done_changed);
-    pthread_mutex_unlock(&wait->lock);
+    struct photo *photo = request->context;
+    photo->is_answered = true; /* the photo may be gone from here on */
+    sem_post(&events);
+}
+
+/* ---- photos ---- */
+
+static enum status read_standard_input(uint8_t **ret, size_t *ret_size, struct error *err)
+{
+    uint8_t *bytes = NULL;
+    size_t size = 0, capacity = 0, got;
+    do {
+        if (size == capacity) {
+            capacity = capacity ? 2 * capacity : 1 << 20;
+            uint8_t *bigger = capacity <= 2 * FILE_BYTES_MAX ? realloc(bytes, capacity) : NULL;
+            if (!bigger) {
+                free(bytes);
+                return capacity <= 2 * FILE_BYTES_MAX
+                           ? error_no_memory(err, "for standard input")
+                           : error_set(err, STATUS_TOO_LARGE, "larger than 1 GB");
+            }
+            bytes = bigger;
+        }
+        got = fread(bytes + size, 1, capacity - size, stdin);
+        size += got;
+    } while (got > 0);
+    *ret = bytes;
+    *ret_size = size;
+    return STATUS_OK;
 }
 
 static enum status predict_read_file(const char *path, uint8_t **ret, size_t *ret_size,
                                      struct error *err)
 {
     struct error cause;
+    if (!strcmp(path, STANDARD_INPUT))
+        return read_standard_input(ret, ret_size, err);
     enum status status = file_read(path, FILE_BYTES_MAX, ret, ret_size, &cause);
     switch (status) {
     case STATUS_OK:
@@ -59,183 +127,87 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
     }
 }
 
-static void print_points(const struct predict_image *image, size_t box)
+/* Adds `count` names to the run, which takes over the texts, and frees `names`. */
+static enum status add_paths(struct prediction_run *run, char **names, size_t count,
+                             struct error *err)
 {
-    const struct detections *found = &image->answer.detections;
-    char shown[1024];
-    for (size_t i = 0; i < found->point_count; i++) {
-        const struct task_point *point = &found->points[box * found->point_count + i];
-        const char *name = labels_name(&image->request->used_model->point_names, i);
-        printf("        ");
-        if (point->score >= 0)
-            printf("%6.2f %%  ", (double)point->score * 100);
-        printf("(%.0f, %.0f)  ", (double)point->x, (double)point->y);
-        if (name)
-            printf("%s\n", utf8_shown(name, shown, sizeof shown));
-        else
-            printf("point %zu\n", i);
+    char **all = reallocarray(run->paths, run->count + count, sizeof *all);
+    if (!all || !names) {
+        photo_files_free(names, names ? count : 0);
+        run->paths = all ? all : run->paths;
+        return error_no_memory(err, "for the names of photos");
     }
+    memcpy(all + run->count, names, count * sizeof *names);
+    free(names);
+    run->paths = all;
+    run->count += count;
+    return STATUS_OK;
 }
 
-static void print_place(const struct predict_image *image, const struct detection *box)
+static enum status add_path(struct prediction_run *run, const char *path, struct error *err)
 {
-    if (image->request->used_model->task.kind != TASK_ORIENTED) {
-        printf("(%.0f, %.0f) to (%.0f, %.0f)", (double)box->x1, (double)box->y1, (double)box->x2,
-               (double)box->y2);
-        return;
+    char **names = malloc(sizeof *names);
+    if (names && !(names[0] = strdup(path))) {
+        free(names);
+        names = NULL;
     }
-    printf("%.0f x %.0f around (%.0f, %.0f), rotated by %.1f degrees", (double)(box->x2 - box->x1),
-           (double)(box->y2 - box->y1), (double)(box->x1 + box->x2) / 2,
-           (double)(box->y1 + box->y2) / 2, (double)box->angle * 180 / 3.14159265358979);
+    return add_paths(run, names, 1, err);
 }
 
-/* "3 boxes: 2 person, 1 car". */
-static void print_counts(const struct predict_image *image)
+static enum status add_pattern(struct prediction_run *run, const char *pattern, struct error *err)
 {
-    const struct detections *found = &image->answer.detections;
-    const struct labels *labels = &image->request->used_model->labels;
-    char shown[1024];
-    if (found->count == 0)
-        return;
-    printf("    %zu box%s", found->count, found->count == 1 ? "" : "es");
-    for (size_t i = 0, classes = 0; i < found->count && labels->count; i++) {
-        size_t same = 0, before = 0;
-        for (size_t k = 0; k < found->count; k++) {
-            same += found->items[k].index == found->items[i].index;
-            before += k < i && found->items[k].index == found->items[i].index;
-        }
-        if (before > 0)
-            continue;
-        const char *label = labels_name(labels, found->items[i].index);
-        printf("%s%zu ", classes++ ? ", " : ": ", same);
-        if (label)
-            printf("%s", utf8_shown(label, shown, sizeof shown));
-        else
-            printf("class %u", found->items[i].index);
-    }
-    printf("\n");
+    glob_t found;
+    enum status status = STATUS_OK;
+    const int failed = glob(pattern, GLOB_NOCHECK, NULL, &found);
+    if (failed)
+        return error_no_memory(err, "for the names of photos");
+    for (size_t i = 0; i < found.gl_pathc && status == STATUS_OK; i++)
+        status = add_path(run, found.gl_pathv[i], err);
+    globfree(&found);
+    return status;
 }
 
-static void print_answer(const struct predict_image *image);
-
-/* What the next stage of a pipeline says of a box. */
-static void print_crop(const struct predict_image *crop)
+/* A file, the photos of a folder, or those that a pattern such as 'photos/2026*.jpg' matches. A
+ * name that matches nothing stays: the photo fails, and says why. */
+static enum status add_argument(struct prediction_run *run, const char *argument, struct error *err)
 {
-    if (crop->status != STATUS_OK) {
-        printf("      crop: error: %s\n", crop->error.message);
-        return;
-    }
-    printf("      the crop of %u x %u\n", crop->width, crop->height);
-    print_answer(crop);
-}
-
-static void print_boxes(const struct predict_image *image)
-{
-    const struct detections *found = &image->answer.detections;
-    char shown[1024];
-    for (size_t i = 0; i < found->count; i++) {
-        const struct detection *box = &found->items[i];
-        const char *label = labels_name(&image->request->used_model->labels, box->index);
-        printf("    %6.2f %%  ", (double)box->score * 100);
-        print_place(image, box);
-        printf("  %s%s%u%s\n", label ? utf8_shown(label, shown, sizeof shown) : "class ",
-               label ? "  (class " : "", box->index, label ? ")" : "");
-        if (found->masks)
-            printf("        %llu pixels\n", (unsigned long long)found->masks[i].area);
-        if (image->request->used_model->task.kind == TASK_POSE)
-            print_points(image, i);
-        if (image->crops && image->crops[i])
-            print_crop(image->crops[i]);
-    }
-    print_counts(image);
-    if (task_has_boxes(image->request->used_model->task.kind) && found->count == 0)
-        printf("    nothing found\n");
-}
-
-static void print_areas(const struct predict_image *image)
-{
-    const struct segments *found = &image->answer.segments;
-    char shown[1024];
-    for (size_t i = 0; i < found->count; i++) {
-        const struct segment *area = &found->items[i];
-        const char *label = labels_name(&image->request->used_model->labels, area->index);
-        printf("    %6.2f %% of the picture  %s%s%u%s\n",
-               (double)area->area * 100 / ((double)found->width * (double)found->height),
-               label ? utf8_shown(label, shown, sizeof shown) : "class ", label ? "  (class " : "",
-               area->index, label ? ")" : "");
-    }
-}
-
-static void print_line(const struct predict_image *image)
-{
-    const struct text_reading *line = &image->answer.text;
-    char shown[1024];
-    if (!line->is_read)
-        return;
-    printf("    %6.2f %%  ", (double)line->score * 100);
-    for (size_t i = 0; i < line->count; i++) {
-        const char *character =
-            labels_name(&image->request->used_model->labels, line->characters[i]);
-        fputs(character ? utf8_shown(character, shown, sizeof shown) : " ", stdout);
-    }
-    printf("\n");
-}
-
-static void print_answer(const struct predict_image *image)
-{
-    char label[1024];
-    for (size_t i = 0; i < image->prediction_count; i++) {
-        const struct prediction *prediction = &image->predictions[i];
-        printf("    %6.2f %%  %s%s%zu%s\n", (double)prediction->probability * 100,
-               prediction->label ? utf8_shown(prediction->label, label, sizeof label) : "class ",
-               prediction->label ? "  (class " : "", prediction->index,
-               prediction->label ? ")" : "");
-    }
-    print_boxes(image);
-    print_areas(image);
-    print_line(image);
-    const struct depth *depth = &image->answer.depth;
-    if (depth->values)
-        printf("    a depth map of %u x %u points; --json or --annotate writes it\n", depth->width,
-               depth->height);
-    const struct embedding *vector = &image->answer.embedding;
-    for (size_t i = 0; i < vector->count; i++)
-        printf("%s%.9g", i ? " " : "    ", (double)vector->values[i]);
-    if (vector->count)
-        printf("\n");
-}
-
-static void print_image(const char *path, const struct predict_image *image)
-{
-    char device[DEVICE_TEXT];
-    if (image->status != STATUS_OK) {
-        printf("%s\n    error: %s\n", path, image->error.message);
-        return;
-    }
-    printf("%s  (%u x %u; %s, forward %.2f ms)\n", path, image->width, image->height,
-           device_text(image->device, device), image->forward_ms);
-    print_answer(image);
+    struct stat info;
+    char **names;
+    size_t count;
+    if (!strcmp(argument, STANDARD_INPUT))
+        return add_path(run, argument, err);
+    if (stat(argument, &info) != 0)
+        return add_pattern(run, argument, err);
+    if (!S_ISDIR(info.st_mode))
+        return add_path(run, argument, err);
+    TRY(photo_files_list(argument, SIZE_MAX, &names, &count, err));
+    if (count > 0)
+        return add_paths(run, names, count, err);
+    photo_files_free(names, 0);
+    return error_set(err, STATUS_CONFIG,
+                     "the folder '%.200s' has no photos: no file whose name ends in .jpg, .png or "
+                     "that of another format",
+                     argument);
 }
 
 /* Printed once on standard error: the answers have numbers instead of names. */
-static void hint_at_labels(const struct predict_request *request)
+static void hint_at_labels(struct prediction_run *run, const struct predict_image *image)
 {
-    bool nameless = false;
-    /* Faces and texts are of one kind. */
-    const bool has_classes = request->used_model->task.kind != TASK_TEXT_BOXES &&
-                             request->used_model->task.layout != LAYOUT_YUNET;
-    for (size_t i = 0; i < request->image_count; i++)
-        for (size_t k = 0; k < request->images[i].prediction_count; k++)
-            nameless |= !request->images[i].predictions[k].label;
-    for (size_t i = 0; i < request->image_count && has_classes; i++)
-        for (size_t k = 0; k < request->images[i].answer.detections.count; k++)
-            nameless |= !labels_name(&request->used_model->labels,
-                                     request->images[i].answer.detections.items[k].index);
-    if (!nameless)
+    const struct model *model = image->request ? image->request->used_model : NULL;
+    bool is_nameless = false;
+    if (run->has_hinted || image->status != STATUS_OK || !model)
         return;
-    if (request->used_model->warning[0])
-        fprintf(stderr, "lensd: %s\n", request->used_model->warning);
-    else
+    /* Faces and texts are of one kind. */
+    const bool has_classes =
+        model->task.kind != TASK_TEXT_BOXES && model->task.layout != LAYOUT_YUNET;
+    for (size_t k = 0; k < image->prediction_count; k++)
+        is_nameless |= !image->predictions[k].label;
+    for (size_t k = 0; k < image->answer.detections.count && has_classes; k++)
+        is_nameless |= !labels_name(&model->labels, image->answer.detections.items[k].index);
+    if (!is_nameless)
+        return;
+    run->has_hinted = true;
+    if (!model->warning[0])
         fprintf(stderr, "lensd: the model has no labels; put labels.txt beside the .onnx file, "
                         "one name a line\n");
 }
@@ -249,15 +221,20 @@ static bool is_picture_name(const char *out)
 }
 
 /* Makes the folder OUT of --annotate unless it, or a file of its name, is there. */
-static enum status prepare_annotate(const struct config *config, struct error *err)
+static enum status prepare_annotate(const struct config *config, size_t count, struct error *err)
 {
     const char *out = config->annotate;
     if (!out)
         return STATUS_OK;
-    if (is_picture_name(out) && config->argument_count > 1)
+    if (is_picture_name(out) && count > 1)
         return error_set(err, STATUS_CONFIG,
                          "--annotate %s is one picture, but there are %zu photos; name a folder",
-                         out, config->argument_count);
+                         out, count);
+    if (!is_picture_name(out) && photo_files_has_ending(out))
+        return error_set(err, STATUS_CONFIG,
+                         "--annotate %s: lensd draws into JPEG and PNG only; name a file that ends "
+                         "in .jpg or .png, or a folder",
+                         out);
     if (is_picture_name(out) || mkdir(out, 0777) == 0 || errno == EEXIST)
         return STATUS_OK;
     return error_set(err, STATUS_IO, "--annotate: cannot make the folder '%.200s': %s", out,
@@ -270,7 +247,8 @@ static enum status annotated_path(const char *out, const char *path, enum annota
                                   char *ret_path, size_t size, struct error *err)
 {
     const char *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : path, *end = strrchr(name, '.');
+    const char *name = slash ? slash + 1 : !strcmp(path, STANDARD_INPUT) ? "stdin" : path;
+    const char *end = strrchr(name, '.');
     int length;
     *ret = ANNOTATE_JPEG;
     if (is_picture_name(out)) {
@@ -322,71 +300,7 @@ static bool annotate_photo(const char *out, const char *path, const struct predi
     return status == STATUS_OK;
 }
 
-static int print_as_json(struct model_host *model_host, const struct predict_request *request)
-{
-    struct model_status *model = calloc(1, sizeof *model);
-    bool known = model && model_host_models(model_host, model, 1) == 1;
-    char *text = describe_predictions(request, known ? model : NULL,
-                                      clock_ms(clock_now() - request->started), NULL);
-    free(model);
-    return print_json(text);
-}
-
-static int print_results(const struct config *config, struct model_host *model_host,
-                         const struct predict_request *request)
-{
-    int failed = 0;
-    for (size_t i = 0; i < request->image_count; i++)
-        failed |= request->images[i].status != STATUS_OK;
-    for (size_t i = 0; config->annotate && i < request->image_count; i++)
-        if (request->images[i].status == STATUS_OK &&
-            !annotate_photo(config->annotate, config->arguments[i], &request->images[i]))
-            failed = 1;
-    if (config->json) {
-        int printed = print_as_json(model_host, request);
-        return printed ? printed : failed;
-    }
-    for (size_t i = 0; i < request->image_count; i++)
-        print_image(config->arguments[i], &request->images[i]);
-    return failed;
-}
-
-static enum status predict_part(struct model_host *model_host, struct predict_request *request,
-                                struct wait *wait, struct error *err)
-{
-    int retry_after_s;
-    wait->done = false;
-    TRY(model_host_submit(model_host, request, &retry_after_s, err));
-    pthread_mutex_lock(&wait->lock);
-    while (!wait->done)
-        pthread_cond_wait(&wait->done_changed, &wait->lock);
-    pthread_mutex_unlock(&wait->lock);
-    return STATUS_OK;
-}
-
-/* *ret: NULL, or the stages of a pipeline, to be freed. */
-static enum status predict_run(struct model_host *model_host, struct predict_request *request,
-                               struct staged_request **ret, struct error *err)
-{
-    struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-    int retry_after_s = 0;
-    request->on_done = predict_on_done;
-    request->context = &wait;
-    TRY(stages_begin(model_host, request, ret, &retry_after_s, err));
-    if (*ret)
-        (*ret)->max_images = request->image_count > 64 ? request->image_count : 64;
-    enum status status = predict_part(model_host, request, &wait, err);
-    struct request_part *part = NULL;
-    while (status == STATUS_OK && *ret) {
-        status = request->parts->next(request->parts, &part, &retry_after_s, err);
-        if (status != STATUS_OK || !part)
-            break;
-        status = predict_part(model_host, &part->request, &wait, err);
-    }
-    /* Everything the callback touches is on this stack: it must have returned. */
-    (void)model_host_drain(model_host, 0);
-    return status;
-}
+/* ---- the model ---- */
 
 static enum status predict_set_size(struct model *model, const char *text, struct error *err)
 {
@@ -416,6 +330,8 @@ static enum status predict_add_stages(struct model_host *model_host,
     TRY(model_host_add_pipeline(model_host, models[0].name, "1", models[0].stages, err));
     for (size_t i = 1; i < repository->count; i++) {
         TRY(model_load(models[i].path, models[i].name, NULL, &model, err));
+        if (model->warning[0])
+            fprintf(stderr, "lensd: model '%s': %s\n", models[i].name, model->warning);
         TRY(model_host_add_model(model_host, model, NULL, err));
     }
     while (model_host_next_size(model_host, name, version, &height, &width)) {
@@ -458,8 +374,8 @@ static enum status open_model_host(const struct config *config, struct model_hos
                                    struct error *err)
 {
     struct model_host_options options = settings_model_host(config, NULL);
-    if (options.max_queue < config->argument_count)
-        options.max_queue = config->argument_count;
+    if (options.max_queue < CROPS_AT_ONCE)
+        options.max_queue = CROPS_AT_ONCE;
     struct model *model;
     struct model_host *model_host;
     bool is_pipeline;
@@ -467,6 +383,8 @@ static enum status open_model_host(const struct config *config, struct model_hos
     if (is_pipeline)
         return STATUS_OK;
     TRY(model_open(config->model, NULL, &model, err));
+    if (model->warning[0])
+        fprintf(stderr, "lensd: %s\n", model->warning);
     enum status status = config->size ? predict_set_size(model, config->size, err) : STATUS_OK;
     if (status == STATUS_OK)
         status = model_host_create(&options, &model_host, err);
@@ -484,46 +402,234 @@ static enum status open_model_host(const struct config *config, struct model_hos
     return STATUS_OK;
 }
 
+/* ---- answers ---- */
+
+/* Prints {"name": path, …} with the members of the answer, in one line. */
+static void print_json_line(const char *path, const struct photo *photo)
+{
+    const struct describe_how how = {.model = photo->staged ? photo->staged->name : NULL,
+                                     .total_ms = clock_ms(clock_now() - photo->request.started)};
+    struct writer w = {false};
+    json_node *root = write_root();
+    size_t size;
+    write_text(&w, root, "name", path);
+    char *name = write_finish(&w, root, &size);
+    char *answer = describe_predictions_as(&photo->request, &how, NULL);
+    /* {"name":…} and {…}: the closing brace of the first and the opening one of the second go. */
+    char *end = name ? strrchr(name, '}') : NULL;
+    if (end && answer && answer[0] == '{')
+        printf("%.*s,%s", (int)(end - name), name, answer + 1);
+    else
+        fprintf(stderr, "lensd: out of memory\n");
+    free(name);
+    free(answer);
+}
+
+static int print_as_json(const struct prediction_run *run)
+{
+    const struct predict_request all = {.images = run->images,
+                                        .image_count = run->ended,
+                                        .used_model =
+                                            run->ended ? run->photos[0].request.used_model : NULL};
+    size_t count, shown = 0;
+    struct model_status *models = model_host_snapshot(run->host, &count);
+    for (size_t i = 0; i < count; i++)
+        if (models[i].is_default) /* the pipeline, among the models of its stages */
+            shown = i;
+    char *text = describe_predictions(&all, count ? &models[shown] : NULL,
+                                      clock_ms(clock_now() - run->started), NULL);
+    free(models);
+    return print_json(text);
+}
+
+static void photo_done(struct photo *photo)
+{
+    stages_free(photo->staged);
+    predict_request_free_results(&photo->request);
+    free(photo->file);
+    *photo = (struct photo){0};
+}
+
+static void show_progress(const struct prediction_run *run)
+{
+    char text[64];
+    const double seconds = clock_ms(clock_now() - run->started) / 1000;
+    const double rate = (double)run->ended / (seconds > 0.001 ? seconds : 0.001);
+    if (isatty(STDOUT_FILENO) || run->count == 1)
+        return;
+    snprintf(text, sizeof text, "%zu of %zu, %.1f photos/s, %.0f s left", run->ended, run->count,
+             rate, (double)(run->count - run->ended) / rate);
+    progress_show(text, (double)run->ended / (double)run->count);
+}
+
+/* Prints the answer of the next photo. */
+static void end_photo(struct prediction_run *run)
+{
+    const char *path = run->paths[run->ended];
+    const size_t place = run->ended++ % run->places;
+    struct photo *photo = &run->photos[place];
+    const struct predict_image *image = &run->images[place];
+    if (image->status != STATUS_OK)
+        run->result = 1;
+    hint_at_labels(run, image);
+    if (run->config->annotate && image->status == STATUS_OK &&
+        !annotate_photo(run->config->annotate, path, image))
+        run->result = 1;
+    free(photo->file);
+    photo->file = NULL;
+    if (run->config->json)
+        return;
+    if (run->config->jsonl)
+        print_json_line(path, photo);
+    else
+        print_image(path, image);
+    if (fflush(stdout) != 0)
+        putchar('\n'); /* stays in the buffer: main() fails to write it, and says why */
+    photo_done(photo);
+    run->images[place] = (struct predict_image){0};
+    show_progress(run);
+}
+
+/* ---- the run ---- */
+
+/* Begins the next photo. False: run->err says why none is begun any more. */
+static bool begin_photo(struct prediction_run *run)
+{
+    const size_t place = run->begun % run->places;
+    struct photo *photo = &run->photos[place];
+    struct predict_image *image = &run->images[place];
+    int retry_after_s;
+    photo->request = (struct predict_request){.images = image,
+                                              .image_count = 1,
+                                              .top_k = (int)run->config->top_k,
+                                              .started = clock_now(),
+                                              .on_done = predict_on_done,
+                                              .context = photo};
+    image->name = run->paths[run->begun];
+    if (predict_read_file(image->name, &photo->file, &image->size, &image->preset) == STATUS_OK)
+        image->data = photo->file;
+    if (is_interrupted) { /* perhaps in the middle of reading standard input */
+        photo_done(photo);
+        return false;
+    }
+    enum status status =
+        stages_begin(run->host, &photo->request, &photo->staged, &retry_after_s, &run->err);
+    if (status == STATUS_OK && photo->staged)
+        photo->staged->max_images = 64;
+    if (status == STATUS_OK)
+        status = model_host_submit(run->host, &photo->request, &retry_after_s, &run->err);
+    if (status == STATUS_OK)
+        run->begun++;
+    else
+        photo_done(photo);
+    return status == STATUS_OK;
+}
+
+/* What was submitted for a photo is answered: submits its next part if there is one. */
+static void continue_photo(const struct prediction_run *run, struct photo *photo)
+{
+    struct predict_image *image = photo->request.images;
+    struct request_part *part = NULL;
+    struct error err;
+    int retry_after_s;
+    enum status status = STATUS_OK;
+    if (photo->staged)
+        status = photo->request.parts->next(photo->request.parts, &part, &retry_after_s, &err);
+    if (status == STATUS_OK && part)
+        status = model_host_submit(run->host, &part->request, &retry_after_s, &err);
+    if (status != STATUS_OK && image->status == STATUS_OK) {
+        image->status = status;
+        image->error = err;
+    }
+    photo->is_done = status != STATUS_OK || !part;
+}
+
+/* Returns whether a photo went on. */
+static bool continue_answered(const struct prediction_run *run)
+{
+    bool has_changed = false;
+    for (size_t i = run->ended; i < run->begun; i++) {
+        struct photo *photo = &run->photos[i % run->places];
+        if (photo->is_done || !atomic_exchange(&photo->is_answered, false))
+            continue;
+        continue_photo(run, photo);
+        has_changed = true;
+    }
+    return has_changed;
+}
+
+static void predict_photos(struct prediction_run *run)
+{
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    for (bool goes_on = true;;) {
+        goes_on = goes_on && !is_interrupted && !ferror(stdout);
+        while (goes_on && run->begun < run->count && run->begun - run->ended < PHOTOS_AT_ONCE)
+            goes_on = begin_photo(run) && !is_interrupted;
+        if (run->ended == run->begun)
+            break;
+        const bool has_changed = continue_answered(run);
+        pthread_sigmask(SIG_BLOCK, &interrupt, NULL); /* or a write may end early, and be lost */
+        while (run->ended < run->begun && run->photos[run->ended % run->places].is_done)
+            end_photo(run);
+        pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);
+        if (!has_changed)
+            while (sem_wait(&events) != 0 && errno == EINTR)
+                ;
+    }
+    /* The callbacks refer to the photos: they must have returned. */
+    (void)model_host_drain(run->host, 0);
+    progress_clear();
+}
+
+static enum status prepare_run(struct prediction_run *run, struct error *err)
+{
+    for (size_t i = 0; i < run->config->argument_count; i++)
+        TRY(add_argument(run, run->config->arguments[i], err));
+    TRY(prepare_annotate(run->config, run->count, err));
+    /* One JSON document has all answers, so all of them are kept. */
+    run->places = run->config->json || run->count < PHOTOS_AT_ONCE ? run->count : PHOTOS_AT_ONCE;
+    run->photos = alloc_array(run->places, sizeof *run->photos);
+    run->images = alloc_array(run->places, sizeof *run->images);
+    return run->photos && run->images
+               ? STATUS_OK
+               : error_set(err, STATUS_NO_MEMORY, "out of memory for %zu images", run->places);
+}
+
+static int finish_run(const struct prediction_run *run)
+{
+    const int printed = run->config->json && run->ended > 0 ? print_as_json(run) : 0;
+    if (run->err.status != STATUS_OK)
+        return process_failed(&run->err);
+    if (is_interrupted) {
+        fprintf(stderr, "lensd: interrupted after %zu of %zu photos\n", run->ended, run->count);
+        return 128 + SIGINT;
+    }
+    return printed ? printed : run->result;
+}
+
 int command_predict(const struct config *config)
 {
+    struct prediction_run run = {.config = config, .started = clock_now()};
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     struct error err;
-    struct model_host *model_host;
     command_notes(config);
-    if (open_model_host(config, &model_host, &err) != STATUS_OK)
-        return process_failed(&err);
-    size_t count = config->argument_count;
-    if (prepare_annotate(config, &err) != STATUS_OK) {
-        model_host_free(model_host);
-        return process_failed(&err);
+    enum status status = open_model_host(config, &run.host, &err);
+    if (status == STATUS_OK)
+        status = prepare_run(&run, &err);
+    int result = status == STATUS_OK ? 0 : process_failed(&err);
+    if (status == STATUS_OK) {
+        sem_init(&events, 0, 0);
+        sigaction(SIGINT, &action, NULL);
+        predict_photos(&run);
+        result = finish_run(&run);
     }
-    struct predict_request request = {
-        .image_count = count, .top_k = (int)config->top_k, .started = clock_now()};
-    request.images = alloc_array(count, sizeof *request.images);
-    uint8_t **files = alloc_array(count, sizeof *files);
-    struct staged_request *staged = NULL;
-    int result = 2;
-    if (!request.images || !files) {
-        error_set(&err, STATUS_NO_MEMORY, "out of memory for %zu images", count);
-        result = process_failed(&err);
-        goto out;
-    }
-    for (size_t i = 0; i < count; i++) {
-        struct predict_image *image = &request.images[i];
-        image->name = config->arguments[i];
-        if (predict_read_file(image->name, &files[i], &image->size, &image->preset) == STATUS_OK)
-            image->data = files[i];
-    }
-    if (predict_run(model_host, &request, &staged, &err) == STATUS_OK)
-        hint_at_labels(&request), result = print_results(config, model_host, &request);
-    else
-        result = process_failed(&err);
-out:
-    stages_free(staged);
-    predict_request_free_results(&request);
-    for (size_t i = 0; files && i < count; i++)
-        free(files[i]);
-    free(files);
-    free(request.images);
-    model_host_free(model_host);
+    for (size_t i = 0; run.photos && i < run.places; i++)
+        photo_done(&run.photos[i]);
+    free(run.photos);
+    free(run.images);
+    photo_files_free(run.paths, run.count);
+    model_host_free(run.host);
     return result;
 }

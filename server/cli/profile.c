@@ -224,19 +224,12 @@ static void profile_print_table(const struct profile *profile)
 
 static void write_layer(struct writer *w, json_node *entry, const struct profile_layer *layer)
 {
-    if (layer->name)
-        write_text(w, entry, "name", layer->name);
-    if (layer->kernel) {
-        write_text(w, entry, "kernel", layer->kernel);
-        write_bool(w, entry, "tried", layer->tried);
-    }
-    write_float(w, entry, "ms", (float)layer->milliseconds);
-    write_decimal(w, entry, "share", layer->share);
-    write_float(w, entry, "gflop", (float)layer->gflop);
-    write_float(w, entry, "gflops", (float)layer->gflops);
-    if (layer->of_peak > 0)
-        write_decimal(w, entry, "of_peak", layer->of_peak);
-    write_float(w, entry, "gb_per_s", (float)layer->gigabytes_per_second);
+    write_members(w, entry, "name=%s kernel=%s", layer->name, layer->kernel);
+    if (layer->kernel)
+        write_members(w, entry, "tried=%hhd", layer->tried);
+    write_members(w, entry, "ms=%g share=%.3f gflop=%g gflops=%g of_peak?=%.3f gb_per_s=%g",
+                  layer->milliseconds, layer->share, layer->gflop, layer->gflops, layer->of_peak,
+                  layer->gigabytes_per_second);
 }
 
 /* {"model","device","precision","precision_why","threads","batch","batch_ms","peak":{
@@ -248,22 +241,18 @@ static int print_profile_json(const struct profile *profile)
     char device[DEVICE_TEXT];
     struct writer w = {false};
     json_node *root = write_root();
-    write_text(&w, root, "model", profile->model->name);
-    write_text(&w, root, "device", device_text(info->device, device));
-    write_text(&w, root, "precision", precision_name(info->precision));
-    write_text(&w, root, "precision_why", profile->choice.why);
-    write_integer(&w, root, "threads", info->threads);
-    write_integer(&w, root, "batch", profile->batch);
-    write_decimal(&w, root, "batch_ms", profile->batch_ms);
-    json_node *peak = write_object(&w, root, "peak");
-    write_decimal(&w, peak, "gflops", profile->peak.gflops);
-    write_text(&w, peak, "instructions", profile->peak.instructions);
+    write_members(&w, root,
+                  "model=%s device=%s precision=%s precision_why=%s threads=%d batch=%d "
+                  "batch_ms=%.3f peak{gflops=%.3f instructions=%s}",
+                  profile->model->name, device_text(info->device, device),
+                  precision_name(info->precision), profile->choice.why, info->threads,
+                  profile->batch, profile->batch_ms, profile->peak.gflops,
+                  profile->peak.instructions);
     write_layer(&w, write_object(&w, root, "total"), &profile->total);
     json_node *layers = write_array(&w, root, "layers");
     for (size_t i = 0; i < profile->count; i++)
         write_layer(&w, write_object(&w, layers, NULL), &profile->layers[i]);
-    if (note_of(profile))
-        write_text(&w, root, "note", note_of(profile));
+    write_members(&w, root, "note=%s", note_of(profile));
     return print_json(write_finish(&w, root, NULL));
 }
 

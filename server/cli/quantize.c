@@ -146,18 +146,17 @@ static enum status write_report(const struct quantizing *q, const char *json, st
 
 static void write_agreement(struct writer *w, json_node *root, const struct quantize_report *report)
 {
+    const struct agreement *a = &report->agreement;
     json_node *entry = write_object(w, root, "agreement");
-    write_count(w, entry, "images", (unsigned long long)report->agreement.images);
-    if (report->agreement.is_vector)
-        write_count(w, entry, "same_best_class", (unsigned long long)report->agreement.same);
-    write_count(w, entry, "clear", report->agreement.clear);
-    write_count(w, entry, "clear_agreeing", report->agreement.agreeing);
-    write_text(w, entry, "difference_of",
-               report->agreement.is_vector ? "probability of the best class" : "outputs, relative");
-    write_float(w, entry, "mean", (float)report->agreement.mean);
-    write_float(w, entry, "greatest", (float)report->agreement.greatest);
-    if (report->agreement.is_vector)
-        write_float(w, entry, "correlation", (float)report->agreement.correlation);
+    write_members(w, entry, "images=%d", a->images);
+    if (a->is_vector)
+        write_members(w, entry, "same_best_class=%d", a->same);
+    write_members(w, entry, "clear=%zu clear_agreeing=%zu difference_of=%s mean=%g greatest=%g",
+                  a->clear, a->agreeing,
+                  a->is_vector ? "probability of the best class" : "outputs, relative", a->mean,
+                  a->greatest);
+    if (a->is_vector)
+        write_members(w, entry, "correlation=%g", a->correlation);
 }
 
 /* Indented:
@@ -168,49 +167,32 @@ static char *report_json(const struct quantize_report *report)
 {
     struct writer w = {.indents = true};
     json_node *root = write_root();
-    write_text(&w, root, "model", report->model);
-    write_text(&w, root, "folder", report->folder);
-    write_text(&w, root, "target", report->target);
-    json_node *photos = write_object(&w, root, "photos");
-    write_count(&w, photos, "calibrated", (unsigned long long)report->calibrated);
-    write_count(&w, photos, "held_out", (unsigned long long)report->held_out);
-    write_count(&w, photos, "unreadable", (unsigned long long)report->unreadable);
+    write_members(&w, root,
+                  "model=%s folder=%s target=%s photos{calibrated=%d held_out=%d unreadable=%d}",
+                  report->model, report->folder, report->target, report->calibrated,
+                  report->held_out, report->unreadable);
     write_agreement(&w, root, report);
-    if (report->has_boxes) {
-        json_node *boxes = write_object(&w, root, "boxes");
-        write_count(&w, boxes, "fp32", report->fp32_boxes);
-        write_count(&w, boxes, "int8", report->int8_boxes);
-        write_count(&w, boxes, "pairs", report->box_pairs);
-        write_decimal(&w, boxes, "mean_iou", report->overlap);
-    }
-    write_bool(&w, root, "within_bounds", report->holds);
-    write_float(&w, root, "error", (float)report->error);
-    json_node *bytes = write_object(&w, root, "bytes");
-    write_count(&w, bytes, "fp32", report->fp32_bytes);
-    write_count(&w, bytes, "int8", report->int8_bytes);
-    json_node *ms = write_object(&w, root, "milliseconds");
-    write_decimal(&w, ms, "fp32", report->fp32_ms);
-    write_decimal(&w, ms, "int8", report->int8_ms);
-    write_bool(&w, root, "faster", report->is_faster);
-    write_bool(&w, root, "biases_corrected", report->corrects_biases);
-    write_bool(&w, root, "smoothed", report->is_smoothed);
-    write_decimal(&w, root, "fp32_share", report->fp32_share);
+    if (report->has_boxes)
+        write_members(&w, root, "boxes{fp32=%zu int8=%zu pairs=%zu mean_iou=%.3f}",
+                      report->fp32_boxes, report->int8_boxes, report->box_pairs, report->overlap);
+    write_members(&w, root,
+                  "within_bounds=%hhd error=%g bytes{fp32=%lu int8=%lu} "
+                  "milliseconds{fp32=%.3f int8=%.3f} faster=%hhd biases_corrected=%hhd "
+                  "smoothed=%hhd fp32_share=%.3f",
+                  report->holds, report->error, report->fp32_bytes, report->int8_bytes,
+                  report->fp32_ms, report->int8_ms, report->is_faster, report->corrects_biases,
+                  report->is_smoothed, report->fp32_share);
     if (report->kept) {
         json_node *all = write_object(&w, root, "all_int8");
         if (report->agreement.is_vector)
-            write_count(&w, all, "same_best_class", (unsigned long long)report->all_same);
-        write_float(&w, all, "error", (float)report->all_error);
-        write_decimal(&w, all, "milliseconds", report->all_ms);
+            write_members(&w, all, "same_best_class=%d", report->all_same);
+        write_members(&w, all, "error=%g milliseconds=%.3f", report->all_error, report->all_ms);
     }
     json_node *layers = write_array(&w, root, "layers");
     for (size_t i = 0; i < report->layer_count; i++) {
         const struct quantize_layer *layer = &report->layers[i];
-        json_node *entry = write_object(&w, layers, NULL);
-        write_text(&w, entry, "name", layer->name);
-        write_text(&w, entry, "operator", layer->op);
-        write_text(&w, entry, "precision", layer->is_kept ? "fp32" : "int8");
-        if (layer->error_alone > 0)
-            write_float(&w, entry, "error_alone", (float)layer->error_alone);
+        write_members(&w, layers, "{name=%s operator=%s precision=%s error_alone?=%g}", layer->name,
+                      layer->op, layer->is_kept ? "fp32" : "int8", layer->error_alone);
     }
     return write_finish(&w, root, NULL);
 }

@@ -46,29 +46,32 @@ static _Noreturn void jpeg_give_up(struct jpeg_reader *reader, enum status statu
 
 static _Noreturn void fail_truncated(struct jpeg_reader *reader)
 {
-    error_set(reader->err, STATUS_BAD_IMAGE,
-              "the JPEG ends early: its data stops before the picture is complete; send the whole "
-              "file");
-    jpeg_give_up(reader, STATUS_BAD_IMAGE);
+    jpeg_give_up(
+        reader,
+        error_set(
+            reader->err, STATUS_BAD_IMAGE,
+            "the JPEG ends early: its data stops before the picture is complete; send the whole "
+            "file"));
 }
 
 static _Noreturn void fail_corrupt(struct jpeg_reader *reader)
 {
     char text[JMSG_LENGTH_MAX];
     reader->errors.format_message((j_common_ptr)&reader->cinfo, text);
-    error_set(reader->err, STATUS_BAD_IMAGE,
-              "the JPEG is damaged (%s); save it again or send an intact file", text);
-    jpeg_give_up(reader, STATUS_BAD_IMAGE);
+    jpeg_give_up(reader,
+                 error_set(reader->err, STATUS_BAD_IMAGE,
+                           "the JPEG is damaged (%s); save it again or send an intact file", text));
 }
 
 static _Noreturn void fail_unsupported(struct jpeg_reader *reader, const char *what)
 {
-    error_set(
-        reader->err, STATUS_UNSUPPORTED_MEDIA,
-        "%s JPEG is not supported; save the picture as baseline or progressive JPEG of 8 bit, "
-        "or as PNG",
-        what);
-    jpeg_give_up(reader, STATUS_UNSUPPORTED_MEDIA);
+    jpeg_give_up(
+        reader,
+        error_set(
+            reader->err, STATUS_UNSUPPORTED_MEDIA,
+            "%s JPEG is not supported; save the picture as baseline or progressive JPEG of 8 bit, "
+            "or as PNG",
+            what));
 }
 
 /* jpeg_error_mgr.error_exit. It must not return. */
@@ -77,21 +80,24 @@ static _Noreturn void jpeg_on_error(j_common_ptr common)
     struct jpeg_reader *reader = common->client_data;
     switch (common->err->msg_code) {
     case JERR_OUT_OF_MEMORY:
-        error_set(reader->err, STATUS_NO_MEMORY,
-                  "no memory to decode the JPEG; send a smaller picture or try again");
-        jpeg_give_up(reader, STATUS_NO_MEMORY);
+        jpeg_give_up(
+            reader, error_set(reader->err, STATUS_NO_MEMORY,
+                              "no memory to decode the JPEG; send a smaller picture or try again"));
     case JERR_NO_BACKING_STORE: /* more than mem->max_memory_to_use */
-        error_set(reader->err, STATUS_TOO_LARGE,
-                  "the JPEG needs more working memory than its size justifies; save it again as "
-                  "baseline JPEG");
-        jpeg_give_up(reader, STATUS_TOO_LARGE);
+        jpeg_give_up(
+            reader,
+            error_set(
+                reader->err, STATUS_TOO_LARGE,
+                "the JPEG needs more working memory than its size justifies; save it again as "
+                "baseline JPEG"));
     case JERR_IMAGE_TOO_BIG: {
         const uint32_t side = JPEG_MAX_DIMENSION;
-        error_set(reader->err, STATUS_TOO_LARGE,
-                  "the JPEG is %u x %u pixels, but a side may have at most %u; send a smaller "
-                  "picture",
-                  reader->cinfo.image_width, reader->cinfo.image_height, side);
-        jpeg_give_up(reader, STATUS_TOO_LARGE);
+        jpeg_give_up(
+            reader,
+            error_set(reader->err, STATUS_TOO_LARGE,
+                      "the JPEG is %u x %u pixels, but a side may have at most %u; send a smaller "
+                      "picture",
+                      reader->cinfo.image_width, reader->cinfo.image_height, side));
     }
     case JERR_SOF_UNSUPPORTED:
         fail_unsupported(reader, "lossless or hierarchical");
@@ -160,10 +166,11 @@ static void jpeg_on_progress(j_common_ptr common)
     if (!reader->limits->max_scans ||
         (uint32_t)reader->cinfo.input_scan_number <= reader->limits->max_scans)
         return;
-    error_set(reader->err, STATUS_TOO_LARGE,
-              "the JPEG has more than %u scans (max_scans); save it again as baseline JPEG",
-              reader->limits->max_scans);
-    jpeg_give_up(reader, STATUS_TOO_LARGE);
+    jpeg_give_up(
+        reader,
+        error_set(reader->err, STATUS_TOO_LARGE,
+                  "the JPEG has more than %u scans (max_scans); save it again as baseline JPEG",
+                  reader->limits->max_scans));
 }
 
 /* Prepares `reader` for setjmp. The decompress object is created after setjmp, since that can fail.
@@ -314,8 +321,8 @@ static void jpeg_read_pixels(struct jpeg_reader *reader, struct pixel_buffer *bu
     size_t bytes;
     if (!size_mul(cinfo->output_width, cinfo->output_height, &bytes) ||
         !size_mul(bytes, 3, &bytes)) {
-        error_set(reader->err, STATUS_TOO_LARGE, "the JPEG's pixels do not fit the address space");
-        jpeg_give_up(reader, STATUS_TOO_LARGE);
+        jpeg_give_up(reader, error_set(reader->err, STATUS_TOO_LARGE,
+                                       "the JPEG's pixels do not fit the address space"));
     }
     enum status status = pixel_buffer_reserve(buffer, bytes, coefficient_bytes(cinfo), reader->err);
     if (status != STATUS_OK)

@@ -46,13 +46,13 @@ static _Noreturn void png_on_error(png_structp png, png_const_charp text)
 {
     struct png_reader *reader = png_get_error_ptr(png);
     if (reader->no_memory) {
-        error_set(reader->err, STATUS_NO_MEMORY,
-                  "no memory to decode the PNG; send a smaller picture or try again");
-        png_give_up(reader, STATUS_NO_MEMORY);
+        png_give_up(reader,
+                    error_set(reader->err, STATUS_NO_MEMORY,
+                              "no memory to decode the PNG; send a smaller picture or try again"));
     }
-    error_set(reader->err, STATUS_BAD_IMAGE,
-              "the PNG is damaged (%s); save it again or send an intact file", text);
-    png_give_up(reader, STATUS_BAD_IMAGE);
+    png_give_up(reader,
+                error_set(reader->err, STATUS_BAD_IMAGE,
+                          "the PNG is damaged (%s); save it again or send an intact file", text));
 }
 
 static void png_on_warning(png_structp png, png_const_charp text)
@@ -65,17 +65,20 @@ static void png_on_read(png_structp png, png_bytep bytes, size_t count)
 {
     struct png_reader *reader = png_get_io_ptr(png);
     if (count > reader->size - reader->at) {
-        error_set(reader->err, STATUS_BAD_IMAGE,
-                  "the PNG ends early: its data stops before the picture is complete; send the "
-                  "whole file");
-        png_give_up(reader, STATUS_BAD_IMAGE);
+        png_give_up(
+            reader,
+            error_set(reader->err, STATUS_BAD_IMAGE,
+                      "the PNG ends early: its data stops before the picture is complete; send the "
+                      "whole file"));
     }
     if (reader->is_last_row && png_get_io_chunk_type(png) == IDAT) {
         if (count > reader->last_bytes) {
-            error_set(reader->err, STATUS_BAD_IMAGE,
-                      "the PNG is damaged (its data goes on after the last row); save it again or "
-                      "send an intact file");
-            png_give_up(reader, STATUS_BAD_IMAGE);
+            png_give_up(
+                reader,
+                error_set(
+                    reader->err, STATUS_BAD_IMAGE,
+                    "the PNG is damaged (its data goes on after the last row); save it again or "
+                    "send an intact file"));
         }
         reader->last_bytes -= count;
     }
@@ -161,8 +164,8 @@ static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buff
 {
     size_t stride, bytes;
     if (!size_mul(width, 3, &stride) || !size_mul(stride, height, &bytes)) {
-        error_set(reader->err, STATUS_TOO_LARGE, "the PNG's pixels do not fit the address space");
-        png_give_up(reader, STATUS_TOO_LARGE);
+        png_give_up(reader, error_set(reader->err, STATUS_TOO_LARGE,
+                                      "the PNG's pixels do not fit the address space"));
     }
     reader->last_bytes = EXCESS_BYTES + 8 * (size_t)width;
     const int passes = png_set_interlace_handling(reader->png);
@@ -191,8 +194,8 @@ static void png_run(struct png_reader *reader, struct pixel_buffer *buffer, uint
                                            png_on_warning, reader, png_on_malloc, png_on_free);
     reader->info = reader->png ? png_create_info_struct(reader->png) : NULL;
     if (!reader->info) {
-        error_set(reader->err, STATUS_NO_MEMORY, "no memory to decode the PNG; try again");
-        png_give_up(reader, STATUS_NO_MEMORY);
+        png_give_up(reader, error_set(reader->err, STATUS_NO_MEMORY,
+                                      "no memory to decode the PNG; try again"));
     }
     png_set_read_fn(reader->png, reader, png_on_read);
     set_bounds(reader->png);

@@ -3,6 +3,7 @@
 #include "server/loader/loader.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@
 
 /* A version that was tried, with the signature of its files at that time. */
 struct tracked_version {
-    char *name;
+    char *name, *path;
     char version[sizeof((struct repository_version *)0)->version];
     uint64_t signature;
     bool is_served;
@@ -94,9 +95,31 @@ static enum status check_default(const struct loader *loader, struct error *err)
         (loader->is_embedded ? !strcmp(wanted, loader->name)
                              : repository_find(&loader->first, wanted) != NULL))
         return STATUS_OK;
+    char names[256];
+    size_t used =
+        (size_t)snprintf(names, sizeof names, "%s", loader->is_embedded ? loader->name : "");
+    for (size_t i = 0; i < loader->first.count && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 loader->first.models[i].name);
     return error_set(err, STATUS_CONFIG,
-                     "--default-model '%.128s': there is no such model in %.200s", wanted,
-                     options->models ? options->models : "this command line");
+                     "--default-model '%.128s': there is no such model; there is: %s", wanted,
+                     names);
+}
+
+/* Every name of --preload has to be there. */
+static enum status check_preload(const struct loader *loader, struct error *err)
+{
+    char name[sizeof((struct model_status *)0)->name];
+    for (const char *at = loader->options.preload; at && *at;) {
+        const size_t size = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", (int)size, at);
+        if (loader->is_embedded ? strcmp(name, loader->name) != 0
+                                : !repository_find(&loader->first, name))
+            return error_set(err, STATUS_CONFIG, "--preload '%.128s': there is no such model",
+                             name);
+        at += size + (at[size] == ',');
+    }
+    return STATUS_OK;
 }
 
 static void announce(const struct loader *loader, const struct repository *repository)
@@ -148,7 +171,7 @@ enum status loader_create(const struct loader_options *options, struct loader **
                  !loader->is_embedded  ? loader->first.models[0].name
                  : options->model_name ? options->model_name
                                        : "digits");
-    if (check_default(loader, err) != STATUS_OK) {
+    if (check_default(loader, err) != STATUS_OK || check_preload(loader, err) != STATUS_OK) {
         loader_free(loader);
         return STATUS_CONFIG;
     }
@@ -179,22 +202,23 @@ static struct tracked_version *find_tracked(struct loader *loader, const char *n
 }
 
 /* The entry of a version, a new one if need be; NULL when out of memory. */
-static struct tracked_version *track_version(struct loader *loader, const char *name,
-                                             const char *version)
+static struct tracked_version *
+track_version(struct loader *loader, const struct repository_model *model, const char *version)
 {
-    struct tracked_version *tracked = find_tracked(loader, name, version);
+    struct tracked_version *tracked = find_tracked(loader, model->name, version);
     if (tracked)
         return tracked;
     struct tracked_version *grown =
         reallocarray(loader->tracked, loader->tracked_count + 1, sizeof *grown);
-    char *copy = strdup(name);
+    char *copy = strdup(model->name), *path = strdup(model->path);
     loader->tracked = grown ? grown : loader->tracked;
-    if (!grown || !copy) {
+    if (!grown || !copy || !path) {
         free(copy);
+        free(path);
         return NULL;
     }
     tracked = &grown[loader->tracked_count++];
-    *tracked = (struct tracked_version){.name = copy};
+    *tracked = (struct tracked_version){.name = copy, .path = path};
     snprintf(tracked->version, sizeof tracked->version, "%s", version);
     return tracked;
 }
@@ -202,6 +226,7 @@ static struct tracked_version *track_version(struct loader *loader, const char *
 static void forget_version(struct loader *loader, size_t i)
 {
     free(loader->tracked[i].name);
+    free(loader->tracked[i].path);
     free(loader->tracked[i].last_logged);
     loader->tracked[i] = loader->tracked[--loader->tracked_count];
 }
@@ -212,13 +237,25 @@ static bool is_running(const struct loader *loader)
     return loader->started && loader->loaded_fd < 0;
 }
 
-static void log_failure(const struct loader *loader, const char *name, const char *version,
+/* Whether nothing of a model is served. */
+static bool has_failed(const struct loader *loader, const char *name)
+{
+    for (size_t i = 0; i < loader->tracked_count; i++)
+        if (loader->tracked[i].is_served && !strcmp(loader->tracked[i].name, name))
+            return false;
+    return true;
+}
+
+static void log_failure(struct loader *loader, const char *name, const char *version,
                         const struct error *err)
 {
     if (!loader->options.models && !is_running(loader))
         return; /* it ends the program, which says it */
+    const struct tracked_version *tracked = find_tracked(loader, name, version);
+    const bool is_stale = version[0] ? tracked && tracked->is_served : !has_failed(loader, name);
+    const char *stale = is_stale ? "what was loaded before still answers (stale)" : NULL;
     log_event(LOG_ERROR, "model not loaded", LOG_STR("model", name), LOG_STR("version", version),
-              LOG_STR("text", err->message));
+              LOG_STR("text", err->message), LOG_STR("consequence", stale));
 }
 
 /* Warns of defaults that may be wrong: how photos are prepared, and missing labels. */
@@ -262,9 +299,37 @@ static void log_photos_refused(struct model_host *model_host, const char *name, 
     model_host_release(model_host, deployment);
 }
 
-/* Reads, compiles and serves one version. */
+/* Whether --preload names it: "a,b". */
+static bool is_preloaded(const struct loader *loader, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = loader->options.preload; at && *at;) {
+        const size_t size = strcspn(at, ",");
+        if (size == length && !memcmp(at, name, size))
+            return true;
+        at += size + (at[size] == ',');
+    }
+    return false;
+}
+
+/* Whether a model that has been read is only listed. */
+static bool waits_for_request(const struct loader *loader, const struct model *model)
+{
+    return loader->started &&
+           (model->load == MODEL_LOAD_DEFAULT ? loader->options.is_lazy
+                                              : model->load == MODEL_LOAD_LAZY) &&
+           (is_running(loader) || !is_preloaded(loader, model->name));
+}
+
+/* When a version is read, it is compiled and served, or only listed. */
+enum load_reason {
+    LOAD_FOUND, /* its files are new or have changed: lazy models are listed */
+    LOAD_ASKED, /* by the API or a request */
+};
+
+/* Reads one version, and serves or lists it. `model` NULL: the embedded one. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
-                                const char *version, struct error *err)
+                                const char *version, enum load_reason reason, struct error *err)
 {
     struct model_host *model_host = loader->options.model_host;
     struct model *loaded = NULL;
@@ -280,9 +345,13 @@ static enum status load_version(struct loader *loader, const struct repository_m
         model_host_fail(model_host, name, version, err->message);
         return status;
     }
+    const bool was_unloaded = model_host_is_unloaded(model_host, name, version);
     if (loaded->warning[0])
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", loaded->warning));
     log_assumptions(loaded);
+    if (reason == LOAD_FOUND && (was_unloaded || waits_for_request(loader, loaded)) &&
+        !model_host_is_loaded(model_host, name, version))
+        return model_host_list_model(model_host, loaded, err);
     TRY(model_host_add_model(model_host, loaded, &loader->cancel, err));
     log_photos_refused(model_host, name, version);
     log_event(is_running(loader) ? LOG_INFO : LOG_DEBUG, "model loaded", LOG_STR("model", name),
@@ -316,11 +385,12 @@ static bool serves(const struct loader *loader, const char *name, const char *ex
 /* Loads a version again whose files have changed, or for the first time. */
 static enum status follow_version(struct loader *loader, const struct repository_model *model,
                                   const struct repository_version *version,
-                                  struct tracked_version *tracked, struct error *err)
+                                  struct tracked_version *tracked, enum load_reason reason,
+                                  struct error *err)
 {
     tracked->is_tried = true; /* apart from the signature, which may be any number, also 0 */
     tracked->signature = version->signature;
-    enum status status = load_version(loader, model, version->version, err);
+    enum status status = load_version(loader, model, version->version, reason, err);
     if (status == STATUS_OK)
         tracked->is_served = true;
     else
@@ -339,7 +409,7 @@ static void follow_spares(struct loader *loader, const struct repository_model *
         struct error failure = {0};
         if (!tracked || !tracked->is_served || tracked->signature == version->signature)
             continue;
-        if (follow_version(loader, model, version, tracked, &failure) != STATUS_OK &&
+        if (follow_version(loader, model, version, tracked, LOAD_FOUND, &failure) != STATUS_OK &&
             first->status == STATUS_OK)
             *first = failure;
     }
@@ -352,7 +422,7 @@ static enum status load_model(struct loader *loader, const struct repository_mod
 {
     struct error first = {0};
     if (model->problem.status != STATUS_OK) {
-        struct tracked_version *tracked = track_version(loader, model->name, "");
+        struct tracked_version *tracked = track_version(loader, model, "");
         if (tracked && (again || !tracked->is_seen)) {
             model_host_announce(loader->options.model_host, model->name, NULL, 0);
             model_host_fail(loader->options.model_host, model->name, NULL, model->problem.message);
@@ -366,14 +436,15 @@ static enum status load_model(struct loader *loader, const struct repository_mod
     clear_model_problem(loader, model->name);
     for (size_t i = model->version_count; i-- > 0 && !loader->cancel;) {
         const struct repository_version *version = &model->versions[i];
-        struct tracked_version *tracked = track_version(loader, model->name, version->version);
+        struct tracked_version *tracked = track_version(loader, model, version->version);
         if (!tracked)
             return error_no_memory(err, NULL);
         tracked->is_seen = true;
         if (!again && tracked->is_tried && tracked->signature == version->signature)
             continue;
         struct error failure = {0};
-        if (follow_version(loader, model, version, tracked, &failure) != STATUS_OK)
+        if (follow_version(loader, model, version, tracked, again ? LOAD_ASKED : LOAD_FOUND,
+                           &failure) != STATUS_OK)
             first = first.status == STATUS_OK ? failure : first;
     }
     if (!serves(loader, model->name, ""))
@@ -523,7 +594,7 @@ static enum status load_by_name(struct loader *loader, const char *name, struct 
 {
     struct repository repository;
     if (loader->is_embedded && !strcmp(name, loader->name))
-        return load_version(loader, NULL, "1", err);
+        return load_version(loader, NULL, "1", LOAD_ASKED, err);
     TRY(scan_disk(loader, &repository, err));
     const struct repository_model *model = repository_find(&repository, name);
     enum status status = STATUS_OK;
@@ -624,26 +695,68 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
 
 /* ---- sizes and precisions ---- */
 
+/* Looks at the files of a version as they are now. *ret_version: in *ret, which the caller frees;
+ * NULL: it is no longer there. */
+static enum status look_at_version(const struct tracked_version *tracked, struct repository *ret,
+                                   const struct repository_version **ret_version, struct error *err)
+{
+    TRY(repository_scan_model(tracked->path, tracked->name, ret, err));
+    const struct repository_model *model = &ret->models[0];
+    *ret_version = NULL;
+    for (size_t i = 0; i < model->version_count + model->spare_count; i++)
+        if (!strcmp(model->versions[i].version, tracked->version))
+            *ret_version = &model->versions[i];
+    return STATUS_OK;
+}
+
 /* Reads a version that is served again, if its files have not changed. */
 static enum status read_again(void *context, const char *name, const char *version,
                               struct model **ret, struct error *err)
 {
     struct loader *loader = context;
-    struct repository repository;
+    struct repository repository = {0};
+    const struct repository_version *found = NULL;
     if (loader->is_embedded)
         return model_open(NULL, name, ret, err);
-    TRY(scan_disk(loader, &repository, err));
-    const struct repository_model *model = repository_find(&repository, name);
     const struct tracked_version *tracked = find_tracked(loader, name, version);
     enum status status = STATUS_NOT_FOUND;
-    for (size_t i = 0; model && tracked && i < model->version_count + model->spare_count; i++)
-        if (!strcmp(model->versions[i].version, version) &&
-            model->versions[i].signature == tracked->signature)
-            status = model_load_version(model->path, version, name, NULL, ret, err);
+    if (tracked && look_at_version(tracked, &repository, &found, err) == STATUS_OK && found &&
+        found->signature == tracked->signature)
+        status = model_load_version(tracked->path, version, name, NULL, ret, err);
     repository_done(&repository);
     if (status == STATUS_NOT_FOUND)
         return error_set(err, status, "the model's files have changed since it was loaded");
     return status;
+}
+
+/* Loads the next model that a request waits for, from its files as they are now. Returns whether
+ * there was one. */
+static bool load_wanted(struct loader *loader)
+{
+    char name[sizeof((struct model_status *)0)->name];
+    char version[sizeof((struct model_status *)0)->version];
+    struct model_host *model_host = loader->options.model_host;
+    struct repository repository = {0};
+    const struct repository_version *found = NULL;
+    struct error err = {0};
+    if (loader->cancel || !model_host_next_load(model_host, name, version))
+        return false;
+    struct tracked_version *tracked = find_tracked(loader, name, version);
+    enum status status = STATUS_OK;
+    if (tracked)
+        status = look_at_version(tracked, &repository, &found, &err);
+    /* A load that fails is noted in the model host's table. */
+    if (loader->is_embedded)
+        (void)!load_version(loader, NULL, version, LOAD_ASKED, &err);
+    else if (status == STATUS_OK && found)
+        (void)!follow_version(loader, &repository.models[0], found, tracked, LOAD_ASKED, &err);
+    else
+        model_host_fail(model_host, name, version,
+                        status == STATUS_OK ? "its files have gone" : err.message);
+    repository_done(&repository);
+    report_default(loader);
+    (void)!check_stages(loader, NULL);
+    return true;
 }
 
 /* Compiles a model for a size that a pipeline names or a client has asked for. Returns whether
@@ -666,7 +779,7 @@ static bool make_size(struct loader *loader)
     return true;
 }
 
-static void wake_for_size(void *context)
+static void wake_loader(void *context)
 {
     struct loader *loader = context;
     const uint64_t one = 1;
@@ -694,15 +807,6 @@ static bool try_precision(struct loader *loader)
 
 /* ---- the thread ---- */
 
-/* Whether nothing of a model is served. */
-static bool has_failed(const struct loader *loader, const char *name)
-{
-    for (size_t i = 0; i < loader->tracked_count; i++)
-        if (loader->tracked[i].is_served && !strcmp(loader->tracked[i].name, name))
-            return false;
-    return true;
-}
-
 /* The banner's text for a folder in which some models have failed. */
 static void sum_up(struct loader *loader)
 {
@@ -714,7 +818,7 @@ static void sum_up(struct loader *loader)
         if (!has_failed(loader, name))
             continue;
         failed++;
-        if (used + strlen(name) + sizeof ", and 64 more" > sizeof names)
+        if (used + strlen(name) + sizeof ", and 4096 more" > sizeof names)
             continue;
         used +=
             (size_t)snprintf(names + used, sizeof names - used, "%s%s", listed ? ", " : "", name);
@@ -733,7 +837,7 @@ static void load_first(struct loader *loader)
     struct error err = {0};
     size_t failed = 0, all = loader->is_embedded ? 1 : loader->first.count;
     if (loader->is_embedded)
-        failed = load_version(loader, NULL, "1", &err) != STATUS_OK;
+        failed = load_version(loader, NULL, "1", LOAD_FOUND, &err) != STATUS_OK;
     else
         failed = reconcile(loader, &loader->first, &err);
     if (loader->options.models && failed > 0)
@@ -760,7 +864,7 @@ enum status loader_try(struct loader *loader, struct error *err)
 {
     struct error first = {0};
     if (loader->is_embedded)
-        return load_version(loader, NULL, "1", err);
+        return load_version(loader, NULL, "1", LOAD_FOUND, err);
     if (reconcile(loader, &loader->first, &first) == 0)
         return check_stages(loader, err);
     *err = first;
@@ -784,6 +888,22 @@ static void rescan(struct loader *loader)
     repository_done(&repository);
 }
 
+/* Does the most urgent piece of work. Returns whether there may be more. */
+static bool work_on(struct loader *loader)
+{
+    return load_wanted(loader) || make_size(loader) || try_precision(loader);
+}
+
+/* For poll(): -1 where there is no end; rounded up, so that it is over afterwards. */
+static int ms_until(int64_t end)
+{
+    const int64_t now = clock_now();
+    if (end == INT64_MAX)
+        return -1;
+    const int64_t ms = end > now ? (end - now + MILLION - 1) / MILLION : 0;
+    return ms < INT_MAX ? (int)ms : INT_MAX;
+}
+
 static void *loader_main(void *argument)
 {
     struct loader *loader = argument;
@@ -793,20 +913,21 @@ static void *loader_main(void *argument)
         loader->watch =
             watch_create(loader->options.models ? loader->options.models : loader->options.model);
     load_first(loader);
-    int64_t next_look = clock_now() + LOOK_MS * MILLION;
-    bool has_trials = make_size(loader) || try_precision(loader);
+    int64_t next_look = watches ? clock_now() + LOOK_MS * MILLION : INT64_MAX;
+    int64_t next_unload = model_host_unload_idle(loader->options.model_host);
+    bool has_work = work_on(loader);
     while (!loader->cancel) {
         struct pollfd events[] = {{.fd = loader->wake_fd, .events = POLLIN},
                                   {.fd = watch_fd(loader->watch), .events = POLLIN}};
-        int64_t left = (next_look - clock_now()) / MILLION;
-        int wait = has_trials ? 0 : !watches ? -1 : left > 0 ? (int)left : 0;
-        (void)poll(events, 2, wait);
+        const int64_t next = next_look < next_unload ? next_look : next_unload;
+        (void)poll(events, 2, has_work ? 0 : ms_until(next));
         uint64_t count;
         (void)!read(loader->wake_fd, &count, sizeof count);
         loader->interrupt = loader->cancel;
         loader->has_job = loader->cancel;
         run_jobs(loader);
-        has_trials = make_size(loader) || try_precision(loader);
+        next_unload = model_host_unload_idle(loader->options.model_host);
+        has_work = work_on(loader);
         if (!watches || loader->cancel)
             continue;
         if (watch_take(loader->watch)) /* again and again while files are being written */
@@ -815,7 +936,7 @@ static void *loader_main(void *argument)
             continue;
         watch_renew(loader->watch);
         rescan(loader);
-        has_trials = true;
+        has_work = true;
         next_look = clock_now() + LOOK_MS * MILLION;
     }
     run_jobs(loader); /* says that it is over */
@@ -826,7 +947,7 @@ enum status loader_start(struct loader *loader, int loaded_fd, struct error *err
 {
     loader->loaded_fd = loaded_fd;
     model_host_set_source(loader->options.model_host,
-                          &(struct model_host_source){wake_for_size, read_again, loader});
+                          &(struct model_host_source){wake_loader, read_again, loader});
     loader->started = true; /* before the thread reads it */
     if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0) {
         loader->started = false;

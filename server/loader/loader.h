@@ -4,12 +4,14 @@
  *                ▲                                                                   │
  *                └── something changed on disk (--watch) · load / unload by API ◀────┘
  *
- * One thread does all of it, so that loads run one after another. While nothing is to be loaded, it
- * compiles sizes that clients ask for, and compares precisions for models that serve in fp32 until
- * then (precision.h). Signatures (models/folder/repository.h) show which files have changed. A
- * changed version is loaded while the old one serves, and replaces it once warm
- * (model_host_add_model). If it does not load, the old one stays, and the log, /health and
- * /v2/repository/index say why. Older versions are removed when a newer one serves.
+ * One thread does all of it, so that loads run one after another. Lazy models are read and listed
+ * when they are found, and loaded when a request waits for them (model_host_await). The thread also
+ * unloads what has been idle for long enough. While nothing is to be loaded, it compiles sizes that
+ * clients ask for, and compares precisions for models that serve in fp32 until then (precision.h).
+ * Signatures (models/folder/repository.h) show which files have changed. A changed version is
+ * loaded while the old one serves, and replaces it once warm (model_host_add_model). If it does not
+ * load, the old one stays, and the log, /health and /v2/repository/index say why. Older versions
+ * are removed when a newer one serves.
  *
  * Watching: inotify, and a scan from time to time, because not every file system reports changes. A
  * change is acted on when the files have not been touched for half a second. */
@@ -23,6 +25,9 @@ struct loader_options {
     const char *model_name;    /* without `models`: the name to serve it under; NULL: its own */
     const char *default_model; /* must be there, unless `watch`ed for in `models`; NULL: any */
     bool watch;
+    bool is_lazy;        /* models are listed at start and loaded by requests, unless they say
+                            otherwise themselves */
+    const char *preload; /* "a,b": these are loaded at start all the same; NULL: none */
     struct model_host *model_host; /* borrowed; outlives the loader */
 };
 

@@ -130,35 +130,25 @@ static int64_t stop_at(struct trace_exporter *exporter)
 /* ---- converting records to spans ---- */
 
 /* 64-bit numbers are text in OTLP's JSON. */
-static void write_number(struct writer *w, json_node *parent, const char *key, int64_t value)
+static const char *number_text(int64_t value, char text[static 24])
 {
-    char text[24];
-    snprintf(text, sizeof text, "%" PRId64, value);
-    write_text(w, parent, key, text);
+    snprintf(text, 24, "%" PRId64, value);
+    return text;
 }
 
-static void write_attribute(struct writer *w, json_node *attributes, const char *key,
-                            const char *text)
-{
-    json_node *entry = write_object(w, attributes, NULL);
-    write_text(w, entry, "key", key);
-    write_text(w, write_object(w, entry, "value"), "stringValue", text);
-}
-
-/* `key` follows OpenTelemetry's semantic conventions. Nothing for NULL, "" and 0. */
+/* `key` follows OpenTelemetry's semantic conventions. Adds nothing for NULL and "". */
 static void add_text(struct writer *w, json_node *attributes, const char *key, const char *text)
 {
     if (text && text[0])
-        write_attribute(w, attributes, key, text);
+        write_members(w, attributes, "{key=%s value{stringValue=%s}}", key, text);
 }
 
+/* Adds nothing for 0. */
 static void add_number(struct writer *w, json_node *attributes, const char *key, int64_t number)
 {
-    if (!number)
-        return;
-    json_node *entry = write_object(w, attributes, NULL);
-    write_text(w, entry, "key", key);
-    write_number(w, write_object(w, entry, "value"), "intValue", number);
+    char text[24];
+    if (number)
+        write_members(w, attributes, "{key=%s value{intValue=%s}}", key, number_text(number, text));
 }
 
 /* Nanoseconds from clock_now() to the time of day. */
@@ -181,18 +171,16 @@ struct span {
 static json_node *write_span(struct writer *w, json_node *list, const struct span *span,
                              int64_t since, bool failed)
 {
+    char begin[24], end[24];
     json_node *entry = write_object(w, list, NULL);
-    write_text(w, entry, "traceId", span->trace);
-    write_text(w, entry, "spanId", span->id);
-    if (span->parent[0])
-        write_text(w, entry, "parentSpanId", span->parent);
-    write_text(w, entry, "name", span->name);
-    write_count(w, entry, "kind", (unsigned long long)span->kind);
-    write_number(w, entry, "startTimeUnixNano", span->begin + since);
-    write_number(w, entry, "endTimeUnixNano", span->end + since);
+    write_members(w, entry,
+                  "traceId=%s spanId=%s parentSpanId?=%s name=%s kind=%d startTimeUnixNano=%s "
+                  "endTimeUnixNano=%s",
+                  span->trace, span->id, span->parent, span->name, (int)span->kind,
+                  number_text(span->begin + since, begin), number_text(span->end + since, end));
     json_node *attributes = write_array(w, entry, "attributes");
     if (failed)
-        write_count(w, write_object(w, entry, "status"), "code", 2);
+        write_members(w, entry, "status{code=%d}", 2);
     return attributes;
 }
 
@@ -240,11 +228,10 @@ static char *batch_json(struct trace_exporter *exporter, size_t count, size_t *r
     json_node *entry = write_object(&w, write_array(&w, root, "resourceSpans"), NULL);
     json_node *attributes = write_array(&w, write_object(&w, entry, "resource"), "attributes");
     for (size_t i = 0; i < exporter->resource_count; i++)
-        write_attribute(&w, attributes, exporter->keys[i], exporter->values[i]);
+        write_members(&w, attributes, "{key=%s value{stringValue=%s}}", exporter->keys[i],
+                      exporter->values[i]);
     entry = write_object(&w, write_array(&w, entry, "scopeSpans"), NULL);
-    json_node *scope = write_object(&w, entry, "scope");
-    write_text(&w, scope, "name", "lensd");
-    write_text(&w, scope, "version", LENSD_VERSION);
+    write_members(&w, entry, "scope{name=%s version=%s}", "lensd", LENSD_VERSION);
     json_node *list = write_array(&w, entry, "spans");
     for (size_t i = 0; i < count; i++)
         write_record(&w, list, &exporter->batch[i], since);

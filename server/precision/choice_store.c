@@ -14,6 +14,7 @@
 
 #include "engine/backend/tuning_store.h"
 #include "engine/base/size.h"
+#include "server/image/photo_files.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
@@ -78,13 +79,11 @@ static void hash_calibration(struct graph_hash *hash, const char *folder)
     char **files;
     size_t count;
     struct error ignored;
-    if (probes_list_folder(folder, &files, &count, &ignored) != STATUS_OK)
+    if (photo_files_list(folder, PROBES_FROM_FOLDER, &files, &count, &ignored) != STATUS_OK)
         return;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         hash_file(hash, files[i]);
-        free(files[i]);
-    }
-    free(files);
+    photo_files_free(files, count);
 }
 
 static void hash_preparation(struct graph_hash *hash, const struct preprocess *p)

@@ -29,9 +29,3 @@ enum status probes_write(struct probes *probes, int i, float *dst, struct error 
  */
 enum status probes_read(struct probes *probes, int i, float *dst, struct error *err) MUST_USE;
 const char *probes_file(const struct probes *probes, int i); /* its path */
-
-/* The paths of the images in a folder and the folders below it, in the order they are used: at most
- * PROBES_FROM_FOLDER, spread evenly over all. *ret and its texts are malloc'ed. A folder that is
- * not there holds none. */
-enum status probes_list_folder(const char *folder, char ***ret, size_t *ret_count,
-                               struct error *err) MUST_USE;

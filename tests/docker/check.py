@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -185,10 +186,10 @@ class Image(unittest.TestCase):
                 self.assertEqual((answer["model"], answer["predictions"][0]["label"]), (name, "5"))
 
     def test_a_mistake_is_said_and_ends_it(self):
-        for words, sentence in ((("serve", "/models/none"), "none"), (("serve", "--prot", "1"), "--port")):
+        for words, status, sentence in ((("serve", "/models/none"), 1, "none"), (("serve", "--prot", "1"), 2, "--port")):
             with self.subTest(words=words):
                 ended = ENGINE.call("run", "--rm", *STRICT, BARE, *words, check=False)
-                self.assertEqual(ended.returncode, 2)
+                self.assertEqual(ended.returncode, status)
                 self.assertIn(sentence, ended.stderr)
 
     def test_size(self):
@@ -199,15 +200,18 @@ class Image(unittest.TestCase):
         self.assertLess(whole - base, ADDED_LIMIT)
         self.assertLess(bare, ADDED_LIMIT)
 
-    def files(self, image):
-        """path: (mode, owner, sha256 or link) of everything in an image."""
+    def archive(self, image):
         container = ENGINE.out("create", image)
         try:
             data = ENGINE.call("export", container, text=False).stdout
         finally:
             ENGINE.call("rm", container)
+        return tarfile.open(fileobj=io.BytesIO(data))
+
+    def files(self, image):
+        """path: (mode, owner, sha256 or link) of everything in an image."""
         found = {}
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        with self.archive(image) as archive:
             for entry in archive:
                 content = archive.extractfile(entry).read() if entry.isreg() else entry.linkname.encode()
                 found[entry.name] = (entry.mode, entry.uid, entry.gid, hashlib.sha256(content).hexdigest())
@@ -222,6 +226,34 @@ class Image(unittest.TestCase):
         licences = [name for name in files if name.endswith("/copyright")]
         for package in ("libdnnl2", "libmicrohttpd12", "libc6", "libgnutls30"):
             self.assertIn(f"usr/share/doc/{package}/copyright", licences)
+
+    def test_what_an_image_holds_is_listed(self):
+        """The list has the packages that dpkg knows, or those whose licences are there; and the program itself."""
+        for image in (IMAGE, BARE):
+            with self.subTest(image=image), self.archive(image) as archive:
+                listed = {package["name"]: package for package in
+                          json.load(archive.extractfile("usr/share/doc/lensd/sbom.spdx.json"))["packages"]}
+                if image == BARE:
+                    held = {name.split("/")[3]: None for name in archive.getnames() if name.endswith("/copyright")}
+                else:
+                    text = archive.extractfile("var/lib/dpkg/status").read().decode()
+                    held = {}
+                    for entry in text.split("\n\n"):
+                        lines = dict(re.findall(r"^(Package|Status|Version): (.*)$", entry, re.M))
+                        if lines.get("Status") == "install ok installed":
+                            held[lines["Package"]] = lines["Version"]
+                program = hashlib.sha256(archive.extractfile("usr/bin/lensd").read()).hexdigest()
+            self.assertEqual(listed.pop("lensd")["checksums"][0]["checksumValue"], program)
+            self.assertEqual(listed.keys(), held.keys())
+            for name, version in held.items():
+                self.assertIn(version, (None, listed[name]["versionInfo"]))
+
+    def test_labels(self):
+        for image in (IMAGE, BARE):
+            labels = ENGINE.inspect_image(image)["Config"]["Labels"]
+            for name in ("title", "description", "licenses", "vendor", "version", "revision"):
+                self.assertTrue(labels[f"org.opencontainers.image.{name}"], name)
+        self.assertEqual(ENGINE.inspect_image(IMAGE)["Config"]["Labels"]["org.opencontainers.image.base.name"], base_image())
 
     def test_the_same_source_gives_the_same_bytes(self):
         rebuilding.join()

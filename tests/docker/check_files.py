@@ -5,6 +5,7 @@ that a board, an alert or an autoscaler asks for is one that a running lensd giv
 What is missing on this machine is skipped, by name.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.parse
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[1:1] = [os.path.join(HERE, os.pardir, "http"), os.path.join(HERE, os.pardir)]
@@ -113,7 +115,7 @@ class Kubernetes(unittest.TestCase):
                 os.mkdir(path)
             here = {"LENSD_MODELS": models, "LENSD_CACHE": cache, "LENSD_ADMIN_PORT": str(port)}
             environment = {entry["name"]: here.get(entry["name"], entry["value"]) for entry in server["env"]}
-            self.assertEqual(run_lensd("serve", "--check", "--port", "0", environment=environment).returncode, 2)
+            self.assertEqual(run_lensd("serve", "--check", "--port", "0", environment=environment).returncode, 1)  # nothing there yet
             shutil.copytree(os.path.join(ROOT, "models", "digits"), os.path.join(models, "digits"))
             checked = run_lensd("serve", "--check", "--port", "0", environment=environment)
             self.assertEqual(checked.returncode, 0, checked.stderr)
@@ -158,6 +160,46 @@ class Kubernetes(unittest.TestCase):
             self.assertEqual(server.get(container["startupProbe"]["httpGet"]["path"]).status, 200)
         finally:
             self.assertEqual(server.stop()[0], 0)
+
+
+class Contents(unittest.TestCase):
+    """What the images say that they are and hold."""
+
+    def test_version(self):
+        with open(os.path.join(ROOT, "meson.build"), encoding="utf-8") as file:
+            version = re.search(r"^  version: '(.*)',$", file.read(), re.M).group(1)
+        for name in ("Dockerfile", "Dockerfile.cuda"):
+            self.assertIn(f"\nARG VERSION={version}\n", text_of(name))
+
+    def list_of(self, *arguments):
+        text = call("sh", "sbom.sh", sys.executable, "1.2", *arguments)
+        self.assertEqual(call("sh", "sbom.sh", sys.executable, "1.2", *arguments), text)
+        return json.loads(text)
+
+    def test_sbom(self):
+        """Of this machine: each installed package with its version, as SPDX 2.3 has it."""
+        known = call("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package} ${Version} ${Architecture}\n").splitlines()
+        known = {tuple(line.split()[1:]) for line in known if line.startswith("ii ")}
+        sbom = self.list_of()
+        self.assertEqual((sbom["spdxVersion"], sbom["dataLicense"], sbom["SPDXID"]), ("SPDX-2.3", "CC0-1.0", "SPDXRef-DOCUMENT"))
+        self.assertRegex(sbom["creationInfo"]["created"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        program, *packages = sbom["packages"]
+        with open(sys.executable, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+        self.assertEqual((program["name"], program["versionInfo"], program["checksums"]),
+                         ("lensd", "1.2", [{"algorithm": "SHA256", "checksumValue": digest}]))
+        urls = [urllib.parse.unquote(package["externalRefs"][0]["referenceLocator"]) for package in packages]
+        self.assertEqual({tuple(re.fullmatch(r"pkg:deb/debian/(.*)@(.*)\?arch=(.*)", url).groups()) for url in urls}, known)
+        self.assertEqual({(package["name"], package["versionInfo"]) for package in packages}, {pair[:2] for pair in known})
+        ids = [package["SPDXID"] for package in sbom["packages"]]
+        self.assertEqual(len({*ids}), len(ids))
+        for name in ids:
+            self.assertRegex(name, r"^SPDXRef-[a-zA-Z0-9.-]+$")
+        self.assertEqual([row["relatedSpdxElement"] for row in sbom["relationships"]], ids)
+        other = self.list_of("libc6", "libcublasLt=13")
+        self.assertEqual([(p["name"], p["versionInfo"]) for p in other["packages"]][1:],
+                         [("libc6", dict(pair[:2] for pair in known)["libc6"]), ("libcublasLt", "13")])
+        self.assertNotEqual(other["documentNamespace"], sbom["documentNamespace"])
 
 
 class Compose(unittest.TestCase):

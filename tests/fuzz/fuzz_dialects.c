@@ -15,9 +15,9 @@ static const struct dialect *const apis[] = {&dialect_roboflow, &dialect_deepsta
 static void check_own(const struct dialect *dialect, const char *own)
 {
     size_t i = 0;
-    while (i < dialect->parameter_count && dialect->parameters[i].own != own)
+    while (dialect->parameters[i].name && dialect->parameters[i].own != own)
         i++;
-    HOLDS(i < dialect->parameter_count);
+    HOLDS(dialect->parameters[i].name);
 }
 
 static void try_parameter(const struct dialect *dialect, const char *name, const char *value)
@@ -36,9 +36,9 @@ static void try_body(const struct dialect *dialect, const char *text, size_t siz
         .json = {16, 1000}, .max_images = 4, .max_top_k = 1000};
     struct predict_json *request = NULL;
     struct error err = {0};
-    if (!dialect->find) /* its bodies are /predict's: fuzz_request */
+    if (!dialect->find && !dialect->images) /* its bodies are /predict's: fuzz_request */
         return;
-    if (dialect_parse(dialect, text, size, &limits, &request, &err) != STATUS_OK) {
+    if (predict_json_parse(dialect, text, size, &limits, &request, &err) != STATUS_OK) {
         HOLDS(err.message[0] && !request && err.status != STATUS_NO_MEMORY);
         return;
     }

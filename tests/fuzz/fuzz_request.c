@@ -73,7 +73,7 @@ static void try_request(const char *text, size_t size)
         .json = {16, 1000}, .max_images = 4, .max_top_k = 1000};
     struct predict_json *request = NULL;
     struct error err = {0};
-    enum status status = predict_json_parse(text, size, &limits, &request, &err);
+    enum status status = predict_json_parse(NULL, text, size, &limits, &request, &err);
     if (status != STATUS_OK) {
         HOLDS(err.message[0] && !request && status != STATUS_NO_MEMORY);
         return;

@@ -26,18 +26,19 @@ static void try_extract(const char *text, size_t size)
     for (size_t r = 0; r < COUNT_OF(rules); r++) {
         struct json_span spans[4];
         struct error err = {0};
-        size_t rest_size = 0, count = 0;
-        char *rest = malloc(size + 1);
-        HOLDS(rest);
-        if (json_extract(text, size, &rules[r], rest, &rest_size, spans, COUNT_OF(spans), &count,
-                         &err) != STATUS_OK) {
+        struct extraction cut = {
+            .rule = &rules[r], .rest = malloc(size + 1), .spans = spans, .max = COUNT_OF(spans)};
+        HOLDS(cut.rest);
+        if (json_extract(text, size, &JSON_LIMITS_DEFAULT, &cut, &err) != STATUS_OK) {
             HOLDS(err.message[0]);
         } else {
-            HOLDS(rest_size <= size && rest[rest_size] == '\0' && count <= COUNT_OF(spans));
-            for (size_t i = 0; i < count; i++)
+            HOLDS(cut.rest_size <= size && cut.rest[cut.rest_size] == '\0');
+            HOLDS(cut.count <= COUNT_OF(spans));
+            HOLDS(json_check(cut.rest, cut.rest_size, &JSON_LIMITS_DEFAULT, &err) == STATUS_OK);
+            for (size_t i = 0; i < cut.count; i++)
                 HOLDS(lies_inside(spans[i].text, spans[i].size, text, size));
         }
-        free(rest);
+        free(cut.rest);
     }
 }
 

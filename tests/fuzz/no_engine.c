@@ -2,6 +2,7 @@
  * pictures, GPUs. */
 #include "engine/backend/cuda_module.h"
 #include "engine/runtime/nvml.h"
+#include "server/image/photo_files.h"
 #include "server/precision/probes.h"
 #include "server/schedule/runtime/model_host.h"
 #include "tests/fuzz/target.h"
@@ -19,13 +20,26 @@ void model_host_cancel(struct model_host *model_host, struct predict_request *re
     abort();
 }
 
-enum status probes_list_folder(const char *folder, char ***ret, size_t *ret_count,
-                               struct error *err)
+enum status photo_files_list(const char *folder, size_t most, char ***ret, size_t *ret_count,
+                             struct error *err)
 {
     (void)folder;
+    (void)most;
     (void)ret;
     (void)ret_count;
     return error_set(err, STATUS_NOT_FOUND, "no pictures here");
+}
+
+void photo_files_free(char **names, size_t count)
+{
+    (void)names;
+    (void)count;
+}
+
+bool photo_files_has_ending(const char *name)
+{
+    (void)name;
+    return false;
 }
 
 const struct cuda_module *cuda_module(const char **ret_reason)

@@ -40,6 +40,8 @@ def read(path):
         return file.read()
 
 
+SANITIZED = b"__asan" in read(BINARY) or b"__tsan" in read(BINARY)  # slower, and its own memory counts
+
 # For another CPU than Python: it runs under qemu-user.
 IS_EMULATED = os.path.exists(BINARY) and read(BINARY)[18:20] != read("/proc/self/exe")[18:20]
 if IS_EMULATED:

@@ -207,6 +207,14 @@ def suppression(path, boxes, classes):
           [value("selected", 7, "n", 3)])
 
 
+def operator(path, op, opset, inputs, attributes=(), kind=1):
+    """One node on clients' tensors, (name, element type, shape) each, None: left out; its output is of type `kind`."""
+    names = [entry[0] if entry else "" for entry in inputs]
+    outputs = ["y", "places"] if op == "TopK" else ["y"]
+    write(path, [node(op, names, outputs, *attributes)], [], [value(*entry[:2], *entry[2]) for entry in inputs if entry],
+          [blob(1, "y") + blob(2, blob(1, number(1, kind)))], opset=opset)
+
+
 def unknown_operator(path):
     """A model with an operator that nobody has."""
     write(path, [node("Frobnicate", ["image"], ["scores"])], [],
@@ -243,11 +251,11 @@ def always(path, outputs, side=64, batch="N", metadata=()):
     write(path, nodes, tensors, [tensor_info("image", batch, 3, side, side)], infos, metadata)
 
 
-def write(path, nodes, tensors, inputs, outputs, metadata=()):
+def write(path, nodes, tensors, inputs, outputs, metadata=(), opset=13):
     graph = (b"".join(blob(1, n) for n in nodes) + blob(2, "small") +
              b"".join(blob(5, t) for t in tensors) + b"".join(blob(11, i) for i in inputs) +
              b"".join(blob(12, o) for o in outputs))
-    model = (number(1, 8) + blob(2, "small_onnx.py") + blob(7, graph) + blob(8, number(2, 13)) +
+    model = (number(1, 8) + blob(2, "small_onnx.py") + blob(7, graph) + blob(8, number(2, opset)) +
              b"".join(blob(14, blob(1, key) + blob(2, text)) for key, text in metadata))
     with open(path, "wb") as file:
         file.write(model)

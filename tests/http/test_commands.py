@@ -37,6 +37,24 @@ class Commands(unittest.TestCase):
         return ended.stdout
 
 
+class Descriptors(harness.FolderCase):
+    def test_closed_ones_do_not_become_others(self):
+        def close():
+            for fd in (0, 1):
+                os.close(fd)
+        server = self.serve(prepare=close)
+        for fd in (0, 1):
+            self.assertEqual(os.readlink(f"/proc/{server.process.pid}/fd/{fd}"), "/dev/null")
+        self.assertEqual(server.predict(harness.seven()).status, 200)
+        self.assert_ended(server)
+
+    def test_an_answer_to_a_closed_one_is_an_error(self):
+        ended = subprocess.run([harness.BINARY, "predict", "digits", SEVEN], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               preexec_fn=lambda: os.close(1), timeout=harness.PATIENCE, check=False)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn(b"cannot write the output: Bad file descriptor", ended.stderr)
+
+
 class Predict(Commands):
     def test_who_reads_has_seen_enough(self):
         """As `lensd serve --help | head`: no complaint, but no success either."""
@@ -64,7 +82,7 @@ class Predict(Commands):
     def test_an_image_that_fails(self):
         text = self.file("notes.jpg", b"hello, this is text")
         missing = os.path.join(self.folder.name, "missing.png")
-        ended = run_lensd("predict", "digits", text, SEVEN, missing, self.folder.name)
+        ended = run_lensd("predict", "digits", text, SEVEN, missing, "/dev/null")
         self.assertEqual(ended.returncode, 1)
         self.assertIn("error: this is not a supported image", ended.stdout)
         self.assertIn("error: cannot read it: No such file", ended.stdout)
@@ -80,6 +98,48 @@ class Predict(Commands):
         images = [SEVEN] * 40
         result = json.loads(self.run_ok("predict", "digits", *images, "--max-queue", "3", "--json"))
         self.assertEqual([r["predictions"][0]["label"] for r in result["results"]], ["7"] * 40)
+
+    def test_folders_patterns_and_standard_input(self):
+        os.makedirs(os.path.join(self.folder.name, "more", ".hidden"))
+        with open(SEVEN, "rb") as seven, open(THREE, "rb") as three:
+            pictures = seven.read(), three.read()
+        for name, picture in (("b.png", 0), ("a.PNG", 1), ("notes.txt", 0), ("more/c.png", 0), ("more/.hidden/d.png", 0)):
+            self.file(name, pictures[picture])
+        lines = self.run_ok("predict", "digits", self.folder.name, "--jsonl").splitlines()
+        found = [(os.path.relpath(line["name"], self.folder.name), line["predictions"][0]["label"])
+                 for line in map(json.loads, lines)]
+        self.assertEqual(found, [("a.PNG", "3"), ("b.png", "7"), ("more/c.png", "7")])
+        shown = self.run_ok("predict", "digits", os.path.join(self.folder.name, "*.[pP]*"), "--top-k", "1")
+        self.assertEqual([line.split()[2] for line in shown.splitlines()[1::2]], ["3", "7"])
+        ended = subprocess.run([harness.BINARY, "predict", "digits", "-", SEVEN, "--jsonl"], input=pictures[1],
+                               capture_output=True, timeout=harness.PATIENCE, check=True)
+        self.assertEqual([json.loads(line)["name"] for line in ended.stdout.splitlines()], ["-", SEVEN])
+        os.makedirs(os.path.join(self.folder.name, "empty"))
+        ended = run_lensd("predict", "digits", os.path.join(self.folder.name, "empty"))
+        self.assertEqual((ended.returncode, ended.stdout), (2, ""))
+        self.assertIn("empty' has no photos", ended.stderr)
+
+    def test_an_answer_is_printed_before_the_next_photo_is_read(self):
+        """Ctrl-C keeps what is printed."""
+        reading, writing = os.pipe()
+        with subprocess.Popen([harness.BINARY, "predict", "digits", SEVEN, *[THREE] * 40, "-", "--jsonl"], stdin=reading,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as run:
+            os.close(reading)
+            first = json.loads(run.stdout.readline())
+            run.send_signal(signal.SIGINT)
+            os.close(writing)
+            out, err = run.communicate(timeout=harness.PATIENCE)
+        self.assertEqual(first["predictions"][0]["label"], "7")
+        self.assertEqual(run.returncode, 130, err)
+        told = [json.loads(line) for line in out.splitlines()]
+        self.assertRegex(err.decode(), rf"^lensd: interrupted after {1 + len(told)} of 42 photos$")
+
+    def test_pictures_that_annotate_cannot_write(self):
+        for name in ("out.webp", "out.gif", "out.HEIC"):
+            ended = run_lensd("predict", "digits", SEVEN, "--annotate", os.path.join(self.folder.name, name))
+            self.assertEqual(ended.returncode, 2)
+            self.assertIn("lensd draws into JPEG and PNG only", ended.stderr)
+        self.assertEqual(os.listdir(self.folder.name), [])
 
     def test_no_model(self):
         ended = run_lensd("predict", "nowhere.onnx", SEVEN)

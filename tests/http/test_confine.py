@@ -56,7 +56,10 @@ class ConfineCase(FolderCase):
         """{name: {"Seccomp": "2", …}} of /proc/PID/task."""
         folder, found = f"/proc/{server.process.pid}/task", {}
         for task in os.listdir(folder):
-            lines = read(f"{folder}/{task}/status").decode().splitlines()
+            try:
+                lines = read(f"{folder}/{task}/status").decode().splitlines()
+            except FileNotFoundError:  # it has ended
+                continue
             status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
             found[status["Name"], task] = status
         return found
@@ -76,6 +79,15 @@ class Threads(ConfineCase):
         said = server.get("/health").json()["confinement"]
         self.assertRegex(said, f"^seccomp, Landlock {landlock()}$" if landlock() else "^seccomp; no Landlock: ")
         self.assertEqual(" warn  confined " in self.assert_ended(server), not landlock())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root has capabilities")
+    def test_root_s_capabilities(self):
+        kept = sum(1 << number for number in (0, 1, 2, 3, 6, 7, 10, 14))  # of linux/capability.h
+        server = self.serve()
+        for name, status in self.threads(server).items():
+            for kind in ("CapEff", "CapPrm", "CapInh"):
+                self.assertEqual(int(status[kind], 16) & ~kept, 0, (name, kind))
+        self.assertEqual(server.predict(seven()).status, 200)
 
     def test_off(self):
         server = self.serve("--confine", "off")
@@ -121,11 +133,34 @@ class Files(ConfineCase):
         states = {row["name"]: row for row in states}
         self.assertEqual(states["inside"]["state"], "ready")
         self.assertEqual(states["outside"]["state"], "failed")
-        self.assertIn("Permission denied", states["outside"]["error"])
+        self.assertIn("Permission denied; it is a link, and lensd follows links within the folder of models only",
+                      states["outside"]["error"])
         self.assert_ended(server)
         server = self.serve("--models", models, "--confine", "off")
         self.assertEqual({row["state"] for row in server.get("/health").json()["models"]}, {"ready"})
         self.assert_ended(server)
+
+    def test_a_model_in_the_cache_of_hugging_face(self):
+        """Its files are links to MODEL/blobs. Those that lead elsewhere are refused."""
+        revision, blobs = self.path("models--a--b/snapshots/0123"), self.path("models--a--b/blobs")
+        for path in (revision, blobs):
+            os.makedirs(path)
+        small_onnx.doubled_image(os.path.join(blobs, "aa"), 2)
+        for name, text in (("bb", "cat\ndog\n"), ("../../secret", "fish\nbird\n")):
+            with open(os.path.join(blobs, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        os.symlink("../../blobs/aa", os.path.join(revision, "model.onnx"))
+        os.symlink("../../blobs/bb", os.path.join(revision, "labels.txt"))
+        for served in ([revision], [os.path.join(revision, "model.onnx")], ["--models", os.path.dirname(revision)]):
+            server = self.serve(*served)
+            self.assertEqual(server.get("/health").json()["models"][0]["state"], "ready", served)
+            self.assert_ended(server)
+        os.unlink(os.path.join(revision, "labels.txt"))
+        os.symlink("../../../secret", os.path.join(revision, "labels.txt"))
+        for confine in ([], ["--confine", "off"]):
+            ended = harness.run_lensd("serve", revision, "--port", "0", *confine)
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertIn("labels.txt", ended.stderr)
 
     def test_keys_are_reread_in_their_folder_only(self):
         """A new file over the old one is read; a link to another folder is not, and the old keys hold."""

@@ -80,7 +80,7 @@ class BadRequests(ServedCase):
                                     ("BREW", "/metrics", "GET, HEAD, OPTIONS")):
             answer = self.server.request(method, path)
             with self.subTest(method=method, path=path):
-                self.assert_error(answer, 405, "method_not_allowed", allow)
+                self.assert_error(answer, 405, "method_not_allowed", allow, f"the method {method} is not allowed for {path}; use {allow}")
                 self.assertEqual(answer.headers["Allow"], allow)
         for path in ("/predict", "/predictions/digits"): # what a browser asks first
             self.assert_error(self.server.get(path), 405, "method_not_allowed", "--data-binary @photo.jpg")

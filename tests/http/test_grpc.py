@@ -281,6 +281,23 @@ class Datatypes(FolderCase):
                     self.assert_ended(server)
 
 
+class Values(FolderCase):
+    def test_a_shape_that_cannot_be_had(self):
+        """The client's integers choose it."""
+        small_onnx.operator(self.path("m.onnx"), "ConstantOfShape", 13, [("n", 7, [2])])
+        server = http2.serve(self.path("m.onnx"))
+        self.addCleanup(self.end, server)
+        connection = connect(server)
+        self.addCleanup(connection.close)
+        for shape, words in (([2**20, 2**20], "too large"), ([2**62, 2**62], "too large"), ([-1, 2], "is -1")):
+            reply = connection.call("ModelInfer", request("m", tensor("n", "INT64", [2]), raw=[struct.pack("<2q", *shape)]))
+            self.assertEqual(reply.status, INVALID, reply.sentence)
+            self.assertIn(words, reply.sentence)
+        reply = connection.call("ModelInfer", request("m", tensor("n", "INT64", [2]), raw=[struct.pack("<2q", 2, 3)]))
+        self.assertEqual((reply.status, len(all_of(reply.messages[0], 6)[0])), (OK, 24))
+        self.assert_ended(server)
+
+
 class Streams(GrpcCase):
     def test_answers_come_in_order_and_errors_do_not_end_it(self):
         connection = self.connect()

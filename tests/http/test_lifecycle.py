@@ -115,7 +115,7 @@ class Start(Lifecycle):
         answer = server.get("/v2/models/sum")
         log = self.assert_ended(server)
         first, second = server.output.splitlines()
-        self.assertRegex(first, r"; it takes tensors; see which:$")
+        self.assertRegex(first, r"; its inputs are tensors; this lists them:$")
         self.assertEqual((second, answer.status), (f"  curl {url}/v2/models/sum", 200))
         self.assertIn(f"{url}/v2/models/sum/infer", page)
         self.assertNotIn("@photo.jpg", page)
@@ -189,9 +189,9 @@ class Start(Lifecycle):
 
 
 class WrongStarts(Lifecycle):
-    def assert_refused(self, *arguments, words=(), environment=None):
+    def assert_refused(self, *arguments, words=(), environment=None, status=2):
         ended = run_lensd(*arguments, environment=environment)
-        self.assertEqual(ended.returncode, 2, ended.stderr)
+        self.assertEqual(ended.returncode, status, ended.stderr)
         last = ended.stderr.splitlines()[-1]
         self.assertTrue(last.startswith("lensd: "), ended.stderr)
         for word in words:
@@ -203,11 +203,11 @@ class WrongStarts(Lifecycle):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = str(taken.getsockname()[1])
-            self.assert_refused("serve", "--port", port, words=(port, "in use", "--port"))
+            self.assert_refused("serve", "--port", port, words=(port, "in use", "--port"), status=1)
 
     def test_a_second_server_on_the_same_port(self):
         server = self.serve()
-        self.assert_refused("serve", "--port", str(server.port), words=("in use",))
+        self.assert_refused("serve", "--port", str(server.port), words=("in use",), status=1)
         self.assertEqual(server.get("/livez").status, 200)
         self.assert_ended(server)
 
@@ -226,7 +226,6 @@ class WrongStarts(Lifecycle):
             (("serve", "--port="), ("--port",)),
             (("serve", "--host", ""), ("--host", "empty")),
             (("serve", "--host", "no.such.host.invalid", "--port", "0"), ("no.such.host.invalid",)),
-            (("serve", "--host", "192.0.2.1", "--port", "0"), ("192.0.2.1", "--host")),
             (("serve", "--threads", "1.5"), ("--threads", "1.5")),
             (("serve", "--max-body", "lots"), ("--max-body", "16M")),
             (("serve", "--max-body", "0"), ("--max-body",)),
@@ -236,13 +235,12 @@ class WrongStarts(Lifecycle):
             (("serve", "--log", "xml"), ("--log-format", "text|json|auto")),
             (("serve", "--precision", "fp8"), ("--precision", "fp32|tf32|bf16")),
             (("serve", "--device", "mps"), ("mps", "cpu")),
-            (("serve", "--device", "cuda:99"), ("cuda:99", "cpu")),
             (("serve", "--device", "gpu"), ("gpu", "auto")),
             (("serve", "--config", "/nowhere.json"), ("/nowhere.json",)),
             (("serve", "a.onnx", "b.onnx"), ("b.onnx",)),
             (("serve", "--port-file", "/nowhere/port", "--port", "0"), ("/nowhere/port",)),
-            (("predict",), ("IMAGE",)),
-            (("predict", "digits"), ("IMAGE",)),
+            (("predict",), ("PHOTO",)),
+            (("predict", "digits"), ("PHOTO",)),
             (("predict", "digits", "x.png", "--port", "1"), ("--port",)),
             (("inspect",), ("MODEL",)),
             (("devices", "all"), ("all",)),
@@ -274,7 +272,8 @@ class WrongStarts(Lifecycle):
     def test_bad_environment_and_file(self):
         self.assert_refused("serve", environment={"LENSD_PORT": "8o80"}, words=("LENSD_PORT", "8o80"))
         config = self.path("bad.json")
-        for text, word in (("{", "byte"), ("[]", "object"), ('{"prot":1}', '"port"'),
+        for text, word in (("{", "byte"), ("[]", "object"), ('{"prot":1}', 'did you mean "port"? lensd serve --help lists the settings'),
+                           ('{"xyzzyquux":1}', 'unknown setting "xyzzyquux"; lensd serve --help lists'),
                            ('{"port":null}', "port"), ('{"port":1,"port":2}', "twice"),
                            ('{"port":"x"}', "port"), ('{"config":"x"}', "config")):
             with open(config, "w", encoding="ascii") as file:
@@ -287,11 +286,8 @@ class WrongStarts(Lifecycle):
             with open(self.path(name), "wb") as out:
                 out.write(data)
             return self.path(name)
-        os.mkdir(self.path("empty"))
         small_onnx.unknown_operator(self.path("odd.onnx"))
-        for model, words in ((self.path("missing.onnx"), ("missing.onnx", "no such file")),
-                             ("https://host.example/a.onnx", ("https://host.example", "download it first")),
-                             (self.path("empty"), ("empty", "model.onnx")),
+        for model, words in (("https://host.example/a.onnx", ("https://host.example", "download it first")),
                              (file("text.onnx", b"this is not a model"), ("text.onnx",)),
                              (file("none.onnx", b""), ("none.onnx",)),
                              (self.path("odd.onnx"), ("odd.onnx", "Frobnicate"))):

@@ -23,8 +23,7 @@ CHUNKED = (b"POST /predict?top_k=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chu
 
 @harness.needs("address space")
 class SmallMemory(unittest.TestCase):
-    @unittest.skipIf(b"__asan" in harness.read(harness.BINARY) or b"__tsan" in harness.read(harness.BINARY),
-                     "a sanitizer's own memory does not fit")
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's own memory does not fit")
     def test_bodies_take_an_eighth_of_the_memory(self):
         """The default is an eighth of 400 MiB, which is 50 MiB: two bodies of 30 MiB do not fit at once."""
         before = resource.getrlimit(resource.RLIMIT_AS)

@@ -325,8 +325,16 @@ class Environment(unittest.TestCase):
 
     def test_a_slip_of_the_finger(self):
         log = self.log_of({"LENSD_MAX_BACTH": "4"})
-        self.assertIn("LENSD_MAX_BACTH, which lensd does not know; did you mean LENSD_MAX_BATCH?", log)
-        self.assertIn("LENSD_XYZZY_QUUX, which lensd does not know", self.log_of({"LENSD_XYZZY_QUUX": "4"}))
+        self.assertIn("variables that lensd does not know: LENSD_MAX_BACTH (did you mean LENSD_MAX_BATCH?)", log)
+        log = self.log_of({"LENSD_XYZZY_QUUX": "4", "LENSD_PROT": "1", "LENSD_CUDA_TUNING": "off", "LENSD_CUDA_GRAPHS": "off"})
+        for name in ("LENSD_XYZZY_QUUX", "LENSD_PROT (did you mean LENSD_PORT?)"):
+            self.assertIn(name, log)
+        self.assertNotIn("LENSD_CUDA", log)
+
+    def test_settings_without_effect(self):
+        log = self.log_of({}, "--watch", "--ready", "strict")
+        self.assertIn("--watch has no effect: the built-in model has no files", log)
+        self.assertIn("--ready strict has no effect without --models", log)
 
     def test_what_kubernetes_says_of_a_service_called_lensd(self):
         log = self.log_of({"LENSD_SERVICE_HOST": "10.0.0.1", "LENSD_SERVICE_PORT": "80",

@@ -2,11 +2,13 @@
 stop them."""
 
 import json
+import math
+import os
 import tempfile
 import unittest
 
 import small_onnx
-from harness import FolderCase, Server, flat_png, run_lensd
+from harness import FolderCase, ServedCase, Server, flat_png, run_lensd
 
 
 class Loops(unittest.TestCase):
@@ -101,6 +103,78 @@ class Operators(FolderCase):
         self.assertEqual((answer.status, answer.json()["code"]), (504, "deadline_exceeded"))
         answer = self.infer(server, tensors(**inputs, most=("INT64", [1], [1])))
         self.assertEqual((answer.status, answer.json()["outputs"][0]["shape"]), (200, [400, 3]))
+
+
+class Values(ServedCase):
+    """Operators whose outputs have the shapes that a client's integers choose: what they cannot take is the request's
+    fault, whatever it would make is refused before it is made, and the model has not failed."""
+
+    data = ("x", 1, [2, 3])
+    huge = 2**40
+    # name: (opset, inputs, attributes, integers that are taken, and lists of integers that are not, with words of why)
+    operators = {
+        "ConstantOfShape": (13, [("n", 7, [2])], [[2, 3]],
+                            [([[2**20, 2**20]], "too large"), ([[-1, 2]], "-1"), ([[2**62, 2**62]], "too large")]),
+        "Expand": (13, [("x", 1, [2, 1]), ("n", 7, [2])], [[2, 3]], [([[2, huge]], "too large"), ([[5, 3]], "broadcast")]),
+        "Reshape": (13, [data, ("n", 7, [2])], [[3, 2]], [([[4, 2]], "reshaped"), ([[2**62, 2]], "new shape")]),
+        "Tile": (13, [data, ("n", 7, [2])], [[1, 2]], [([[huge, 1]], "too large"), ([[-1, 1]], "-1 times")]),
+        "Range": (13, [("a", 7, []), ("b", 7, []), ("c", 7, [])], [[0], [3], [1]],
+                  [([[0], [huge], [1]], "too large"), ([[0], [3], [0]], "step")]),
+        "OneHot": (13, [("n", 7, [2]), ("d", 7, []), ("x", 1, [2])], [[0, 1], [3]],
+                   [([[0, 1], [huge]], "too large"), ([[0, 1], [-3]], "depth")]),
+        "Pad": (13, [data, ("n", 7, [4])], [[0, 1, 0, 1]], [([[0, huge, 0, 0]], "too large"), ([[0, -9, 0, 0]], "padded")]),
+        "Slice": (13, [data, ("a", 7, [1]), ("b", 7, [1]), ("c", 7, [1]), ("d", 7, [1])], [[0], [1], [0], [1]],
+                  [([[0], [1], [0], [0]], "step"), ([[0], [1], [9], [1]], "axis 9")]),
+        "TopK": (11, [data, ("n", 7, [1])], [[2]], [([[100]], "100"), ([[-1]], "-1")]),
+        "Resize": (13, [("x", 1, [1, 1, 2, 2]), None, None, ("n", 7, [4])], [[1, 1, 4, 4]],
+                   [([[1, 1, 2**22, 2**22]], "too large"), ([[1, 1, -1, 4]], "-1")]),
+        "Split": (13, [data, ("n", 7, [1])], [[2]], [([[3]], "add up"), ([[-1]], "-1")]),
+        "Squeeze": (13, [("x", 1, [1, 3]), ("n", 7, [1])], [[0]], [([[1]], "axis 1"), ([[7]], "axis 7")]),
+        "Unsqueeze": (13, [data, ("n", 7, [1])], [[0]], [([[7]], "axis 7")]),
+        "ReduceSum": (13, [data, ("n", 7, [1])], [[0]], [([[7]], "axis 7")]),
+        "CumSum": (14, [data, ("n", 7, [])], [[0]], [([[7]], "axis 7")]),
+        "Gather": (13, [data, ("n", 7, [1])], [[0]], [([[7]], "index 7")]),
+        "GatherElements": (13, [data, ("n", 7, [1, 1])], [[0]], [([[7]], "7")]),
+        "GatherND": (13, [data, ("n", 7, [1])], [[0]], [([[7]], "7")]),
+        "ScatterND": (13, [data, ("n", 7, [1, 1]), ("u", 1, [1, 3])], [[0]], [([[7]], "index 7")]),
+        "CenterCropPad": (18, [data, ("n", 7, [2])], [[2, 2]], [([[huge, 2]], "too large"), ([[-1, 2]], "-1")]),
+        "Col2Im": (18, [("x", 1, [1, 1, 1]), ("a", 7, [2]), ("b", 7, [2])], [[1, 1], [1, 1]],
+                   [([[huge, huge], [1, 1]], "extent"), ([[2, 2], [1, 1]], "")]),
+        "AffineGrid": (20, [("x", 1, [1, 2, 3]), ("n", 7, [4])], [[1, 1, 2, 2]],
+                       [([[1, 1, 2**22, 2**22]], "too large"), ([[1, 1, -1, 2]], "-1")]),
+        "MaxUnpool": (13, [("x", 1, [1, 1, 1, 1]), ("a", 7, [1, 1, 1, 1]), ("b", 7, [4])], [[0], [1, 1, 2, 2]],
+                      [([[0], [1, 1, 2**22, 2**22]], "too large"), ([[0], [1, 1, -2, 2]], "-2")]),
+    }
+    attributes = {"MaxUnpool": [small_onnx.ints("kernel_shape", [2, 2])]}
+
+    @classmethod
+    def start(cls):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-values-")
+        cls.addClassCleanup(folder.cleanup)
+        for name, (opset, inputs, *_) in cls.operators.items():
+            os.makedirs(os.path.join(folder.name, name, "1"))
+            small_onnx.operator(os.path.join(folder.name, name, "1", "model.onnx"), name, opset, inputs,
+                                cls.attributes.get(name, ()), kind=7 if name == "Range" else 1)
+        return Server("--models", folder.name, "--precision", "fp32", complete=False)
+
+    def infer(self, name, integers):
+        integers = list(integers)
+        inputs = {}
+        for entry in filter(None, self.operators[name][1]):
+            data = integers.pop(0) if entry[1] == 7 else [1] * math.prod(entry[2])
+            inputs[entry[0]] = ("INT64" if entry[1] == 7 else "FP32", entry[2], data)
+        return self.server.request("POST", f"/v2/models/{name}/infer", tensors(**inputs))
+
+    def test_integers_that_cannot_be_taken(self):
+        for name, (_, _, good, bad) in self.operators.items():
+            for integers, words in bad:
+                with self.subTest(name, integers=integers):
+                    answer = self.infer(name, integers)
+                    self.assert_error(answer, 400, "invalid_request", name, words)
+            with self.subTest(name, integers=good):
+                answer = self.infer(name, good)
+                self.assertEqual(answer.status, 200, answer.body)
+        self.assertEqual(self.server.metric("lensd_forward_failures_total"), 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ MiB, also with the models of LENSD_FAMILIES (./dev families resnet50 mobilenet_v
 import collections
 import io
 import itertools
+import json
 import os
+import re
 import tempfile
 import time
 import unittest
@@ -15,12 +17,11 @@ from PIL import Image
 
 import harness
 import small_onnx
-from harness import Server, png_chunk, png_header, post, read_answer, seven, together
+from harness import SANITIZED, Server, png_chunk, png_header, post, read_answer, seven, together
 
 ROOT = "/sys/fs/cgroup"
 MIB = 2**20
 numbers = itertools.count()
-SANITIZED = b"__asan" in harness.read(harness.BINARY) or b"__tsan" in harness.read(harness.BINARY)
 
 
 def flat_photo(width, height):
@@ -120,6 +121,54 @@ class Limit(unittest.TestCase):
         self.assertEqual((answer.status, answer.json()["code"]), (413, "too_large"))
         self.assertRegex(answer.json()["error"], r"decoding this picture takes 137\.3 MiB, and the models leave \d+\.\d MiB")
         self.assertEqual(server.predict(seven()).status, 200)
+        self.assertEqual(server.stop()[0], 0)
+
+    def infer(self, server, *numbers, **headers):
+        inputs = [{"name": "n", "datatype": "INT64", "shape": [len(numbers)], "data": numbers}]
+        outputs = [{"name": "y", "parameters": {"binary_data": True}}]
+        return server.request("POST", "/v2/models/m/infer", json.dumps({"inputs": inputs, "outputs": outputs}).encode(),
+                              headers, timeout=2 * harness.PATIENCE)
+
+    def serve_shapes(self, limit):
+        """Requests of 100 bytes make tensors of the shape that they hold."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "m.onnx")
+        small_onnx.operator(path, "ConstantOfShape", 13, [("n", 7, [2])])
+        return self.serve(limit, path)
+
+    def peak(self, server):
+        status = harness.read(f"/proc/{server.process.pid}/status").decode()
+        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024
+
+    def test_a_small_request_for_a_large_tensor(self):
+        """1.5 GiB, twenty-two at once: refused, and the others are answered."""
+        server = self.serve_shapes(512 * MIB)
+        def ask(i):
+            return self.infer(server, *([2**14, 24576] if i % 2 else [1, 3]))
+        for i, answer in enumerate(together(44, ask)):
+            self.assertEqual(answer.status, 400 if i % 2 else 200, answer.body[:300])
+            if i % 2:
+                self.assertEqual(answer.json()["code"], "invalid_request")
+                self.assertRegex(answer.json()["error"], r"1536\.0 MiB more than 0\.0 MiB, where a forward pass may take 64\.0 MiB")
+        self.assertLess(self.peak(server), 256 * MIB)
+        self.assertEqual(server.stop()[0], 0)
+
+    def test_many_tensors_that_may_be_had(self):
+        """Twenty-two of 10 MiB at once: answers share a limit of their own, and some are refused for now."""
+        server = self.serve_shapes(512 * MIB)
+        answers = together(22, lambda _: self.infer(server, 10, 2**18))
+        statuses = collections.Counter(answer.status for answer in answers)
+        self.assertLessEqual(set(statuses), {200, 503}, statuses)
+        self.assertGreater(statuses[200], 0)
+        for answer in answers:
+            if answer.status == 200:
+                self.assertGreater(len(answer.body), 10 * MIB)
+            else:
+                self.assertIn(answer.json()["code"], ("insufficient_memory", "overloaded"))
+                self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
+        self.assertLess(self.peak(server), 400 * MIB)
+        self.assertEqual(self.infer(server, 2, 3).status, 200)
         self.assertEqual(server.stop()[0], 0)
 
 

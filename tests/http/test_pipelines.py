@@ -108,6 +108,23 @@ class Crops(Pipelines):
         for crop in self.crops(self.ask("model=both&top_k=1&classes=a+dog")):
             self.assertEqual(len(crop["predictions"]), 1)
 
+    def test_lines_of_text(self):
+        server = self.start()
+        answer = self.ask()
+        lines = server.predict(painted(SIDE, SIDE, colors), "/predict?model=both", {"Accept": "text/plain"}).body.decode()
+        expected = ""
+        for box in answer["predictions"]:
+            places = " ".join(f"{box['box'][key]:.2f}" for key in ("x1", "y1", "x2", "y2"))
+            expected += f"{box['score']:.6f} {places} {box['label']}\n"
+            expected += "".join(f"  {p['probability']:.6f} {p['label']}\n" for p in box["crop"]["predictions"])
+        self.assertEqual(lines, expected)
+
+    def test_a_picture(self):
+        server, photo = self.start(), flat_png(200, 1024)
+        drawn = [server.predict(photo, f"/predict?model={name}&format=image") for name in ("both", "found")]
+        self.assertEqual([answer.status for answer in drawn], [200, 200])
+        self.assertTrue(drawn[0].body != drawn[1].body, "the labels do not say what is in the crops")
+
     def test_several_photos(self):
         self.start()
         kind, body = multipart([("a", "a.png", painted(SIDE, SIDE, colors)), ("b", "b.png", b"no photo"),
@@ -134,17 +151,16 @@ class Crops(Pipelines):
         asked += [("POST", "/v2/models/both/infer", {}), ("POST", "/predictions/both", {}), ("POST", "/models/both", {}),
                   ("POST", "/predictions/both", {"Accept": "text/plain"}), ("POST", "/v1/vision/detection", {}),
                   ("POST", "/v1/vision/custom/both", {}), ("POST", "/both/1", {}), ("POST", "/both/1?format=image", {})]
-        asked += [("POST", "/predict?model=both", {"Accept": kind})
-                  for kind in ("text/plain", "application/octet-stream", "image/jpeg", "image/png")]
+        asked += [("POST", "/predict?model=both", {"Accept": "application/octet-stream"})]
         # A photo that is not larger than a slice, and one that is.
-        asked += [("POST", f"/predict?model=both&{query}", {}) for query in ("format=image", f"slices={SIDE}", "slices=32")]
+        asked += [("POST", f"/predict?model=both&{query}", {}) for query in (f"slices={SIDE}", "slices=32")]
         before = server.metric('lensd_images_total{model="found"')
         for method, path, headers in asked:
             with self.subTest(path=path, **headers):
                 answer = server.request(method, path, photo if method == "POST" else None, headers)
                 self.assertEqual(answer.status, 400, answer.body)
-                self.assertIn("'both' is a pipeline of models, which only POST /predict?model=both answers, as JSON and "
-                              "without slices; here name one of its models, such as 'found'", answer.body.decode())
+                self.assertIn("'both' is a pipeline of models, which only POST /predict?model=both answers, as JSON, lines of "
+                              "text or a picture, and without slices; here name one of its models, such as 'found'", answer.body.decode())
         self.assertEqual(server.metric('lensd_images_total{model="found"'), before, "none was answered by the first model")
 
     def test_it_is_listed(self):
@@ -445,6 +461,42 @@ class Ends(Pipelines):
         return sum(m["in_flight"] + m["queued"] for m in self.server.get("/health").json()["models"] if m["name"] == name)
 
 
+class Page(Pipelines):
+    """Four bars of text, two of them side by side, and one further below; every line reads "aa 字"."""
+
+    def setUp(self):
+        super().setUp()
+        bars = [(2, 4), (2, 36), (12, 4), (40, 4)]
+        small_onnx.always(self.put("det"), [("map", (1, 64, 64), [
+            .9 if any(top <= y < top + 5 and left <= x < left + 22 for top, left in bars) else .1
+            for y in range(64) for x in range(64)])])
+        self.write("det/lensd.json", '{"task": "text-detection"}')
+        best = [(1, .9), (1, .8), (0, 1), (1, .7), (5, .5), (4, .6)]
+        small_onnx.always(self.put("rec"), [("text", (6, 6), [p if c == k else 0 for k, p in best for c in range(6)])])
+        self.write("rec/characters.txt", "a\nb\nß\n字\n")
+        self.pipeline("page", [{"model": "det"}, {"model": "rec"}])
+        self.page = "aa 字 aa 字\naa 字\n\naa 字"
+
+    def test_text(self):
+        server = self.start()
+        answer = self.ask("model=page", png(128, 128))
+        self.assertEqual([p["crop"]["text"] for p in answer["predictions"]], ["aa 字"] * 4)
+        self.assertEqual(answer["text"], self.page)
+        self.assertNotIn("score", answer)
+        self.assertNotIn("text", self.ask("model=det", png(128, 128)))
+        lines = server.predict(png(128, 128), "/predict?model=page", {"Accept": "text/plain"})
+        self.assertEqual(lines.body.decode(), self.page + "\n")
+        self.assertEqual(server.predict(png(128, 128), "/predict?model=page&format=image").status, 200)
+
+    def test_command_line(self):
+        with open(self.path("photo.png"), "wb") as file:
+            file.write(png(128, 128))
+        shown = run_lensd("predict", "--model", self.path("page"), self.path("photo.png"))
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertEqual("".join(line.removeprefix("    ") for line in shown.stdout.splitlines(True)[1:]),
+                         self.page + "\n")
+
+
 class Alone(Pipelines):
     """`lensd COMMAND FOLDER` of a pipeline takes the models that lie beside it."""
 
@@ -456,7 +508,7 @@ class Alone(Pipelines):
         (ready,) = [line for line in self.server.log().splitlines() if re.search(" info +ready ", line)]
         self.assertNotRegex(ready, "device=|precision=|threads=")
         self.server.stop()
-        self.assertIn("; both (stage models found, mean) answers, or with ?model=NAME another; try it:", self.server.output)
+        self.assertIn("; requests that name no model go to both (stage models found, mean); try it:", self.server.output)
 
     def test_it_is_the_default_if_its_stages_are_all_others(self):
         made = run_lensd("key", "root")

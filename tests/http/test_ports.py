@@ -113,7 +113,7 @@ class AdminPort(unittest.TestCase):
 
     def test_a_port_in_use(self):
         done = run_lensd("serve", "--port", "0", "--admin-port", str(self.server.port))
-        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.returncode, 1)
         self.assertIn("--admin-port", done.stderr)
 
 

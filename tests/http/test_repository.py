@@ -119,7 +119,7 @@ class Repository(unittest.TestCase):
         self.assertIn("/predict?model=a", page)
         server.stop()
         first, second = server.output.splitlines()
-        self.assertRegex(first, r"^lensd serves 2 models at \S+ on cpu with \d+ threads?; requests name one with \?model=NAME; try it:$")
+        self.assertRegex(first, r"^lensd serves 2 models at \S+ on cpu with \d+ threads?; requests must name a model \(\?model=NAME\); try it:$")
         self.assertEqual(second, f"  curl --data-binary @photo.jpg 'http://127.0.0.1:{server.port}/predict?model=a'")
 
     def test_a_default_that_is_named(self):
@@ -138,7 +138,7 @@ class Repository(unittest.TestCase):
         self.put_digits("m")
         server.wait_for(lambda: self.unnamed(server) == "m", "its return")
         server.stop()
-        self.assertRegex(server.output, r"; m answers on cpu with \d+ threads?, or with \?model=NAME another; try it:")
+        self.assertRegex(server.output, r"; requests that name no model go to m on cpu with \d+ threads?; try it:")
         self.write("m/model.onnx", "no model")
         server = self.serve("--default-model", "m")
         status, sentence = self.unnamed(server)
@@ -146,14 +146,24 @@ class Repository(unittest.TestCase):
         self.assertIn("model 'm' could not be loaded", sentence)
 
     def test_a_default_that_is_not_there(self):
-        self.put_digits("a")
-        for arguments in (("--models", self.root), (os.path.join(self.root, "a"),), ("digits",)):
+        self.put_digits("a", "b")
+        for arguments, names in ((("--models", self.root), "a, b"), ((os.path.join(self.root, "a"),), "a"),
+                                 (("digits",), "digits"), ((), "digits")):
             ended = run_lensd("serve", *arguments, "--default-model", "nobody", "--port", "0")
             self.assertEqual(ended.returncode, 2)
-            self.assertIn("--default-model 'nobody': there is no such model", ended.stderr)
+            self.assertIn(f"--default-model 'nobody': there is no such model; there is: {names}\n", ended.stderr)
         server = Server("--default-model", "digits")
         self.addCleanup(server.stop)
         self.assertEqual(self.unnamed(server), "digits")
+
+    def test_failed_models_are_marked_in_sentences(self):
+        self.put_digits("a", "m")
+        self.write("broken/model.onnx", "no model")
+        server = self.serve()
+        for path, status in (("/predict", 400), ("/predict?model=nobody", 404)):
+            found = self.unnamed(server, path)
+            self.assertEqual(found[0], status)
+            self.assertIn(": a, broken (failed), m", found[1])
 
     def test_the_banner_tells_what_failed(self):
         self.put("a", None, 2)
@@ -257,6 +267,10 @@ class Repository(unittest.TestCase):
         """The value of a series of /metrics; None: there is none."""
         return server.metric(name + "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}")
 
+    @staticmethod
+    def stale(server):
+        return {model["name"]: model["stale"] for model in server.get("/health").json()["models"]}
+
     def test_states_are_counted(self):
         self.put("good", None, 2)
         self.write("bad/model.onnx", "no model")
@@ -266,10 +280,14 @@ class Repository(unittest.TestCase):
                 self.assertEqual(self.told(server, "lensd_model_state", model=model, version="1", state=state),
                                  int(state == now), (model, state))
         self.assertEqual(self.told(server, "lensd_model_stale", model="good", version="1"), 0)
+        self.assertEqual(self.stale(server), {"good": False, "bad": False})
         self.write("good/model.onnx", "no model, either")
         self.assertEqual(self.admin(server, "good", "load").status, 500)
         self.assertEqual(self.ask(server, "good"), 2)
         self.assertEqual(self.told(server, "lensd_model_stale", model="good", version="1"), 1)
+        self.assertEqual(self.stale(server), {"good": True, "bad": False})
+        lines = [line for line in server.log().splitlines() if " model not loaded " in line]
+        self.assertEqual(["what was loaded before still answers (stale)" in line for line in lines], [False, True], lines)
         self.assertEqual(self.told(server, "lensd_model_state", model="good", version="1", state="ready"), 1)
         self.assertIn("model.onnx", self.states(server)["good", "1"][1])
         self.put("good", None, 3)
@@ -327,10 +345,10 @@ class Repository(unittest.TestCase):
 
     def test_nothing_to_serve(self):
         result = run_lensd("serve", "--models", os.path.join(self.root, "absent"), "--port", "0")
-        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.returncode, 1)
         self.assertIn("no such folder", result.stderr)
         result = run_lensd("serve", "--models", self.root, "--port", "0")
-        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.returncode, 1)
         self.assertIn("--watch", result.stderr)
         self.write("bad/model.onnx", "no model")
         result = run_lensd("serve", "--models", self.root, "--port", "0")

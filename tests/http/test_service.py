@@ -391,9 +391,8 @@ class Check(FolderCase):
             file.write(b"no model")
         for arguments, word in ((("--port", "x"), "--port"), (("--api-keys", self.path("keys")), "line 1"),
                                 (("--tls-cert", "/no/such", "--tls-key", "/no/such"), "--tls-cert '/no/such'"),
-                                ((self.path("bad.onnx"),), "bad.onnx"), (("/no/such/model",), "/no/such/model"),
+                                ((self.path("bad.onnx"),), "bad.onnx"),
                                 (("/dev/null",), "not a regular file"), (("/dev/zero",), "not a regular file"),
-                                (("--host", "192.0.2.1"), "no address 192.0.2.1"),
                                 (("--host", "foo.invalid"), "'foo.invalid' is not an address"),
                                 (("--user", "no-such-user-here"), "no-such-user-here")):
             with self.subTest(arguments=arguments):
@@ -401,6 +400,24 @@ class Check(FolderCase):
                 self.assertEqual((done.returncode, done.stdout), (2, ""))
                 self.assertIn(word, done.stderr)
 
+    def test_what_may_come_later(self):
+        """Exit 1, so that systemd tries again: a file system, an address or a GPU that is not there yet, memory."""
+        for name in ("mount", "empty"):  # a mount point without its file system is an empty folder
+            os.mkdir(self.path(name))
+        os.mkdir(self.path("mount/resnet50"))
+        for arguments, word in ((("/no/such/model",), "/no/such/model: there is no such file or folder"),
+                                (("/no/such/model.onnx",), "/no/such/model.onnx: there is no such file"),
+                                (("--models", "/no/such/models"), "there is no such folder"),
+                                (("--models", self.path("empty")), "there is no model in this folder"),
+                                ((self.path("mount/resnet50"),), "no model: looked for"),
+                                (("--host", "192.0.2.1"), "no address 192.0.2.1"),
+                                (("--device", "cuda:999"), "is not available"),
+                                (("--device", "cpu", "--memory", "4K"), "missing; raise --memory")):
+            with self.subTest(arguments=arguments):
+                for more in ((), ("--check",)):
+                    done = run_lensd("serve", *arguments, "--port", "0", *more)
+                    self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+                    self.assertIn(word, done.stderr)
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
     def test_as_another_user(self):

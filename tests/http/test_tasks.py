@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import os
+import random
 import shutil
 import struct
 import tempfile
@@ -11,7 +12,7 @@ import unittest
 import zlib
 
 import small_onnx
-from harness import ROOT, Server, multipart, png, read, run_lensd
+from harness import ROOT, Server, multipart, png, png_chunk, read, run_lensd
 
 # Centre, size and the scores of two classes: two that overlap (IoU 0.88), one of each class on one place, one low.
 CANDIDATES = [(32, 32, 16, 24, .05, .9), (33, 32, 16, 24, .05, .6), (50, 20, 10, 10, .55, 0), (50, 20, 10, 10, 0, .5),
@@ -267,6 +268,23 @@ class Pictures(Tasks):
         self.assertIn("format", self.ask("?format=gif", status=400)["error"])
         answer = self.server.request("POST", "/predict?format=image", b"no picture")
         self.assertEqual((answer.status, answer.json()["code"]), (415, "unsupported_media_type"))
+
+    def test_size(self):
+        """A small file of many pixels: its picture in an answer has at most --max-body bytes."""
+        side, noise = 640, random.Random(1)
+        rows = b"".join(b"\0" + noise.randbytes(side // 8) for _ in range(side))
+        photo = (b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)) +
+                 png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b""))
+        server = Server(self.folder, "--device", "cpu", "--max-body", "64K")
+        self.addCleanup(server.stop)
+        for form, advice in (("png", "a JPEG (format=image)"), ("image", "JSON")):
+            size = len(self.picture(f"?format={form}", photo).body)
+            self.assertGreater(size, 65536)
+            answer = server.request("POST", f"/predict?format={form}", photo)
+            self.assertEqual((answer.status, answer.json()["code"]), (413, "too_large"))
+            self.assertIn(f"of {size} bytes, more than the limit of 65536 (--max-body)", answer.json()["error"])
+            self.assertTrue(answer.json()["error"].endswith(f"or request {advice}"), answer.json()["error"])
+        self.assertEqual(server.request("POST", "/predict", photo).status, 200)
 
     def test_command_line(self):
         paths = [os.path.join(self.folder, name) for name in ("one.png", "two.png")]

@@ -138,7 +138,7 @@ class Unix(unittest.TestCase):
     def test_what_is_another_s(self):
         server = self.serve()
         ended = run_lensd("serve", "--unix", server.path)
-        self.assertEqual(ended.returncode, 2)
+        self.assertEqual(ended.returncode, 1)
         self.assertIn("another program listens on", ended.stderr)
         self.assertEqual(server.predict(seven()).status, 200)
         plain = os.path.join(server.folder, "plain")

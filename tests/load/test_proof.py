@@ -110,7 +110,7 @@ class OverloadCase(Proof):
     def overload(self, seconds):
         """loadgen's results at what the server can do, and at three times that with a time limit."""
         before = self.load.run("--concurrency", "24", "--seconds", seconds, "--warmup", "1")
-        over = self.load.run("--rate", f"{3 * rate(before):.1f}", "--seconds", seconds, "--warmup", "1",
+        over = self.load.run("--rate", f"{max(3 * rate(before), 1):.1f}", "--seconds", seconds, "--warmup", "1",
                              "--connections", "2000", "--timeout", "60", "--header", f"X-Request-Timeout-Ms: {self.DEADLINE_MS}")
         self.assertEqual(sum(over["errors"].values()), 0, over["errors"])
         self.assertTrue(set(over["statuses"]) <= {"200", "503", "504"}, over["statuses"])

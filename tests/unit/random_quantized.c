@@ -263,13 +263,11 @@ static struct stored binary(struct maker *m, enum op op, const struct stored *a,
 
 static struct stored table(struct maker *m, enum op op, const struct stored *x)
 {
-    struct stored y =
-        terms(m, op == OP_QLINEAR_SIGMOID ? 1.2 : 120 * (double)x->step, x->c, x->h, x->w);
-    struct value *inputs[] = {x->value, x->scale, x->zero, y.scale, y.zero};
-    struct node *node = append(m, op, 1, inputs, 5, 1);
-    if (op == OP_QLINEAR_LEAKY_RELU)
-        node_set_float(m->graph, node, "alpha", 0.2f);
-    y.value = node->outputs[0];
+    struct stored y = terms(m, op == OP_SIGMOID ? 1.2 : 120 * (double)x->step, x->c, x->h, x->w);
+    struct value *real = unary(m, op, dequantize(m, x));
+    if (op == OP_LEAKY_RELU)
+        node_set_float(m->graph, real->producer, "alpha", 0.2f);
+    quantize(m, real, &y);
     return y;
 }
 
@@ -321,7 +319,7 @@ static struct stored concat(struct maker *m, const struct stored *a, const struc
 /* A product of two, of which one has a number a channel. */
 static struct stored gated(struct maker *m, const struct stored *x)
 {
-    const struct stored narrow = mean(m, x), gate = table(m, OP_QLINEAR_SIGMOID, &narrow);
+    const struct stored narrow = mean(m, x), gate = table(m, OP_SIGMOID, &narrow);
     return binary(m, OP_QLINEAR_MUL, x, &gate);
 }
 
@@ -345,14 +343,14 @@ static struct stored layer(struct maker *m, const struct stored *x)
     case 1:
         return x->h > 3 && x->w > 3 ? pool(m, x, false) : any_conv(m, x, 20);
     case 2:
-        return table(m, one_in(m, 2) ? OP_QLINEAR_SIGMOID : OP_QLINEAR_LEAKY_RELU, x);
+        return table(m, one_in(m, 2) ? OP_SIGMOID : OP_LEAKY_RELU, x);
     case 3:
         return gated(m, x);
     case 4:
     case 5:
         return residual(m, x);
     case 6: {
-        const struct stored other = table(m, OP_QLINEAR_LEAKY_RELU, x);
+        const struct stored other = table(m, OP_LEAKY_RELU, x);
         return x->c < 60 ? concat(m, x, &other) : other;
     }
     default:

@@ -1,4 +1,4 @@
-/* Softmax and LayerNormalization of one row, compiled once per instruction set. */
+/* Softmax and layer normalization of one row, compiled once per instruction set. */
 #include <math.h>
 
 #include "engine/cpu/kernels/variant.h"

@@ -92,7 +92,7 @@ static enum status read_walk(const struct node *node, struct access_map *ret, st
 {
     const struct shape *x = &node->inputs[0]->shape;
     size_t count;
-    if (node->op == OP_MOVE)
+    if (node->op == OP_STRIDED_COPY)
         return access_map_load(node, "map", 1, shape_count(x), ret, err);
     const int64_t *perm = node_ints(node, "perm", &count);
     int64_t steps[TENSOR_MAX_RANK], stride = 1;
@@ -119,7 +119,7 @@ static enum status lower_transpose(const struct lowering *lowering, struct step 
     struct transpose_step *step = step_create(lowering, sizeof *step, transpose_run, ret, err);
     if (!step)
         return STATUS_NO_MEMORY;
-    step->step.kernel = node->op == OP_MOVE ? "move" : "transpose";
+    step->step.kernel = node->op == OP_STRIDED_COPY ? "move" : "transpose";
     step->x = x->index;
     step->y = y->index;
     step->size = dtype_size(x->dtype);
@@ -320,7 +320,7 @@ static bool cast_claim(const struct node *node, struct kernel_caps *ret)
     return is_claimed;
 }
 
-const struct cpu_kernel cpu_transpose = {{"transpose", {OP_TRANSPOSE, OP_MOVE}, copy_claim},
+const struct cpu_kernel cpu_transpose = {{"transpose", {OP_TRANSPOSE, OP_STRIDED_COPY}, copy_claim},
                                          lower_transpose};
 const struct cpu_kernel cpu_concat = {{"concat", {OP_CONCAT, OP_SPLIT}, copy_claim}, lower_parts};
 const struct cpu_kernel cpu_view = {

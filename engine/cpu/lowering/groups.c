@@ -21,8 +21,7 @@ struct groups_step {
     const struct simd_kernels *simd;
     uint32_t x, y;
     size_t images, pixels, channels, groups, pieces;
-    size_t per;            /* channels of a group */
-    bool params_of_groups; /* GroupNormalization of opset 18: one scale a group */
+    size_t per; /* channels of a group */
     const float *scale, *bias;
     float epsilon;
     /* of this run and image */
@@ -92,12 +91,10 @@ static enum status groups_run(struct step *base, struct program *program, struct
         parallel_for(threads, s->pieces, cost, square_piece, s);
         join(s, s->partial, s->factor);
         join(s, s->wrong, s->shift);
-        for (size_t c = 0, group = 0; c < s->channels; c++) {
-            group += c == (group + 1) * s->per;
-            const size_t p = s->params_of_groups ? group : c;
+        for (size_t c = 0; c < s->channels; c++) {
             const float variance = s->factor[c] - s->shift[c] * s->shift[c];
-            s->factor[c] = s->scale[p] / sqrtf((variance > 0 ? variance : 0) + s->epsilon);
-            s->shift[c] = s->bias[p] - s->shift[c] * s->factor[c];
+            s->factor[c] = s->scale[c] / sqrtf((variance > 0 ? variance : 0) + s->epsilon);
+            s->shift[c] = s->bias[c] - s->shift[c] * s->factor[c];
         }
         parallel_for(threads, s->pieces, cost, write_piece, s);
     }
@@ -195,7 +192,6 @@ static enum status lower_groups(const struct lowering *lowering, struct step **r
     s->pixels = shape_count(&x->shape) / s->images / s->channels;
     s->groups = instance ? s->channels : (size_t)node_int(node, "num_groups", 1);
     s->per = s->channels / s->groups;
-    s->params_of_groups = !instance && node->opset < 21;
     s->epsilon = node_float(node, "epsilon", 1e-5f);
     TRY(program_keep_constant(lowering->program, node->inputs[1], err));
     TRY(program_keep_constant(lowering->program, node->inputs[2], err));

@@ -26,11 +26,10 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
                        const float *weight, const struct cuda_resize *resize);
 
 /* GroupNormalization, InstanceNormalization (a channel a group): of x [images, pixels, channels]
- * each group of `per` channels less its mean over its standard deviation, times scale, plus bias;
- * those are [channels], or [channels / per] with params_of_groups. */
+ * each group of `per` channels less its mean over its standard deviation, times scale, plus bias
+ * (both [channels]). */
 struct cuda_groups {
     size_t images, pixels, channels, per;
-    int params_of_groups;
     float epsilon;
 };
 /* Bytes it needs beside its operands. */

@@ -1,4 +1,4 @@
-/* One block, one row (or one column of rows): softmax, LayerNormalization, reductions, pools. */
+/* One block, one row (or one column of rows): softmax, layer normalization, reductions, pools. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 

@@ -181,10 +181,9 @@ __global__ void groups_join_kernel(const float *partial, const float *mean, cons
         const float value = sum / ((float)g.per * (float)g.pixels);
         for (size_t i = threadIdx.x; i < g.per; i += THREADS) {
             const size_t channel = group * g.per + i, at = image * g.channels + channel;
-            const size_t parameter = g.params_of_groups ? group : channel;
             if (scale) {
-                to[at] = scale[parameter] / sqrtf(value + g.epsilon);
-                shift[at] = bias[parameter] - mean[at] * to[at];
+                to[at] = scale[channel] / sqrtf(value + g.epsilon);
+                shift[at] = bias[channel] - mean[at] * to[at];
             } else {
                 to[at] = value;
             }

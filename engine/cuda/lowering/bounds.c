@@ -98,12 +98,15 @@ enum bounds_rule {
     OF_REMAINDER
 };
 static const enum bounds_rule rules[OP_COUNT] = {
-    [OP_TOP_K] = OF_TOP,       [OP_ARG_MAX] = OF_EXTENT, [OP_ARG_MIN] = OF_EXTENT,
-    [OP_MOVE] = OF_INPUT,      [OP_TILE] = OF_INPUT,     [OP_GATHER_ELEMENTS] = OF_INPUT,
-    [OP_GATHER_ND] = OF_INPUT, [OP_CAST] = OF_INPUT,     [OP_WHERE] = OF_CHOICE,
-    [OP_CONCAT] = OF_UNION,    [OP_MAX] = OF_UNION,      [OP_MIN] = OF_UNION,
-    [OP_ADD] = OF_SUM,         [OP_SUB] = OF_DIFFERENCE, [OP_MUL] = OF_PRODUCT,
-    [OP_DIV] = OF_QUOTIENT,    [OP_MOD] = OF_REMAINDER};
+    [OP_TOP_K] = OF_TOP,       [OP_ARG_MAX] = OF_EXTENT,
+    [OP_ARG_MIN] = OF_EXTENT,  [OP_STRIDED_COPY] = OF_INPUT,
+    [OP_TILE] = OF_INPUT,      [OP_GATHER_ELEMENTS] = OF_INPUT,
+    [OP_GATHER_ND] = OF_INPUT, [OP_CAST] = OF_INPUT,
+    [OP_WHERE] = OF_CHOICE,    [OP_CONCAT] = OF_UNION,
+    [OP_MAX] = OF_UNION,       [OP_MIN] = OF_UNION,
+    [OP_ADD] = OF_SUM,         [OP_SUB] = OF_DIFFERENCE,
+    [OP_MUL] = OF_PRODUCT,     [OP_DIV] = OF_QUOTIENT,
+    [OP_MOD] = OF_REMAINDER};
 
 static bool of_arithmetic(struct bounds_search *search, const struct node *node, int depth,
                           struct bounds *ret)

@@ -77,9 +77,7 @@ static bool read_pad(const struct node *node, struct gather_scatter_step *s)
     if (x->known || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
         x->shape.rank > CUDA_MAX_RANK)
         return false;
-    if (node->op == OP_CENTER_CROP_PAD
-            ? resolve_center(node, &x->shape, operands, &padding, NULL) != STATUS_OK
-            : resolve_pad(node, &x->shape, operands, &padding, NULL) != STATUS_OK)
+    if (resolve_padding(node, &x->shape, operands, &padding, NULL) != STATUS_OK)
         return false;
     const struct tensor *fill = node->op == OP_PAD ? operands[2] : NULL;
     if (fill && fill->bytes && fill->dtype != x->dtype)

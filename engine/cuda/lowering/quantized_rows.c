@@ -160,8 +160,6 @@ static const struct {
                {OP_DYNAMIC_QUANTIZE_LINEAR, INT8_DYNAMIC, read_dynamic},
                {OP_QLINEAR_ADD, INT8_BINARY, read_binary},
                {OP_QLINEAR_MUL, INT8_BINARY, read_binary},
-               {OP_QLINEAR_SIGMOID, INT8_TABLE, read_unary},
-               {OP_QLINEAR_LEAKY_RELU, INT8_TABLE, read_unary},
                {OP_LOOKUP, INT8_TABLE, read_lookup},
                {OP_MAX_POOL, INT8_POOL, read_pool},
                {OP_QLINEAR_AVERAGE_POOL, INT8_POOL, read_pool},

@@ -248,7 +248,6 @@ static enum status lower_groups(const struct cuda_lowering *compile, struct cuda
     g->channels = (size_t)x->shape.dims[x->shape.rank - 1];
     g->pixels = shape_count(&x->shape) / g->images / g->channels;
     g->per = instance ? 1 : g->channels / (size_t)node_int(node, "num_groups", 1);
-    g->params_of_groups = !instance && node->opset < 21;
     g->epsilon = node_float(node, "epsilon", 1e-5f);
     s->step.workspace = cuda_groups_workspace(g);
     s->step.bytes *= 2; /* x goes by three times */

@@ -106,7 +106,7 @@ static enum status lower_map(const struct cuda_lowering *compile, struct cuda_st
     return move_create(compile, &s, "copy", ret, err);
 }
 
-/* OP_MOVE: a chain of moves that a pass has merged (engine/op/access_map.h). */
+/* OP_STRIDED_COPY: a chain of moves that a pass has merged (engine/op/access_map.h). */
 static enum status lower_chain(const struct cuda_lowering *compile, struct cuda_step **ret,
                                struct error *err)
 {
@@ -156,7 +156,8 @@ static bool move_claim(const struct node *node, struct kernel_caps *ret)
 
 const struct cuda_kernel cuda_kernel_transpose = {{"transpose", {OP_TRANSPOSE}, move_claim},
                                                   lower_map};
-const struct cuda_kernel cuda_kernel_strided_copy = {{"move", {OP_MOVE}, move_claim}, lower_chain};
+const struct cuda_kernel cuda_kernel_strided_copy = {{"move", {OP_STRIDED_COPY}, move_claim},
+                                                     lower_chain};
 const struct cuda_kernel cuda_kernel_view = {
     {"view", {OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim}, lower_convert};
 const struct cuda_kernel cuda_kernel_slice = {{"slice", {OP_EXPAND, OP_SLICE}, convert_claim},

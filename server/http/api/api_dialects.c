@@ -37,15 +37,13 @@ static void respond_models(struct exchange *x, bool needs_boxes,
                            char *(*write)(const struct dialect_model *models, size_t count,
                                           size_t *ret_size))
 {
-    size_t size = 0, count = 0, found = 0;
-    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
-    struct dialect_model *rows = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *rows);
-    if (models && rows)
-        count = model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS);
-    for (size_t i = 0; i < count; i++) {
+    size_t size = 0, count, found = 0;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
+    struct dialect_model *rows = alloc_array(count, sizeof *rows);
+    for (size_t i = 0; rows && i < count; i++) {
         const struct model_status *model = &models[i];
         const char *task = roboflow_task(model->task);
-        if (model->state == MODEL_READY && task && (!needs_boxes || task_has_boxes(model->task)))
+        if (model->can_answer && task && (!needs_boxes || task_has_boxes(model->task)))
             rows[found++] = (struct dialect_model){model->name, model->version, task};
     }
     char *text = models && rows ? write(rows, found, &size) : NULL;

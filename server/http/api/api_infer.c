@@ -1,6 +1,6 @@
 /* POST /v2/models/M[/versions/V]/infer: the Open Inference Protocol's inference.
  *
- * Three forms: JSON; JSON with binary tensors behind it (Inference-Header-Content-Length says where
+ * Three forms: JSON; JSON followed by binary tensors (Inference-Header-Content-Length says where
  * it ends); a raw body that is the single input itself (that header is 0). Tensors are read where
  * they lie in the body, or, as JSON numbers, into memory of their own. An image input also takes
  * BYTES with a JPEG or PNG in each element: these are decoded and prepared as /predict does it. */
@@ -75,9 +75,32 @@ static const char *tensor_names(const struct served_tensor *tensors, size_t coun
     return text;
 }
 
-static const char *input_names(const struct deployment *deployment, char *text, size_t size)
+/* Finds a tensor by its name. `kind`: "input" or "output", for the error. */
+static enum status find_tensor(const struct deployment *deployment, const char *kind,
+                               const struct served_tensor *tensors, size_t count, const char *name,
+                               size_t *ret, struct error *err)
 {
-    return tensor_names(deployment->inputs, deployment->input_count, text, size);
+    char names[200];
+    for (*ret = 0; *ret < count; ++*ret)
+        if (!strcmp(tensors[*ret].name, name))
+            return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "model '%s' has no %s '%.80s'; it has: %s",
+                     deployment->model->name, kind, name,
+                     tensor_names(tensors, count, names, sizeof names));
+}
+
+static enum status find_input(const struct deployment *deployment, const char *name, size_t *ret,
+                              struct error *err)
+{
+    return find_tensor(deployment, "input", deployment->inputs, deployment->input_count, name, ret,
+                       err);
+}
+
+static enum status output_index(const struct deployment *deployment, const char *name, size_t *ret,
+                                struct error *err)
+{
+    return find_tensor(deployment, "output", deployment->outputs, deployment->output_count, name,
+                       ret, err);
 }
 
 /* "[-1, 3, 224, 224]" */
@@ -119,7 +142,7 @@ static enum status infer_check_shape(const struct deployment *deployment,
               "width takes other sizes");
 }
 
-/* Numbers in JSON: into memory of their own, which is charged as the body is. */
+/* Reads numbers in JSON into memory of their own, which is charged like the body. */
 static enum status infer_read_numbers(struct exchange *x, const struct v2_input *input, void **ret,
                                       struct error *err)
 {
@@ -128,8 +151,8 @@ static enum status infer_read_numbers(struct exchange *x, const struct v2_input 
     /* Each number takes two bytes at least, so that a shape alone cannot allocate memory. */
     if (input->count > input->json_size)
         return error_set(err, STATUS_INVALID,
-                         "input '%.80s' has too little data for its shape %s: %zu elements are "
-                         "wanted, and the %zu bytes of its \"data\" hold fewer",
+                         "input '%.80s' has too little data for its shape %s: the %zu elements "
+                         "need more than the %zu bytes of its \"data\"",
                          input->name, shape_text(&input->shape, text), input->count,
                          input->json_size);
     TRY(upload_charge(&x->body, input->count * size, err)); /* it fits: shape_check() */
@@ -154,17 +177,6 @@ static enum status take_tensor(struct exchange *x, struct infer_work *work,
     return STATUS_OK;
 }
 
-static enum status find_input(const struct deployment *deployment, const char *name, size_t *ret,
-                              struct error *err)
-{
-    char names[200];
-    for (*ret = 0; *ret < deployment->input_count; ++*ret)
-        if (!strcmp(deployment->inputs[*ret].name, name))
-            return STATUS_OK;
-    return error_set(err, STATUS_INVALID, "model '%s' has no input '%.80s'; it has: %s",
-                     deployment->model->name, name, input_names(deployment, names, sizeof names));
-}
-
 static enum status take_tensors(struct exchange *x, struct infer_work *work,
                                 const struct deployment *deployment, struct error *err)
 {
@@ -184,9 +196,10 @@ static enum status take_tensors(struct exchange *x, struct infer_work *work,
     }
     for (size_t i = 0; i < deployment->input_count; i++)
         if (!work->tensors[i])
-            return error_set(err, STATUS_INVALID, "input '%s' is missing; model '%s' has: %s",
-                             deployment->inputs[i].name, deployment->model->name,
-                             input_names(deployment, names, sizeof names));
+            return error_set(
+                err, STATUS_INVALID, "input '%s' is missing; model '%s' has: %s",
+                deployment->inputs[i].name, deployment->model->name,
+                tensor_names(deployment->inputs, deployment->input_count, names, sizeof names));
     if (work->rows > deployment->max_rows)
         return error_set(err, STATUS_TOO_LARGE,
                          "the request has %zu rows, but model '%s' takes at most %zu at a time "
@@ -293,23 +306,7 @@ static enum status infer_take_inputs(struct exchange *x, struct infer_work *work
 
 /* ---- outputs ---- */
 
-static enum status output_index(const struct deployment *deployment, const char *name, size_t *ret,
-                                struct error *err)
-{
-    for (size_t i = 0; i < deployment->output_count; i++) {
-        if (strcmp(deployment->outputs[i].name, name) != 0)
-            continue;
-        *ret = i;
-        return STATUS_OK;
-    }
-    char names[200];
-    return error_set(
-        err, STATUS_INVALID, "model '%s' has no output '%.80s'; it has: %s",
-        deployment->model->name, name,
-        tensor_names(deployment->outputs, deployment->output_count, names, sizeof names));
-}
-
-/* All classes of a short row, but no more than PREDICT_MAX_TOP_K of a long one. */
+/* Allows all classes of a short row, but at most PREDICT_MAX_TOP_K of a long one. */
 static enum status check_classes(const char *name, size_t wanted, size_t classes, struct error *err)
 {
     if (wanted <= PREDICT_MAX_TOP_K || classes <= PREDICT_MAX_TOP_K)
@@ -344,8 +341,8 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
     return STATUS_OK;
 }
 
-/* Most bytes of the texts of a row's `classes` best classes: each is made, then copied into the
- * answer. */
+/* Returns the most bytes that the texts of a row's `classes` best classes take: each is made, then
+ * copied into the answer. */
 static size_t class_bytes(size_t classes, const struct deployment *deployment)
 {
     const size_t each = 64 + deployment->model->labels.longest; /* a label is at most a file long */
@@ -429,7 +426,7 @@ static enum status classify_row(struct shaping *s, const struct tensor *row, siz
     return status;
 }
 
-/* What all rows of output `o` are together. */
+/* Sets the shape of all rows of output `o` together. */
 static enum status shape_rows(const struct infer_work *work, size_t o,
                               struct v2_answer_output *output, struct shaping *s)
 {
@@ -443,7 +440,7 @@ static enum status shape_rows(const struct infer_work *work, size_t o,
         if (first->shape.rank < 1 || first->shape.dims[0] != 1 ||
             !shape_equal(&row->shape, &first->shape))
             return error_set(s->err, STATUS_INVALID,
-                             "the rows of output '%s' differ in shape; send one row a request",
+                             "the rows of output '%s' differ in shape; send one row per request",
                              deployment->outputs[o].name);
     }
     output->shape.dims[0] = (int64_t)work->rows;
@@ -486,7 +483,7 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
     return infer_classify(work, o, asked->classification, output, s);
 }
 
-/* The outputs in the order that was asked for, or the model's. */
+/* Shapes the outputs in the order of the request, or of the model. */
 static enum status shape_outputs(const struct infer_work *work, struct shaping *s, size_t count)
 {
     const struct deployment *deployment = work->request.deployment;
@@ -613,7 +610,7 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-/* The model compiled for the height and width of the request's tensor takes the place of *served.
+/* The model compiled for the height and width of the request's tensor replaces *deployment.
  */
 static enum status choose_size(struct exchange *x, const struct v2_request *v2,
                                struct deployment **deployment, struct error *err)
@@ -705,6 +702,11 @@ static enum status read_message(struct exchange *x, struct infer_work *work, str
     return STATUS_OK;
 }
 
+static void infer_submit(struct exchange *x)
+{
+    submit_to_model(x, infer_prepare);
+}
+
 static void infer_start(struct exchange *x)
 {
     if (answer_from_cache(x, false))
@@ -719,7 +721,7 @@ static void infer_start(struct exchange *x)
             status = read_message(x, work, &err);
     }
     if (status == STATUS_OK)
-        submit_to_model(x, infer_prepare);
+        submission_when_named(x, infer_submit);
     else
         submit_or_refuse(x, status, &err);
 }

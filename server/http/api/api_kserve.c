@@ -165,12 +165,17 @@ static void kserve_finish(struct exchange *x)
     store_in_cache(x);
 }
 
+static void kserve_submit(struct exchange *x)
+{
+    submit_to_model(x, kserve_prepare);
+}
+
 static void kserve_start(struct exchange *x)
 {
     if (answer_from_cache(x, false))
         return;
     (void)submission_create(x, sizeof(struct kserve_work), kserve_finish, kserve_free_work);
-    submit_to_model(x, kserve_prepare);
+    submission_when_named(x, kserve_submit);
 }
 
 void kserve_predict_handle(struct exchange *x)
@@ -188,26 +193,17 @@ void kserve_explain_handle(struct exchange *x)
 
 /* ---- what there is ---- */
 
-static struct model_status *kserve_snapshot(struct exchange *x, size_t *ret_count)
-{
-    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
-    *ret_count =
-        models ? model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS)
-               : 0;
-    return models;
-}
-
 void kserve_model_handle(struct exchange *x)
 {
     size_t count, found = 0, size = 0;
     bool ready = false;
-    struct model_status *models = kserve_snapshot(x, &count);
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     struct v1_version *versions = alloc_array(count, sizeof *versions);
     for (size_t i = 0; models && versions && i < count; i++) {
         if (strcmp(models[i].name, x->match.model) != 0 ||
             (x->match.version[0] && strcmp(models[i].version, x->match.version) != 0))
             continue;
-        bool is_ready = models[i].state == MODEL_READY;
+        bool is_ready = models[i].can_answer;
         versions[found++] = (struct v1_version){models[i].version, is_ready, models[i].failure};
         ready = ready || is_ready;
     }
@@ -228,7 +224,7 @@ void kserve_model_handle(struct exchange *x)
 void kserve_models_handle(struct exchange *x)
 {
     size_t count, found = 0, size = 0;
-    struct model_status *models = kserve_snapshot(x, &count);
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     const char **names = alloc_array(count, sizeof *names);
     for (size_t i = 0; models && names && i < count; i++) {
         bool is_new = true;

@@ -2,10 +2,9 @@
  * do the same (proto/dialects.h), which name parameters and write answers otherwise.
  *
  * The body is a picture as it is, multipart/form-data with pictures in it, or JSON with base64.
- * What it is, the bytes say: an image is an image under any Content-Type. The model host reads the
+ * Its bytes decide: an image is an image under any Content-Type. The model host reads the
  * images where they lie in the body (or, base64, in the JSON text they were decoded in), so the
  * body stays until it is done. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +65,7 @@ static const struct dialect *predict_dialect(const struct exchange *x)
     return x->route ? x->route->dialect : NULL;
 }
 
-/* ---- can it be served now? ---- */
+/* ---- admission ---- */
 
 /* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
 static const char *const forms[] = {TYPE_JSON, "text/plain", TYPE_BYTES, "image/jpeg", "image/png"};
@@ -79,7 +78,7 @@ static bool read_size(const char *text, struct predict_request *request)
 }
 
 /* Multipart and JSON bodies, and those of other servers' APIs, may name their model and size
- * inside, so these are not known yet. */
+ * inside, which has not been read yet. */
 static enum status check_room(struct exchange *x, struct error *err)
 {
     struct predict_request request = {.model = query_value(&x->query, "model")};
@@ -143,27 +142,19 @@ enum status dialect_admit(struct exchange *x, struct error *err)
 
 /* ---- parameters ---- */
 
-static enum status set_top_k(struct predict_work *work, const char *text, size_t size,
-                             struct error *err)
+static enum status set_top_k(struct predict_work *work, const char *text, struct error *err)
 {
-    char digits[16], *end = digits;
-    long value = 0;
-    if (size > 0 && size < sizeof digits && text[0] >= '0' && text[0] <= '9') {
-        memcpy(digits, text, size);
-        digits[size] = '\0';
-        errno = 0;
-        value = strtol(digits, &end, 10);
-    }
-    if (end == digits || *end || errno || value < 1 || value > PREDICT_MAX_TOP_K)
-        return error_set(err, STATUS_INVALID, "top_k is '%.*s'; it must be a number from 1 to %d",
-                         size < 40 ? (int)size : 40, text, PREDICT_MAX_TOP_K);
+    const size_t digits = strspn(text, "0123456789");
+    const long value = digits && digits < 10 && !text[digits] ? strtol(text, NULL, 10) : 0;
+    if (value < 1 || value > PREDICT_MAX_TOP_K)
+        return error_set(err, STATUS_INVALID, "top_k is '%.40s'; it must be a number from 1 to %d",
+                         text, PREDICT_MAX_TOP_K);
     work->request.top_k = (int)value;
     work->request.asks_top_k = true;
     return STATUS_OK;
 }
 
-static enum status set_format(struct predict_work *work, const char *text, size_t size,
-                              struct error *err)
+static enum status set_format(struct predict_work *work, const char *text, struct error *err)
 {
     static const struct {
         const char *name;
@@ -173,98 +164,98 @@ static enum status set_format(struct predict_work *work, const char *text, size_
                    {"jpeg", DESCRIBE_JPEG},
                    {"png", DESCRIBE_PNG}};
     for (size_t i = 0; i < COUNT_OF(formats); i++) {
-        if (size != strlen(formats[i].name) || memcmp(text, formats[i].name, size) != 0)
+        if (strcmp(text, formats[i].name) != 0)
             continue;
         work->form = (int)formats[i].form;
         return STATUS_OK;
     }
     return error_set(err, STATUS_INVALID,
-                     "format is '%.*s'; it must be json, image (a JPEG), jpeg or png",
-                     size < 40 ? (int)size : 40, text);
+                     "format is '%.40s'; it must be json, image (a JPEG), jpeg or png", text);
 }
 
-static enum status set_model(struct predict_work *work, const char *text, size_t size,
-                             struct error *err)
+static enum status set_model(struct predict_work *work, const char *text, struct error *err)
 {
+    const size_t size = strlen(text);
     if (size == 0 || size >= sizeof work->model || !utf8_valid(text, size))
         return error_set(err, STATUS_INVALID, "model must be a name of 1 to %zu bytes",
                          sizeof work->model - 1);
-    memcpy(work->model, text, size);
-    work->model[size] = '\0';
+    memcpy(work->model, text, size + 1);
     return STATUS_OK;
 }
 
-/* Copies a parameter's text and terminates it. STATUS_INVALID if it is longer than any valid value.
- */
-static enum status parameter_text(const char *name, const char *text, size_t size, char *ret,
-                                  size_t room, struct error *err)
+static enum status set_size(struct predict_work *work, const char *text, struct error *err)
 {
-    if (size >= room || memchr(text, '\0', size))
-        return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name, room - 1);
-    memcpy(ret, text, size);
-    ret[size] = '\0';
+    if (!read_size(text, &work->request))
+        return error_set(err, STATUS_INVALID,
+                         "size is '%.40s'; it must be width and height of 1 to %d pixels, such as "
+                         "640x480, or ~640x480 for the nearest size that is compiled",
+                         text, MODEL_SIDE_MAX);
     return STATUS_OK;
 }
 
 static enum status set_task_option(struct predict_work *work, const char *name, const char *text,
-                                   size_t size, struct error *err)
+                                   struct error *err)
 {
-    char short_value[32];
-    const bool is_classes = !strcmp(name, "classes");
-    char *value = is_classes ? work->classes : short_value;
-    const size_t room = is_classes ? sizeof work->classes : sizeof short_value;
-    TRY(parameter_text(name, text, size, value, room, err));
     if (!work->request.options)
         work->options = TASK_OPTIONS_NONE;
     work->request.options = &work->options;
-    return task_option_set(&work->options, name, value, err);
+    if (strcmp(name, "classes") != 0)
+        return task_option_set(&work->options, name, text, err);
+    memcpy(work->classes, text, strlen(text) + 1); /* set_parameter() has checked its length */
+    return task_option_set(&work->options, name, work->classes, err);
 }
 
-static enum status set_size(struct predict_work *work, const char *text, size_t size,
-                            struct error *err)
+/* request_limits_read() has read it from the query. */
+static enum status set_keep_alive(struct predict_work *work, const char *text, struct error *err)
 {
-    char value[16];
-    TRY(parameter_text("size", text, size, value, sizeof value, err));
-    if (!read_size(value, &work->request))
-        return error_set(err, STATUS_INVALID,
-                         "size is '%s'; it must be width and height of 1 to %d pixels, such as "
-                         "640x480, or ~640x480 for the nearest size that is compiled",
-                         value, MODEL_SIDE_MAX);
+    (void)work;
+    (void)text;
+    (void)err;
     return STATUS_OK;
 }
 
-static enum status set_slices(struct predict_work *work, const char *name, const char *text,
-                              size_t size, struct error *err)
+static const struct {
+    const char *name;
+    enum status (*set)(struct predict_work *work, const char *text, struct error *err);
+} parameters[] = {{"top_k", set_top_k},
+                  {"model", set_model},
+                  {"format", set_format},
+                  {"size", set_size},
+                  {"keep_alive", set_keep_alive}};
+
+static bool predict_has_parameter(const char *name)
 {
-    char value[32];
-    TRY(parameter_text(name, text, size, value, sizeof value, err));
-    return slices_set(&work->slices, name, value, err);
+    for (size_t i = 0; i < COUNT_OF(parameters); i++)
+        if (!strcmp(name, parameters[i].name))
+            return true;
+    return slices_is_parameter(name) || task_option_is(name);
 }
 
 static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
                                  size_t size, struct error *err)
 {
-    if (!strcmp(name, "top_k"))
-        return set_top_k(work, text, size, err);
-    if (!strcmp(name, "model"))
-        return set_model(work, text, size, err);
-    if (!strcmp(name, "format"))
-        return set_format(work, text, size, err);
-    if (!strcmp(name, "size"))
-        return set_size(work, text, size, err);
-    if (slices_is_parameter(name))
-        return set_slices(work, name, text, size, err);
-    if (task_option_is(name))
-        return set_task_option(work, name, text, size, err);
-    return error_set(err, STATUS_INVALID,
-                     "unknown parameter '%.60s'; /predict takes model, format and size; for "
-                     "classifiers also top_k; for detectors confidence, iou, max_detections, "
-                     "classes, agnostic, slices, overlap and merge; for segmenters classes and "
-                     "masks; for embedding models normalize",
-                     name);
+    char value[sizeof work->classes];
+    if (!predict_has_parameter(name))
+        return error_set(
+            err, STATUS_INVALID,
+            "unknown parameter '%.60s'; /predict takes model, format and size; for classifiers "
+            "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
+            "slices, overlap and merge; for segmenters classes and masks; for embedding models "
+            "normalize",
+            name);
+    if (size >= sizeof value || memchr(text, '\0', size))
+        return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name,
+                         sizeof value - 1);
+    memcpy(value, text, size);
+    value[size] = '\0';
+    for (size_t i = 0; i < COUNT_OF(parameters); i++)
+        if (!strcmp(name, parameters[i].name))
+            return parameters[i].set(work, value, err);
+    return slices_is_parameter(name) ? slices_set(&work->slices, name, value, err)
+                                     : set_task_option(work, name, value, err);
 }
 
-/* How OpenAI's API wants vectors. */
+/* Sets the form of vectors in OpenAI's API. */
 static enum status set_encoding(struct predict_work *work, const char *text, struct error *err)
 {
     work->is_base64 = !strcmp(text, "base64");
@@ -274,7 +265,7 @@ static enum status set_encoding(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
-/* A parameter by the name that the path's API has for it. Others of that API are ignored. */
+/* Sets a parameter by its name in the path's API. Other parameters of that API are ignored. */
 static enum status set_named(struct predict_work *work, const struct dialect *dialect,
                              const char *name, const char *text, size_t size, struct error *err)
 {
@@ -284,7 +275,11 @@ static enum status set_named(struct predict_work *work, const struct dialect *di
         return set_parameter(work, name, text, size, err);
     if (!dialect_parameter(dialect, name, "", room, &value))
         return STATUS_OK;
-    TRY(parameter_text(name, text, size, given, sizeof given, err));
+    if (size >= sizeof given)
+        return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name,
+                         sizeof given - 1);
+    memcpy(given, text, size);
+    given[size] = '\0';
     const char *own = dialect_parameter(dialect, name, given, room, &value);
     return !strcmp(own, "encoding") ? set_encoding(work, value, err)
                                     : set_parameter(work, own, value, strlen(value), err);
@@ -294,9 +289,9 @@ static enum status read_query(const struct exchange *x, struct predict_work *wor
                               struct error *err)
 {
     const struct dialect *dialect = predict_dialect(x);
-    for (size_t i = 0; dialect && i < dialect->default_count; i++)
-        TRY(set_parameter(work, dialect->defaults[i].name, dialect->defaults[i].value,
-                          strlen(dialect->defaults[i].value), err));
+    const struct dialect_default *own = dialect ? dialect->defaults : NULL;
+    for (; own && own->name; own++)
+        TRY(set_parameter(work, own->name, own->value, strlen(own->value), err));
     for (size_t i = 0; i < x->query.count; i++) {
         const struct query_parameter *p = &x->query.parameters[i];
         TRY(set_named(work, dialect, p->name, p->value, strlen(p->value), err));
@@ -319,7 +314,7 @@ static enum status read_raw(const struct exchange *x, struct predict_work *work,
     return STATUS_OK;
 }
 
-/* A field that is no file is a parameter, unless its bytes are an image all the same. */
+/* A field that is no file is a parameter, unless its bytes are an image. */
 static bool predict_is_parameter(const struct multipart_part *part)
 {
     return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
@@ -332,9 +327,7 @@ static enum status predict_read_field(struct predict_work *work, const struct di
     const char *text = (const char *)part->data;
     if (dialect && dialect->parameters)
         return set_named(work, dialect, part->name, text, part->size, err);
-    if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model") ||
-        !strcmp(part->name, "format") || !strcmp(part->name, "size") ||
-        slices_is_parameter(part->name) || task_option_is(part->name))
+    if (predict_has_parameter(part->name))
         return set_parameter(work, part->name, text, part->size, err);
     bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,
@@ -398,9 +391,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
         limits.json.max_values = 1000;
     const struct dialect *dialect = predict_dialect(x);
     const char *text = (const char *)x->body.data;
-    TRY(dialect && dialect->find
-            ? dialect_parse(dialect, text, x->body.size, &limits, &work->json, err)
-            : predict_json_parse(text, x->body.size, &limits, &work->json, err));
+    TRY(predict_json_parse(dialect, text, x->body.size, &limits, &work->json, err));
     /* The tree holds copies: the text may go before the model host is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
@@ -409,7 +400,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
         work->request.asks_top_k = true;
     }
     if (json->model)
-        TRY(set_model(work, json->model, strlen(json->model), err));
+        TRY(set_model(work, json->model, err));
     for (size_t i = 0; i < json->parameter_count; i++)
         TRY(set_named(work, dialect, json->parameters[i].name, json->parameters[i].text,
                       strlen(json->parameters[i].text), err));
@@ -495,23 +486,38 @@ static void hint_at_form(const struct exchange *x, struct predict_image *image)
               "%.380s; with curl, --data changes the file: use --data-binary @file", plain.message);
 }
 
+/* Draws the photo. It may not be larger than a request: a small file can have many pixels. */
+static enum status draw_picture(const struct exchange *x, const struct predict_image *image,
+                                uint8_t **ret, size_t *ret_size, struct error *err)
+{
+    const bool is_jpeg = x->answer_form == DESCRIBE_JPEG;
+    const size_t most = x->server->options.max_body;
+    TRY(annotate_image(image, is_jpeg ? ANNOTATE_JPEG : ANNOTATE_PNG, ret, ret_size, err));
+    if (*ret_size <= most)
+        return STATUS_OK;
+    free(*ret);
+    return error_set(err, STATUS_TOO_LARGE,
+                     "the answer is a %s of %zu bytes, more than the limit of %zu (--max-body); "
+                     "send a smaller photo, or request %s",
+                     is_jpeg ? "JPEG" : "PNG", *ret_size, most,
+                     is_jpeg ? "JSON" : "a JPEG (format=image)");
+}
+
 /* Answers with the annotated photo. */
 static void finish_picture(struct exchange *x, const struct predict_image *image)
 {
     struct error err;
     uint8_t *bytes;
     size_t size;
-    const bool is_jpeg = x->answer_form == DESCRIBE_JPEG;
     exchange_note(x, image->request);
-    if (annotate_image(image, is_jpeg ? ANNOTATE_JPEG : ANNOTATE_PNG, &bytes, &size, &err) !=
-        STATUS_OK)
+    if (draw_picture(x, image, &bytes, &size, &err) != STATUS_OK)
         respond_error(x, &err);
     else
         respond_text(x, 200, forms[x->answer_form], (char *)bytes, size);
 }
 
-/* An image that failed, if that fails the request: the only one, or the first where the API has no
- * place for errors beside answers. */
+/* Returns the failed image that fails the request: the only one, or the first if the API has no
+ * place for errors beside answers. NULL: none. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
@@ -602,13 +608,13 @@ static enum status take_crop(void *context, size_t bytes, struct error *err)
     return charge_answer(context, bytes, err);
 }
 
-/* Slices, or the stages of a pipeline.json. */
+/* Plans slices, or the stages of a pipeline.json. */
 static enum status plan_slices_or_stages(struct exchange *x, struct predict_work *work,
                                          struct error *err)
 {
     const size_t max_images = x->server->options.max_images;
     struct predict_request *request = &work->request;
-    if (predict_dialect(x) || x->answer_form != DESCRIBE_JSON || work->slices.side)
+    if (predict_dialect(x) || x->answer_form == DESCRIBE_NUMBERS || work->slices.side)
         TRY(refuse_pipeline(x, request->model, request->version, err));
     else
         TRY(stages_begin(x->server->options.model_host, request, &work->staged,
@@ -622,7 +628,7 @@ static enum status plan_slices_or_stages(struct exchange *x, struct predict_work
     return request->parts ? submission_in_parts(x, request, err) : STATUS_OK;
 }
 
-/* From the body to a request for the model host. */
+/* Makes a request for the model host from the body. */
 static enum status predict_prepare(struct exchange *x, struct error *err)
 {
     struct predict_work *work =
@@ -646,7 +652,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
             "one",
             dialect->name, work->request.image_count);
     work->request.model = work->model[0] ? work->model : NULL;
-    if (x->match.model[0]) { /* the path has the last word */
+    if (x->match.model[0]) { /* the path takes precedence */
         work->request.model = x->match.model;
         work->request.version = x->match.version[0] ? x->match.version : NULL;
     }
@@ -661,7 +667,14 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
                          "a picture is the answer to one photo, and the request has %zu; send them "
                          "one by one, or ask for JSON",
                          work->request.image_count);
-    return plan_slices_or_stages(x, work, err);
+    return STATUS_OK;
+}
+
+static void predict_submit(struct exchange *x)
+{
+    struct error err;
+    const enum status status = plan_slices_or_stages(x, x->work, &err);
+    submit_or_refuse(x, status, &err);
 }
 
 static void predict_start(struct exchange *x)
@@ -669,8 +682,12 @@ static void predict_start(struct exchange *x)
     struct error err;
     if (answer_from_cache(x, true))
         return;
-    enum status status = predict_prepare(x, &err);
-    submit_or_refuse(x, status, &err);
+    const enum status status = predict_prepare(x, &err);
+    const struct predict_work *work = x->work;
+    if (status == STATUS_OK)
+        submission_when_loaded(x, work->request.model, work->request.version, predict_submit);
+    else
+        submit_or_refuse(x, status, &err);
 }
 
 void predict_handle(struct exchange *x)

@@ -1,4 +1,5 @@
 /* State and metrics for probes, dashboards and people; never behind the queue of images. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,48 @@ void devices_handle(struct exchange *x)
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
+static double is_loaded(const struct model_status *model)
+{
+    return model->state == MODEL_READY;
+}
+
+static double count_loads(const struct model_status *model)
+{
+    return (double)model->loads;
+}
+
+static double load_seconds(const struct model_status *model)
+{
+    return model->load_seconds;
+}
+
+/* One number of each version. */
+struct model_series {
+    const char *name, *type, *help;
+    double (*read)(const struct model_status *model);
+};
+
+static const struct model_series loaded_series = {"loaded", "gauge", "1 if a version is in memory.",
+                                                  is_loaded},
+                                 loads_series = {"loads_total", "counter",
+                                                 "How often a version was loaded.", count_loads},
+                                 seconds_series = {"load_seconds", "gauge",
+                                                   "How long the last load of a version took.",
+                                                   load_seconds};
+
+static void put_model_numbers(FILE *out, const struct model_status *models, size_t count,
+                              const struct model_series *series)
+{
+    char name[5 * sizeof models->name], version[5 * sizeof models->version];
+    fprintf(out, "# HELP lensd_model_%s %s\n# TYPE lensd_model_%s %s\n", series->name, series->help,
+            series->name, series->type);
+    for (size_t i = 0; i < count; i++)
+        fprintf(out, "lensd_model_%s{model=\"%s\",version=\"%s\"} %.9g\n", series->name,
+                metrics_escape(models[i].name, name, sizeof name),
+                metrics_escape(models[i].version, version, sizeof version),
+                series->read(&models[i]));
+}
+
 /* Series of the versions that are in the table now: a registry would keep those that have left. */
 static void put_model_states(FILE *out, const struct model_status *models, size_t count)
 {
@@ -99,19 +142,32 @@ static void put_model_states(FILE *out, const struct model_status *models, size_
                     metrics_escape(models[i].name, name, sizeof name),
                     metrics_escape(models[i].version, version, sizeof version),
                     models[i].failure[0] != '\0');
+    put_model_numbers(out, models, count, &loaded_series);
+    put_model_numbers(out, models, count, &loads_series);
+    put_model_numbers(out, models, count, &seconds_series);
+    fputs("# HELP lensd_model_unloads_total How often a version was unloaded.\n"
+          "# TYPE lensd_model_unloads_total counter\n",
+          out);
+    for (size_t i = 0; i < count; i++)
+        for (int cause = UNLOAD_ASKED; cause < UNLOAD_CAUSES; cause++)
+            fprintf(out,
+                    "lensd_model_unloads_total{model=\"%s\",version=\"%s\",cause=\"%s\"} "
+                    "%" PRIu64 "\n",
+                    metrics_escape(models[i].name, name, sizeof name),
+                    metrics_escape(models[i].version, version, sizeof version),
+                    unload_cause_name((enum unload_cause)cause), models[i].unloads[cause]);
 }
 
 /* The registry's text and the states of the models; malloc'ed, NULL when out of memory. */
 static char *all_metrics(const struct exchange *x, size_t *ret_size)
 {
     char *text = NULL, *counted = metrics_text(x->server->options.metrics, ret_size);
-    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
+    size_t count;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     FILE *out = counted && models ? open_memstream(&text, ret_size) : NULL;
     if (out) {
         fputs(counted, out);
-        put_model_states(
-            out, models,
-            model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS));
+        put_model_states(out, models, count);
         const bool failed = ferror(out);
         if (fclose(out) != 0 || failed) {
             free(text);

@@ -50,18 +50,15 @@ static const char *asked_version(const struct exchange *x)
 
 void v2_model_ready_handle(struct exchange *x)
 {
-    struct deployment *deployment;
     struct error err;
     int retry_after_s = 0;
     struct model_host *model_host = x->server->options.model_host;
-    enum status status = model_host_acquire(model_host, x->match.model, asked_version(x),
-                                            &deployment, &retry_after_s, &err);
+    enum status status = model_host_acquire(model_host, x->match.model, asked_version(x), NULL,
+                                            &retry_after_s, &err);
     if (status == STATUS_NOT_FOUND && !x->route->is_message) { /* Triton's gRPC says: not ready */
         respond_error(x, &err);
         return;
     }
-    if (status == STATUS_OK)
-        model_host_release(model_host, deployment);
     respond_flag(x, x->match.model, "ready",
                  status == STATUS_OK && !atomic_load(&x->server->draining));
     if (retry_after_s > 0) /* of this model, not of the slowest */
@@ -69,14 +66,6 @@ void v2_model_ready_handle(struct exchange *x)
 }
 
 /* ---- metadata and configuration ---- */
-
-/* The snapshot of all models, MODEL_HOST_MAX_MODELS at most; NULL when out of memory. */
-static struct model_status *v2_snapshot(struct model_host *model_host, size_t *ret_count)
-{
-    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
-    *ret_count = models ? model_host_models(model_host, models, MODEL_HOST_MAX_MODELS) : 0;
-    return models;
-}
 
 /* `declared`: the shape that the file declares for a tensor whose shape depends on the data. */
 static struct v2_tensor *describe_tensors(const struct deployment *deployment,
@@ -100,7 +89,7 @@ static char *describe_model(struct exchange *x, const struct deployment *deploym
                             document_writer write, size_t *ret_size)
 {
     size_t count;
-    struct model_status *models = v2_snapshot(x->server->options.model_host, &count);
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     const char **versions = alloc_array(count, sizeof *versions);
     struct v2_tensor *inputs = describe_tensors(deployment, deployment->inputs,
                                                 deployment->model->inputs, deployment->input_count);
@@ -139,7 +128,7 @@ static char *describe_model(struct exchange *x, const struct deployment *deploym
     return text;
 }
 
-static void respond_document(struct exchange *x, document_writer write)
+static void answer_document(struct exchange *x, document_writer write)
 {
     struct model_host *model_host = x->server->options.model_host;
     struct deployment *deployment;
@@ -148,22 +137,37 @@ static void respond_document(struct exchange *x, document_writer write)
         model_host_acquire(model_host, x->match.model, asked_version(x), &deployment,
                            &x->answer.retry_after_s, &err) != STATUS_OK) {
         respond_error(x, &err);
-        return;
+    } else {
+        size_t size = 0;
+        char *text = describe_model(x, deployment, write, &size);
+        model_host_release(model_host, deployment);
+        respond_text(x, 200, TYPE_JSON, text, size);
     }
-    size_t size = 0;
-    char *text = describe_model(x, deployment, write, &size);
-    model_host_release(model_host, deployment);
-    respond_text(x, 200, TYPE_JSON, text, size);
+    if (x->state == EXCHANGE_SUSPENDED)
+        exchange_resume(x);
 }
 
+static void answer_metadata(struct exchange *x)
+{
+    answer_document(x, v2_metadata_document);
+}
+
+static void answer_config(struct exchange *x)
+{
+    answer_document(x, v2_config_document);
+}
+
+/* Clients ask for these before their first request, so they load the model, too. */
 void v2_metadata_handle(struct exchange *x)
 {
-    respond_document(x, v2_metadata_document);
+    (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
+    submission_when_named(x, answer_metadata);
 }
 
 void v2_config_handle(struct exchange *x)
 {
-    respond_document(x, v2_config_document);
+    (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
+    submission_when_named(x, answer_config);
 }
 
 /* ---- statistics ---- */
@@ -228,7 +232,7 @@ void v2_stats_handle(struct exchange *x)
 {
     struct model_host *model_host = x->server->options.model_host;
     size_t count, filled = 0, size = 0;
-    struct model_status *models = v2_snapshot(model_host, &count);
+    struct model_status *models = model_host_snapshot(model_host, &count);
     struct v2_stats *stats = alloc_array(count, sizeof *stats);
     struct v2_batch_stats(*batches)[BATCHER_MAX_BATCH] = alloc_array(count, sizeof *batches);
     struct error err = {0};
@@ -276,6 +280,12 @@ void v2_index_handle(struct exchange *x)
                                          [MODEL_FAILED] = "UNAVAILABLE",
                                          [MODEL_UNLOADING] = "UNLOADING",
                                          [MODEL_UNLOADED] = "UNAVAILABLE"};
+    static const char *const reasons[] = {
+        [UNLOAD_NOT_YET] = "not loaded yet; the first request loads it",
+        [UNLOAD_ASKED] = "unloaded",
+        [UNLOAD_IDLE] = "unloaded because it was idle; the next request loads it",
+        [UNLOAD_MEMORY] = "unloaded because another model needed its memory; the next request "
+                          "loads it"};
     const struct json_limits limits = {x->server->options.max_json_depth, 100};
     struct error err;
     bool ready_only;
@@ -290,14 +300,15 @@ void v2_index_handle(struct exchange *x)
         return;
     }
     size_t count, filled = 0, size = 0;
-    struct model_status *models = v2_snapshot(x->server->options.model_host, &count);
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     struct v2_index_entry *entries = alloc_array(count, sizeof *entries);
     for (size_t i = 0; models && entries && i < count; i++) {
         if (ready_only && models[i].state != MODEL_READY)
             continue;
         entries[filled++] = (struct v2_index_entry){
             models[i].name, models[i].version, states[models[i].state],
-            models[i].state == MODEL_UNLOADED ? "unloaded" : models[i].failure};
+            models[i].failure[0] || models[i].state != MODEL_UNLOADED ? models[i].failure
+                                                                      : reasons[models[i].cause]};
     }
     char *text =
         models && entries ? v2_index_document(x->route->is_message, entries, filled, &size) : NULL;

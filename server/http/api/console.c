@@ -29,11 +29,8 @@ void console_js_handle(struct exchange *x)
 static void write_model(struct writer *w, json_node *list, const struct model_status *model)
 {
     json_node *entry = write_object(w, list, NULL);
-    write_text(w, entry, "name", model->name);
-    write_text(w, entry, "version", model->version);
-    write_bool(w, entry, "default", model->is_default);
-    write_bool(w, entry, "photos", model->takes_images);
-    write_text(w, entry, "task", task_name(model->task));
+    write_members(w, entry, "name=%s version=%s default=%hhd photos=%hhd task=%s", model->name,
+                  model->version, model->is_default, model->takes_images, task_name(model->task));
     if (model->confidence >= 0)
         write_float(w, entry, "confidence", model->confidence);
     if (model->iou >= 0)
@@ -43,15 +40,12 @@ static void write_model(struct writer *w, json_node *list, const struct model_st
 /* {"models":[{"name","version","default","photos","task","confidence"?,"iou"?}]} */
 void console_json_handle(struct exchange *x)
 {
-    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
-    size_t size = 0;
-    const size_t count =
-        models ? model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS)
-               : 0;
+    size_t count, size = 0;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     struct writer w = {.failed = !models};
     json_node *root = write_root(), *list = write_array(&w, root, "models");
     for (size_t i = 0; i < count; i++)
-        if (models[i].state == MODEL_READY)
+        if (models[i].can_answer)
             write_model(&w, list, &models[i]);
     free(models);
     char *text = write_finish(&w, root, &size);

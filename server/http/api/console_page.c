@@ -84,7 +84,7 @@ static void put_model(FILE *out, const struct model_status *model)
         fputs(": ", out);
     page_put_escaped(out, model->failure);
     fputs("</td><td>", out);
-    if (model->state == MODEL_READY)
+    if (model->takes_images)
         fprintf(out, "%d × %d × %d", model->width, model->height, model->channels);
     fputs("</td><td>", out);
     if (model->class_count)
@@ -96,10 +96,8 @@ static void put_model(FILE *out, const struct model_status *model)
 
 static void put_models(FILE *out, const struct exchange *x)
 {
-    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
-    size_t count =
-        models ? model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS)
-               : 0;
+    size_t count;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     for (size_t i = 0; i < count; i++)
         put_model(out, &models[i]);
     free(models);
@@ -179,13 +177,11 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
 /* What a client writes to use the default model, or where there is none the first that serves. */
 static void put_calls(FILE *out, const struct exchange *x)
 {
-    struct model_status *models = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *models);
-    const size_t count =
-        models ? model_host_models(x->server->options.model_host, models, MODEL_HOST_MAX_MODELS)
-               : 0;
+    size_t count;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     const struct model_status *model = NULL;
     for (size_t i = 0; i < count; i++)
-        if (models[i].is_default || (!model && models[i].state == MODEL_READY))
+        if (models[i].is_default || (!model && models[i].can_answer))
             model = &models[i];
     if (!model || model->answers_photos) {
         put_photo_calls(out, x, model);

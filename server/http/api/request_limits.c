@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/text.h"
 #include "server/http/transport/penalty.h"
 
 #define MAX_TIMEOUT_MS 86400000 /* a day */
@@ -30,12 +31,31 @@ static enum status request_limits_read_number(const struct exchange *x, const ch
     return STATUS_OK;
 }
 
+/* As Ollama has it: "0", "30s", "5m"; "-1": for ever. */
+static enum status read_keep_alive(const struct exchange *x, struct predict_request *request,
+                                   struct error *err)
+{
+    const char *text = query_value(&x->query, "keep_alive");
+    double ms = 0;
+    if (!text)
+        return STATUS_OK;
+    if (strcmp(text, "-1") != 0 && (!text_read_ms(text, &ms) || ms > MAX_TIMEOUT_MS))
+        return error_set(err, STATUS_INVALID,
+                         "keep_alive is '%.40s'; it must be a time from 0 to a day, such as 0, 30s "
+                         "or 5m, or -1 for ever",
+                         text);
+    request->has_keep_alive = true;
+    request->keep_alive_ns = text[0] == '-' ? INT64_MAX : (int64_t)(ms * 1e6);
+    return STATUS_OK;
+}
+
 enum status request_limits_read(const struct exchange *x, struct predict_request *request,
                                 struct error *err)
 {
     long timeout_ms = (long)x->server->options.default_timeout_ms, priority = 0;
     TRY(request_limits_read_number(x, "X-Request-Timeout-Ms", 1, MAX_TIMEOUT_MS, &timeout_ms, err));
     TRY(request_limits_read_number(x, "X-Priority", 0, QUEUE_PRIORITIES, &priority, err));
+    TRY(read_keep_alive(x, request, err));
     const char *client = exchange_client(x);
     request->started = x->started;
     request->deadline = timeout_ms ? x->started + (int64_t)timeout_ms * 1000000 : 0;

@@ -11,8 +11,8 @@
 
 #include "server/http/transport/exchange.h"
 
-/* Sets deadline, priority and client from the headers, and `started`. STATUS_INVALID for a header
- * that is not a number or is out of range. */
+/* Sets deadline, priority and client from the headers, `started`, and ?keep_alive= of the query.
+ * STATUS_INVALID for one that is no number or time, or is out of range. */
 enum status request_limits_read(const struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 

@@ -241,7 +241,7 @@ bool answer_from_cache(struct exchange *x, bool reads_forms)
         cached_answer_release(kept);
         return false;
     }
-    /* An error is that of the request, which is told as without the cache. */
+    /* An error is that of the request, which is reported as without the cache. */
     const struct cached_model *model = &kept->model;
     bool is_hit = model_host_acquire(model_host, model->name[0] ? model->name : NULL,
                                      model->version[0] ? model->version : NULL, &deployment, NULL,
@@ -371,6 +371,41 @@ enum status submission_in_parts(struct exchange *x, struct predict_request *requ
     return charge_answer(x, bytes, err);
 }
 
+/* On any thread. If the load failed, submitting tells. */
+static void submission_loaded(struct predict_request *request)
+{
+    struct exchange *x = request->context;
+    request->on_done = submission_done;
+    exchange_offload(x, x->body.size, x->awaited);
+}
+
+void submission_when_loaded(struct exchange *x, const char *model, const char *version,
+                            void (*run)(struct exchange *exchange))
+{
+    struct model_host *model_host = x->server->options.model_host;
+    struct predict_request *request = x->work;
+    struct error err;
+    request->model = model;
+    request->version = version;
+    if (request_limits_read(x, request, &err) != STATUS_OK) {
+        submit_or_refuse(x, err.status, &err);
+        return;
+    }
+    if (model_host_hold(model_host, request)) {
+        run(x);
+        return;
+    }
+    request->on_done = submission_loaded;
+    x->awaited = run;
+    exchange_wait(x, request, x->finish); /* first: it may be loaded before the next call returns */
+    int retry_after_s = 0;
+    if (model_host_await(model_host, request, &retry_after_s, &err) == STATUS_OK)
+        return;
+    x->answer.retry_after_s = retry_after_s;
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
 void submit_or_refuse(struct exchange *x, enum status status, const struct error *err)
 {
     if (status == STATUS_OK) {
@@ -380,6 +415,15 @@ void submit_or_refuse(struct exchange *x, enum status status, const struct error
     respond_error(x, err);
     if (x->state == EXCHANGE_SUSPENDED)
         exchange_resume(x);
+}
+
+void submission_when_named(struct exchange *x, void (*run)(struct exchange *exchange))
+{
+    if (x->work)
+        submission_when_loaded(x, x->match.model, x->match.version[0] ? x->match.version : NULL,
+                               run);
+    else
+        run(x);
 }
 
 enum status refuse_pipeline(const struct exchange *x, const char *model, const char *version,
@@ -393,8 +437,9 @@ enum status refuse_pipeline(const struct exchange *x, const char *model, const c
         return STATUS_OK;
     const enum status status = error_set(
         err, STATUS_INVALID,
-        "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON "
-        "and without slices; here name one of its models, such as '%s'",
+        "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON, "
+        "lines of text or a picture, and without slices; here name one of its models, such as "
+        "'%s'",
         name, name, stages->stages[0].model);
     free(stages);
     return status;

@@ -69,7 +69,17 @@ void submit_or_refuse(struct exchange *exchange, enum status status, const struc
 enum status refuse_pipeline(const struct exchange *exchange, const char *model, const char *version,
                             struct error *err) MUST_USE;
 
-/* For a `start` whose model the path names, and is not a pipeline: acquires the model, lets
+/* Calls `run`, which must end as `start` does, once the request in exchange->work can be answered
+ * by `model` (NULL: the default) and `version` (NULL: the newest): now, or on an offload thread
+ * when they are loaded. Refuses it if they will not be in time. The exchange must not be touched
+ * afterwards. */
+void submission_when_loaded(struct exchange *exchange, const char *model, const char *version,
+                            void (*run)(struct exchange *exchange));
+
+/* The same for the model that the path names; exchange->work may be NULL: out of memory. */
+void submission_when_named(struct exchange *exchange, void (*run)(struct exchange *exchange));
+
+/* For a `run` whose model the path names, and is not a pipeline: acquires the model, lets
  * `prepare` read the body, and submits. `prepare` may replace *deployment by another one that it
  * acquired; it then releases the old one. exchange->work may be NULL: out of memory. */
 void submit_to_model(struct exchange *exchange,

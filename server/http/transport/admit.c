@@ -280,8 +280,9 @@ static void check_route(struct exchange *x)
     if (!(methods & method)) {
         char allow[ALLOW_TEXT];
         const char *advice = x->route->advice;
-        respond_refusal(x, 405, "method_not_allowed", "%s does not take %.20s; it takes %s%s%s",
-                        x->route->path, x->method, route_allow(methods, allow, sizeof allow),
+        respond_refusal(x, 405, "method_not_allowed",
+                        "the method %.20s is not allowed for %s; use %s%s%s", x->method,
+                        x->route->path, route_allow(methods, allow, sizeof allow),
                         advice ? ": " : "", advice ? advice : "");
         x->answer.allow = methods;
     } else if (method == METHOD_OPTIONS && !(x->route->methods & METHOD_OPTIONS)) {

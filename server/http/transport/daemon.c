@@ -236,6 +236,13 @@ static enum MHD_Result fail_without_memory(const struct http_server *server,
     return MHD_NO;
 }
 
+/* Clears *added when out of memory. */
+static void add_header(struct MHD_Response *response, const char *name, const char *value,
+                       bool *added)
+{
+    *added &= MHD_add_response_header(response, name, value) == MHD_YES;
+}
+
 static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
@@ -246,34 +253,30 @@ static enum MHD_Result queue_answer(struct exchange *x)
     if (!response)
         return fail_without_memory(x->server, x->handle);
     answer->text = NULL; /* now owned by the response */
+    char allow[ALLOW_TEXT], seconds[16];
+    const bool is_page = answer->type && !strcmp(answer->type, TYPE_HTML);
     bool added = true;
     if (answer->type)
-        added &= MHD_add_response_header(response, "Content-Type", answer->type) == MHD_YES;
-    added &= MHD_add_response_header(response, "X-Request-Id", x->request_id) == MHD_YES;
-    added &= MHD_add_response_header(response, "Cache-Control",
-                                     answer->may_keep ? "no-cache" : "no-store") == MHD_YES;
-    added &= MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") == MHD_YES;
-    if (answer->type && !strcmp(answer->type, TYPE_HTML))
-        added &= MHD_add_response_header(response, "Content-Security-Policy",
-                                         "default-src 'none'; script-src 'self'; style-src 'self' "
-                                         "'unsafe-inline'; img-src 'self' blob: data:; connect-src "
-                                         "'self'; base-uri 'none'; form-action 'none'; "
-                                         "frame-ancestors 'none'") == MHD_YES;
-    if (answer->allow) {
-        char allow[ALLOW_TEXT];
-        route_allow(answer->allow, allow, sizeof allow);
-        added &= MHD_add_response_header(response, "Allow", allow) == MHD_YES;
-    }
+        add_header(response, "Content-Type", answer->type, &added);
+    add_header(response, "X-Request-Id", x->request_id, &added);
+    add_header(response, "Cache-Control", answer->may_keep ? "no-cache" : "no-store", &added);
+    add_header(response, "X-Content-Type-Options", "nosniff", &added);
+    if (is_page)
+        add_header(response, "Content-Security-Policy",
+                   "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+                   "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action "
+                   "'none'; frame-ancestors 'none'",
+                   &added);
+    if (answer->allow)
+        add_header(response, "Allow", route_allow(answer->allow, allow, sizeof allow), &added);
     if (answer->retry_after_s > 0) {
-        char seconds[16];
         snprintf(seconds, sizeof seconds, "%d", answer->retry_after_s);
-        added &= MHD_add_response_header(response, "Retry-After", seconds) == MHD_YES;
+        add_header(response, "Retry-After", seconds, &added);
     }
     for (size_t i = 0; i < answer->header_count; i++)
-        added &= MHD_add_response_header(response, answer->headers[i].name,
-                                         answer->headers[i].value) == MHD_YES;
+        add_header(response, answer->headers[i].name, answer->headers[i].value, &added);
     if (x->closes || atomic_load(&x->server->draining))
-        added &= MHD_add_response_header(response, "Connection", "close") == MHD_YES;
+        add_header(response, "Connection", "close", &added);
     x->state = EXCHANGE_ANSWERED;
     x->answered = clock_now();
     connection_answering(x->server->connections, x->connection, answer->size);

@@ -145,6 +145,7 @@ struct exchange {
     void (*free_work)(struct exchange *exchange); /* called before the exchange goes */
     struct offload_job offload;                   /* for exchange_offload() only, as the next */
     void (*offloaded)(struct exchange *exchange);
+    void (*awaited)(struct exchange *exchange); /* what goes on when its model is loaded */
 
     char key_name[KEY_NAME_MAX + 1];  /* of the API key; "" without one */
     char forwarded[INET6_ADDRSTRLEN]; /* the client that a trusted proxy names; or "" */

@@ -24,7 +24,7 @@ static enum status cannot_listen(const struct listen_options *options, int cause
     const int port = options->port;
     switch (cause) {
     case EADDRINUSE:
-        return error_set(err, STATUS_CONFIG,
+        return error_set(err, STATUS_NOT_READY,
                          "port %d on %s is in use by another program; stop it, or choose another "
                          "port with %s",
                          port, host, options->option);
@@ -32,8 +32,8 @@ static enum status cannot_listen(const struct listen_options *options, int cause
         return error_set(err, STATUS_CONFIG,
                          "not allowed to listen on port %d; choose 1024 or higher with %s", port,
                          options->option);
-    case EADDRNOTAVAIL:
-        return error_set(err, STATUS_CONFIG,
+    case EADDRNOTAVAIL: /* an interface may get its address later */
+        return error_set(err, STATUS_NOT_READY,
                          "this machine has no address %s; choose another with --host (127.0.0.1: "
                          "this machine only, 0.0.0.0: all addresses)",
                          host);
@@ -169,7 +169,7 @@ static enum status clear_path(const struct sockaddr_un *address, struct error *e
     if (fd >= 0)
         close(fd);
     if (!stale)
-        return error_set(err, STATUS_CONFIG,
+        return error_set(err, STATUS_NOT_READY,
                          "another program listens on '%s'; stop it, or choose another path with "
                          "--unix",
                          path);

@@ -1,48 +1,9 @@
 /* Formats an answer that bypasses libmicrohttpd. */
 #include "server/http/transport/raw_answer.h"
 
+#include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-static const char *reason_phrase(int http)
-{
-    switch (http) {
-    case 204:
-        return "No Content";
-    case 400:
-        return "Bad Request";
-    case 401:
-        return "Unauthorized";
-    case 403:
-        return "Forbidden";
-    case 404:
-        return "Not Found";
-    case 405:
-        return "Method Not Allowed";
-    case 406:
-        return "Not Acceptable";
-    case 408:
-        return "Request Timeout";
-    case 413:
-        return "Content Too Large";
-    case 411:
-        return "Length Required";
-    case 414:
-        return "URI Too Long";
-    case 415:
-        return "Unsupported Media Type";
-    case 429:
-        return "Too Many Requests";
-    case 431:
-        return "Request Header Fields Too Large";
-    case 503:
-        return "Service Unavailable";
-    case 505:
-        return "HTTP Version Not Supported";
-    default:
-        return "Error";
-    }
-}
 
 char *raw_answer(const struct answer *answer, const char *request_id, size_t *ret_size)
 {
@@ -50,7 +11,8 @@ char *raw_answer(const struct answer *answer, const char *request_id, size_t *re
     FILE *out = open_memstream(&raw, ret_size);
     if (!out)
         return NULL;
-    fprintf(out, "HTTP/1.1 %d %s\r\n", answer->status, reason_phrase(answer->status));
+    fprintf(out, "HTTP/1.1 %d %s\r\n", answer->status,
+            MHD_get_reason_phrase_for((unsigned)answer->status));
     if (answer->type)
         fprintf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", answer->type, answer->size);
     if (request_id)

@@ -103,20 +103,22 @@ static struct listen_options main_port(const struct http_options *options)
                                    .tls = options->tls_cert != NULL};
 }
 
+/* --admin-port or --grpc-port. */
+static struct listen_options other_port(const struct http_options *options, const char *option,
+                                        int port)
+{
+    return (struct listen_options){
+        .host = options->host, .port = port, .option = option, .tls = options->tls_cert != NULL};
+}
+
 static struct listen_options admin_port(const struct http_options *options)
 {
-    return (struct listen_options){.host = options->host,
-                                   .port = options->admin_port,
-                                   .option = "--admin-port",
-                                   .tls = options->tls_cert != NULL};
+    return other_port(options, "--admin-port", options->admin_port);
 }
 
 static struct listen_options grpc_port(const struct http_options *options)
 {
-    return (struct listen_options){.host = options->host,
-                                   .port = options->grpc_port,
-                                   .option = "--grpc-port",
-                                   .tls = options->tls_cert != NULL};
+    return other_port(options, "--grpc-port", options->grpc_port);
 }
 
 static enum status open_grpc(struct http_server *server, struct error *err)

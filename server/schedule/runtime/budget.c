@@ -11,6 +11,10 @@
 
 #define LOOK_AGAIN_NS INT64_C(50000000)
 
+/* Of the host's bytes, a part that models do not get: where they fill the rest, small tensors of
+ * runs have room. */
+#define RUN_PART 32
+
 struct account {
     struct device_id device;
     size_t limit, used;
@@ -23,7 +27,8 @@ struct device_budgets {
     int loads_to_come;
     struct account accounts[DEVICE_MAX]; /* one a device */
     size_t account_count;
-    size_t host, pictures;       /* bytes: for pictures and the CPU's models; taken by pictures */
+    size_t host;                 /* bytes for all below and the CPU's models */
+    struct memory_budget run;    /* for pictures and tensors of runs: what the models leave */
     pthread_cond_t picture_done; /* or a model has gone */
 };
 
@@ -45,6 +50,20 @@ static struct account *account_locked(struct device_budgets *budget, struct devi
     return account;
 }
 
+static void set_run_limit_locked(struct device_budgets *budget)
+{
+    const struct account *cpu = account_locked(budget, (struct device_id){.kind = DEVICE_CPU});
+    const size_t used = cpu ? cpu->used : 0, least = budget->host / RUN_PART;
+    const size_t rest = used < budget->host ? budget->host - used : 0;
+    /* 0 would be no limit */
+    budget->run.limit = budget->host ? (rest > least ? rest : least) + (rest + least == 0) : 0;
+}
+
+struct memory_budget *budget_run_memory(struct device_budgets *budget)
+{
+    return &budget->run;
+}
+
 struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host)
 {
     struct device_budgets *budget = calloc(1, sizeof *budget);
@@ -59,6 +78,7 @@ struct device_budgets *budget_create(const struct budget_limit *limits, size_t c
         if (account)
             account->limit = limits[i].bytes;
     }
+    set_run_limit_locked(budget);
     return budget;
 }
 
@@ -123,6 +143,7 @@ void budget_book(struct device_budgets *budget, struct device_id device, size_t 
     struct account *account = account_locked(budget, device);
     if (account)
         account->used += bytes;
+    set_run_limit_locked(budget);
     pthread_mutex_unlock(&budget->lock);
 }
 
@@ -133,16 +154,9 @@ void budget_return(struct device_budgets *budget, struct device_id device, size_
     assert(!account || account->used >= bytes);
     if (account)
         account->used -= bytes;
+    set_run_limit_locked(budget);
     pthread_mutex_unlock(&budget->lock);
     pthread_cond_broadcast(&budget->picture_done);
-}
-
-/* The bytes that all pictures together may take. */
-static size_t room_for_pictures_locked(struct device_budgets *budget)
-{
-    const struct account *cpu = account_locked(budget, (struct device_id){.kind = DEVICE_CPU});
-    const size_t used = cpu ? cpu->used : 0;
-    return used < budget->host ? budget->host - used : 0;
 }
 
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,
@@ -151,20 +165,22 @@ enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int
     enum status status = STATUS_TIMEOUT;
     pthread_mutex_lock(&budget->lock);
     for (bool is_over = false; status == STATUS_TIMEOUT && !is_over;) {
-        const size_t room = budget->host ? room_for_pictures_locked(budget) : SIZE_MAX;
-        if (bytes > room) {
+        const size_t room = budget->run.limit;
+        const int64_t now = clock_now();
+        if (room && bytes > room) {
             status = error_set(err, STATUS_TOO_LARGE,
                                "decoding this picture takes %.1f MiB, and the models leave %.1f "
                                "MiB of the memory for pictures; send a smaller picture, or give "
                                "the process more memory",
                                (double)bytes / (1 << 20), (double)room / (1 << 20));
-        } else if (budget->pictures <= room - bytes) {
-            budget->pictures += bytes;
+        } else if (memory_charge(&budget->run, bytes, NULL) == STATUS_OK) {
             status = STATUS_OK;
         } else {
-            is_over = clock_now() >= until;
+            is_over = now >= until;
+            /* A tensor that is freed wakes nobody: look now and then. */
             if (!is_over)
-                condition_wait(&budget->picture_done, &budget->lock, until);
+                condition_wait(&budget->picture_done, &budget->lock,
+                               until - now < LOOK_AGAIN_NS ? until : now + LOOK_AGAIN_NS);
         }
     }
     pthread_mutex_unlock(&budget->lock);
@@ -173,10 +189,7 @@ enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int
 
 void budget_give_picture(struct device_budgets *budget, size_t bytes)
 {
-    pthread_mutex_lock(&budget->lock);
-    assert(budget->pictures >= bytes);
-    budget->pictures -= bytes;
-    pthread_mutex_unlock(&budget->lock);
+    memory_uncharge(&budget->run, bytes);
     pthread_cond_broadcast(&budget->picture_done);
 }
 
@@ -199,7 +212,7 @@ void budget_limits(const struct device_id *devices, const size_t *wanted, size_t
     for (size_t i = 0; i < count; i++) {
         ret[i] = (struct budget_limit){devices[i], wanted[i]};
         if (wanted[i] == 0 && devices[i].kind == DEVICE_CPU)
-            ret[i].bytes = host;
+            ret[i].bytes = host - host / RUN_PART;
         for (size_t k = 0; k < known_count && ret[i].bytes == 0; k++)
             if (same_device(known[k].id, devices[i]))
                 ret[i].bytes = (size_t)(known[k].total_bytes / 10 * 9);

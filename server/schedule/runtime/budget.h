@@ -2,8 +2,9 @@
  *
  * Models are loaded one at a time, between budget_begin and budget_end, because each may take what
  * the others have left. A lane's bytes are booked when it is compiled and returned when it ends.
- * Counted are weights, activations and batches of inputs. Large pictures that are being decoded
- * take what the models leave of the host's memory; request bodies have a limit of their own.
+ * Counted are weights, activations and batches of inputs. Large pictures that are being decoded and
+ * the tensors of data-dependent parts of runs take what the models leave of the host's memory;
+ * request bodies have a limit of their own.
  *
  * Thread-safe. Locks: one, held for a few instructions; a thread that waits in budget_begin does
  * not hold it. */
@@ -14,7 +15,7 @@
 #include <stdint.h>
 
 #include "engine/base/status.h"
-#include "engine/tensor/device.h"
+#include "engine/tensor/tensor.h"
 
 struct device_budgets;
 
@@ -24,8 +25,8 @@ struct budget_limit {
     size_t bytes;
 };
 
-/* Limits of devices that are not named are 0. `host`: bytes for pictures and the CPU's models
- * together; 0: no limit. NULL when out of memory; budget_free takes NULL. */
+/* Limits of devices that are not named are 0. `host`: bytes for pictures, tensors of runs and the
+ * CPU's models together; 0: no limit. NULL when out of memory; budget_free takes NULL. */
 struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host);
 void budget_free(struct device_budgets *budget);
 
@@ -55,10 +56,13 @@ enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int
                                 struct error *err) MUST_USE;
 void budget_give_picture(struct device_budgets *budget, size_t bytes);
 
+/* Pictures and the tensors of runs together, for session_options.run_memory. */
+struct memory_budget *budget_run_memory(struct device_budgets *budget);
+
 /* What is booked now, and the limit (may be NULL). */
 size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit);
 
 /* The limits for `count` devices: `wanted[i]` bytes for devices[i] where that is not 0, otherwise
- * `host` for the CPU, and nine tenths of a GPU's memory, as far as that is known. */
+ * the most of `host` for the CPU, and nine tenths of a GPU's memory, as far as that is known. */
 void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count, size_t host,
                    struct budget_limit *ret);

@@ -178,6 +178,11 @@ struct deployment *deployment_ref(struct deployment *deployment)
     return deployment;
 }
 
+int deployment_refs(const struct deployment *deployment)
+{
+    return atomic_load_explicit(&deployment->refs, memory_order_acquire);
+}
+
 void deployment_unref(struct deployment *deployment)
 {
     if (!deployment || atomic_fetch_sub_explicit(&deployment->refs, 1, memory_order_acq_rel) > 1)

@@ -11,7 +11,7 @@
  * buffers of a version that was replaced.
  *
  * A model whose file leaves height and width free has a deployment for each size that clients asked
- * for lately, owned by the first one. */
+ * for lately (model_table.h). */
 #pragma once
 
 #include <stdatomic.h>
@@ -43,10 +43,8 @@ struct deployment_stats {
     struct deployment_batch batches[BATCHER_MAX_BATCH + 1]; /* by size of a forward pass */
 };
 
-/* The most sizes, besides its own, that a model is compiled for at a time; and how many that failed
- * are remembered. */
-#define DEPLOYMENT_SIZES        4
-#define DEPLOYMENT_FAILED_SIZES 16
+/* The most sizes, besides its own, that a model is compiled for at a time. */
+#define DEPLOYMENT_SIZES 4
 
 /* How the sessions of a deployment are made. */
 enum deployment_plan {
@@ -89,17 +87,8 @@ struct deployment {
     size_t users;  /* callers between model_host_acquire and model_host_release, or within submit */
     bool has_left; /* the table and its list of what retires: its scheduler must not be used */
     struct deployment *next_retiring;
-    struct deployment *sizes[DEPLOYMENT_SIZES]; /* of other sizes; NULL where there is none */
-    struct deployment_size {
-        int height, width; /* 0: none */
-    } wanted;              /* a size to be compiled */
-    struct failed_size {
-        struct deployment_size size;
-        bool is_short; /* of memory: forgotten when a model is unloaded */
-        char why[300];
-    } failed[DEPLOYMENT_FAILED_SIZES]; /* a ring: failure i is at i modulo its size */
-    size_t failed_count;               /* so far */
-    uint64_t used_at;                  /* number of this use, counted over all uses of `sizes` */
+    uint64_t serial;  /* another one for each deployment that was put into the table */
+    uint64_t used_at; /* of a size: number of its last use, counted over all sizes of the model */
 };
 
 /* Whether a model's file leaves the first dimension of its inputs to the caller, so that rows of
@@ -119,6 +108,8 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
                                 struct error *err) MUST_USE;
 
 struct deployment *deployment_ref(struct deployment *deployment);
+/* References at present: the creator's and one for each request. */
+int deployment_refs(const struct deployment *deployment);
 void deployment_unref(
     struct deployment *deployment); /* the last one frees the model; NULL is fine */
 

@@ -145,6 +145,7 @@ static struct session_options options_of_lane(const struct deployment_options *d
         .image_width = model->preprocess.width,
         .memory_limit = budget_share(budget, options->devices[i], lanes_to_come(options, i)),
         .batch_memory = budget_batch_share(budget, options->devices[i], lanes_to_come(options, i)),
+        .run_memory = budget_run_memory(budget),
         .max_batch_is_pinned = options->max_batch > 0,
         .cancel = deployment->cancel,
     };
@@ -386,9 +387,6 @@ enum status deployment_try_precision(struct deployment *deployment,
 
 void deployment_retire(struct deployment *deployment)
 {
-    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        if (deployment->sizes[i])
-            deployment_retire(deployment->sizes[i]);
     scheduler_stop_accepting(deployment->scheduler);
     (void)scheduler_wait_answered(deployment->scheduler, INT64_MAX);
     scheduler_leave_pool(deployment->scheduler);
@@ -398,8 +396,6 @@ void deployment_end(struct deployment *deployment)
 {
     if (!deployment)
         return;
-    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        deployment_end(deployment->sizes[i]);
     if (deployment->scheduler)
         scheduler_stop(deployment->scheduler);
     for (size_t i = 0; i < DEVICE_MAX; i++)

@@ -40,7 +40,6 @@ enum status deployment_try_precision(struct deployment *deployment,
  * takes) and no worker is inside. */
 void deployment_retire(struct deployment *deployment);
 
-/* Joins the threads, frees sessions and buffers, and lets go of the creator's reference; its sizes
- * likewise. All images are answered, and the pool has ended or deployment_retire was called. NULL
- * is fine. */
+/* Joins the threads, frees sessions and buffers, and lets go of the creator's reference. All images
+ * are answered, and the pool has ended or deployment_retire was called. NULL is fine. */
 void deployment_end(struct deployment *deployment);

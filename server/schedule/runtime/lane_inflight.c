@@ -141,12 +141,13 @@ static struct outcome inflight_collect(struct lane *lane, struct inflight_batch 
     lane_begin_pass(lane, &inflight->batch, (struct image_range){0, inflight->batch.count});
     if (inflight->is_submitted)
         outcome.status = session_collect(lane->session, lane->outputs, &outcome.failure);
-    lane_end_pass(lane);
     const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
     lane->ended = outcome.ended = clock_now();
     lane->has_best = inflight->want.best > 0;
     outcome.forward_ms = clock_ms(outcome.ended - begun);
-    lane_note_pass(lane, outcome.batch, outcome.ended - begun, outcome.status, &outcome.failure);
+    outcome.status = lane_note_pass(lane, outcome.batch, outcome.ended - begun, outcome.status,
+                                    &outcome.failure);
+    lane_end_pass(lane);
     return outcome;
 }
 

@@ -15,8 +15,25 @@
  * most, and leaves the rest. */
 #define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
 
-void lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
-                    const struct error *err)
+/* Whether a pass failed for what its requests hold, not for its model or device: operators may
+ * refuse any values of clients' tensors, or memory is short. */
+static bool is_refusal(const struct lane *lane, enum status status)
+{
+    if (status == STATUS_SHORT_OF_MEMORY)
+        return true;
+    if (!lane->running || (status != STATUS_INVALID && status != STATUS_SHAPE &&
+                           status != STATUS_MODEL && status != STATUS_UNSUPPORTED))
+        return false;
+    for (int i = 0; i < lane->part.count; i++) {
+        const struct predict_image *image = lane->running->items[lane->part.first + i];
+        if (!image->request->tensors)
+            return false;
+    }
+    return true;
+}
+
+enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
+                           struct error *err)
 {
     metric_observe(lane->meters.batch_size, count);
     lane->turn_used += took;
@@ -24,15 +41,23 @@ void lane_note_pass(struct lane *lane, int count, int64_t took, enum status stat
     metric_add(scheduler_meters(lane->scheduler)->triton.exec_count, 1);
     if (status == STATUS_OK) {
         scheduler_ran(lane->scheduler, lane->index, count, took);
-        return;
+        return status;
     }
     if (status == STATUS_CANCELLED)
-        return;
+        return status;
+    if (is_refusal(lane, status)) {
+        if (status != STATUS_SHORT_OF_MEMORY)
+            err->status = STATUS_INVALID;
+        log_event(LOG_DEBUG, "forward pass refused", LOG_STR("model", lane->model->name),
+                  LOG_INT("batch", count), LOG_STR("error", err->message));
+        return err->status;
+    }
     metric_add(lane->meters.forward_failures, 1);
     char device[DEVICE_TEXT];
     log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
               LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", count),
               LOG_STR("error", err->message));
+    return status;
 }
 
 static bool is_waited_for(const struct predict_image *image, int64_t now)
@@ -77,8 +102,7 @@ static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct
     lane->has_best = false;
     lane->ended = clock_now();
     *ret_ms = clock_ms(lane->ended - start);
-    lane_note_pass(lane, count, lane->ended - start, status, err);
-    return status;
+    return lane_note_pass(lane, count, lane->ended - start, status, err);
 }
 
 /* Scores of one image to its predictions. */
@@ -128,6 +152,11 @@ static enum status answer_texts(struct lane *lane, int batch, int row, struct pr
     return status;
 }
 
+static struct memory_budget *run_memory(const struct lane *lane)
+{
+    return lane->budget ? budget_run_memory(lane->budget) : NULL;
+}
+
 /* What the client gets of row `row` of a run. */
 static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
 {
@@ -138,8 +167,8 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
                    ? answer_texts(lane, batch, row, image)
                    : image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image);
     return tensor_copy_out(lane->outputs, lane->deployment->output_count,
-                           image->request->wanted_outputs, batch, row, &image->outputs,
-                           &image->error);
+                           image->request->wanted_outputs, batch, row, run_memory(lane),
+                           &image->outputs, &image->error);
 }
 
 /* Gives a copy of the outputs to a decode worker, where making the answer takes long: masks of a
@@ -151,7 +180,7 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
     if (image->request->raw_outputs || !image->entry.is_large ||
         (kind != TASK_SEGMENTATION && kind != TASK_INSTANCES) ||
         tensor_copy_out(lane->outputs, lane->deployment->output_count, NULL, batch, row,
-                        &image->outputs, &image->error) != STATUS_OK)
+                        run_memory(lane), &image->outputs, &image->error) != STATUS_OK)
         return false;
     image->since = ended;
     if (scheduler_defer(lane->scheduler, image))
@@ -277,6 +306,7 @@ void lane_answer_images(struct lane *lane, const struct batch *batch, struct ima
                             outcome->forward_ms);
     for (int i = 0; i < part.count; i++)
         answer_image(lane, batch->items[part.first + i], i, outcome);
+    session_drop_outputs(lane->session);
     if (good)
         deployment_note_output(lane->deployment, part.count,
                                clock_ms(clock_now() - outcome->ended));

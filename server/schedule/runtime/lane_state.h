@@ -121,9 +121,11 @@ int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const str
 void lane_answer_images(struct lane *lane, const struct batch *batch, struct image_range part,
                         const struct outcome *outcome);
 
-/* A forward pass of `count` images has ended, `took` nanoseconds after it could begin. */
-void lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
-                    const struct error *err);
+/* A forward pass of `count` images has ended, `took` nanoseconds after it could begin. Call it
+ * before lane_end_pass(). Returns the status for its requests, also in *err: STATUS_INVALID where
+ * the values of clients' tensors are the cause. */
+enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
+                           struct error *err);
 
 /* Whether to stop a run (session_set_stop): no client waits for an image of the pass any more, or
  * the grace time is over. `lane` is a struct lane. */

@@ -104,7 +104,6 @@ enum status model_host_create(const struct model_host_options *options, struct m
     fill_in_defaults(&host->options);
     pthread_mutex_init(&host->lock, NULL);
     condition_init(&host->released);
-    host->entries = alloc_array(MODEL_HOST_MAX_MODELS, sizeof *host->entries);
     enum status status = STATUS_OK;
     host->budget = create_budget(&host->options);
     bool has_queues = true;
@@ -116,7 +115,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
         (struct worker_context){.options = &host->options,
                                 .budget = host->budget,
                                 .small_picture = small_picture(host->options.workers)};
-    if (!host->entries || !host->budget || !has_queues)
+    if (!host->budget || !has_queues)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
     else
         status = pool_create(&(struct pool_options){.threads = host->options.workers,
@@ -142,19 +141,18 @@ enum model_host_state model_host_state(const struct model_host *host)
 
 /* --- requests --- */
 
-/* "a, b, c": the models there are. */
-static void name_models_locked(const struct model_host *host, char *text, size_t size)
+/* "a, b (failed), c": the models there are. */
+static void name_models_locked(struct model_host *host, char *text, size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < host->entry_count && used < size; i++) {
-        bool is_named = false;
-        for (size_t k = 0; k < i; k++)
-            is_named |= !strcmp(host->entries[k].name, host->entries[i].name);
-        if (!is_named)
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
-                                     host->entries[i].name);
-    }
+    for (size_t i = 0; i < host->entry_count && used < size; i++)
+        if (i == 0 || strcmp(host->entries[i - 1]->name, host->entries[i]->name) != 0)
+            used += (size_t)snprintf(
+                text + used, size - used, "%s%s%s", used ? ", " : "", host->entries[i]->name,
+                table_find_locked(host, host->entries[i]->name, NULL)->state == MODEL_FAILED
+                    ? " (failed)"
+                    : "");
 }
 
 /* "1, 3": the versions of a model. */
@@ -164,9 +162,9 @@ static void name_versions_locked(const struct model_host *host, const char *name
     size_t used = 0;
     text[0] = '\0';
     for (size_t i = 0; i < host->entry_count && used < size; i++)
-        if (!strcmp(host->entries[i].name, name) && host->entries[i].version[0])
+        if (!strcmp(host->entries[i]->name, name) && host->entries[i]->version[0])
             used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
-                                     host->entries[i].version);
+                                     host->entries[i]->version);
 }
 
 static enum status explain_not_found_locked(struct model_host *host, const char *name,
@@ -190,6 +188,8 @@ static enum status explain_not_found_locked(struct model_host *host, const char 
 static enum status explain_not_ready(const struct model_entry *entry, int *ret_retry_after_s,
                                      struct error *err)
 {
+    const bool is_unloaded =
+        entry && (entry->state == MODEL_UNLOADED || entry->state == MODEL_UNLOADING);
     if (ret_retry_after_s)
         *ret_retry_after_s = entry && entry->state == MODEL_LOADING ? table_seconds_left(entry) : 1;
     if (!entry)
@@ -198,15 +198,19 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
     if (entry->state == MODEL_FAILED)
         return error_set(err, STATUS_NOT_READY, "model '%s' could not be loaded: %s", entry->name,
                          entry->failure);
-    if (entry->state == MODEL_UNLOADED || entry->state == MODEL_UNLOADING)
-        return error_set(err, STATUS_NOT_READY, "model '%s' has been unloaded", entry->name);
+    if (is_unloaded && entry->failure[0])
+        return error_set(err, STATUS_NOT_READY, "model '%s' could not be loaded: %s", entry->name,
+                         entry->failure);
+    if (is_unloaded)
+        return error_set(err, STATUS_NOT_READY, "model '%s' has been unloaded%s", entry->name,
+                         table_can_answer(entry) ? " meanwhile; send the request again" : "");
     return error_set(err, STATUS_NOT_READY,
                      "model '%s' is still loading (%s, %.0f %%); try again in %d s", entry->name,
                      entry->phase, 100 * entry->progress, table_seconds_left(entry));
 }
 
 /* Of a request that names no model. */
-static enum status explain_no_default_locked(const struct model_host *host, int *ret_retry_after_s,
+static enum status explain_no_default_locked(struct model_host *host, int *ret_retry_after_s,
                                              struct error *err)
 {
     char names[256];
@@ -245,6 +249,10 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
     if (!entry) {
         status = name ? explain_not_found_locked(host, name, version, err)
                       : explain_no_default_locked(host, ret_retry_after_s, err);
+    } else if (!ret && table_can_answer(entry)) {
+        ; /* asked for no more */
+    } else if (host->draining && entry->state != MODEL_READY && table_can_answer(entry)) {
+        status = error_set(err, STATUS_DRAINING, "the server is shutting down");
     } else if (entry->state != MODEL_READY) {
         status = explain_not_ready(entry, ret_retry_after_s, err);
     } else if (!entry->deployment) {
@@ -363,6 +371,14 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
                                    struct error *err)
 {
     struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES];
+    pthread_mutex_lock(&host->lock);
+    const bool must_wait = table_must_wait_locked(host, request);
+    pthread_mutex_unlock(&host->lock);
+    if (must_wait) { /* it is loaded while the body comes */
+        if (host->source.wake)
+            host->source.wake(host->source.context);
+        return STATUS_OK;
+    }
     enum status status = acquire_for(host, request, &deployment, ret_retry_after_s, err);
     if (status != STATUS_OK) {
         meters_refused_unknown(host->options.metrics, "", status, images);
@@ -415,7 +431,7 @@ bool model_host_has_choice(struct model_host *host)
     bool has_choice = false;
     const char *name = table_default_locked(host);
     for (size_t i = 0; i < host->entry_count; i++)
-        has_choice |= !name || strcmp(host->entries[i].name, name) != 0;
+        has_choice |= !name || strcmp(host->entries[i]->name, name) != 0;
     pthread_mutex_unlock(&host->lock);
     return has_choice;
 }
@@ -426,10 +442,14 @@ void model_host_cancel(struct model_host *host, struct predict_request *request)
     /* The pin keeps the request and its `deployment`, not the deployment, which may have ended
      * meanwhile with all that it was given answered. */
     pthread_mutex_lock(&host->lock);
-    struct deployment *deployment = request->deployment;
-    const bool is_here = !deployment->has_left;
-    deployment->users += is_here;
+    struct deployment *deployment = request->deployment; /* NULL: it waits for a load, or has */
+    const bool is_here = deployment && !deployment->has_left;
+    const bool has_waited = !deployment && table_stop_waiting_locked(host, request);
+    if (is_here)
+        deployment->users++;
     pthread_mutex_unlock(&host->lock);
+    if (has_waited)
+        predict_request_unpin(request);
     if (is_here) {
         scheduler_cancel(deployment->scheduler, request);
         model_host_release(host, deployment);
@@ -456,15 +476,32 @@ void predict_request_free_results(struct predict_request *request)
     deployment_unref(request->deployment);
     request->deployment = NULL;
     request->used_model = NULL;
+    table_let_go(request);
 }
 
 /* --- states and the end --- */
 
-/* `first`: the deployment of a pipeline's first stage, or NULL. */
-static void fill_model_status(const struct model_entry *entry, const struct deployment *first,
+/* `first`: the entry of a pipeline's first stage, whose description is the pipeline's, or NULL. */
+static void fill_model_status(const struct model_entry *entry, const struct model_entry *first,
                               struct model_status *ret)
 {
-    *ret = (struct model_status){.state = entry->state,
+    const struct model_brief *brief = first ? &first->brief : &entry->brief;
+    *ret = (struct model_status){.takes_images = brief->takes_images,
+                                 .answers_photos = brief->answers_photos,
+                                 .task = brief->task,
+                                 .confidence = brief->confidence,
+                                 .iou = brief->iou,
+                                 .width = brief->width,
+                                 .height = brief->height,
+                                 .channels = brief->channels,
+                                 .class_count = brief->class_count,
+                                 .parameter_bytes = entry->brief.parameter_bytes,
+                                 .file_bytes = entry->brief.file_bytes,
+                                 .can_answer = table_can_answer(entry),
+                                 .cause = entry->cause,
+                                 .loads = entry->loads,
+                                 .load_seconds = entry->load_seconds,
+                                 .state = entry->state,
                                  .progress = entry->progress,
                                  .phase = entry->phase,
                                  .seconds_left = table_seconds_left(entry)};
@@ -474,28 +511,11 @@ static void fill_model_status(const struct model_entry *entry, const struct depl
     ret->stage_count = entry->stages ? entry->stages->stage_count : 0;
     for (size_t i = 0; i < ret->stage_count; i++)
         memcpy(ret->stages[i], entry->stages->stages[i].model, sizeof ret->stages[i]);
-    const struct deployment *deployment = entry->stages ? first : entry->deployment;
+    memcpy(ret->unloads, entry->unloads, sizeof ret->unloads);
+    memcpy(ret->task_evidence, brief->task_evidence, sizeof ret->task_evidence);
+    const struct deployment *deployment = entry->deployment;
     if (!deployment)
         return;
-    const struct model *model = deployment->model;
-    ret->takes_images = deployment->takes_images;
-    ret->answers_photos = deployment->takes_images && !deployment->no_answer[0];
-    ret->task = model->task.kind;
-    ret->confidence =
-        task_has_option(&model->task, "confidence") ? model->task.options.confidence : -1;
-    ret->iou = task_has_option(&model->task, "iou") ? model->task.options.iou : -1;
-    memcpy(ret->task_evidence, model->task.evidence, sizeof ret->task_evidence);
-    if (deployment->takes_images) {
-        ret->width = model->preprocess.width;
-        ret->height = model->preprocess.height;
-        ret->channels = preprocess_channels(&model->preprocess);
-    }
-    if (deployment_is_classifier(deployment))
-        ret->class_count = model->class_count ? model->class_count : deployment->class_count;
-    if (entry->stages)
-        return;
-    ret->parameter_bytes = model->parameter_bytes;
-    ret->file_bytes = model->file_bytes;
     ret->is_first = deployment->plan == PLAN_FIRST;
     ret->lane_count = deployment->lane_count;
     for (size_t i = 0; i < deployment->lane_count; i++) {
@@ -509,10 +529,10 @@ static void fill_model_status(const struct model_entry *entry, const struct depl
 static enum model_host_state required_state_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++) {
-        if (!host->entries[i].is_required)
+        if (!host->entries[i]->is_required)
             continue;
-        const struct model_entry *best = table_find_locked(host, host->entries[i].name, NULL);
-        if (best->state != MODEL_READY)
+        const struct model_entry *best = table_find_locked(host, host->entries[i]->name, NULL);
+        if (!table_can_answer(best))
             return best->state == MODEL_FAILED    ? MODEL_HOST_FAILED
                    : best->state == MODEL_LOADING ? MODEL_HOST_LOADING
                                                   : MODEL_HOST_UNLOADED;
@@ -527,7 +547,7 @@ enum model_host_state model_host_readiness(struct model_host *host)
         return state;
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++) {
-        const struct deployment *deployment = host->entries[i].deployment;
+        const struct deployment *deployment = host->entries[i]->deployment;
         if (deployment && scheduler_is_lost(deployment->scheduler))
             state = MODEL_HOST_FAILED;
     }
@@ -548,13 +568,13 @@ size_t model_host_models(struct model_host *host, struct model_status *ret, size
         bool exists = count < host->entry_count && count < max;
         struct deployment *deployment = NULL;
         if (exists) {
-            const struct model_entry *entry = &host->entries[count];
+            const struct model_entry *entry = host->entries[count];
             const struct model_entry *first =
                 entry->stages ? table_find_locked(host, entry->stages->stages[0].model, NULL)
                               : NULL;
-            fill_model_status(entry, first ? first->deployment : NULL, &ret[count]);
+            fill_model_status(entry, first, &ret[count]);
             ret[count].is_default =
-                entry->state == MODEL_READY && entry == table_find_locked(host, NULL, NULL);
+                table_can_answer(entry) && entry == table_find_locked(host, NULL, NULL);
             deployment = entry->deployment;
             if (deployment)
                 deployment->users++;
@@ -579,52 +599,29 @@ size_t model_host_memory(struct model_host *host, struct device_id device, size_
     return budget_used(host->budget, device, ret_limit);
 }
 
-/* Those that are served, and those that are being replaced. */
-#define MOST_DEPLOYMENTS (2 * MODEL_HOST_MAX_MODELS * (1 + DEPLOYMENT_SIZES))
-
-/* Adds a deployment (NULL: none) and its other sizes to a list, with the caller as a user of each.
- */
-static void use_with_sizes(struct deployment *deployment, struct deployment **all, size_t max,
-                           size_t *count)
+struct model_status *model_host_snapshot(struct model_host *host, size_t *ret_count)
 {
-    for (size_t i = 0; deployment && i <= DEPLOYMENT_SIZES && *count < max; i++) {
-        struct deployment *used = i == 0 ? deployment : deployment->sizes[i - 1];
-        if (!used)
-            continue;
-        used->users++;
-        all[(*count)++] = used;
-    }
-}
-
-/* Everything that may hold images, in the table or leaving it, with the caller as a user. */
-static size_t use_all(struct model_host *host, struct deployment **all, size_t max)
-{
-    size_t count = 0;
     pthread_mutex_lock(&host->lock);
-    for (size_t i = 0; i < host->entry_count; i++)
-        use_with_sizes(host->entries[i].deployment, all, max, &count);
-    for (struct deployment *i = host->retiring; i; i = i->next_retiring)
-        use_with_sizes(i, all, max, &count);
+    const size_t count = host->entry_count;
     pthread_mutex_unlock(&host->lock);
-    return count;
+    struct model_status *models = alloc_array(count, sizeof *models);
+    *ret_count = models ? model_host_models(host, models, count) : 0;
+    return models;
 }
 
 bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
 {
-    struct deployment *all[MOST_DEPLOYMENTS];
-    const size_t count = use_all(host, all, COUNT_OF(all));
     size_t used = 0;
     bool is_stuck = false;
     ret_models[0] = '\0';
-    for (size_t i = 0; i < count; i++) {
+    for (struct deployment *i = NULL; (i = table_use_next(host, i)) != NULL;) {
         bool is_here = false;
-        for (size_t k = 0; k < all[i]->lane_count; k++)
-            is_here = is_here || lane_is_stuck(all[i]->lanes[k]);
+        for (size_t k = 0; k < i->lane_count; k++)
+            is_here = is_here || lane_is_stuck(i->lanes[k]);
         if (is_here && used < size)
             used += (size_t)snprintf(ret_models + used, size - used, "%s%s", used ? ", " : "",
-                                     scheduler_model(all[i]->scheduler)->name);
+                                     scheduler_model(i->scheduler)->name);
         is_stuck = is_stuck || is_here;
-        model_host_release(host, all[i]);
     }
     return is_stuck;
 }
@@ -633,24 +630,19 @@ bool model_host_drain(struct model_host *host, int grace_ms)
 {
     int64_t until = clock_now() + (int64_t)(grace_ms > 0 ? grace_ms : 0) * 1000000;
     pthread_mutex_lock(&host->lock);
-    host->draining = true; /* from here on no model is added */
+    host->draining = true; /* from here on no model is added, and no request waits for one */
     table_update_state_locked(host);
-    pthread_mutex_unlock(&host->lock);
+    table_settle_and_unlock(host, NULL);
 
-    struct deployment *all[MOST_DEPLOYMENTS];
-    size_t count = use_all(host, all, COUNT_OF(all));
     bool complete = true;
-    for (size_t i = 0; i < count; i++)
-        scheduler_stop_accepting(all[i]->scheduler);
-    for (size_t i = 0; i < count; i++)
-        if (!scheduler_wait_answered(all[i]->scheduler, until))
-            complete = false;
-    for (size_t i = 0; !complete && i < count; i++)
-        scheduler_cut(all[i]->scheduler);
-    for (size_t i = 0; !complete && i < count; i++)
-        scheduler_wait_answered(all[i]->scheduler, INT64_MAX);
-    for (size_t i = 0; i < count; i++)
-        model_host_release(host, all[i]);
+    for (struct deployment *i = NULL; (i = table_use_next(host, i)) != NULL;)
+        scheduler_stop_accepting(i->scheduler);
+    for (struct deployment *i = NULL; (i = table_use_next(host, i)) != NULL;)
+        complete = scheduler_wait_answered(i->scheduler, until) && complete;
+    for (struct deployment *i = NULL; !complete && (i = table_use_next(host, i)) != NULL;)
+        scheduler_cut(i->scheduler);
+    for (struct deployment *i = NULL; !complete && (i = table_use_next(host, i)) != NULL;)
+        scheduler_wait_answered(i->scheduler, INT64_MAX);
     return complete;
 }
 
@@ -662,8 +654,11 @@ void model_host_free(struct model_host *host)
     pool_free(host->pool);
     assert(!host->retiring);
     for (size_t i = 0; i < host->entry_count; i++) {
-        deployment_end(host->entries[i].deployment);
-        free(host->entries[i].stages);
+        struct model_entry *entry = host->entries[i];
+        deployment_end(entry->deployment);
+        for (size_t k = 0; k < DEPLOYMENT_SIZES; k++)
+            deployment_end(entry->sizes[k]);
+        table_unref_entry(entry);
     }
     free(host->entries);
     budget_free(host->budget);

@@ -59,6 +59,18 @@ enum model_state {
     MODEL_STATES
 };
 
+/* Why a version is not loaded. */
+enum unload_cause {
+    UNLOAD_NOT_YET, /* no request has asked for it yet */
+    UNLOAD_ASKED,   /* by POST /v2/repository/models/M/unload: no request loads it */
+    UNLOAD_IDLE,    /* no request for options.idle_unload_ms */
+    UNLOAD_MEMORY,  /* another one needed its memory */
+    UNLOAD_CAUSES
+};
+
+/* "asked", "idle" …: the same word in /metrics and the log. Static. */
+const char *unload_cause_name(enum unload_cause cause);
+
 /* "loading", "ready" …: the same word in /health, /metrics and the pages. Static. */
 const char *model_state_name(enum model_state state);
 
@@ -82,7 +94,9 @@ struct model_host_options {
     const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
     const char
         *default_model; /* answers requests that name none; borrowed; NULL: model_host_default */
-    bool ready_strict;  /* model_host_readiness() asks every model that was there at start */
+    int64_t idle_unload_ms; /* a model without a request for so long is unloaded; 0: never; models
+                               may say otherwise */
+    bool ready_strict;      /* model_host_readiness() asks every model that was there at start */
     void (*worker_begin)(void); /* called by each decode worker before its first image; or NULL */
     struct metrics *metrics;    /* borrowed; may be NULL in tests */
 };
@@ -136,6 +150,8 @@ enum size_choice {
     SIZE_NEAREST,          /* the nearest compiled size */
 };
 
+struct model_entry;
+
 struct predict_request {
     struct predict_image *images;
     size_t image_count;
@@ -163,8 +179,10 @@ struct predict_request {
     int64_t started;               /* clock_now() at the request line, for total times */
     int64_t deadline;              /* clock_now() after which the answer is useless; 0: none */
     enum admission_kind admission; /* of a request in parts: admission.h */
-    int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
-    uint64_t client;       /* for fairness between clients; 0: unknown */
+    int priority;    /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
+    uint64_t client; /* for fairness between clients; 0: unknown */
+    bool has_keep_alive;
+    int64_t keep_alive_ns; /* how long the model stays loaded afterwards; INT64_MAX: for ever */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
     void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
     void *context;
@@ -174,6 +192,9 @@ struct predict_request {
     struct deployment *deployment;  /* set by submit: the same, with its inputs and outputs */
     struct metric *write_seconds;   /* set by submit: where to note how long the answer took to be
                                      written; lives as long as the metrics; may be NULL */
+    struct model_entry *held[PIPELINE_STAGES_MAX]; /* private: set by model_host_hold */
+    size_t held_count;
+    struct predict_request *next_waiting; /* private */
     _Atomic size_t pending; /* private to the model host: images without an answer, and one for
                                everybody else who needs the request alive */
 };
@@ -196,8 +217,6 @@ bool model_host_drain(struct model_host *host, int grace_ms);
  * call may be running (a loader in model_host_add_model has been joined). NULL is fine. */
 void model_host_free(struct model_host *host);
 
-#define MODEL_HOST_MAX_MODELS 64
-
 /* Compiles and warms `model` on every device of the options (may take seconds: call from a loader
  * thread), then serves it under model->name and model->version. Where that version is served
  * already, the sizes in use are compiled again as well (struct model_host_source), then this one
@@ -206,10 +225,22 @@ void model_host_free(struct model_host *host);
  * the name are left alone. Takes over `model` on success and on failure; a failure is also noted as
  * by model_host_fail, and leaves what is served as it is. Progress is reported from inside.
  * `cancel` may be NULL. Several threads may load different models at once. Errors: those of
- * session_create; STATUS_SHAPE; STATUS_CONFIG (too many models, a name too long); STATUS_DRAINING;
+ * session_create; STATUS_SHAPE; STATUS_CONFIG (a name too long); STATUS_DRAINING;
  * STATUS_NO_MEMORY. */
 enum status model_host_add_model(struct model_host *host, struct model *model,
                                  const _Atomic int *cancel, struct error *err) MUST_USE;
+
+/* Lists `model` without loading it: requests do (model_host_hold). Takes it over. Where the version
+ * is served already, nothing changes. STATUS_NO_MEMORY, STATUS_CONFIG, STATUS_DRAINING, of which a
+ * failure is noted as by model_host_fail. */
+enum status model_host_list_model(struct model_host *host, struct model *model,
+                                  struct error *err) MUST_USE;
+
+/* Whether the version was unloaded and requests may load it. */
+bool model_host_is_unloaded(struct model_host *host, const char *name, const char *version);
+
+/* Whether the version is loaded, or being loaded for a request. */
+bool model_host_is_loaded(struct model_host *host, const char *name, const char *version);
 
 /* Serves a pipeline.json under this name: JSON of POST /predict runs its stages (stages.h), other
  * requests are refused; admission asks the first stage's model. Stages are looked up by name for
@@ -244,6 +275,29 @@ bool model_host_next_trial(struct model_host *host, char name[static 128], char 
 enum status model_host_try_precision(struct model_host *host, struct model *model,
                                      const _Atomic int *cancel, struct error *err) MUST_USE;
 
+/* ---- loads that requests ask for ---- */
+
+/* Keeps what the request's model and version need loaded (the model, or those of a pipeline's
+ * stages) until predict_request_free_results. False: some of it is not loaded, and will be; call
+ * model_host_await. True also where waiting would not help, so that submitting gives the error. */
+bool model_host_hold(struct model_host *host, struct predict_request *request);
+
+/* Waits for the loads, then holds as model_host_hold does and calls on_done, once, from any thread
+ * and perhaps before this returns; also when a load fails, the client hangs up
+ * (model_host_cancel), or the deadline is over: submitting then tells. The request is submitted
+ * afterwards, with another on_done. STATUS_NOT_READY (the deadline is before the loads are likely
+ * to end), STATUS_OVERLOADED (too many wait), both with *ret_retry_after_s: on_done is not called.
+ */
+enum status model_host_await(struct model_host *host, struct predict_request *request,
+                             int *ret_retry_after_s, struct error *err) MUST_USE;
+
+/* Writes name and version of the next model to load for a request; false: there is none. */
+bool model_host_next_load(struct model_host *host, char name[static 128], char version[static 16]);
+
+/* Unloads what nobody has asked for long enough; returns when (clock_now()) to call this again.
+ * From the thread that loads. */
+int64_t model_host_unload_idle(struct model_host *host);
+
 /* ---- sizes ---- */
 
 /* The same version as `deployment`, which the caller has acquired, for photos or tensors of height
@@ -261,8 +315,9 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
 
 /* What the model host asks of the thread that adds its models. */
 struct model_host_source {
-    void (*wake)(void *context); /* from any thread: a client asks for a size that is not compiled;
-                                    or NULL */
+    void (*wake)(void *context); /* from any thread: a client asks for a model that is not loaded or
+                                    a size that is not compiled, or has used a model that is to be
+                                    unloaded at once; or NULL */
     /* Reads a version that is being added once more, on the thread that adds it; or NULL. */
     enum status (*read)(void *context, const char *name, const char *version, struct model **ret,
                         struct error *err);
@@ -306,7 +361,8 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
  * newest), for a raw-tensor request that is about to be made. It goes on accepting requests until
  * model_host_release, which must follow soon and on every way out: whoever replaces it waits for
  * that. Errors as model_host_submit's: STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s
- * (may be NULL). */
+ * (may be NULL). `ret` NULL: asks only whether the model can answer, which one can that requests
+ * load. */
 enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
                                struct deployment **ret, int *ret_retry_after_s,
                                struct error *err) MUST_USE;
@@ -405,6 +461,10 @@ struct model_status {
     int seconds_left;  /* while loading: an estimate */
     char failure[480]; /* the sentence, when it failed; with MODEL_READY: what should have replaced
                           it failed */
+    bool can_answer;   /* it is ready, or a request loads it */
+    enum unload_cause cause;                /* of MODEL_UNLOADING and MODEL_UNLOADED */
+    uint64_t loads, unloads[UNLOAD_CAUSES]; /* so far; by cause */
+    double load_seconds;                    /* of the last load */
     uint64_t parameter_bytes, file_bytes;
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
@@ -435,5 +495,8 @@ bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
  * many they may take, 0 without a limit. */
 size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit);
 
-/* At most `max`, in the order they were announced; returns how many. */
+/* At most `max`, by name, those of a name in the order they were announced; returns how many. */
 size_t model_host_models(struct model_host *host, struct model_status *ret, size_t max);
+
+/* All of them, malloc'ed; NULL when out of memory. */
+struct model_status *model_host_snapshot(struct model_host *host, size_t *ret_count);

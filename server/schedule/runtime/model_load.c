@@ -12,7 +12,8 @@
 struct loading {
     struct model_host *host;
     const char *name, *version;
-    bool completes; /* replaces a first deployment of the same weights */
+    bool completes; /* replaces a deployment of the same weights */
+    int64_t begun;
 };
 
 static void on_progress(void *context, const char *phase, double fraction)
@@ -27,72 +28,102 @@ static void on_progress(void *context, const char *phase, double fraction)
         entry->progress = fraction > entry->progress ? fraction : entry->progress;
         entry->phase = phase;
     }
-    pthread_mutex_unlock(&host->lock);
-}
-
-static enum status no_place(struct error *err)
-{
-    return error_set(err, STATUS_CONFIG,
-                     "%d models and versions are served, which is the most; unload one, or serve "
-                     "further ones by another lensd",
-                     MODEL_HOST_MAX_MODELS);
+    table_settle_and_unlock(host, NULL); /* the time of requests that wait may be over */
 }
 
 static enum status table_begin(struct model_host *host, const char *name, const char *version,
                                struct error *err)
 {
     enum status status = STATUS_OK;
+    struct model_entry *entry = NULL;
     pthread_mutex_lock(&host->lock);
-    if (strlen(name) >= sizeof host->entries->name)
+    if (strlen(name) >= sizeof((struct model_entry *)0)->name)
         status = error_set(err, STATUS_CONFIG,
                            "the model's name has %zu bytes; at most %zu are possible, give it a "
                            "shorter one",
-                           strlen(name), sizeof host->entries->name - 1);
-    else if (strlen(version) >= sizeof host->entries->version)
+                           strlen(name), sizeof((struct model_entry *)0)->name - 1);
+    else if (strlen(version) >= sizeof((struct model_entry *)0)->version)
         status = error_set(err, STATUS_CONFIG,
                            "version '%.40s' of model '%s' has more than %zu characters", version,
-                           name, sizeof host->entries->version - 1);
+                           name, sizeof((struct model_entry *)0)->version - 1);
     else if (host->draining)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
-    else if (!table_enter_locked(host, name, version))
-        status = no_place(err);
+    else if (!(entry = table_enter_locked(host, name, version)))
+        status = error_no_memory(err, "for the table of models");
+    if (entry && (entry->state == MODEL_UNLOADED || entry->state == MODEL_FAILED)) {
+        entry->on_demand = table_can_answer(entry);
+        entry->state = MODEL_LOADING;
+        entry->progress = 0;
+    }
     pthread_mutex_unlock(&host->lock);
     return status;
 }
 
-/* Switches the table over, to a deployment or to the stages of a pipeline. *ret_old: what was there
- * before, on the list; NULL: nothing. */
+/* How long a model stays without a request. */
+static int64_t idle_ns(const struct model_host *host, const struct model *model)
+{
+    const double ms = model->idle_unload_s >= 0 ? model->idle_unload_s * 1e3
+                                                : (double)host->options.idle_unload_ms;
+    return ms > 0 ? (int64_t)(ms * 1e6) : INT64_MAX;
+}
+
+static void note_loaded_locked(const struct loading *loading, struct model_entry *entry)
+{
+    const struct deployment *deployment = entry->deployment;
+    table_describe_locked(entry, deployment->model, deployment);
+    for (size_t i = 0; i < deployment->lane_count; i++)
+        entry->took[i] = lane_bytes(deployment->lanes[i]);
+    if (loading->completes)
+        return;
+    entry->loads++;
+    entry->load_seconds = clock_ms(clock_now() - loading->begun) * 1e-3;
+    entry->idle_ns = idle_ns(loading->host, deployment->model);
+    atomic_store(&entry->keep_ns, -1);
+    atomic_store(&entry->used, clock_now());
+}
+
+/* Switches the table over, to a deployment with its other sizes or to the stages of a pipeline.
+ * `leaving`: what was there before. */
 static enum status publish(const struct loading *loading, struct deployment *deployment,
-                           struct pipeline_config *stages, struct deployment **ret_old,
-                           struct error *err)
+                           struct deployment *const *sizes, struct pipeline_config *stages,
+                           struct leaving *leaving, struct error *err)
 {
     struct model_host *host = loading->host;
     pthread_mutex_lock(&host->lock);
     struct model_entry *entry = NULL;
     enum status status = STATUS_OK;
-    *ret_old = NULL;
     if (host->draining)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
     else if (!(entry = table_enter_locked(host, loading->name, loading->version)))
-        status = no_place(err);
+        status = error_no_memory(err, "for the table of models");
     if (status == STATUS_OK) {
-        *ret_old = entry->deployment;
-        if (entry->deployment) {
-            table_hand_over_sizes_locked(entry->deployment, deployment, loading->completes);
-            table_begin_retiring_locked(host, entry->deployment);
+        host->generations++;
+        if (table_keeps_sizes_locked(entry, loading->completes)) {
+            table_leave_locked(host, &entry->deployment, leaving);
+        } else {
+            table_empty_locked(host, entry, leaving);
+            for (size_t i = 0; sizes && i < DEPLOYMENT_SIZES; i++)
+                entry->sizes[i] = sizes[i];
         }
         entry->deployment = deployment;
         if (deployment)
-            table_set_generation(deployment, ++host->generations);
+            table_place_locked(host, deployment, host->generations);
+        for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
+            if (entry->sizes[i])
+                table_place_locked(host, entry->sizes[i], host->generations);
         free(entry->stages);
         entry->stages = stages;
         host->awaits_sizes |= stages && atomic_load(&host->state) != MODEL_HOST_READY;
         entry->progress = 1;
         entry->state = MODEL_READY;
+        entry->on_demand = false;
+        entry->wanted_at = 0;
         entry->failure[0] = '\0';
+        if (deployment)
+            note_loaded_locked(loading, entry);
         table_update_state_locked(host);
     }
-    pthread_mutex_unlock(&host->lock);
+    table_settle_and_unlock(host, NULL);
     return status;
 }
 
@@ -128,53 +159,139 @@ static enum status check_batches(struct model_host *host, const struct deploymen
                      deployment->max_batch, before);
 }
 
+/* Applies the host's options to a model that has been read. Frees it on failure. */
+static enum status prepare_model(struct model_host *host, struct model *model, struct error *err)
+{
+    if (host->options.task_options)
+        model->task.options = task_options_merge(host->options.task_options, &model->task.options);
+    const enum status status = model_find_classes(model, &model->task.options, err);
+    if (status != STATUS_OK)
+        model_free(model);
+    return status;
+}
+
+/* As deployment_create; while memory is short, it unloads what is idle, and tries again. */
+static enum status create_with_room(struct model_host *host, struct deployment_options *options,
+                                    const char *name, const char *version, struct deployment **ret,
+                                    struct error *err)
+{
+    const struct model_host_source *source = &host->source;
+    for (;;) {
+        struct error unread;
+        const enum status status = deployment_create(options, ret, err);
+        if (!table_is_shortage(status) || !source->read || !table_unload_oldest(host, name) ||
+            source->read(source->context, name, version, &options->model, &unread) != STATUS_OK ||
+            prepare_model(host, options->model, &unread) != STATUS_OK)
+            return status;
+    }
+}
+
+/* Where memory is short, a later load may succeed, unless there is nothing else in memory. */
+static void note_failure(struct model_host *host, const char *name, const char *version,
+                         struct error *failure)
+{
+    char loaded[200] = "";
+    const bool is_short = table_is_shortage(failure->status);
+    if (is_short)
+        table_name_loaded(host, name, loaded, sizeof loaded);
+    if (loaded[0]) {
+        const struct error plain = *failure;
+        (void)error_set(failure, plain.status, "%.280s%s", plain.message, loaded);
+    }
+    pthread_mutex_lock(&host->lock);
+    struct model_entry *entry = table_find_announced_locked(host, name, version);
+    if (entry)
+        table_fail_locked(host, entry, failure->message, loaded[0] && entry->on_demand);
+    table_settle_and_unlock(host, entry);
+}
+
 /* `choices`: as deployment_create's; of the model that is served, where they are given. */
 static enum status add_model(struct model_host *host, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
                              struct error *err)
 {
-    char name[sizeof host->entries->name], version[sizeof host->entries->version];
+    char name[sizeof((struct model_entry *)0)->name],
+        version[sizeof((struct model_entry *)0)->version];
     struct error failure = {0};
-    if (host->options.task_options)
-        model->task.options = task_options_merge(host->options.task_options, &model->task.options);
-    enum status status = model_find_classes(model, &model->task.options, &failure);
-    if (status == STATUS_OK)
-        status = table_begin(host, model->name, model->version, &failure);
-    if (status != STATUS_OK) {
+    enum status status = prepare_model(host, model, &failure);
+    if (status == STATUS_OK &&
+        (status = table_begin(host, model->name, model->version, &failure)) != STATUS_OK)
         model_free(model);
+    if (status != STATUS_OK) {
         if (err)
             *err = failure;
         return status;
     }
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    struct loading loading = {host, name, version, .completes = choices};
+    struct loading loading = {host, name, version, .completes = choices, .begun = clock_now()};
     struct deployment_options options = table_deployment_options(host, model, choices, cancel);
     options.plan = choices ? PLAN_KNOWN : starts_quickly(host, model) ? PLAN_FIRST : PLAN_MEASURE;
     options.on_progress = on_progress;
     options.progress_context = &loading;
-    struct deployment *deployment = NULL, *old = NULL;
+    struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES] = {0};
+    struct leaving leaving = {0};
+    table_make_room(host, model);
     table_plan_memory(host);
-    status = deployment_create(&options, &deployment, &failure);
+    status = create_with_room(host, &options, name, version, &deployment, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
     if (status == STATUS_OK && choices)
         status = check_batches(host, deployment, &failure);
     if (status == STATUS_OK)
-        status = table_carry_sizes(host, deployment, loading.completes, cancel, &failure);
+        status = table_carry_sizes(host, deployment, loading.completes, cancel, sizes, &failure);
     if (status == STATUS_OK)
-        status = publish(&loading, deployment, NULL, &old, &failure);
+        status = publish(&loading, deployment, sizes, NULL, &leaving, &failure);
     if (status == STATUS_OK) {
-        if (old)
-            table_retire(host, old);
+        table_retire(host, &leaving);
         return STATUS_OK;
     }
     if (!choices) /* else it only improves a version that serves */
-        model_host_fail(host, name, version, failure.message);
+        note_failure(host, name, version, &failure);
     deployment_end(deployment);
+    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
+        deployment_end(sizes[i]);
     if (err)
         *err = failure;
     return status;
+}
+
+enum status model_host_list_model(struct model_host *host, struct model *model, struct error *err)
+{
+    TRY(prepare_model(host, model, err));
+    const enum status status = table_begin(host, model->name, model->version, err);
+    pthread_mutex_lock(&host->lock);
+    struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
+    if (status == STATUS_OK && entry->state == MODEL_LOADING) {
+        table_describe_locked(entry, model, NULL);
+        if (entry->wanted_at == 0) {
+            entry->state = MODEL_UNLOADED;
+            entry->cause = entry->loads ? entry->cause : UNLOAD_NOT_YET;
+        }
+        entry->on_demand = true;
+    }
+    table_update_state_locked(host);
+    table_settle_and_unlock(host, NULL);
+    model_free(model);
+    return status;
+}
+
+bool model_host_is_unloaded(struct model_host *host, const char *name, const char *version)
+{
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_version_locked(host, name, version);
+    const bool is_unloaded = entry && entry->state == MODEL_UNLOADED && table_can_answer(entry);
+    pthread_mutex_unlock(&host->lock);
+    return is_unloaded;
+}
+
+bool model_host_is_loaded(struct model_host *host, const char *name, const char *version)
+{
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_version_locked(host, name, version);
+    const bool is_loaded = entry && (entry->deployment || entry->wanted_at);
+    pthread_mutex_unlock(&host->lock);
+    return is_loaded;
 }
 
 enum status model_host_add_model(struct model_host *host, struct model *model,
@@ -186,19 +303,18 @@ enum status model_host_add_model(struct model_host *host, struct model *model,
 enum status model_host_add_pipeline(struct model_host *host, const char *name, const char *version,
                                     const struct pipeline_config *config, struct error *err)
 {
-    const struct loading loading = {host, name, version};
-    struct deployment *old = NULL;
+    const struct loading loading = {host, name, version, .begun = clock_now()};
+    struct leaving leaving = {0};
     struct error failure = {0};
     struct pipeline_config *stages = malloc(sizeof *stages);
     enum status status = stages ? table_begin(host, name, version, &failure)
                                 : error_no_memory(&failure, "for a pipeline");
     if (status == STATUS_OK) {
         *stages = *config;
-        status = publish(&loading, NULL, stages, &old, &failure);
+        status = publish(&loading, NULL, NULL, stages, &leaving, &failure);
     }
     if (status == STATUS_OK) {
-        if (old)
-            table_retire(host, old);
+        table_retire(host, &leaving);
         return STATUS_OK;
     }
     free(stages);
@@ -224,7 +340,7 @@ bool model_host_next_trial(struct model_host *host, char name[static 128], char 
     bool found = false;
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; !found && i < host->entry_count; i++) {
-        const struct model_entry *entry = &host->entries[i];
+        const struct model_entry *entry = host->entries[i];
         found = entry->deployment &&
                 (entry->deployment->plan == PLAN_FIRST || is_pending(entry->deployment));
         if (found) {

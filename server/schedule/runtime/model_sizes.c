@@ -24,15 +24,15 @@ static bool has_size(const struct deployment *deployment, struct deployment_size
     return is_same_size(size_of(deployment), size);
 }
 
-/* The deployment for a size; NULL if it is not compiled. */
-static struct deployment *find_size_locked(struct deployment *base, struct deployment_size size)
+/* The deployment for a size; NULL if it is not compiled. The entry's own is there, as below. */
+static struct deployment *find_size_locked(struct model_entry *entry, struct deployment_size size)
 {
-    if (has_size(base, size))
-        return base;
+    if (has_size(entry->deployment, size))
+        return entry->deployment;
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        if (base->sizes[i] && has_size(base->sizes[i], size)) {
-            base->sizes[i]->used_at = ++base->used_at;
-            return base->sizes[i];
+        if (entry->sizes[i] && has_size(entry->sizes[i], size)) {
+            entry->sizes[i]->used_at = ++entry->size_uses;
+            return entry->sizes[i];
         }
     return NULL;
 }
@@ -43,26 +43,27 @@ static double size_distance(const struct deployment *deployment, struct deployme
     return fabs(log((double)p->height / size.height)) + fabs(log((double)p->width / size.width));
 }
 
-static struct deployment *find_nearest_locked(struct deployment *base, struct deployment_size size)
+static struct deployment *find_nearest_locked(struct model_entry *entry,
+                                              struct deployment_size size)
 {
-    struct deployment *nearest = base;
+    struct deployment *nearest = entry->deployment;
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        if (base->sizes[i] && size_distance(base->sizes[i], size) < size_distance(nearest, size))
-            nearest = base->sizes[i];
-    if (nearest != base)
-        nearest->used_at = ++base->used_at;
+        if (entry->sizes[i] && size_distance(entry->sizes[i], size) < size_distance(nearest, size))
+            nearest = entry->sizes[i];
+    if (nearest != entry->deployment)
+        nearest->used_at = ++entry->size_uses;
     return nearest;
 }
 
 /* Whether a pipeline's stage names this size of the model. */
-static bool is_named_locked(const struct model_host *host, const struct deployment *base,
+static bool is_named_locked(const struct model_host *host, const struct model_entry *entry,
                             struct deployment_size size)
 {
     for (size_t e = 0; e < host->entry_count; e++) {
-        const struct pipeline_config *stages = host->entries[e].stages;
+        const struct pipeline_config *stages = host->entries[e]->stages;
         for (size_t s = 0; stages && s < stages->stage_count; s++) {
             const struct pipeline_stage *stage = &stages->stages[s];
-            if (strcmp(stage->model, base->model->name) != 0)
+            if (strcmp(stage->model, entry->name) != 0)
                 continue;
             for (size_t i = 0; i < stage->size_count; i++)
                 if (stage->sizes[i].height == size.height && stage->sizes[i].width == size.width)
@@ -75,15 +76,15 @@ static bool is_named_locked(const struct model_host *host, const struct deployme
 /* A free place, or else that of the least recently used size that no pipeline names. NULL: there is
  * none. */
 static struct deployment **spare_place_locked(const struct model_host *host,
-                                              struct deployment *base, bool may_be_free)
+                                              struct model_entry *entry, bool may_be_free)
 {
     struct deployment **oldest = NULL;
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++) {
-        struct deployment **at = &base->sizes[i];
+        struct deployment **at = &entry->sizes[i];
         if (!*at && may_be_free)
             return at;
         if (*at && (!oldest || (*at)->used_at < (*oldest)->used_at) &&
-            !is_named_locked(host, base, size_of(*at)))
+            !is_named_locked(host, entry, size_of(*at)))
             oldest = at;
     }
     return oldest;
@@ -92,31 +93,33 @@ static struct deployment **spare_place_locked(const struct model_host *host,
 /* The place for `size`. Of more sizes that pipelines name than there are places, each takes the
  * place of the least recently used one. */
 static struct deployment **choose_place_locked(const struct model_host *host,
-                                               struct deployment *base, struct deployment_size size)
+                                               struct model_entry *entry,
+                                               struct deployment_size size)
 {
-    struct deployment **place = spare_place_locked(host, base, true);
-    const bool may_be_any = !place && is_named_locked(host, base, size);
+    struct deployment **place = spare_place_locked(host, entry, true);
+    const bool may_be_any = !place && is_named_locked(host, entry, size);
     for (size_t i = 0; may_be_any && i < DEPLOYMENT_SIZES; i++)
-        if (!place || base->sizes[i]->used_at < (*place)->used_at)
-            place = &base->sizes[i];
+        if (!place || entry->sizes[i]->used_at < (*place)->used_at)
+            place = &entry->sizes[i];
     return place;
 }
 
 /* NULL if the size has not failed, or its failure has been forgotten. */
-static const struct failed_size *find_failed_size(const struct deployment *base,
+static const struct failed_size *find_failed_size(const struct model_entry *entry,
                                                   struct deployment_size size)
 {
-    for (size_t i = 0; i < DEPLOYMENT_FAILED_SIZES; i++)
-        if (is_same_size(base->failed[i].size, size))
-            return &base->failed[i];
+    for (size_t i = 0; i < FAILED_SIZES; i++)
+        if (is_same_size(entry->failed[i].size, size))
+            return &entry->failed[i];
     return NULL;
 }
 
-static enum status explain_missing_size(const struct model_host *host, struct deployment *base,
+static enum status explain_missing_size(const struct model_host *host, struct model_entry *entry,
                                         struct deployment_size size, int *ret_retry_after_s,
                                         struct error *err)
 {
-    const char *name = base->model->name;
+    const char *name = entry->name;
+    const struct deployment *base = entry->deployment;
     const struct preprocess *own = &base->model->preprocess;
     /* As long as the model's own size took, or longer in proportion to the pixels. */
     const double pixels = (double)size.height * size.width,
@@ -124,7 +127,7 @@ static enum status explain_missing_size(const struct model_host *host, struct de
     const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;
     const double seconds = ceil(base->load_ms * 1e-3 * ratio);
     const int wait = seconds < 1 ? 1 : seconds > 3600 ? 3600 : (int)seconds;
-    const struct failed_size *failed = find_failed_size(base, size);
+    const struct failed_size *failed = find_failed_size(entry, size);
     if (failed && failed->is_short)
         return error_set(err, STATUS_SHORT_OF_MEMORY,
                          "memory has no room for model '%s' at %d x %d pixels: %s; /predict takes "
@@ -133,12 +136,12 @@ static enum status explain_missing_size(const struct model_host *host, struct de
     if (failed)
         return error_set(err, STATUS_INVALID, "model '%s' does not work with %d x %d pixels: %s",
                          name, size.width, size.height, failed->why);
-    if (!choose_place_locked(host, base, size))
+    if (!choose_place_locked(host, entry, size))
         return error_set(err, STATUS_INVALID,
                          "model '%s' keeps %d sizes besides its own, and pipelines name all of "
                          "them; ask for one of these, or /predict for the nearest: size=~%dx%d",
                          name, DEPLOYMENT_SIZES, size.width, size.height);
-    base->wanted = size;
+    entry->wanted = size;
     if (ret_retry_after_s)
         *ret_retry_after_s = wait;
     return error_set(err, STATUS_NOT_READY,
@@ -152,22 +155,24 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
                                     struct error *err)
 {
     const struct deployment_size size = {height, width};
-    struct deployment *base = deployment, *found = NULL;
+    struct deployment *found = NULL;
     enum status status = STATUS_OK;
     if (height < 1 || width < 1 || height > MODEL_SIDE_MAX || width > MODEL_SIDE_MAX)
         return error_set(err, STATUS_INVALID,
                          "a size of %d x %d pixels; sides of 1 to %d are possible", width, height,
                          MODEL_SIDE_MAX);
     pthread_mutex_lock(&host->lock);
-    const struct model_entry *entry =
+    /* The caller's may have been replaced meanwhile, or have left. */
+    struct model_entry *entry =
         table_find_version_locked(host, deployment->model->name, deployment->model->version);
-    if (entry && entry->deployment) /* its sizes may have gone over to this one */
-        base = entry->deployment;
-    found = find_size_locked(base, size);
-    const struct failed_size *failed = find_failed_size(base, size);
-    if (!found &&
+    const bool is_here = entry && entry->deployment;
+    const struct failed_size *failed = is_here ? find_failed_size(entry, size) : NULL;
+    found = is_here                      ? find_size_locked(entry, size)
+            : has_size(deployment, size) ? deployment
+                                         : NULL;
+    if (!found && is_here &&
         (choice == SIZE_NEAREST || (choice == SIZE_NEAREST_IF_SHORT && failed && failed->is_short)))
-        found = find_nearest_locked(base, size);
+        found = find_nearest_locked(entry, size);
     if (!found && !deployment->takes_images)
         status =
             error_set(err, STATUS_INVALID, "model '%s' takes no photos, which alone have sizes",
@@ -176,8 +181,11 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
         status = model_check_size(deployment->model, height, width, err);
     if (found)
         found->users++;
+    else if (status == STATUS_OK && is_here)
+        status = explain_missing_size(host, entry, size, ret_retry_after_s, err);
     else if (status == STATUS_OK)
-        status = explain_missing_size(host, base, size, ret_retry_after_s, err);
+        status = error_set(err, STATUS_NOT_READY, "model '%s' has been unloaded",
+                           deployment->model->name);
     pthread_mutex_unlock(&host->lock);
     if (found)
         *ret = found;
@@ -191,10 +199,12 @@ size_t table_use_sizes(struct model_host *host, const struct deployment *base,
 {
     size_t count = 0;
     pthread_mutex_lock(&host->lock);
-    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        if (base->sizes[i]) {
-            ret[count++] = base->sizes[i];
-            base->sizes[i]->users++;
+    const struct model_entry *entry =
+        table_find_version_locked(host, base->model->name, base->model->version);
+    for (size_t i = 0; entry && i < DEPLOYMENT_SIZES; i++)
+        if (entry->sizes[i]) {
+            ret[count++] = entry->sizes[i];
+            entry->sizes[i]->users++;
         }
     pthread_mutex_unlock(&host->lock);
     return count;
@@ -207,12 +217,13 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
 
 /* Whether the size has neither been compiled nor failed, and needs no place that another one keeps.
  * False where so many have failed that failures are forgotten: it would be tried for ever. */
-static bool may_add_size(const struct model_host *host, struct deployment *base,
+static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct deployment_size size)
 {
-    return base->failed_count < DEPLOYMENT_FAILED_SIZES && spare_place_locked(host, base, true) &&
-           !find_size_locked(base, size) && !find_failed_size(base, size) &&
-           model_check_size(base->model, size.height, size.width, NULL) == STATUS_OK;
+    return entry->deployment && entry->failed_count < FAILED_SIZES &&
+           spare_place_locked(host, entry, true) && !find_size_locked(entry, size) &&
+           !find_failed_size(entry, size) &&
+           model_check_size(entry->deployment->model, size.height, size.width, NULL) == STATUS_OK;
 }
 
 /* The next size of a pipeline to be compiled, before requests need it: at most DEPLOYMENT_SIZES of
@@ -223,10 +234,10 @@ static const struct model_entry *next_stage_size_locked(struct model_host *host,
 {
     for (size_t s = 0; s < stages->stage_count; s++) {
         const struct pipeline_stage *stage = &stages->stages[s];
-        const struct model_entry *entry = table_find_locked(host, stage->model, NULL);
-        for (size_t i = 0; entry && entry->deployment && i < stage->size_count; i++) {
+        struct model_entry *entry = table_find_locked(host, stage->model, NULL);
+        for (size_t i = 0; entry && i < stage->size_count; i++) {
             *ret = (struct deployment_size){stage->sizes[i].height, stage->sizes[i].width};
-            if (may_add_size(host, entry->deployment, *ret))
+            if (may_add_size(host, entry, *ret))
                 return entry;
         }
     }
@@ -238,13 +249,13 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
                                                   struct deployment_size *ret)
 {
     for (size_t i = 0; i < host->entry_count; i++) {
-        struct deployment *base = host->entries[i].deployment;
-        *ret = base ? base->wanted : (struct deployment_size){0};
+        struct model_entry *entry = host->entries[i];
+        *ret = entry->wanted;
         if (ret->height == 0)
             continue;
-        if (choose_place_locked(host, base, *ret))
-            return &host->entries[i];
-        base->wanted = (struct deployment_size){0}; /* pipelines have taken all places since */
+        if (choose_place_locked(host, entry, *ret))
+            return entry;
+        entry->wanted = (struct deployment_size){0}; /* pipelines have taken all places since */
     }
     return NULL;
 }
@@ -286,11 +297,10 @@ static int count_sizes_to_come_locked(struct model_host *host, const struct pipe
     int count = 0;
     for (size_t s = 0; s < stages->stage_count; s++) {
         const struct pipeline_stage *stage = &stages->stages[s];
-        const struct model_entry *entry = table_find_locked(host, stage->model, NULL);
+        struct model_entry *entry = table_find_locked(host, stage->model, NULL);
         for (size_t i = 0; entry && i < stage->size_count; i++) {
             const struct deployment_size size = {stage->sizes[i].height, stage->sizes[i].width};
-            count += entry->state == MODEL_LOADING ||
-                     (entry->deployment && may_add_size(host, entry->deployment, size));
+            count += entry->state == MODEL_LOADING || may_add_size(host, entry, size);
         }
     }
     return count;
@@ -301,7 +311,7 @@ void table_plan_memory(struct model_host *host)
     int count = 0;
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++) {
-        const struct model_entry *entry = &host->entries[i];
+        const struct model_entry *entry = host->entries[i];
         count += entry->state == MODEL_LOADING ||
                  (entry->deployment && entry->deployment->plan == PLAN_FIRST); /* to be completed */
         if (entry->stages)
@@ -317,8 +327,8 @@ static enum status check_sizes_locked(struct model_host *host, const struct mode
     struct deployment_size seen[DEPLOYMENT_SIZES];
     size_t seen_count = 0;
     const struct model_entry *found = table_find_locked(host, model, NULL);
-    for (const struct model_entry *entry = host->entries;
-         found && found->deployment && entry <= asked; entry++) {
+    for (size_t i = 0; found && found->deployment && i < host->entry_count; i++) {
+        const struct model_entry *entry = host->entries[i];
         struct error theirs;
         enum status status = STATUS_OK;
         if (entry->stages)
@@ -350,8 +360,8 @@ bool model_host_next_size(struct model_host *host, char name[static 128], char v
     struct deployment_size size;
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; !found && i < host->entry_count; i++)
-        if (host->entries[i].stages)
-            found = next_stage_size_locked(host, host->entries[i].stages, &size);
+        if (host->entries[i]->stages)
+            found = next_stage_size_locked(host, host->entries[i]->stages, &size);
     if (!found && host->awaits_sizes) {
         host->awaits_sizes = false;
         table_update_state_locked(host);
@@ -368,20 +378,15 @@ bool model_host_next_size(struct model_host *host, char name[static 128], char v
     return found;
 }
 
-static bool is_shortage(enum status status)
-{
-    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
-}
-
-static void fail_size_locked(struct deployment *base, struct deployment_size size,
+static void fail_size_locked(struct model_entry *entry, struct deployment_size size,
                              const struct error *failure)
 {
-    struct failed_size *failed = &base->failed[base->failed_count++ % DEPLOYMENT_FAILED_SIZES];
+    struct failed_size *failed = &entry->failed[entry->failed_count++ % FAILED_SIZES];
     failed->size = size;
-    failed->is_short = is_shortage(failure->status);
+    failed->is_short = table_is_shortage(failure->status);
     snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
-    if (is_same_size(base->wanted, size))
-        base->wanted = (struct deployment_size){0};
+    if (is_same_size(entry->wanted, size))
+        entry->wanted = (struct deployment_size){0};
 }
 
 void model_host_fail_size(struct model_host *host, const char *name, const char *version,
@@ -389,9 +394,9 @@ void model_host_fail_size(struct model_host *host, const char *name, const char 
 {
     const struct deployment_size size = {height, width};
     pthread_mutex_lock(&host->lock);
-    const struct model_entry *entry = table_find_version_locked(host, name, version);
+    struct model_entry *entry = table_find_version_locked(host, name, version);
     if (entry && entry->deployment)
-        fail_size_locked(entry->deployment, size, failure);
+        fail_size_locked(entry, size, failure);
     pthread_mutex_unlock(&host->lock);
 }
 
@@ -412,26 +417,10 @@ static enum status create_size(struct model_host *host, const struct deployment 
     return deployment_create(&options, ret, err);
 }
 
-/* Puts `deployment` (NULL: none) in the place of a size; returns that one, on the list; NULL: the
- * place was free. */
-static struct deployment *replace_size_locked(struct model_host *host, struct deployment *base,
-                                              struct deployment **at, struct deployment *deployment)
-{
-    struct deployment *old = *at;
-    if (old)
-        table_begin_retiring_locked(host, old);
-    *at = deployment;
-    if (deployment)
-        deployment->used_at = ++base->used_at;
-    return old;
-}
-
-void table_set_generation(struct deployment *deployment, uint64_t generation)
+void table_place_locked(struct model_host *host, struct deployment *deployment, uint64_t generation)
 {
     deployment->generation = generation;
-    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        if (deployment->sizes[i])
-            deployment->sizes[i]->generation = generation;
+    deployment->serial = ++host->serials;
 }
 
 void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
@@ -440,7 +429,8 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     const struct deployment_size size = {height, width};
     struct error failure = {0};
     struct deployment *base = table_use_version(host, model->name, model->version);
-    struct deployment *deployment = NULL, *old = NULL, **place;
+    struct deployment *deployment = NULL, **place;
+    struct leaving leaving = {0};
     if (!base) {
         model_free(model);
         return;
@@ -448,29 +438,36 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     const int64_t start = clock_now();
     enum status status = create_size(host, base, model, size, cancel, &deployment, &failure);
     pthread_mutex_lock(&host->lock);
+    /* It keeps its deployment meanwhile, which this thread alone replaces. */
+    struct model_entry *entry =
+        table_find_version_locked(host, base->model->name, base->model->version);
     if (status == STATUS_OK && host->draining)
         status = error_set(&failure, STATUS_DRAINING, "the server is shutting down");
-    place = choose_place_locked(host, base, size);
+    place = choose_place_locked(host, entry, size);
     if (status == STATUS_OK && !place)
         status = error_set(&failure, STATUS_INVALID, "pipelines name all sizes that it keeps");
     if (status == STATUS_OK) {
-        table_set_generation(deployment, base->generation);
-        old = replace_size_locked(host, base, place, deployment);
-        if (is_same_size(base->wanted, size))
-            base->wanted = (struct deployment_size){0};
-    } else if (is_shortage(status) && (place = spare_place_locked(host, base, false)) != NULL) {
-        old = replace_size_locked(host, base, place, NULL);
+        table_leave_locked(host, place, &leaving);
+        table_place_locked(host, deployment, base->generation);
+        deployment->used_at = ++entry->size_uses;
+        *place = deployment;
+        if (is_same_size(entry->wanted, size))
+            entry->wanted = (struct deployment_size){0};
+    } else if (table_is_shortage(status) &&
+               (place = spare_place_locked(host, entry, false)) != NULL) {
+        table_leave_locked(host, place, &leaving);
     } else if (status != STATUS_CANCELLED) {
-        fail_size_locked(base, size, &failure);
+        fail_size_locked(entry, size, &failure);
     }
-    const bool has_failed = status != STATUS_OK && find_failed_size(base, size);
+    const bool has_failed = status != STATUS_OK && find_failed_size(entry, size);
     pthread_mutex_unlock(&host->lock);
     if (has_failed)
-        log_event(
-            LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
-            LOG_INT("width", width), LOG_INT("height", height), LOG_STR("error", failure.message),
-            LOG_STR("text", is_shortage(status) ? "pipelines use the nearest size that is compiled"
-                                                : "requests for it are refused"));
+        log_event(LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
+                  LOG_INT("width", width), LOG_INT("height", height),
+                  LOG_STR("error", failure.message),
+                  LOG_STR("text", table_is_shortage(status)
+                                      ? "pipelines use the nearest size that is compiled"
+                                      : "requests for it are refused"));
     if (status == STATUS_OK)
         log_event(LOG_INFO, "size compiled", LOG_STR("model", base->model->name),
                   LOG_INT("width", width), LOG_INT("height", height),
@@ -478,26 +475,12 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     else
         deployment_end(deployment);
     model_host_release(host, base);
-    if (old)
-        table_retire(host, old);
+    table_retire(host, &leaving);
 }
 
-/* A deployment that completes a first one has the same weights and precision. */
-static bool hands_over_sizes(const struct deployment *old, bool completes)
+bool table_keeps_sizes_locked(const struct model_entry *entry, bool completes)
 {
-    return completes && old->plan == PLAN_FIRST;
-}
-
-void table_hand_over_sizes_locked(struct deployment *from, struct deployment *to, bool completes)
-{
-    if (!hands_over_sizes(from, completes))
-        return;
-    memcpy(to->sizes, from->sizes, sizeof to->sizes);
-    memset(from->sizes, 0, sizeof from->sizes);
-    memcpy(to->failed, from->failed, sizeof to->failed);
-    to->failed_count = from->failed_count;
-    to->wanted = from->wanted;
-    to->used_at = from->used_at;
+    return completes && entry->deployment && entry->deployment->plan == PLAN_FIRST;
 }
 
 /* The sizes of what is served that have to be compiled again; returns how many. */
@@ -507,16 +490,17 @@ static size_t find_carried_sizes(struct model_host *host, const struct model *mo
     size_t count = 0;
     pthread_mutex_lock(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    const struct deployment *old = entry ? entry->deployment : NULL;
-    for (size_t i = 0; old && !hands_over_sizes(old, completes) && i < DEPLOYMENT_SIZES; i++)
-        if (old->sizes[i])
-            ret[count++] = size_of(old->sizes[i]);
+    const bool has_any = entry && !table_keeps_sizes_locked(entry, completes);
+    for (size_t i = 0; has_any && i < DEPLOYMENT_SIZES; i++)
+        if (entry->sizes[i])
+            ret[count++] = size_of(entry->sizes[i]);
     pthread_mutex_unlock(&host->lock);
     return count;
 }
 
-enum status table_carry_sizes(struct model_host *host, struct deployment *deployment,
-                              bool completes, const _Atomic int *cancel, struct error *err)
+enum status table_carry_sizes(struct model_host *host, const struct deployment *deployment,
+                              bool completes, const _Atomic int *cancel,
+                              struct deployment *ret[static DEPLOYMENT_SIZES], struct error *err)
 {
     const struct model_host_source *source = &host->source;
     const struct model *own = deployment->model;
@@ -530,7 +514,7 @@ enum status table_carry_sizes(struct model_host *host, struct deployment *deploy
             model_check_size(own, size.height, size.width, &left_out) != STATUS_OK ||
             source->read(source->context, own->name, own->version, &model, &left_out) != STATUS_OK)
             continue;
-        if (create_size(host, deployment, model, size, cancel, &deployment->sizes[i], &left_out) ==
+        if (create_size(host, deployment, model, size, cancel, &ret[i], &left_out) ==
             STATUS_CANCELLED)
             return error_set(err, STATUS_CANCELLED, "%s", left_out.message);
     }

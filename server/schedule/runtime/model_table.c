@@ -1,9 +1,5 @@
-/* Models and versions coming and going.
- *
- *     announce ─▶ LOADING ─▶ READY ─▶ UNLOADING ─▶ UNLOADED, or out of the table
- *                    └─▶ FAILED
- *
- * A version that is READY and loaded again stays READY throughout: its deployment is exchanged. */
+/* Models and versions coming and going; docs/design.md draws their states. A version that is READY
+ * and loaded again stays READY throughout: its deployment is exchanged. */
 #include "server/schedule/runtime/model_table.h"
 
 #include <math.h>
@@ -27,6 +23,15 @@ const char *model_state_name(enum model_state state)
     return names[state];
 }
 
+const char *unload_cause_name(enum unload_cause cause)
+{
+    static const char *const names[UNLOAD_CAUSES] = {[UNLOAD_NOT_YET] = "not loaded yet",
+                                                     [UNLOAD_ASKED] = "asked",
+                                                     [UNLOAD_IDLE] = "idle",
+                                                     [UNLOAD_MEMORY] = "memory"};
+    return names[cause];
+}
+
 /* > 0: `a` is newer. Versions that are not numbers are older than all numbers. */
 static int compare_versions(const char *a, const char *b)
 {
@@ -41,27 +46,49 @@ static int compare_versions(const char *a, const char *b)
     return a_digits != b_digits ? (a_digits > b_digits ? 1 : -1) : strcmp(a, b);
 }
 
+/* The place of the first entry whose name is not before `name`. */
+static size_t find_place_locked(const struct model_host *host, const char *name)
+{
+    size_t low = 0, high = host->entry_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (strcmp(host->entries[middle]->name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool has_name(const struct model_host *host, size_t place, const char *name)
+{
+    return place < host->entry_count && !strcmp(host->entries[place]->name, name);
+}
+
 struct model_entry *table_find_version_locked(struct model_host *host, const char *name,
                                               const char *version)
 {
-    for (size_t i = 0; i < host->entry_count; i++) {
-        struct model_entry *entry = &host->entries[i];
-        if (!strcmp(entry->name, name) && !strcmp(entry->version, version))
-            return entry;
-    }
+    for (size_t i = find_place_locked(host, name); has_name(host, i, name); i++)
+        if (!strcmp(host->entries[i]->version, version))
+            return host->entries[i];
     return NULL;
 }
 
-/* The best version of a name: a ready one before others, then the newest. */
+bool table_can_answer(const struct model_entry *entry)
+{
+    return entry->state == MODEL_READY || (entry->state == MODEL_LOADING && entry->on_demand) ||
+           ((entry->state == MODEL_UNLOADING || entry->state == MODEL_UNLOADED) &&
+            entry->cause != UNLOAD_ASKED);
+}
+
+/* The best version of a name: one that can answer before others, then the newest. */
 static struct model_entry *find_best_locked(struct model_host *host, const char *name)
 {
     struct model_entry *best = NULL;
-    for (size_t i = 0; i < host->entry_count; i++) {
-        struct model_entry *entry = &host->entries[i];
-        if (strcmp(entry->name, name) != 0)
-            continue;
-        bool ready = entry->state == MODEL_READY;
-        bool best_ready = best && best->state == MODEL_READY;
+    for (size_t i = find_place_locked(host, name); has_name(host, i, name); i++) {
+        struct model_entry *entry = host->entries[i];
+        bool ready = table_can_answer(entry);
+        bool best_ready = best && table_can_answer(best);
         if (!best || ready > best_ready ||
             (ready == best_ready && compare_versions(entry->version, best->version) > 0))
             best = entry;
@@ -81,7 +108,7 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
 {
     const size_t stages = entry->stages ? entry->stages->stage_count : 0;
     for (size_t i = 0; i < host->entry_count; i++) {
-        const char *name = host->entries[i].name;
+        const char *name = host->entries[i]->name;
         bool is_in = !strcmp(name, entry->name);
         for (size_t s = 0; s < stages && !is_in; s++)
             is_in = !strcmp(name, entry->stages->stages[s].model);
@@ -95,12 +122,13 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
 static void choose_default_locked(struct model_host *host)
 {
     const struct model_entry *before = find_best_locked(host, host->default_name);
-    if (before && (before->state == MODEL_UNLOADING || before->state == MODEL_UNLOADED))
+    if (before && (before->state == MODEL_UNLOADING || before->state == MODEL_UNLOADED) &&
+        before->cause == UNLOAD_ASKED)
         return;
     host->default_name[0] = '\0';
     for (size_t i = 0; i < host->entry_count; i++)
-        if (is_all_locked(host, &host->entries[i]))
-            snprintf(host->default_name, sizeof host->default_name, "%s", host->entries[i].name);
+        if (is_all_locked(host, host->entries[i]))
+            snprintf(host->default_name, sizeof host->default_name, "%s", host->entries[i]->name);
 }
 
 struct model_entry *table_find_locked(struct model_host *host, const char *name,
@@ -141,35 +169,54 @@ struct model_entry *table_enter_locked(struct model_host *host, const char *name
     struct model_entry *entry = table_find_version_locked(host, name, version);
     if (!entry && (entry = table_find_version_locked(host, name, "")) != NULL)
         snprintf(entry->version, sizeof entry->version, "%s", version);
-    if (entry || host->entry_count == MODEL_HOST_MAX_MODELS)
+    if (entry)
         return entry;
+    struct model_entry **grown =
+        reallocarray(host->entries, host->entry_count + 1, sizeof(struct model_entry *));
+    host->entries = grown ? grown : host->entries;
+    if (!grown || !(entry = calloc(1, sizeof *entry)))
+        return NULL;
     const struct model_entry *other = find_best_locked(host, name);
-    entry = &host->entries[host->entry_count++];
-    *entry = (struct model_entry){.state = MODEL_LOADING,
+    *entry = (struct model_entry){.host = host,
+                                  .refs = 1,
+                                  .keep_ns = -1,
+                                  .idle_ns = INT64_MAX,
+                                  .state = MODEL_LOADING,
                                   .is_required = other && other->is_required,
                                   .phase = PHASE_WAITING,
                                   .begun = clock_now()};
     snprintf(entry->name, sizeof entry->name, "%s", name);
     snprintf(entry->version, sizeof entry->version, "%s", version);
-    return entry;
+    size_t at = find_place_locked(host, name);
+    while (has_name(host, at, name))
+        at++;
+    memmove(&grown[at + 1], &grown[at], (host->entry_count++ - at) * sizeof *grown);
+    return grown[at] = entry;
 }
 
-static void leave_locked(struct model_host *host, struct model_entry *entry)
+void table_unref_entry(struct model_entry *entry)
 {
-    size_t behind = (size_t)(host->entries + host->entry_count - entry) - 1;
+    if (atomic_fetch_sub_explicit(&entry->refs, 1, memory_order_acq_rel) > 1)
+        return;
     free(entry->stages);
-    memmove(entry, entry + 1, behind * sizeof *entry);
-    host->entry_count--;
+    free(entry);
 }
 
-/* Counts names with a ready version, and names without one of which a version failed. */
+static void leave_locked(struct model_host *host, size_t place)
+{
+    struct model_entry **at = &host->entries[place];
+    table_unref_entry(*at);
+    memmove(at, at + 1, (--host->entry_count - place) * sizeof *at);
+}
+
+/* Counts names of which a version can answer, and versions that failed of names without one. */
 static void count_names_locked(struct model_host *host, size_t *ret_ready, size_t *ret_failed)
 {
     *ret_ready = *ret_failed = 0;
     for (size_t i = 0; i < host->entry_count; i++) {
-        const struct model_entry *entry = &host->entries[i];
+        const struct model_entry *entry = host->entries[i];
         const struct model_entry *best = find_best_locked(host, entry->name);
-        if (best->state != MODEL_READY)
+        if (!table_can_answer(best))
             *ret_failed += entry->state == MODEL_FAILED;
         else if (best == entry)
             ++*ret_ready;
@@ -181,10 +228,10 @@ static bool is_unloaded_locked(const struct model_host *host)
 {
     bool removed = false;
     for (size_t i = 0; i < host->entry_count; i++) {
-        if (host->entries[i].state == MODEL_LOADING)
+        const enum model_state state = host->entries[i]->state;
+        if (state == MODEL_LOADING)
             return false;
-        removed |=
-            host->entries[i].state == MODEL_UNLOADING || host->entries[i].state == MODEL_UNLOADED;
+        removed |= state == MODEL_UNLOADING || state == MODEL_UNLOADED;
     }
     return removed;
 }
@@ -213,7 +260,7 @@ void model_host_announce(struct model_host *host, const char *name, const char *
     struct model_entry *entry = version ? NULL : find_best_locked(host, name);
     if (!entry)
         entry = table_enter_locked(host, name, version ? version : "");
-    if (entry && entry->state != MODEL_READY && entry->state != MODEL_LOADING) { /* tried again */
+    if (entry && !table_can_answer(entry) && entry->state != MODEL_LOADING) { /* tried again */
         entry->state = MODEL_LOADING;
         entry->progress = 0;
         entry->phase = PHASE_WAITING;
@@ -236,18 +283,152 @@ struct model_entry *table_find_announced_locked(struct model_host *host, const c
     return entry || version ? entry : find_best_locked(host, name);
 }
 
+/* ---- requests that wait ---- */
+
+size_t table_find_needed_locked(struct model_host *host, const struct predict_request *request,
+                                struct model_entry *ret[static PIPELINE_STAGES_MAX])
+{
+    struct model_entry *entry = table_find_locked(host, request->model, request->version);
+    const struct pipeline_config *stages = entry ? entry->stages : NULL;
+    const size_t count = stages ? stages->stage_count : 1;
+    for (size_t i = 0; i < count; i++) {
+        ret[i] = stages ? table_find_locked(host, stages->stages[i].model, NULL) : entry;
+        if (!ret[i] || !table_can_answer(ret[i]) || ret[i]->stages)
+            return 0;
+    }
+    return count;
+}
+
+bool table_want_locked(struct model_host *host, struct model_entry *entry)
+{
+    if (entry->state == MODEL_READY)
+        return false;
+    if (entry->wanted_at == 0)
+        entry->wanted_at = ++host->wishes;
+    if (entry->state == MODEL_UNLOADED) {
+        entry->state = MODEL_LOADING;
+        entry->on_demand = true;
+        entry->progress = 0;
+        entry->phase = "waiting";
+        entry->failure[0] = '\0';
+        entry->begun = clock_now();
+    }
+    return true;
+}
+
+bool table_must_wait_locked(struct model_host *host, const struct predict_request *request)
+{
+    struct model_entry *needed[PIPELINE_STAGES_MAX];
+    const size_t count = host->draining ? 0 : table_find_needed_locked(host, request, needed);
+    bool must_wait = false;
+    for (size_t i = 0; i < count; i++)
+        must_wait = table_want_locked(host, needed[i]) || must_wait;
+    return must_wait;
+}
+
+bool table_hold_locked(struct model_host *host, struct predict_request *request)
+{
+    struct model_entry *needed[PIPELINE_STAGES_MAX];
+    if (table_must_wait_locked(host, request))
+        return false;
+    const size_t count = table_find_needed_locked(host, request, needed);
+    for (size_t i = 0; i < count; i++) {
+        struct model_entry *entry = needed[i];
+        atomic_fetch_add_explicit(&entry->refs, 1, memory_order_relaxed);
+        atomic_store(&entry->keep_ns, request->has_keep_alive ? request->keep_alive_ns : -1);
+        atomic_store(&entry->used, clock_now());
+        request->held[request->held_count++] = entry;
+    }
+    return true;
+}
+
+static bool is_over(const struct predict_request *request)
+{
+    return request->deadline && clock_now() >= request->deadline;
+}
+
+/* Whether the request waits for this entry. */
+static bool needs_locked(struct model_host *host, const struct predict_request *request,
+                         const struct model_entry *entry)
+{
+    struct model_entry *needed[PIPELINE_STAGES_MAX];
+    const size_t count = table_find_needed_locked(host, request, needed);
+    bool needs = count == 0;
+    for (size_t i = 0; i < count; i++)
+        needs = needs || needed[i] == entry;
+    return needs;
+}
+
+void table_settle_and_unlock(struct model_host *host, const struct model_entry *failed)
+{
+    struct predict_request *settled = NULL, **last = &settled;
+    for (struct predict_request **at = &host->waiting; *at;) {
+        struct predict_request *request = *at;
+        if (!is_over(request) && !(failed && needs_locked(host, request, failed)) &&
+            !table_hold_locked(host, request)) {
+            at = &request->next_waiting;
+            continue;
+        }
+        *at = request->next_waiting;
+        request->next_waiting = NULL;
+        *last = request;
+        last = &request->next_waiting;
+        host->waiting_count--;
+    }
+    pthread_mutex_unlock(&host->lock);
+    while (settled) {
+        struct predict_request *request = settled;
+        settled = request->next_waiting; /* before it may go */
+        predict_request_unpin(request);
+    }
+}
+
+/* ---- changes ---- */
+
 void model_host_fail(struct model_host *host, const char *name, const char *version,
                      const char *failure)
 {
     pthread_mutex_lock(&host->lock);
     struct model_entry *entry = table_find_announced_locked(host, name, version);
-    if (entry) {
-        if (entry->state != MODEL_READY)
-            entry->state = MODEL_FAILED;
-        snprintf(entry->failure, sizeof entry->failure, "%s", failure);
-    }
+    if (entry)
+        table_fail_locked(host, entry, failure, false);
+    table_settle_and_unlock(host, entry);
+}
+
+void table_fail_locked(struct model_host *host, struct model_entry *entry, const char *failure,
+                       bool is_passing)
+{
+    entry->wanted_at = 0;
+    if (entry->state != MODEL_READY)
+        entry->state = is_passing ? MODEL_UNLOADED : MODEL_FAILED;
+    snprintf(entry->failure, sizeof entry->failure, "%s", failure);
     table_update_state_locked(host);
-    pthread_mutex_unlock(&host->lock);
+}
+
+void table_describe_locked(struct model_entry *entry, const struct model *model,
+                           const struct deployment *deployment)
+{
+    const struct task *task = &model->task;
+    struct model_brief *brief = &entry->brief;
+    *brief = (struct model_brief){
+        .parameter_bytes = model->parameter_bytes,
+        .file_bytes = model->file_bytes,
+        .takes_images = deployment_image_input(model) != SIZE_MAX,
+        .task = task->kind,
+        .confidence = task_has_option(task, "confidence") ? task->options.confidence : -1,
+        .iou = task_has_option(task, "iou") ? task->options.iou : -1};
+    memcpy(brief->task_evidence, task->evidence, sizeof brief->task_evidence);
+    if (brief->takes_images) {
+        brief->width = model->preprocess.width;
+        brief->height = model->preprocess.height;
+        brief->channels = preprocess_channels(&model->preprocess);
+    }
+    brief->answers_photos =
+        brief->takes_images &&
+        (deployment ? !deployment->no_answer[0] : task->kind != TASK_UNKNOWN && !task->is_tensors);
+    if (brief->answers_photos && task->kind == TASK_CLASSIFICATION)
+        brief->class_count =
+            model->class_count || !deployment ? model->class_count : deployment->class_count;
 }
 
 int table_seconds_left(const struct model_entry *entry)
@@ -263,7 +444,7 @@ int table_retry_after_locked(const struct model_host *host)
 {
     int most = 1;
     for (size_t i = 0; i < host->entry_count; i++) {
-        const struct model_entry *entry = &host->entries[i];
+        const struct model_entry *entry = host->entries[i];
         const int seconds = entry->state == MODEL_LOADING ? table_seconds_left(entry) : 1;
         most = seconds > most ? seconds : most;
     }
@@ -281,11 +462,9 @@ int model_host_retry_after(struct model_host *host)
 void model_host_clear_failure(struct model_host *host, const char *name)
 {
     pthread_mutex_lock(&host->lock);
-    for (size_t i = 0; i < host->entry_count; i++) {
-        struct model_entry *entry = &host->entries[i];
-        if (entry->state == MODEL_READY && !strcmp(entry->name, name))
-            entry->failure[0] = '\0';
-    }
+    for (size_t i = find_place_locked(host, name); has_name(host, i, name); i++)
+        if (host->entries[i]->state == MODEL_READY)
+            host->entries[i]->failure[0] = '\0';
     pthread_mutex_unlock(&host->lock);
 }
 
@@ -311,30 +490,65 @@ struct deployment_options table_deployment_options(const struct model_host *host
                                        .cancel = cancel};
 }
 
-/* --- leaving --- */
-
-void table_begin_retiring_locked(struct model_host *host, struct deployment *deployment)
+/* The next after `serial`, or `best` if that comes first. */
+static struct deployment *earlier(struct deployment *best, struct deployment *deployment,
+                                  uint64_t serial)
 {
-    deployment->next_retiring = host->retiring;
-    host->retiring = deployment;
+    return deployment && deployment->serial > serial && (!best || deployment->serial < best->serial)
+               ? deployment
+               : best;
 }
 
-/* Users of the deployment and of its other sizes. */
-static size_t count_users(const struct deployment *deployment)
+struct deployment *table_use_next(struct model_host *host, struct deployment *before)
 {
-    size_t users = deployment->users;
+    const uint64_t serial = before ? before->serial : 0;
+    struct deployment *next = NULL;
+    if (before)
+        model_host_release(host, before);
+    pthread_mutex_lock(&host->lock);
+    for (size_t i = 0; i < host->entry_count; i++) {
+        const struct model_entry *entry = host->entries[i];
+        next = earlier(next, entry->deployment, serial);
+        for (size_t k = 0; k < DEPLOYMENT_SIZES; k++)
+            next = earlier(next, entry->sizes[k], serial);
+    }
+    for (struct deployment *i = host->retiring; i; i = i->next_retiring)
+        next = earlier(next, i, serial);
+    if (next)
+        next->users++;
+    pthread_mutex_unlock(&host->lock);
+    return next;
+}
+
+/* --- leaving --- */
+
+void table_leave_locked(struct model_host *host, struct deployment **at, struct leaving *leaving)
+{
+    if (!*at)
+        return;
+    leaving->all[leaving->count++] = *at;
+    (*at)->next_retiring = host->retiring;
+    host->retiring = *at;
+    *at = NULL;
+}
+
+void table_empty_locked(struct model_host *host, struct model_entry *entry, struct leaving *leaving)
+{
+    table_leave_locked(host, &entry->deployment, leaving);
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        users += deployment->sizes[i] ? deployment->sizes[i]->users : 0;
-    return users;
+        table_leave_locked(host, &entry->sizes[i], leaving);
+    memset(entry->failed, 0, sizeof entry->failed);
+    entry->failed_count = 0;
+    entry->wanted = (struct deployment_size){0};
 }
 
 static void wait_unused_locked(struct model_host *host, const struct deployment *deployment)
 {
-    while (count_users(deployment) > 0)
+    while (deployment->users > 0)
         condition_wait(&host->released, &host->lock, INT64_MAX);
 }
 
-void table_retire(struct model_host *host, struct deployment *deployment)
+static void retire_one(struct model_host *host, struct deployment *deployment)
 {
     pthread_mutex_lock(&host->lock);
     wait_unused_locked(host, deployment); /* users may still submit */
@@ -347,42 +561,51 @@ void table_retire(struct model_host *host, struct deployment *deployment)
         at = &(*at)->next_retiring;
     *at = deployment->next_retiring;
     deployment->has_left = true;
-    for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        if (deployment->sizes[i])
-            deployment->sizes[i]->has_left = true;
     pthread_mutex_unlock(&host->lock);
     deployment_end(deployment);
 }
 
-/* The next ready version to remove, put on the list; NULL: none. */
-static struct deployment *take_one(struct model_host *host, const char *name, const char *version)
+void table_retire(struct model_host *host, const struct leaving *leaving)
 {
-    struct deployment *taken = NULL;
-    pthread_mutex_lock(&host->lock);
-    for (size_t i = 0; !taken && i < host->entry_count; i++) {
-        struct model_entry *entry = &host->entries[i];
-        if (strcmp(entry->name, name) != 0 || !entry->deployment ||
-            (version && strcmp(entry->version, version) != 0))
-            continue;
-        taken = entry->deployment;
-        entry->deployment = NULL;
-        entry->state = MODEL_UNLOADING;
-        entry->failure[0] = '\0';
-        table_begin_retiring_locked(host, taken);
-    }
-    table_update_state_locked(host);
-    pthread_mutex_unlock(&host->lock);
-    return taken;
+    for (size_t i = 0; i < leaving->count; i++)
+        retire_one(host, leaving->all[i]);
 }
 
-/* Memory has become free: sizes that it had no room for are compiled when they are wanted again. */
+/* Takes the next ready version to remove out of the table; false: there is none. */
+static bool take_one(struct model_host *host, const char *name, const char *version,
+                     struct leaving *leaving)
+{
+    *leaving = (struct leaving){0};
+    pthread_mutex_lock(&host->lock);
+    for (size_t i = find_place_locked(host, name); leaving->count == 0 && has_name(host, i, name);
+         i++) {
+        struct model_entry *entry = host->entries[i];
+        if (!entry->deployment || (version && strcmp(entry->version, version) != 0))
+            continue;
+        table_empty_locked(host, entry, leaving);
+        entry->state = MODEL_UNLOADING;
+        entry->cause = UNLOAD_ASKED;
+        entry->failure[0] = '\0';
+        entry->unloads[UNLOAD_ASKED]++;
+    }
+    table_update_state_locked(host);
+    table_settle_and_unlock(host, NULL);
+    return leaving->count > 0;
+}
+
+/* Memory has become free: sizes that it had no room for are compiled when they are wanted again.
+ * Other failures stay, and only they count. */
 static void forget_shortages_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++) {
-        struct deployment *deployment = host->entries[i].deployment;
-        for (size_t k = 0; deployment && k < DEPLOYMENT_FAILED_SIZES; k++)
-            if (deployment->failed[k].is_short)
-                deployment->failed[k] = (struct failed_size){0};
+        struct model_entry *entry = host->entries[i];
+        const size_t count = entry->failed_count;
+        struct failed_size kept[FAILED_SIZES] = {0};
+        entry->failed_count = 0;
+        for (size_t k = count > FAILED_SIZES ? count - FAILED_SIZES : 0; k < count; k++)
+            if (!entry->failed[k % FAILED_SIZES].is_short)
+                kept[entry->failed_count++] = entry->failed[k % FAILED_SIZES];
+        memcpy(entry->failed, kept, sizeof kept);
     }
 }
 
@@ -390,25 +613,29 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
                                     bool forget, struct error *err)
 {
     size_t found = 0;
-    struct deployment *deployment;
-    while ((deployment = take_one(host, name, version)) != NULL)
-        table_retire(host, deployment);
+    struct leaving leaving;
+    while (take_one(host, name, version, &leaving))
+        table_retire(host, &leaving);
     pthread_mutex_lock(&host->lock);
     forget_shortages_locked(host);
-    for (size_t i = host->entry_count; i-- > 0;) {
-        struct model_entry *entry = &host->entries[i];
-        if (strcmp(entry->name, name) != 0 || entry->deployment ||
-            (version && strcmp(entry->version, version) != 0))
-            continue;
-        found++;
-        free(entry->stages);
-        entry->stages = NULL;
-        entry->state = MODEL_UNLOADED;
-        if (forget)
-            leave_locked(host, entry);
+    for (size_t i = find_place_locked(host, name); has_name(host, i, name);) {
+        struct model_entry *entry = host->entries[i];
+        const bool is_meant = !entry->deployment && (!version || !strcmp(entry->version, version));
+        found += is_meant;
+        if (is_meant) {
+            free(entry->stages);
+            entry->stages = NULL;
+            entry->state = MODEL_UNLOADED;
+            entry->cause = UNLOAD_ASKED;
+            entry->wanted_at = 0;
+        }
+        if (is_meant && forget)
+            leave_locked(host, i);
+        else
+            i++;
     }
     table_update_state_locked(host);
-    pthread_mutex_unlock(&host->lock);
+    table_settle_and_unlock(host, NULL);
     if (found == 0)
         return error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s'%s%.20s", name,
                          version ? " of version " : "", version ? version : "");

@@ -233,8 +233,9 @@ static void drop_hold(struct predict_request *request)
     /* acq_rel: what other threads wrote into their images is seen by on_done. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
-    /* A photo that was only decoded is counted by the request that predicts from its pixels. */
-    if (!request->decode_only || !request->images[0].photo) {
+    /* Without a deployment, it has only waited for a load. A photo that was only decoded is counted
+     * by the request that predicts from its pixels. */
+    if (request->deployment && (!request->decode_only || !request->images[0].photo)) {
         deployment_note_request(request->deployment, request);
         meters_request(&request->deployment->meters, request, clock_now());
     }

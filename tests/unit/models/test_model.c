@@ -207,7 +207,7 @@ Test(model, refuses_what_is_no_triton_configuration)
         {"name: \"x\"\n\nmax_batch_size [", "line 3: the '[' of line 3 is never closed"},
         {"input {\n  name: \"image\"\n", "line 3: the '{' of line 1 is never closed"},
         {"input { name: \"image\" ]", "line 1: expected the name of a setting, not ']'"},
-        {"max_batch_size 8", "line 1: expected ':' behind 'max_batch_size'"},
+        {"max_batch_size 8", "line 1: expected ':' after 'max_batch_size'"},
         {"max_batch_size:", "line 1: expected a value, but the file ends"},
         {"max_batch_size: }", "line 1: expected a value, not '}'"},
         {"dims: [ 1 2 ]", "line 1: expected ',' or ']', not '2'"},

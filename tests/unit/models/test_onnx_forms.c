@@ -511,3 +511,122 @@ Test(onnx_forms, skip_layer_normalization_normalises_a_sum)
     one_equals(&one, 1, DTYPE_F32, SHAPE(1, 4), sum);
     one_end(&one);
 }
+
+/* ---- normalisation ---- */
+
+static const float quarters[8] = {1, 2, 4, 8, 1, 1, 1, 1};
+
+static void batch_norm(struct one_node *one, int opset, struct shape params, size_t outputs)
+{
+    start(one, "BatchNormalization", opset, 5, outputs);
+    one_input(one, 0, DTYPE_F32, SHAPE(1, 2, 2), ramp);
+    for (size_t i = 1; i < 5; i++)
+        one_input(one, i, DTYPE_F32, params, quarters);
+    one_float(one, "epsilon", 0);
+}
+
+Test(onnx_forms, batch_norm_has_statistics_of_every_position_before_opset_9)
+{
+    struct one_node one;
+    double expected[4];
+    batch_norm(&one, 7, SHAPE(2, 2), 1);
+    one_int(&one, "spatial", 0);
+    run_ok(&one);
+    for (size_t i = 0; i < 4; i++) /* scale, bias, mean and variance are q */
+        expected[i] =
+            (ramp[i] - quarters[i]) / sqrt((double)quarters[i]) * quarters[i] + quarters[i];
+    expect_near(&one, expected, 4);
+    one_end(&one);
+    batch_norm(&one, 7, SHAPE(3, 2), 1);
+    one_int(&one, "spatial", 0);
+    fails(&one, STATUS_SHAPE, "cannot be broadcast");
+    one_end(&one);
+}
+
+Test(onnx_forms, batch_norm_is_of_channels_by_default)
+{
+    struct one_node one;
+    batch_norm(&one, 7, SHAPE(2), 1);
+    run_ok(&one);
+    expect_near(&one, (const double[]){0, 1, 2, 2 + sqrt(2)}, 4);
+    one_end(&one);
+}
+
+Test(onnx_forms, batch_norm_in_training_is_refused)
+{
+    struct one_node one;
+    batch_norm(&one, 6, SHAPE(2), 1);
+    fails(&one, STATUS_UNSUPPORTED, "eval mode");
+    one_end(&one);
+    batch_norm(&one, 7, SHAPE(2), 5);
+    fails(&one, STATUS_UNSUPPORTED, "eval mode");
+    one_end(&one);
+}
+
+Test(onnx_forms, group_norm_scales_groups_before_opset_21)
+{
+    const float x[] = {0, 2, 0, 2};
+    struct one_node one;
+    start(&one, "GroupNormalization", 18, 3, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 4, 1), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2), ramp);
+    one_input(&one, 2, DTYPE_F32, SHAPE(2), quarters);
+    one_int(&one, "num_groups", 2);
+    one_float(&one, "epsilon", 0);
+    run_ok(&one);
+    expect_near(&one, (const double[]){1, 1, 1, 3}, 4);
+    one_end(&one);
+    for (int64_t groups = 0; groups < 4; groups += 3) {
+        start(&one, "GroupNormalization", 18, 3, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 4, 1), x);
+        one_input(&one, 1, DTYPE_F32, SHAPE(3), ramp);
+        one_input(&one, 2, DTYPE_F32, SHAPE(3), ramp);
+        one_int(&one, "num_groups", groups);
+        fails(&one, STATUS_SHAPE, "divisor");
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, qlinear_softmax_of_an_old_opset_is_over_all_following_dimensions)
+{
+    const uint8_t x[8] = {0}, zero = 0;
+    const float one_step = 1, fine = 1.0f / 256;
+    for (int64_t opset = 11; opset <= 13; opset += 2) {
+        struct one_node one;
+        start_of(&one, "com.microsoft", "QLinearSoftmax", 1, 5, 1);
+        one_input(&one, 0, DTYPE_U8, SHAPE(1, 2, 4), x);
+        one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &one_step);
+        one_input(&one, 2, DTYPE_U8, SHAPE_SCALAR, &zero);
+        one_input(&one, 3, DTYPE_F32, SHAPE_SCALAR, &fine);
+        one_input(&one, 4, DTYPE_U8, SHAPE_SCALAR, &zero);
+        one_int(&one, "axis", 1);
+        one_int(&one, "opset", opset);
+        run_ok(&one);
+        const double each = opset < 13 ? 32 : 128;
+        expect_near(&one, (const double[]){each, each, each, each, each, each, each, each}, 8);
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, qlinear_results_have_the_type_of_their_operand_without_a_zero_point)
+{
+    const int8_t x[3] = {-4, 0, 4}, zero = 0;
+    const float scale = 0.5f;
+    struct one_node one;
+    start_of(&one, "com.microsoft", "QLinearLeakyRelu", 1, 4, 1);
+    one_input(&one, 0, DTYPE_I8, SHAPE(3), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &scale);
+    one_input(&one, 2, DTYPE_I8, SHAPE_SCALAR, &zero);
+    one_input(&one, 3, DTYPE_F32, SHAPE_SCALAR, &scale);
+    one_float(&one, "alpha", 0.5f);
+    run_ok(&one);
+    cr_expect_eq(one.out[0]->dtype, DTYPE_I8);
+    expect_near(&one, (const double[]){-2, 0, 4}, 3);
+    one_end(&one);
+    start_of(&one, "com.microsoft", "QLinearLeakyRelu", 1, 3, 1);
+    one_input(&one, 0, DTYPE_I8, SHAPE(3), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &scale);
+    one_input(&one, 2, DTYPE_I8, SHAPE_SCALAR, &zero);
+    fails(&one, STATUS_MODEL, "the output's scale");
+    one_end(&one);
+}

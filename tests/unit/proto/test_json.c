@@ -225,8 +225,9 @@ Test(predict_json, refusals)
     for (size_t i = 0; i < COUNT_OF(request_cases); i++) {
         struct error err = {0};
         struct predict_json *request = NULL;
-        enum status status = predict_json_parse(
-            request_cases[i].text, strlen(request_cases[i].text), &request_limits, &request, &err);
+        enum status status =
+            predict_json_parse(NULL, request_cases[i].text, strlen(request_cases[i].text),
+                               &request_limits, &request, &err);
         cr_assert_eq(status, request_cases[i].status, "%s", request_cases[i].text);
         cr_assert_null(request);
         cr_assert(strstr(err.message, request_cases[i].says), "%s: %s", request_cases[i].text,
@@ -240,7 +241,7 @@ Test(predict_json, reads_a_list)
     static const char text[] =
         "{\"top_k\":3,\"images\":[{\"b64\":\"Zm9v\",\"name\":\"a.jpg\"},{\"b64\":\"!\"}],"
         "\"model\":\"digits\"}";
-    cr_assert_eq(predict_json_parse(text, sizeof text - 1, &request_limits, &request, NULL),
+    cr_assert_eq(predict_json_parse(NULL, text, sizeof text - 1, &request_limits, &request, NULL),
                  STATUS_OK);
     cr_assert(request->as_list);
     cr_assert_eq(request->image_count, 2);

@@ -207,7 +207,7 @@ Test(ops_linear, einsum_malformed_equations)
         {"i......j,jk->ik", STATUS_MODEL, "stray"},
         {"i1,jk->ik", STATUS_MODEL, "holds '1'"},
         {"ij,jk-ik", STATUS_MODEL, "'-'"},
-        {"ij,jk->ik,l", STATUS_MODEL, "behind its output"},
+        {"ij,jk->ik,l", STATUS_MODEL, "after its output"},
         {"ijk,jk->ik", STATUS_SHAPE, "expected 3 dimensions"},
         {"i,jk->ik", STATUS_SHAPE, "expected 1 dimensions"},
         {"ij,ik->jk", STATUS_SHAPE, "2 and of 3"},

@@ -153,7 +153,10 @@ Test(ops_shape, permutations_are_checked)
         int64_t perm[3];
         size_t count;
         const char *words;
-    } cases[] = {{{0, 1}, 2, "2 axes"}, {{0, 1, 1}, 3, "twice"}, {{0, 1, 3}, 3, "out of range"}};
+    } cases[] = {{{0, 1}, 2, "2 axes"},
+                 {{0, 1, 1}, 3, "twice"},
+                 {{0, 1, 3}, 3, "axis 3, expected 0 to 2"},
+                 {{0, 1, -1}, 3, "axis -1, expected 0 to 2"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct one_node one;
         with_data(&one, OP_TRANSPOSE, 13, 1, SHAPE(2, 3, 4));

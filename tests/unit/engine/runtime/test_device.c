@@ -158,7 +158,7 @@ Test(device, says_what_is_wrong_and_what_there_is)
         enum status status;
         const char *contains;
     } cases[] = {
-        {"mps", STATUS_DEVICE,
+        {"mps", STATUS_CONFIG,
          "no MPS (Apple Metal) backend; the devices of this machine are: cpu"},
         {"cuda:999", STATUS_DEVICE, "device 'cuda:999' is not available"},
         {"gpu", STATUS_CONFIG, "unknown device 'gpu'; use auto, cpu, cuda"},

@@ -97,6 +97,18 @@ static void agrees(struct builder *b)
 /* ---- numbers ---- */
 
 /* In every thread of a pass, and only there. */
+/* A file may make an output of this, and leave the ratio to clients. */
+Test(session_edges, dropout_of_a_constant)
+{
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(2, 3), 13);
+    struct value *ratio = graph_add_value(b.graph, "ratio", DTYPE_F32, &SHAPE_SCALAR);
+    b.graph->inputs[b.graph->input_count++] = ratio;
+    end_at(&b, one_node(&b, OP_RELU, 1, &x));
+    end_at(&b, binary(&b, OP_DROPOUT, constant(&b, SHAPE(1, 3), 1, 0), ratio));
+    agrees(&b);
+}
+
 Test(session_edges, subnormal_numbers_count_as_zero)
 {
     enum { N = 1 << 18 };

@@ -61,6 +61,57 @@ Test(budget, is_taken_and_given_back)
     cr_assert_eq(budget.used, 0);
 }
 
+Test(budget, a_run_takes_its_part_of_the_whole)
+{
+    struct memory_budget whole = {.limit = 1000}, a = {.limit = 600, .whole = &whole}, b = a;
+    struct error err = {0};
+    cr_assert_eq(memory_charge(&a, 601, &err), STATUS_INVALID, "more than a run may have");
+    cr_assert(strstr(err.message, "too large"), "%s", err.message);
+    cr_assert_eq(whole.used, 0);
+    cr_assert_eq(memory_charge(&a, 500, &err), STATUS_OK);
+    cr_assert_eq(memory_charge(&b, 501, &err), STATUS_SHORT_OF_MEMORY, "the other has it");
+    cr_assert(strstr(err.message, "try again"), "%s", err.message);
+    cr_assert_eq(b.used, 0);
+    cr_assert_eq(memory_charge(&b, 500, &err), STATUS_OK);
+    cr_assert_eq(whole.used, 1000);
+    memory_uncharge(&a, 500);
+    whole.limit = 550;
+    cr_assert_eq(memory_charge(&b, 51, &err), STATUS_INVALID, "it would never fit");
+    cr_assert_eq(memory_charge(&b, SIZE_MAX, &err), STATUS_INVALID);
+    memory_uncharge(&b, 500);
+    cr_assert(a.used == 0 && b.used == 0 && whole.used == 0);
+}
+
+Test(budget, a_tensor_outlives_its_run)
+{
+    struct memory_budget whole = {.limit = 1000}, run = {.limit = 600, .whole = &whole};
+    struct memory_budget load = {.limit = 1000};
+    struct error err = {0};
+    struct tensor *made, *flat, *row, *constant, *wrapped;
+    char bytes[4] = {0};
+    cr_assert_eq(tensor_create(&run, DTYPE_U8, &SHAPE(4, 10), &made, &err), STATUS_OK);
+    for (int i = 0; i < 40; i++)
+        ((uint8_t *)made->data)[i] = (uint8_t)i;
+    cr_assert_eq(tensor_view(made, &SHAPE(2, 20), &flat, &err), STATUS_OK);
+    cr_assert(tensor_keep(flat, &whole) && tensor_keep(made, &whole), "once or twice");
+    cr_assert(run.used == 0 && whole.used == 40);
+    cr_assert_eq(tensor_part(flat, 1, 2, &row, &err), STATUS_OK);
+    tensor_unref(made);
+    tensor_unref(flat);
+    cr_assert(shape_equal(&row->shape, &SHAPE(1, 20)));
+    cr_assert_eq(((uint8_t *)row->data)[0], 20);
+    cr_assert_eq(whole.used, 40);
+    tensor_unref(row);
+    cr_assert_eq(whole.used, 0);
+    cr_assert_eq(tensor_create(&load, DTYPE_U8, &SHAPE(4), &constant, &err), STATUS_OK);
+    cr_assert_eq(tensor_wrap(DTYPE_U8, &SHAPE(4), DEVICE_HOST, bytes, NULL, NULL, &wrapped, &err),
+                 STATUS_OK);
+    cr_assert_not(tensor_keep(constant, &whole), "who owns it may go first");
+    cr_assert_not(tensor_keep(wrapped, &whole));
+    tensor_unref(constant);
+    tensor_unref(wrapped);
+}
+
 Test(half, all_bit_patterns_survive_the_round_trip)
 {
     for (uint32_t bits = 0; bits < 65536; bits++) {

@@ -497,6 +497,35 @@ static void test_no_other_address_or_process_is_reached(void)
     in_child(check_network);
 }
 
+/* Of the parent, which is not confined and runs as the same user: root, where the tests run as
+ * root. */
+static void check_processes(void)
+{
+    static const char *const files[] = {"environ", "maps", "auxv", "mem", "root", "cwd"};
+    const struct config config = {0};
+    struct confinement confinement;
+    char path[64];
+    bool was_readable = false;
+    for (int is_confined = 0; is_confined < 2; is_confined++) {
+        for (size_t i = 0; i < COUNT_OF(files); i++) {
+            snprintf(path, sizeof path, "/proc/%d/%s", (int)getppid(), files[i]);
+            const int fd = open(path, O_RDONLY | O_CLOEXEC);
+            was_readable |= fd >= 0;
+            CHECK(!is_confined || (fd == -1 && errno == EACCES));
+            if (fd >= 0)
+                close(fd);
+        }
+        if (!is_confined)
+            confine_files(&config, &confinement);
+    }
+    CHECK(was_readable);
+}
+
+static void test_other_processes_are_not_read(void)
+{
+    in_child(check_processes);
+}
+
 static void skip(void)
 {
 }
@@ -520,6 +549,7 @@ int main(void)
         {"files may be replaced", test_files_may_be_replaced},
         {"links are followed where they are named", test_links_are_followed_where_they_are_named},
         {"no other address or process is reached", test_no_other_address_or_process_is_reached},
+        {"other processes are not read", test_other_processes_are_not_read},
     };
     for (size_t i = 0; i < COUNT_OF(tests); i++) {
         if (i < CALLS && !has_seccomp)

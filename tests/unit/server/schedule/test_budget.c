@@ -60,6 +60,24 @@ Test(budget, pictures_take_what_models_leave)
     budget_free(budget);
 }
 
+Test(budget, tensors_of_runs_share_with_pictures)
+{
+    struct device_budgets *budget = budget_create(NULL, 0, 3200);
+    struct memory_budget *run = budget_run_memory(budget);
+    struct error err;
+    budget_book(budget, DEVICE_HOST, 2200);
+    cr_assert_eq(run->limit, 1000);
+    cr_assert_eq(memory_charge(run, 600, &err), STATUS_OK);
+    cr_assert_eq(budget_take_picture(budget, 401, 0, &err), STATUS_TIMEOUT, "a tensor has it");
+    cr_assert_eq(budget_take_picture(budget, 400, 0, &err), STATUS_OK);
+    memory_uncharge(run, 600);
+    budget_give_picture(budget, 400);
+    cr_assert_eq(run->used, 0);
+    budget_book(budget, DEVICE_HOST, 5000);
+    cr_assert_eq(run->limit, 100, "models leave nothing: a part stays");
+    budget_free(budget);
+}
+
 Test(budget, without_limit_only_counts)
 {
     struct device_budgets *budget = budget_create(NULL, 0, 0);
@@ -91,5 +109,5 @@ Test(budget, limits_come_from_the_operator_or_the_machine)
     struct budget_limit limits[2];
     budget_limits(devices, wanted, 2, 512, limits);
     cr_assert_eq(limits[0].bytes, 4096);
-    cr_assert_eq(limits[1].bytes, 512);
+    cr_assert_eq(limits[1].bytes, 496, "a part is for the tensors of runs");
 }

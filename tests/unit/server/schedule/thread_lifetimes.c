@@ -568,6 +568,34 @@ static void test_sizes_make_room_for_each_other(void)
     model_host_free(host);
 }
 
+/* Also where memory was short so often that sizes are not made ahead any more. */
+static void test_sizes_are_made_ahead_when_memory_returns(void)
+{
+    char name[128], version[16];
+    int h, w;
+    struct error err = {0}, why;
+    struct pipeline_config config = {
+        .stages = {{.model = "a", .sizes = {{FAKE_WIDTH, 2}}, .size_count = 1}}, .stage_count = 1};
+    struct model_host *host = start_host((struct model_host_options){0});
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_add_model(host, fake_free_model("b", 1), NULL, &err) == STATUS_OK);
+    (void)error_set(&why, STATUS_INVALID, "the model does not work with it");
+    model_host_fail_size(host, "a", "1", 100, FAKE_WIDTH, &why);
+    (void)error_set(&why, STATUS_NO_MEMORY, "no memory");
+    for (int height = 101; height < 120; height++)
+        model_host_fail_size(host, "a", "1", height, FAKE_WIDTH, &why);
+    (void)error_set(&why, STATUS_INVALID, "the model does not work with it");
+    model_host_fail_size(host, "a", "1", 120, FAKE_WIDTH, &why);
+    CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
+    CHECK(!model_host_next_size(host, name, version, &h, &w));
+    CHECK(ask_size(host, 119, &err) == STATUS_SHORT_OF_MEMORY);
+    CHECK(model_host_remove_model(host, "b", NULL, true, &err) == STATUS_OK);
+    CHECK(model_host_next_size(host, name, version, &h, &w) && h == 2);
+    CHECK(ask_size(host, 120, &err) == STATUS_INVALID);
+    CHECK(ask_size(host, 119, &err) == STATUS_NOT_READY);
+    model_host_free(host);
+}
+
 static void test_sizes_come_and_go_with_their_model(void)
 {
     struct error err = {0};
@@ -868,6 +896,7 @@ int main(void)
          test_sizes_are_found_while_their_model_is_replaced},
         {"sizes that fail are remembered", test_sizes_that_fail_are_remembered},
         {"sizes make room for each other", test_sizes_make_room_for_each_other},
+        {"sizes are made ahead when memory returns", test_sizes_are_made_ahead_when_memory_returns},
         {"photos are answered by the model that saw them",
          test_photos_are_answered_by_the_model_that_saw_them},
         {"crops are cut out until the request ends", test_crops_are_cut_out_until_the_request_ends},

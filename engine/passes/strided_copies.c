@@ -1,6 +1,6 @@
-/* Moves: a chain of Transposes, Reshapes, Slices, Gathers of one index, Expands … whose last value
- * something reads that computes becomes one copy from where the chain begins (OP_MOVE), or nothing
- * where the elements stay in their order: window partitions, channel shuffles, patch merging. */
+/* A chain of Transposes, Reshapes, Slices, Gathers of one index, Expands … that ends at a node that
+ * computes becomes one strided copy (OP_STRIDED_COPY), or nothing if the elements stay in their
+ * order: window partitions, channel shuffles, patch merging. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/view.h"
@@ -25,7 +25,7 @@ static void shorten(struct edit *edit, struct value *value)
     if (!plain && !view_group(&view, 0, view.rank, &map.group[0]))
         return;
     struct node *node =
-        edit_insert_node(edit, edit_position(graph, last), plain ? OP_RESHAPE : OP_MOVE,
+        edit_insert_node(edit, edit_position(graph, last), plain ? OP_RESHAPE : OP_STRIDED_COPY,
                          plain ? 13 : 1, last->name, &view.base, 1);
     if (!node)
         return;
@@ -39,7 +39,7 @@ static void shorten(struct edit *edit, struct value *value)
     node_set_output(node, 0, value);
 }
 
-static bool moves_visit(struct edit *edit, size_t *n)
+static bool strided_copies_visit(struct edit *edit, size_t *n)
 {
     struct graph *graph = edit->graph;
     const struct node *node = graph->nodes[*n];
@@ -51,9 +51,9 @@ static bool moves_visit(struct edit *edit, size_t *n)
     return false;
 }
 
-void pass_moves(struct edit *edit)
+void pass_strided_copies(struct edit *edit)
 {
-    edit_nodes(edit, moves_visit);
+    edit_nodes(edit, strided_copies_visit);
     for (size_t i = 0; i < edit->graph->output_count && edit->status == STATUS_OK; i++)
         shorten(edit, edit->graph->outputs[i]);
     if (edit->status == STATUS_OK)

@@ -1,11 +1,131 @@
 /* Pad, CenterCropPad, Col2Im. */
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
-#include "engine/op/kernels.h"
-#include "engine/op/resolve.h"
+#include "engine/op/family.h"
+
+/* ---- inference ---- */
+
+static enum status infer_pad(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *fill = node_input(node, 2);
+    const struct tensor *known[4];
+    if (fill && shape_count(&fill->shape) != 0) { /* an empty tensor stands for none */
+        TRY(operand_same_dtype(node, 2, "constant_value", err));
+        TRY(operand_single(node, 2, "constant_value", err));
+    }
+    resolve_known(node, 1, known, 4);
+    for (size_t i = 1; i < 4; i += 2) {
+        if (node_input(node, i) && !known[i])
+            return infer_unknown(node, 0, x->dtype);
+    }
+    struct padding padding;
+    TRY(resolve_padding(node, &x->shape, known, &padding, err));
+    return infer_output(node, 0, x->dtype, &padding.out, err);
+}
+
+/* Col2Im: [N, C * product(block), L] to [N, C, image …]. */
+struct col2im {
+    int spatial; /* 1 … TENSOR_MAX_RANK - 2 */
+    int64_t image[TENSOR_MAX_RANK], block[TENSOR_MAX_RANK], steps[TENSOR_MAX_RANK];
+    int64_t stride[TENSOR_MAX_RANK], dilation[TENSOR_MAX_RANK], pad[TENSOR_MAX_RANK];
+    struct shape out;
+};
+
+/* A list attribute of `expected` numbers in low … 2^31-1; `otherwise` where it is left out. */
+static enum status window_attribute(const struct node *node, const char *name, size_t expected,
+                                    int64_t low, int64_t otherwise, int64_t *ret, struct error *err)
+{
+    size_t count;
+    const int64_t *list = node_ints(node, name, &count);
+    if (list && count != expected)
+        return error_set(err, STATUS_SHAPE, "attribute '%s' holds %zu numbers, expected %zu", name,
+                         count, expected);
+    for (size_t i = 0; i < expected; i++) {
+        ret[i] = list ? list[i] : otherwise;
+        if (ret[i] < low || ret[i] > INT32_MAX)
+            return error_set(err, STATUS_SHAPE, "attribute '%s' holds %lld, expected at least %lld",
+                             name, (long long)ret[i], (long long)low);
+    }
+    return STATUS_OK;
+}
+
+static enum status resolve_col2im(const struct node *node, const struct shape *data,
+                                  const struct tensor *const *operands, struct col2im *ret,
+                                  struct error *err)
+{
+    size_t images, blocks, max = TENSOR_MAX_RANK - 2;
+    int64_t pads[2 * TENSOR_MAX_RANK];
+    char text[SHAPE_TEXT];
+    TRY(resolve_list(operands[1], "image_shape", ret->image, max, &images, err));
+    TRY(resolve_list(operands[2], "block_shape", ret->block, max, &blocks, err));
+    if (data->rank != 3 || images != blocks || images == 0)
+        return error_set(
+            err, STATUS_SHAPE,
+            "the input has shape %s, image_shape %zu dimensions and block_shape %zu: expected "
+            "[N, C * block, L] and equally many dimensions",
+            shape_text(data, text), images, blocks);
+    TRY(window_attribute(node, "strides", images, 1, 1, ret->stride, err));
+    TRY(window_attribute(node, "dilations", images, 1, 1, ret->dilation, err));
+    TRY(window_attribute(node, "pads", 2 * images, 0, 0, pads, err));
+    ret->spatial = (int)images;
+    ret->out = (struct shape){.rank = 2 + ret->spatial, .dims = {data->dims[0]}};
+    int64_t block = 1, steps = 1;
+    for (int i = 0; i < ret->spatial; i++) {
+        int64_t image = ret->image[i], extent = ret->block[i];
+        if (image < 1 || extent < 1 || image > INT32_MAX || extent > INT32_MAX)
+            return error_set(err, STATUS_SHAPE,
+                             "the image's extent is %lld and the block's %lld, expected 1 to %d",
+                             (long long)image, (long long)extent, INT32_MAX);
+        int64_t room =
+            image + pads[i] + pads[i + ret->spatial] - (ret->dilation[i] * (extent - 1) + 1);
+        if (room < 0)
+            return error_set(err, STATUS_SHAPE, "a block of extent %lld is larger than the image",
+                             (long long)extent);
+        ret->pad[i] = pads[i];
+        ret->steps[i] = room / ret->stride[i] + 1;
+        ret->out.dims[2 + i] = image;
+        if (__builtin_mul_overflow(block, extent, &block) ||
+            __builtin_mul_overflow(steps, ret->steps[i], &steps))
+            return error_set(err, STATUS_SHAPE, "the block shape is too large to address");
+    }
+    if (data->dims[1] % block || data->dims[2] != steps)
+        return error_set(err, STATUS_SHAPE,
+                         "input %s does not hold a multiple of %lld rows (the block) by %lld block "
+                         "positions",
+                         shape_text(data, text), (long long)block, (long long)steps);
+    ret->out.dims[1] = data->dims[1] / block;
+    return STATUS_OK;
+}
+
+static enum status infer_col2im(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    const struct tensor *known[3];
+    if (!resolve_known(node, 1, known, 3))
+        return infer_unknown(node, 0, x->dtype);
+    struct col2im col2im;
+    TRY(resolve_col2im(node, &x->shape, known, &col2im, err));
+    return infer_output(node, 0, x->dtype, &col2im.out, err);
+}
+
+/* ---- batches ---- */
+
+static int pad_axis(const struct node *node, const int *axes)
+{
+    const struct tensor *operands[4] = {0};
+    const int axis = batch_of_first(node, axes);
+    struct padding padding;
+    struct error ignored;
+    return axis >= 0 && resolve_known(node, 1, operands, COUNT_OF(operands)) &&
+                   resolve_padding(node, &node->inputs[0]->shape, operands, &padding, &ignored) ==
+                       STATUS_OK &&
+                   padding.begin[axis] == 0 && padding.end[axis] == 0
+               ? axis
+               : BATCH_MIXES;
+}
+
+static const struct batch_rule pad_rule = {pad_axis, NULL};
+static const struct batch_rule center_rule = {pad_axis, batch_beside_shape};
 
 /* ---- padding with a constant: fill everything, copy what overlaps ---- */
 
@@ -117,28 +237,15 @@ static enum status pad_repeat(const struct kernel_args *args, const struct paddi
 
 KERNEL(kernel_pad)
 {
-    const struct node *node = args->node;
-    const struct tensor *x = args->in[0];
-    const struct tensor *fill = kernel_input(args, 2);
+    const struct tensor *x = args->in[0], *fill = kernel_input(args, 2);
     struct padding padding;
-    TRY(resolve_pad(node, &x->shape, args->in, &padding, err));
+    uint64_t value = 0;
+    TRY(resolve_padding(args->node, &x->shape, args->in, &padding, err));
     if (padding.mode != PAD_CONSTANT)
         return pad_repeat(args, &padding, err);
-    uint64_t value = 0;
-    if (fill && fill->bytes && fill->dtype == x->dtype)
+    if (fill && fill->bytes)
         memcpy(&value, fill->data, dtype_size(x->dtype));
-    else if (fill && fill->bytes) /* float32, as older opsets' attribute is */
-        store_floats(fill->data, x->dtype, &value, 1);
     pad_constant(x, &padding, &value, *args->out[0]);
-    return STATUS_OK;
-}
-
-KERNEL(kernel_center)
-{
-    struct padding padding;
-    uint64_t zero = 0;
-    TRY(resolve_center(args->node, &args->in[0]->shape, args->in, &padding, err));
-    pad_constant(args->in[0], &padding, &zero, *args->out[0]);
     return STATUS_OK;
 }
 
@@ -228,3 +335,16 @@ KERNEL(kernel_col2im)
     }
     return STATUS_OK;
 }
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_PAD, 11, 0, 2, 4, 1, 1, OP_PLAIN, "mode:string", infer_pad, &pad_rule, work_elements,
+     kernel_pad},
+    {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, OP_PLAIN, "axes:ints", infer_pad, &center_rule,
+     work_elements, kernel_pad},
+    {OP_COL2IM, 18, 0, 3, 3, 1, 1, OP_HEAVY, "dilations:ints pads:ints strides:ints", infer_col2im,
+     &batch_by_sample, work_elements, kernel_col2im},
+};
+
+const struct op_family ops_pad = {entries, COUNT_OF(entries)};

@@ -3,11 +3,78 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
-#include "engine/op/convert.h"
-#include "engine/op/copy.h"
-#include "engine/op/index.h"
-#include "engine/op/resolve.h"
+#include "engine/op/family.h"
+
+/* ---- inference ---- */
+
+static enum status infer_top_k(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *count = node_input(node, 1);
+    struct shape out = x->shape;
+    int64_t axis, k;
+    TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
+    TRY(infer_attribute_axis(node, -1, &axis, err));
+    TRY(operand_dtype(node, 1, "K", DTYPES_INDEX, err));
+    TRY(operand_single(node, 1, "K", err));
+    if (!count->known) {
+        infer_unknown(node, 0, x->dtype);
+        return infer_unknown(node, 1, DTYPE_I64);
+    }
+    k = tensor_int(count->known, 0);
+    if (k < 0 || k > out.dims[axis])
+        return error_set(err, STATUS_SHAPE, "k is %lld, but axis %lld has only %lld elements",
+                         (long long)k, (long long)axis, (long long)out.dims[axis]);
+    out.dims[axis] = k;
+    TRY(infer_output(node, 0, x->dtype, &out, err));
+    return infer_output(node, 1, DTYPE_I64, &out, err);
+}
+
+static enum status infer_unique(struct node *node, struct error *err)
+{
+    int64_t axis;
+    if (node_attr(node, "axis"))
+        TRY(infer_attribute_axis(node, 0, &axis, err));
+    infer_unknown(node, 0, node->inputs[0]->dtype);
+    for (size_t i = 1; i < 4; i++)
+        infer_unknown(node, i, DTYPE_I64);
+    return STATUS_OK;
+}
+
+static enum status infer_arg(struct node *node, struct error *err)
+{
+    const struct shape *shape = &node->inputs[0]->shape;
+    int64_t axis;
+    TRY(operand_dtype(node, 0, "data", DTYPES_NUMBER, err));
+    TRY(infer_attribute_axis(node, 0, &axis, err));
+    struct shape out = {0};
+    for (int i = 0; i < shape->rank; i++)
+        if (i != axis)
+            out.dims[out.rank++] = shape->dims[i];
+        else if (node_int(node, "keepdims", 1))
+            out.dims[out.rank++] = 1;
+    if (shape->dims[axis] == 0 && shape_count(&out) != 0)
+        return error_set(err, STATUS_SHAPE,
+                         "axis %lld is empty: it has no largest or smallest "
+                         "element",
+                         (long long)axis);
+    return infer_output(node, 0, DTYPE_I64, &out, err);
+}
+
+/* ---- batches ---- */
+
+/* ArgMax: the axis that it looks along is left out unless keepdims. */
+static int arg_axis(const struct node *node, const int *axes)
+{
+    const int from = batch_of_first(node, axes);
+    const int64_t axis = batch_attribute_axis(node, 0);
+    if (from < 0 || from == axis)
+        return BATCH_MIXES;
+    return from > axis && !node_int(node, "keepdims", 1) ? from - 1 : from;
+}
+
+static const struct batch_rule arg_rule = {arg_axis, NULL};
+
+/* ---- keys ---- */
 
 /* The bits of a double, mapped to integers that order the same: negative numbers flipped, positive
  * ones above.
@@ -22,7 +89,9 @@ static uint64_t float_key(double x)
     return bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
 }
 
-void order_keys(const void *src, enum dtype dtype, uint64_t *dst, size_t n)
+/* Keys that order as the elements do (unsigned comparison); -0 equals 0, NaN is above everything
+ * and equal to itself. */
+static void order_keys(const void *src, enum dtype dtype, uint64_t *dst, size_t n)
 {
     for (size_t done = 0; done < n; done += BLOCK) {
         size_t count = n - done < BLOCK ? n - done : BLOCK;
@@ -55,7 +124,7 @@ static bool behind(const struct sort_key *a, const struct sort_key *b)
     return a->key != b->key ? a->key < b->key : a->index > b->index;
 }
 
-/* A heap with the last of the chosen at its top. */
+/* A heap whose root is the worst of the kept elements. */
 static void sift_down(struct sort_key *heap, size_t count, size_t i)
 {
     struct sort_key item = heap[i];
@@ -130,27 +199,24 @@ static void line_write(const struct kernel_args *args, const struct sort_line *l
 KERNEL(kernel_top_k)
 {
     const struct tensor *x = args->in[0];
-    int64_t axis = node_int(args->node, "axis", -1), wanted = tensor_int(args->in[1], 0);
-    TRY(infer_axis(&axis, x->shape.rank, err));
+    int64_t axis, wanted = tensor_int(args->in[1], 0);
+    TRY(infer_attribute_axis(args->node, -1, &axis, err));
     if (wanted < 0 || wanted > x->shape.dims[axis])
         return error_set(err, STATUS_INVALID, "k is %lld, but axis %lld has only %lld elements",
                          (long long)wanted, (long long)axis, (long long)x->shape.dims[axis]);
-    size_t k = (size_t)wanted, count = (size_t)x->shape.dims[axis];
-    size_t outer = resolve_extent(&x->shape, 0, (int)axis);
-    size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
+    const struct axis_layout layout = axis_layout_of(&x->shape, axis);
+    const size_t k = (size_t)wanted, count = layout.extent, inner = layout.inner;
     uint64_t *keys = kernel_scratch(args, count, sizeof *keys, err);
     struct sort_key *chosen = kernel_scratch(args, k, sizeof *chosen, err);
     if (!keys || !chosen)
         return STATUS_NO_MEMORY;
     struct sort_line line = {x, 0, inner, count, node_int(args->node, "largest", 1) != 0};
-    for (size_t o = 0; k && o < outer; o++) {
-        for (size_t i = 0; i < inner; i++) {
-            TRY(kernel_goes_on(args, count, err));
-            line.start = o * count * inner + i;
-            line_keys(&line, keys);
-            choose_first(keys, count, chosen, k);
-            line_write(args, &line, chosen, k, o * k * inner + i);
-        }
+    for (size_t c = 0; k && c < layout.outer * inner; c++) {
+        TRY(kernel_goes_on(args, count, err));
+        line.start = axis_line(&layout, c);
+        line_keys(&line, keys);
+        choose_first(keys, count, chosen, k);
+        line_write(args, &line, chosen, k, c / inner * k * inner + c % inner);
     }
     return STATUS_OK;
 }
@@ -275,15 +341,13 @@ KERNEL(kernel_unique)
 {
     const struct tensor *x = args->in[0];
     bool flat = !node_attr(args->node, "axis"), sorted = node_int(args->node, "sorted", 1) != 0;
-    int64_t axis = node_int(args->node, "axis", 0);
-    size_t outer = 1, inner = 1, count = shape_count(&x->shape);
+    int64_t axis = 0;
     struct shape shape = x->shape;
-    if (!flat) {
-        TRY(infer_axis(&axis, shape.rank, err));
-        outer = resolve_extent(&shape, 0, (int)axis);
-        inner = resolve_extent(&shape, (int)axis + 1, shape.rank);
-        count = (size_t)shape.dims[axis];
-    }
+    if (!flat)
+        TRY(infer_attribute_axis(args->node, 0, &axis, err));
+    const struct axis_layout layout =
+        flat ? (struct axis_layout){1, shape_count(&shape), 1} : axis_layout_of(&shape, axis);
+    const size_t outer = layout.outer, inner = layout.inner, count = layout.extent;
     struct slices slices = {.count = count, .width = outer * inner};
     slices.keys = kernel_scratch(args, shape_count(&x->shape), sizeof *slices.keys, err);
     struct groups groups = {.order = kernel_scratch(args, count, sizeof(size_t), err),
@@ -306,3 +370,94 @@ KERNEL(kernel_unique)
                    bytes);
     return unique_lists(args, &groups, count, err);
 }
+
+/* ---- ArgMax, ArgMin ---- */
+
+/* The best element has the largest key. NaN is better than any number, as in numpy, also for
+ * ArgMin. */
+struct arg {
+    const struct tensor *x;
+    bool largest, last;
+    size_t count; /* elements along the axis */
+};
+
+static void arg_keys(const struct arg *arg, size_t start, uint64_t *keys, size_t n)
+{
+    bool real = dtype_is_float(arg->x->dtype);
+    order_keys(element(arg->x->data, arg->x->dtype, start), arg->x->dtype, keys, n);
+    for (size_t i = 0; !arg->largest && i < n; i++)
+        keys[i] = real && keys[i] == UINT64_MAX ? UINT64_MAX : ~keys[i];
+}
+
+/* The axis is the innermost one: one line from front to back. */
+static int64_t arg_line(const struct arg *arg, size_t start)
+{
+    uint64_t best = 0, keys[BLOCK];
+    size_t index = 0;
+    for (size_t done = 0; done < arg->count; done += BLOCK) {
+        size_t n = arg->count - done < BLOCK ? arg->count - done : BLOCK;
+        arg_keys(arg, start + done, keys, n);
+        for (size_t i = 0; i < n; i++) {
+            if (keys[i] > best || (arg->last && keys[i] == best)) {
+                best = keys[i];
+                index = done + i;
+            }
+        }
+    }
+    return (int64_t)index;
+}
+
+/* n <= BLOCK neighbouring lines, `step` elements from one element to the next. */
+static void arg_lines(const struct arg *arg, size_t start, size_t step, int64_t *ret, size_t n)
+{
+    uint64_t best[BLOCK] = {0}, keys[BLOCK];
+    memset(ret, 0, n * sizeof *ret);
+    for (size_t k = 0; k < arg->count; k++) {
+        arg_keys(arg, start + k * step, keys, n);
+        for (size_t i = 0; i < n; i++) {
+            bool wins = keys[i] > best[i] || (arg->last && keys[i] == best[i]);
+            best[i] = wins ? keys[i] : best[i];
+            ret[i] = wins ? (int64_t)k : ret[i];
+        }
+    }
+}
+
+KERNEL(kernel_arg)
+{
+    const struct tensor *x = args->in[0];
+    int64_t axis;
+    TRY(infer_attribute_axis(args->node, 0, &axis, err));
+    const struct axis_layout layout = axis_layout_of(&x->shape, axis);
+    const size_t inner = layout.inner;
+    struct arg arg = {x, args->node->op == OP_ARG_MAX,
+                      node_int(args->node, "select_last_index", 0) != 0, layout.extent};
+    int64_t *to = (*args->out[0])->data;
+    for (size_t o = 0; o < layout.outer; o++) {
+        size_t start = o * arg.count * inner;
+        if (inner == 1) {
+            *to++ = arg_line(&arg, start);
+            continue;
+        }
+        for (size_t i = 0; i < inner; i += BLOCK) {
+            size_t n = inner - i < BLOCK ? inner - i : BLOCK;
+            arg_lines(&arg, start + i, inner, to, n);
+            to += n;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct op_info entries[] = {
+    {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int largest:int sorted:int", infer_top_k,
+     &batch_beside_last, work_elements, kernel_top_k},
+    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique, &batch_mixes,
+     work_elements, kernel_unique},
+    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
+     infer_arg, &arg_rule, work_elements, kernel_arg},
+    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
+     infer_arg, &arg_rule, work_elements, kernel_arg},
+};
+
+const struct op_family ops_sort = {entries, COUNT_OF(entries)};

@@ -1,0 +1,10 @@
+/* Private to engine/op/: what the files of the operators' families include. */
+#pragma once
+
+#include "engine/base/size.h"
+#include "engine/op/convert.h"
+#include "engine/op/copy.h"
+#include "engine/op/geometry.h"
+#include "engine/op/kernel.h"
+#include "engine/op/operands.h"
+#include "engine/op/resolve.h"

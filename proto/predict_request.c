@@ -1,0 +1,304 @@
+/* Reads the JSON bodies of /predict and of other servers' APIs. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/dialects.h"
+#include "proto/picture_text.h"
+
+/* ---- parameters ---- */
+
+const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
+                              char room[static 32], const char **ret_value)
+{
+    const struct dialect_parameter *parameter = dialect->parameters;
+    for (; parameter && parameter->name; parameter++) {
+        if (strcmp(parameter->name, name) != 0)
+            continue;
+        char *end = NULL;
+        const double number = parameter->is_percent ? strtod(value, &end) : 0;
+        *ret_value = value;
+        if (number > 1 && !*end) {
+            snprintf(room, 32, "%.6f", number / 100);
+            *ret_value = room;
+        }
+        return parameter->own;
+    }
+    return NULL;
+}
+
+/* Writes a value as the text of a query parameter. Returns false if it has another type or memory
+ * runs out. */
+static bool put_parameter(FILE *out, const cJSON *value)
+{
+    if (cJSON_IsString(value))
+        return fputs(value->valuestring, out) >= 0;
+    if (cJSON_IsBool(value))
+        return fputs(cJSON_IsTrue(value) ? "true" : "false", out) >= 0;
+    if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble))
+        return false;
+    const bool is_whole = floor(value->valuedouble) >= value->valuedouble;
+    return fprintf(out, is_whole ? "%.0f" : "%.9f", value->valuedouble) >= 0;
+}
+
+/* Adds a member (string, number, boolean or a list of them) to request->parameters. */
+static enum status read_parameter(const cJSON *member, struct predict_json *request,
+                                  struct error *err)
+{
+    if (!request->parameters)
+        request->parameters = alloc_array(PREDICT_JSON_PARAMETERS, sizeof *request->parameters);
+    if (request->parameter_count == PREDICT_JSON_PARAMETERS)
+        return error_set(err, STATUS_INVALID, "the request has more than %d parameters",
+                         PREDICT_JSON_PARAMETERS);
+    char *text = NULL;
+    size_t size;
+    FILE *out = request->parameters ? open_memstream(&text, &size) : NULL;
+    if (!out)
+        return error_no_memory(err, "for a JSON request");
+    bool is_value = true;
+    if (!cJSON_IsArray(member))
+        is_value = put_parameter(out, member);
+    for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
+         entry = entry->next) {
+        is_value = !cJSON_IsBool(entry) && put_parameter(out, entry);
+        if (entry->next)
+            fputc(',', out);
+    }
+    if (fclose(out) != 0 || !is_value) {
+        free(text);
+        return error_set(
+            err, STATUS_INVALID,
+            "\"%.40s\" must be a string, a number, true, false, or a list of strings and "
+            "numbers",
+            member->string);
+    }
+    request->parameters[request->parameter_count++] =
+        (struct predict_json_parameter){member->string, text};
+    return STATUS_OK;
+}
+
+/* ---- /predict's own form ---- */
+
+/* Reads an image object {"b64": "…", "name": "…"}; decodes its text in place. */
+static enum status read_image(cJSON *object, const char *where, struct predict_json_image *ret,
+                              struct error *err)
+{
+    if (!cJSON_IsObject(object))
+        return error_set(err, STATUS_INVALID,
+                         "%s must be an object with the image as base64: {\"b64\": \"…\"}", where);
+    cJSON *data = NULL, *name = NULL;
+    for (cJSON *member = object->child; member; member = member->next) {
+        if (!strcmp(member->string, "b64"))
+            data = member;
+        else if (!strcmp(member->string, "name"))
+            name = member;
+        else
+            return error_set(err, STATUS_INVALID,
+                             "unknown member \"%.40s\" in %s; it takes \"b64\" and \"name\"",
+                             member->string, where);
+    }
+    if (!cJSON_IsString(data))
+        return error_set(err, STATUS_INVALID, "%s lacks the text \"b64\": the image as base64",
+                         where);
+    if (name && !cJSON_IsString(name))
+        return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
+    ret->name = name ? name->valuestring : NULL;
+    /* Malformed base64 is an error of this image alone. */
+    if (picture_text_decode(data->valuestring, strlen(data->valuestring), &ret->data, &ret->size,
+                            &ret->error) != STATUS_OK)
+        ret->data = NULL;
+    return STATUS_OK;
+}
+
+static enum status read_images(cJSON *member, const struct predict_json_limits *limits,
+                               struct predict_json *request, struct error *err)
+{
+    if (request->images)
+        return error_set(err, STATUS_INVALID,
+                         "the request has several members of images; send one \"image\", or one "
+                         "\"images\"");
+    request->as_list = !strcmp(member->string, "images");
+    size_t count = 1;
+    if (request->as_list) {
+        if (!cJSON_IsArray(member) || !member->child)
+            return error_set(err, STATUS_INVALID,
+                             "\"images\" must be a list of one or more objects {\"b64\": \"…\"}");
+        count = (size_t)cJSON_GetArraySize(member);
+    }
+    if (count > limits->max_images)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "%zu images in one request; the limit is %zu (--max-images)", count,
+                         limits->max_images);
+    request->images = alloc_array(count, sizeof *request->images);
+    if (!request->images)
+        return error_no_memory(err, "for the images of a request");
+    request->image_count = count;
+    if (!request->as_list)
+        return read_image(member, "\"image\"", &request->images[0], err);
+    size_t i = 0;
+    for (cJSON *entry = member->child; entry; entry = entry->next, i++)
+        TRY(read_image(entry, "an entry of \"images\"", &request->images[i], err));
+    return STATUS_OK;
+}
+
+static enum status read_top_k(const cJSON *member, int max, struct predict_json *request,
+                              struct error *err)
+{
+    double value = cJSON_IsNumber(member) ? member->valuedouble : 0;
+    if (!(value >= 1 && value <= max) || floor(value) != value)
+        return error_set(err, STATUS_INVALID, "\"top_k\" must be a whole number from 1 to %d", max);
+    request->top_k = (int)value;
+    return STATUS_OK;
+}
+
+static enum status read_own(cJSON *root, const struct predict_json_limits *limits,
+                            struct predict_json *request, struct error *err)
+{
+    static const char form[] =
+        "{\"image\": {\"b64\": \"…\"}} or {\"images\": [{\"b64\": \"…\"}, …]}";
+    if (!cJSON_IsObject(root))
+        return error_set(err, STATUS_INVALID, "a JSON request must be an object: %s", form);
+    for (cJSON *member = root->child; member; member = member->next) {
+        if (!strcmp(member->string, "image") || !strcmp(member->string, "images")) {
+            TRY(read_images(member, limits, request, err));
+        } else if (!strcmp(member->string, "top_k")) {
+            TRY(read_top_k(member, limits->max_top_k, request, err));
+        } else if (!strcmp(member->string, "model")) {
+            if (!cJSON_IsString(member))
+                return error_set(err, STATUS_INVALID, "\"model\" must be a string");
+            request->model = member->valuestring;
+        } else {
+            TRY(read_parameter(member, request, err));
+        }
+    }
+    if (!request->images)
+        return error_set(err, STATUS_INVALID, "the request has no image: send %s", form);
+    return STATUS_OK;
+}
+
+/* ---- other forms ---- */
+
+static enum status add_picture(cJSON *picture, struct dialect_pictures *ret, struct error *err)
+{
+    static const char *const members[] = {"value", "b64", "url"};
+    for (size_t i = 0; cJSON_IsObject(picture) && i < COUNT_OF(members); i++) {
+        cJSON *text = cJSON_GetObjectItemCaseSensitive(picture, members[i]);
+        if (cJSON_IsString(text))
+            picture = text;
+    }
+    if (!cJSON_IsString(picture))
+        return error_set(err, STATUS_INVALID,
+                         "an image must be base64 text, a data: URI, or an object with one");
+    if (ret->count == ret->capacity)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "more than %zu images in one request; that is the limit (--max-images)",
+                         ret->capacity);
+    ret->texts[ret->count++] = picture;
+    return STATUS_OK;
+}
+
+enum status dialect_add_pictures(cJSON *member, struct dialect_pictures *ret, struct error *err)
+{
+    if (!cJSON_IsArray(member))
+        return add_picture(member, ret, err);
+    ret->as_list = true;
+    cJSON *entry;
+    cJSON_ArrayForEach(entry, member) TRY(add_picture(entry, ret, err));
+    return STATUS_OK;
+}
+
+static enum status read_pictures(const struct dialect *dialect, cJSON *root, size_t max_images,
+                                 struct predict_json *request, struct error *err)
+{
+    struct dialect_pictures found = {.texts = alloc_array(max_images, sizeof *found.texts),
+                                     .capacity = max_images};
+    enum status status =
+        !found.texts    ? error_no_memory(err, "for a request")
+        : dialect->find ? dialect->find(root, &found, err)
+                        : dialect_add_pictures(
+                              cJSON_GetObjectItemCaseSensitive(root, dialect->images), &found, err);
+    if (status == STATUS_OK && found.count == 0)
+        status =
+            error_set(err, STATUS_INVALID,
+                      "the request has no picture; %s takes it as base64 in JSON", dialect->name);
+    if (status == STATUS_OK) {
+        request->images = alloc_array(found.count, sizeof *request->images);
+        request->image_count = request->images ? found.count : 0;
+        request->as_list = found.as_list;
+        if (!request->images)
+            status = error_no_memory(err, "for the images of a request");
+    }
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct predict_json_image *image = &request->images[i];
+        char *text = found.texts[i]->valuestring;
+        if (picture_text_decode(text, strlen(text), &image->data, &image->size, &image->error) !=
+            STATUS_OK)
+            image->data = NULL; /* an error of this image alone */
+    }
+    free(found.texts);
+    return status;
+}
+
+static enum status read_dialect(const struct dialect *dialect, cJSON *root, size_t max_images,
+                                struct predict_json *request, struct error *err)
+{
+    char room[32];
+    const char *value;
+    cJSON *model, *nested = root, *member;
+    if (!cJSON_IsObject(root))
+        return error_set(err, STATUS_INVALID, "a JSON request must be an object");
+    model = dialect->model ? cJSON_GetObjectItemCaseSensitive(root, dialect->model) : NULL;
+    if (model && !cJSON_IsString(model))
+        return error_set(err, STATUS_INVALID, "\"%s\" must be a string", dialect->model);
+    request->model = model ? model->valuestring : NULL;
+    TRY(read_pictures(dialect, root, max_images, request, err));
+    if (dialect->nested)
+        nested = cJSON_GetObjectItemCaseSensitive(root, dialect->nested);
+    if (nested && !cJSON_IsNull(nested) && !cJSON_IsObject(nested))
+        return error_set(err, STATUS_INVALID, "\"%s\" must be an object", dialect->nested);
+    cJSON_ArrayForEach(member, nested)
+    {
+        if (!cJSON_IsNull(member) && dialect_parameter(dialect, member->string, "", room, &value))
+            TRY(read_parameter(member, request, err));
+    }
+    return STATUS_OK;
+}
+
+enum status predict_json_parse(const struct dialect *dialect, const char *text, size_t size,
+                               const struct predict_json_limits *limits, struct predict_json **ret,
+                               struct error *err)
+{
+    const bool is_own = !dialect || (!dialect->find && !dialect->images);
+    TRY(json_check(text, size, &limits->json, err));
+    struct predict_json *request = calloc(1, sizeof *request);
+    cJSON *root = request ? cJSON_ParseWithLength(text, size) : NULL;
+    if (!root) {
+        free(request);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a JSON request of %zu bytes",
+                         size);
+    }
+    request->tree = root;
+    const enum status status = is_own
+                                   ? read_own(root, limits, request, err)
+                                   : read_dialect(dialect, root, limits->max_images, request, err);
+    if (status == STATUS_OK)
+        *ret = request;
+    else
+        predict_json_free(request);
+    return status;
+}
+
+void predict_json_free(struct predict_json *request)
+{
+    if (!request)
+        return;
+    cJSON_Delete(request->tree);
+    for (size_t i = 0; i < request->parameter_count; i++)
+        free(request->parameters[i].text);
+    free(request->parameters);
+    free(request->images);
+    free(request);
+}

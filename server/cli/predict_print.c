@@ -1,0 +1,189 @@
+/* The answers of lensd predict as text. */
+#include <stdio.h>
+
+#include "engine/base/utf8.h"
+#include "server/cli/predict_print.h"
+
+static void print_points(const struct predict_image *image, size_t box)
+{
+    const struct detections *found = &image->answer.detections;
+    char shown[1024];
+    for (size_t i = 0; i < found->point_count; i++) {
+        const struct task_point *point = &found->points[box * found->point_count + i];
+        const char *name = labels_name(&image->request->used_model->point_names, i);
+        printf("        ");
+        if (point->score >= 0)
+            printf("%6.2f %%  ", (double)point->score * 100);
+        printf("(%.0f, %.0f)  ", (double)point->x, (double)point->y);
+        if (name)
+            printf("%s\n", utf8_shown(name, shown, sizeof shown));
+        else
+            printf("point %zu\n", i);
+    }
+}
+
+static void print_place(const struct predict_image *image, const struct detection *box)
+{
+    if (image->request->used_model->task.kind != TASK_ORIENTED) {
+        printf("(%.0f, %.0f) to (%.0f, %.0f)", (double)box->x1, (double)box->y1, (double)box->x2,
+               (double)box->y2);
+        return;
+    }
+    printf("%.0f x %.0f around (%.0f, %.0f), rotated by %.1f degrees", (double)(box->x2 - box->x1),
+           (double)(box->y2 - box->y1), (double)(box->x1 + box->x2) / 2,
+           (double)(box->y1 + box->y2) / 2, (double)box->angle * 180 / 3.14159265358979);
+}
+
+/* "3 boxes: 2 person, 1 car". */
+static void print_counts(const struct predict_image *image)
+{
+    const struct detections *found = &image->answer.detections;
+    const struct labels *labels = &image->request->used_model->labels;
+    char shown[1024];
+    if (found->count == 0)
+        return;
+    printf("    %zu box%s", found->count, found->count == 1 ? "" : "es");
+    for (size_t i = 0, classes = 0; i < found->count && labels->count; i++) {
+        size_t same = 0, before = 0;
+        for (size_t k = 0; k < found->count; k++) {
+            same += found->items[k].index == found->items[i].index;
+            before += k < i && found->items[k].index == found->items[i].index;
+        }
+        if (before > 0)
+            continue;
+        const char *label = labels_name(labels, found->items[i].index);
+        printf("%s%zu ", classes++ ? ", " : ": ", same);
+        if (label)
+            printf("%s", utf8_shown(label, shown, sizeof shown));
+        else
+            printf("class %u", found->items[i].index);
+    }
+    printf("\n");
+}
+
+static void print_answer(const struct predict_image *image);
+
+/* What the next stage of a pipeline says of a box. */
+static void print_crop(const struct predict_image *crop)
+{
+    if (crop->status != STATUS_OK) {
+        printf("      crop: error: %s\n", crop->error.message);
+        return;
+    }
+    printf("      the crop of %u x %u\n", crop->width, crop->height);
+    print_answer(crop);
+}
+
+static void print_boxes(const struct predict_image *image)
+{
+    const struct detections *found = &image->answer.detections;
+    char shown[1024];
+    for (size_t i = 0; i < found->count; i++) {
+        const struct detection *box = &found->items[i];
+        const char *label = labels_name(&image->request->used_model->labels, box->index);
+        printf("    %6.2f %%  ", (double)box->score * 100);
+        print_place(image, box);
+        printf("  %s%s%u%s\n", label ? utf8_shown(label, shown, sizeof shown) : "class ",
+               label ? "  (class " : "", box->index, label ? ")" : "");
+        if (found->masks)
+            printf("        %llu pixels\n", (unsigned long long)found->masks[i].area);
+        if (image->request->used_model->task.kind == TASK_POSE)
+            print_points(image, i);
+        if (image->crops && image->crops[i])
+            print_crop(image->crops[i]);
+    }
+    print_counts(image);
+    if (task_has_boxes(image->request->used_model->task.kind) && found->count == 0)
+        printf("    nothing found\n");
+}
+
+static void print_areas(const struct predict_image *image)
+{
+    const struct segments *found = &image->answer.segments;
+    char shown[1024];
+    for (size_t i = 0; i < found->count; i++) {
+        const struct segment *area = &found->items[i];
+        const char *label = labels_name(&image->request->used_model->labels, area->index);
+        printf("    %6.2f %% of the picture  %s%s%u%s\n",
+               (double)area->area * 100 / ((double)found->width * (double)found->height),
+               label ? utf8_shown(label, shown, sizeof shown) : "class ", label ? "  (class " : "",
+               area->index, label ? ")" : "");
+    }
+}
+
+static void print_characters(const struct predict_image *image)
+{
+    const struct text_reading *line = &image->answer.text;
+    char shown[1024];
+    for (size_t i = 0; i < line->count; i++) {
+        const char *character =
+            labels_name(&image->request->used_model->labels, line->characters[i]);
+        fputs(character ? utf8_shown(character, shown, sizeof shown) : " ", stdout);
+    }
+}
+
+static void print_line(const struct predict_image *image)
+{
+    if (!image->answer.text.is_read)
+        return;
+    printf("    %6.2f %%  ", (double)image->answer.text.score * 100);
+    print_characters(image);
+    printf("\n");
+}
+
+/* Prints the text of a page, whose boxes a reader of text was given; false: it is no such page. */
+static bool print_page(const struct predict_image *image)
+{
+    const struct detections *found = &image->answer.detections;
+    const struct detection *before = NULL;
+    if (image->request->used_model->task.kind != TASK_TEXT_BOXES || !image->crops)
+        return false;
+    for (size_t i = 0; i < found->count; i++) {
+        const struct predict_image *crop = image->crops[i];
+        if (!crop || crop->answer.text.count == 0)
+            continue;
+        const char *separator = before ? text_separator(before, &found->items[i]) : "";
+        printf("%s%s", separator, !before || separator[0] == '\n' ? "    " : "");
+        print_characters(crop);
+        before = &found->items[i];
+    }
+    printf("%s", before ? "\n" : "    no text found\n");
+    return true;
+}
+
+static void print_answer(const struct predict_image *image)
+{
+    char label[1024];
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct prediction *prediction = &image->predictions[i];
+        printf("    %6.2f %%  %s%s%zu%s\n", (double)prediction->probability * 100,
+               prediction->label ? utf8_shown(prediction->label, label, sizeof label) : "class ",
+               prediction->label ? "  (class " : "", prediction->index,
+               prediction->label ? ")" : "");
+    }
+    if (!print_page(image))
+        print_boxes(image);
+    print_areas(image);
+    print_line(image);
+    const struct depth *depth = &image->answer.depth;
+    if (depth->values)
+        printf("    a depth map of %u x %u points; --json or --annotate writes it\n", depth->width,
+               depth->height);
+    const struct embedding *vector = &image->answer.embedding;
+    for (size_t i = 0; i < vector->count; i++)
+        printf("%s%.9g", i ? " " : "    ", (double)vector->values[i]);
+    if (vector->count)
+        printf("\n");
+}
+
+void print_image(const char *path, const struct predict_image *image)
+{
+    char device[DEVICE_TEXT];
+    if (image->status != STATUS_OK) {
+        printf("%s\n    error: %s\n", path, image->error.message);
+        return;
+    }
+    printf("%s  (%u x %u; %s, forward %.2f ms)\n", path, image->width, image->height,
+           device_text(image->device, device), image->forward_ms);
+    print_answer(image);
+}
