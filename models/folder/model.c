@@ -331,7 +331,7 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
 }
 
 /* Names the key points: by Ultralytics' metadata, "{0: ['nose', 'left_eye']}" for each class; 17
- * points without names are COCO's, and YuNet's are those of a face. */
+ * points without names are COCO's, and five of a face detector are those of a face. */
 static enum status name_points(const struct onnx_model *onnx, struct model *model,
                                struct error *err)
 {
@@ -344,7 +344,7 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
     const char *begin = names ? strchr(names, '[') : NULL, *end = begin ? strchr(begin, ']') : NULL;
     if (end)
         return labels_from_python(begin, (size_t)(end + 1 - begin), &model->point_names, err);
-    if (model->task.layout == LAYOUT_YUNET)
+    if (task_layout_is_faces(model->task.layout))
         return labels_from_text(face, sizeof face - 1, &model->point_names, err);
     if (model->task.point_count == 17)
         return labels_from_text(coco, sizeof coco - 1, &model->point_names, err);

@@ -271,18 +271,24 @@ static bool may_be_scores(const struct model *model, const struct task_output *o
     return wide <= 1;
 }
 
+/* Sets the sides that the graph leaves open. */
+static void set_open_sides(struct model *model, int width, int height)
+{
+    const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
+    const int rows = model->input_channels_last ? 1 : 2;
+    if (dims[rows] == DIM_UNKNOWN)
+        model->preprocess.height = height;
+    if (dims[rows + 1] == DIM_UNKNOWN)
+        model->preprocess.width = width;
+}
+
 /* PaddleOCR's: BGR, OpenCV's resize. A line is 48 pixels high, and padded on the right with 0 after
  * normalising. */
 static void fit_text(struct model *model)
 {
     struct preprocess *p = &model->preprocess;
     const bool is_line = model->task.kind == TASK_TEXT;
-    const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
-    const int rows = model->input_channels_last ? 1 : 2;
-    if (dims[rows] == DIM_UNKNOWN)
-        p->height = is_line ? 48 : 960;
-    if (dims[rows + 1] == DIM_UNKNOWN)
-        p->width = is_line ? 320 : 960;
+    set_open_sides(model, is_line ? 320 : 960, is_line ? 48 : 960);
     p->resize = RESIZE_LETTERBOX;
     p->resize_width = p->width;
     p->resize_height = p->height;
@@ -303,7 +309,7 @@ static void fit_task(struct model *model, bool configured)
     struct preprocess *p = &model->preprocess;
     const enum task_layout layout = model->task.layout;
     const bool is_rtdetr = layout == LAYOUT_RTDETR || layout == LAYOUT_RTDETR_FINAL;
-    const bool is_yunet = layout == LAYOUT_YUNET;
+    const bool is_face = task_layout_is_faces(layout), is_scrfd = is_face && layout != LAYOUT_YUNET;
     /* Hugging Face's, and RF-DETR: ImageNet's mean and std. */
     const bool is_imagenet = layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID ||
                              layout == LAYOUT_RFDETR || task_layout_is_masks(layout);
@@ -319,27 +325,30 @@ static void fit_task(struct model *model, bool configured)
     const bool is_stretched = is_map || is_rtdetr || is_imagenet || layout == LAYOUT_TORCHVISION ||
                               layout == LAYOUT_TENSORFLOW;
     p->resize = is_stretched ? RESIZE_EXACT : RESIZE_LETTERBOX;
+    if (is_scrfd)
+        set_open_sides(model, 640, 640);
     p->resize_width = p->width;
     p->resize_height = p->height;
     if (configured)
         return;
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
-    /* Ultralytics, YOLOv5, YOLOX and YuNet resize with OpenCV, RF-DETR without antialiasing. */
+    /* Ultralytics, YOLOv5, YOLOX and face detectors resize with OpenCV, RF-DETR without
+     * antialiasing. */
     if (is_rtdetr || layout == LAYOUT_RFDETR || !is_stretched)
         p->resample = RESAMPLE_LINEAR;
-    p->pads_corner = is_yolox || is_yunet;
-    p->sides_floor = is_yolox;
-    p->pad_value = is_yunet ? 0 : p->pad_value;
+    p->pads_corner = is_yolox || is_face;
+    p->sides_floor = is_yolox || is_scrfd;
+    p->pad_value = is_face ? 0 : p->pad_value;
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
-    if ((is_yolox || is_yunet) && p->channels == CHANNELS_RGB)
+    if ((is_yolox || layout == LAYOUT_YUNET) && p->channels == CHANNELS_RGB)
         p->channels = CHANNELS_BGR;
-    if (is_yolox || is_yunet)
+    if (is_yolox || is_face)
         p->scale = 1;
     if (is_map || is_imagenet)
         return;
     for (int c = 0; c < 3; c++) {
-        p->mean[c] = 0;
-        p->std[c] = 1;
+        p->mean[c] = is_scrfd ? 127.5f : 0;
+        p->std[c] = is_scrfd ? 128 : 1;
     }
 }
 

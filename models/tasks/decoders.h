@@ -43,9 +43,10 @@ layout_decoder decode_yolov8;
 layout_decoder decode_yolo_grids; /* LAYOUT_YOLOV5, LAYOUT_YOLOX and LAYOUT_YOLOX_PIXELS */
 layout_decoder decode_final;      /* LAYOUT_YOLO_FINAL and LAYOUT_RTDETR_FINAL */
 layout_decoder decode_rtdetr;
-layout_decoder decode_detr; /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
-layout_decoder decode_yunet;
-layout_decoder decode_lists; /* LAYOUT_TORCHVISION and LAYOUT_TENSORFLOW */
+layout_decoder decode_detr;     /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
+layout_decoder decode_faces;    /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_FLAT */
+layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS and LAYOUT_YOLO_NAS_FLAT */
+layout_decoder decode_lists;    /* LAYOUT_TORCHVISION and LAYOUT_TENSORFLOW */
 
 /* LAYOUT_PANOPTIC and LAYOUT_MASKFORMER. Candidates have no box yet: query_masks_add() makes them.
  */
@@ -66,8 +67,9 @@ struct extra_numbers detect_extras(const struct task *task, const struct task_ro
                                    uint32_t place);
 
 /* The key points of a candidate, x, y in pixels of the input. */
-void yunet_points(const struct task_rows *outputs, const struct task_geometry *geometry,
-                  uint32_t place, float ret[static 2 * YUNET_POINTS]);
+void face_points(const struct task *task, const struct task_rows *outputs,
+                 const struct task_geometry *geometry, uint32_t place,
+                 float ret[static 2 * FACE_POINTS]);
 
 /* Adds the masks of the boxes, which are in pixels of the photo. YOLO's boxes whose mask is empty
  * are dropped. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels in all masks. */

@@ -15,7 +15,9 @@ static layout_decoder *const decoders[] = {
     [LAYOUT_DETR_SIGMOID] = decode_detr,     [LAYOUT_TORCHVISION] = decode_lists,
     [LAYOUT_TENSORFLOW] = decode_lists,      [LAYOUT_RFDETR] = decode_detr,
     [LAYOUT_PANOPTIC] = decode_mask_queries, [LAYOUT_MASKFORMER] = decode_mask_queries,
-    [LAYOUT_YUNET] = decode_yunet,           [LAYOUT_TEXT] = decode_text_map,
+    [LAYOUT_YUNET] = decode_faces,           [LAYOUT_TEXT] = decode_text_map,
+    [LAYOUT_SCRFD] = decode_faces,           [LAYOUT_SCRFD_FLAT] = decode_faces,
+    [LAYOUT_YOLO_NAS] = decode_yolo_nas,     [LAYOUT_YOLO_NAS_FLAT] = decode_yolo_nas,
 };
 
 /* ---- from the input to the photo ---- */
@@ -57,10 +59,10 @@ static enum status add_points(const struct task *task, const struct task_rows *r
         return error_set(err, STATUS_NO_MEMORY, "no memory for the key points of an image");
     struct task_point *point = found->points;
     for (size_t i = 0; i < found->count; i++) {
-        float own[2 * YUNET_POINTS];
+        float own[2 * FACE_POINTS];
         struct extra_numbers numbers = {own, 1};
-        if (task->layout == LAYOUT_YUNET)
-            yunet_points(rows, g, found->items[i].place, own);
+        if (task_layout_is_faces(task->layout))
+            face_points(task, rows, g, found->items[i].place, own);
         else
             numbers = detect_extras(task, rows, found->items[i].place);
         for (size_t p = 0; p < task->point_count; p++, point++) {

@@ -8,7 +8,8 @@
  * 0.45, 1000), YOLOX's demo.py (0.3, 0.3), Hugging Face's object-detection pipeline (0.5),
  * TorchServe's object_detector and TensorFlow's visualisation (0.5), rfdetr's predict() (0.5),
  * post_process_instance_segmentation() of Hugging Face (0.5), OpenCV's FaceDetectorYN (0.9, 0.3),
- * PaddleOCR's box_thresh (0.6). Layouts without suppression have an IoU of 1. */
+ * PaddleOCR's box_thresh (0.6), InsightFace's SCRFD (0.5, 0.4), YOLO-NAS's predict() in
+ * SuperGradients (0.25, 0.7). Layouts without suppression have an IoU of 1. */
 const struct layout_entry task_layouts[] = {
     [LAYOUT_NONE] = {"", 0, 0, 1, 0, true},
     [LAYOUT_YOLOV8] = {"yolov8", 1, 0.25f, 0.7f, 300, true},
@@ -27,6 +28,10 @@ const struct layout_entry task_layouts[] = {
     [LAYOUT_MASKFORMER] = {"maskformer", 2, 0.5f, 1, 300, true},
     [LAYOUT_YUNET] = {"yunet", 12, 0.9f, 0.3f, 300, true},
     [LAYOUT_TEXT] = {"text", 1, 0.6f, 1, 1000, true},
+    [LAYOUT_SCRFD] = {"scrfd", 9, 0.5f, 0.4f, 300, true},
+    [LAYOUT_SCRFD_FLAT] = {"scrfd-flat", 9, 0.5f, 0.4f, 300, false},
+    [LAYOUT_YOLO_NAS] = {"yolo-nas", 2, 0.25f, 0.7f, 300, true},
+    [LAYOUT_YOLO_NAS_FLAT] = {"yolo-nas-flat", 1, 0.25f, 1, 300, false},
 };
 const size_t task_layout_count = COUNT_OF(task_layouts);
 

@@ -54,6 +54,11 @@ enum task_layout {
     LAYOUT_YUNET,        /* for cells of 8, 16 and 32 pixels class scores [A, 1], objectness [A, 1],
                             boxes [A, 4] and points [A, 10]: 12 outputs; YuNet */
     LAYOUT_TEXT,         /* [1, height, width]: how probably a point is text; PP-OCR */
+    LAYOUT_SCRFD,        /* for cells of 8, 16 and 32 pixels, two anchors each: scores [A, 1], then
+                            distances of a box's sides [A, 4], then points [A, 10]; InsightFace */
+    LAYOUT_SCRFD_FLAT,   /* the same without a batch: one image a run */
+    LAYOUT_YOLO_NAS,     /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
+    LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: its number, corners, score, class */
 };
 
 /* Most outputs that a layout has. */
@@ -64,8 +69,8 @@ enum task_layout {
 #define TASK_MAX_DETECTIONS 1000
 #define TASK_MAX_POINTS     256
 
-/* Key points of LAYOUT_YUNET; corners of TASK_TEXT_BOXES, which are points, too. */
-#define YUNET_POINTS 5
+/* Key points of YuNet and SCRFD; corners of TASK_TEXT_BOXES, which are points, too. */
+#define FACE_POINTS  5
 #define TEXT_CORNERS 4
 
 /* Options of answers. Each member has a value for "not given"; then the next source is used, in
@@ -177,6 +182,12 @@ bool task_has_boxes(enum task_kind kind);
 static inline bool task_layout_is_masks(enum task_layout layout)
 {
     return layout == LAYOUT_PANOPTIC || layout == LAYOUT_MASKFORMER;
+}
+
+/* Whether the layout's boxes are faces with FACE_POINTS points. */
+static inline bool task_layout_is_faces(enum task_layout layout)
+{
+    return layout == LAYOUT_YUNET || layout == LAYOUT_SCRFD || layout == LAYOUT_SCRFD_FLAT;
 }
 
 /* Whether the outputs of the layout have one row per image. If not, a run can have one image only.

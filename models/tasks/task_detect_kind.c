@@ -360,6 +360,63 @@ static bool take_lists(const struct task_facts *facts, struct task *task)
     return true;
 }
 
+/* InsightFace's detectors, whose output names are arbitrary: nine outputs [batch, anchors,
+ * columns], or without a batch, in any order. */
+static bool take_scrfd(const struct task_facts *facts, struct task *task)
+{
+    static const int64_t columns[] = {1, 4, 2 * FACE_POINTS};
+    const int rank = facts->output_count == 9 ? facts->outputs[0].shape.rank : 0;
+    if (rank != 2 && rank != 3)
+        return false;
+    for (size_t place = 0; place < 9; place++) {
+        const int stride = 8 << place % 3;
+        const int64_t anchors =
+            2 * (int64_t)(facts->width / stride) * (int64_t)(facts->height / stride);
+        size_t at = 0;
+        for (; at < 9; at++) {
+            const struct task_output *output = &facts->outputs[at];
+            const int64_t *dims = output->shape.dims;
+            if (dtype_is_float(output->dtype) && output->shape.rank == rank &&
+                dims[rank - 1] == columns[place / 3] && dims[rank - 2] == anchors)
+                break;
+        }
+        if (at == 9)
+            return false;
+        task->outputs[place] = at;
+    }
+    task->output_count = 9;
+    task->layout = rank == 3 ? LAYOUT_SCRFD : LAYOUT_SCRFD_FLAT;
+    return true;
+}
+
+/* YOLO-NAS as SuperGradients exports it: the flat list by its name, boxes and scores by shapes. */
+static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
+{
+    const struct task_output *boxes = facts->outputs, *scores = boxes + 1;
+    const int64_t classes = facts->output_count == 2 ? dim_of(scores, 1) : 0;
+    const int64_t labels = (int64_t)facts->label_count, cells = grid_cells(facts);
+    if (facts->output_count == 1 && has_suffix(boxes->name, "flat_predictions") &&
+        dim_of(boxes, 0) == 7)
+        task->layout = LAYOUT_YOLO_NAS_FLAT;
+    else if (classes > 0 && boxes->shape.rank == 3 && scores->shape.rank == 3 &&
+             dtype_is_float(boxes->dtype) && dtype_is_float(scores->dtype) &&
+             dim_of(boxes, 0) == cells && dim_of(scores, 0) == cells && dim_of(boxes, 1) == 4 &&
+             (!labels || classes == labels))
+        task->layout = LAYOUT_YOLO_NAS;
+    else
+        return false;
+    task->output_count = facts->output_count;
+    for (size_t i = 0; i < task->output_count; i++)
+        task->outputs[i] = i;
+    return true;
+}
+
+static void set_faces(struct task *task)
+{
+    task->point_count = FACE_POINTS;
+    task->point_numbers = 2;
+}
+
 static void detect_by_outputs(const struct task_facts *facts, struct task *task)
 {
     static const char *const detr[] = {"logits", "pred_boxes", "pred_masks"};
@@ -385,9 +442,15 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
         decided(task, kind_of_queries(task), "outputs 'dets' and 'labels', as RF-DETR's");
     } else if (take_named(facts, yunet, COUNT_OF(yunet), task)) {
         task->layout = LAYOUT_YUNET;
-        task->point_count = YUNET_POINTS;
-        task->point_numbers = 2;
+        set_faces(task);
         decided(task, TASK_POSE, "outputs 'cls_8' to 'kps_32', as YuNet's");
+    } else if (take_scrfd(facts, task)) {
+        set_faces(task);
+        decided(task, TASK_POSE, "nine outputs of scores, boxes and points, as SCRFD's");
+    } else if (take_yolo_nas(facts, task)) {
+        decided(task, TASK_DETECTION, "output '%.60s'%s, as YOLO-NAS has it",
+                facts->outputs[0].name,
+                task->output_count > 1 ? " of boxes, and one of scores" : "");
     } else if (take_named(facts, tensorflow, 4, task) || take_named(facts, tensorflow, 3, task)) {
         task->layout = LAYOUT_TENSORFLOW;
         decided(task, TASK_DETECTION, "output 'detection_boxes' and its neighbours");
@@ -617,7 +680,7 @@ static enum status configured_layout(const struct task_facts *facts, struct task
                                      struct error *err)
 {
     const enum task_layout layout = layout_named(facts->configured_layout);
-    char names[240] = "";
+    char names[300] = "";
     for (size_t i = 1, used = 0; i < task_layout_count && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 1 ? ", " : "",
                                  task_layouts[i].name);
@@ -638,12 +701,10 @@ static enum status configured_layout(const struct task_facts *facts, struct task
             task->outputs[i] = i;
     }
     task->layout = layout;
-    if (layout == LAYOUT_YUNET) {
-        task->point_count = YUNET_POINTS;
-        task->point_numbers = 2;
-    }
+    if (task_layout_is_faces(layout))
+        set_faces(task);
     decided(task,
-            layout == LAYOUT_YUNET         ? TASK_POSE
+            task_layout_is_faces(layout)   ? TASK_POSE
             : layout == LAYOUT_TEXT        ? TASK_TEXT_BOXES
             : task_layout_is_masks(layout) ? TASK_INSTANCES
                                            : TASK_DETECTION,
@@ -677,7 +738,8 @@ static enum status apply_configured_boxes(const struct task_facts *facts, enum t
                          "lensd.json: the task \"%s\" needs a second output of the shape "
                          "[batch, prototypes, height, width]",
                          task_name(kind));
-    if (kind == TASK_POSE && task->layout != LAYOUT_YUNET && !read_points(facts->point_shape, task))
+    if (kind == TASK_POSE && !task_layout_is_faces(task->layout) &&
+        !read_points(facts->point_shape, task))
         return error_set(err, STATUS_MODEL,
                          "kpt_shape in the file's metadata is '%.40s', not [n, 2 or 3]",
                          facts->point_shape);

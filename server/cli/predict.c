@@ -199,7 +199,7 @@ static void hint_at_labels(struct prediction_run *run, const struct predict_imag
         return;
     /* Faces and texts are of one kind. */
     const bool has_classes =
-        model->task.kind != TASK_TEXT_BOXES && model->task.layout != LAYOUT_YUNET;
+        model->task.kind != TASK_TEXT_BOXES && !task_layout_is_faces(model->task.layout);
     for (size_t k = 0; k < image->prediction_count; k++)
         is_nameless |= !image->predictions[k].label;
     for (size_t k = 0; k < image->answer.detections.count && has_classes; k++)

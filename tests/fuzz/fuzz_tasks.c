@@ -70,7 +70,7 @@ static void check_boxes(const struct detections *found, const struct task_option
 
 static enum task_layout layout_of(const uint8_t *head)
 {
-    return (enum task_layout)(1 + head[0] % LAYOUT_TEXT);
+    return (enum task_layout)(1 + head[0] % LAYOUT_YOLO_NAS_FLAT);
 }
 
 static enum task_kind kind_of(const uint8_t *head)
@@ -87,6 +87,8 @@ static enum task_kind kind_of(const uint8_t *head)
     case LAYOUT_MASKFORMER:
         return TASK_INSTANCES;
     case LAYOUT_YUNET:
+    case LAYOUT_SCRFD:
+    case LAYOUT_SCRFD_FLAT:
         return TASK_POSE;
     case LAYOUT_TEXT:
         return TASK_TEXT_BOXES;
@@ -112,6 +114,18 @@ static void shapes_of(const uint8_t *head, struct shape ret[static TASK_MAX_OUTP
     case LAYOUT_YUNET:
         for (int i = 0; i < TASK_MAX_OUTPUTS; i++)
             ret[i] = SHAPE(cells[i % 3], numbers[i / 3]);
+        break;
+    case LAYOUT_SCRFD:
+    case LAYOUT_SCRFD_FLAT:
+        for (int i = 0; i < 9; i++)
+            ret[i] = SHAPE(2 * cells[i % 3], numbers[1 + i / 3]);
+        break;
+    case LAYOUT_YOLO_NAS:
+        ret[0] = SHAPE(first, 4);
+        ret[1] = SHAPE(first, second % 8);
+        break;
+    case LAYOUT_YOLO_NAS_FLAT:
+        ret[0] = SHAPE(first, 7);
         break;
     case LAYOUT_PANOPTIC:
     case LAYOUT_MASKFORMER:
@@ -139,9 +153,11 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
     const enum task_layout layout = layout_of(head);
     const struct task task = {.kind = kind_of(head),
                               .layout = layout,
-                              .output_count = layout == LAYOUT_YUNET ? 12 : 4,
+                              .output_count = layout == LAYOUT_YUNET         ? 12
+                                              : task_layout_is_faces(layout) ? 9
+                                                                             : 4,
                               .point_count = 5,
-                              .point_numbers = layout == LAYOUT_YUNET ? 2 : 3,
+                              .point_numbers = task_layout_is_faces(layout) ? 2 : 3,
                               .prototypes = layout == LAYOUT_RFDETR ? 0 : 2,
                               .mask_side = head[7] & 32 ? 24 : 0};
     if (detect_decode(&task, rows, options, geometry, &found, &err) != STATUS_OK) {

@@ -629,6 +629,73 @@ class Faces(Tasks):
                       self.inspected())
 
 
+class Scrfd(Tasks):
+    """InsightFace's form without a batch, and names that say nothing: one face in the third cell of the grid of 16."""
+
+    has_batch = False
+
+    @classmethod
+    def make(cls, path):
+        outputs = []
+        for numbers in ([.75], [1, .5, 2, 1], [-.5, 0, .5, 0, 0, .5, -.5, 1, .5, 1]):
+            for stride, count in ((8, 128), (16, 32), (32, 8)):
+                rows = [[0] * len(numbers)] * count
+                if stride == 16:
+                    rows = rows[:5] + [numbers] + rows[6:]
+                shape = (count, len(numbers)) if cls.has_batch else ("n", len(numbers))
+                outputs.append((str(448 + len(outputs)), shape, [v for row in rows for v in row]))
+        small_onnx.always(path, outputs, batch="N" if cls.has_batch else 1)
+
+    def test_faces(self):
+        """The second anchor of the cell at (32, 0); 128 x 64 is halved."""
+        (face,) = self.ask("?confidence=0.7", photo=png(128, 64))["predictions"]
+        self.assertEqual((face["index"], face["score"], corners(face)), (0, .75, [32, 0, 128, 32]))
+        self.assertEqual([(p["name"], p["x"], p["y"]) for p in face["keypoints"]],
+                         [("right_eye", 48, 0), ("left_eye", 80, 0), ("nose", 64, 16), ("right_mouth_corner", 48, 32),
+                          ("left_mouth_corner", 80, 32)])
+        self.assertEqual(self.task(), ("pose", "nine outputs of scores, boxes and points, as SCRFD's"))
+        self.assertIn("letterbox into 64 x 64 (linear, not antialiased, padded right and below with 0), RGB, x, "
+                      "mean 127.5 127.5 127.5, std 128 128 128", self.inspected())
+        kind, body = multipart([("image", "a.png", png(64, 64))] * 3)
+        results = self.ask(photo=body, headers={"Content-Type": kind})["results"]
+        self.assertEqual([len(result["predictions"]) for result in results], [1, 1, 1])
+
+
+class ScrfdOfBatches(Scrfd):
+    has_batch = True
+
+
+class YoloNas(Tasks):
+    """The list that SuperGradients' graph makes: number of the image, corners, score, class."""
+
+    files = {"labels.txt": LABELS}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("graph2_flat_predictions", ("n", 7), [0, 8, 16, 24, 48, .9, 1, 0, 0, 0, 8, 24, .5, 0])],
+                          batch=1)
+
+    def test_boxes(self):
+        found = self.ask(photo=png(64, 64))["predictions"]
+        self.assertEqual([(p["label"], round(p["score"], 3), corners(p)) for p in found],
+                         [("a dog", .9, [8, 16, 24, 48]), ("a cat", .5, [0, 0, 8, 24])])
+        self.assertEqual(self.task(), ("detection", "output 'graph2_flat_predictions', as YOLO-NAS has it"))
+
+
+class YoloNasScores(Tasks):
+    files = {"labels.txt": LABELS}
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("boxes", (84, 4), [8, 16, 24, 48] * 84), ("scores", (84, 2), [.5, .9] + [0, .3] * 83)])
+
+    def test_boxes(self):
+        """Both classes of a box are found; the rest of the same place is suppressed."""
+        found = self.ask(photo=png(64, 64))["predictions"]
+        self.assertEqual([(p["label"], round(p["score"], 3)) for p in found], [("a dog", .9), ("a cat", .5)])
+        self.assertEqual(self.task(), ("detection", "output 'boxes' of boxes, and one of scores, as YOLO-NAS has it"))
+
+
 class TextBoxes(Tasks):
     """PP-OCR's detector: a bar of text in a map of 32 x 32."""
 

@@ -499,3 +499,70 @@ Test(embed, vectors_and_tokens)
     row = (struct task_rows){numbers, SHAPE(2, 2, 2), 8};
     cr_expect_eq(embed_decode(&row, &options, &vector, &err), STATUS_INVALID);
 }
+
+/* Boxes, and their points, as tests/tasks/make_apps_golden.py decodes them. */
+static void expect_decoded(const struct detections *found, const char *name, size_t size)
+{
+    const float *wanted = golden_boxes(name, size, found->count);
+    for (size_t i = 0; i < found->count; i++, wanted += size) {
+        const struct detection *box = &found->items[i];
+        const float own[] = {(float)box->index, box->score, box->x1, box->y1, box->x2, box->y2};
+        for (size_t k = 0; k < size; k++) {
+            const struct task_point *point = &found->points[i * found->point_count + (k - 6) / 2];
+            const float number = k < 6 ? own[k] : k % 2 ? point->y : point->x;
+            cr_expect_float_eq(number, wanted[k], 2e-3f, "%s: number %zu of box %zu is %g, not %g",
+                               name, k, i, (double)number, (double)wanted[k]);
+        }
+    }
+}
+
+Test(detect, scrfd)
+{
+    enum { COLUMNS = 15, ANCHORS = 128 + 32 + 8 };
+    static const size_t first[] = {0, 128, 160, ANCHORS}, begin[] = {0, 1, 5, COLUMNS};
+    static float numbers[9][128 * 10];
+    const struct task_rows all = golden_rows("scrfd");
+    struct task_rows rows[9];
+    cr_assert_eq(all.count, ANCHORS * COLUMNS);
+    for (size_t o = 0; o < 9; o++) {
+        const size_t stride = o % 3, kind = o / 3, columns = begin[kind + 1] - begin[kind];
+        size_t count = 0;
+        for (size_t i = first[stride]; i < first[stride + 1]; i++)
+            for (size_t k = begin[kind]; k < begin[kind + 1]; k++)
+                numbers[o][count++] = all.data[i * COLUMNS + k];
+        rows[o] = (struct task_rows){numbers[o],
+                                     SHAPE((int64_t)(count / columns), (int64_t)columns), count};
+    }
+    const struct task task = {.kind = TASK_POSE,
+                              .layout = LAYOUT_SCRFD_FLAT,
+                              .output_count = 9,
+                              .point_count = FACE_POINTS,
+                              .point_numbers = 2};
+    const struct task_geometry corner = {64.f / 500, 42.f / 333, 0, 0, 500, 333, 64, 64};
+    const struct task_options options = options_of(.5f, .4f);
+    struct detections found;
+    struct error err;
+    cr_assert_eq(detect_decode(&task, rows, &options, &corner, &found, &err), STATUS_OK);
+    cr_expect_gt(found.count, 10);
+    expect_decoded(&found, "scrfd_faces", 16);
+    detections_done(&found);
+    rows[4].count--;
+    cr_expect_eq(detect_decode(&task, rows, &options, &corner, &found, &err), STATUS_INVALID);
+    cr_expect(strstr(err.message, "[anchors, 4]"), "%s", err.message);
+}
+
+Test(detect, yolo_nas)
+{
+    const struct task_rows rows[] = {golden_rows("yolo_nas_boxes"), golden_rows("yolo_nas_scores")};
+    const struct task_rows flat = golden_rows("yolo_nas_flat");
+    const struct task_geometry corner = {64.f / 500, 64.f / 500, 0, 0, 500, 333, 64, 64};
+    struct task_options options = options_of(.25f, .7f);
+    struct detections found = decode_many(LAYOUT_YOLO_NAS, rows, 2, &options, &corner);
+    cr_expect_gt(found.count, 10);
+    expect_decoded(&found, "yolo_nas", 6);
+    detections_done(&found);
+    options.iou = 1;
+    found = decode_many(LAYOUT_YOLO_NAS_FLAT, &flat, 1, &options, &corner);
+    expect_decoded(&found, "yolo_nas", 6);
+    detections_done(&found);
+}

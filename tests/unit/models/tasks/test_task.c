@@ -116,6 +116,20 @@ Test(task, shapes)
     expect_blamed(decide(wrong, &OUTPUT("map", 1, 21, 60, 60), 1), "21 maps, but the labels are 3");
 }
 
+Test(task, yolo_nas)
+{
+    const struct task_facts none = {0}, labelled = {.label_count = 3};
+    struct task_output pair[] = {OUTPUT("one", 1, 8400, 4), OUTPUT("two", 1, 8400, 80)};
+    expect_layout(decide(none, pair, 2), LAYOUT_YOLO_NAS);
+    cr_expect_eq(decide(labelled, pair, 2).kind, TASK_UNKNOWN, "80 scores for 3 labels");
+    pair[1].shape.dims[1] = 2100;
+    cr_expect_eq(decide(none, pair, 2).kind, TASK_UNKNOWN);
+    const struct task_output flat = OUTPUT("graph2_flat_predictions", DIM_UNKNOWN, 7);
+    const struct task task = decide(none, &flat, 1);
+    expect_layout(task, LAYOUT_YOLO_NAS_FLAT);
+    cr_expect_not(task_layout_has_rows(task.layout));
+}
+
 Test(task, masks_and_others_of_queries)
 {
     const struct task_output detr[] = {OUTPUT("logits", 1, 100, 10),
@@ -167,6 +181,21 @@ Test(task, faces_and_text)
     task = decide((struct task_facts){.configured_task = "pose", .configured_layout = "yunet"},
                   outputs, 12);
     cr_expect(task.kind == TASK_POSE && task.point_count == 5);
+    /* SCRFD: names say nothing, and the order is not sure. */
+    struct task_output lists[9], flat[9];
+    for (int i = 0; i < 9; i++) {
+        const int64_t anchors = 12800 >> 2 * (i % 3);
+        lists[i] = OUTPUT("448", 1, anchors, numbers[1 + i / 3]);
+        flat[8 - i] = OUTPUT("451", anchors, numbers[1 + i / 3]);
+    }
+    task = decide(none, lists, 9);
+    cr_expect(task.kind == TASK_POSE && task.layout == LAYOUT_SCRFD, "%s", task.evidence);
+    cr_expect_eq(task.outputs[8], 8);
+    task = decide(none, flat, 9);
+    cr_expect(task.kind == TASK_POSE && task.layout == LAYOUT_SCRFD_FLAT, "%s", task.evidence);
+    cr_expect(task.outputs[8] == 0 && !task_layout_has_rows(task.layout));
+    lists[3].shape.dims[1]--;
+    cr_expect_eq(decide(none, lists, 9).kind, TASK_UNKNOWN);
     const struct task_output line = OUTPUT("text", 1, 40, 98), map = OUTPUT("map", 1, 1, 640, 640);
     const struct task_facts characters = {.label_count = 96, .are_characters = true};
     cr_expect_eq(decide(characters, &line, 1).kind, TASK_TEXT);

@@ -1,0 +1,81 @@
+"""Writes golden outputs of SCRFD, YOLO-NAS and anomalib, and what they mean, with numpy alone, into
+tests/unit/models/tasks/golden/. The decoding follows what the frameworks' documents say, box by box; it shares nothing
+with lensd. A photo of 500 x 333 in an input of 64 x 64."""
+
+import os
+
+import numpy
+
+WIDTH, HEIGHT, SIDE = 500, 333, 64
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../unit/models/tasks/golden")
+
+
+def put(name, values):
+    numpy.save(os.path.join(FOLDER, name + ".npy"), numpy.asarray(values, numpy.float32))
+
+
+def overlap(a, b):
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    if width <= 0 or height <= 0:
+        return 0
+    shared = width * height
+    return shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared)
+
+
+def suppress(found, iou):
+    """`found`: class, score, corners …; the greedy suppression of each class."""
+    kept = []
+    for one in sorted(found, key=lambda f: -f[1]):
+        if all(k[0] != one[0] or overlap(k[2:6], one[2:6]) <= iou for k in kept):
+            kept.append(one)
+    return kept
+
+
+def to_photo(values, gains):
+    """x, y, x, y … of the input, whose upper left corner is that of the photo."""
+    return [min(max(v / gains[i % 2], 0), (WIDTH, HEIGHT)[i % 2]) for i, v in enumerate(values)]
+
+
+def scrfd(random):
+    """InsightFace: two anchors at the upper left corner of each cell; distances and points in strides."""
+    gains = SIDE / WIDTH, int(SIDE * HEIGHT / WIDTH) / HEIGHT
+    rows, found = [], []
+    for stride in (8, 16, 32):
+        across = SIDE // stride
+        anchors = across * across * 2
+        scores = random.uniform(0, 1, anchors) ** 3
+        boxes = random.uniform(.3, 2.2, (anchors, 4))
+        points = random.uniform(-1.5, 1.5, (anchors, 10))
+        rows.append(numpy.concatenate([scores[:, None], boxes, points], 1))
+        for i in range(anchors):
+            x, y = (i // 2 % across) * stride, (i // 2 // across) * stride
+            left, top, right, bottom = boxes[i] * stride
+            box = (x - left, y - top, x + right, y + bottom)
+            at = [v * stride + (x, y)[k % 2] for k, v in enumerate(points[i])]
+            if scores[i] > .5:
+                found.append((0, scores[i], *box, *at))
+    put("scrfd", numpy.concatenate(rows))
+    put("scrfd_faces", [(*face[:2], *to_photo(face[2:], gains)) for face in suppress(found, .4)])
+
+
+def yolo_nas(random):
+    """SuperGradients: each class of a box above the threshold is a detection of its own."""
+    count, gains = 84, (SIDE / WIDTH, SIDE / WIDTH)
+    corner, size = random.uniform(0, 40, (count, 2)), random.uniform(8, 24, (count, 2))
+    boxes = numpy.concatenate([corner, corner + size], 1)
+    scores = random.uniform(0, 1, (count, 3)) ** 4
+    put("yolo_nas_boxes", boxes)
+    put("yolo_nas_scores", scores)
+    found = [(c, scores[i, c], *boxes[i]) for i in range(count) for c in range(3) if scores[i, c] > .25]
+    kept = suppress(found, .7)
+    put("yolo_nas", [(*f[:2], *to_photo(f[2:], gains)) for f in kept])
+    put("yolo_nas_flat", [(0, *f[2:6], f[1], f[0]) for f in kept])
+
+
+def main():
+    scrfd(numpy.random.default_rng(5))
+    yolo_nas(numpy.random.default_rng(6))
+
+
+if __name__ == "__main__":
+    main()
