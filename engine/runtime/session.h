@@ -25,6 +25,12 @@ enum image_layout {
 
 #define SESSION_MAX_BATCHES 16
 
+struct session_batch {
+    int size;
+    double milliseconds;     /* L(b), measured at creation; 0: not measurable */
+    size_t activation_bytes; /* planned arena */
+};
+
 struct session_options {
     struct device_id device;
     enum precision precision;
@@ -36,7 +42,10 @@ struct session_options {
                    is compared with another and discarded */
     bool no_kernel_tuning; /* CPU: choose kernels by the tuning store and by rule, without
                               measuring; a GPU measures all the same */
-    size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
+    /* L(b) of an earlier session of the model, ascending; size 0 ends them. If every size has one,
+     * a CPU does not measure. */
+    struct session_batch known[SESSION_MAX_BATCHES];
+    size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
     const struct session_pixels *pixels; /* for image_input; borrowed by session_create; or NULL */
     bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
@@ -73,12 +82,6 @@ struct session_tensor {
     const char *name;
     enum dtype dtype;
     struct shape shape; /* the batch dimension, where there is one, is 1 */
-};
-
-struct session_batch {
-    int size;
-    double milliseconds;     /* L(b), measured at creation; 0: not measurable */
-    size_t activation_bytes; /* planned arena */
 };
 
 struct session_info {

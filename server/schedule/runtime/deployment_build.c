@@ -166,6 +166,8 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
     for (size_t i = 0; i < options->host->device_count; i++) {
         struct session_options session = options_of_lane(options, i, &pixels);
         session.no_kernel_tuning = session.no_kernel_tuning || deployment->plan != PLAN_MEASURE;
+        if (options->known)
+            memcpy(session.known, options->known, sizeof session.known);
         if (deployment->plan == PLAN_FIRST)
             session.batches[0] = 1; /* max_batch is part of the key of a choice */
         session.on_progress = on_lane_progress;

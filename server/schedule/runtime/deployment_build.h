@@ -12,6 +12,7 @@ struct deployment_options {
     struct device_queue *const *device_queues; /* the lane on host->devices[i] uses number i */
     struct model *model;
     const struct precision_choice *choices; /* by enum device_kind; NULL: they are made now */
+    const struct session_batch *known;      /* of an earlier deployment: session_options */
     enum deployment_plan plan;
     void (*on_progress)(void *context, const char *phase, double fraction); /* may be NULL */
     void *progress_context;

@@ -61,10 +61,11 @@ enum model_state {
 
 /* Why a version is not loaded. */
 enum unload_cause {
-    UNLOAD_NOT_YET, /* no request has asked for it yet */
-    UNLOAD_ASKED,   /* by POST /v2/repository/models/M/unload: no request loads it */
-    UNLOAD_IDLE,    /* no request for options.idle_unload_ms */
-    UNLOAD_MEMORY,  /* another one needed its memory */
+    UNLOAD_NOT_YET,  /* no request has asked for it yet */
+    UNLOAD_ASKED,    /* by POST /v2/repository/models/M/unload: no request loads it */
+    UNLOAD_IDLE,     /* no request for options.idle_unload_ms */
+    UNLOAD_MEMORY,   /* another one needed its memory */
+    UNLOAD_REPLACED, /* loaded again from new files; the state stays MODEL_READY */
     UNLOAD_CAUSES
 };
 

@@ -73,6 +73,8 @@ static void note_loaded_locked(const struct loading *loading, struct model_entry
     table_describe_locked(entry, deployment->model, deployment);
     for (size_t i = 0; i < deployment->lane_count; i++)
         entry->took[i] = lane_bytes(deployment->lanes[i]);
+    if (deployment->plan != PLAN_FIRST)
+        memcpy(entry->known, lane_info(deployment->lanes[0])->batches, sizeof entry->known);
     if (loading->completes)
         return;
     entry->loads++;
@@ -98,6 +100,7 @@ static enum status publish(const struct loading *loading, struct deployment *dep
         status = error_no_memory(err, "for the table of models");
     if (status == STATUS_OK) {
         host->generations++;
+        entry->unloads[UNLOAD_REPLACED] += entry->deployment && !loading->completes;
         if (table_keeps_sizes_locked(entry, loading->completes)) {
             table_leave_locked(host, &entry->deployment, leaving);
         } else {
@@ -125,6 +128,19 @@ static enum status publish(const struct loading *loading, struct deployment *dep
     }
     table_settle_and_unlock(host, NULL);
     return status;
+}
+
+/* Copies L(b) of the model's last deployment; false: it has not run batches yet. */
+static bool recall_times(struct model_host *host, const struct model *model,
+                         struct session_batch ret[static SESSION_MAX_BATCHES])
+{
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
+    const bool is_known = entry && entry->known[0].size > 0;
+    if (is_known)
+        memcpy(ret, entry->known, sizeof entry->known);
+    pthread_mutex_unlock(&host->lock);
+    return is_known;
 }
 
 /* Whether to serve single images first and to compile the rest later. */
@@ -226,7 +242,12 @@ static enum status add_model(struct model_host *host, struct model *model,
     snprintf(version, sizeof version, "%s", model->version);
     struct loading loading = {host, name, version, .completes = choices, .begun = clock_now()};
     struct deployment_options options = table_deployment_options(host, model, choices, cancel);
-    options.plan = choices ? PLAN_KNOWN : starts_quickly(host, model) ? PLAN_FIRST : PLAN_MEASURE;
+    struct session_batch known[SESSION_MAX_BATCHES];
+    if (!choices && recall_times(host, model, known))
+        options.known = known; /* its kernels are in the tuning store */
+    options.plan = choices                                         ? PLAN_KNOWN
+                   : !options.known && starts_quickly(host, model) ? PLAN_FIRST
+                                                                   : PLAN_MEASURE;
     options.on_progress = on_progress;
     options.progress_context = &loading;
     struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES] = {0};

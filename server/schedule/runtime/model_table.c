@@ -28,7 +28,8 @@ const char *unload_cause_name(enum unload_cause cause)
     static const char *const names[UNLOAD_CAUSES] = {[UNLOAD_NOT_YET] = "not loaded yet",
                                                      [UNLOAD_ASKED] = "asked",
                                                      [UNLOAD_IDLE] = "idle",
-                                                     [UNLOAD_MEMORY] = "memory"};
+                                                     [UNLOAD_MEMORY] = "memory",
+                                                     [UNLOAD_REPLACED] = "replaced"};
     return names[cause];
 }
 

@@ -65,6 +65,8 @@ struct model_entry {
     enum unload_cause cause; /* of MODEL_UNLOADING and MODEL_UNLOADED */
     bool on_demand;          /* a request asked for the load; others wait for it, too */
     uint64_t wanted_at;      /* number of that wish, by which loads are ordered; 0: none */
+    /* L(b) of the last deployment that ran batches; size 0 ends them */
+    struct session_batch known[SESSION_MAX_BATCHES];
     size_t took[DEVICE_MAX]; /* bytes of options.devices when it was last loaded */
     uint64_t loads, unloads[UNLOAD_CAUSES];
     double load_seconds; /* of the last load */
