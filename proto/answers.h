@@ -64,7 +64,15 @@ struct answer_prediction {
 const char *answer_label(const struct answer_prediction *prediction, char room[static 24]);
 
 /* The kind of predictions of an image. */
-enum answer_kind { ANSWER_CLASSES, ANSWER_BOXES, ANSWER_AREAS, ANSWER_EMBEDDING, ANSWER_DEPTH };
+enum answer_kind {
+    ANSWER_CLASSES,
+    ANSWER_BOXES,
+    ANSWER_AREAS,
+    ANSWER_EMBEDDING,
+    ANSWER_DEPTH,
+    ANSWER_ANOMALY, /* one prediction: "normal" or "anomalous", index 0 or 1, with the score; it may
+                       have a mask, and `depth` is the map */
+};
 
 /* One image's result: an error, or predictions. */
 struct answer_image {
@@ -104,7 +112,9 @@ struct predict_answer {
  * "keypoints":[{"name","x","y","score"}…] or "corners":[[x,y]…], or "embedding":[…],
  * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…], where a mask
  * may be "polygons":[[x,y,x,y…]…] or "png":{"x","y","width","height","data"} instead of "rle",
- * or "depth":{"min","max","png"}, or "text" and "score"; a page has predictions and "text",
+ * or "depth":{"min","max","png"}, or "anomaly":{"score","anomalous"} with "map" (as "depth") and
+ * "mask":{"area", and as above} where the model has them, or "text" and "score"; a page has
+ * predictions and "text",
  * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
  * its error, if it has one, is the whole answer. A list:
  * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or

@@ -110,16 +110,30 @@ static void write_predictions(struct writer *w, cJSON *object, const struct answ
     }
 }
 
+static void write_anomaly(struct writer *w, cJSON *object, const struct answer_image *image)
+{
+    const struct answer_prediction *found = &image->predictions[0];
+    cJSON *anomaly = write_object(w, object, "anomaly");
+    write_float(w, anomaly, "score", found->probability);
+    write_members(w, anomaly, "anomalous=%hhd", found->index != 0);
+    if (found->mask)
+        write_mask(w, write_object(w, object, "mask"), found->mask, image);
+}
+
 static void write_answer(struct writer *w, cJSON *object, const struct answer_image *image)
 {
+    const bool is_anomaly = image->kind == ANSWER_ANOMALY;
+    if (is_anomaly)
+        write_anomaly(w, object, image);
     if (image->embedding)
         write_floats(w, object, "embedding", image->embedding, image->embedding_count);
     else if (image->depth)
-        write_members(w, object, "depth{min=%g max=%g png=%s}", (double)image->depth_least,
+        write_members(w, write_object(w, object, is_anomaly ? "map" : "depth"),
+                      "min=%g max=%g png=%s", (double)image->depth_least,
                       (double)image->depth_greatest, image->depth);
     else if (image->text && image->kind != ANSWER_BOXES)
         write_members(w, object, "text=%s score=%g", image->text, (double)image->text_score);
-    else
+    else if (!is_anomaly)
         write_predictions(w, object, image);
     if (image->kind == ANSWER_BOXES)
         write_members(w, object, "text=%s", image->text);

@@ -320,10 +320,13 @@ static void fit_task(struct model *model, bool configured)
         fit_text(model);
         return;
     }
-    if (!task_has_boxes(model->task.kind) && !is_map)
+    const bool is_anomaly = model->task.kind == TASK_ANOMALY;
+    if (!task_has_boxes(model->task.kind) && !is_map && !is_anomaly)
         return;
-    const bool is_stretched = is_map || is_rtdetr || is_imagenet || layout == LAYOUT_TORCHVISION ||
-                              layout == LAYOUT_TENSORFLOW;
+    if (is_anomaly)
+        set_open_sides(model, 256, 256);
+    const bool is_stretched = is_map || is_anomaly || is_rtdetr || is_imagenet ||
+                              layout == LAYOUT_TORCHVISION || layout == LAYOUT_TENSORFLOW;
     p->resize = is_stretched ? RESIZE_EXACT : RESIZE_LETTERBOX;
     if (is_scrfd)
         set_open_sides(model, 640, 640);

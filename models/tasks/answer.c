@@ -54,6 +54,9 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
         return segment_decode(&rows[0], options, geometry, &ret->segments, err);
     case TASK_DEPTH:
         return depth_decode(&rows[0], geometry, &ret->depth, err);
+    case TASK_ANOMALY:
+        return anomaly_decode(task, rows, geometry, &ret->anomaly, &ret->depth, &ret->segments,
+                              err);
     case TASK_TEXT:
         return text_decode(&rows[0], &ret->text, err);
     case TASK_CLASSIFICATION:

@@ -1,18 +1,18 @@
 /* Makes the answer for one image from the outputs of a run. Pure; any thread. */
 #pragma once
 
-#include "models/tasks/depth.h"
+#include "models/tasks/anomaly.h"
 #include "models/tasks/detect.h"
 #include "models/tasks/embed.h"
-#include "models/tasks/segment.h"
 #include "models/tasks/text_read.h"
 
 /* The task decides which member is set; zeroed: no answer. Free with task_answer_done. */
 struct task_answer {
     struct detections detections;
     struct embedding embedding;
-    struct segments segments;
-    struct depth depth;
+    struct segments segments; /* of an anomaly its mask */
+    struct depth depth;       /* of an anomaly its map */
+    struct anomaly anomaly;
     struct text_reading text;
 };
 

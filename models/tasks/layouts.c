@@ -48,6 +48,7 @@ static const char *const task_names[] = {
     [TASK_ZERO_SHOT] = "zero-shot",
     [TASK_TEXT_BOXES] = "text-detection",
     [TASK_TEXT] = "text-recognition",
+    [TASK_ANOMALY] = "anomaly",
 };
 
 const char *task_name(enum task_kind kind)

@@ -109,7 +109,8 @@ static bool has_option(const struct task *task, enum task_option option)
     case OPTION_NORMALIZE:
         return task->kind == TASK_EMBEDDING;
     case OPTION_MASKS:
-        return task->kind == TASK_INSTANCES || task->kind == TASK_SEGMENTATION;
+        return task->kind == TASK_INSTANCES || task->kind == TASK_SEGMENTATION ||
+               task->kind == TASK_ANOMALY;
     case OPTION_TOP_K:
         return task->kind == TASK_CLASSIFICATION || task->kind == TASK_ZERO_SHOT;
     }

@@ -43,6 +43,9 @@ static bool task_convert(const struct tensor *output, size_t first, size_t count
         case DTYPE_I64:
             dst[i] = (float)((const int64_t *)data)[first + i];
             break;
+        case DTYPE_BOOL:
+            dst[i] = ((const uint8_t *)data)[first + i] != 0;
+            break;
         case DTYPE_I32:
             dst[i] = (float)((const int32_t *)data)[first + i];
             break;

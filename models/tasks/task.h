@@ -23,9 +23,10 @@ enum task_kind {
     TASK_DEPTH,        /* a distance, or its inverse, for each pixel */
     TASK_TEXT_BOXES,   /* boxes of lines of text, with their corners */
     TASK_TEXT,         /* a line of text */
+    TASK_ANOMALY,      /* how unusual the photo is, with a map and a mask */
 };
 
-#define TASK_KINDS (TASK_TEXT + 1)
+#define TASK_KINDS (TASK_ANOMALY + 1)
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
  * pixels of the model's input, unless they are shares (0 … 1) of its sides. The candidates of
@@ -115,6 +116,7 @@ struct task {
     size_t point_count, point_numbers; /* TASK_POSE: key points of a box, and numbers of a point: 2
                                           (x, y) or 3 (and a score) */
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
+    unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
     /* TASK_TEXT_BOXES: boxes are moved outwards by this times area / perimeter, on whole points of
      * the map, as PaddleOCR and rapidocr do with pyclipper; 0: by 1.5 times that, as Transformers
      * does. */

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/anomaly.h"
 #include "models/tasks/decoders.h"
 
 static void decided(struct task *task, enum task_kind kind, const char *format, ...)
@@ -411,6 +412,25 @@ static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
     return true;
 }
 
+/* anomalib's exports since version 2. */
+static bool take_anomaly(const struct task_facts *facts, struct task *task)
+{
+    static const char *const names[] = {[ANOMALY_SCORE] = "pred_score",
+                                        [ANOMALY_LABEL] = "pred_label",
+                                        [ANOMALY_MAP] = "anomaly_map",
+                                        [ANOMALY_MASK] = "pred_mask"};
+    if (output_named(facts, names[ANOMALY_SCORE]) == SIZE_MAX)
+        return false;
+    for (size_t i = 0; i < ANOMALY_PARTS; i++) {
+        const size_t at = output_named(facts, names[i]);
+        if (at == SIZE_MAX)
+            continue;
+        task->outputs[task->output_count++] = at;
+        task->anomaly_parts |= 1u << i;
+    }
+    return true;
+}
+
 static void set_faces(struct task *task)
 {
     task->point_count = FACE_POINTS;
@@ -447,6 +467,8 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
     } else if (take_scrfd(facts, task)) {
         set_faces(task);
         decided(task, TASK_POSE, "nine outputs of scores, boxes and points, as SCRFD's");
+    } else if (take_anomaly(facts, task)) {
+        decided(task, TASK_ANOMALY, "output 'pred_score', as anomalib's");
     } else if (take_yolo_nas(facts, task)) {
         decided(task, TASK_DETECTION, "output '%.60s'%s, as YOLO-NAS has it",
                 facts->outputs[0].name,
@@ -802,6 +824,12 @@ static enum status apply_configured_task(const struct task_facts *facts, struct 
                              "lensd.json: \"task\" is \"classification\", but no output of the "
                              "model has one score per class");
         decided(task, TASK_CLASSIFICATION, "task 'classification' in lensd.json");
+    } else if (kind == TASK_ANOMALY && task->kind != kind) {
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: \"task\" is \"anomaly\", but the model has no output named "
+                         "'pred_score', as anomalib's have since version 2");
+    } else if (kind == TASK_ANOMALY) {
+        decided(task, kind, "task 'anomaly' in lensd.json");
     } else if (task_has_boxes(kind)) {
         return apply_configured_boxes(facts, kind, task, err);
     } else {
@@ -809,7 +837,7 @@ static enum status apply_configured_task(const struct task_facts *facts, struct 
                          "lensd.json: \"task\" is \"%.40s\"; it may be \"classification\", "
                          "\"detection\", \"pose\", \"oriented-boxes\", "
                          "\"instance-segmentation\", \"embedding\", \"segmentation\", \"depth\", "
-                         "\"text-detection\", \"text-recognition\" or \"tensors\"",
+                         "\"text-detection\", \"text-recognition\", \"anomaly\" or \"tensors\"",
                          name);
     }
     return STATUS_OK;

@@ -235,6 +235,7 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
         draw_boxes(a, image);
         return STATUS_OK;
     case TASK_SEGMENTATION:
+    case TASK_ANOMALY:
         draw_areas(a, &image->answer.segments);
         return STATUS_OK;
     case TASK_DEPTH:

@@ -232,6 +232,18 @@ static bool describe_depth(const struct depth *depth, struct described *describe
     return own(described, text);
 }
 
+/* The score is the prediction's. False: out of memory. */
+static bool describe_anomaly(const struct predict_image *image, const struct mask_how *how,
+                             struct described *described, struct answer_prediction *ret)
+{
+    const struct anomaly *anomaly = &image->answer.anomaly;
+    const struct segments *areas = &image->answer.segments;
+    *ret = (struct answer_prediction){.label = anomaly->is_anomalous ? "anomalous" : "normal",
+                                      .index = anomaly->is_anomalous,
+                                      .probability = anomaly->score};
+    return !areas->count || describe_mask(&areas->items[0], how, image, described, &ret->mask);
+}
+
 /* Closes a stream of open_memstream (NULL: it could not be opened). NULL, with *text freed: out of
  * memory. */
 static char *close_text(FILE *out, char **text)
@@ -296,6 +308,7 @@ enum answer_kind describe_kind(const struct model *model)
            : kind == TASK_SEGMENTATION ? ANSWER_AREAS
            : kind == TASK_EMBEDDING    ? ANSWER_EMBEDDING
            : kind == TASK_DEPTH        ? ANSWER_DEPTH
+           : kind == TASK_ANOMALY      ? ANSWER_ANOMALY
                                        : ANSWER_CLASSES;
 }
 
@@ -304,8 +317,10 @@ static bool describe_image(const struct predict_image *image, const struct model
                            const struct dialect *dialect, struct described *described,
                            struct answer_image *ret)
 {
-    const size_t boxes = image->answer.detections.count, areas = image->answer.segments.count;
-    const size_t classes = image->prediction_count, count = classes + boxes + areas;
+    const bool is_anomaly = image->answer.anomaly.is_set;
+    const size_t boxes = image->answer.detections.count;
+    const size_t areas = is_anomaly ? 0 : image->answer.segments.count;
+    const size_t classes = image->prediction_count, count = classes + boxes + areas + is_anomaly;
     struct answer_prediction *predictions =
         arena_alloc(described->arena, count, sizeof *predictions);
     char *device = arena_alloc(described->arena, DEVICE_TEXT, 1);
@@ -344,6 +359,8 @@ static bool describe_image(const struct predict_image *image, const struct model
     for (size_t i = 0; i < areas; i++)
         if (!describe_area(image, used, i, &how, described, predictions++))
             return false;
+    if (is_anomaly && !describe_anomaly(image, &how, described, predictions))
+        return false;
     if (used->task.kind == TASK_TEXT_BOXES && image->crops)
         return describe_page(&image->answer.detections, described, ret);
     return used->task.kind == TASK_TEXT
@@ -386,8 +403,8 @@ static char *describe_request(const struct predict_request *request,
 
 bool describe_is_slow(const struct predict_request *request)
 {
-    if (request->wants_picture ||
-        (request->used_model && request->used_model->task.kind == TASK_DEPTH))
+    const enum task_kind kind = request->used_model ? request->used_model->task.kind : TASK_UNKNOWN;
+    if (request->wants_picture || kind == TASK_DEPTH || kind == TASK_ANOMALY)
         return true;
     if (mask_form_of(request) <= MASK_FORM_RLE)
         return false;

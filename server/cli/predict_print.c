@@ -165,9 +165,13 @@ static void print_answer(const struct predict_image *image)
         print_boxes(image);
     print_areas(image);
     print_line(image);
+    const struct anomaly *anomaly = &image->answer.anomaly;
+    if (anomaly->is_set)
+        printf("    %6.2f %%  %s\n", (double)anomaly->score * 100,
+               anomaly->is_anomalous ? "anomalous" : "normal");
     const struct depth *depth = &image->answer.depth;
     if (depth->values)
-        printf("    a depth map of %u x %u points; --json or --annotate writes it\n", depth->width,
+        printf("    a map of %u x %u points; --json or --annotate writes it\n", depth->width,
                depth->height);
     const struct embedding *vector = &image->answer.embedding;
     for (size_t i = 0; i < vector->count; i++)

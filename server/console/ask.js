@@ -249,7 +249,12 @@ class Asker {
     }
     const { width, height } = result.image;
     const predictions = result.predictions || (result.segments || []).map((s) => ({ ...s, score: s.area / (width * height) }));
-    if (result.depth) {
+    if (result.anomaly) {
+      const { score, anomalous } = result.anomaly;
+      box.append(element("p", "found", `${anomalous ? "Anomalous" : "Normal"}, score ${score.toFixed(3)}`));
+      const map = result.map && figure && figure.querySelector("img");
+      if (map) map.src = `data:image/png;base64,${result.map.png}`;
+    } else if (result.depth) {
       box.append(element("p", "found", `Depths from ${short(result.depth.min)} to ${short(result.depth.max)}`));
       const map = figure && figure.querySelector("img");
       if (map) map.src = `data:image/png;base64,${result.depth.png}`;

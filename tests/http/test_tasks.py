@@ -665,6 +665,48 @@ class ScrfdOfBatches(Scrfd):
     has_batch = True
 
 
+class Anomaly(Tasks):
+    """anomalib: the right half is unusual."""
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("pred_score", (1,), [.75]), ("pred_label", (1,), [1], 9),
+                                 ("anomaly_map", (1, 2, 2), [.25, 1, .25, 1]), ("pred_mask", (1, 2, 2), [0, 1, 0, 1], 9)])
+
+    def test_answer(self):
+        answer = self.ask(photo=png(40, 20))
+        self.assertEqual(answer["anomaly"], {"score": .75, "anomalous": True})
+        self.assertNotIn("predictions", answer)
+        self.assertEqual((answer["mask"]["area"], answer["mask"]["rle"]["size"]), (20 * 20, [20, 40]))
+        self.assertLess(answer["map"]["min"], .26)
+        self.assertGreater(answer["map"]["max"], .99)
+        self.assertEqual(base64.b64decode(answer["map"]["png"])[16:24], struct.pack(">2I", 40, 20))
+        self.assertEqual(self.task(), ("anomaly", "output 'pred_score', as anomalib's"))
+        self.assertIn("resize to 64 x 64", self.inspected())
+
+    def test_forms(self):
+        self.assertEqual(self.ask("?masks=polygon", photo=png(40, 20))["mask"]["polygons"], [[20, 0, 40, 0, 40, 20, 20, 20]])
+        lines = self.server.request("POST", "/predict", png(40, 20), {"Accept": "text/plain"})
+        self.assertEqual(lines.body.splitlines()[0], b"0.750000 anomalous")
+        self.assertEqual(self.server.request("POST", "/predict?format=png", png(40, 20)).status, 200)
+        self.assertIn("anomaly (its parameters: masks)", self.ask("?confidence=0.5", status=400)["error"])
+        printed = run_lensd("predict", self.folder, os.path.join(ROOT, "tests", "data", "images", "exif_6.jpg")).stdout
+        self.assertIn("75.00 %  anomalous", printed)
+
+
+class AnomalyScore(Tasks):
+    """A model that has no label, map or mask."""
+
+    @classmethod
+    def make(cls, path):
+        small_onnx.always(path, [("pred_score", (1,), [.25])])
+
+    def test_answer(self):
+        answer = self.ask(photo=png(40, 20))
+        self.assertEqual(answer["anomaly"], {"score": .25, "anomalous": False})
+        self.assertTrue({"map", "mask"}.isdisjoint(answer))
+
+
 class YoloNas(Tasks):
     """The list that SuperGradients' graph makes: number of the image, corners, score, class."""
 

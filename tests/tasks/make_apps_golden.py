@@ -72,7 +72,25 @@ def yolo_nas(random):
     put("yolo_nas_flat", [(0, *f[2:6], f[1], f[0]) for f in kept])
 
 
+def anomaly(random):
+    """anomalib's mask of 6 x 5 points, and the pixels of a photo of 23 x 11 where its bilinear interpolation, without
+    aligned corners, is above a half."""
+    mask = random.uniform(0, 1, (6, 5)) > .6
+    put("anomaly_mask", mask[None])
+
+    def weights(pixels, points):
+        at = numpy.clip((numpy.arange(pixels) + .5) * points / pixels - .5, 0, points - 1)
+        first = numpy.minimum(at.astype(int), points - 2)
+        table = numpy.zeros((pixels, points))
+        table[numpy.arange(pixels), first] = 1 - (at - first)
+        table[numpy.arange(pixels), first + 1] = at - first
+        return table
+
+    put("anomaly_photo", weights(11, 6) @ mask @ weights(23, 5).T > .5)
+
+
 def main():
+    anomaly(numpy.random.default_rng(8))
     scrfd(numpy.random.default_rng(5))
     yolo_nas(numpy.random.default_rng(6))
 

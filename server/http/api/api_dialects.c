@@ -28,6 +28,7 @@ static const char *roboflow_task(enum task_kind kind)
     case TASK_DEPTH:
     case TASK_TEXT_BOXES:
     case TASK_TEXT:
+    case TASK_ANOMALY:
         break;
     }
     return NULL;

@@ -157,6 +157,7 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
         [TASK_DEPTH] = {"", "a depth for each pixel"},
         [TASK_TEXT_BOXES] = {"confidence=0.5", "boxes of lines of text in pixels of the photo"},
         [TASK_TEXT] = {"", "the text in the photo"},
+        [TASK_ANOMALY] = {"", "how unusual the photo is, a map and a mask"},
     };
     fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg ", out);
     put_predict(out, x, model, "");

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/anomaly.h"
 #include "models/tasks/depth.h"
 #include "models/tasks/detect.h"
 #include "models/tasks/mask.h"
@@ -591,4 +592,41 @@ Test(depth, odd_maps)
     cr_expect_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_INVALID);
     row = (struct task_rows){NULL, SHAPE(0, 2), 0};
     cr_expect_eq(depth_decode(&row, &geometry, &depth, &err), STATUS_INVALID);
+}
+
+/* ---- anomalies ---- */
+
+Test(anomaly, as_anomalib_says)
+{
+    static const float score = .3f, label = 1;
+    const struct task_rows outputs[] = {
+        {&score, SHAPE(1), 1}, {&label, {0}, 1}, golden_rows("depth"), golden_rows("anomaly_mask")};
+    const struct task_rows photo = golden_rows("anomaly_photo");
+    const struct task_geometry geometry = stretched(23, 11, 12, 10);
+    struct task task = {.kind = TASK_ANOMALY, .anomaly_parts = 15};
+    struct anomaly found;
+    struct segments areas = {0};
+    struct depth map = {0};
+    struct mask_bitmap bitmap;
+    struct error err;
+    cr_assert_eq(anomaly_decode(&task, outputs, &geometry, &found, &map, &areas, &err), STATUS_OK,
+                 "%s", err.message);
+    cr_expect(found.is_set && found.is_anomalous && found.score <= .3f && found.score >= .3f);
+    cr_expect(map.width == 6 && map.height == 5);
+    cr_assert_eq(areas.count, 1);
+    cr_assert_eq(mask_bitmap_of(areas.items[0].counts, 11, &bitmap, NULL), STATUS_OK);
+    for (uint32_t y = 0; y < 11; y++)
+        for (uint32_t x = 0; x < 23; x++) {
+            const bool is_in = y >= bitmap.top && y < bitmap.top + bitmap.height &&
+                               x >= bitmap.left && x < bitmap.left + bitmap.width;
+            const bool is_set =
+                is_in && bitmap.pixels[(y - bitmap.top) * bitmap.width + x - bitmap.left];
+            cr_expect_eq(is_set, photo.data[y * 23 + x] > 0, "%u, %u", x, y);
+        }
+    free(bitmap.pixels);
+    segments_done(&areas);
+    depth_done(&map);
+    task.anomaly_parts = 1u << ANOMALY_SCORE;
+    cr_assert_eq(anomaly_decode(&task, outputs, &geometry, &found, &map, &areas, &err), STATUS_OK);
+    cr_expect_not(found.is_anomalous, "0.3 is below 0.5");
 }

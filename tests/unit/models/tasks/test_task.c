@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/anomaly.h"
 #include "models/tasks/task.h"
 
 #define OUTPUT(name, ...) ((struct task_output){name, DTYPE_F32, SHAPE(__VA_ARGS__)})
@@ -218,6 +219,24 @@ Test(task, faces_and_text)
     struct error err;
     cr_expect_eq(task_decide(&told, &task, &err), STATUS_MODEL);
     cr_expect(strstr(err.message, "characters.txt"), "%s", err.message);
+}
+
+Test(task, anomalies)
+{
+    const struct task_facts none = {0};
+    struct task_output outputs[] = {OUTPUT("anomaly_map", 1, 1, 256, 256), OUTPUT("pred_score", 1)};
+    struct task task = decide(none, outputs, 2);
+    cr_expect_eq(task.kind, TASK_ANOMALY, "%s", task.evidence);
+    cr_expect(task.output_count == 2 && task.outputs[0] == 1 && task.outputs[1] == 0);
+    cr_expect_eq(task.anomaly_parts, 1u << ANOMALY_SCORE | 1u << ANOMALY_MAP);
+    struct task_facts told = {.configured_task = "anomaly",
+                              .outputs = outputs,
+                              .output_count = 1,
+                              .class_output = SIZE_MAX,
+                              .options = TASK_OPTIONS_NONE};
+    struct error err;
+    cr_expect_eq(task_decide(&told, &task, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "pred_score"), "%s", err.message);
 }
 
 Test(task, options_of_other_tasks)
