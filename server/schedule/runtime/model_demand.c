@@ -116,7 +116,7 @@ bool model_host_next_load(struct model_host *host, char name[static 128], char v
 {
     const struct model_entry *next = NULL;
     pthread_mutex_lock(&host->lock);
-    for (size_t i = 0; i < host->entry_count; i++) {
+    for (size_t i = 0; !host->draining && i < host->entry_count; i++) {
         const struct model_entry *entry = host->entries[i];
         if (entry->wanted_at && entry->state == MODEL_LOADING &&
             (!next || entry->wanted_at < next->wanted_at))

@@ -185,6 +185,7 @@ struct model *fake_model(const char *name, int height)
         fail("no memory");
     model->name = strdup(name);
     model->version = strdup("1");
+    model->idle_unload_s = -1;
     preprocess_default(&model->preprocess);
     model->preprocess.width = FAKE_WIDTH;
     model->preprocess.height = height;
