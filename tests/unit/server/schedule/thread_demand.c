@@ -173,8 +173,7 @@ static void test_the_deadline_may_be_over_before(void)
 static void test_what_is_in_use_stays(void)
 {
     struct error err = {0};
-    struct model_host *host =
-        start_lazy("a", (struct model_host_options){.idle_unload_ms = 1});
+    struct model_host *host = start_lazy("a", (struct model_host_options){.idle_unload_ms = 1});
     struct job *job = await_model(host, "a");
     load_what_is_wanted(host);
     job_wait(job);
@@ -230,7 +229,8 @@ static void *ask_at_random(void *context)
     return NULL;
 }
 
-/* The loader: loads what is wanted, unloads what is idle, and does what admins and files ask for. */
+/* The loader: loads what is wanted, unloads what is idle, and does what admins and files ask for.
+ */
 static void *load_at_random(void *context)
 {
     struct crowd *crowd = context;
