@@ -68,6 +68,8 @@
     X(RMS_NORMALIZATION, "RMSNormalization", "")                \
     /* of transformers, opset 23 (engine/op/transformer.h) */                                     \
     X(ONNX_ATTENTION, "Attention", "") X(ROTARY_EMBEDDING, "RotaryEmbedding", "")                  \
+    /* recurrent (engine/op/recurrent.h) */                                                        \
+    X(LSTM, "LSTM", "") X(GRU, "GRU", "") X(RNN, "RNN", "")                                        \
     /* resampling and detection */                                                                 \
     X(RESIZE, "Resize", "") X(GRID_SAMPLE, "GridSample", "")           \
     X(AFFINE_GRID, "AffineGrid", "") X(ROI_ALIGN, "RoiAlign", "")                                  \

@@ -44,6 +44,9 @@ extern const struct batch_rule batch_reshape;
 extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;
 /* The images lie beside the attribute `axis`, default -1 or 0, of input 0; or before it. */
 extern const struct batch_rule batch_beside_last, batch_beside_first, batch_before_last;
+/* LSTM, GRU, RNN: the images of the states are one axis before those of output 0, unless on axis 0
+ * (the proof knows this rule). */
+extern const struct batch_rule batch_recurrent;
 /* numpy's matrix product of inputs 0 and 1. */
 extern const struct batch_rule batch_matmul;
 

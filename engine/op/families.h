@@ -10,7 +10,8 @@
 #define OP_FAMILIES(X)                                                                             \
     X(elementwise) X(unary) X(binary) X(shape) X(pad) X(index) X(sort) X(reduce) X(linear)         \
     X(einsum) X(conv) X(pool) X(norm) X(softmax) X(resize) X(grid) X(detection) X(quantize)        \
-    X(quantize_product) X(quantize_ms) X(control) X(attention) X(transformer)
+    X(quantize_product) X(quantize_ms) X(control) X(attention) X(transformer)                     \
+    X(recurrent)
 /* clang-format on */
 #define OP_FAMILY_EXTERN(name) extern const struct op_family ops_##name;
 OP_FAMILIES(OP_FAMILY_EXTERN)

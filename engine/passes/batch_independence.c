@@ -112,6 +112,12 @@ static void proof_hash_shape(const struct batch_proof *proof, const struct shape
     }
 }
 
+/* The images' axis of output i, where that of output 0 is `axis`. */
+static int proof_axis_of_output(const struct node *node, size_t i, int axis)
+{
+    return i && axis && op_record(node->op)->batch == &batch_recurrent ? axis - 1 : axis;
+}
+
 static void proof_hash_shapes(const struct batch_proof *proof, const struct node *node, int axis)
 {
     for (size_t i = 0; i < node->input_count; i++)
@@ -119,7 +125,7 @@ static void proof_hash_shapes(const struct batch_proof *proof, const struct node
             proof_hash_shape(proof, &node->inputs[i]->shape, proof_axis(proof, node, i));
     for (size_t i = 0; i < node->output_count; i++)
         if (node->outputs[i])
-            proof_hash_shape(proof, &node->outputs[i]->shape, axis);
+            proof_hash_shape(proof, &node->outputs[i]->shape, proof_axis_of_output(node, i, axis));
 }
 
 /* Adds what all images read as a whole. Not a constant of the file, which is the same for every
@@ -182,7 +188,7 @@ static bool proof_free_are_alike(const struct batch_proof *proof, const struct n
  * itself, and from the same places. *ret: the span of the result. */
 static bool proof_gather_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
-    const struct tensor *indices = node->op == OP_GATHER ? node->inputs[1]->known : NULL;
+    const struct tensor *indices = node->inputs[1]->known;
     const struct shape *in = &node->inputs[0]->shape;
     const int axis = indices ? proof_axis(proof, node, 0) : BATCH_MIXES;
     if (axis < 0 || axis != batch_attribute_axis(node, 0) || indices->shape.rank < 1 ||
@@ -228,7 +234,7 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
             proof_hash_whole(proof, node, i);
     if (is_free || op_has(node->op, OP_SHAPE_ONLY))
         return true;
-    if (node->capture_count || !node->outputs[0] ||
+    if (node->capture_count || (!node_output(node, 0) && rule != &batch_recurrent) ||
         !proof_shapes_are_known(node->inputs, node->input_count) ||
         !proof_shapes_are_known(node->outputs, node->output_count))
         return false;
@@ -240,7 +246,8 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
         proof->spans[node->outputs[0]->index] = proof_span(proof, node, 0);
         return proof_span(proof, node, 0) > 0;
     }
-    if (proof->batch > 1 && proof_gather_own(proof, node, &proof->spans[node->outputs[0]->index]))
+    if (proof->batch > 1 && node->op == OP_GATHER &&
+        proof_gather_own(proof, node, &proof->spans[node->outputs[0]->index]))
         return true;
     /* Of one image only what it reads is wanted. */
     const size_t run = proof->batch > 1 ? proof_find_axes(proof, node) : 1;
@@ -252,7 +259,9 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
     proof_hash_shapes(proof, node, axis);
     for (size_t i = 0; i < node->output_count; i++) {
         const struct value *output = node->outputs[i];
-        const size_t span = output ? proof_output_span(proof, &output->shape, axis, run) : 0;
+        const size_t span = output ? proof_output_span(proof, &output->shape,
+                                                       proof_axis_of_output(node, i, axis), run)
+                                   : 0;
         if (output && !span)
             return false;
         if (output)

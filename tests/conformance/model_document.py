@@ -40,6 +40,8 @@ in a virtual environment with {packages}.
 - **Attention** (with masks, grouped heads, caches, windows), RMSNormalization and RotaryEmbedding, which exporters write for
   transformers from opset 23 on, run as fast as the operators they consist of. A `softmax_precision` below float32 is ignored:
   scores are float32 or wider.
+- **LSTM, GRU and RNN** run in every direction and layout, with `sequence_lens`, initial states, peepholes, `clip` and all of ONNX's
+  activations. ThresholdedRelu without an alpha has ONNX's (1), where ONNX Runtime's is another.
 - **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is equal or, for models that do not
   classify, the greatest difference. Random weights have no margin between classes; trained ones do. For models that do not classify a
   difference of 1 or more is mostly another order of nearly equal boxes ("—": another number of boxes).

@@ -54,7 +54,6 @@ EXCEPTIONS = {
     "efficientnet_b2": "PyTorch in float64 is 6.9e-5 from ONNX Runtime and 9.2e-5 from lensd on one photo",
     "efficientnetv2_rw_t": "with seeded weights one photo is unstable: on one tensor of it PyTorch in float32 is 0.036, ONNX Runtime "
                            "0.029 and lensd 0.047 from PyTorch in float64",
-    "sequencer2d_s": "lensd has no LSTM",
     "efficientnet_v2_m": "with seeded weights one photo is unstable: PyTorch in float32 is 0.43 from PyTorch in float64",
     "efficientnet_b3": "with seeded weights one photo is unstable: on one tensor of it the probability is, from PyTorch in float64, "
                        "1.7e-4 (PyTorch in float32), 3.1e-4 (ONNX Runtime) and 5.9e-4 (lensd) away",

@@ -73,6 +73,9 @@ static const struct recipe {
     {OP_MEAN, "xx>x"},
     {OP_CENTER_CROP_PAD, "xo>x"},
     {OP_REDUCE_SUM, "xl>x"},
+    {OP_LSTM, "qRR>YYY"},
+    {OP_GRU, "qRR>YY"},
+    {OP_RNN, "qRR>YY"},
 };
 
 static struct value *operand(struct graph *graph, char kind)
@@ -107,6 +110,8 @@ static struct value *operand(struct graph *graph, char kind)
         {'o', DTYPE_I64, true, {1, {4}}},
         {'i', DTYPE_I64, true, {1, {1}}},
         {'t', DTYPE_U8, true, {1, {256}}},
+        {'R', DTYPE_F32, true, {3, {1, EDGE, EDGE}}},
+        {'Y', DTYPE_F32, false, {3, {1, C, EDGE}}},
     };
     struct error err;
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {

@@ -229,6 +229,38 @@ Test(batch_rows, follow_the_letters_of_an_equation)
     }
 }
 
+/* An LSTM on steps that lie on axis 0, or on the axis of the images of a time-major file. */
+static struct value *recur(struct builder *b, struct value *x, int64_t layout, size_t output)
+{
+    struct node *node;
+    struct value *const operands[] = {x, numbers(b, SHAPE(1, 4 * WIDTH, WIDTH), false),
+                                      numbers(b, SHAPE(1, 4 * WIDTH, WIDTH), false)};
+    add(b, OP_LSTM, 3, operands, 3, &node);
+    cr_assert_not_null(node);
+    node->opset = 18;
+    cr_assert(node_set_int(b->graph, node, "layout", layout));
+    if (output) /* the file does not name Y */
+        node->outputs[0] = NULL;
+    finish(b, node);
+    return node->outputs[output];
+}
+
+Test(batch_rows, stay_apart_in_recurrent_networks)
+{
+    struct builder b;
+    struct value *x = recur(&b, begin(&b), 1, 0);
+    cr_expect(ends(&b, x));
+    x = recur(&b, begin(&b), 1, 2); /* [images, 1, WIDTH] */
+    cr_expect(ends(&b, x));
+    x = recur(&b, take(&b, OP_TRANSPOSE, begin(&b), NULL, 99, swapped), 0, 0);
+    x = take(&b, OP_TRANSPOSE, reshape(&b, x, TOKENS, BATCH, WIDTH), NULL, 99, swapped);
+    cr_expect(ends(&b, x));
+    x = recur(&b, take(&b, OP_TRANSPOSE, begin(&b), NULL, 99, swapped), 0, 1);
+    cr_expect(ends(&b, reshape(&b, x, BATCH, WIDTH, 0)));
+    x = recur(&b, begin(&b), 0, 1); /* images are the steps */
+    cr_expect_not(ends(&b, x));
+}
+
 /* The hash tells a constant that follows the size of the batch. */
 Test(batch_rows, have_a_hash_of_what_each_image_reads)
 {
