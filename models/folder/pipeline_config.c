@@ -63,6 +63,49 @@ static enum status stage_model(const cJSON *item, void *object, struct error *er
                : json_wrong(item, "the name of a model in the same repository", err);
 }
 
+static bool align_point(const cJSON *pair, float ret[static 2])
+{
+    const cJSON *x = cJSON_IsArray(pair) ? pair->child : NULL, *y = x ? x->next : NULL;
+    if (!y || y->next || !cJSON_IsNumber(x) || !cJSON_IsNumber(y) ||
+        !(fabs(x->valuedouble) <= MODEL_SIDE_MAX) || !(fabs(y->valuedouble) <= MODEL_SIDE_MAX))
+        return false;
+    ret[0] = (float)x->valuedouble;
+    ret[1] = (float)y->valuedouble;
+    return true;
+}
+
+/* {"size": "112x112", "points": [[38.3, 51.7], …]}, or the name of one. */
+static enum status stage_align(const cJSON *item, void *object, struct error *err)
+{
+    /* InsightFace's: eyes, nose, corners of the mouth. */
+    static const struct align_template arcface = {112,
+                                                  112,
+                                                  5,
+                                                  {{38.2946f, 51.6963f},
+                                                   {73.5318f, 51.5014f},
+                                                   {56.0252f, 71.7366f},
+                                                   {41.5493f, 92.3655f},
+                                                   {70.7299f, 92.2041f}}};
+    static const char expected[] =
+        "\"arcface\", or an object such as {\"size\": \"112x112\", \"points\": [[38.3, 51.7], "
+        "[73.5, 51.5]]} with 2 to 16 points";
+    struct pipeline_stage *ret = object;
+    const cJSON *size = cJSON_GetObjectItemCaseSensitive(item, "size");
+    const cJSON *points = cJSON_GetObjectItemCaseSensitive(item, "points");
+    if (cJSON_IsString(item) && !strcmp(item->valuestring, "arcface")) {
+        ret->align = arcface;
+        return STATUS_OK;
+    }
+    if (!cJSON_IsString(size) || !cJSON_IsArray(points) || cJSON_GetArraySize(item) != 2 ||
+        !model_read_size(size->valuestring, &ret->align.width, &ret->align.height))
+        return json_wrong(item, expected, err);
+    for (const cJSON *point = points->child; point; point = point->next)
+        if (ret->align.count == ALIGN_POINTS_MAX ||
+            !align_point(point, ret->align.points[ret->align.count++]))
+            return json_wrong(item, expected, err);
+    return ret->align.count >= 2 ? STATUS_OK : json_wrong(item, expected, err);
+}
+
 #define AT(member) offsetof(struct pipeline_stage, member)
 
 static const struct json_member stage_members[] = {
@@ -72,6 +115,7 @@ static const struct json_member stage_members[] = {
     {.key = "labels", .read = stage_labels},
     {"min_score", JSON_DOUBLE, AT(min_score), 0, 1},
     {"margin", JSON_DOUBLE, AT(margin), 0, 1},
+    {.key = "align", .read = stage_align},
     {"max", JSON_SIZE, AT(max), 1, STAGE_CROPS_MAX},
 };
 
@@ -93,6 +137,11 @@ static enum status read_stage(const cJSON *json, bool is_first, struct pipeline_
                                  item->string);
     }
     TRY(json_members(json, "a stage", stage_members, COUNT_OF(stage_members), ret, err));
+    if (ret->align.count && ret->margin > 0)
+        return error_set(
+            err, STATUS_MODEL,
+            "\"align\" puts points of a box at places in the crop, so \"margin\" means "
+            "nothing; write one of them");
     if (!ret->model[0])
         return error_set(err, STATUS_MODEL,
                          "\"model\" is missing: the name of a model in the same "

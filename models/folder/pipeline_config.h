@@ -4,6 +4,8 @@
  *                 {"model": "plates", "labels": ["car", "truck"], "min_score": 0.5},
  *                 {"model": "reader", "margin": 0.05, "max": 20, "sizes": ["160x48", "320x48"]}]}
  *
+ *     {"stages": [{"model": "faces"}, {"model": "recogniser", "align": "arcface"}]}
+ *
  * Stages name models of the same repository (models/folder/repository.h), as the steps of Triton's
  * ensembles do: a model is loaded once however many pipelines use it, and can be asked, replaced
  * and measured by itself. */
@@ -13,6 +15,7 @@
 #include <stddef.h>
 
 #include "engine/base/status.h"
+#include "models/tasks/crops.h"
 
 #define PIPELINE_FILE       "pipeline.json"
 #define PIPELINE_STAGES_MAX 3
@@ -30,7 +33,8 @@ struct pipeline_stage {
     size_t label_count;                /* 0: all classes */
     double min_score;                  /* 0 … 1 */
     double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
-    size_t max;    /* crops of one picture, those with the best scores; 1 … STAGE_CROPS_MAX */
+    struct align_template align; /* where the points of a box go in its crop; no points: no align */
+    size_t max; /* crops of one picture, those with the best scores; 1 … STAGE_CROPS_MAX */
     /* None: the model's own size. */
     struct stage_size {
         int width, height;

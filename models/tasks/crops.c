@@ -111,6 +111,43 @@ enum status crop_of(enum task_kind kind, const struct detections *found, size_t 
     return STATUS_OK;
 }
 
+enum status crop_align(const struct detections *found, size_t box, const struct align_template *to,
+                       struct crop *ret, struct error *err)
+{
+    const struct task_point *from = found->points + box * found->point_count;
+    if (!found->points || found->point_count != to->count)
+        return error_set(err, STATUS_INVALID, "the box has %zu points to align, not %zu",
+                         found->points ? found->point_count : 0, to->count);
+    double middle[4] = {0}; /* of both: x, y, x, y */
+    for (size_t i = 0; i < to->count; i++) {
+        middle[0] += (double)from[i].x / (double)to->count;
+        middle[1] += (double)from[i].y / (double)to->count;
+        middle[2] += (double)to->points[i][0] / (double)to->count;
+        middle[3] += (double)to->points[i][1] / (double)to->count;
+    }
+    /* The rotation and scale of the inverse are those of (along - i across) / spread. */
+    double along = 0, across = 0, spread = 0;
+    for (size_t i = 0; i < to->count; i++) {
+        const double x = (double)from[i].x - middle[0], y = (double)from[i].y - middle[1];
+        const double u = (double)to->points[i][0] - middle[2];
+        const double v = (double)to->points[i][1] - middle[3];
+        along += x * u + y * v;
+        across += x * v - y * u;
+        spread += x * x + y * y;
+    }
+    const double gain = along * along + across * across;
+    if (!(spread > 0 && gain > 0))
+        return error_set(err, STATUS_INVALID, "the points of the box lie at one place");
+    const double a = along * spread / gain, b = across * spread / gain;
+    *ret = (struct crop){.is_warped = true,
+                         .is_aligned = true,
+                         .width = (uint32_t)to->width,
+                         .height = (uint32_t)to->height,
+                         .map = {a, b, middle[0] - a * middle[2] - b * middle[3], -b, a,
+                                 middle[1] + b * middle[2] - a * middle[3]}};
+    return STATUS_OK;
+}
+
 void crops_limit(const struct detections *found, bool *wanted, size_t most)
 {
     size_t count = 0;

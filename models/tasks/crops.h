@@ -12,7 +12,23 @@ struct crop {
     float corners[4][2];    /* warped: what becomes its corners: top left, top right, bottom right,
                                bottom left; may lie outside the picture */
     bool is_turned;         /* warped: turned by 90 degrees counter-clockwise afterwards */
+    bool is_aligned;        /* warped: by `map`, from the crop to the picture, not by corners */
+    double map[6];          /* (x, y) is at (map[0] x + map[1] y + map[2], map[3] x + …) */
 };
+
+/* Where the points of a box go in its crop. */
+#define ALIGN_POINTS_MAX 16
+struct align_template {
+    int width, height; /* of the crop */
+    size_t count;
+    float points[ALIGN_POINTS_MAX][2]; /* x, y, pixels of the crop */
+};
+
+/* The crop of item `box` that the similarity transform of Umeyama (without reflection) makes of its
+ * points: the sum of squared distances between them and those of `to` is the least. STATUS_INVALID
+ * if the box has not as many points, or all are at one place. */
+enum status crop_align(const struct detections *found, size_t box, const struct align_template *to,
+                       struct crop *ret, struct error *err) MUST_USE;
 
 /* The crop of item `box`, which `margin` (0 … 1) makes larger on each side by that share of its
  * width or height. A box without an angle is cut out along whole pixels, those that it touches,

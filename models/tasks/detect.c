@@ -49,6 +49,14 @@ static void place_in_photo(struct detection *box, const struct task_geometry *g,
 
 /* ---- key points and masks of boxes ---- */
 
+/* A point that may lie outside: by the photo's side at most. */
+static float place_point(float at, float begin, float gain, float side, bool may_be_outside)
+{
+    const float moved = (at - begin) / gain;
+    return may_be_outside && isfinite(moved) ? fminf(fmaxf(moved, -side), 2 * side)
+                                             : to_photo(at, begin, gain, side);
+}
+
 static enum status add_points(const struct task *task, const struct task_rows *rows,
                               const struct task_geometry *g, struct detections *found,
                               struct error *err)
@@ -58,17 +66,18 @@ static enum status add_points(const struct task *task, const struct task_rows *r
     if (!found->points)
         return error_set(err, STATUS_NO_MEMORY, "no memory for the key points of an image");
     struct task_point *point = found->points;
+    const bool is_face = task_layout_is_faces(task->layout);
     for (size_t i = 0; i < found->count; i++) {
         float own[2 * FACE_POINTS];
         struct extra_numbers numbers = {own, 1};
-        if (task_layout_is_faces(task->layout))
+        if (is_face)
             face_points(task, rows, g, found->items[i].place, own);
         else
             numbers = detect_extras(task, rows, found->items[i].place);
         for (size_t p = 0; p < task->point_count; p++, point++) {
             const float *at = numbers.first + p * task->point_numbers * numbers.step;
-            point->x = to_photo(at[0], g->left, g->gain_x, g->photo_width);
-            point->y = to_photo(at[numbers.step], g->top, g->gain_y, g->photo_height);
+            point->x = place_point(at[0], g->left, g->gain_x, g->photo_width, is_face);
+            point->y = place_point(at[numbers.step], g->top, g->gain_y, g->photo_height, is_face);
             const float score = task->point_numbers > 2 ? at[2 * numbers.step] : -1;
             point->score = task->point_numbers > 2 && !(score >= 0) ? 0 : score > 1 ? 1 : score;
         }

@@ -21,7 +21,8 @@ struct segment {
 
 /* A key point. */
 struct task_point {
-    float x, y;  /* pixels of the photo, clipped to it */
+    float x, y;  /* pixels of the photo, clipped to it; of a face not, so that it can be aligned:
+                    outside by its side at most */
     float score; /* 0 … 1; negative: the model gives none */
 };
 

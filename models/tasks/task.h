@@ -177,6 +177,12 @@ const char *task_name(enum task_kind kind);
 /* Returns how many numbers follow the box, scores and class of a candidate. */
 size_t task_extras(const struct task *task);
 
+/* Returns how many points a box has: key points, or the corners of a line of text. */
+static inline size_t task_point_count(const struct task *task)
+{
+    return task->kind == TASK_TEXT_BOXES ? TEXT_CORNERS : task->point_count;
+}
+
 /* Whether answers are boxes (struct detections), which may have points, an angle or masks. */
 bool task_has_boxes(enum task_kind kind);
 

@@ -191,8 +191,9 @@ static bool describe_box(const struct predict_image *image, const struct model *
         describe_oriented(box, image, oriented, ret);
     for (size_t k = 0; k < found->point_count; k++) {
         const struct task_point *point = &found->points[i * found->point_count + k];
-        points[k] = (struct answer_point){labels_name(&model->point_names, k), point->x, point->y,
-                                          point->score};
+        points[k] = (struct answer_point){
+            labels_name(&model->point_names, k), fminf(fmaxf(point->x, 0), (float)image->width),
+            fminf(fmaxf(point->y, 0), (float)image->height), point->score};
     }
     if (found->masks && !describe_mask(&found->masks[i], how, image, described, &ret->mask))
         return false;

@@ -1,5 +1,5 @@
-/* Perspective warp in OpenCV's fixed-point numbers: positions in 32nds of a pixel, weights in
- * 32768ths. */
+/* Perspective and affine warps in OpenCV's fixed-point numbers: positions in 32nds of a pixel,
+ * weights in 32768ths. */
 #include "server/image/warp.h"
 
 #include <math.h>
@@ -113,6 +113,43 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
             warp_pixel(image, llrint(fmin(fmax(across, INT32_MIN), INT32_MAX)),
                        llrint(fmin(fmax(down, INT32_MIN), INT32_MAX)), weights, ret);
         }
+}
+
+/* A position in 1024ths of a pixel, as OpenCV rounds it. */
+static int64_t fine_place(double at)
+{
+    return llrint(fmin(fmax(at * 1024, INT32_MIN), INT32_MAX));
+}
+
+static void blend_pixel(const struct image *image, int64_t across, int64_t down, uint8_t *ret)
+{
+    const int64_t left = across >> 5, top = down >> 5;
+    const int x = (int)(across & (PLACES - 1)), y = (int)(down & (PLACES - 1));
+    int sums[3] = {0};
+    for (int k = 0; k < 4; k++) {
+        const int64_t column = left + k % 2, row = top + k / 2;
+        const int weight = (k % 2 ? x : PLACES - x) * (k / 2 ? y : PLACES - y);
+        if (column < 0 || row < 0 || column >= image->width || row >= image->height)
+            continue;
+        const uint8_t *pixel = image->pixels + (size_t)row * image->stride + 3 * (size_t)column;
+        for (int c = 0; c < 3; c++)
+            sums[c] += weight * pixel[c];
+    }
+    for (int c = 0; c < 3; c++)
+        ret[c] = (uint8_t)((sums[c] + PLACES * PLACES / 2) / (PLACES * PLACES));
+}
+
+void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
+                 uint32_t height, uint8_t *ret)
+{
+    enum { HALF = 1024 / PLACES / 2 }; /* of a 32nd */
+    for (uint32_t y = 0; y < height; y++) {
+        const int64_t across = fine_place(map[1] * y + map[2]) + HALF;
+        const int64_t down = fine_place(map[4] * y + map[5]) + HALF;
+        for (uint32_t x = 0; x < width; x++, ret += 3)
+            blend_pixel(image, (across + fine_place(map[0] * x)) >> 5,
+                        (down + fine_place(map[3] * x)) >> 5, ret);
+    }
 }
 
 void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret)

@@ -1,4 +1,4 @@
-/* Rectifies a quadrilateral of a picture, as OpenCV's warpPerspective() does. */
+/* Rectifies a part of a picture, as OpenCV's warpPerspective() and warpAffine() do. */
 #pragma once
 
 #include "server/image/image.h"
@@ -12,6 +12,13 @@
  * differ by up to 7. Any thread. */
 void warp_quadrilateral(const struct image *image, const float corners[static 4][2], uint32_t width,
                         uint32_t height, uint8_t *ret);
+
+/* Fills `width` x `height` pixels (contiguous RGB): (x, y) is the picture's pixel at (map[0] x +
+ * map[1] y + map[2], map[3] x + map[4] y + map[5]), black outside. The pixels equal
+ * cv2.warpAffine(image, map, (width, height), flags=INTER_LINEAR | WARP_INVERSE_MAP) of OpenCV 4.
+ * Any thread. */
+void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
+                 uint32_t height, uint8_t *ret);
 
 /* Turns the picture by 90 degrees counter-clockwise: `ret` has `height` columns and `width` rows.
  * */

@@ -44,7 +44,7 @@ static void check_mask(const struct segment *mask, uint32_t width, uint32_t heig
 }
 
 static void check_boxes(const struct detections *found, const struct task_options *options,
-                        const struct task_geometry *geometry, bool is_oriented)
+                        const struct task_geometry *geometry, bool is_oriented, bool is_face)
 {
     HOLDS(found->count <= (size_t)options->max_detections);
     for (size_t i = 0; i < found->count; i++) {
@@ -62,8 +62,10 @@ static void check_boxes(const struct detections *found, const struct task_option
         check_mask(&found->masks[i], (uint32_t)geometry->photo_width,
                    (uint32_t)geometry->photo_height);
     for (size_t i = 0; i < found->count * found->point_count; i++) {
-        HOLDS(found->points[i].x >= 0 && found->points[i].x <= geometry->photo_width);
-        HOLDS(found->points[i].y >= 0 && found->points[i].y <= geometry->photo_height);
+        const float x = found->points[i].x, y = found->points[i].y;
+        const float width = geometry->photo_width, height = geometry->photo_height;
+        HOLDS(x >= (is_face ? -width : 0) && x <= (is_face ? 2 : 1) * width);
+        HOLDS(y >= (is_face ? -height : 0) && y <= (is_face ? 2 : 1) * height);
         HOLDS(found->points[i].score >= -1 && found->points[i].score <= 1);
     }
 }
@@ -164,7 +166,8 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
         HOLDS(err.message[0] && !found.items);
         return;
     }
-    check_boxes(&found, options, geometry, task.kind == TASK_ORIENTED);
+    check_boxes(&found, options, geometry, task.kind == TASK_ORIENTED,
+                task_layout_is_faces(layout));
     detections_done(&found);
 }
 

@@ -185,6 +185,8 @@ def configurations():
                     '"crop_mode": "border", "interpolation": "bicubic", "mean": [0.4, 0.5, 0.6]}}'),
         (5, "imgsz", "[640, 480]"),
         (6, "triton", 'max_batch_size: 8 # images\noutput [{ label_filename: "labels.txt" }]\n'),
+        (7, "align", '{"stages": [{"model": "a"}, {"model": "b", "align": "arcface"}, {"model": "c", "align": '
+                     '{"size": "9x8", "points": [[1, 2], [3.5, -4], [5, 6]]}}]}'),
         (7, "pipeline", '{"stages": [{"model": "a"}, {"model": "b", "labels": ["car", 7], "min_score": 0.5, '
                         '"margin": 0.1, "max": 9, "sizes": ["320x48", "640x48"]}]}'),
     ]

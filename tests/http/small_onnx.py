@@ -251,6 +251,22 @@ def always(path, outputs, side=64, batch="N", metadata=()):
     write(path, nodes, tensors, [tensor_info("image", batch, 3, side, side)], infos, metadata)
 
 
+def faces(path, found, side=64):
+    """SCRFD's outputs: faces of (score, left, top, right, bottom, ten numbers of points), pixels of the input. All are
+    anchors of the first cell."""
+    assert len(found) <= 2
+    outputs = []
+    for first, last in ((0, 1), (1, 5), (5, 15)):
+        for stride in (8, 16, 32):
+            rows = [[0] * (last - first)] * ((side // stride) ** 2 * 2)
+            if stride == 8:
+                entries = [(score, -left / 8, -top / 8, right / 8, bottom / 8, *(v / 8 for v in points))
+                           for score, left, top, right, bottom, points in found]
+                rows = [entry[first:last] for entry in entries] + rows[len(entries):]
+            outputs.append((str(448 + len(outputs)), (len(rows), last - first), [v for row in rows for v in row]))
+    always(path, outputs, side)
+
+
 def write(path, nodes, tensors, inputs, outputs, metadata=(), opset=13):
     graph = (b"".join(blob(1, n) for n in nodes) + blob(2, "small") +
              b"".join(blob(5, t) for t in tensors) + b"".join(blob(11, i) for i in inputs) +

@@ -200,6 +200,30 @@ class Choice(Pipelines):
                                                               self.alone(0, 45, 17, 64)])
 
 
+class Aligned(Pipelines):
+    """Two faces: the points of the first are the template's, 8 and 20 pixels further; the other's are at one place."""
+
+    points = [(4, 5), (12, 5), (8, 8), (5, 12), (11, 12)]
+
+    def setUp(self):
+        super().setUp()
+        small_onnx.faces(self.put("faces"), [(.9, 6, 18, 26, 38, [v + move for p in self.points for v, move in zip(p, (8, 20))]),
+                                             (.8, 40, 40, 60, 60, [50] * 10)])
+        self.pipeline("aligned", [{"model": "faces"}, {"model": "mean", "align": {"size": "16x16", "points": self.points}}])
+
+    def test_points_come_to_their_places(self):
+        self.start()
+        first, second = self.crops(self.ask("model=aligned"))
+        self.assertEqual(first, self.alone(8, 20, 24, 36))
+        self.assertEqual((second["code"], second["error"]), ("invalid_request", "the points of the box lie at one place"))
+
+    def test_what_has_no_such_points(self):
+        self.pipeline("pointless", [{"model": "found"}, {"model": "mean", "align": "arcface"}])
+        self.start()
+        self.assertIn("the next stage aligns 5 points, and the boxes of model 'found' have 0",
+                      self.ask("model=pointless", status=500)["error"])
+
+
 class Failures(Pipelines):
     def test_a_crop_that_fails_has_its_error(self):
         """Dark crops have negative numbers, whose square roots are no numbers."""

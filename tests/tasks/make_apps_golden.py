@@ -1,9 +1,10 @@
-"""Writes golden outputs of SCRFD, YOLO-NAS and anomalib, and what they mean, with numpy alone, into
-tests/unit/models/tasks/golden/. The decoding follows what the frameworks' documents say, box by box; it shares nothing
+"""Writes golden outputs of SCRFD, YOLO-NAS and anomalib, and what they mean, with numpy alone, and faces that OpenCV 4
+has aligned, into tests/unit/models/tasks/golden/. The decoding follows what the frameworks' documents say, box by box; it shares nothing
 with lensd. A photo of 500 x 333 in an input of 64 x 64."""
 
 import os
 
+import cv2
 import numpy
 
 WIDTH, HEIGHT, SIDE = 500, 333, 64
@@ -32,8 +33,9 @@ def suppress(found, iou):
 
 
 def to_photo(values, gains):
-    """x, y, x, y … of the input, whose upper left corner is that of the photo."""
-    return [min(max(v / gains[i % 2], 0), (WIDTH, HEIGHT)[i % 2]) for i, v in enumerate(values)]
+    """x, y, x, y … of the input, whose upper left corner is that of the photo. Boxes are cut, points are not."""
+    sides = WIDTH, HEIGHT
+    return [min(max(v / gains[i % 2], 0), sides[i % 2]) if i < 4 else v / gains[i % 2] for i, v in enumerate(values)]
 
 
 def scrfd(random):
@@ -89,7 +91,35 @@ def anomaly(random):
     put("anomaly_photo", weights(11, 6) @ mask @ weights(23, 5).T > .5)
 
 
+def umeyama(source, target):
+    """The 2 x 3 matrix of Umeyama's paper (1991), equations 34 to 43."""
+    from_middle, to_middle = source.mean(0), target.mean(0)
+    covariance = (target - to_middle).T @ (source - from_middle) / len(source)
+    u, d, v = numpy.linalg.svd(covariance)
+    signs = numpy.array([1, numpy.sign(numpy.linalg.det(u) * numpy.linalg.det(v))])
+    rotation = u @ numpy.diag(signs) @ v
+    scale = (d * signs).sum() / (source - from_middle).var(0).sum()
+    return numpy.column_stack([scale * rotation, to_middle - scale * rotation @ from_middle])
+
+
+def aligned():
+    """Points of three faces in a picture of 24 x 18 (one leaves it), and the crops of 28 x 28: ArcFace's, a quarter."""
+    y, x, c = numpy.mgrid[:18, :24, :3]
+    picture = (x * 37 + y * 91 + c * 50 + x * y * 7).astype(numpy.uint8)
+    template = numpy.array([[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655],
+                            [70.7299, 92.2041]]) / 4
+    faces = numpy.array([[[9, 6], [15.25, 5.5], [12, 8.75], [9.75, 12], [14.5, 11.75]],
+                         [[20, 2.5], [24.5, 9], [19, 8], [14, 7], [17.5, 12.5]],
+                         [[15, 5.5], [9, 6], [12, 8.5], [14.5, 12], [9.5, 11.5]]])
+    matrices = [umeyama(face, template) for face in faces]
+    put("aligned_points", faces)
+    put("aligned_template", template)
+    put("aligned_maps", [cv2.invertAffineTransform(matrix) for matrix in matrices])
+    put("aligned_pixels", [cv2.warpAffine(picture, matrix, (28, 28), borderValue=0) for matrix in matrices])
+
+
 def main():
+    aligned()
     anomaly(numpy.random.default_rng(8))
     scrfd(numpy.random.default_rng(5))
     yolo_nas(numpy.random.default_rng(6))

@@ -75,7 +75,13 @@ static enum status check_model(const struct pipeline_config *config, size_t at,
                          "model '%s' is for %s, and the next stage needs boxes; only the last "
                          "stage may be something else than a detector",
                          stage->model, task_name(deployment->model->task.kind));
-    return check_labels(&config->stages[at + 1], deployment->model, err);
+    const struct pipeline_stage *next = &config->stages[at + 1];
+    const size_t points = task_point_count(&deployment->model->task);
+    if (next->align.count && next->align.count != points)
+        return error_set(err, STATUS_CONFIG,
+                         "the next stage aligns %zu points, and the boxes of model '%s' have %zu",
+                         next->align.count, stage->model, points);
+    return check_labels(next, deployment->model, err);
 }
 
 static enum status check_stage(struct staged_request *staged, size_t at, int *ret_retry_after_s,
@@ -189,7 +195,10 @@ static enum status rectify(const struct staged_request *staged, const struct ima
         free(turned);
         return error_no_memory(err, "for a crop");
     }
-    warp_quadrilateral(picture, place->corners, width, height, ret->pixels);
+    if (place->is_aligned)
+        warp_affine(picture, place->map, width, height, ret->pixels);
+    else
+        warp_quadrilateral(picture, place->corners, width, height, ret->pixels);
     if (place->is_turned) {
         warp_turn(ret->pixels, width, height, turned);
         free(ret->pixels);
@@ -210,9 +219,12 @@ static void cut_box(const struct staged_request *staged, const struct stage_crop
     const struct image *picture = &from->picture;
     struct crop place;
     *ret = (struct stage_crop){.parent = from->result, .box = box};
+    const struct detections *found = &from->result->answer.detections;
     enum status status =
-        crop_of(from->result->request->used_model->task.kind, &from->result->answer.detections, box,
-                stage->margin, picture->width, picture->height, &place, &ret->failure);
+        stage->align.count
+            ? crop_align(found, box, &stage->align, &place, &ret->failure)
+            : crop_of(from->result->request->used_model->task.kind, found, box, stage->margin,
+                      picture->width, picture->height, &place, &ret->failure);
     if (status == STATUS_OK && place.is_warped)
         status = rectify(staged, picture, &place, ret, &ret->failure);
     else if (status == STATUS_OK)

@@ -33,6 +33,24 @@ Test(pipeline_config, all_keys)
     cr_expect(third->sizes[1].width == 320 && third->sizes[1].height == 48);
 }
 
+Test(pipeline_config, align)
+{
+    static const char text[] =
+        "{\"stages\": [{\"model\": \"faces\"}, {\"model\": \"arc\", \"align\": \"arcface\"},"
+        " {\"model\": \"plates\", \"align\": {\"size\": \"96x24\", \"points\":"
+        " [[0, 0], [96, 0], [96, 24], [0, 24.5]]}}]}";
+    struct pipeline_config config;
+    struct error err;
+    cr_assert_eq(pipeline_config_parse(text, sizeof text - 1, &config, &err), STATUS_OK, "%s",
+                 err.message);
+    const struct align_template *face = &config.stages[1].align, *plate = &config.stages[2].align;
+    cr_expect_eq(config.stages[0].align.count, 0);
+    cr_expect(face->width == 112 && face->height == 112 && face->count == 5);
+    cr_expect_float_eq(face->points[4][1], 92.2041f, 1e-6f);
+    cr_expect(plate->width == 96 && plate->height == 24 && plate->count == 4);
+    cr_expect_float_eq(plate->points[3][1], 24.5f, 0);
+}
+
 Test(pipeline_config, what_is_wrong)
 {
 #define SECOND(members) "{\"stages\": [{\"model\": \"a\"}, {\"model\": \"b\", " members "}]}"
@@ -53,6 +71,13 @@ Test(pipeline_config, what_is_wrong)
         {"{\"stages\": [{\"model\": \"a\", \"max\": 3}, {}]}", "stage 1: \"max\" chooses crops"},
         {SECOND("\"mragin\": 0"), "stage 2: unknown key \"mragin\"; a stage takes model, sizes"},
         {SECOND("\"model\": \"c\""), "stage 2: \"model\" is there twice"},
+        {SECOND("\"align\": \"face\""), "\"align\" is not \"arcface\", or an object"},
+        {SECOND("\"align\": {\"size\": \"9x9\", \"points\": [[1, 2]]}"), "with 2 to 16 points"},
+        {SECOND("\"align\": {\"size\": \"9x9\", \"points\": [[1, 2], [3]]}"), "2 to 16 points"},
+        {SECOND("\"align\": {\"size\": \"9x9\", \"points\": [[1, 2], [3, 1e9]]}"),
+         "2 to 16 points"},
+        {SECOND("\"align\": {\"size\": \"9x0\", \"points\": [[1, 2], [3, 4]]}"), "2 to 16 points"},
+        {SECOND("\"align\": \"arcface\", \"margin\": 0.1"), "write one of them"},
         {SECOND("\"margin\": 1.5"), "\"margin\" is not a number from 0 to 1"},
         {SECOND("\"margin\": \"1\""), "\"margin\" is not a number from 0 to 1"},
         {SECOND("\"min_score\": -0.1"), "\"min_score\" is not a number from 0 to 1"},

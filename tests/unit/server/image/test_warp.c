@@ -3,7 +3,9 @@
 #include <math.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/crops.h"
 #include "server/image/warp.h"
+#include "tests/unit/models/tasks/golden_task.h"
 
 enum { WIDTH = 24, HEIGHT = 18 };
 
@@ -99,4 +101,45 @@ Test(warp, turns)
     uint8_t found[sizeof two_by_three];
     warp_turn(two_by_three, 2, 3, found);
     cr_expect_arr_eq(found, wanted, sizeof wanted);
+}
+
+/* Three faces as tests/tasks/make_apps_golden.py aligns them: Umeyama by a singular value
+ * decomposition, and cv2.warpAffine() of OpenCV 4.12. The second leaves the picture, the third is
+ * upside down and mirrored. */
+Test(warp, equals_opencv_where_faces_are_aligned)
+{
+    enum { FACES = 3, POINTS = 5, SIDE = 28 };
+    const struct task_rows points = golden_rows("aligned_points"),
+                           maps = golden_rows("aligned_maps"),
+                           wanted = golden_rows("aligned_pixels"),
+                           target = golden_rows("aligned_template");
+    const struct image picture = a_picture();
+    struct align_template to = {.width = SIDE, .height = SIDE, .count = POINTS};
+    struct task_point own[FACES * POINTS];
+    const struct detections found = {.points = own, .point_count = POINTS, .count = FACES};
+    uint8_t pixels_found[SIDE * SIDE * 3];
+    struct error err;
+    for (size_t i = 0; i < POINTS; i++)
+        memcpy(to.points[i], target.data + 2 * i, sizeof to.points[i]);
+    for (size_t i = 0; i < FACES * POINTS; i++)
+        own[i] = (struct task_point){points.data[2 * i], points.data[2 * i + 1], -1};
+    for (size_t f = 0; f < FACES; f++) {
+        struct crop crop;
+        cr_assert_eq(crop_align(&found, f, &to, &crop, &err), STATUS_OK, "%s", err.message);
+        for (size_t k = 0; k < 6; k++)
+            cr_expect_float_eq(crop.map[k], (double)maps.data[6 * f + k], 1e-4, "face %zu", f);
+        warp_affine(&picture, crop.map, SIDE, SIDE, pixels_found);
+        for (size_t i = 0; i < sizeof pixels_found; i++)
+            cr_expect_eq(pixels_found[i], (uint8_t)wanted.data[f * sizeof pixels_found + i],
+                         "byte %zu of face %zu", i, f);
+    }
+    to.count = 4;
+    struct crop crop;
+    cr_expect_eq(crop_align(&found, 0, &to, &crop, &err), STATUS_INVALID);
+    cr_expect_str_eq(err.message, "the box has 5 points to align, not 4");
+    to.count = POINTS;
+    for (size_t i = 0; i < POINTS; i++)
+        own[i] = (struct task_point){3, 4, -1};
+    cr_expect_eq(crop_align(&found, 0, &to, &crop, &err), STATUS_INVALID);
+    cr_expect_str_eq(err.message, "the points of the box lie at one place");
 }

@@ -291,6 +291,13 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
     memset(ret, 7, 3 * (size_t)width * height);
 }
 
+void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
+                 uint32_t height, uint8_t *ret)
+{
+    (void)image, (void)map;
+    memset(ret, 9, 3 * (size_t)width * height);
+}
+
 void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret)
 {
     (void)pixels, (void)width, (void)height, (void)ret;
