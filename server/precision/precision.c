@@ -30,6 +30,7 @@ struct question {
     const struct session_options *session;
     struct graph_hash key; /* of the choice */
     bool can_calibrate;
+    bool runs_as_quantized; /* the file is quantized, and the device computes in int8 */
     enum precision candidates[PRECISION_TRIALS]; /* besides fp32 */
     size_t count;
 };
@@ -86,9 +87,9 @@ static void say(struct precision_choice *choice, const char *format, ...)
     va_end(args);
 }
 
-static void take_only(struct precision_choice *choice, const char *why)
+static void take_only(struct precision_choice *choice, enum precision precision, const char *why)
 {
-    *choice = (struct precision_choice){.precision = PRECISION_FP32, .origin = CHOICE_ONLY};
+    *choice = (struct precision_choice){.precision = precision, .origin = CHOICE_ONLY};
     say(choice, "%s", why);
 }
 
@@ -111,7 +112,7 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
                           int calibrated)
 {
     char name[80], text[AGREEMENT_TEXT];
-    const bool is_made = trial->precision == PRECISION_INT8 && calibrated > 0;
+    const bool is_made = trial->precision == PRECISION_INT8;
     snprintf(name, sizeof name, is_made ? "%s (calibrated with %d photos of calibration/)" : "%s",
              precision_name(trial->precision), calibrated);
     switch (trial->outcome) {
@@ -170,27 +171,27 @@ static void add_candidate(struct question *question, bool is_one, enum precision
         question->candidates[question->count++] = precision;
 }
 
-/* Lists the precisions besides fp32 whose instructions on this device beat it. Integers first for a
- * quantized file, which was made for them: later trials may find no time. On a GPU float16 is next,
- * and no trial is needed after the first that passes: float16 has three bits more than bfloat16 at
- * the same speed, so that bfloat16 is for models whose numbers leave float16's range. */
+/* Lists the precisions besides fp32 whose instructions on this device beat it. On a GPU float16 is
+ * first, and no trial is needed after the first that passes: float16 has three bits more than
+ * bfloat16 at the same speed, so that bfloat16 is for models whose numbers leave float16's range.
+ */
 static void find_candidates(struct question *question)
 {
     struct device_info devices[DEVICE_MAX];
     const struct device_id device = question->session->device;
-    const struct graph *graph = question->model->graph;
-    const bool has = has_products(graph), is_quantized = session_is_quantized(graph);
+    const bool has = has_products(question->model->graph),
+               is_quantized = session_is_quantized(question->model->graph);
     question->count = 0;
+    question->runs_as_quantized = is_quantized && device.kind == DEVICE_CPU;
     if (device.kind == DEVICE_CPU) {
-        add_candidate(question, is_quantized, PRECISION_INT8);
         add_candidate(question, has && device_cpu_has_bf16(), PRECISION_BF16);
-        add_candidate(question, !is_quantized && question->can_calibrate, PRECISION_INT8);
+        add_candidate(question, question->can_calibrate, PRECISION_INT8);
         return;
     }
     for (size_t i = 0, count = device_list(devices, DEVICE_MAX); i < count; i++) {
         if (devices[i].id.kind != device.kind || devices[i].id.index != device.index)
             continue;
-        add_candidate(question, devices[i].int8 && is_quantized, PRECISION_INT8);
+        question->runs_as_quantized = is_quantized && devices[i].int8;
         add_candidate(question, devices[i].fp16 && has, PRECISION_FP16);
         add_candidate(question, devices[i].bf16 && has, PRECISION_BF16);
     }
@@ -219,9 +220,8 @@ static bool find_kept(const struct question *question, struct precision_choice *
     bool is_offered = kept.precision == PRECISION_FP32;
     for (size_t i = 0; i < question->count; i++)
         is_offered = is_offered || question->candidates[i] == kept.precision;
-    if (!is_offered ||
-        (kept.precision == PRECISION_INT8 && !session_is_quantized(question->model->graph) &&
-         !calibrated_exists(&question->key, question->options->cache)))
+    if (!is_offered || (kept.precision == PRECISION_INT8 &&
+                        !calibrated_exists(&question->key, question->options->cache)))
         return false;
     *ret = kept;
     return true;
@@ -330,7 +330,7 @@ enum status precision_try(const struct model *model, const struct precision_opti
     if (gate->end)
         gate->end(gate->context);
     if (is_memory(status)) { /* temporary, so not kept as the result of a trial */
-        take_only(ret, "there is not enough memory to compare two sessions");
+        take_only(ret, PRECISION_FP32, "there is not enough memory to compare two sessions");
         return STATUS_OK;
     }
     TRY(status);
@@ -366,14 +366,20 @@ enum status precision_session(const struct model *model, const struct precision_
 /* Makes the choice before there is a session. CHOICE_PENDING: only trials can tell. */
 static void choose_at_once(const struct question *question, struct precision_choice *ret)
 {
-    if (question->count == 0) {
-        take_only(ret, "no other precision is faster on this device for this model");
+    if (question->runs_as_quantized) {
+        take_only(ret, PRECISION_INT8,
+                  "the file is quantized; --precision fp32 computes it in float32");
+    } else if (question->count == 0) {
+        take_only(ret, PRECISION_FP32,
+                  "no other precision is faster on this device for this model");
     } else if (question->session->image_input == SIZE_MAX) {
-        take_only(ret, "the model takes no photo, so there are no answers to compare");
+        take_only(ret, PRECISION_FP32,
+                  "the model takes no photo, so there are no answers to compare");
     } else if (!find_kept(question, ret)) {
         const bool is_later = question->options->trials != TRIALS_NONE;
-        take_only(ret, is_later ? "fp32 serves until the other precisions are compared with it"
-                                : "no trial has been made; lensd serve makes one");
+        take_only(ret, PRECISION_FP32,
+                  is_later ? "fp32 serves until the other precisions are compared with it"
+                           : "no trial has been made; lensd serve makes one");
         ret->origin = is_later ? CHOICE_PENDING : CHOICE_ONLY;
     }
 }
@@ -388,10 +394,10 @@ static void choose_by_session(const struct model *model, const struct session *f
     const double ms = info->batches[0].milliseconds;
     char why[64];
     if (session_input_count(fp32) != 1 || shape_count(&session_input(fp32, 0)->shape) != numbers) {
-        take_only(ret, "a prepared photo does not match the model's inputs");
+        take_only(ret, PRECISION_FP32, "a prepared photo does not match the model's inputs");
     } else if (ms < (info->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
         snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", ms);
-        take_only(ret, why);
+        take_only(ret, PRECISION_FP32, why);
     }
 }
 
@@ -424,7 +430,16 @@ static enum status choose(const struct question *question, struct precision_choi
     const double start_ms = clock_ms(clock_thread());
     choose_at_once(question, ret);
     chosen.precision = ret->precision;
-    TRY(precision_session(question->model, question->options, &chosen, ret_session, err));
+    enum status status =
+        precision_session(question->model, question->options, &chosen, ret_session, err);
+    if (status == STATUS_UNSUPPORTED && question->runs_as_quantized) {
+        char why[200];
+        snprintf(why, sizeof why, "int8 cannot run this quantized file: %.150s", err->message);
+        take_only(ret, PRECISION_FP32, why);
+        chosen.precision = PRECISION_FP32;
+        status = precision_session(question->model, question->options, &chosen, ret_session, err);
+    }
+    TRY(status);
     if (ret->origin == CHOICE_PENDING)
         choose_by_session(question->model, *ret_session, ret);
     if (ret->origin == CHOICE_PENDING && question->options->trials == TRIALS_NOW)

@@ -282,10 +282,9 @@ static enum status make_trial(struct trial *trial, struct error *err)
     const struct trial_input *input = trial->input;
     struct precision_trial *ret = trial->ret;
     const struct session_options options = candidate_options(trial, ret->precision);
-    const bool is_made = ret->precision == PRECISION_INT8 && input->int8;
     trial->sessions[REFERENCE] = input->reference;
-    TRY(session_create(is_made ? input->int8 : input->model->graph, &options,
-                       &trial->sessions[CANDIDATE], err));
+    TRY(session_create(ret->precision == PRECISION_INT8 ? input->int8 : input->model->graph,
+                       &options, &trial->sessions[CANDIDATE], err));
     TRY(trial_init(trial, err));
     TRY(run_rounds(trial, err));
     ret->speed = speed_gain(&trial->speed);

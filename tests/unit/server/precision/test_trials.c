@@ -26,7 +26,7 @@ static int other_width, alive, made, released, runs[PRECISION_COUNT];
 static size_t limits[MOST_MADE];
 static double cpu_ms; /* of passes and compiling */
 static _Atomic int cancel;
-static bool is_quantized;
+static bool is_quantized, can_calibrate;
 static enum precision_trials trials;
 
 struct session {
@@ -64,6 +64,32 @@ bool __wrap_device_cpu_has_bf16(void);
 bool __wrap_device_cpu_has_bf16(void)
 {
     return true;
+}
+
+bool __wrap_calibrated_is_possible(const struct model *model, const struct session_options *session,
+                                   const char *cache);
+bool __wrap_calibrated_is_possible(const struct model *model, const struct session_options *session,
+                                   const char *cache)
+{
+    (void)model, (void)session, (void)cache;
+    return can_calibrate;
+}
+
+/* Its graph is not looked at: session_create() above knows the precision. */
+enum status __wrap_calibrated_make(const struct model *model,
+                                   const struct precision_options *options,
+                                   const struct session_options *session,
+                                   const struct graph_hash *key, struct graph **ret,
+                                   int *ret_photos, struct error *err);
+enum status __wrap_calibrated_make(const struct model *model,
+                                   const struct precision_options *options,
+                                   const struct session_options *session,
+                                   const struct graph_hash *key, struct graph **ret,
+                                   int *ret_photos, struct error *err)
+{
+    (void)options, (void)session, (void)key;
+    *ret_photos = 8;
+    return graph_clone(model->graph, ret, err);
 }
 
 size_t device_list(struct device_info *ret, size_t max)
@@ -302,26 +328,36 @@ Test(trials, without_memory_leave_fp32_and_no_choice)
 
 Test(trials, without_memory_for_the_next_keep_the_one_that_passed)
 {
-    plan_bf16((struct plan){.fails = STATUS_NO_MEMORY});
-    plans[PRECISION_INT8] = (struct plan){.ms = 4};
-    is_quantized = true;
+    plan_bf16((struct plan){.ms = 4});
+    plans[PRECISION_INT8] = (struct plan){.fails = STATUS_NO_MEMORY};
+    can_calibrate = true;
     for (int start = 0; start < 2; start++) {
         const struct precision_choice choice =
-            expect((struct expectation){PRECISION_INT8, CHOICE_ONLY, 4});
+            expect((struct expectation){PRECISION_BF16, CHOICE_ONLY, 4});
         cr_expect_eq(choice.trial_count, 1);
-        cr_expect(strstr(choice.why, "int8"), "%s", choice.why);
+        cr_expect(strstr(choice.why, "bf16"), "%s", choice.why);
     }
 }
 
-/* A trial that takes all the time leaves none to those after it. */
-Test(trials, of_a_quantized_file_begin_with_int8)
+/* Whoever serves a quantized file has chosen int8. */
+Test(trials, are_not_made_for_a_quantized_file)
 {
     plan_bf16((struct plan){.ms = 4});
-    plans[PRECISION_INT8] = (struct plan){.ms = 4};
+    plans[PRECISION_INT8] = (struct plan){.ms = 20, .error = 3};
     is_quantized = true;
     const struct precision_choice choice =
-        expect((struct expectation){PRECISION_INT8, CHOICE_MEASURED, 4});
-    cr_expect_eq(choice.trials[0].precision, PRECISION_INT8);
+        expect((struct expectation){PRECISION_INT8, CHOICE_ONLY, 1});
+    cr_expect(strstr(choice.why, "the file is quantized"), "%s", choice.why);
+}
+
+Test(trials, are_not_made_where_int8_cannot_run_a_quantized_file)
+{
+    plan_bf16((struct plan){.ms = 4});
+    plans[PRECISION_INT8] = (struct plan){.fails = STATUS_UNSUPPORTED};
+    is_quantized = true;
+    const struct precision_choice choice =
+        expect((struct expectation){PRECISION_FP32, CHOICE_ONLY, 2});
+    cr_expect(strstr(choice.why, "cannot run this quantized file: made up"), "%s", choice.why);
 }
 
 Test(trials, one_that_does_not_compile_is_an_outcome)
